@@ -1,0 +1,1 @@
+"""Inputs for kernels: dtypes, shapes, layouts and values, as small seeded descriptors."""

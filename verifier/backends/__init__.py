@@ -1,0 +1,1 @@
+"""backends of the verifier."""

@@ -1,0 +1,1 @@
+"""checks of the verifier."""

@@ -1,0 +1,1 @@
+"""hazards of the verifier."""

@@ -1,0 +1,1 @@
+"""machine of the verifier."""

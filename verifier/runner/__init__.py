@@ -1,0 +1,1 @@
+"""runner of the verifier."""
