@@ -1,0 +1,137 @@
+"""Floating-point formats and the rounding errors of the operations that a kernel executes.
+
+Everything here is a hypothesis of the theorems in docs/explanation: a format gives the unit
+roundoff `u` and the underflow unit `omega`, an `Arithmetic` the relative error of each operation
+in units of `u`, with the evidence it rests on.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+import numpy as np
+
+Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+INFLATION: Final = 1.0 + 2.0**-32
+"""Factor that covers the float64 rounding of a bound made of at most 2**20 non-negative operations."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """A binary floating-point format with gradual underflow.
+
+    `precision` counts the leading bit; `minimum_exponent` is the exponent of the smallest normal
+    number 2**minimum_exponent; `maximum` is the largest finite number.
+    """
+
+    name: str
+    precision: int
+    minimum_exponent: int
+    maximum: float
+
+    @property
+    def u(self) -> float:
+        """Unit roundoff, 2**-precision (relative error of one round-to-nearest operation)."""
+        return 2.0**-self.precision
+
+    @property
+    def smallest_normal(self) -> float:
+        """Smallest positive normal number."""
+        return math.ldexp(1.0, self.minimum_exponent)
+
+    @property
+    def omega(self) -> float:
+        """Half the smallest subnormal number; never below float64's smallest positive number."""
+        return max(math.ldexp(1.0, self.minimum_exponent - self.precision), 2.0**-1074)
+
+
+FORMATS: Final[dict[str, Format]] = {
+    f.name: f
+    for f in (
+        Format(name="float16", precision=11, minimum_exponent=-14, maximum=65504.0),
+        Format(name="bfloat16", precision=8, minimum_exponent=-126, maximum=float.fromhex("0x1.fep127")),
+        Format(name="float32", precision=24, minimum_exponent=-126, maximum=float.fromhex("0x1.fffffep127")),
+        Format(
+            name="float64",
+            precision=53,
+            minimum_exponent=-1022,
+            maximum=float.fromhex("0x1.fffffffffffffp1023"),
+        ),
+    )
+}
+
+DivideByN = Literal["division", "reciprocal"]
+Contraction = Literal["none", "uniform", "mixed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arithmetic:
+    """The errors of the operations that a kernel executes in its accumulation format.
+
+    Each of `division`, `reciprocal`, `square_root`, `reciprocal_square_root` and `exponential` is
+    a bound on the relative error of one operation in units of `u` (1 is correctly rounded).
+    `exponential_underflow` is the absolute error of an exponential that underflows.
+    `contracts` says whether the compiler may fuse a multiplication into an addition.
+    `evidence` names what the constants rest on; it is printed in reports.
+
+    Source: bounds in docs/explanation, section "Model".
+    """
+
+    format: Format
+    flush_to_zero: bool = False
+    division: float = 1.0
+    reciprocal: float = 1.0
+    square_root: float = 1.0
+    reciprocal_square_root: float = 2.0
+    exponential: float = 2.0
+    exponential_underflow: float = 0.0
+    contracts: bool = True
+    evidence: str = "IEEE 754, correctly rounded"
+
+    @property
+    def u(self) -> float:
+        """Unit roundoff of the accumulation format."""
+        return self.format.u
+
+    @property
+    def omega(self) -> float:
+        """Absolute error of one multiplication or division that underflows."""
+        return self.format.smallest_normal if self.flush_to_zero else self.format.omega
+
+    @property
+    def addition_omega(self) -> float:
+        """Absolute error of one addition or one input read: nothing, unless subnormals are flushed."""
+        return self.format.smallest_normal if self.flush_to_zero else 0.0
+
+    def division_by_count(self, count: int, how: DivideByN = "division") -> float:
+        """Roundings, in u, that a division of a sum by `count` costs (c_m of the theorems)."""
+        inexact_count = 1.0 if _odd_part(count) > 2.0**self.format.precision else 0.0
+        if _is_power_of_two(count) and self.division == 1.0:
+            return 0.0
+        roundings = self.division if how == "division" else self.reciprocal + 1.0
+        return roundings + inexact_count
+
+    def in_format(self, format_name: str) -> Arithmetic:
+        """Return the same operations, correctly rounded to another format's precision."""
+        return replace(self, format=FORMATS[format_name])
+
+
+def ieee(format_name: str, **changes: object) -> Arithmetic:
+    """Return correctly rounded arithmetic in the named format, with the given fields changed."""
+    return replace(Arithmetic(format=FORMATS[format_name]), **changes)  # type: ignore[arg-type]
+
+
+def theta(k: float, u: float) -> float:
+    """Return (1 + u)**k - 1, the bound on the product of k relative errors of at most u each."""
+    return math.expm1(k * math.log1p(u)) * INFLATION
+
+
+def _odd_part(count: int) -> int:
+    return count // (count & -count) if count else 1
+
+
+def _is_power_of_two(count: int) -> bool:
+    return count > 0 and count & (count - 1) == 0

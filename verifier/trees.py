@@ -1,0 +1,230 @@
+"""Reduction trees as data: which partial results a reduction combines, in which order.
+
+A tree is a program on the N leaves: steps of disjoint pairs (left, right), each of which puts
+`combine(left, right)` in the place of `left`; leaf 0 ends as the root. The same program drives a
+rounded simulation, a bound that follows the nodes, and the depth that the closed forms need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import numpy as np
+
+Index = np.ndarray[tuple[int], np.dtype[np.intp]]
+Kind = Literal["any_order", "sequential", "pairwise", "lanes", "chunks", "custom"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """Disjoint pairs that are combined at once; `right` are single leaves where `update` is true."""
+
+    left: Index
+    right: Index
+    update: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stages:
+    """How a merge algorithm meets a tree: stages that every path is covered by.
+
+    `updates` counts the single-element steps of one lane (d_W), `merges` the stages of merges
+    after them (L), and `imbalance` bounds n_right / n_left over all merges of nonempty partners.
+    """
+
+    updates: int
+    merges: int
+    imbalance: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tree:
+    """A reduction order for every length N.
+
+    `lanes` lanes take the elements in turn (`lanes`: element i belongs to lane i mod lanes;
+    `chunks`: each lane has one contiguous chunk), each lane is summed in order, then the lanes
+    are combined by halves (`butterfly`) or one after another (`sequential`).
+    `extra_depth` adds further additions per leaf, for instance partial sums of several blocks.
+    """
+
+    kind: Kind
+    lanes: int = 1
+    combine: Literal["butterfly", "sequential"] = "butterfly"
+    extra_depth: int = 0
+    depth_of: Callable[[int], int] | None = None
+
+    @property
+    def declared(self) -> bool:
+        """Whether this says anything: an any-order bound is weak."""
+        return self.kind != "any_order"
+
+    def depth(self, n: int) -> int:
+        """Largest number of additions that one of n leaves meets on its way to the root."""
+        if n <= 1:
+            return self.extra_depth if n == 1 else 0
+        if self.depth_of is not None:
+            return min(self.depth_of(n), n - 1) + self.extra_depth
+        if self.kind in {"any_order", "sequential"}:
+            return n - 1 + self.extra_depth
+        if self.kind == "pairwise":
+            return (n - 1).bit_length() + self.extra_depth
+        joins = (self.lanes - 1).bit_length() if self.combine == "butterfly" else self.lanes - 1
+        return min(-(-n // self.lanes) - 1 + joins, n - 1) + self.extra_depth
+
+    def stages(self, n: int) -> Stages:
+        """Return the update and merge stages of a merge algorithm of n elements on this tree."""
+        if n <= 1:
+            return Stages(updates=0, merges=0, imbalance=1.0)
+        if self.kind in {"any_order", "custom"}:
+            return Stages(updates=0, merges=n - 1, imbalance=float(n - 1))
+        if self.kind == "sequential":
+            return Stages(updates=n - 1, merges=0, imbalance=1.0)
+        if self.kind == "pairwise":
+            return Stages(updates=0, merges=(n - 1).bit_length(), imbalance=1.0)
+        longest = -(-n // self.lanes)
+        butterfly = self.combine == "butterfly"
+        merges = (self.lanes - 1).bit_length() if butterfly else self.lanes - 1
+        imbalance = _imbalance(n, self.lanes, contiguous=self.kind == "chunks") if butterfly else float(n - 1)
+        return Stages(
+            updates=longest - 1,
+            merges=min(merges, n - 1) + self.extra_depth,
+            imbalance=imbalance,
+        )
+
+    def steps(self, n: int) -> Iterator[Step]:
+        """Yield the steps of the program on n leaves; only for trees that name their order."""
+        if self.kind in {"any_order", "custom"}:
+            msg = f"a tree of kind {self.kind!r} names no order to execute"
+            raise ValueError(msg)
+        if self.kind == "pairwise":
+            yield from _halves(np.arange(n, dtype=np.intp))
+            return
+        lanes = 1 if self.kind == "sequential" else min(self.lanes, n)
+        yield from _lane_steps(n, lanes, contiguous=self.kind == "chunks")
+        heads = np.arange(lanes, dtype=np.intp)
+        if self.kind == "chunks":
+            heads = heads * -(-n // lanes)
+            heads = heads[heads < n]
+        if self.combine == "butterfly":
+            yield from _halves(heads)
+        else:
+            for head in heads[1:]:
+                yield Step(left=heads[:1], right=np.array([head], dtype=np.intp), update=False)
+
+
+def any_order() -> Tree:
+    """Return the tree that stands for every order: its bound is valid for all and weak."""
+    return Tree(kind="any_order")
+
+
+def sequential() -> Tree:
+    """Return the tree of one accumulator that meets the elements in order."""
+    return Tree(kind="sequential")
+
+
+def pairwise() -> Tree:
+    """Return the tree that adds neighbours, then neighbouring pairs, and so on."""
+    return Tree(kind="pairwise")
+
+
+def tree(
+    *,
+    lanes: int | None = None,
+    chunks: int | None = None,
+    depth: Callable[[int], int] | int | None = None,
+    combine: Literal["butterfly", "sequential"] = "butterfly",
+    extra_depth: int = 0,
+) -> Tree:
+    """Declare a reduction tree by exactly one of `lanes`, `chunks` or `depth`.
+
+    lanes: lanes that take the elements in turn, for instance the threads of a block.
+    chunks: lanes that take contiguous chunks.
+    depth: the largest number of additions that a leaf meets, a number or a function of N.
+
+    Raises:
+        ValueError: not exactly one of the three is given, or it is not positive.
+
+    """
+    given = [name for name, v in (("lanes", lanes), ("chunks", chunks), ("depth", depth)) if v is not None]
+    if len(given) != 1:
+        raise ValueError(f"tree() takes exactly one of lanes, chunks and depth; given: {given or 'none'}")
+    if depth is not None:
+        return Tree(
+            kind="custom", depth_of=depth if callable(depth) else _constant(depth), extra_depth=extra_depth
+        )
+    count = lanes if lanes is not None else chunks
+    if count is None or count < 1:
+        raise ValueError(f"tree() needs a positive number of lanes or chunks, not {count}")
+    return Tree(kind="lanes" if lanes else "chunks", lanes=count, combine=combine, extra_depth=extra_depth)
+
+
+def tile(*, block: int, threads: int, element_bytes: int = 4) -> Tree:
+    """Declare the tree of a row read in tiles of `block` columns, one accumulator per column of the tile.
+
+    Compilers give each thread a run of k neighbours, at least one 16-byte vector and at most its
+    share of the tile, and a run is summed in order before threads are combined by halves; the depth
+    covers every such k. Smaller rows use the next power of two as their tile.
+    """
+
+    def depth_of(n: int) -> int:
+        columns = min(block, 1 << max(n - 1, 0).bit_length())
+        share = max(1, columns // threads)
+        longest_run = min(columns, max(share, 16 // element_bytes))
+        runs = (1 << k for k in range(longest_run.bit_length()))
+        inside = max(run - 1 + (-(-columns // run) - 1).bit_length() for run in runs)
+        return -(-n // columns) - 1 + inside
+
+    return tree(depth=depth_of)
+
+
+def fold(tree: Tree, leaves: list[T], combine: Callable[[T, T], T]) -> T:
+    """Combine `leaves` along the tree, one pair at a time (for tests and small examples)."""
+    nodes = list(leaves)
+    for step in tree.steps(len(nodes)):
+        for left, right in zip(step.left, step.right, strict=True):
+            nodes[left] = combine(nodes[left], nodes[right])
+    return nodes[0]
+
+
+def _constant(depth: int) -> Callable[[int], int]:
+    def depth_of(_: int) -> int:
+        return depth
+
+    return depth_of
+
+
+def _lane_steps(n: int, lanes: int, *, contiguous: bool) -> Iterator[Step]:
+    length = -(-n // lanes)
+    for i in range(1, length):
+        if contiguous:
+            left = np.arange(0, n, length, dtype=np.intp)
+            right = left + i
+        else:
+            left = np.arange(lanes, dtype=np.intp)
+            right = left + i * lanes
+        inside = right < n
+        if contiguous:
+            inside &= right < left + length
+        yield Step(left=left[inside], right=right[inside], update=True)
+
+
+def _halves(heads: Index) -> Iterator[Step]:
+    """Combine neighbours at growing distance: 0+1, 2+3, ...; then 0+2, ..."""
+    while len(heads) > 1:
+        right = heads[1::2]
+        yield Step(left=heads[::2][: len(right)], right=right, update=False)
+        heads = heads[::2]
+
+
+def _imbalance(n: int, lanes: int, *, contiguous: bool) -> float:
+    """Bound n_right / n_left over the merges of a butterfly, whichever partner is the left one.
+
+    Lanes that hold between a and b elements make subtrees that differ by b / a at most; an empty
+    lane can make subtrees of any size (5 elements in 8 lanes: 4 against 1), so then only n - 1 is safe.
+    """
+    longest = -(-n // lanes)
+    shortest = n - (lanes - 1) * longest if contiguous else n // lanes
+    return longest / shortest if shortest >= 1 else float(max(n - 1, 1))
