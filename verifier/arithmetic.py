@@ -107,7 +107,7 @@ class Arithmetic:
         return self.format.smallest_normal if self.flush_to_zero else 0.0
 
     def division_by_count(self, count: int, how: DivideByN = "division") -> float:
-        """Roundings, in u, that a division of a sum by `count` costs (c_m of the theorems)."""
+        """Return the roundings, in u, that dividing a sum by `count` costs (c_m of the theorems)."""
         inexact_count = 1.0 if _odd_part(count) > 2.0**self.format.precision else 0.0
         if _is_power_of_two(count) and self.division == 1.0:
             return 0.0
