@@ -1,0 +1,84 @@
+"""The abstract number: a formula is written once and run as exact value, rounded value or error bound.
+
+A form (see `verifier.ops`) is a function of a `Numbers` and of the op's `Terms`. Its values stand
+for arrays of shape (rows, columns), (rows, 1) or (1, columns), broadcast as in NumPy, and support
+`+`, `-`, `*`, `/` and unary `-` among themselves. Everything else is a method of `Numbers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+Value = Any
+
+
+class Numbers(Protocol):
+    """What a form may do with its values."""
+
+    def moments(self, x: Value) -> tuple[Value, Value]:
+        """Return (mean, rstd) of each row, (rows, 1), by the variance algorithm; mean is 0 if not centred."""
+
+    def saved_moments(self, x: Value) -> tuple[Value, Value]:
+        """Return the statistics that the backward pass reads: as saved by the forward pass, or given."""
+
+    def constant(self, number: float) -> Value:
+        """Return an exact constant."""
+
+    def sum(self, value: Value) -> Value:
+        """Return the sum over each row, (rows, 1), along the tree of the row gradients."""
+
+    def mean(self, value: Value) -> Value:
+        """Return the sum over each row divided by the number of columns, (rows, 1)."""
+
+    def parameter_sum(self, value: Value) -> Value:
+        """Return the sum of all elements that belong to one entry of weight, (1, entries)."""
+
+    def count(self) -> Value:
+        """Return the number of columns as an exact constant."""
+
+    def share(self, value: Value, name: str) -> Value:
+        """Return a finished row value that is one machine number, read by all its uses."""
+
+    def cast(self, value: Value, role: str) -> Value:
+        """Return the value rounded to the dtype of the tensor of that role ("input", "weight", ...)."""
+
+    def rsqrt(self, value: Value) -> Value:
+        """Return value**-1/2."""
+
+    def exp(self, value: Value) -> Value:
+        """Return e**value."""
+
+    def log(self, value: Value) -> Value:
+        """Return the natural logarithm."""
+
+    def maximum(self, value: Value) -> Value:
+        """Return the largest element of each row, (rows, 1)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """The tensors that an op's formula is about, in the rows that statistics are taken over.
+
+    x, output, grad_output: (rows, columns). weight, bias: broadcast against them, or None.
+    """
+
+    x: Value
+    weight: Value | None = None
+    bias: Value | None = None
+    grad_output: Value | None = None
+    output: Value | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """One way to write an op: the roundings differ, the mathematics does not.
+
+    `forward` returns the output; `backward` returns grad_input, grad_weight and grad_bias by name
+    (those whose terms are present).
+    """
+
+    name: str
+    forward: Callable[[Any, Terms], Value]
+    backward: Callable[[Any, Terms], Mapping[str, Value]]

@@ -1,0 +1,285 @@
+"""Subjects: kernels under test together with what they claim about themselves."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from verifier.arithmetic import FORMATS, Contraction, DivideByN
+from verifier.trees import Tree, any_order
+
+if TYPE_CHECKING:
+    from verifier.case import Case
+
+Language = Literal["triton", "cuda", "torch"]
+LANGUAGES = ("triton", "cuda", "torch")
+GUARANTEES = (
+    "determinism",
+    "batch_invariance",
+    "gradgradcheck",
+    "special_values",
+    "layouts",
+    "large_offsets",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Domain:
+    """Where a subject promises to be right; outside it must refuse or still be right.
+
+    `max_kappa` bounds |mean| / standard deviation of every row, `max_abs` bounds |input|,
+    `max_columns` and `max_rows` bound the extents, `min_columns` and `min_rows` too;
+    `layouts` lists the layouts accepted for each tensor (None: every layout).
+    `optional` is false when weight and bias must both be given.
+    """
+
+    max_kappa: float | None = None
+    max_abs: float | None = None
+    min_rows: int = 0
+    max_rows: int | None = None
+    min_columns: int = 0
+    max_columns: int | None = None
+    layouts: tuple[str, ...] | None = None
+    max_rank: int | None = None
+    optional: bool = True
+
+    def excludes(self, case: Case) -> str | None:
+        """Return why the case lies outside, or None if it lies inside."""
+        reasons = (
+            (case.rows < self.min_rows, f"fewer than {self.min_rows} rows"),
+            (case.columns < self.min_columns, f"fewer than {self.min_columns} columns"),
+            (_above(case.rows, self.max_rows), f"more than {self.max_rows} rows"),
+            (_above(case.columns, self.max_columns), f"more than {self.max_columns} columns"),
+            (_above(case.input_rank, self.max_rank), f"rank above {self.max_rank}"),
+            (not self.optional and case.lacks_parameters, "weight and bias are required"),
+            (
+                self.layouts is not None and not case.layout_names <= set(self.layouts or ()),
+                "layout not accepted",
+            ),
+            (self.max_abs is not None and case.largest > self.max_abs, f"|input| above {self.max_abs:g}")
+            if self.max_abs is not None
+            else (False, ""),
+            (self.max_kappa is not None and case.kappa > self.max_kappa, f"kappa above {self.max_kappa:g}")
+            if self.max_kappa is not None
+            else (False, ""),
+        )
+        return next((why for excluded, why in reasons if excluded), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownDefect:
+    """A defect that a subject is known to have, and the smallest case that shows it.
+
+    `where` is a predicate on cases: search leaves those out, so that new failures still surface.
+    `witness` names a case file beside the kernel (a path relative to the kernel's file); it is
+    replayed first, always, and a witness that passes is an error. `backends` and `dtypes` limit
+    where the defect can be observed.
+    """
+
+    check: str
+    reason: str
+    where: Callable[[Case], bool] | None = None
+    witness: str | None = None
+    backends: tuple[str, ...] | None = None
+    dtypes: tuple[str, ...] | None = None
+
+    def observable(self, backend: str, dtype: str) -> bool:
+        """Return whether this backend and dtype can show the defect."""
+        return (self.backends is None or backend in self.backends) and (
+            self.dtypes is None or dtype in self.dtypes
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trees:
+    """The trees of the three reductions: statistics and row gradients over columns, columns over rows."""
+
+    statistics: Tree = field(default_factory=any_order)
+    row_gradients: Tree = field(default_factory=any_order)
+    columns: Tree = field(default_factory=any_order)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """How a subject says that it computes; every field is a hypothesis of its bound.
+
+    `variance` names the algorithm (None: no claim, hence no verdict but observed errors).
+    `accumulates` names the format of statistics and sums; inputs wider than it accumulate in their own.
+    `formula` names a form of the op or is a `Form` (None: the op's canonical form, assumed).
+    `saved_dtype` is the format of the statistics that the backward pass reads: a format's name,
+    "input" for the input's, or None for the accumulation format.
+    """
+
+    variance: str | None = None
+    accumulates: str = "float32"
+    formula: Any = None
+    trees: Trees = field(default_factory=Trees)
+    mean_contraction: Contraction = "mixed"
+    divide_by_n: DivideByN = "division"
+    saved_dtype: str | None = None
+    clamp: bool = False
+    assumed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A kernel under test; calling it calls the kernel.
+
+    `path` and `name` find it again in another process. `returns` names what the function returns
+    in order ("output", then statistics). `mutates` names arguments that are changed in place.
+    """
+
+    function: Callable[..., Any]
+    name: str
+    path: Path
+    op: str
+    language: Language
+    dtypes: tuple[str, ...]
+    claim: Claim
+    guarantees: frozenset[str] = frozenset()
+    known_defects: tuple[KnownDefect, ...] = ()
+    domain: Domain | None = None
+    returns: tuple[str, ...] = ("output",)
+    mutates: tuple[str, ...] = ()
+    specification: Any = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the kernel itself."""
+        return self.function(*args, **kwargs)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of the arguments that the kernel takes, in order."""
+        return tuple(inspect.signature(self.function).parameters)
+
+    @property
+    def summary(self) -> str:
+        """First sentence of the kernel's or its file's docstring."""
+        text = inspect.getdoc(self.function) or inspect.getdoc(inspect.getmodule(self.function)) or ""
+        return text.split("\n\n")[0].replace("\n", " ").strip()
+
+    def accumulation(self, dtype: str) -> str:
+        """Return the format that sums have for inputs of this dtype."""
+        declared = FORMATS[self.claim.accumulates]
+        return dtype if FORMATS[dtype].precision > declared.precision else declared.name
+
+    def differing(self, **changes: Any) -> Subject:
+        """Return the same subject with another declaration (fields of Subject or of Claim)."""
+        claims = {k: v for k, v in changes.items() if k in Claim.__dataclass_fields__}
+        rest = {k: v for k, v in changes.items() if k not in claims}
+        return replace(self, claim=replace(self.claim, **claims), **rest)
+
+
+def subject(
+    *,
+    op: str,
+    language: Language,
+    dtypes: tuple[str, ...],
+    variance: str | None = None,
+    accumulates: str | None = None,
+    trees: Tree | Trees | None = None,
+    formula: Any = None,
+    mean_contraction: Contraction | None = None,
+    divide_by_n: DivideByN | None = None,
+    saved_dtype: str | None = None,
+    clamp: bool = False,
+    domain: Domain | None = None,
+    guarantees: set[str] | frozenset[str] = frozenset(),
+    known_defects: tuple[KnownDefect, ...] = (),
+    returns: tuple[str, ...] = ("output",),
+    mutates: tuple[str, ...] = (),
+    specification: Any = None,
+) -> Callable[[Callable[..., Any]], Subject]:
+    """Declare the decorated function as a kernel under test.
+
+    op: the mathematical norm, for instance "layer_norm" or "layer_norm_backward".
+    language: what the kernel is written in; it decides which backends can run it.
+    dtypes: names of the dtypes of its tensors that it supports.
+    variance, accumulates, trees, formula, mean_contraction, divide_by_n, saved_dtype, clamp: the
+        claim, see `Claim`. What is left out is filled in and printed as assumed.
+    trees: one tree for every reduction over columns, or a `Trees`.
+    guarantees: promises beyond the bound, of "determinism", "batch_invariance", ...
+
+    Raises:
+        ValueError: an unknown language, dtype, format or guarantee.
+
+    """
+    _check_words(language, dtypes, accumulates, guarantees)
+    given = {
+        "accumulates": accumulates,
+        "trees": trees,
+        "formula": formula,
+        "mean_contraction": mean_contraction,
+        "divide_by_n": divide_by_n,
+        "saved_dtype": saved_dtype,
+    }
+    claim = Claim(
+        variance=variance,
+        accumulates=accumulates or "float32",
+        formula=formula,
+        trees=_trees(trees),
+        mean_contraction=mean_contraction or ("none" if language == "torch" else "mixed"),
+        divide_by_n=divide_by_n or "division",
+        saved_dtype=saved_dtype,
+        clamp=clamp,
+        assumed=frozenset(name for name, value in given.items() if value is None),
+    )
+
+    def declare(function: Callable[..., Any]) -> Subject:
+        made = Subject(
+            function=function,
+            name=function.__name__,
+            path=Path(inspect.getsourcefile(inspect.unwrap(function)) or "<unknown>").resolve(),
+            op=op,
+            language=language,
+            dtypes=tuple(dtypes),
+            claim=claim,
+            guarantees=frozenset(guarantees),
+            known_defects=tuple(known_defects),
+            domain=domain,
+            returns=tuple(returns),
+            mutates=tuple(mutates),
+            specification=specification,
+        )
+        # A frozen dataclass still has a __dict__: this keeps __doc__ and __wrapped__ for help() and inspect.
+        functools.update_wrapper(made, function, updated=())  # type: ignore[arg-type]
+        return made
+
+    return declare
+
+
+def _check_words(
+    language: str, dtypes: tuple[str, ...], accumulates: str | None, guarantees: set[str] | frozenset[str]
+) -> None:
+    words: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+        "language": ((language,), LANGUAGES),
+        "dtypes": (tuple(dtypes), tuple(FORMATS)),
+        "accumulates": ((accumulates,) if accumulates else (), tuple(FORMATS)),
+        "guarantees": (tuple(sorted(guarantees)), GUARANTEES),
+    }
+    for field_name, (values, known) in words.items():
+        unknown = [v for v in values if v not in known]
+        if unknown:
+            raise ValueError(f"@subject: unknown {field_name} {unknown[0]!r}; known are {', '.join(known)}")
+    if not dtypes:
+        raise ValueError("@subject: dtypes is empty; name at least one")
+
+
+def _trees(trees: Tree | Trees | None) -> Trees:
+    if isinstance(trees, Trees):
+        return trees
+    return Trees(statistics=trees, row_gradients=trees) if trees else Trees()
+
+
+def _above(value: int, limit: int | None) -> bool:
+    return limit is not None and value > limit
+
+
+def slug(text: str) -> str:
+    """Return text as a short file name part."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-").lower()
