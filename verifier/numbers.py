@@ -38,8 +38,11 @@ class Numbers(Protocol):
     def count(self) -> Value:
         """Return the number of columns as an exact constant."""
 
-    def share(self, value: Value, name: str) -> Value:
-        """Return a finished row value that is one machine number, read by all its uses."""
+    def share(self, value: Value, name: str, *, product: bool = False) -> Value:
+        """Return a finished row value that is one machine number, read by all its uses.
+
+        `product` says that it ends in a multiplication, which a compiler may contract in some uses.
+        """
 
     def cast(self, value: Value, role: str) -> Value:
         """Return the value rounded to the dtype of the tensor of that role ("input", "weight", ...)."""

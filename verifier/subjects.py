@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -246,8 +245,9 @@ def subject(
             mutates=tuple(mutates),
             specification=specification,
         )
-        # A frozen dataclass still has a __dict__: this keeps __doc__ and __wrapped__ for help() and inspect.
-        functools.update_wrapper(made, function, updated=())  # type: ignore[arg-type]
+        # help() and inspect see the kernel's own function through these two.
+        object.__setattr__(made, "__doc__", function.__doc__)
+        object.__setattr__(made, "__wrapped__", function)
         return made
 
     return declare

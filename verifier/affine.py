@@ -1,0 +1,325 @@
+"""Error bounds by affine arithmetic: a kernel's formula on centres, shared error symbols and rests (T10).
+
+Every value encloses `computed - exact`: the exact value lies within `slack` of `centre`, and the
+error is a sum of named symbols in [-1, 1] with signed coefficients plus a rest of at most `rest`.
+Symbols stand for the errors of finished row values (mean, rstd, row sums): what two uses share may
+cancel, as it does in the kernel. No bound contains a subtraction; float64 roundings are covered.
+
+Source: docs/explanation/bounds.md, T10.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from verifier.arithmetic import FORMATS, INFLATION, Arithmetic, Array, Contraction, DivideByN, Format, theta
+from verifier.trees import Tree
+
+_EPS = 2.0**-53
+_TINY = 2.0**-1074
+Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+Index = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Affine:
+    """One value of a formula for all elements; see the module."""
+
+    numbers: AffineNumbers
+    centre: Array
+    slack: Array
+    symbols: Mapping[str, Array]
+    rest: Array
+
+    @property
+    def magnitude(self) -> Array:
+        """Upper bound on the exact value."""
+        return np.abs(self.centre) + self.slack
+
+    @property
+    def total(self) -> Array:
+        """Bound on |computed - exact|."""
+        total = self.rest
+        for coefficient in self.symbols.values():
+            total = total + np.abs(coefficient)
+        return total
+
+    def __add__(self, other: Affine) -> Affine:
+        """Return the rounded sum."""
+        return self.numbers.add(self, other, 1.0)
+
+    def __sub__(self, other: Affine) -> Affine:
+        """Return the rounded difference."""
+        return self.numbers.add(self, other, -1.0)
+
+    def __mul__(self, other: Affine) -> Affine:
+        """Return the rounded product."""
+        return self.numbers.rounded(self.numbers.product(self, other), 1.0)
+
+    def __truediv__(self, other: Affine) -> Affine:
+        """Return the rounded quotient."""
+        return self.numbers.divide(self, other)
+
+    def __neg__(self) -> Affine:
+        """Return the exact negative."""
+        return self.numbers.scaled(self, -1.0)
+
+
+@dataclass(kw_only=True)
+class AffineNumbers:
+    """The abstract number of error bounds (`verifier.numbers.Numbers`).
+
+    `mean`, `rstd` are the row statistics as the kernel computes them (made by the op from the
+    variance theorem), `saved` those that the backward pass reads. `parameter` maps elements to the
+    entries of weight: "columns", "rows" or an index array. `dtypes` gives the dtype of each role.
+    `overflow` collects the rows in which some intermediate may leave the range (T12).
+    """
+
+    arithmetic: Arithmetic
+    rows: int
+    columns: int
+    row_tree: Tree
+    column_tree: Tree
+    divide_by_n: DivideByN
+    contraction: Contraction
+    dtypes: Mapping[str, str]
+    parameter: str | Index = "columns"
+    entries: int = 0
+    computed: tuple[Affine, Affine] | None = None
+    saved: tuple[Affine, Affine] | None = None
+    overflow: Mask = field(init=False)
+    _names: Iterator[int] = field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        """Start with no overflow seen."""
+        self.overflow = np.zeros(self.rows, dtype=np.bool_)
+
+    # -- making values -------------------------------------------------------------------------
+
+    def exact(self, centre: Array, slack: Array | float = 0.0) -> Affine:
+        """Return a value without error, known to within `slack`."""
+        slack = np.broadcast_to(np.asarray(slack, dtype=np.float64), centre.shape)
+        return Affine(numbers=self, centre=centre, slack=slack, symbols={}, rest=np.zeros_like(centre))
+
+    def read(self, centre: Array) -> Affine:
+        """Return an input tensor: exact, unless subnormals are flushed as they are read."""
+        value = self.exact(centre)
+        return self.with_rest(value, np.full_like(centre, self.arithmetic.addition_omega))
+
+    def constant(self, number: float) -> Affine:
+        """Return a constant as the accumulation format holds it; its rounding is an error."""
+        value = self.exact(np.full((1, 1), number))
+        return self.rounded(value, 1.0) if _inexact(number, self.arithmetic.format) else value
+
+    def count(self) -> Affine:
+        """Return the number of columns."""
+        return self.constant(float(self.columns))
+
+    def with_rest(self, value: Affine, more: Array) -> Affine:
+        """Return the value with an additional error."""
+        return Affine(
+            numbers=self,
+            centre=value.centre,
+            slack=value.slack,
+            symbols=value.symbols,
+            rest=value.rest + more,
+        )
+
+    def moments(self, x: Affine) -> tuple[Affine, Affine]:
+        """Return the computed (mean, rstd)."""
+        del x
+        if self.computed is None:
+            raise ValueError("this formula asks for statistics that its op does not compute")
+        return self.computed
+
+    def saved_moments(self, x: Affine) -> tuple[Affine, Affine]:
+        """Return the (mean, rstd) that the backward pass reads."""
+        del x
+        if self.saved is None:
+            raise ValueError("this formula asks for saved statistics, and none are declared")
+        return self.saved
+
+    # -- operations ----------------------------------------------------------------------------
+
+    def rounded(self, value: Affine, errors: float) -> Affine:
+        """Add the rounding of one operation of relative error `errors` * u to an unrounded result."""
+        return self._round(value, errors * self.arithmetic.u, self.arithmetic.omega, self.arithmetic.format)
+
+    def add(self, a: Affine, b: Affine, sign: float) -> Affine:
+        """Return fl(a + sign * b)."""
+        centre = a.centre + sign * b.centre
+        symbols = {k: np.asarray(v) for k, v in a.symbols.items()}
+        for name, coefficient in b.symbols.items():
+            symbols[name] = symbols[name] + sign * coefficient if name in symbols else sign * coefficient
+        slack = a.slack + b.slack + _EPS * np.abs(centre)
+        value = self._value(centre, slack, symbols, a.rest + b.rest)
+        return self._round(value, self.arithmetic.u, self.arithmetic.addition_omega, self.arithmetic.format)
+
+    def product(self, a: Affine, b: Affine) -> Affine:
+        """Return the product of two computed values, not yet rounded."""
+        centre = a.centre * b.centre
+        symbols = {name: b.centre * coefficient for name, coefficient in a.symbols.items()}
+        for name, coefficient in b.symbols.items():
+            term = a.centre * coefficient
+            symbols[name] = symbols[name] + term if name in symbols else term
+        of_a, of_b = np.abs(a.centre), np.abs(b.centre)
+        rest = of_a * b.rest + of_b * a.rest + a.total * b.total + a.slack * b.total + b.slack * a.total
+        slack = of_a * b.slack + of_b * a.slack + a.slack * b.slack + _EPS * np.abs(centre) + _TINY
+        return self._value(centre, slack, symbols, rest)
+
+    def scaled(self, a: Affine, factor: float) -> Affine:
+        """Return the exact multiple by a power of two or minus one."""
+        symbols = {name: factor * coefficient for name, coefficient in a.symbols.items()}
+        return Affine(
+            numbers=self,
+            centre=factor * a.centre,
+            slack=abs(factor) * a.slack,
+            symbols=symbols,
+            rest=abs(factor) * a.rest,
+        )
+
+    def divide(self, a: Affine, b: Affine) -> Affine:
+        """Return fl(a / b); rows in which b may vanish have no bound."""
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            centre = a.centre / b.centre
+            smallest = np.abs(b.centre) - b.slack - b.total
+            safe = smallest > 0
+            ratio = (np.abs(centre) * (1 + 2 * _EPS) + _TINY) * (1 + b.slack / np.where(safe, smallest, 1.0))
+            slack = (
+                (a.slack + ratio * b.slack) / np.where(safe, smallest, 1.0) + _EPS * np.abs(centre) + _TINY
+            )
+            rest = (a.total + (ratio + slack) * b.total) / np.where(safe, smallest, 1.0)
+        self._mark(~safe)
+        value = self._value(centre, slack, {}, np.where(safe, rest, np.inf))
+        return self.rounded(value, self.arithmetic.division)
+
+    def sum(self, value: Affine) -> Affine:
+        """Return the sum over each row along the declared tree."""
+        value = self._full(value)
+        depth = self.row_tree.depth(self.columns)
+        return self._sum(value, axis=1, depth=depth, symbols=True)
+
+    def mean(self, value: Affine) -> Affine:
+        """Return fl(sum / N)."""
+        total = self.share(self.sum(value), self._fresh("sum"))
+        centre = total.centre / self.columns
+        symbols = {name: coefficient / self.columns for name, coefficient in total.symbols.items()}
+        slack = total.slack / self.columns + _EPS * np.abs(centre) + _TINY
+        divided = self._value(centre, slack, symbols, total.rest / self.columns)
+        roundings = self.arithmetic.division_by_count(self.columns, self.divide_by_n)
+        rounded = self._round(
+            divided, roundings * self.arithmetic.u, self.arithmetic.omega, self.arithmetic.format
+        )
+        return self.share(rounded, self._fresh("mean"), product=True)
+
+    def parameter_sum(self, value: Affine) -> Affine:
+        """Return the sums over the elements of each entry of weight, (1, entries)."""
+        value = self._full(value)
+        if isinstance(self.parameter, str) and self.parameter == "columns":
+            return self._sum(value, axis=0, depth=self.column_tree.depth(self.rows), symbols=False)
+        return self._indexed_sum(value)
+
+    def share(self, value: Affine, name: str, *, product: bool = False) -> Affine:
+        """Turn the rest of a row value that is one machine number into a symbol of its own.
+
+        `product` says that the value ends in a multiplication. With mixed contraction that may be
+        rounded in one use and not in another: the value is several numbers, and its rest stays (Lemma 2).
+        """
+        if value.centre.shape[1] != 1:
+            raise ValueError(f"only row values can be shared; {name!r} has shape {value.centre.shape}")
+        if product and self.contraction == "mixed":
+            return value
+        symbols = {**value.symbols, self._fresh(name): value.rest}
+        return self._value(value.centre, value.slack, symbols, np.zeros_like(value.rest))
+
+    def cast(self, value: Affine, role: str) -> Affine:
+        """Round to the dtype of a tensor; no rounding if that is at least as wide."""
+        stored = FORMATS[self.dtypes[role]]
+        if stored.precision >= self.arithmetic.format.precision:
+            return value
+        return self._round(value, stored.u, stored.omega, stored)
+
+    def _fresh(self, name: str) -> str:
+        """Return a symbol name that no other value has: equal names would cancel."""
+        return f"{name}#{next(self._names)}"
+
+    # -- insides -------------------------------------------------------------------------------
+
+    def _value(self, centre: Array, slack: Array, symbols: Mapping[str, Array], rest: Array) -> Affine:
+        """Assemble a result; covers the float64 rounding of every coefficient."""
+        rounding = sum((4 * _EPS * np.abs(v) for v in symbols.values()), np.zeros(1))
+        return Affine(numbers=self, centre=centre, slack=slack, symbols=symbols, rest=rest + rounding)
+
+    def _round(self, value: Affine, relative: float, absolute: float, to: Format) -> Affine:
+        reach = value.magnitude + value.total
+        error = relative * reach + absolute
+        self._mark(~((reach + error) * INFLATION < to.maximum))
+        return self.with_rest(value, error)
+
+    def _full(self, value: Affine) -> Affine:
+        shape = (self.rows, self.columns)
+        symbols = {name: np.broadcast_to(v, shape) for name, v in value.symbols.items()}
+        centre, slack, rest = (np.broadcast_to(v, shape) for v in (value.centre, value.slack, value.rest))
+        return Affine(numbers=self, centre=centre, slack=slack, symbols=symbols, rest=rest)
+
+    def _sum(self, value: Affine, *, axis: int, depth: int, symbols: bool) -> Affine:
+        count = value.centre.shape[axis]
+        u, flushes = self.arithmetic.u, self.arithmetic.addition_omega * count
+        magnitudes = (value.magnitude + value.total).sum(axis=axis, keepdims=True)
+        self._mark(~(magnitudes * (1 + theta(depth, u)) < self.arithmetic.format.maximum / 2))
+        centre = value.centre.sum(axis=axis, keepdims=True)
+        slack = value.slack.sum(axis=axis, keepdims=True) + count * _EPS * magnitudes
+        kept: dict[str, Array] = {}
+        own = value.rest if symbols else value.total
+        rest = own.sum(axis=axis, keepdims=True) + theta(depth, u) * magnitudes + flushes
+        for name, coefficient in value.symbols.items() if symbols else ():
+            kept[name] = coefficient.sum(axis=axis, keepdims=True)
+            rest = rest + count * _EPS * np.abs(coefficient).sum(axis=axis, keepdims=True)
+        return self._value(centre, slack, kept, rest)
+
+    def _indexed_sum(self, value: Affine) -> Affine:
+        index = self.element_entries()
+        largest = int(np.bincount(index.ravel(), minlength=self.entries).max(initial=0))
+
+        def total(values: Array) -> Array:
+            sums = np.bincount(index.ravel(), weights=values.ravel(), minlength=self.entries)
+            return sums.reshape(1, -1)
+
+        growth = theta(self.column_tree.depth(largest), self.arithmetic.u)
+        magnitudes = total(value.magnitude + value.total)
+        rest = total(value.total) + growth * magnitudes + self.arithmetic.addition_omega * largest
+        slack = total(value.slack) + largest * _EPS * magnitudes
+        if not np.all(magnitudes * (1 + growth) < self.arithmetic.format.maximum / 2):
+            self.overflow[:] = True
+        return self._value(total(value.centre), slack, {}, rest)
+
+    def element_entries(self) -> Index:
+        """Return which entry of weight each element belongs to, (rows, columns)."""
+        if isinstance(self.parameter, np.ndarray):
+            index: Index = self.parameter
+        elif self.parameter == "rows":
+            index = np.arange(self.rows, dtype=np.int64)[:, None]
+        else:
+            index = np.arange(self.columns, dtype=np.int64)[None, :]
+        return np.broadcast_to(index, (self.rows, self.columns))
+
+    def _mark(self, bad: Mask) -> None:
+        """Remember the rows in which a value may overflow; a value without rows concerns all of them."""
+        if bad.shape[0] == self.rows:
+            self.overflow |= bad.reshape(self.rows, -1).any(axis=1)
+        elif bad.any():
+            self.overflow[:] = True
+
+
+def bound_of(value: Affine) -> Array:
+    """Return the bound on |computed - exact|, inflated for its own float64 roundings."""
+    return value.total * INFLATION
+
+
+def _inexact(number: float, held: Format) -> bool:
+    return float(number) != 0.0 and (math.frexp(number)[0] * 2.0**held.precision) % 1.0 != 0.0
