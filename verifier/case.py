@@ -1,0 +1,227 @@
+"""Cases: one complete input of an op, replayable from its JSON."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from strategies.layouts import Layout
+
+SCHEMA: Final = 1
+INLINE_BYTES: Final = 1 << 20
+"""Tensors above this many bytes stand in a file beside the case, below it as base64 inside."""
+
+
+class CaseError(ValueError):
+    """A case file that cannot be read, with its path and what is wrong."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Values, layouts and scalars for every argument of an op.
+
+    `tensors` maps argument names (and "grad_output") to contiguous logical values, None where an
+    optional argument is absent; `layouts` says how each lies in memory (contiguous if missing).
+    `scalars` holds eps and the op's other arguments. `rows` and `columns` are the extents that
+    statistics are taken over, `kappa` the largest |mean| / std of a row, `largest` the largest
+    |input|, all as the op sees them. `hazard` and `origin` say where the case comes from.
+    """
+
+    op: str
+    dtype: str
+    tensors: Mapping[str, torch.Tensor | None]
+    scalars: Mapping[str, Any]
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
+    rows: int
+    columns: int
+    kappa: float = 0.0
+    largest: float = 0.0
+    hazard: str = "ordinary"
+    origin: str = ""
+
+    @property
+    def eps(self) -> float:
+        """The norm's epsilon, a Python double."""
+        return float(self.scalars.get("eps", 0.0))
+
+    @property
+    def input_rank(self) -> int:
+        """Number of dimensions of the input."""
+        return self.given["input"].dim()
+
+    @property
+    def given(self) -> dict[str, torch.Tensor]:
+        """The tensors that are present."""
+        return {name: t for name, t in self.tensors.items() if t is not None}
+
+    @property
+    def lacks_parameters(self) -> bool:
+        """Whether weight or bias is an argument of the op and absent."""
+        return any(self.tensors.get(name, 0) is None for name in ("weight", "bias"))
+
+    @property
+    def layout_names(self) -> set[str]:
+        """Names of the layouts that occur."""
+        return {layout_name(layout) for layout in self.layouts.values()}
+
+    @cached_property
+    def elements(self) -> int:
+        """Number of elements of the input."""
+        return self.given["input"].numel()
+
+    @property
+    def finite(self) -> bool:
+        """Whether every tensor is finite."""
+        return all(bool(torch.isfinite(t).all()) for t in self.given.values())
+
+    def layout(self, name: str) -> str:
+        """Return the layout name of one tensor."""
+        return layout_name(self.layouts[name]) if name in self.layouts else "contiguous"
+
+    def with_layouts(self, layouts: Mapping[str, Layout]) -> Case:
+        """Return the same values in other layouts."""
+        return replace(self, layouts=dict(layouts))
+
+
+def layout_name(layout: Layout) -> str:
+    """Return the word for a layout."""
+    return str(layout.name)
+
+
+def to_document(case: Case, *, beside: Path | None = None) -> dict[str, Any]:
+    """Return the case as JSON data; large tensors are written to files next to `beside`."""
+    return {
+        "schema": SCHEMA,
+        "op": case.op,
+        "dtype": case.dtype,
+        "hazard": case.hazard,
+        "origin": case.origin,
+        "rows": case.rows,
+        "columns": case.columns,
+        "kappa": _number(case.kappa),
+        "largest": _number(case.largest),
+        "scalars": {name: _scalar(value) for name, value in case.scalars.items()},
+        "tensors": {
+            name: None if t is None else _tensor_document(name, t, beside) for name, t in case.tensors.items()
+        },
+        "layouts": {name: layout.to_json() for name, layout in case.layouts.items()},
+    }
+
+
+def from_document(document: Mapping[str, Any], *, beside: Path | None = None) -> Case:
+    """Return the case that `to_document` wrote.
+
+    Raises:
+        CaseError: a field is missing or makes no sense, or the schema is of another version.
+
+    """
+    where = str(beside or "case")
+    if document.get("schema") != SCHEMA:
+        raise CaseError(f"{where}: case schema {document.get('schema')!r}; this version reads {SCHEMA}")
+    try:
+        return Case(
+            op=document["op"],
+            dtype=document["dtype"],
+            hazard=document.get("hazard", "ordinary"),
+            origin=document.get("origin", ""),
+            rows=int(document["rows"]),
+            columns=int(document["columns"]),
+            kappa=_from_number(document.get("kappa", 0.0)),
+            largest=_from_number(document.get("largest", 0.0)),
+            scalars={name: _from_scalar(value) for name, value in document["scalars"].items()},
+            tensors={
+                name: None if t is None else _from_tensor_document(t, beside)
+                for name, t in document["tensors"].items()
+            },
+            layouts={name: Layout.from_json(value) for name, value in document.get("layouts", {}).items()},
+        )
+    except (KeyError, TypeError, ValueError, RuntimeError, OSError, AttributeError) as error:
+        raise CaseError(f"{where}: not a readable case: {type(error).__name__}: {error}") from error
+
+
+def save(case: Case, path: Path, **more: Any) -> None:
+    """Write the case with further facts (subject, backend, seed, versions) to one JSON file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {**to_document(case, beside=path), **more}
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def load(path: Path) -> tuple[Case, dict[str, Any]]:
+    """Read a case file; also return the whole document with its further facts.
+
+    Raises:
+        CaseError: the file does not exist, is not JSON, or is not a case.
+
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise CaseError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(document, dict):
+        raise CaseError(f"{path}: not a case: the top level is no JSON object")
+    return from_document(document, beside=path), document
+
+
+def raw_bytes(tensor: torch.Tensor) -> bytes:
+    """Return the bytes of a contiguous CPU tensor of any dtype."""
+    return tensor.detach().contiguous().cpu().view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+
+
+def from_bytes(data: bytes, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return the tensor that `raw_bytes` took apart."""
+    kind = getattr(torch, dtype)
+    if math.prod(shape) == 0:
+        return torch.empty(shape, dtype=kind)
+    return torch.frombuffer(bytearray(data), dtype=kind).reshape(shape)
+
+
+def _tensor_document(name: str, tensor: torch.Tensor, beside: Path | None) -> dict[str, Any]:
+    data = raw_bytes(tensor if tensor.dim() else tensor.reshape(1))
+    head: dict[str, Any] = {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
+    if len(data) <= INLINE_BYTES or beside is None:
+        return {**head, "base64": base64.b64encode(data).decode("ascii")}
+    file = beside.with_name(f"{beside.stem}.{name}.bin")
+    file.write_bytes(data)
+    return {**head, "file": file.name}
+
+
+def _from_tensor_document(document: Mapping[str, Any], beside: Path | None) -> torch.Tensor:
+    if "file" in document:
+        if beside is None:
+            raise ValueError("a tensor lies in a file beside a case that has no path")
+        data = beside.with_name(document["file"]).read_bytes()
+    else:
+        data = base64.b64decode(document["base64"], validate=True)
+    return from_bytes(data, document["dtype"], tuple(document["shape"]))
+
+
+def _number(value: float) -> str:
+    return float(value).hex()
+
+
+def _from_number(value: Any) -> float:
+    return float.fromhex(value) if isinstance(value, str) else float(value)
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, float):
+        return {"hex": value.hex()}
+    if isinstance(value, tuple):
+        return {"tuple": list(value)}
+    return value
+
+
+def _from_scalar(value: Any) -> Any:
+    if isinstance(value, dict) and "hex" in value:
+        return float.fromhex(value["hex"])
+    if isinstance(value, dict) and "tuple" in value:
+        return tuple(value["tuple"])
+    return value

@@ -1,0 +1,112 @@
+"""Loading kernel files by path, the user's and our own alike."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from verifier.subjects import Subject
+
+_PREFIX = "norm_verifier_kernel_files"
+
+
+class LoadError(Exception):
+    """A kernel file that cannot be used; the message names the file and the reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A kernel file's module and the subjects declared in it, in order of declaration."""
+
+    path: Path
+    module: ModuleType
+    subjects: tuple[Subject, ...]
+
+
+def load(path: str | Path) -> Loaded:
+    """Execute a kernel file under a module name of its own and collect its subjects.
+
+    The module is registered before it is executed, so that decorators can look up sources and
+    classes can be pickled, and removed again if it fails.
+
+    Raises:
+        LoadError: the file does not exist, is no Python file, or raises while it is executed.
+
+    """
+    file = Path(path).expanduser().resolve()
+    if not file.is_file():
+        raise LoadError(f"{path}: no such file")
+    if file.suffix != ".py":
+        raise LoadError(f"{path}: a kernel file is a Python file (a .cu needs its declaring .py beside it)")
+    name = f"{_PREFIX}.{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
+    if name in sys.modules:
+        module = sys.modules[name]
+    else:
+        module = _execute(file, name)
+    subjects = [value for value in vars(module).values() if isinstance(value, Subject)]
+    own = {s.name: s for s in subjects if s.path == file}
+    return Loaded(path=file, module=module, subjects=tuple(own.values()))
+
+
+def load_subjects(path: str | Path) -> tuple[Subject, ...]:
+    """Return the subjects of a kernel file.
+
+    Raises:
+        LoadError: as `load`, or the file declares none.
+
+    """
+    subjects = load(path).subjects
+    if not subjects:
+        raise LoadError(
+            f"{path}: declares no subject; decorate the kernel's function with @verifier.subject(...)"
+        )
+    return subjects
+
+
+def builtin_folder() -> Path:
+    """Return the folder of the built-in kernels: inside the installed package, or beside it in a checkout.
+
+    Raises:
+        LoadError: neither exists.
+
+    """
+    package = Path(__file__).parent
+    for folder in (package / "kernels", package.parent / "kernels"):
+        if folder.is_dir():
+            return folder
+    raise LoadError("the built-in kernels are missing from this installation")
+
+
+def builtin_files() -> list[Path]:
+    """Return the built-in kernel files, sorted by name."""
+    return sorted(builtin_folder().glob("*.py"))
+
+
+def _execute(file: Path, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise LoadError(f"{file}: Python cannot load this file")
+    module = importlib.util.module_from_spec(spec)
+    if _PREFIX not in sys.modules:
+        package = ModuleType(_PREFIX)
+        package.__path__ = []
+        sys.modules[_PREFIX] = package
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise LoadError(f"{file}: {_last_line(error, file)}") from error
+    return module
+
+
+def _last_line(error: BaseException, file: Path) -> str:
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
+    line = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else None
+    where = f"line {line or frames[-1].lineno}: " if line or frames else ""
+    return f"{where}{type(error).__name__}: {error}"
