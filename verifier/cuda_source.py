@@ -1,0 +1,507 @@
+"""CUDA C++ kernels as Python objects: compiled by NVRTC, launched on a device or in the PTX machine.
+
+    module = source(__file__)                                   # my_kernel.py finds my_kernel.cu
+    kernel = module.kernel("row_sum", torch.float16, 4)         # row_sum<__half, 4>
+    kernel[rows, 128, shared_bytes](output, input, input.stride(0), columns)
+
+NVRTC needs neither a GPU nor a driver. CPU tensors go to the PTX machine, CUDA tensors to their device on
+torch's current stream; both run the code of one compilation, whose PTX and cubin are kept in the user's
+cache folder.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import torch
+
+Dim3 = tuple[int, int, int]
+
+INSTALL: Final = "pip install 'norm-verifier[cuda]'"
+HEADERS: Final = ("nvidia-cuda-runtime", "nvidia-cuda-crt", "nvidia-cuda-cccl")
+DEFAULT_ARCHITECTURE: Final = 90
+"""Compute capability (times ten) compiled for when neither a device nor a machine session names one."""
+STATIC_SHARED_LIMIT: Final = 48 * 1024
+"""Bytes of dynamic shared memory that a kernel may use without opting in (CUDA C++ Programming Guide)."""
+OPTIONS: Final = ("--std=c++17", "-lineinfo")  # -lineinfo: every report names a line of the .cu
+
+
+class CompilationError(RuntimeError):
+    """NVRTC refused a source; the message is its log."""
+
+
+class MissingCompilerError(RuntimeError):
+    """No NVRTC library was found; the message says what to install."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """One kernel parameter as PTX declares it: `kind` (u, s, b or f), width in bits, whether it points."""
+
+    kind: str
+    bits: int
+    pointer: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiled:
+    """One specialisation: the same compilation as PTX text and as machine code."""
+
+    entry: str
+    ptx: str
+    cubin: bytes
+    parameters: tuple[Parameter, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """A kernel with its grid, block and dynamic shared memory (bytes): call it with the arguments."""
+
+    kernel: Kernel
+    grid: Dim3
+    block: Dim3
+    shared_bytes: int
+
+    def __call__(self, *arguments: Any) -> None:
+        """Launch on the device of the tensor arguments, or in the PTX machine if they are on the CPU.
+
+        A tensor or None (a null pointer) stands for a pointer. A Python number takes the type that the
+        lowered signature gives its parameter; a numpy or ctypes scalar must have that width.
+
+        Raises:
+            TypeError: an argument does not fit its parameter, or the tensors are on several devices.
+            OverflowError: an integer does not fit its parameter.
+            CompilationError, MissingCompilerError: the kernel could not be compiled.
+
+        """
+        device = _device_of(arguments)
+        compiled = self.kernel.compile(_architecture(device))
+        values = _convert(self.kernel.expression, compiled.parameters, arguments)
+        if device.type == "cpu":
+            from verifier.machine import launch_ptx
+
+            launch_ptx(compiled.ptx, compiled.entry, self.grid, self.block, self.shared_bytes, values)
+        else:
+            _launch_on_device(compiled, self, values, device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """One specialisation of a `__global__` function, named as C++ names it."""
+
+    source: Source
+    expression: str
+
+    def __getitem__(self, shape: tuple[Any, ...]) -> Launch:
+        """Choose grid, block and, if any, dynamic shared memory (bytes); an extent is an int or up to three."""
+        if not isinstance(shape, tuple) or len(shape) not in {2, 3}:
+            raise TypeError(f"{self.expression}: launch as kernel[grid, block] or kernel[grid, block, bytes]")
+        grid, block = _dim3("grid", shape[0]), _dim3("block", shape[1])
+        return Launch(
+            kernel=self, grid=grid, block=block, shared_bytes=int(shape[2]) if len(shape) > 2 else 0
+        )
+
+    def compile(self, architecture: int = DEFAULT_ARCHITECTURE) -> Compiled:
+        """Return PTX and cubin for `architecture` (compute capability times ten), from the cache if there."""
+        return self.source.compiled(self.expression, architecture)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A `.cu` file; its kernels are compiled on first use, once for each architecture."""
+
+    path: Path
+    _memory: dict[tuple[str, int], Compiled] = field(default_factory=dict, repr=False, compare=False)
+
+    def kernel(self, name: str, *template_arguments: Any) -> Kernel:
+        """Name a kernel: `kernel("f<float, 4>")` and `kernel("f", torch.float32, 4)` are the same.
+
+        torch dtypes become C++ types, booleans and integers literals; strings are taken as they are.
+        """
+        if template_arguments:
+            name = f"{name}<{', '.join(map(_spell, template_arguments))}>"
+        return Kernel(source=self, expression=name)
+
+    def sibling(self, stem: str) -> ModuleType:
+        """Load the Python file `stem`.py beside this source: launch code that several kernel files share.
+
+        Kernel files are loaded by path and are no package, so that they cannot import one another.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+
+        """
+        return _load_by_path(self.path.with_name(f"{stem}.py"))
+
+    def compiled(self, expression: str, architecture: int) -> Compiled:
+        """Compile one specialisation, or take it from memory or from the cache folder.
+
+        Raises:
+            FileNotFoundError: there is no such `.cu` file.
+            CompilationError: NVRTC refused the source.
+            MissingCompilerError: NVRTC is not installed.
+
+        """
+        known = self._memory.get((expression, architecture))
+        if known is None:
+            known = _compile_cached(self.path, expression, architecture)
+            self._memory[expression, architecture] = known
+        return known
+
+
+def source(file: str | Path) -> Source:
+    """Return the CUDA source beside a Python file: `source(__file__)` finds the `.cu` of the same stem."""
+    return Source(path=Path(file).resolve().with_suffix(".cu"))
+
+
+def nvrtc_version() -> tuple[int, int]:
+    """Return NVRTC's version as (major, minor).
+
+    Raises:
+        MissingCompilerError: NVRTC is not installed; the message says how to get it.
+
+    """
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    return major.value, minor.value
+
+
+# Names and arguments
+
+
+def _spell(argument: Any) -> str:
+    if isinstance(argument, bool):
+        return "true" if argument else "false"
+    if isinstance(argument, int):
+        return str(argument)
+    if isinstance(argument, str):
+        return argument
+    import torch
+
+    names = {
+        torch.float16: "__half",
+        torch.bfloat16: "__nv_bfloat16",
+        torch.float32: "float",
+        torch.float64: "double",
+        torch.int32: "int",
+        torch.int64: "long long",
+    }
+    if argument in names:
+        return names[argument]
+    raise TypeError(f"no C++ spelling is known for the template argument {argument!r}")
+
+
+def _dim3(what: str, extent: Any) -> Dim3:
+    extents = (extent,) if isinstance(extent, int | np.integer) else tuple(extent)
+    if not 1 <= len(extents) <= 3 or any(int(e) < 1 for e in extents):
+        raise ValueError(f"{what} must have one to three positive extents, not {extent}")
+    x, y, z = (*(int(e) for e in extents), 1, 1)[:3]
+    return x, y, z
+
+
+def _device_of(arguments: tuple[Any, ...]) -> torch.device:
+    import torch
+
+    devices = {a.device for a in arguments if isinstance(a, torch.Tensor)}
+    if len(devices) != 1:
+        found = ", ".join(sorted(map(str, devices))) or "no tensor"
+        raise TypeError(f"a launch takes its tensors from one device; it was given {found}")
+    device = devices.pop()
+    if device.type not in {"cpu", "cuda"}:
+        raise TypeError(
+            f"CUDA C++ runs on cuda tensors, or on cpu tensors in the PTX machine, not on {device}"
+        )
+    return device
+
+
+def _architecture(device: torch.device) -> int:
+    import torch
+
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        return major * 10 + minor
+    from verifier import machine
+
+    current = getattr(machine, "current_architecture", None)
+    return int(current()) if current is not None else DEFAULT_ARCHITECTURE
+
+
+_PARAMETER = re.compile(
+    r"\.param\s+(?:\.align\s+\d+\s+)?\.([a-z]+)(\d+)((?:\s+\.\w+(?:\s+\d+)?)*)\s+[\w$]+(\[\d+\])?"
+)
+
+
+def _signature(ptx: str, entry: str) -> tuple[Parameter, ...]:
+    """Read the parameters of one entry from its PTX."""
+    found = re.search(rf"\.entry\s+{re.escape(entry)}\s*\((.*?)\)", ptx, re.DOTALL)
+    if found is None:
+        return ()
+    parameters = []
+    for kind, bits, attributes, array in _PARAMETER.findall(found[1]):
+        if array:
+            raise TypeError(f"{entry} takes a structure by value; pass its members one by one")
+        parameters.append(Parameter(kind=kind, bits=int(bits), pointer=".ptr" in attributes))
+    return tuple(parameters)
+
+
+def _convert(name: str, parameters: tuple[Parameter, ...], arguments: tuple[Any, ...]) -> list[Any]:
+    if len(parameters) != len(arguments):
+        raise TypeError(f"{name} takes {len(parameters)} arguments, not {len(arguments)}")
+    return [
+        _argument(f"argument {i} of {name}", parameter, argument)
+        for i, (parameter, argument) in enumerate(zip(parameters, arguments, strict=True))
+    ]
+
+
+def _argument(what: str, parameter: Parameter, argument: Any) -> Any:
+    """Return a tensor as it is and everything else as the numpy scalar of the parameter's width."""
+    import torch
+
+    if isinstance(argument, torch.Tensor) or argument is None:
+        if parameter.bits != 64 or parameter.kind == "f":
+            raise TypeError(f"{what} is a {parameter.kind}{parameter.bits}, not a pointer")
+        return np.uint64(0) if argument is None else argument
+    if parameter.pointer:
+        raise TypeError(f"{what} is a pointer: pass a tensor or None, not {type(argument).__name__}")
+    if isinstance(argument, ctypes._SimpleCData):
+        _same_width(what, parameter, ctypes.sizeof(argument))
+        argument = argument.value
+    elif isinstance(argument, np.generic):
+        _same_width(what, parameter, argument.itemsize)
+        argument = argument.item()
+    if parameter.kind == "f":
+        return (np.float32 if parameter.bits == 32 else np.float64)(argument)
+    if not isinstance(argument, int):
+        raise TypeError(f"{what} is an integer of {parameter.bits} bits, not {type(argument).__name__}")
+    if not -(1 << (parameter.bits - 1)) <= argument < 1 << parameter.bits:
+        raise OverflowError(f"{what}: {argument} does not fit {parameter.bits} bits")
+    return np.dtype(f"u{parameter.bits // 8}").type(argument & ((1 << parameter.bits) - 1))
+
+
+def _same_width(what: str, parameter: Parameter, size: int) -> None:
+    if size * 8 != parameter.bits:
+        raise TypeError(f"{what} has {parameter.bits} bits; the scalar given has {size * 8}")
+
+
+# Compilation
+
+
+def _compile_cached(path: Path, expression: str, architecture: int) -> Compiled:
+    text = path.read_text(encoding="utf-8")
+    options = (f"--gpu-architecture=sm_{architecture}", *OPTIONS)
+    parts = (str(nvrtc_version()), *options, expression, str(path), text, *_local_headers(path, text))
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    cached = _cache_folder() / f"{key}.json"
+    record = _read_record(cached)
+    if record is None:
+        record = _compile(path, text, expression, options)
+        _write_record(cached, record)
+    ptx, entry = record["ptx"], record["entry"]
+    cubin = base64.b64decode(record["cubin"])
+    return Compiled(entry=entry, ptx=ptx, cubin=cubin, parameters=_signature(ptx, entry))
+
+
+def _local_headers(path: Path, text: str, seen: set[Path] | None = None) -> Iterator[str]:
+    """Yield the text of every header included with quotes, so that an edited one is compiled again."""
+    seen = set() if seen is None else seen
+    for name in re.findall(r'^\s*#\s*include\s*"([^"]+)"', text, re.MULTILINE):
+        header = (path.parent / name).resolve()
+        if header.is_file() and header not in seen:
+            seen.add(header)
+            content = header.read_text(encoding="utf-8")
+            yield f"{header}\0{content}"
+            yield from _local_headers(header, content, seen)
+
+
+def _cache_folder() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "norm-verifier" / "cuda"
+
+
+def _read_record(file: Path) -> dict[str, str] | None:
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # absent, or cut short by a full disk: compile again
+        return None
+    return record if isinstance(record, dict) and record.keys() >= {"ptx", "entry", "cubin"} else None
+
+
+def _write_record(file: Path, record: dict[str, str]) -> None:
+    """Write at once or not at all: several workers may compile the same kernel."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False, encoding="utf-8") as part:
+            json.dump(record, part)
+        Path(part.name).replace(file)
+    except OSError:  # a read-only home folder costs time, not correctness
+        return
+
+
+def _compile(path: Path, text: str, expression: str, options: tuple[str, ...]) -> dict[str, str]:
+    nvrtc = _nvrtc()
+    folders = [path.parent, *_header_folders()]
+    flags = [f.encode() for f in (*options, *(f"-I{folder}" for folder in folders))]
+    program = ctypes.c_void_p()
+    _check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), str(path).encode(), 0, None, None))
+    try:
+        _check(nvrtc.nvrtcAddNameExpression(program, expression.encode()))
+        status = nvrtc.nvrtcCompileProgram(program, len(flags), (ctypes.c_char_p * len(flags))(*flags))
+        if status:
+            raise CompilationError(_explain(path, expression, _product(nvrtc, program, "ProgramLog")))
+        entry = ctypes.c_char_p()
+        _check(nvrtc.nvrtcGetLoweredName(program, expression.encode(), ctypes.byref(entry)))
+        return {
+            "entry": (entry.value or b"").decode(),
+            "ptx": _product(nvrtc, program, "PTX").rstrip(b"\0").decode(),
+            "cubin": base64.b64encode(_product(nvrtc, program, "CUBIN")).decode(),
+        }
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _product(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
+    size = ctypes.c_size_t()
+    _check(getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
+    buffer = ctypes.create_string_buffer(size.value)
+    _check(getattr(nvrtc, f"nvrtcGet{what}")(program, buffer))
+    return buffer.raw
+
+
+def _check(status: int) -> None:
+    if status:
+        explain = _nvrtc().nvrtcGetErrorString
+        explain.restype = ctypes.c_char_p
+        raise CompilationError(f"NVRTC answers {explain(status).decode()}")
+
+
+def _explain(path: Path, expression: str, log: bytes) -> str:
+    text = log.rstrip(b"\0").decode(errors="replace")
+    hint = ""
+    if "cannot open source file" in text or "could not open source file" in text:
+        hint = f"\nCUDA's headers come in the packages {', '.join(HEADERS)}: {INSTALL}"
+    return f"{path.name}: {expression} does not compile\n{text}{hint}"
+
+
+# Finding NVRTC and CUDA's headers: in wheels first, then in an installed toolkit
+
+
+@cache
+def _roots() -> tuple[Path, ...]:
+    """Folders that hold CUDA's libraries and headers, in the order in which they are tried."""
+    spec = importlib.util.find_spec("nvidia")
+    wheels = [Path(p) for p in (spec.submodule_search_locations if spec else None) or ()]
+    inside = [
+        folder for wheel in wheels for folder in sorted(wheel.glob("*"), reverse=True) if folder.is_dir()
+    ]
+    toolkits = [Path(os.environ[v]) for v in ("CUDA_HOME", "CUDA_PATH") if v in os.environ]
+    return (*inside, *toolkits, Path("/usr/local/cuda"))
+
+
+def _header_folders() -> list[Path]:
+    candidates = [folder for root in _roots() for folder in (root / "include", root / "include" / "cccl")]
+    return [folder for folder in candidates if folder.is_dir()]
+
+
+@cache
+def _nvrtc() -> ctypes.CDLL:
+    for root in _roots():
+        for library in sorted((*root.glob("lib*/libnvrtc.so.*"), *root.glob("bin/nvrtc64_*.dll"))):
+            if ".alt." in library.name:
+                continue
+            # First, since NVRTC opens its built-in functions by bare name, and a wheel is not on the path.
+            for builtins in library.parent.glob("libnvrtc-builtins.so.*"):
+                ctypes.CDLL(str(builtins), mode=getattr(ctypes, "RTLD_GLOBAL", 0))
+            return ctypes.CDLL(str(library))
+    raise MissingCompilerError(
+        f"CUDA C++ kernels need NVRTC, which was not found (no GPU or driver is needed for it): {INSTALL}"
+        f" (packages nvidia-cuda-nvrtc, {', '.join(HEADERS)})"
+    )
+
+
+# A real device
+
+
+def _launch_on_device(compiled: Compiled, launch: Launch, values: list[Any], device: torch.device) -> None:
+    import torch
+
+    driver = _driver()
+    scalars = [
+        np.array([v.data_ptr()], dtype=np.uint64) if isinstance(v, torch.Tensor) else np.array([v])
+        for v in values
+    ]
+    pointers = np.array([s.ctypes.data for s in scalars], dtype=np.uint64)
+    with torch.cuda.device(device):
+        function = _function(compiled.entry, compiled.cubin, torch.cuda.current_device())
+        if launch.shared_bytes > STATIC_SHARED_LIMIT:
+            limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            _succeed(driver.cuFuncSetAttribute(function, limit, launch.shared_bytes))
+        stream = torch.cuda.current_stream().cuda_stream
+        shape = (*launch.grid, *launch.block, launch.shared_bytes)
+        _succeed(driver.cuLaunchKernel(function, *shape, stream, pointers.ctypes.data, 0))
+
+
+@cache
+def _function(entry: str, cubin: bytes, device_index: int) -> Any:  # noqa: ARG001 (a module belongs to a device)
+    driver = _driver()
+    module = _succeed(driver.cuModuleLoadData(cubin))
+    return _succeed(driver.cuModuleGetFunction(module, entry.encode()))
+
+
+def _driver() -> Any:
+    try:
+        from cuda.bindings import driver
+    except ImportError as missing:
+        raise MissingCompilerError(
+            f"launching CUDA C++ needs the package cuda-bindings: {INSTALL}"
+        ) from missing
+    return driver
+
+
+def _succeed(answer: tuple[Any, ...]) -> Any:
+    status, *results = answer
+    if int(status):
+        raise RuntimeError(f"the CUDA driver answers {status.name}")
+    return results[0] if results else None
+
+
+# Launch code that kernel files share
+
+
+def _load_by_path(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no launch code at {path}")
+    name = f"_norm_verifier_sibling_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} cannot be loaded")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # before execution: dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+__all__ = ["CompilationError", "Compiled", "Kernel", "Launch", "MissingCompilerError", "Source", "source"]
