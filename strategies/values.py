@@ -1,0 +1,181 @@
+"""Values of a tensor as small seeded descriptors, and the strategy that draws them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+from strategies.draws import Draw
+from strategies.formats import Format, Reals, dtype_name, float_format, round_to_format, to_tensor
+from strategies.hazards import discover, hazard_names
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Values:
+    """A recipe for the numbers of one tensor: the same bits on every platform, printed in one line.
+
+    hazard: what the numbers aim at, see `hazard_names()`.
+    strength: how hard, 0 to 15; each hazard says what it makes of it.
+    seed: of all random choices.
+    distinct: how many distinct numbers stand in for the normal distribution; None for all.
+    scale: power of two that multiplies all numbers.
+    row_scale: row i is multiplied by 2^(row_scale * (i mod 8)) as well.
+    negative: whether all signs are turned.
+    odd_rows: another recipe for the rows 1, 3, 5, ...
+
+    Raises: ValueError for an unknown hazard or a number outside its range.
+    """
+
+    hazard: str = "ordinary"
+    strength: int = 0
+    seed: int = 0
+    distinct: int | None = None
+    scale: int = 0
+    row_scale: int = 0
+    negative: bool = False
+    odd_rows: "Values | None" = None
+
+    def __post_init__(self) -> None:
+        """Reject what cannot be filled."""
+        if self.hazard not in discover():
+            raise ValueError(f"there is no hazard {self.hazard!r}; known are {', '.join(hazard_names())}")
+        if not 0 <= self.strength <= 15:
+            raise ValueError(f"strength is {self.strength}, and it goes from 0 to 15")
+        if self.seed < 0:
+            raise ValueError(f"seed is {self.seed}, and a seed is never negative")
+        if self.distinct is not None and not 1 <= self.distinct <= 2**32:
+            raise ValueError(f"distinct is {self.distinct}; it is None or at least 1")
+        if max(abs(self.scale), abs(self.row_scale)) > 4096:
+            raise ValueError(
+                f"scale {self.scale} or row_scale {self.row_scale} is beyond every exponent range"
+            )
+
+    def __repr__(self) -> str:
+        """Print what differs from the default, as Python reads it."""
+        arguments = [f"{name}={value!r}" for name, value in _settings(self).items()]
+        return f"Values({', '.join(arguments)})"
+
+    def fill(
+        self, shape: Sequence[int], dtype: str | torch.dtype, *, axes: Sequence[int] = (-1,)
+    ) -> torch.Tensor:
+        """Make the tensor that this recipe describes, contiguous and on the CPU.
+
+        shape: of any rank; the axes in `axes` together are the columns, all others the rows.
+        Numbers are rounded once to the dtype; finite ones stay finite.
+        A row does not depend on how many rows there are.
+        Raises: ValueError for an unknown dtype, a negative extent or an axis that is not there.
+        """
+        target = float_format(dtype_name(dtype))
+        if any(extent < 0 for extent in shape):
+            raise ValueError(f"shape {tuple(shape)} has a negative extent")
+        order, ordered = _rows_first(tuple(shape), tuple(axes))
+        row_axes = len(order) - (len(axes) if shape else 0)
+        rows, columns = (
+            int(np.prod(part, dtype=np.int64)) for part in (ordered[:row_axes], ordered[row_axes:])
+        )
+        matrix = self._matrix(rows, columns, target)
+        return to_tensor(matrix.reshape(ordered).transpose(np.argsort(order)), target)
+
+    def _matrix(self, rows: int, columns: int, target: Format) -> Reals:
+        """Make (rows, columns) numbers of the format."""
+        draw = Draw(
+            rows=rows,
+            columns=columns,
+            format=target,
+            strength=self.strength,
+            seed=self.seed,
+            distinct=self.distinct,
+        )
+        raw = discover()[self.hazard].generate(draw)
+        exponents = self.scale + self.row_scale * (np.arange(rows, dtype=np.int32)[:, np.newaxis] % 8)
+        with np.errstate(over="ignore", under="ignore"):
+            scaled = np.ldexp(raw, exponents.astype(np.int32)) * (-1.0 if self.negative else 1.0)
+        held = np.where(np.isfinite(raw) & np.isinf(scaled), np.copysign(target.max, scaled), scaled)
+        # the sign of a NaN that arithmetic made differs from processor to processor
+        matrix = np.where(np.isnan(held), np.nan, round_to_format(held, target))
+        if self.odd_rows is not None:
+            matrix[1::2] = self.odd_rows._matrix(rows, columns, target)[1::2]
+        return matrix
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings that differ from the default, as JSON values."""
+        return {
+            name: value.to_json() if isinstance(value, Values) else value
+            for name, value in _settings(self).items()
+        }
+
+    @classmethod
+    def from_json(cls, settings: Mapping[str, Any]) -> "Values":
+        """Read what `to_json` wrote.
+
+        Raises: ValueError for a setting that does not exist, or has a wrong value.
+        """
+        unknown = set(settings) - {field.name for field in fields(cls)}
+        if unknown:
+            raise ValueError(f"Values has no setting {', '.join(sorted(unknown))}")
+        values = dict(settings)
+        if values.get("odd_rows") is not None:
+            values["odd_rows"] = cls.from_json(values["odd_rows"])
+        return cls(**values)
+
+
+def _settings(values: Values) -> dict[str, Any]:
+    """Return the fields that differ from their default."""
+    every = ((field.name, field.default) for field in fields(values))
+    return {name: getattr(values, name) for name, default in every if getattr(values, name) != default}
+
+
+def _rows_first(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the order of axes with the columns last, and the shape in that order."""
+    rank = len(shape)
+    if rank == 0:
+        return (), ()
+    if any(not -rank <= axis < rank for axis in axes) or len({axis % rank for axis in axes}) != len(axes):
+        raise ValueError(f"axes {axes} must be distinct axes of a tensor of shape {shape}")
+    columns = [axis % rank for axis in axes]
+    order = (*(axis for axis in range(rank) if axis not in columns), *columns)
+    return order, tuple(shape[axis] for axis in order)
+
+
+def values(
+    *, hazards: Sequence[str] | None = None, dtype: str | torch.dtype = "float32", mixed_rows: bool = True
+) -> st.SearchStrategy[Values]:
+    """Generate recipes for values; shrinks towards ordinary numbers, few of them distinct.
+
+    hazards: the names to draw from; None for every hazard whose numbers are finite.
+    dtype: how far strength and scale go, float64 having more digits and exponents.
+    mixed_rows: whether odd rows may follow another recipe.
+    Raises: ValueError for an unknown hazard or dtype, or if there is none; TypeError for a lone string.
+    """
+    if isinstance(hazards, str):
+        raise TypeError(f"hazards takes several names, such as ({hazards!r},), not one string")
+    names = tuple(hazard_names(finite_only=True) if hazards is None else hazards)
+    if not names:
+        raise ValueError("hazards is empty: at least one is needed")
+    for name in names:
+        Values(hazard=name)
+    # the simplest comes first, since that is what Hypothesis shrinks to
+    ordered = sorted(names, key=hazard_names().index)
+    return _values(tuple(ordered), float_format(dtype_name(dtype)), mixed_rows)
+
+
+@st.composite
+def _values(draw: st.DrawFn, names: tuple[str, ...], target: Format, mixed_rows: bool) -> Values:
+    # Two numbers, or three, make cases that a person can read; most draws take all.
+    distinct = draw(st.sampled_from((2, 3, None, None, None, None)))
+    recipe = Values(
+        hazard=draw(st.sampled_from(names)),
+        strength=draw(st.integers(0, max(7, min(target.decimal_digits, 15)))),
+        distinct=distinct,
+        seed=draw(st.integers(0, 2**16 - 1)),
+        scale=draw(st.sampled_from((0, 0, 0, 1, -1, 4, -4, 8, -8))),
+        row_scale=draw(st.sampled_from((0, 0, 0, 0, 1, -1, 4, -4))),
+        negative=draw(st.booleans()),
+    )
+    if mixed_rows and draw(st.sampled_from((False, False, False, True))):
+        other = Values(hazard=draw(st.sampled_from(names)), strength=recipe.strength, seed=recipe.seed)
+        return replace(recipe, odd_rows=other)
+    return recipe
