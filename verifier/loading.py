@@ -44,10 +44,7 @@ def load(path: str | Path) -> Loaded:
     if file.suffix != ".py":
         raise LoadError(f"{path}: a kernel file is a Python file (a .cu needs its declaring .py beside it)")
     name = f"{_PREFIX}.{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
-    if name in sys.modules:
-        module = sys.modules[name]
-    else:
-        module = _execute(file, name)
+    module = sys.modules[name] if name in sys.modules else _execute(file, name)
     subjects = [value for value in vars(module).values() if isinstance(value, Subject)]
     own = {s.name: s for s in subjects if s.path == file}
     return Loaded(path=file, module=module, subjects=tuple(own.values()))
