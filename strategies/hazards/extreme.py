@@ -49,7 +49,7 @@ def subnormal(draw: Draw) -> Reals:
 
 
 def max_magnitude(draw: Draw) -> Reals:
-    """Numbers that are the largest of their binade, of the topmost `strength` + 1; half of the rows have one sign.
+    """Numbers that are the largest of the topmost `strength` + 1 binades; half of the rows have one sign.
 
     Aims at: sums that overflow before they are divided, means computed as sum / N.
     """
