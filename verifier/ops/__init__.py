@@ -1,1 +1,129 @@
-"""ops of the verifier."""
+"""Mathematical norms, one file each: arguments, exact meaning, ways to write them and their bounds.
+
+A module of this folder is an op when it defines `OP`, an `Op`. Being in the folder is the registration.
+Terms are seen in *canonical rows*: (rows, columns) arrays whose rows the statistics are taken over.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from verifier.arithmetic import Arithmetic, Array
+from verifier.case import Case
+from verifier.numbers import Form
+from verifier.oracle.normalization import RowProblem, RowSolution
+from verifier.subjects import Claim, Subject, Trees
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shapes:
+    """Shapes of an op's tensors, and its scalars but eps, for one choice of extents."""
+
+    tensors: Mapping[str, tuple[int, ...]]
+    scalars: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """Shape and dtype that an output must have."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What the place of execution contributes to a bound.
+
+    `scalar_format` is the format in which floating-point arguments such as eps reach the kernel
+    (None: the accumulation format), `trees` those in force there.
+    """
+
+    arithmetic: Arithmetic
+    trees: Trees
+    scalar_format: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounded:
+    """A proved bound on |computed - exact| of one output in canonical rows.
+
+    `covered` says for which elements there is a theorem; `why` names the hypothesis that fails elsewhere.
+    """
+
+    bound: Array
+    covered: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Op:
+    """One mathematical norm.
+
+    `tensors` names the tensor arguments in order, `optional` those that may be absent,
+    `differentiable` those that have gradients (empty for a raw backward op), `outputs` what it returns.
+    `shapes(rows, columns, variant)` lays out the extents (None: this variant does not exist for them).
+    `canonical(case, name, array)` brings an argument, output or gradient into canonical rows.
+    `problem(case)` poses the case to the oracle; `exact(solution)` names the exact results.
+    `bounds(case, claim, form, setting, solution)` proves a bound for every output and gradient.
+    """
+
+    name: str
+    summary: str
+    tensors: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+    differentiable: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ("output",)
+    variants: int = 1
+    forms: Mapping[str, Form]
+    shapes: Callable[[int, int, int], Shapes | None]
+    canonical: Callable[[Case, str, Array], Array]
+    problem: Callable[[Case], RowProblem]
+    exact: Callable[[RowSolution], Mapping[str, Any]]
+    bounds: Callable[[Case, Claim, Form, Setting, RowSolution], Mapping[str, Bounded]]
+    expected: Callable[[Case, Subject], Mapping[str, Expected]]
+    hazards: Mapping[str, Callable[..., Mapping[str, torch.Tensor]]] = field(default_factory=dict)
+
+    def form(self, claim: Claim) -> Form:
+        """Return the form that a claim names; the op's canonical one if it names none.
+
+        Raises:
+            ValueError: the op has no form of that name.
+
+        """
+        if claim.formula is None:
+            return next(iter(self.forms.values()))
+        if isinstance(claim.formula, Form):
+            return claim.formula
+        if claim.formula not in self.forms:
+            raise ValueError(f"{self.name} has no form {claim.formula!r}; there are: {', '.join(self.forms)}")
+        return self.forms[claim.formula]
+
+
+@cache
+def ops() -> dict[str, Op]:
+    """Return all ops by name."""
+    found = (importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__))
+    named = {module.OP.name: module.OP for module in found if hasattr(module, "OP")}
+    return dict(sorted(named.items()))
+
+
+def op(name: str) -> Op:
+    """Return the op of that name.
+
+    Raises:
+        ValueError: there is none.
+
+    """
+    known = ops()
+    if name not in known:
+        raise ValueError(f"no op {name!r}; there are: {', '.join(known)}")
+    return known[name]

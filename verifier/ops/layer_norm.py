@@ -1,0 +1,101 @@
+"""layer_norm: y = (x - mean) / sqrt(var + eps) * weight + bias over trailing dimensions.
+
+Source: Ba, Kiros, Hinton 2016; torch.nn.functional.layer_norm (biased variance).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from verifier.numbers import Form, Numbers, Terms, Value
+from verifier.ops import Op, trailing
+
+TENSORS = ("input", "weight", "bias")
+
+
+def affine(value: Value, t: Terms) -> Value:
+    """Return value * weight + bias, leaving out what is absent."""
+    value = value if t.weight is None else value * t.weight
+    return value if t.bias is None else value + t.bias
+
+
+def canonical_forward(k: Numbers, t: Terms) -> Value:
+    """Return (x - mean) * rstd * weight + bias."""
+    mean, rstd = k.moments(t.x)
+    return affine((t.x - mean) * rstd, t)
+
+
+def parameter_gradients(k: Numbers, t: Terms, normalized: Value) -> dict[str, Value]:
+    """Return the sums over rows that grad_weight and grad_bias are."""
+    gradients = {}
+    if t.weight is not None:
+        gradients["grad_weight"] = k.parameter_sum(t.grad_output * normalized)
+    if t.bias is not None:
+        gradients["grad_bias"] = k.parameter_sum(t.grad_output)
+    return gradients
+
+
+def canonical_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
+    """Return (g - (xhat * c1 + c2)) * rstd, g = grad_output * weight, c1 = mean(xhat * g), c2 = mean(g)."""
+    mean, rstd = k.saved_moments(t.x)
+    normalized = (t.x - mean) * rstd
+    g = t.grad_output if t.weight is None else t.grad_output * t.weight
+    c1, c2 = k.mean(normalized * g), k.mean(g)
+    grad_input = (g - (normalized * c1 + c2)) * rstd
+    return {"grad_input": grad_input, **parameter_gradients(k, t, normalized)}
+
+
+def scale_shift_forward(k: Numbers, t: Terms) -> Value:
+    """Return (x * rstd - mean * rstd) * weight + bias."""
+    mean, rstd = k.moments(t.x)
+    shift = k.share(mean * rstd, "mean * rstd", product=True)
+    return affine(t.x * rstd - shift, t)
+
+
+def scale_shift_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
+    """Return a * g + b * x + c with row scalars a, b, c, and xhat as a * x - a * mean (PyTorch on the CPU).
+
+    a = rstd, b = (sum(g) * mean - sum(g * x)) * a**3 / N, c = -b * mean - sum(g) * a / N.
+    """
+    mean, a = k.saved_moments(t.x)
+    shift = k.share(a * mean, "a * mean", product=True)
+    normalized = a * t.x - shift
+    if t.weight is None:
+        g, ds_terms = t.grad_output, t.grad_output * t.x
+    else:
+        g, ds_terms = t.grad_output * t.weight, t.grad_output * t.x * t.weight
+    ds, db = k.share(k.sum(ds_terms), "ds"), k.share(k.sum(g), "db")
+    scale = k.constant(1.0) / k.count()
+    b = k.share((db * mean - ds) * a * a * a * scale, "b", product=True)
+    c = k.share(-b * mean - db * a * scale, "c")
+    ag = a * t.grad_output if t.weight is None else a * t.grad_output * t.weight
+    grad_input = ag + b * t.x + c
+    return {"grad_input": grad_input, **parameter_gradients(k, t, normalized)}
+
+
+CANONICAL = Form(name="canonical", forward=canonical_forward, backward=canonical_backward)
+FORMS = {
+    form.name: form
+    for form in (
+        CANONICAL,
+        Form(name="scale_shift", forward=scale_shift_forward, backward=scale_shift_backward),
+        Form(name="torch_cpu", forward=canonical_forward, backward=scale_shift_backward),
+    )
+}
+
+OP = Op(
+    name="layer_norm",
+    summary="(x - mean) / sqrt(var + eps) * weight + bias over the trailing dimensions",
+    tensors=TENSORS,
+    optional=("weight", "bias"),
+    differentiable=("input", "weight", "bias"),
+    variants=trailing.VARIANTS,
+    forms=FORMS,
+    shapes=partial(trailing.shapes, tensors=TENSORS),
+    canonical=trailing.canonical,
+    problem=partial(trailing.problem, centred=True),
+    exact=trailing.exact,
+    bounds=trailing.bounds_with(centred=True, given=False),
+    expected=trailing.expected,
+)

@@ -1,0 +1,167 @@
+"""Canonical rows of norms over trailing dimensions: layer_norm, rms_norm and their backward ops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from verifier.arithmetic import Array
+from verifier.case import Case
+from verifier.numbers import Form
+from verifier.ops import Bounded, Expected, Setting, Shapes
+from verifier.ops.rows import case_array, rows_bounds
+from verifier.oracle.normalization import RowProblem, RowSolution
+from verifier.subjects import Claim, Subject
+
+VARIANTS = 5
+"""2-D; 3-D; two normalized dimensions; one dimension (one row); 4-D."""
+
+_SAVED = {"mean", "rstd"}
+_PARAMETERS = {"weight", "bias", "grad_weight", "grad_bias"}
+
+
+def shapes(rows: int, columns: int, variant: int, *, tensors: tuple[str, ...]) -> Shapes | None:
+    """Lay out rows and columns as PyTorch's norms over trailing dimensions take them."""
+    leading: tuple[int, ...] = (rows,)
+    trailing: tuple[int, ...] = (columns,)
+    if variant == 1:
+        leading = _split(rows)
+    elif variant == 2:
+        trailing = _split(columns)
+    elif variant == 3:
+        leading = ()
+        if rows != 1:
+            return None
+    elif variant == 4:
+        leading = (1, *_split(rows))
+    full = (*leading, *trailing)
+    of = {"input": full, "grad_output": full, "weight": trailing, "bias": trailing}
+    of |= {"mean": (rows, 1), "rstd": (rows, 1), "output": full}
+    return Shapes(
+        tensors={name: of[name] for name in (*tensors, "grad_output")},
+        scalars={"normalized_shape": trailing},
+    )
+
+
+def _split(extent: int) -> tuple[int, int]:
+    """Split an extent into two factors, the first the smallest prime factor."""
+    if extent < 2:
+        return (1, extent)
+    first = next((p for p in (2, 3, 5, 7, 11, 13) if extent % p == 0), 1)
+    return (first, extent // first)
+
+
+def canonical(case: Case, name: str, array: Array) -> Array:
+    """Bring an argument, output or gradient into canonical rows."""
+    if name in _SAVED:
+        return array.reshape(case.rows)
+    if name in _PARAMETERS:
+        return array.reshape(1, case.columns)
+    return array.reshape(case.rows, case.columns)
+
+
+def problem(case: Case, *, centred: bool) -> RowProblem:
+    """Pose a forward op with its VJP to the oracle."""
+
+    def rows(name: str) -> Array | None:
+        array = case_array(case, name)
+        return None if array is None else canonical(case, name, array)
+
+    values = rows("input")
+    assert values is not None
+    return RowProblem(
+        input=values,
+        eps=case.eps,
+        centred=centred,
+        weight=rows("weight"),
+        bias=rows("bias"),
+        grad_output=rows("grad_output"),
+        parameter="columns",
+    )
+
+
+def given_problem(case: Case, *, centred: bool) -> RowProblem:
+    """Pose a raw backward op, whose statistics are exact inputs, to the oracle."""
+    base = problem(case, centred=centred)
+    statistics: dict[str, Array | None] = {name: case_array(case, name) for name in _SAVED}
+    columns = {name: None if a is None else a.reshape(case.rows, 1) for name, a in statistics.items()}
+    return RowProblem(
+        input=base.input,
+        eps=base.eps,
+        centred=centred,
+        weight=base.weight,
+        bias=None,
+        grad_output=base.grad_output,
+        parameter="columns",
+        mean=columns["mean"] if centred else None,
+        rstd=columns["rstd"],
+    )
+
+
+def exact(solution: RowSolution) -> Mapping[str, Any]:
+    """Name the exact results."""
+    names = ("output", "mean", "rstd", "grad_input", "grad_weight", "grad_bias")
+    found = {name: getattr(solution, name) for name in names}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def bounds_with(*, centred: bool, given: bool) -> Any:
+    """Return the op's bound function."""
+    pose = given_problem if given else problem
+
+    def bounds(
+        case: Case, claim: Claim, form: Form, setting: Setting, solution: RowSolution
+    ) -> Mapping[str, Bounded]:
+        return rows_bounds(case, claim, form, setting, solution, pose(case, centred=centred))
+
+    return bounds
+
+
+def expected(case: Case, subject: Subject) -> Mapping[str, Expected]:
+    """Return the shape and dtype of output and gradients; statistics may have any of PyTorch's shapes."""
+    del subject
+    given = case.given
+    x = given["input"]
+    results = {"output": Expected(shape=tuple(x.shape), dtype=x.dtype)}
+    for name in ("input", "weight", "bias"):
+        tensor = given.get(name)
+        if tensor is not None:
+            results[f"grad_{name}"] = Expected(shape=tuple(tensor.shape), dtype=tensor.dtype)
+    return results
+
+
+def expected_backward(case: Case, subject: Subject) -> Mapping[str, Expected]:
+    """Return the shape and dtype of the results of a raw backward op; grad_bias is like weight."""
+    results = dict(expected(case, subject))
+    del results["output"]
+    if "grad_weight" in results:
+        results["grad_bias"] = results["grad_weight"]
+    return results
+
+
+def null_space_gradient(x: torch.Tensor, weight: torch.Tensor | None, columns: int) -> torch.Tensor:
+    """Return grad_output near (a + b * xhat) / weight, whose exact grad_input nearly vanishes.
+
+    x: the input, any shape; weight: its parameter or None. Aims at cancellation in the backward.
+    """
+    rows = x.reshape(-1, columns).double()
+    centred = rows - rows.mean(1, keepdim=True)
+    normalized = centred / (centred.square().mean(1, keepdim=True).sqrt() + 1e-300)
+    wanted = 1.0 + normalized
+    scale = torch.ones(columns, dtype=torch.float64) if weight is None else weight.reshape(-1).double()
+    usable = torch.where(scale == 0, torch.ones_like(scale), scale)
+    largest = torch.finfo(x.dtype).max
+    return torch.nan_to_num(wanted / usable, nan=0.0).clamp(-largest, largest).reshape(x.shape).to(x.dtype)
+
+
+def rounded_statistics(case: Case, *, centred: bool) -> dict[str, Array]:
+    """Return mean and rstd of the rows, rounded from float64 (exact inputs of a raw backward op)."""
+    x = case_array(case, "input")
+    assert x is not None
+    rows = x.reshape(case.rows, case.columns)
+    mean = rows.mean(axis=1) if centred else np.zeros(case.rows)
+    square = np.square(rows - mean[:, None]).mean(axis=1)
+    return {"mean": mean, "rstd": 1.0 / np.sqrt(square + case.eps)}
