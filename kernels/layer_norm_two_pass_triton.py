@@ -28,16 +28,12 @@ PARTS = 32  # parts that the last kernel joins in one step
 @triton.jit
 def _divide(numerator, denominator):
     # Triton's `/` is an approximation in fp32, and ptxas may contract it with what follows.
-    if numerator.dtype == tl.float64:
-        return numerator / denominator
-    return tl.div_rn(numerator, denominator)
+    return numerator / denominator if numerator.dtype == tl.float64 else tl.div_rn(numerator, denominator)
 
 
 @triton.jit
 def _root(value):
-    if value.dtype == tl.float64:
-        return tl.sqrt(value)
-    return tl.sqrt_rn(value)
+    return tl.sqrt(value) if value.dtype == tl.float64 else tl.sqrt_rn(value)
 
 
 @triton.jit

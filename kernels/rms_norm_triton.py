@@ -1,0 +1,297 @@
+"""Root-mean-square normalization of one Triton program a row, forward and backward, for any layout.
+
+It is the RMSNorm of the norm series (sum of squares / N, reciprocal root, scale) with what that leaves out:
+strides of every tensor, 64-bit offsets, a missing weight, rows of any width, and the backward.
+Forward: every lane adds its squares in fp32, the lanes are joined. Backward: a program takes a fixed chunk
+of rows and keeps its part of the weight's gradient in fp32; a second kernel joins the parts in a fixed
+order, so there is no lock and no atomic, and the bits do not change between runs.
+"""
+
+import contextlib
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+from verifier import Trees, subject, tile, tree
+
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+ROW_BYTES = 65536  # a tile is at most this wide, as in the tutorial: more would spill registers
+CHUNKS = (128, 1024)  # programs of the backward: enough to fill a device, few enough to keep the parts small
+LONGEST_ROW = 2**30  # columns are counted in 32 bits
+PARTS = 32  # parts that the last kernel joins in one step
+
+
+@triton.jit
+def _divide(numerator, denominator):
+    # Triton's `/` is an approximation in fp32, and ptxas may contract it with what follows.
+    return numerator / denominator if numerator.dtype == tl.float64 else tl.div_rn(numerator, denominator)
+
+
+@triton.jit
+def _root(value):
+    return tl.sqrt(value) if value.dtype == tl.float64 else tl.sqrt_rn(value)
+
+
+@triton.jit
+def _forward(
+    x, y, weight, rstds, x_row, x_column, weight_step, columns, eps,
+    BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    x += row * x_row
+    y += row * columns
+    if rstds.dtype.element_ty == tl.float64:
+        eps = tl.load(eps)  # a Python float reaches a kernel as fp32
+    # First sweep: the mean square. Masked lanes are zeros, which a sum of squares does not see.
+    total = tl.zeros((BLOCK,), ACCUMULATE)
+    for start in range(0, columns, BLOCK):
+        column = start + tl.arange(0, BLOCK).to(tl.int64)
+        value = tl.load(x + column * x_column, mask=column < columns, other=0.0).to(ACCUMULATE)
+        total += value * value
+    mean_square = _divide(tl.sum(total, axis=0), tl.cast(columns, ACCUMULATE))
+    rstd = _divide(tl.full((), 1.0, ACCUMULATE), _root(mean_square + eps))
+    tl.store(rstds + row, rstd)
+    # Second sweep: the output.
+    for start in range(0, columns, BLOCK):
+        column = start + tl.arange(0, BLOCK).to(tl.int64)
+        inside = column < columns
+        out = tl.load(x + column * x_column, mask=inside, other=0.0).to(ACCUMULATE) * rstd
+        if weight is not None:
+            out *= tl.load(weight + column * weight_step, mask=inside, other=0.0).to(ACCUMULATE)
+        tl.store(y + column, out, mask=inside)
+
+
+@triton.jit
+def _backward_rows(
+    dx, dy, x, weight, rstds, parts_dw, dy_row, dy_column, x_row, x_column, weight_step,
+    rows, columns, chunk, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
+):  # fmt: skip
+    """Takes `chunk` rows, each within one tile: their dx, and one part of dw."""
+    program = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK).to(tl.int64)
+    inside = column < columns
+    if weight is not None:
+        w = tl.load(weight + column * weight_step, mask=inside, other=0.0).to(ACCUMULATE)
+    part_dw = tl.zeros((BLOCK,), ACCUMULATE)
+    for row in range(program * chunk, tl.minimum((program + 1) * chunk, rows)):
+        rstd = tl.load(rstds + row)
+        value = tl.load(x + row * x_row + column * x_column, mask=inside, other=0.0).to(ACCUMULATE)
+        d = tl.load(dy + row * dy_row + column * dy_column, mask=inside, other=0.0).to(ACCUMULATE)
+        hat = value * rstd
+        g = d
+        if weight is not None:
+            g = d * w
+        c1 = _divide(tl.sum(hat * g, axis=0), tl.cast(columns, ACCUMULATE))
+        tl.store(dx + row * columns + column, (g - hat * c1) * rstd, mask=inside)
+        part_dw += d * hat
+    if parts_dw is not None:
+        tl.store(parts_dw + program * columns + column, part_dw, mask=inside)
+
+
+@triton.jit
+def _backward_input(
+    dx, dy, x, weight, rstds, dy_row, dy_column, x_row, x_column, weight_step, columns,
+    BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
+):  # fmt: skip
+    """Takes one row of any width, tile by tile: its dx."""
+    row = tl.program_id(0).to(tl.int64)
+    x += row * x_row
+    dy += row * dy_row
+    rstd = tl.load(rstds + row)
+    sum_hat_g = tl.zeros((BLOCK,), ACCUMULATE)
+    for start in range(0, columns, BLOCK):
+        column = start + tl.arange(0, BLOCK).to(tl.int64)
+        inside = column < columns
+        hat = tl.load(x + column * x_column, mask=inside, other=0.0).to(ACCUMULATE) * rstd
+        g = tl.load(dy + column * dy_column, mask=inside, other=0.0).to(ACCUMULATE)
+        if weight is not None:
+            g *= tl.load(weight + column * weight_step, mask=inside, other=0.0).to(ACCUMULATE)
+        sum_hat_g += hat * g
+    c1 = _divide(tl.sum(sum_hat_g, axis=0), tl.cast(columns, ACCUMULATE))
+    for start in range(0, columns, BLOCK):
+        column = start + tl.arange(0, BLOCK).to(tl.int64)
+        inside = column < columns
+        hat = tl.load(x + column * x_column, mask=inside, other=0.0).to(ACCUMULATE) * rstd
+        g = tl.load(dy + column * dy_column, mask=inside, other=0.0).to(ACCUMULATE)
+        if weight is not None:
+            g *= tl.load(weight + column * weight_step, mask=inside, other=0.0).to(ACCUMULATE)
+        tl.store(dx + row * columns + column, (g - hat * c1) * rstd, mask=inside)
+
+
+@triton.jit
+def _backward_columns(
+    dy, x, rstds, parts_dw, dy_row, dy_column, x_row, x_column, rows, columns, chunk,
+    BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
+):  # fmt: skip
+    """Takes `chunk` rows of one tile of columns: one part of dw."""
+    program = tl.program_id(1).to(tl.int64)
+    column = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < columns
+    part_dw = tl.zeros((BLOCK,), ACCUMULATE)
+    for row in range(program * chunk, tl.minimum((program + 1) * chunk, rows)):
+        value = tl.load(x + row * x_row + column * x_column, mask=inside, other=0.0).to(ACCUMULATE)
+        d = tl.load(dy + row * dy_row + column * dy_column, mask=inside, other=0.0).to(ACCUMULATE)
+        part_dw += d * (value * tl.load(rstds + row))
+    tl.store(parts_dw + program * columns + column, part_dw, mask=inside)
+
+
+@triton.jit
+def _join(parts, out, count, columns, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    """Joins `count` parts of one tile of columns, always in the same order."""
+    column = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros((PARTS, BLOCK), parts.dtype.element_ty)
+    for start in range(0, count, PARTS):
+        part = start + tl.arange(0, PARTS).to(tl.int64)
+        inside = (part[:, None] < count) & (column[None, :] < columns)
+        total += tl.load(parts + part[:, None] * columns + column[None, :], mask=inside, other=0.0)
+    tl.store(out + column, tl.sum(total, axis=0), mask=column < columns)
+
+
+def _on(tensor):
+    """Triton launches on the current device, which need not be the tensor's."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
+
+
+def _tile(columns, dtype):
+    block = min(ROW_BYTES // dtype.itemsize, triton.next_power_of_2(columns))
+    return block, min(max(block // 256, 1), 8)
+
+
+def _chunks(rows, columns):
+    """Programs of the backward and rows of each, from the shape alone: no device may change the bits."""
+    programs = min(rows, max(CHUNKS[0], min(CHUNKS[1], 2**20 // columns)))
+    chunk = triton.cdiv(rows, programs)
+    return triton.cdiv(rows, chunk), chunk
+
+
+def _accumulator(dtype):
+    return (torch.float64, tl.float64) if dtype == torch.float64 else (torch.float32, tl.float32)
+
+
+def _step(vector):
+    return 0 if vector is None else vector.stride(0)
+
+
+class _RMSNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, input, weight, columns, eps):
+        rows = input.numel() // columns if columns else 0
+        statistics, accumulate = _accumulator(input.dtype)
+        output = torch.empty(input.shape, dtype=input.dtype, device=input.device)
+        rstd = torch.empty(rows, dtype=statistics, device=input.device)
+        x = input.reshape(rows, columns)  # a view where the strides allow it
+        w = None if weight is None else weight.reshape(columns)
+        if rows:
+            if accumulate == tl.float64:
+                eps = torch.full((1,), eps, dtype=torch.float64, device=input.device)
+            block, warps = _tile(columns, input.dtype)
+            with _on(input):
+                _forward[(rows,)](
+                    x, output, w, rstd, *x.stride(), _step(w), columns, eps,
+                    BLOCK=block, ACCUMULATE=accumulate, num_warps=warps,
+                )  # fmt: skip
+        ctx.save_for_backward(input, weight, rstd)
+        ctx.mark_non_differentiable(rstd)
+        return output, rstd
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_output, _grad_rstd):
+        x, weight, rstd = ctx.saved_tensors
+        rows = rstd.numel()
+        columns = x.numel() // rows if rows else 0
+        grad_input = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        grad_weight = parts = None
+        if ctx.needs_input_grad[1]:
+            grad_weight = torch.zeros(weight.shape, dtype=weight.dtype, device=x.device)
+        if not rows:
+            return grad_input, grad_weight, None, None
+        x, dy = x.reshape(rows, columns), grad_output.reshape(rows, columns)
+        programs, chunk = _chunks(rows, columns)
+        if grad_weight is not None:
+            parts = rstd.new_empty(programs, columns)
+        with _on(x):
+            _launch_backward(grad_input, dy, x, weight, rstd, parts, programs, chunk)
+            if grad_weight is not None:
+                grid = (triton.cdiv(columns, 128),)
+                _join[grid](parts, grad_weight, programs, columns, PARTS=PARTS, BLOCK=128)
+        return grad_input, grad_weight, None, None
+
+
+def _launch_backward(grad_input, dy, x, weight, rstd, parts, programs, chunk):
+    rows, columns = x.shape
+    w = None if weight is None else weight.reshape(columns)
+    accumulate = _accumulator(x.dtype)[1]
+    block, warps = _tile(columns, x.dtype)
+    strides = (*dy.stride(), *x.stride())
+    if columns <= block:
+        _backward_rows[(programs,)](
+            grad_input, dy, x, w, rstd, parts, *strides, _step(w), rows, columns, chunk,
+            BLOCK=block, ACCUMULATE=accumulate, num_warps=warps,
+        )  # fmt: skip
+        return
+    _backward_input[(rows,)](
+        grad_input, dy, x, w, rstd, *strides, _step(w), columns,
+        BLOCK=block, ACCUMULATE=accumulate, num_warps=warps,
+    )  # fmt: skip
+    if parts is not None:
+        _backward_columns[(triton.cdiv(columns, 128), programs)](
+            dy, x, rstd, parts, *strides, rows, columns, chunk, BLOCK=128, ACCUMULATE=accumulate,
+        )  # fmt: skip
+
+
+def _refuse(input, normalized_shape, weight):
+    """Raises before the first launch what the kernels cannot take."""
+    if str(input.dtype).removeprefix("torch.") not in DTYPES:
+        raise ValueError(f"rms_norm takes {', '.join(DTYPES)}, not {input.dtype}.")
+    if not normalized_shape or tuple(input.shape[-len(normalized_shape) :]) != normalized_shape:
+        raise ValueError(f"normalized_shape {normalized_shape} is not the end of shape {tuple(input.shape)}.")
+    if weight is not None and tuple(weight.shape) != normalized_shape:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}, expected {normalized_shape}.")
+    if weight is not None and weight.device != input.device:
+        raise ValueError(f"weight is on {weight.device}, input on {input.device}.")
+    if math.prod(normalized_shape) > LONGEST_ROW:
+        raise ValueError(f"Rows of more than {LONGEST_ROW} columns are not supported.")
+
+
+def _row_depth(columns):
+    """Additions that a leaf of a row's sum meets at most, in whichever dtype."""
+    sizes = [getattr(torch, dtype) for dtype in DTYPES]
+    tiles = [(*_tile(columns, dtype), dtype.itemsize) for dtype in sizes]
+    return max(tile(block=b, threads=32 * w, element_bytes=size).depth(columns) for b, w, size in tiles)
+
+
+def _column_depth(rows):
+    """Additions that a leaf of a column's sum meets at most: within its chunk, then over the parts."""
+    return triton.cdiv(rows, CHUNKS[0]) - 1 + triton.cdiv(min(rows, CHUNKS[1]), PARTS) - 1 + PARTS - 1
+
+
+@subject(
+    op="rms_norm",
+    language="triton",
+    variance="rms",
+    accumulates="float32",
+    dtypes=DTYPES,
+    trees=Trees(
+        statistics=tree(depth=_row_depth),
+        row_gradients=tree(depth=_row_depth),
+        columns=tree(depth=_column_depth),
+    ),
+    mean_contraction="none",  # the mean square ends in an IEEE division, which no compiler contracts
+    returns=("output", "rstd"),
+    guarantees={
+        "determinism",
+        "batch_invariance",
+        "gradgradcheck",
+        "special_values",
+        "layouts",
+        "large_offsets",
+    },
+)
+def rms_norm_triton(input, normalized_shape, weight=None, eps=None):
+    normalized_shape = tuple(normalized_shape)
+    _refuse(input, normalized_shape, weight)
+    eps = torch.finfo(input.dtype).eps if eps is None else float(eps)  # as torch.nn.functional.rms_norm
+    return _RMSNorm.apply(input, weight, math.prod(normalized_shape), eps)
