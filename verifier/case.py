@@ -70,7 +70,7 @@ class Case:
     @property
     def layout_names(self) -> set[str]:
         """Names of the layouts that occur."""
-        return {layout_name(layout) for layout in self.layouts.values()}
+        return {kind for layout in self.layouts.values() for kind in layout.kinds}
 
     @cached_property
     def elements(self) -> int:
@@ -83,17 +83,12 @@ class Case:
         return all(bool(torch.isfinite(t).all()) for t in self.given.values())
 
     def layout(self, name: str) -> str:
-        """Return the layout name of one tensor."""
-        return layout_name(self.layouts[name]) if name in self.layouts else "contiguous"
+        """Return the words for the layout of one tensor."""
+        return "+".join(self.layouts[name].kinds) if name in self.layouts else "contiguous"
 
     def with_layouts(self, layouts: Mapping[str, Layout]) -> Case:
         """Return the same values in other layouts."""
         return replace(self, layouts=dict(layouts))
-
-
-def layout_name(layout: Layout) -> str:
-    """Return the word for a layout."""
-    return str(layout.name)
 
 
 def to_document(case: Case, *, beside: Path | None = None) -> dict[str, Any]:

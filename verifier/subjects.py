@@ -146,15 +146,17 @@ class Subject:
     returns: tuple[str, ...] = ("output",)
     mutates: tuple[str, ...] = ()
     specification: Any = None
+    differentiable: bool = True
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the kernel itself."""
         return self.function(*args, **kwargs)
 
     @property
-    def parameters(self) -> tuple[str, ...]:
-        """Names of the arguments that the kernel takes, in order."""
-        return tuple(inspect.signature(self.function).parameters)
+    def signature(self) -> Mapping[str, inspect.Parameter]:
+        """The arguments that the kernel takes, in order; *args and **kwargs are left out."""
+        every = inspect.signature(self.function).parameters
+        return {n: p for n, p in every.items() if p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD}}
 
     @property
     def summary(self) -> str:
@@ -193,6 +195,7 @@ def subject(
     returns: tuple[str, ...] = ("output",),
     mutates: tuple[str, ...] = (),
     specification: Any = None,
+    differentiable: bool = True,
 ) -> Callable[[Callable[..., Any]], Subject]:
     """Declare the decorated function as a kernel under test.
 
@@ -203,6 +206,7 @@ def subject(
         claim, see `Claim`. What is left out is filled in and printed as assumed.
     trees: one tree for every reduction over columns, or a `Trees`.
     guarantees: promises beyond the bound, of "determinism", "batch_invariance", ...
+    differentiable: false for a forward-only kernel: no gradient is demanded of it.
 
     Raises:
         ValueError: an unknown language, dtype, format or guarantee.
@@ -244,6 +248,7 @@ def subject(
             returns=tuple(returns),
             mutates=tuple(mutates),
             specification=specification,
+            differentiable=differentiable,
         )
         # help() and inspect see the kernel's own function through these two.
         object.__setattr__(made, "__doc__", function.__doc__)

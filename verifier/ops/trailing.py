@@ -39,7 +39,7 @@ def shapes(rows: int, columns: int, variant: int, *, tensors: tuple[str, ...]) -
         leading = (1, *_split(rows))
     full = (*leading, *trailing)
     of = {"input": full, "grad_output": full, "weight": trailing, "bias": trailing}
-    of |= {"mean": (rows, 1), "rstd": (rows, 1), "output": full}
+    of |= {"mean": (rows,), "rstd": (rows,), "output": full}
     return Shapes(
         tensors={name: of[name] for name in (*tensors, "grad_output")},
         scalars={"normalized_shape": trailing},

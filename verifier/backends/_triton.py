@@ -1,0 +1,47 @@
+"""Counts launches of Triton kernels, whatever executes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_launches = 0
+
+
+def count_launches() -> None:
+    """Begin to count every launch of a Triton kernel in this process."""
+    from triton.runtime.interpreter import GridExecutor
+    from triton.runtime.jit import JITFunction
+
+    _wrap(JITFunction, "run")
+    _wrap(GridExecutor, "__call__")
+
+
+def reset() -> None:
+    """Start the count at zero."""
+    global _launches  # noqa: PLW0603 (a process has one count)
+    _launches = 0
+
+
+def launches() -> int:
+    """Return the launches since the last reset."""
+    return _launches
+
+
+def _wrap(owner: Any, name: str) -> None:
+    original = getattr(owner, name)
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        global _launches  # noqa: PLW0603
+        _launches += 1
+        return original(*args, **kwargs)
+
+    setattr(owner, name, counted)
+
+
+def triton_missing() -> str | None:
+    """Return why Triton cannot be imported, or None."""
+    try:
+        import triton  # noqa: F401
+    except ImportError as error:
+        return f"Triton cannot be imported ({error}); pip install triton"
+    return None

@@ -1,0 +1,93 @@
+"""Subjects on a real CUDA device: Triton as it is, CUDA C++ through NVRTC, torch operators."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from verifier.arithmetic import ieee
+from verifier.backends import _triton
+from verifier.ops import Setting
+from verifier.subjects import Subject
+
+NAME = "cuda"
+SUMMARY = "the real device that torch sees"
+LANGUAGES = ("triton", "cuda")
+
+# Documented errors in units of u = 2**-24: PTX ISA, approximate instructions of float32
+# (division full range 2 ulp, reciprocal 1 ulp, sqrt 2**-23, rsqrt 2**-22.9, ex2 2**-22.5 relative);
+# an error of c ulp of the result is at most (2c + 1) u relative to the correctly rounded one.
+DOCUMENTED = {
+    "division": 5.0,
+    "reciprocal": 3.0,
+    "square_root": 3.0,
+    "reciprocal_square_root": 5.0,
+    "exponential": 6.0,
+    "exponential_underflow": 2.0**-126,
+}
+
+
+@cache
+def unavailable() -> str | None:
+    """Say why there is no device."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return "torch sees no CUDA device here"
+    return None
+
+
+def refuses(subject: Subject, dtype: str) -> str | None:
+    """Run everything."""
+    del subject, dtype
+    return None
+
+
+def setting(subject: Subject, dtype: str) -> Setting:
+    """Return the documented arithmetic of the device and the declared trees."""
+    name = subject.accumulation(dtype)
+    approximate = DOCUMENTED if name == "float32" else {}
+    arithmetic = ieee(name, **approximate, evidence="documented errors of CUDA's float32 instructions")
+    scalar = "float32" if subject.language == "triton" else None
+    return Setting(arithmetic=arithmetic, trees=subject.claim.trees, scalar_format=scalar)
+
+
+def environment() -> dict[str, str]:
+    """Make launches synchronous, so that an illegal access is reported where it happens."""
+    return {"CUDA_LAUNCH_BLOCKING": "1"}
+
+
+def prepare() -> None:
+    """Count launches from now on."""
+    if _triton.triton_missing() is None:
+        _triton.count_launches()
+
+
+def device() -> str:
+    """Return the device that tensors are placed on."""
+    return "cuda"
+
+
+def begin() -> None:
+    """Start an execution."""
+    _triton.reset()
+
+
+def finish() -> None:
+    """Wait for the device, so that its errors surface here."""
+    import torch
+
+    torch.cuda.synchronize()
+
+
+def launches() -> int:
+    """Count launches since the start of the execution."""
+    return _triton.launches()
+
+
+def facts(error: BaseException | None = None) -> dict[str, Any]:
+    """Name the device."""
+    import torch
+
+    del error
+    return {"launches": _triton.launches(), "device": torch.cuda.get_device_name()}

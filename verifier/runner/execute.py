@@ -1,0 +1,181 @@
+"""The standard experiment: places a case in memory, calls the subject, collects outputs and gradients."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from strategies.layouts import Layout
+from strategies.placement import Placed
+from verifier.case import Case
+from verifier.runner.observation import Observation
+from verifier.subjects import Subject
+
+REFUSALS = (ValueError, TypeError, NotImplementedError, RuntimeError)
+GUARD_ELEMENTS = 64
+
+
+class Unusable(Exception):
+    """The declaration does not fit the function; the message says how."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A case in memory, ready to be handed to a subject.
+
+    `arguments` are what the subject is called with, `placed` the memory of every tensor.
+    """
+
+    arguments: Mapping[str, Any]
+    placed: Mapping[str, Placed]
+
+
+def execute(
+    subject: Subject, case: Case, *, place: Any, gradients: bool = False, poison: str | None = None
+) -> Observation:
+    """Call the subject on the case; with `gradients`, also its backward pass.
+
+    poison: fill memory that `torch.empty` and its kin return with "nan" or a "finite" pattern.
+    """
+    try:
+        call = lay_out(subject, case, device=place.device(), gradients=gradients, poison=poison or "nan")
+    except Unusable as error:
+        return Observation(status="unusable", message=str(error))
+    place.begin()
+    try:
+        with poisoned(poison):
+            outputs = _call(subject, call)
+            results = named_results(subject, outputs)
+            if gradients:
+                results |= _backward(outputs, call)
+            place.finish()
+    except Unusable as error:
+        return Observation(status="unusable", message=str(error))
+    except Exception as error:
+        return _failure(error, place)
+    damage = tuple(_damage(call.placed, subject.mutates))
+    return Observation(status="ok", outputs=results, damage=damage, facts=place.facts())
+
+
+def lay_out(
+    subject: Subject, case: Case, *, device: str, gradients: bool = False, poison: str = "nan"
+) -> Call:
+    """Place every tensor of the case in memory and match arguments with the subject's signature.
+
+    Raises:
+        Unusable: the subject asks for an argument that its op does not have.
+
+    """
+    placed = {}
+    for name, values in case.given.items():
+        layout = case.layouts.get(name, Layout())
+        placed[name] = layout.place(values.to(device), guard_elements=GUARD_ELEMENTS, poison=poison)
+    arguments: dict[str, Any] = {}
+    for name, parameter in subject.signature.items():
+        if name in case.tensors:
+            arguments[name] = placed[name].tensor if name in placed else None
+        elif name in case.scalars:
+            arguments[name] = case.scalars[name]
+        elif parameter.default is parameter.empty:
+            known = ", ".join(sorted({*case.tensors, *case.scalars} - {"grad_output"}))
+            raise Unusable(
+                f"{subject.name}() asks for {name!r}, which {case.op} does not have; it has {known}"
+            )
+    if gradients:
+        for name in arguments:
+            if name in placed and name != "grad_output":
+                placed[name].tensor.requires_grad_(True)
+    return Call(arguments=arguments, placed=placed)
+
+
+def _call(subject: Subject, call: Call) -> Any:
+    positional = [n for n, p in subject.signature.items() if p.kind is p.POSITIONAL_ONLY]
+    keywords = {n: v for n, v in call.arguments.items() if n not in positional}
+    return subject.function(*(call.arguments[n] for n in positional), **keywords)
+
+
+def named_results(subject: Subject, outputs: Any) -> dict[str, torch.Tensor | None]:
+    """Name what the subject returned.
+
+    Raises:
+        Unusable: it returned another number of things, or something that is no tensor.
+
+    """
+    given = tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
+    if len(given) != len(subject.returns):
+        raise Unusable(
+            f"{subject.name}() returned {len(given)} thing(s); its declaration says returns={subject.returns}"
+        )
+    for name, value in zip(subject.returns, given, strict=True):
+        if not isinstance(value, torch.Tensor | None):
+            raise Unusable(
+                f"{subject.name}() returned {type(value).__name__} as {name}; a tensor is expected"
+            )
+    return {n: None if v is None else v.detach() for n, v in zip(subject.returns, given, strict=True)}
+
+
+def _backward(outputs: Any, call: Call) -> dict[str, torch.Tensor | None]:
+    output = outputs[0] if isinstance(outputs, tuple | list) else outputs
+    wanted = {n: t for n, t in call.arguments.items() if isinstance(t, torch.Tensor) and t.requires_grad}
+    if output is None or not output.requires_grad:
+        raise Unusable(
+            "the output does not require grad although its inputs do: no backward pass is connected "
+            "(declare differentiable=False if there is none)"
+        )
+    grad_output = call.placed["grad_output"].tensor
+    found = torch.autograd.grad(output, list(wanted.values()), grad_output, allow_unused=True)
+    return {f"grad_{name}": g for name, g in zip(wanted, found, strict=True)}
+
+
+def _failure(error: Exception, place: Any) -> Observation:
+    refused = isinstance(error, REFUSALS) and place.launches() == 0 and str(error).strip() != ""
+    text = f"{type(error).__name__}: {error}"
+    return Observation(
+        status="refused" if refused else "crashed",
+        message=text.strip().split("\n")[0],
+        detail="".join(traceback.format_exception(error)),
+        facts=place.facts(error),
+    )
+
+
+def _damage(placed: Mapping[str, Placed], mutates: tuple[str, ...]) -> Iterator[str]:
+    for name, one in placed.items():
+        for damage in one.damage():
+            yield f"{name}: {damage}"
+        if name not in mutates:
+            for damage in one.value_damage():
+                yield f"{name} is an input and was written: {damage}"
+
+
+@contextmanager
+def poisoned(pattern: str | None) -> Iterator[None]:
+    """Fill what torch.empty, empty_like, empty_strided and new_empty return with a poison pattern."""
+    if pattern is None:
+        yield
+        return
+    places = [(torch, n) for n in ("empty", "empty_like", "empty_strided", "empty_permuted")]
+    places += [(torch.Tensor, n) for n in ("new_empty", "new_empty_strided")]
+    originals = [(owner, name, getattr(owner, name)) for owner, name in places]
+    for owner, name, original in originals:
+        setattr(owner, name, _filling(original, pattern))
+    try:
+        yield
+    finally:
+        for owner, name, original in originals:
+            setattr(owner, name, original)
+
+
+def _filling(factory: Callable[..., torch.Tensor], pattern: str) -> Callable[..., torch.Tensor]:
+    def fill(*args: Any, **kwargs: Any) -> torch.Tensor:
+        made = factory(*args, **kwargs)
+        if made.dtype.is_floating_point and made.device.type != "meta":
+            # -12288 is held by every format and far from any norm's output
+            made.detach().fill_(float("nan") if pattern == "nan" else -12288.0)
+        return made
+
+    return fill

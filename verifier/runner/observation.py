@@ -1,0 +1,31 @@
+"""What was seen when a subject ran on a case."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+Status = Literal["ok", "refused", "crashed", "timeout", "unusable"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """The outcome of one execution.
+
+    status: "ok"; "refused" (a clear error before the first launch); "crashed" (any other error, or the
+        process died); "timeout"; "unusable" (the declaration does not fit the function, see `message`).
+    outputs: what the subject returned and the gradients, by name; None where it returned None.
+    message: what went wrong, in one line; `detail` is the traceback or the last lines of stderr.
+    damage: stray writes and changed inputs, one sentence each, by check word ("memory", "inputs").
+    facts: further facts of an experiment or a backend (launches, machine findings, ...).
+    """
+
+    status: Status
+    outputs: Mapping[str, torch.Tensor | None] = field(default_factory=dict)
+    message: str = ""
+    detail: str = ""
+    damage: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
