@@ -1,0 +1,28 @@
+"""Layer normalization in CUDA C++ by the textbook variance E[x^2] - E[x]^2.
+
+Fast and, for a mean of many standard deviations, wrong: kept to be measured against its own bound and against
+the other two, on the same three tiers, packs and threads (see layer_norm_welford_cuda.py).
+"""
+
+from pathlib import Path
+
+from verifier import load, source, subject, tree
+
+tiers = load(Path(__file__).with_name("layer_norm_welford_cuda.py")).module
+KERNELS = source(__file__)
+
+
+@subject(
+    op="layer_norm",
+    language="cuda",
+    variance="textbook",
+    accumulates="float32",
+    dtypes=("float16", "bfloat16", "float32", "float64"),
+    trees=tree(depth=tiers.additions),
+    mean_contraction="none",  # the mean is the quotient of a division: one machine number
+    clamp=True,
+    guarantees={"determinism", "batch_invariance", "layouts", "large_offsets"},
+)
+def layer_norm_textbook(input, normalized_shape, weight=None, bias=None, eps=1e-5):
+    """Layer normalization in CUDA C++ by the textbook variance E[x^2] - E[x]^2."""
+    return tiers.layer_norm_by(KERNELS, "Textbook", input, normalized_shape, weight, bias, eps)

@@ -1,0 +1,28 @@
+"""Layer normalization in CUDA C++ by the two-pass variance: the mean first, then the mean of (x - mean)^2.
+
+The second pass reads registers or shared memory where the row fits there; tiers, packs and threads are those
+of layer_norm_welford_cuda.py.
+"""
+
+from pathlib import Path
+
+from verifier import load, source, subject, tree
+
+tiers = load(Path(__file__).with_name("layer_norm_welford_cuda.py")).module
+KERNELS = source(__file__)
+
+
+@subject(
+    op="layer_norm",
+    language="cuda",
+    variance="two_pass",
+    accumulates="float32",
+    dtypes=("float16", "bfloat16", "float32", "float64"),
+    trees=tree(depth=tiers.additions),
+    mean_contraction="none",  # the mean is the quotient of a division: one machine number
+    clamp=True,
+    guarantees={"determinism", "batch_invariance", "layouts", "large_offsets"},
+)
+def layer_norm_two_pass(input, normalized_shape, weight=None, bias=None, eps=1e-5):
+    """Layer normalization in CUDA C++ by the two-pass variance, the mean first, then (x - mean)^2."""
+    return tiers.layer_norm_by(KERNELS, "TwoPass", input, normalized_shape, weight, bias, eps)
