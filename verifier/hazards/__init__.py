@@ -1,1 +1,25 @@
-"""hazards of the verifier."""
+"""Joint recipes: hazards that involve several tensors of an op, one file each.
+
+A module of this folder is a joint hazard when it defines `NAME`, `AIMS_AT` (the bug class),
+`NEEDS` (argument names that must be there) and
+
+`apply(tensors, scalars, columns) -> dict[str, torch.Tensor]`
+
+which returns the tensors to replace. Being in the folder is the registration.
+Hazards of one tensor alone live in `strategies`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+from typing import Any
+
+
+@cache
+def joint_hazards() -> dict[str, Any]:
+    """Return the joint hazards by name."""
+    found = (importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__))
+    named = {module.NAME: module for module in found if hasattr(module, "NAME")}
+    return dict(sorted(named.items()))

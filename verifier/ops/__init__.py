@@ -64,6 +64,16 @@ class Bounded:
     why: str = ""
 
 
+Tensors = Mapping[str, torch.Tensor | None]
+
+
+def _as_they_are(
+    tensors: Tensors, scalars: Mapping[str, Any], subject: Subject
+) -> dict[str, torch.Tensor | None]:
+    del scalars, subject
+    return dict(tensors)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Op:
     """One mathematical norm.
@@ -74,6 +84,9 @@ class Op:
     `canonical(case, name, array)` brings an argument, output or gradient into canonical rows.
     `problem(case)` poses the case to the oracle; `exact(solution)` names the exact results.
     `bounds(case, claim, form, setting, solution)` proves a bound for every output and gradient.
+    `extents(tensors, scalars)` reads (rows, columns, scalars) off tensors whose shapes were reduced;
+    `links` names the axes that shrink together, `column_axes` those of a tensor that are columns.
+    `derived` names tensors that `complete` makes from the others (the statistics of a raw backward op).
     """
 
     name: str
@@ -90,7 +103,11 @@ class Op:
     exact: Callable[[RowSolution], Mapping[str, Any]]
     bounds: Callable[[Case, Claim, Form, Setting, RowSolution], Mapping[str, Bounded]]
     expected: Callable[[Case, Subject], Mapping[str, Expected]]
-    hazards: Mapping[str, Callable[..., Mapping[str, torch.Tensor]]] = field(default_factory=dict)
+    extents: Callable[[Tensors, Mapping[str, Any]], tuple[int, int, Mapping[str, Any]]]
+    links: Callable[[Tensors, Mapping[str, Any]], Mapping[str, list[tuple[str, int]]]]
+    column_axes: Callable[[Shapes, str], tuple[int, ...]]
+    derived: tuple[str, ...] = ()
+    complete: Callable[[Tensors, Mapping[str, Any], Subject], dict[str, torch.Tensor | None]] = _as_they_are
 
     def form(self, claim: Claim) -> Form:
         """Return the form that a claim names; the op's canonical one if it names none.

@@ -70,4 +70,7 @@ OP = Op(
     exact=trailing.exact,
     bounds=trailing.bounds_with(centred=False, given=False),
     expected=trailing.expected,
+    extents=trailing.extents,
+    links=trailing.links,
+    column_axes=trailing.column_axes,
 )

@@ -23,4 +23,9 @@ OP = Op(
     exact=trailing.exact,
     bounds=trailing.bounds_with(centred=False, given=True),
     expected=trailing.expected_backward,
+    extents=trailing.extents,
+    links=trailing.links,
+    column_axes=trailing.column_axes,
+    derived=("rstd",),
+    complete=partial(trailing.complete_backward, centred=False),
 )

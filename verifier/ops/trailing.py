@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 
 from verifier.arithmetic import Array
 from verifier.case import Case
 from verifier.numbers import Form
-from verifier.ops import Bounded, Expected, Setting, Shapes
+from verifier.ops import Bounded, Expected, Setting, Shapes, Tensors
 from verifier.ops.rows import case_array, rows_bounds
 from verifier.oracle.normalization import RowProblem, RowSolution
 from verifier.subjects import Claim, Subject
@@ -142,26 +142,59 @@ def expected_backward(case: Case, subject: Subject) -> Mapping[str, Expected]:
     return results
 
 
-def null_space_gradient(x: torch.Tensor, weight: torch.Tensor | None, columns: int) -> torch.Tensor:
-    """Return grad_output near (a + b * xhat) / weight, whose exact grad_input nearly vanishes.
-
-    x: the input, any shape; weight: its parameter or None. Aims at cancellation in the backward.
-    """
-    rows = x.reshape(-1, columns).double()
-    centred = rows - rows.mean(1, keepdim=True)
-    normalized = centred / (centred.square().mean(1, keepdim=True).sqrt() + 1e-300)
-    wanted = 1.0 + normalized
-    scale = torch.ones(columns, dtype=torch.float64) if weight is None else weight.reshape(-1).double()
-    usable = torch.where(scale == 0, torch.ones_like(scale), scale)
-    largest = torch.finfo(x.dtype).max
-    return torch.nan_to_num(wanted / usable, nan=0.0).clamp(-largest, largest).reshape(x.shape).to(x.dtype)
-
-
-def rounded_statistics(case: Case, *, centred: bool) -> dict[str, Array]:
-    """Return mean and rstd of the rows, rounded from float64 (exact inputs of a raw backward op)."""
-    x = case_array(case, "input")
+def extents(tensors: Tensors, scalars: Mapping[str, Any]) -> tuple[int, int, Mapping[str, Any]]:
+    """Read rows, columns and normalized_shape off the tensors."""
+    x = tensors["input"]
     assert x is not None
-    rows = x.reshape(case.rows, case.columns)
-    mean = rows.mean(axis=1) if centred else np.zeros(case.rows)
-    square = np.square(rows - mean[:, None]).mean(axis=1)
-    return {"mean": mean, "rstd": 1.0 / np.sqrt(square + case.eps)}
+    trailing = tuple(x.shape[x.dim() - len(scalars["normalized_shape"]) :])
+    columns = math.prod(trailing)
+    rows = math.prod(x.shape[: x.dim() - len(trailing)])
+    return rows, columns, {**scalars, "normalized_shape": trailing}
+
+
+def links(tensors: Tensors, scalars: Mapping[str, Any]) -> Mapping[str, list[tuple[str, int]]]:
+    """Name the axes that shrink together: each axis of the input with its likes."""
+    x = tensors["input"]
+    assert x is not None
+    leading = x.dim() - len(scalars["normalized_shape"])
+    tied: dict[str, list[tuple[str, int]]] = {}
+    for axis in range(x.dim()):
+        places = [(name, axis) for name in ("input", "grad_output") if tensors.get(name) is not None]
+        if axis >= leading:
+            names = [n for n in ("weight", "bias") if tensors.get(n) is not None]
+            places += [(n, axis - leading) for n in names]
+        elif leading == 1:
+            places += [(n, 0) for n in ("mean", "rstd") if tensors.get(n) is not None]
+        if axis >= leading or leading == 1 or not any(tensors.get(n) is not None for n in _SAVED):
+            tied[f"axis {axis}"] = places
+    return tied
+
+
+def column_axes(shapes: Shapes, name: str) -> tuple[int, ...]:
+    """Name the axes of a tensor that are columns: the normalized ones."""
+    del name
+    return tuple(range(-len(shapes.scalars["normalized_shape"]), 0))
+
+
+def complete_backward(
+    tensors: Tensors, scalars: Mapping[str, Any], subject: Subject, *, centred: bool
+) -> dict[str, torch.Tensor | None]:
+    """Add mean and rstd in the format in which the forward pass would have saved them, (rows,)."""
+    done = dict(tensors)
+    x = done["input"]
+    assert x is not None
+    columns = math.prod(scalars["normalized_shape"])
+    values = x.double().reshape(math.prod(x.shape[: x.dim() - len(scalars["normalized_shape"])]), columns)
+    if columns:
+        mean = values.mean(1) if centred else torch.zeros(values.shape[0], dtype=torch.float64)
+        square = (values - mean[:, None]).square().mean(1)
+    else:
+        mean = square = torch.zeros(values.shape[0], dtype=torch.float64)
+    dtype = str(x.dtype).removeprefix("torch.")
+    saved = subject.claim.saved_dtype or subject.accumulation(dtype)
+    held = getattr(torch, dtype if saved == "input" else saved)
+    statistics = {"mean": mean, "rstd": (square + scalars["eps"]).rsqrt()}
+    largest = torch.finfo(held).max
+    for name in (n for n in statistics if n in done):
+        done[name] = statistics[name].nan_to_num(0.0).clamp(-largest, largest).to(held)
+    return done

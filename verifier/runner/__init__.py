@@ -1,4 +1,4 @@
-"""Runs subjects in a process of their own, so that a crash, a hang or a stray write cannot hurt the verifier."""
+"""Runs subjects in a process of their own: no crash, hang or stray write can hurt the verifier."""
 
 from verifier.runner.process import Runner
 

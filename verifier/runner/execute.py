@@ -20,7 +20,7 @@ REFUSALS = (ValueError, TypeError, NotImplementedError, RuntimeError)
 GUARD_ELEMENTS = 64
 
 
-class Unusable(Exception):
+class UnusableError(Exception):
     """The declaration does not fit the function; the message says how."""
 
 
@@ -44,7 +44,7 @@ def execute(
     """
     try:
         call = lay_out(subject, case, device=place.device(), gradients=gradients, poison=poison or "nan")
-    except Unusable as error:
+    except UnusableError as error:
         return Observation(status="unusable", message=str(error))
     place.begin()
     try:
@@ -54,7 +54,7 @@ def execute(
             if gradients:
                 results |= _backward(outputs, call)
             place.finish()
-    except Unusable as error:
+    except UnusableError as error:
         return Observation(status="unusable", message=str(error))
     except Exception as error:
         return _failure(error, place)
@@ -68,7 +68,7 @@ def lay_out(
     """Place every tensor of the case in memory and match arguments with the subject's signature.
 
     Raises:
-        Unusable: the subject asks for an argument that its op does not have.
+        UnusableError: the subject asks for an argument that its op does not have.
 
     """
     placed = {}
@@ -83,7 +83,7 @@ def lay_out(
             arguments[name] = case.scalars[name]
         elif parameter.default is parameter.empty:
             known = ", ".join(sorted({*case.tensors, *case.scalars} - {"grad_output"}))
-            raise Unusable(
+            raise UnusableError(
                 f"{subject.name}() asks for {name!r}, which {case.op} does not have; it has {known}"
             )
     if gradients:
@@ -103,17 +103,17 @@ def named_results(subject: Subject, outputs: Any) -> dict[str, torch.Tensor | No
     """Name what the subject returned.
 
     Raises:
-        Unusable: it returned another number of things, or something that is no tensor.
+        UnusableError: it returned another number of things, or something that is no tensor.
 
     """
     given = tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
     if len(given) != len(subject.returns):
-        raise Unusable(
+        raise UnusableError(
             f"{subject.name}() returned {len(given)} thing(s); its declaration says returns={subject.returns}"
         )
     for name, value in zip(subject.returns, given, strict=True):
         if not isinstance(value, torch.Tensor | None):
-            raise Unusable(
+            raise UnusableError(
                 f"{subject.name}() returned {type(value).__name__} as {name}; a tensor is expected"
             )
     return {n: None if v is None else v.detach() for n, v in zip(subject.returns, given, strict=True)}
@@ -123,7 +123,7 @@ def _backward(outputs: Any, call: Call) -> dict[str, torch.Tensor | None]:
     output = outputs[0] if isinstance(outputs, tuple | list) else outputs
     wanted = {n: t for n, t in call.arguments.items() if isinstance(t, torch.Tensor) and t.requires_grad}
     if output is None or not output.requires_grad:
-        raise Unusable(
+        raise UnusableError(
             "the output does not require grad although its inputs do: no backward pass is connected "
             "(declare differentiable=False if there is none)"
         )

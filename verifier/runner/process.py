@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from verifier.case import Case
 from verifier.runner.observation import Observation
@@ -43,7 +43,7 @@ class Runner:
         self._connection: Connection | None = None
         self._stderr: IO[bytes] | None = None
 
-    def __enter__(self) -> Runner:
+    def __enter__(self) -> Self:
         """Return the runner itself."""
         return self
 

@@ -1,0 +1,28 @@
+"""An input so small that eps decides the result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+NAME = "eps_dominated"
+AIMS_AT = "eps outside the root, forgotten, added twice or held in a format that rounds it away"
+NEEDS = ("input",)
+
+
+def apply(
+    tensors: Mapping[str, torch.Tensor | None], scalars: Mapping[str, Any], columns: int
+) -> dict[str, torch.Tensor]:
+    """Return the input scaled by a power of two to a standard deviation near sqrt(eps)."""
+    del columns
+    x = tensors["input"]
+    assert x is not None
+    largest = float(x.double().abs().amax()) if x.numel() else 0.0
+    eps = float(scalars.get("eps", 1e-5))
+    if largest in {0.0, math.inf} or math.isnan(largest) or eps <= 0:
+        return {}
+    shift = math.frexp(math.sqrt(eps))[1] - math.frexp(largest)[1]
+    return {"input": (x.double() * 2.0**shift).to(x.dtype)}
