@@ -293,5 +293,5 @@ def _column_depth(rows):
 def rms_norm_triton(input, normalized_shape, weight=None, eps=None):
     normalized_shape = tuple(normalized_shape)
     _refuse(input, normalized_shape, weight)
-    eps = torch.finfo(input.dtype).eps if eps is None else float(eps)  # as torch.nn.functional.rms_norm
+    eps = torch.finfo(_accumulator(input.dtype)[0]).eps if eps is None else float(eps)  # as PyTorch does
     return _RMSNorm.apply(input, weight, math.prod(normalized_shape), eps)

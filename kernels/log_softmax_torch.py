@@ -1,0 +1,17 @@
+"""PyTorch's own log-softmax: a control, not a reference."""
+
+import torch
+
+from verifier import subject
+
+
+@subject(
+    op="log_softmax",
+    language="torch",
+    variance="softmax",
+    accumulates="float32",
+    dtypes=("float16", "bfloat16", "float32", "float64"),
+    guarantees={"layouts", "large_offsets"},
+)
+def log_softmax_torch(input, dim):
+    return torch.nn.functional.log_softmax(input, dim)
