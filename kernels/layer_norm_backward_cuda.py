@@ -102,7 +102,6 @@ def _launch(grad_output, input, weight, mean, rstd, results, rows, columns):
     accumulates="float32",
     dtypes=("float16", "bfloat16", "float32", "float64"),
     trees=Trees(row_gradients=tree(depth=row_additions), columns=tree(depth=column_additions)),
-    saved_dtype="float32",
     mean_contraction="none",
     guarantees={"determinism", "layouts", "large_offsets"},
     returns=("grad_input", "grad_weight", "grad_bias"),
@@ -118,4 +117,7 @@ def layer_norm_backward(grad_output, input, weight, mean, rstd):
         raise ValueError(f"mean and rstd of a {input.dtype} input must be {compute}, not {mean.dtype}")
     if grad_output.shape != input.shape or mean.numel() != rstd.numel():
         raise ValueError("grad_output must have the shape of input, and mean that of rstd")
-    return gradients(grad_output, input, weight, mean, rstd)
+    grad_input, grad_weight, grad_bias = gradients(grad_output, input, weight, mean, rstd)
+    if weight is not None:
+        grad_weight, grad_bias = grad_weight.reshape(weight.shape), grad_bias.reshape(weight.shape)
+    return grad_input, grad_weight, grad_bias

@@ -6,7 +6,7 @@ the other two, on the same three tiers, packs and threads (see layer_norm_welfor
 
 from pathlib import Path
 
-from verifier import load, source, subject, tree
+from verifier import load, source, subject
 
 tiers = load(Path(__file__).with_name("layer_norm_welford_cuda.py")).module
 KERNELS = source(__file__)
@@ -18,7 +18,7 @@ KERNELS = source(__file__)
     variance="textbook",
     accumulates="float32",
     dtypes=("float16", "bfloat16", "float32", "float64"),
-    trees=tree(depth=tiers.additions),
+    trees=tiers.TREES,
     mean_contraction="none",  # the mean is the quotient of a division: one machine number
     clamp=True,
     guarantees={"determinism", "batch_invariance", "layouts", "large_offsets"},

@@ -6,7 +6,7 @@ of layer_norm_welford_cuda.py.
 
 from pathlib import Path
 
-from verifier import load, source, subject, tree
+from verifier import load, source, subject
 
 tiers = load(Path(__file__).with_name("layer_norm_welford_cuda.py")).module
 KERNELS = source(__file__)
@@ -18,7 +18,7 @@ KERNELS = source(__file__)
     variance="two_pass",
     accumulates="float32",
     dtypes=("float16", "bfloat16", "float32", "float64"),
-    trees=tree(depth=tiers.additions),
+    trees=tiers.TREES,
     mean_contraction="none",  # the mean is the quotient of a division: one machine number
     clamp=True,
     guarantees={"determinism", "batch_invariance", "layouts", "large_offsets"},

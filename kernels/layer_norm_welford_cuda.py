@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch.autograd.function import once_differentiable
 
-from verifier import load, source, subject, tree
+from verifier import Trees, load, source, subject, tree
 
 # ---- 1. What a device offers ----
 
@@ -51,7 +51,7 @@ def resident_blocks(threads, shared_bytes, architecture=REFERENCE):
 
 
 def fits(shared_bytes, architecture):
-    """Whether a block of this architecture can have that much dynamic shared memory beside the static slots."""
+    """Whether a block of this architecture can have that much dynamic shared memory, static slots apart."""
     per_block = RESOURCES[architecture][3] * 1024 if architecture in RESOURCES else SMALLEST
     return shared_bytes + RESERVED_SHARED <= per_block
 
@@ -214,6 +214,11 @@ def normalize(module, variance, input, columns, weight, bias, eps, residual=None
     return output, mean, rstd
 
 
+def backward_module():
+    """Return the file of the backward, which in turn uses this one's dispatcher."""
+    return load(Path(__file__).with_name("layer_norm_backward_cuda.py")).module
+
+
 class Normalization(torch.autograd.Function):
     """Layer normalization by any of the variance algorithms, with the deterministic CUDA backward."""
 
@@ -227,8 +232,7 @@ class Normalization(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_output):
-        gradients = load(Path(__file__).with_name("layer_norm_backward_cuda.py")).module
-        grad_input, grad_weight, grad_bias = gradients.gradients(grad_output, *ctx.saved_tensors)
+        grad_input, grad_weight, grad_bias = backward_module().gradients(grad_output, *ctx.saved_tensors)
         weight_shape, bias_shape = ctx.shapes
         grad_weight = None if weight_shape is None else grad_weight.reshape(weight_shape)
         grad_bias = None if bias_shape is None else grad_bias.reshape(bias_shape)
@@ -250,6 +254,11 @@ def add_layer_norm(input, residual, normalized_shape, weight=None, bias=None, ep
 # ---- 4. The subject ----
 
 WELFORD = source(__file__)
+TREES = Trees(
+    statistics=tree(depth=additions),
+    row_gradients=tree(depth=lambda columns: backward_module().row_additions(columns)),
+    columns=tree(depth=lambda rows: backward_module().column_additions(rows)),
+)
 
 
 @subject(
@@ -258,7 +267,7 @@ WELFORD = source(__file__)
     variance="welford",
     accumulates="float32",
     dtypes=("float16", "bfloat16", "float32", "float64"),
-    trees=tree(depth=additions),
+    trees=TREES,
     mean_contraction="none",  # the mean is the end of a division or an addition: one machine number
     clamp=True,
     guarantees={"determinism", "batch_invariance", "layouts", "large_offsets"},

@@ -1,0 +1,30 @@
+"""The second published step of the CUDA layer norm backward, a warp a row, defects included.
+
+As published, dx is added to what the caller's memory holds. The other steps here are called with a cleared
+dx, so that their own defects can be seen; this one is called as its text leaves it, with fresh memory.
+"""
+
+from pathlib import Path
+
+from verifier import KnownDefect, load, source, subject, tree
+
+steps = load(Path(__file__).with_name("layer_norm_backward_thread_per_row_cuda.py")).module
+KERNELS = source(__file__)
+WARP = 32
+UNCLEARED = "grad_input is added to memory that nobody cleared."
+
+
+@subject(
+    **steps.claim(tree(lanes=WARP)),
+    known_defects=(
+        KnownDefect(check="gradient", reason=UNCLEARED),
+        KnownDefect(check="memory", reason=UNCLEARED, backends=("machine",)),
+        steps.IN_HALF,
+        steps.ATOMICS,
+    ),
+)
+def layer_norm_backward_warp_per_row(grad_output, input, weight, mean, rstd):
+    """Published layer norm backward in CUDA C++, step two: a warp per row."""
+    gradients, tensors, rows, hidden = steps.prepare(grad_output, input, weight, mean, rstd, clear=False)
+    KERNELS.kernel("layer_norm_backward", input.dtype)[rows, WARP](*gradients, *tensors, hidden)
+    return gradients
