@@ -1,7 +1,7 @@
 """Layouts of a tensor in memory as small descriptors, and the strategy that draws them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
 import torch
@@ -84,10 +84,11 @@ class Layout:
         strides = [0] * rank
         run = 1
         for place, axis in enumerate(_innermost_first(self.order, rank)):
-            strides[axis] = run * steps.get(axis, 1)
-            run = strides[axis] * max(shape[axis], 1)
+            if axis not in self._expanded_axes(rank):
+                strides[axis] = run * steps.get(axis, 1)
+                run = strides[axis] * max(shape[axis], 1)
             run += self.row_padding if place == 0 else 0
-        return tuple(0 if axis in self._expanded_axes(rank) else strides[axis] for axis in range(rank))
+        return tuple(strides)
 
     def _expanded_axes(self, rank: int) -> range:
         """Return the axes of stride 0."""
@@ -193,24 +194,21 @@ def layouts(
         raise ValueError(f"there is no layout {unknown[0]!r}; known are {', '.join(KINDS)}")
     if max_kinds < 1:
         raise ValueError(f"max_kinds is {max_kinds}, and a layout has at least one kind")
-    usable = {kind: settings for kind in _KINDS if kind in allow and (settings := _usable(kind, shape))}
-    return _layouts(usable, max_kinds) if usable else st.just(Layout())
-
-
-@st.composite
-def _layouts(draw: st.DrawFn, usable: dict[str, list[dict[str, Any]]], max_kinds: int) -> Layout:
-    # transposed and channels_last exclude each other: both are orders of the axes
-    kinds = draw(
-        st.lists(
-            st.sampled_from(tuple(usable)),
-            max_size=max_kinds,
-            unique_by=lambda kind: "order" if kind in ("transposed", "channels_last") else kind,
-        )
+    usable = [(kind, settings) for kind in _KINDS if kind in allow for settings in _usable(kind, shape)]
+    if not usable:
+        return st.just(Layout())
+    # Kind and setting are one draw, so that the shrinker can drop a kind by dropping one element; and it is
+    # an integer, since unique lists of sampled_from number what is left, which a dropped element shifts.
+    part = st.integers(0, len(usable) - 1).map(usable.__getitem__)
+    chosen = st.lists(part, max_size=max_kinds, unique_by=_exclusive)
+    return chosen.map(
+        lambda pairs: Layout(**{name: value for _, part in pairs for name, value in part.items()})
     )
-    layout = Layout()
-    for kind in kinds:
-        layout = replace(layout, **draw(st.sampled_from(usable[kind])))
-    return layout
+
+
+def _exclusive(choice: tuple[str, dict[str, Any]]) -> str:
+    """Name what two parts of a layout must not both set: a kind, or the order of the axes."""
+    return "order" if "order" in choice[1] else choice[0]
 
 
 def simpler_layouts(layout: Layout) -> Iterator[Layout]:
