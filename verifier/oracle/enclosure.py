@@ -1,0 +1,127 @@
+"""Certified intervals around exact values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from verifier.arithmetic import Array, Format
+from verifier.oracle.doubled import two_sum
+from verifier.rounded import round_to
+
+Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+
+UNIT = 2.0**-53
+"""Unit roundoff of float64."""
+TINY = 2.0**-1070
+"""Covers the underflow of the few float64 operations that evaluate a bound."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Enclosure:
+    """Elementwise |exact - (high + low)| <= radius.
+
+    high, low, radius: float64 of one shape (low and radius may be broadcast, read-only views).
+    A NaN in `high` says that there is no exact value (non-finite inputs); an infinite radius says
+    that nothing is known, or that the value is undefined (a row with variance + eps <= 0). An
+    infinite `high` is an exact value (the logarithm of a softmax that is exactly zero).
+    """
+
+    high: Array
+    low: Array
+    radius: Array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the values."""
+        return self.high.shape
+
+    def __getitem__(self, index: Any) -> Enclosure:
+        """Return the elements that a NumPy index selects."""
+        return Enclosure(
+            high=np.asarray(self.high[index]),
+            low=np.asarray(np.broadcast_to(self.low, self.shape)[index]),
+            radius=np.asarray(np.broadcast_to(self.radius, self.shape)[index]),
+        )
+
+    def reshape(self, *shape: int) -> Enclosure:
+        """Return the same values in another shape."""
+        low, radius = (np.broadcast_to(part, self.shape) for part in (self.low, self.radius))
+        return Enclosure(high=self.high.reshape(shape), low=low.reshape(shape), radius=radius.reshape(shape))
+
+    def magnitude(self) -> Array:
+        """Return an upper bound of |exact|."""
+        total = np.abs(self.high) + (np.abs(self.low) + self.radius)
+        return np.asarray(total * (1.0 + 4.0 * UNIT) + TINY)
+
+    def error_of(self, actual: Array) -> tuple[Array, Array]:
+        """Return certified (lower, upper) bounds of |actual - exact|, rounded outwards.
+
+        actual: float64, of the enclosure's shape. A NaN or an infinity in the place of a finite
+        exact value has infinite error; where nothing is known the bounds are 0 and infinity, and
+        where there is no exact value they are NaN, so that no comparison holds.
+
+        Raises:
+            ValueError: the shapes differ.
+
+        """
+        actual = np.asarray(actual, dtype=np.float64)
+        if actual.shape != self.shape:
+            raise ValueError(f"actual has shape {actual.shape}, the exact values {self.shape}")
+        with np.errstate(invalid="ignore", over="ignore"):
+            difference, tail = two_sum(actual, -self.high)
+            correction = tail - self.low
+            error = np.abs(difference + correction)
+            # two roundings, of the correction and of the sum; the rest is float64 evaluation
+            slack = (error + np.abs(correction)) * UNIT + self.radius
+            upper = (error + slack) * (1.0 + 4.0 * UNIT) + TINY
+            lower = np.maximum((error - slack * (1.0 + 4.0 * UNIT)) * (1.0 - 4.0 * UNIT) - TINY, 0.0)
+            lower, upper = np.where(np.isnan(upper), 0.0, lower), np.where(np.isnan(upper), np.inf, upper)
+        return self._special(actual, lower, upper)
+
+    def _special(self, actual: Array, lower: Array, upper: Array) -> tuple[Array, Array]:
+        finite = np.isfinite(actual) & np.isfinite(self.high)
+        if finite.all():
+            return lower, upper
+        known = np.isfinite(self.radius)
+        same = actual == self.high
+        lower = np.where(finite, lower, np.where(known & ~same, np.inf, 0.0))
+        upper = np.where(finite, upper, np.where(known & same, 0.0, np.inf))
+        undefined = np.isnan(self.high)
+        return np.where(undefined, np.nan, lower), np.where(undefined, np.nan, upper)
+
+    def nearest(self, format: Format) -> Array:
+        """Return the exact value rounded to nearest-even in `format`, NaN where the radius leaves it open."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            nudged = self.high
+            if format.precision < 53:  # the low part decides near a tie; float64 itself is normalized
+                nudged = np.where(self.low > 0, np.nextafter(self.high, np.inf), nudged)
+                nudged = np.where(self.low < 0, np.nextafter(self.high, -np.inf), nudged)
+            candidate = round_to(format, np.asarray(nudged))
+            inside = self._strictly_nearest(candidate, format)
+            settled = (self.low == 0) & (self.radius == 0)
+            return np.asarray(np.where(inside | settled, candidate, np.nan))
+
+    def _strictly_nearest(self, candidate: Array, format: Format) -> Mask:
+        """Return where the exact value lies strictly between the midpoints around the candidate."""
+        _, exponent = np.frexp(np.abs(candidate))
+        smallest = format.minimum_exponent - format.precision + 1
+        above = np.ldexp(1.0, np.maximum(exponent - format.precision, smallest) - 1)
+        power = np.abs(candidate) == np.ldexp(0.5, exponent)
+        below = np.where(
+            power, np.ldexp(1.0, np.maximum(exponent - format.precision - 1, smallest) - 1), above
+        )
+        outward = np.sign(candidate) * ((self.high - candidate) + self.low)
+        moved = np.where(self.high == candidate, 0.0, np.abs(outward) * 4.0 * UNIT)
+        slack = np.nextafter((self.radius + moved) * (1.0 + 4.0 * UNIT), np.inf)
+        inside = (outward + slack < above) & (outward - slack > -below) & np.isfinite(candidate)
+        zero = (candidate == 0) & (np.abs(self.high) + np.abs(self.low) + self.radius < above)
+        return np.asarray(inside | zero)
+
+
+def undefined(shape: tuple[int, ...], *, refused: bool = False) -> Enclosure:
+    """Return an enclosure of nothing: NaN values (no exact value) or, if refused, an infinite radius."""
+    high = np.full(shape, 0.0 if refused else np.nan)
+    return Enclosure(high=high, low=np.zeros(shape), radius=np.full(shape, np.inf if refused else np.nan))

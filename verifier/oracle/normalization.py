@@ -1,0 +1,113 @@
+"""The exact answer of a row normalization, forward and backward, with certified radii."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from verifier.oracle.balls import Ball, ball, enclose, precision
+from verifier.oracle.constants import RowConstants, row_constants
+from verifier.oracle.enclosure import Enclosure, Mask
+from verifier.oracle.parameters import Grouping, grouping
+from verifier.oracle.problem import RowProblem, RowSolution, Rung
+from verifier.oracle.row_statistics import row_statistics
+from verifier.oracle.row_sums import RowSums, row_sums
+from verifier.oracle.rows import Rows, collect
+from verifier.oracle.solve_arb import element_enclosures
+from verifier.statistics import RowStatistics
+
+__all__ = ["RowProblem", "RowSolution", "Rung", "solve", "statistics"]
+
+ARB_BITS = 256
+"""First precision of the Arb rung."""
+
+
+def solve(problem: RowProblem, *, rung: Rung = "auto", bits: int | None = None) -> RowSolution:
+    """Return the exact answer of a problem, enclosed.
+
+    rung: "float64" (radius about 2**-50 relative to the terms), "double_double" (about 2**-100),
+    "arb" (`bits` of precision), or "auto": float64, with Arb for the rows that it cannot do.
+
+    Raises:
+        ValueError: shapes that do not fit, or an unknown rung.
+
+    """
+    if rung not in ("float64", "double_double", "arb", "auto"):
+        raise ValueError(f"no rung {rung!r}: float64, double_double, arb or auto")
+    rows = collect(problem)
+    group = grouping(rows)
+    sums = row_sums(rows, fast=rung != "arb")
+    working = bits or ARB_BITS
+    constants = row_constants(rows, sums, working)
+    found = element_enclosures(rows, constants, working, group)
+    return _solution(rows, group, sums, constants, found=found, bits=working)
+
+
+def statistics(input: Any) -> RowStatistics:
+    """Return the certified statistics of each row of input: (rows, columns)."""
+    rows = collect(RowProblem(input=input, eps=1.0))
+    return row_statistics(rows, row_sums(rows), None)
+
+
+def _solution(
+    rows: Rows,
+    group: Grouping,
+    sums: RowSums,
+    constants: RowConstants,
+    *,
+    found: dict[str, Enclosure],
+    bits: int,
+) -> RowSolution:
+    known = (constants.mean, constants.variance) if rows.own and rows.centred else None
+    with precision(bits):
+        scalars = {name: _scalar(rows, getattr(constants, name)) for name in ("mean", "variance", "rstd")}
+    masked = dict(_masked(rows, group, found))
+    return RowSolution(
+        **scalars,
+        output=masked["output"],
+        normalized=masked["normalized"],
+        grad_input=masked.get("grad_input"),
+        grad_weight=masked.get("grad_weight"),
+        grad_bias=masked.get("grad_bias"),
+        statistics=row_statistics(rows, sums, known),
+    )
+
+
+def _scalar(rows: Rows, values: Sequence[Ball | None]) -> Enclosure:
+    refused = np.array([value is None for value in values], dtype=bool)
+    found = enclose([ball(0.0) if value is None else value for value in values], (rows.shape[0],))
+    radius = np.where(refused, np.inf, found.radius)
+    return _hide(Enclosure(high=found.high, low=found.low, radius=radius), rows.bad_rows)
+
+
+def _masked(rows: Rows, group: Grouping, found: dict[str, Enclosure]) -> dict[str, Enclosure]:
+    """Return the enclosures with NaN where a non-finite input leaves no exact value."""
+    if not rows.bad_rows.any() and rows.bad_output is None and rows.bad_grad is None:
+        return found
+    bad_rows = rows.bad_rows[:, None]
+    bad_output = bad_rows if rows.bad_output is None else bad_rows | rows.bad_output
+    bad_grad = bad_rows if rows.bad_grad is None else bad_rows | rows.bad_grad.any(1, keepdims=True)
+    masks: dict[str, Any] = {"output": bad_output, "normalized": bad_rows, "grad_input": bad_grad}
+    if rows.grad_output is not None:
+        lost = np.zeros(rows.shape, dtype=bool) if rows.bad_gradient is None else rows.bad_gradient
+        masks["grad_bias"] = _entries(rows, group, lost)
+        masks["grad_weight"] = _entries(rows, group, lost | bad_rows)
+    return {name: _hide(value, masks[name]) for name, value in found.items()}
+
+
+def _entries(rows: Rows, group: Grouping, elements: Mask) -> Mask:
+    counts = group.total(rows.kit.device(np.broadcast_to(elements, rows.shape).astype(np.float64)))
+    return np.asarray(rows.kit.host(counts) > 0)
+
+
+def _hide(value: Enclosure, mask: Mask) -> Enclosure:
+    """Return the enclosure with NaN at the masked elements."""
+    if not mask.any():
+        return value
+    return Enclosure(
+        high=np.where(mask, np.nan, value.high),
+        low=np.where(mask, np.nan, value.low),
+        radius=np.where(mask, np.nan, value.radius),
+    )

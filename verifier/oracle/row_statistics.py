@@ -1,0 +1,101 @@
+"""Exact row statistics, rounded outwards, as the theorems read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from verifier.arithmetic import Array
+from verifier.oracle.arrays import Kit, Values
+from verifier.oracle.balls import EXACT_BITS, Ball, parts, precision, upper
+from verifier.oracle.enclosure import TINY, UNIT
+from verifier.oracle.row_sums import RowSums
+from verifier.oracle.rows import Rows
+from verifier.statistics import RowStatistics
+
+MOMENT_BITS = 256
+"""Precision of the mean and variance that are rounded to float64 here."""
+
+
+def moments(sums: RowSums) -> tuple[list[Ball], list[Ball]]:
+    """Return the exact mean and population variance of each row, as balls."""
+    means, variances = [], []
+    count = sums.count
+    for total, squares in zip(sums.x, sums.squares, strict=True):
+        with precision(EXACT_BITS):
+            spread = count * squares - total * total
+        with precision(MOMENT_BITS):
+            means.append(total / count)
+            variances.append(spread / (count * count))
+    return means, variances
+
+
+def row_statistics(
+    rows: Rows, sums: RowSums, known: tuple[Sequence[Ball], Sequence[Ball]] | None
+) -> RowStatistics:
+    """Return the statistics of each row; known: its mean and variance balls, if computed before."""
+    means, variances = known or moments(sums)
+    with precision(MOMENT_BITS):
+        table = [
+            (*parts(mean, 1), upper(mean), *_interval(variance), upper(squares / sums.count))
+            for mean, variance, squares in zip(means, variances, sums.squares, strict=True)
+        ]
+    mean, mean_slack, mean_magnitude, lower, higher, mean_square = np.array(table).reshape(-1, 6).T
+    largest, mean_absolute, farthest, mean_deviation = _absolute(rows, mean, mean_slack)
+    finite = ~rows.bad_rows
+    with np.errstate(invalid="ignore"):
+        hidden = np.where(finite, 0.0, np.nan)
+        values = rows.kit.host(rows.x)
+        if rows.bad_rows.any():
+            values = np.where(finite[:, None], values, np.nan)
+        return RowStatistics(
+            count=sums.count,
+            mean=mean + hidden,
+            mean_magnitude=mean_magnitude + hidden,
+            variance_lower=lower + hidden,
+            variance_upper=higher + hidden,
+            mean_absolute=mean_absolute + hidden,
+            mean_square=mean_square + hidden,
+            mean_deviation=mean_deviation + hidden,
+            largest_deviation=farthest + hidden,
+            largest=largest + hidden,
+            finite=finite,
+            values=values,
+        )
+
+
+def _interval(value: Ball) -> tuple[float, float]:
+    """Return float64 bounds of a non-negative value."""
+    high, low, radius = parts(value, 2)
+    if radius == np.inf:  # beyond float64, or no value at all (rows without elements)
+        return (float(np.finfo(np.float64).max), np.inf) if value.is_finite() else (np.nan, np.nan)
+    below = float(np.nextafter(high, -np.inf)) if low < radius else high
+    above = float(np.nextafter(high, np.inf)) if low > -radius else high
+    return max(below, 0.0), above
+
+
+def _absolute(rows: Rows, mean: Array, mean_slack: Array) -> tuple[Array, ...]:
+    """Return max |x|, mean |x|, max |x - mean| and mean |x - mean| of each row, rounded up."""
+    count = rows.shape[1]
+    if not count:
+        return (np.full(rows.shape[0], np.nan),) * 4
+    with np.errstate(over="ignore", invalid="ignore"):
+        largest, sum_absolute = _extent(rows.kit, abs(rows.x))
+        farthest, sum_deviation = _extent(rows.kit, abs(rows.x - rows.kit.device(mean)[:, None]))
+        # `count` additions, the difference, the division and the inflation itself, each within UNIT
+        grown = 1.0 + (2.0 * count + 8.0) * UNIT
+        mean_absolute = sum_absolute / count * grown + TINY * (sum_absolute > 0)
+        mean_deviation = sum_deviation / count * grown + mean_slack + TINY * (sum_deviation > 0)
+        farthest = farthest * (1.0 + 4.0 * UNIT) + mean_slack
+        exact = mean_slack == 0
+        return (
+            largest,
+            mean_absolute,
+            np.where(exact, farthest, np.nextafter(farthest, np.inf)),
+            np.where(exact, mean_deviation, np.nextafter(mean_deviation, np.inf)),
+        )
+
+
+def _extent(kit: Kit, sizes: Values) -> tuple[Array, Array]:
+    return kit.host(kit.largest(sizes, 1)), kit.host(sizes.sum(1))
