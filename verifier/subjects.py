@@ -47,6 +47,11 @@ class Domain:
     max_rank: int | None = None
     optional: bool = True
 
+    @property
+    def numeric(self) -> bool:
+        """Whether it promises anything about values: then a case without a theorem inside it is a finding."""
+        return self.max_kappa is not None or self.max_abs is not None
+
     def excludes(self, case: Case) -> str | None:
         """Return why the case lies outside, or None if it lies inside."""
         reasons = (
@@ -163,6 +168,11 @@ class Subject:
         """First sentence of the kernel's or its file's docstring."""
         text = inspect.getdoc(self.function) or inspect.getdoc(inspect.getmodule(self.function)) or ""
         return text.split("\n\n")[0].replace("\n", " ").strip()
+
+    @property
+    def claims(self) -> bool:
+        """Whether a variance algorithm is claimed, hence whether bounds apply."""
+        return self.claim.variance is not None
 
     def accumulation(self, dtype: str) -> str:
         """Return the format that sums have for inputs of this dtype."""

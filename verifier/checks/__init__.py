@@ -1,1 +1,133 @@
-"""checks of the verifier."""
+"""Checks, one file each: one demand on a subject.
+
+A module of this folder is a check when it defines
+
+- `NAME`, `DEMANDS` (one sentence), `WHY` (the bugs that slip through without it),
+- `CATCHES`: stems of the faulty kernels in tests/faulty_kernels that it catches,
+- `plan(subject, op) -> Plan`: the cases it wants,
+- `skips(subject, op, dtype, backend) -> str | None`: why it does not apply,
+- `check(session) -> list[Outcome]`: the demand itself, on one case.
+
+Being in the folder is the registration.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import torch
+
+from verifier.case import Case
+from verifier.judge import Truth
+from verifier.ops import Op, Setting, op
+from verifier.runner.observation import Observation
+from verifier.subjects import Subject
+from verifier.verdicts import Outcome, Verdict
+
+
+class StoppedError(Exception):
+    """An execution that did not end well; carries the outcome that says so."""
+
+    def __init__(self, outcome: Outcome, detail: str = "") -> None:
+        """Keep the outcome."""
+        super().__init__(outcome.message)
+        self.outcome = outcome
+        self.detail = detail
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """One subject on one case at one place, as a check sees it."""
+
+    subject: Subject
+    case: Case
+    backend: str
+    setting: Setting
+    run: Callable[..., Observation]
+
+    @cached_property
+    def truth(self) -> Truth:
+        """Exact results and bounds."""
+        return Truth(subject=self.subject, case=self.case, setting=self.setting)
+
+    @property
+    def op(self) -> Op:
+        """The op of the case."""
+        return op(self.case.op)
+
+    def execute(self, *, experiment: str = "verifier.runner.execute:execute", **options: Any) -> Observation:
+        """Run the subject on the case (or run another experiment).
+
+        Raises:
+            StoppedError: it refused, crashed, hung or cannot be called as declared.
+
+        """
+        seen = self.run(self.subject, self.case, experiment=experiment, **options)
+        if seen.status == "ok":
+            return seen
+        verdict = {"refused": Verdict.REFUSED, "timeout": Verdict.TIMEOUT, "unusable": Verdict.FAIL}
+        raise StoppedError(
+            Outcome(verdict=verdict.get(seen.status, Verdict.CRASH), message=seen.message, facts=seen.facts),
+            seen.detail,
+        )
+
+    def shape_outcomes(self, seen: Observation, names: tuple[str, ...]) -> list[Outcome]:
+        """Return a FAIL for each named result that is missing, or has a wrong shape or dtype."""
+        outcomes = []
+        for name in names:
+            wanted = self.op.expected(self.case, self.subject).get(name)
+            if wanted is None or name not in seen.outputs:
+                continue
+            problem = _mismatch(name, seen.outputs[name], wanted.shape, wanted.dtype)
+            if problem:
+                outcomes.append(Outcome(verdict=Verdict.FAIL, output=name, message=problem))
+        return outcomes
+
+
+def _mismatch(
+    name: str, actual: torch.Tensor | None, shape: tuple[int, ...], dtype: torch.dtype
+) -> str | None:
+    if actual is None:
+        return f"{name} is None; a tensor of shape {shape} and dtype {_word(dtype)} is expected"
+    if tuple(actual.shape) != shape:
+        return f"{name} has shape {tuple(actual.shape)}; {shape} is expected"
+    if actual.dtype != dtype:
+        return f"{name} has dtype {_word(actual.dtype)}; {_word(dtype)} is expected"
+    return None
+
+
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def gradient_names(subject: Subject, the_op: Op) -> tuple[str, ...]:
+    """Return the gradients that a subject has to deliver."""
+    if not the_op.differentiable:
+        return tuple(n for n in the_op.outputs if n.startswith("grad_"))
+    return tuple(f"grad_{n}" for n in the_op.differentiable if n in subject.signature)
+
+
+@cache
+def checks() -> dict[str, Any]:
+    """Return all checks by name, in the order in which they are run: their `ORDER`, then their name."""
+    found = (importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__))
+    named = [module for module in found if hasattr(module, "NAME")]
+    return {m.NAME: m for m in sorted(named, key=lambda m: (getattr(m, "ORDER", 100), m.NAME))}
+
+
+def check(name: str) -> Any:
+    """Return the check of that name.
+
+    Raises:
+        ValueError: there is none.
+
+    """
+    known = checks()
+    if name not in known:
+        raise ValueError(f"no check {name!r}; there are: {', '.join(known)}")
+    return known[name]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -51,6 +51,10 @@ class Setting:
     trees: Trees
     scalar_format: str | None = None
 
+    def with_format(self, name: str) -> Setting:
+        """Return the same operations in another accumulation format."""
+        return replace(self, arithmetic=self.arithmetic.in_format(name))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Bounded:
@@ -86,6 +90,7 @@ class Op:
     `bounds(case, claim, form, setting, solution)` proves a bound for every output and gradient.
     `extents(tensors, scalars)` reads (rows, columns, scalars) off tensors whose shapes were reduced;
     `links` names the axes that shrink together, `column_axes` those of a tensor that are columns.
+    `needs_variance` says whether bounds rest on a variance algorithm (softmax's do not).
     `derived` names tensors that `complete` makes from the others (the statistics of a raw backward op).
     """
 
@@ -107,6 +112,7 @@ class Op:
     links: Callable[[Tensors, Mapping[str, Any]], Mapping[str, list[tuple[str, int]]]]
     column_axes: Callable[[Shapes, str], tuple[int, ...]]
     derived: tuple[str, ...] = ()
+    needs_variance: bool = True
     complete: Callable[[Tensors, Mapping[str, Any], Subject], dict[str, torch.Tensor | None]] = _as_they_are
 
     def form(self, claim: Claim) -> Form:

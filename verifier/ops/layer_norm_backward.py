@@ -26,6 +26,7 @@ OP = Op(
     extents=trailing.extents,
     links=trailing.links,
     column_axes=trailing.column_axes,
+    needs_variance=False,
     derived=("mean", "rstd"),
     complete=partial(trailing.complete_backward, centred=True),
 )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from strategies.layouts import Layout
 from strategies.placement import Placed
 from verifier.case import Case
+from verifier.runner.fresh import fresh_memory
 from verifier.runner.observation import Observation
 from verifier.subjects import Subject
 
@@ -40,7 +40,7 @@ def execute(
 ) -> Observation:
     """Call the subject on the case; with `gradients`, also its backward pass.
 
-    poison: fill memory that `torch.empty` and its kin return with "nan" or a "finite" pattern.
+    poison: fill fresh memory with "nan" or a "finite" pattern and put red zones about it.
     """
     try:
         call = lay_out(subject, case, device=place.device(), gradients=gradients, poison=poison or "nan")
@@ -48,7 +48,7 @@ def execute(
         return Observation(status="unusable", message=str(error))
     place.begin()
     try:
-        with poisoned(poison):
+        with fresh_memory(poison) as memory:
             outputs = _call(subject, call)
             results = named_results(subject, outputs)
             if gradients:
@@ -58,7 +58,7 @@ def execute(
         return Observation(status="unusable", message=str(error))
     except Exception as error:
         return _failure(error, place)
-    damage = tuple(_damage(call.placed, subject.mutates))
+    damage = (*_damage(call.placed, subject.mutates), *memory.damage())
     return Observation(status="ok", outputs=results, damage=damage, facts=place.facts())
 
 
@@ -150,32 +150,3 @@ def _damage(placed: Mapping[str, Placed], mutates: tuple[str, ...]) -> Iterator[
         if name not in mutates:
             for damage in one.value_damage():
                 yield f"{name} is an input and was written: {damage}"
-
-
-@contextmanager
-def poisoned(pattern: str | None) -> Iterator[None]:
-    """Fill what torch.empty, empty_like, empty_strided and new_empty return with a poison pattern."""
-    if pattern is None:
-        yield
-        return
-    places = [(torch, n) for n in ("empty", "empty_like", "empty_strided", "empty_permuted")]
-    places += [(torch.Tensor, n) for n in ("new_empty", "new_empty_strided")]
-    originals = [(owner, name, getattr(owner, name)) for owner, name in places]
-    for owner, name, original in originals:
-        setattr(owner, name, _filling(original, pattern))
-    try:
-        yield
-    finally:
-        for owner, name, original in originals:
-            setattr(owner, name, original)
-
-
-def _filling(factory: Callable[..., torch.Tensor], pattern: str) -> Callable[..., torch.Tensor]:
-    def fill(*args: Any, **kwargs: Any) -> torch.Tensor:
-        made = factory(*args, **kwargs)
-        if made.dtype.is_floating_point and made.device.type != "meta":
-            # -12288 is held by every format and far from any norm's output
-            made.detach().fill_(float("nan") if pattern == "nan" else -12288.0)
-        return made
-
-    return fill

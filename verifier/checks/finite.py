@@ -1,0 +1,93 @@
+"""A finite input never gives NaN or infinity where the exact result fits the format."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from verifier.arithmetic import FORMATS
+from verifier.checks import Session
+from verifier.ops import Op
+from verifier.ops.rows import to_float64
+from verifier.recipes import Plan
+from verifier.runner.observation import Observation
+from verifier.subjects import Subject
+from verifier.verdicts import Outcome, Verdict, Worst
+
+NAME = "finite"
+ORDER = 20
+DEMANDS = (
+    "a finite output wherever the inputs are finite and the exact value is representable, theorem or not"
+)
+WHY = "squares overflow long before the result does: fp16 values of 300, fp32 values of 1e19"
+CATCHES = ("squares_in_input_dtype",)
+
+_HAZARDS = (
+    "overflow_of_squares",
+    "max_magnitude",
+    "underflow_of_squares",
+    "subnormal",
+    "wide_exponents",
+    "constant_row",
+    "single_nonzero",
+    "zeros",
+    "one_outlier",
+    "ordinary",
+)
+
+
+def plan(subject: Subject, op: Op) -> Plan:
+    """Ask for magnitudes at both ends of the format."""
+    del subject, op
+    return Plan(hazards=_HAZARDS, joint=False)
+
+
+def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
+    """Leave out raw backward ops: their given statistics decide what is representable."""
+    del subject, dtype, backend
+    return None if "output" in op.outputs else f"{op.name} has no output of its own"
+
+
+def check(session: Session) -> list[Outcome]:
+    """Look for non-finite elements whose exact value is representable."""
+    if not session.case.finite:
+        return []
+    return _judge(session, session.execute())
+
+
+def _judge(session: Session, seen: Observation) -> list[Outcome]:
+    actual = seen.outputs.get("output")
+    wanted = session.op.expected(session.case, session.subject)["output"]
+    if actual is None or tuple(actual.shape) != wanted.shape or actual.numel() == 0:
+        return []
+    values = session.truth.op.canonical(session.case, "output", to_float64(actual))
+    exact = session.truth.exact["output"]
+    limit = FORMATS[str(actual.dtype).removeprefix("torch.")].maximum
+    fits = np.broadcast_to(exact.magnitude(), values.shape) <= limit
+    bad = ~np.isfinite(values) & fits
+    if not bad.any():
+        return [Outcome(verdict=Verdict.PASS, output="output", decided=int(fits.sum()))]
+    place = int(np.argmax(bad))
+    at = np.unravel_index(place, values.shape)
+    expected = float(np.broadcast_to(exact.high, values.shape)[at])
+    worst = Worst(
+        output="output",
+        index=tuple(int(i) for i in at),
+        actual=float(values[at]),
+        expected=expected,
+        error=float("inf"),
+        bound=float("nan"),
+        ulp=float("inf"),
+        row_ulp=float("inf"),
+        utilisation=float("inf"),
+    )
+    message = f"output: {int(bad.sum())} of {values.size} elements are NaN or infinite; all inputs are finite"
+    return [
+        Outcome(
+            verdict=Verdict.FAIL,
+            output="output",
+            message=message,
+            worst=worst,
+            decided=int(fits.sum()),
+            wrong=int(bad.sum()),
+        )
+    ]

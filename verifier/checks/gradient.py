@@ -1,0 +1,58 @@
+"""Every gradient lies within its proved bound of the exact vector-Jacobian product."""
+
+from __future__ import annotations
+
+from verifier.checks import Session, gradient_names
+from verifier.judge import judge
+from verifier.ops import Op
+from verifier.recipes import Plan
+from verifier.subjects import Subject
+from verifier.verdicts import Outcome, Verdict
+
+NAME = "gradient"
+ORDER = 30
+DEMANDS = (
+    "grad_input, grad_weight and grad_bias within proved bounds of the exact VJP, in the kernel's own dtype"
+)
+WHY = "a backward pass that drops a row sum or accumulates in half precision looks right at 1e-2"
+CATCHES = ("grad_input_without_mean_term", "grad_weight_without_rstd", "grad_weight_none")
+
+
+def plan(subject: Subject, op: Op) -> Plan:
+    """Ask for every hazard, with gradients of several kinds."""
+    del subject, op
+    return Plan(gradients=True, max_elements=8192)
+
+
+def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
+    """Leave out kernels that declare no backward pass."""
+    del dtype, backend
+    if op.differentiable and not subject.differentiable:
+        return "declared forward only (differentiable=False)"
+    return None
+
+
+def check(session: Session) -> list[Outcome]:
+    """Judge every gradient."""
+    names = gradient_names(session.subject, session.op)
+    seen = session.execute(gradients=bool(session.op.differentiable))
+    present = tuple(n for n in names if session.case.tensors.get(n.removeprefix("grad_"), 0) is not None)
+    outcomes = session.shape_outcomes(seen, present)
+    wrong = {o.output for o in outcomes}
+    outcomes += judge(session.truth, seen, tuple(n for n in present if n not in wrong))
+    return outcomes + _empty_sums(session, seen.outputs, present)
+
+
+def _empty_sums(session: Session, outputs: object, names: tuple[str, ...]) -> list[Outcome]:
+    """Demand zeros for the sums over no rows at all."""
+    if session.case.rows != 0 or not isinstance(outputs, dict):
+        return []
+    found = []
+    for name in names:
+        value = outputs.get(name)
+        if name == "grad_input" or value is None or value.numel() == 0:
+            continue
+        if bool((value != 0).any()):
+            text = f"{name} of an input without rows is {value.flatten()[0].item()}, not zero"
+            found.append(Outcome(verdict=Verdict.FAIL, output=name, message=text))
+    return found

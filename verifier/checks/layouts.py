@@ -1,0 +1,46 @@
+"""Results do not depend on how the tensors lie in memory."""
+
+from __future__ import annotations
+
+from strategies.layouts import KINDS
+from verifier.checks import Session, gradient_names
+from verifier.judge import judge
+from verifier.ops import Op
+from verifier.recipes import Plan
+from verifier.subjects import Subject
+from verifier.verdicts import Outcome
+
+NAME = "layouts"
+ORDER = 40
+DEMANDS = "every result within its bound for every stride pattern of every tensor, grad_output included"
+WHY = "a stride taken from another tensor or assumed to be 1; the expanded gradient of y.sum()"
+CATCHES = ("column_stride_assumed", "grad_output_stride_assumed", "row_stride_of_input_for_output")
+
+
+def plan(subject: Subject, op: Op) -> Plan:
+    """Ask for ordinary values in every layout."""
+    gradients = subject.differentiable or not op.differentiable
+    return Plan(
+        gradients=gradients,
+        layouts=KINDS,
+        hazards=("ordinary",),
+        joint=False,
+        max_elements=4096,
+        max_columns=1100,
+        min_rows=1,
+        min_columns=1,
+        eps=(1e-5,),
+    )
+
+
+def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
+    """Apply to everything."""
+    del subject, op, dtype, backend
+
+
+def check(session: Session) -> list[Outcome]:
+    """Judge outputs and gradients of a case in an unusual layout."""
+    backward = bool(session.op.differentiable) and session.subject.differentiable
+    seen = session.execute(gradients=backward)
+    names = ("output", *gradient_names(session.subject, session.op))
+    return judge(session.truth, seen, names)

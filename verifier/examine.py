@@ -1,0 +1,402 @@
+"""Examines one subject by one check with one dtype at one place: cases in, a `Line` with findings out."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from strategies.layouts import Layout, simpler_layouts
+from strategies.reduce import reduce
+from verifier import case as cases
+from verifier.backends import backend
+from verifier.case import Case
+from verifier.checks import Session, StoppedError, check
+from verifier.declaration import declaration_text
+from verifier.ops import op
+from verifier.recipes import Plan, Recipe, assemble, build, covering, recipes
+from verifier.runner import Runner
+from verifier.subjects import KnownDefect, Subject
+from verifier.verdicts import BAD, Finding, Line, Outcome, Verdict
+
+BUDGETS = {"quick": 25, "standard": 200, "deep": 2000}
+"""Cases per subject, check and dtype."""
+COVERING_SHARE = 0.6
+"""Share of a budget that the fixed list gets; Hypothesis draws the rest."""
+REDUCTION_CALLS = 120
+REDUCTION_SECONDS = 20.0
+FINDINGS_PER_LINE = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """How long to search: a number of cases, or until a moment of time.monotonic()."""
+
+    cases: int = BUDGETS["quick"]
+    until: float | None = None
+
+    def spent(self, done: int) -> bool:
+        """Return whether to stop after so many cases."""
+        return done >= self.cases or (self.until is not None and time.monotonic() >= self.until)
+
+
+@dataclass(kw_only=True)
+class Examination:
+    """One subject, check, dtype and backend, with what the search needs to remember."""
+
+    subject: Subject
+    check_name: str
+    dtype: str
+    runner: Runner
+    budget: Budget = field(default_factory=Budget)
+    seed: int = 0
+    ignore_known: bool = False
+    on_finding: Callable[[Finding], None] | None = None
+    on_case: Callable[[], None] | None = None
+
+    def run(self) -> Line:
+        """Replay the witnesses of known defects, then search; findings come shrunk."""
+        started = time.monotonic()
+        line = self._line()
+        the_check, the_op = check(self.check_name), op(self.subject.op)
+        place = backend(self.runner.backend)
+        reason = (
+            _not_offered(self.subject, self.dtype)
+            or place.refuses(self.subject, self.dtype)
+            or the_check.skips(self.subject, the_op, self.dtype, self.runner.backend)
+        )
+        if reason:
+            line.skipped = reason
+            return line
+        if not self.ignore_known:
+            self._replay_witnesses(line)
+        if self.ignore_known or not any(d.where is None for d in self._known()):
+            self._search(line, the_check.plan(self.subject, the_op))
+        line.seconds = time.monotonic() - started
+        return line
+
+    def _line(self) -> Line:
+        return Line(
+            subject=self.subject.name,
+            check=self.check_name,
+            dtype=self.dtype,
+            backend=self.runner.backend,
+            variance=self.subject.claim.variance or "none",
+        )
+
+    # -- known defects -------------------------------------------------------------------------
+
+    def _known(self) -> list[KnownDefect]:
+        place = self.runner.backend
+        return [
+            d
+            for d in self.subject.known_defects
+            if d.check == self.check_name and d.observable(place, self.dtype)
+        ]
+
+    def _replay_witnesses(self, line: Line) -> None:
+        for defect in self.subject.known_defects:
+            if defect.check != self.check_name:
+                continue
+            if not defect.observable(self.runner.backend, self.dtype):
+                line.notes.append(f"known defect not observable here: {defect.reason}")
+                continue
+            if defect.witness is None:
+                continue
+            path = self.subject.path.parent / defect.witness
+            case, _ = cases.load(path)
+            if case.dtype != self.dtype:
+                continue
+            outcomes, detail = self.judge(case)
+            bad = [o for o in outcomes if self._is_finding(case, o)]
+            line.add(case, outcomes, outside=False)
+            if bad:
+                made = self._finding(case, bad[0], detail)
+                line.findings.append(replace(made, expected=True, reason=defect.reason, file=str(path)))
+            else:
+                text = f"known defect no longer found: {defect.reason} (its witness passes)"
+                outcome = Outcome(verdict=Verdict.FAIL, message=text)
+                line.findings.append(self._finding(case, outcome, ""))
+
+    # -- search --------------------------------------------------------------------------------
+
+    def _search(self, line: Line, plan: Plan) -> None:
+        seen: set[str] = set()
+        done = itertools.count(1)
+        wanted = max(1, round(self.budget.cases * COVERING_SHARE))
+        count = 0
+        for recipe in _bounded(covering(self.subject, plan), 20 * wanted):
+            if self.budget.spent(count) or count >= wanted:
+                break
+            if self._one(line, plan, recipe, seen):
+                count = next(done)
+        self._hypothesis(line, plan, seen, count)
+
+    def _hypothesis(self, line: Line, plan: Plan, seen: set[str], count: int) -> None:
+        """Let Hypothesis draw the rest; it shrinks the descriptor of the first failure it meets."""
+        rest = self.budget.cases - count
+        if rest <= 0 or self.budget.spent(count):
+            return
+        strategy = recipes(op(self.subject.op), self.subject, self.dtype, plan)
+        state = _Shrinking(calls=REDUCTION_CALLS, until=self.budget.until)
+
+        def test(recipe: Recipe) -> None:
+            if state.failure is None and not self.budget.spent(count + state.tried):
+                state.tried += self._one(line, plan, recipe, seen, collect=state)
+            elif state.failure is not None:
+                state.retry(recipe, lambda r: self._fails_alike(plan, r, state))
+            if repr(recipe) in state.failing:
+                raise AssertionError("a check failed")
+
+        quiet = settings(
+            max_examples=rest,
+            database=None,
+            deadline=None,
+            phases=(Phase.generate, Phase.shrink),
+            suppress_health_check=list(HealthCheck),
+            report_multiple_bugs=False,
+            print_blob=False,
+        )
+        try:
+            seed(self.seed)(quiet(given(strategy)(test)))()
+        except AssertionError:
+            assert state.best is not None
+            self._report(line, seen, *state.best)
+        if state.failure is not None and not self.budget.spent(count + state.tried):
+            left = replace(self.budget, cases=self.budget.cases)
+            done = count + state.tried
+            again = replace_seed(self, self.seed + 1)
+            again.budget = left
+            if done < left.cases and len(line.findings) < FINDINGS_PER_LINE:
+                again._hypothesis(line, plan, seen, done)
+
+    def _one(
+        self, line: Line, plan: Plan, recipe: Recipe, seen: set[str], *, collect: _Shrinking | None = None
+    ) -> bool:
+        """Run one recipe; report a new kind of failure, or leave it to Hypothesis to shrink."""
+        case = build(op(self.subject.op), self.subject, self.dtype, recipe, gradients=plan.gradients)
+        if case is None or (not self.ignore_known and any(d.where and d.where(case) for d in self._known())):
+            return False
+        outcomes, detail = self.judge(case)
+        if self.on_case:
+            self.on_case()
+        outside = self.subject.domain is not None and self.subject.domain.excludes(case) is not None
+        line.add(case, [self._as_counted(case, o) for o in outcomes], outside=outside)
+        for outcome in outcomes:
+            if not self._is_finding(case, outcome) or _key(outcome) in seen:
+                continue
+            if collect is not None:
+                collect.found(recipe, case, outcome, detail)
+                break
+            self._report(line, seen, case, outcome, detail)
+        return True
+
+    def _fails_alike(self, plan: Plan, recipe: Recipe, state: _Shrinking) -> tuple[Case, Outcome, str] | None:
+        case = build(op(self.subject.op), self.subject, self.dtype, recipe, gradients=plan.gradients)
+        assert state.failure is not None
+        if case is None or (not self.ignore_known and any(d.where and d.where(case) for d in self._known())):
+            return None
+        outcomes, detail = self.judge(case)
+        same = next((o for o in outcomes if _key(o) == state.failure and self._is_finding(case, o)), None)
+        return None if same is None else (case, same, detail)
+
+    def judge(self, case: Case) -> tuple[list[Outcome], str]:
+        """Run the check on a case; also return the detail (a traceback) of what stopped it."""
+        place = backend(self.runner.backend)
+        session = Session(
+            subject=self.subject,
+            case=case,
+            backend=self.runner.backend,
+            setting=place.setting(self.subject, self.dtype),
+            run=self.runner.run,
+        )
+        try:
+            return check(self.check_name).check(session), ""
+        except StoppedError as stopped:
+            return [stopped.outcome], stopped.detail
+
+    def _is_finding(self, case: Case, outcome: Outcome) -> bool:
+        """Return whether an outcome is a finding, given the declared domain."""
+        outside = self.subject.domain is not None and self.subject.domain.excludes(case) is not None
+        if outcome.verdict in BAD:
+            return not (outside and self.check_name == "finite")
+        if outcome.verdict is Verdict.REFUSED:
+            return not outside
+        promised = self.subject.domain is not None and self.subject.domain.numeric
+        return outcome.verdict is Verdict.NO_THEOREM and promised and not outside and self.subject.claims
+
+    def _as_counted(self, case: Case, outcome: Outcome) -> Outcome:
+        """A refusal outside the domain is right."""
+        outside = self.subject.domain is not None and self.subject.domain.excludes(case) is not None
+        if outcome.verdict is Verdict.REFUSED and outside:
+            return replace(outcome, verdict=Verdict.SKIPPED)
+        return outcome
+
+    # -- findings ------------------------------------------------------------------------------
+
+    def _report(self, line: Line, seen: set[str], case: Case, outcome: Outcome, detail: str) -> None:
+        seen.add(_key(outcome))
+        if len(line.findings) >= FINDINGS_PER_LINE:
+            return
+        case, outcome, detail = self._shrink(case, outcome, detail)
+        made = self._finding(case, outcome, detail)
+        line.findings.append(made)
+        if self.on_finding:
+            self.on_finding(made)
+
+    def _finding(self, case: Case, outcome: Outcome, detail: str) -> Finding:
+        place = backend(self.runner.backend)
+        return Finding(
+            subject=self.subject.name,
+            path=str(self.subject.path),
+            check=self.check_name,
+            op=self.subject.op,
+            dtype=self.dtype,
+            backend=self.runner.backend,
+            verdict=outcome.verdict,
+            outcome=outcome,
+            case=case,
+            declaration=declaration_text(self.subject, self.dtype, place.setting(self.subject, self.dtype)),
+            detail=detail,
+        )
+
+    def _shrink(self, case: Case, outcome: Outcome, detail: str) -> tuple[Case, Outcome, str]:
+        """Reduce layouts, then rows, columns and numbers, while the same output fails in the same way."""
+        if outcome.verdict is Verdict.TIMEOUT:
+            return case, outcome, detail  # each attempt would cost a whole wall limit
+        best = (case, outcome, detail)
+        deadline = time.monotonic() + REDUCTION_SECONDS
+        the_op = op(case.op)
+
+        def attempt(candidate: Case) -> bool:
+            nonlocal best
+            if time.monotonic() > deadline:
+                return False
+            if not self.ignore_known and any(d.where and d.where(candidate) for d in self._known()):
+                return False
+            outcomes, why = self.judge(candidate)
+            same = next(
+                (o for o in outcomes if _key(o) == _key(outcome) and self._is_finding(candidate, o)), None
+            )
+            if same is not None:
+                best = (candidate, same, why)
+            return same is not None
+
+        for name in list(case.layouts):
+            _simplify_layout(best[0], name, attempt)
+        start = best[0]
+
+        def remade(tensors: Mapping[str, torch.Tensor]) -> Case:
+            full = {**dict.fromkeys(start.tensors), **tensors}
+            shown = {
+                n: start.layouts[n].project(t).contiguous() if n in start.layouts else t
+                for n, t in full.items()
+                if t is not None
+            }
+            return assemble(
+                the_op,
+                start.dtype,
+                {**full, **shown},
+                start.scalars,
+                start.layouts,
+                hazard=start.hazard,
+                origin=start.origin,
+            )
+
+        def still_fails(tensors: Mapping[str, torch.Tensor]) -> bool:
+            return attempt(remade(tensors))
+
+        if start.elements:
+            links = the_op.links(start.tensors, start.scalars)
+            try:
+                reduce(start.given, still_fails, axes=links, budget=REDUCTION_CALLS)
+            except ValueError:
+                pass  # the failure does not repeat (nondeterministic): keep the case as it was found
+        return best
+
+
+@dataclass(kw_only=True)
+class _Shrinking:
+    """What Hypothesis met: the first failure, and the smallest that is like it."""
+
+    calls: int
+    until: float | None
+    tried: int = 0
+    failure: str | None = None
+    best: tuple[Case, Outcome, str] | None = None
+    failing: set[str] = field(default_factory=set)
+    passing: set[str] = field(default_factory=set)
+
+    def found(self, recipe: Recipe, case: Case, outcome: Outcome, detail: str) -> None:
+        self.failure, self.best = _key(outcome), (case, outcome, detail)
+        self.failing.add(repr(recipe))
+
+    def retry(self, recipe: Recipe, fails: Callable[[Recipe], tuple[Case, Outcome, str] | None]) -> None:
+        """Try a smaller recipe, as long as there are calls left; what was tried is remembered."""
+        name = repr(recipe)
+        late = self.until is not None and time.monotonic() >= self.until
+        if name in self.failing or name in self.passing or self.calls <= 0 or late:
+            return
+        self.calls -= 1
+        again = fails(recipe)
+        if again is None:
+            self.passing.add(name)
+        else:
+            self.failing.add(name)
+            self.best = again
+
+
+def replace_seed(examination: Examination, new_seed: int) -> Examination:
+    """Return the same examination with another seed."""
+    return replace(examination, seed=new_seed)
+
+
+def _simplify_layout(case: Case, name: str, attempt: Callable[[Case], bool]) -> None:
+    layouts: dict[str, Layout] = dict(case.layouts)
+    for simpler in simpler_layouts(layouts[name]):
+        others = {n: layout for n, layout in layouts.items() if n != name}
+        if simpler != Layout():
+            others[name] = simpler
+        if attempt(case.with_layouts(others)):
+            return
+
+
+def _key(outcome: Outcome) -> str:
+    """What makes two failures the same: the output, and the message without its numbers."""
+    letters = "".join(c for c in outcome.message.split(":")[0] if not c.isdigit())
+    return f"{outcome.verdict}|{outcome.output}|{letters if not outcome.worst else ''}"
+
+
+def _bounded(source: Iterator[Recipe], limit: int) -> Iterator[Recipe]:
+    return itertools.islice(source, limit)
+
+
+def _not_offered(subject: Subject, dtype: str) -> str | None:
+    return None if dtype in subject.dtypes else f"{subject.name} does not declare {dtype}"
+
+
+def save_finding(finding: Finding, folder: Path, **facts: Any) -> Path:
+    """Write the case of a finding with everything needed to replay it; returns the file."""
+    stem = f"{finding.subject}-{finding.check}-{finding.dtype}-{finding.outcome.output or 'case'}"
+    path = folder / f"{stem}.json"
+    number = 2
+    while path.exists():
+        path = folder / f"{stem}-{number}.json"
+        number += 1
+    cases.save(
+        finding.case,
+        path,
+        subject={"path": finding.path, "name": finding.subject},
+        check=finding.check,
+        backend=finding.backend,
+        verdict=str(finding.verdict),
+        message=finding.outcome.message,
+        **facts,
+    )
+    return path

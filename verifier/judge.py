@@ -1,0 +1,230 @@
+"""Compares what a subject computed with the certified truth, element by element, against the proved bound."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from verifier.arithmetic import FORMATS, Array
+from verifier.case import Case
+from verifier.ops import Bounded, Op, Setting, op
+from verifier.ops.rows import to_float64
+from verifier.oracle.normalization import RowSolution, solve
+from verifier.runner.observation import Observation
+from verifier.subjects import Subject
+from verifier.verdicts import Outcome, Verdict, Worst
+
+CANONICAL_VARIANCE = "two_pass"
+"""The algorithm of the fixed yardstick that every kernel is shown against, whatever it claims."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truth:
+    """The exact results of a case and the bounds of a subject on it, computed when first asked for."""
+
+    subject: Subject
+    case: Case
+    setting: Setting
+
+    @cached_property
+    def op(self) -> Op:
+        """The op of the case."""
+        return op(self.case.op)
+
+    def shape_of(self, name: str) -> tuple[int, ...]:
+        """Shape of an output as the subject returns it; statistics are one number a row."""
+        expected = self.op.expected(self.case, self.subject)
+        return expected[name].shape if name in expected else (self.case.rows,)
+
+    @cached_property
+    def problem(self) -> Any:
+        """The case as the oracle sees it."""
+        return self.op.problem(self.case)
+
+    @cached_property
+    def solution(self) -> RowSolution:
+        """The oracle's first answer."""
+        return solve(self.problem)
+
+    @cached_property
+    def exact(self) -> Mapping[str, Any]:
+        """Enclosures of the exact results by name, in canonical rows."""
+        return self.op.exact(self.solution)
+
+    @cached_property
+    def bounds(self) -> Mapping[str, Bounded]:
+        """The subject's own bounds by name; empty if it makes no claim."""
+        if self.subject.claim.variance is None and self.op.needs_variance:
+            return {}
+        claim = self.subject.claim
+        return self.op.bounds(self.case, claim, self.op.form(claim), self.setting, self.solution)
+
+    @cached_property
+    def canonical_bounds(self) -> Mapping[str, Bounded]:
+        """The bounds of the canonical kernel with the same trees."""
+        if not self.op.needs_variance:
+            return self.bounds
+        claimed = self.subject.claim.variance
+        variance = "rms" if claimed == "rms" else CANONICAL_VARIANCE
+        subject = self.subject.differing(
+            variance=variance, accumulates="float32", formula=None, saved_dtype=None
+        )
+        form = next(iter(self.op.forms.values()))
+        name = subject.accumulation(self.case.dtype)
+        setting = self.setting.with_format(name)
+        return self.op.bounds(self.case, subject.claim, form, setting, self.solution)
+
+
+def judge(truth: Truth, seen: Observation, names: tuple[str, ...]) -> list[Outcome]:
+    """Judge the named outputs of an execution; leaves out those that are empty, missing or misshapen."""
+    outcomes = []
+    for name in names:
+        actual = seen.outputs.get(name)
+        if actual is None or name not in truth.exact or actual.numel() == 0:
+            continue
+        if actual.numel() != math.prod(truth.shape_of(name)) or not actual.dtype.is_floating_point:
+            continue
+        outcomes.append(judge_output(truth, name, actual))
+    return outcomes
+
+
+def judge_output(truth: Truth, name: str, actual: torch.Tensor) -> Outcome:
+    """Judge one output against its bound; every element is decided, covered by a theorem or counted."""
+    case, exact = truth.case, truth.exact[name]
+    values = truth.op.canonical(case, name, to_float64(actual))
+    shape = values.shape
+    low, high = (np.broadcast_to(e, shape) for e in exact.error_of(values))
+    format_name = str(actual.dtype).removeprefix("torch.")
+    if name not in truth.bounds:
+        return _observed(truth, name, actual, values, low)
+    bounded = truth.bounds[name]
+    bound = np.broadcast_to(bounded.bound, shape)
+    covered = np.broadcast_to(bounded.covered, shape) & np.isfinite(np.broadcast_to(exact.high, shape))
+    failed = covered & ~(low <= bound)
+    passed = covered & (high <= bound)
+    rungs: Mapping[str, int] = {}
+    if not np.all(passed | failed | ~covered):
+        passed, failed, low, high, rungs = _escalate(truth, name, values, bound, covered)
+    worst = _worst(truth, name, format_name, values, np.maximum(low, 0.0), bound, covered)
+    decided, wrong = int(np.sum(passed | failed)), int(np.sum(failed))
+    verdict = Verdict.FAIL if wrong else Verdict.PASS if decided else Verdict.NO_THEOREM
+    mean_ulp, signed_ulp = _mean_ulps(exact, values, format_name, covered)
+    return Outcome(
+        verdict=verdict,
+        output=name,
+        worst=worst,
+        decided=decided,
+        wrong=wrong,
+        uncovered=int(np.sum(~covered)),
+        message=_message(name, wrong, values.size, bounded, verdict),
+        mean_ulp=mean_ulp,
+        signed_ulp=signed_ulp,
+        rungs=rungs,
+    )
+
+
+def _escalate(truth: Truth, name: str, values: Array, bound: Array, covered: Array) -> Any:
+    from verifier.oracle.ladder import decide
+
+    decision = decide(truth.problem, name, values, np.where(covered, bound, np.inf))
+    passed, failed = decision.passed & covered, decision.failed & covered
+    return passed, failed, decision.error_low, decision.error_high, decision.rung_counts
+
+
+def ulp_of(magnitude: Array, format_name: str) -> Array:
+    """Return the unit in the last place of a format at max(magnitude, smallest normal)."""
+    held = FORMATS[format_name]
+    with np.errstate(invalid="ignore"):
+        _, exponent = np.frexp(np.maximum(magnitude, held.smallest_normal))
+    return np.ldexp(1.0, np.where(np.isfinite(magnitude), exponent, 0) - held.precision)
+
+
+def _row_scale(expected: Array) -> Array:
+    """Root mean square of each row (or of the whole, where there are no rows)."""
+    if expected.ndim < 2:
+        return np.abs(expected)
+    with np.errstate(all="ignore"):
+        largest = np.max(np.abs(expected), axis=1, keepdims=True, initial=0.0)
+        scaled = expected / np.where(largest > 0, largest, 1.0)
+        return np.broadcast_to(
+            largest * np.sqrt(np.mean(np.square(scaled), axis=1, keepdims=True)), expected.shape
+        )
+
+
+def _worst(  # noqa: PLR0917
+    truth: Truth, name: str, format_name: str, values: Array, error: Array, bound: Array, covered: Array
+) -> Worst:
+    expected = np.broadcast_to(truth.exact[name].high, values.shape)
+    with np.errstate(all="ignore"):
+        utilisation = np.where(bound > 0, error / bound, np.where(error > 0, np.inf, 0.0))
+        ranked = (
+            np.where(covered, utilisation, -1.0)
+            if covered.any()
+            else error / ulp_of(np.abs(expected), format_name)
+        )
+    place = int(np.nanargmax(np.where(np.isnan(ranked), -2.0, ranked)))
+    at = np.unravel_index(place, values.shape)
+    ulp = error / ulp_of(np.abs(expected), format_name)
+    row_ulp = error / ulp_of(_row_scale(expected), format_name)
+    within = covered if covered.any() else np.ones_like(covered)
+    canonical = truth.canonical_bounds.get(name)
+    ratio = math.nan
+    if canonical is not None:
+        with np.errstate(all="ignore"):
+            yard = np.broadcast_to(canonical.bound, values.shape)
+            usable = within & np.broadcast_to(canonical.covered, values.shape) & (yard > 0)
+            ratio = float(np.max(error[usable] / yard[usable])) if usable.any() else math.nan
+    return Worst(
+        output=name,
+        index=_own_index(truth, name, place),
+        actual=float(values[at]),
+        expected=float(expected[at]),
+        error=float(error[at]),
+        bound=float(bound[at]) if covered.any() else math.nan,
+        ulp=float(np.max(ulp[within], initial=0.0)),
+        row_ulp=float(np.max(row_ulp[within], initial=0.0)),
+        utilisation=float(utilisation[at]) if covered.any() else math.nan,
+        canonical=ratio,
+    )
+
+
+def _own_index(truth: Truth, name: str, place: int) -> tuple[int, ...]:
+    """Return the index, in the output's own shape, of an element given by its place in canonical rows."""
+    shape = truth.shape_of(name)
+    numbers = truth.op.canonical(
+        truth.case, name, np.arange(math.prod(shape), dtype=np.float64).reshape(shape)
+    )
+    return tuple(int(i) for i in np.unravel_index(int(numbers.reshape(-1)[place]), shape or (1,)))
+
+
+def _observed(truth: Truth, name: str, actual: torch.Tensor, values: Array, error: Array) -> Outcome:
+    """Report errors of a subject that claims nothing: never PASS, never FAIL."""
+    format_name = str(actual.dtype).removeprefix("torch.")
+    nothing = np.zeros(values.shape, dtype=np.bool_)
+    worst = _worst(truth, name, format_name, values, error, np.full(values.shape, math.nan), nothing)
+    message = "the subject declares no variance algorithm, so no bound applies"
+    return Outcome(
+        verdict=Verdict.NO_THEOREM, output=name, worst=worst, uncovered=values.size, message=message
+    )
+
+
+def _mean_ulps(exact: Any, values: Array, format_name: str, covered: Array) -> tuple[float, float]:
+    with np.errstate(all="ignore"):
+        expected = np.broadcast_to(exact.high, values.shape)
+        signed = (values - expected) / ulp_of(np.abs(expected), format_name)
+        usable = covered & np.isfinite(signed)
+        if not usable.any():
+            return 0.0, 0.0
+        return float(np.mean(np.abs(signed[usable]))), float(np.mean(signed[usable]))
+
+
+def _message(name: str, wrong: int, size: int, bounded: Bounded, verdict: Verdict) -> str:
+    if verdict is Verdict.FAIL:
+        return f"{name}: {wrong} of {size} elements are provably beyond the rounding-error bound"
+    return f"{name}: {bounded.why}" if verdict is Verdict.NO_THEOREM else ""

@@ -1,0 +1,183 @@
+"""Verdicts: what they mean, per case and summed up."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from verifier.case import Case
+
+
+class Verdict(StrEnum):
+    """The closed list of verdicts.
+
+    PASS: every element within its proved bound. FAIL: some element provably beyond it, or a demand broken.
+    NO_THEOREM: no theorem covers the case. REFUSED: a clear error before the first launch.
+    CRASH, TIMEOUT: any other error, or no answer. SKIPPED: not run, with the reason.
+    UNDECIDED: nothing was decided.
+    """
+
+    PASS = "PASS"  # noqa: S105 (a verdict, no password)
+    FAIL = "FAIL"
+    NO_THEOREM = "NO_THEOREM"
+    REFUSED = "REFUSED"
+    CRASH = "CRASH"
+    TIMEOUT = "TIMEOUT"
+    SKIPPED = "SKIPPED"
+    UNDECIDED = "UNDECIDED"
+
+
+BAD = frozenset({Verdict.FAIL, Verdict.CRASH, Verdict.TIMEOUT})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worst:
+    """The element of one output that comes closest to, or goes furthest beyond, its bound.
+
+    index: in the output's own shape. error, bound: absolute; ulp: error in units in the last place of
+    the output's format at max(|expected|, smallest normal); row_ulp: in ulp of the row's root mean square.
+    utilisation: error / bound. canonical: error / bound of a float32 two-pass kernel with the same tree.
+    """
+
+    output: str
+    index: tuple[int, ...]
+    actual: float
+    expected: float
+    error: float
+    bound: float
+    ulp: float
+    row_ulp: float
+    utilisation: float
+    canonical: float = math.nan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """One judgement of one case: of one output, or of a demand that concerns the whole case.
+
+    output: what it is about. message: for a person who has never opened this project.
+    mean_ulp and signed_ulp (mean of the signed errors) are over all decided elements.
+    wrong: how many elements of how many are beyond their bound.
+    """
+
+    verdict: Verdict
+    output: str = ""
+    message: str = ""
+    worst: Worst | None = None
+    decided: int = 0
+    wrong: int = 0
+    uncovered: int = 0
+    mean_ulp: float = 0.0
+    signed_ulp: float = 0.0
+    rungs: Mapping[str, int] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A failed check with its shrunk case, ready to be shown and replayed."""
+
+    subject: str
+    path: str
+    check: str
+    op: str
+    dtype: str
+    backend: str
+    verdict: Verdict
+    outcome: Outcome
+    case: Case
+    declaration: str
+    expected: bool = False
+    reason: str = ""
+    detail: str = ""
+    file: str = ""
+
+
+@dataclass(kw_only=True)
+class Line:
+    """What one check found on one subject with one dtype on one backend."""
+
+    subject: str
+    check: str
+    dtype: str
+    backend: str
+    variance: str
+    counts: Counter[Verdict] = field(default_factory=Counter)
+    outputs: dict[str, Worst] = field(default_factory=dict)
+    worst_ulp: float = 0.0
+    kappa: tuple[float, float] = (math.inf, 0.0)
+    no_theorem_from: Mapping[str, float] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    skipped: str = ""
+    notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    outside: int = 0
+
+    @property
+    def verdict(self) -> Verdict:
+        """Sum up: the worst that happened; PASS needs at least one decided case."""
+        if self.skipped:
+            return Verdict.SKIPPED
+        if self.findings:
+            worst = {f.verdict for f in self.findings if not f.expected} or {f.verdict for f in self.findings}
+            order = (Verdict.CRASH, Verdict.TIMEOUT, Verdict.FAIL, Verdict.REFUSED, Verdict.NO_THEOREM)
+            return next(v for v in order if v in worst)
+        return Verdict.PASS if self.counts[Verdict.PASS] else Verdict.UNDECIDED
+
+    @property
+    def unexpected(self) -> bool:
+        """Whether anything was found that is not a declared known defect."""
+        return any(not finding.expected for finding in self.findings)
+
+    @property
+    def worst(self) -> Worst | None:
+        """The worst element over all outputs, by utilisation."""
+        return max(self.outputs.values(), key=lambda w: w.utilisation, default=None)
+
+    def add(self, case: Case, outcomes: Iterable[Outcome], *, outside: bool) -> None:
+        """Count a case with all that was judged of it."""
+        outcomes = list(outcomes)
+        if not outcomes:
+            return
+        self.outside += outside
+        self.counts[summed(o.verdict for o in outcomes)] += 1
+        decided = any(o.decided for o in outcomes)
+        if decided and math.isfinite(case.kappa):
+            self.kappa = (min(self.kappa[0], case.kappa), max(self.kappa[1], case.kappa))
+        for outcome in outcomes:
+            self._add_worst(outcome.worst)
+            if outcome.uncovered and not outcome.decided:
+                self._add_no_theorem(case)
+
+    def _add_worst(self, worst: Worst | None) -> None:
+        if worst is None:
+            return
+        self.worst_ulp = max(self.worst_ulp, worst.ulp)
+        seen = self.outputs.get(worst.output)
+        if seen is None or worst.utilisation > seen.utilisation:
+            self.outputs[worst.output] = worst
+
+    def _add_no_theorem(self, case: Case) -> None:
+        known = dict(self.no_theorem_from)
+        known["kappa"] = min(known.get("kappa", math.inf), case.kappa)
+        known["magnitude"] = min(known.get("magnitude", math.inf), case.largest)
+        self.no_theorem_from = known
+
+
+def summed(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the verdict of a case from those of its parts: the worst, and PASS before NO_THEOREM."""
+    found = set(verdicts)
+    order = (
+        Verdict.CRASH,
+        Verdict.TIMEOUT,
+        Verdict.FAIL,
+        Verdict.REFUSED,
+        Verdict.PASS,
+        Verdict.NO_THEOREM,
+        Verdict.SKIPPED,
+    )
+    return next((v for v in order if v in found), Verdict.UNDECIDED)
