@@ -81,18 +81,14 @@ class Placed:
         """Find changes outside of the tensor's elements, one record per region; empty if there is none."""
         changed = self._changed() & ~self.reached
         start, end = self.storage
-        index = torch.arange(changed.numel(), device=changed.device)
-        regions = {
-            "before": changed & (index < start),
-            "gap": changed & (index >= start) & (index < end),
-            "after": changed & (index >= end),
-        }
-        return tuple(self._record(region, where) for region, where in regions.items() if bool(where.any()))
+        regions = {"before": (0, start), "gap": (start, end), "after": (end, changed.numel())}
+        found = (self._record(region, changed, *bounds) for region, bounds in regions.items())
+        return tuple(damage for damage in found if damage is not None)
 
     def value_damage(self) -> tuple[Damage, ...]:
         """Find changes of the tensor's own elements, bit for bit; empty if there is none."""
-        where = self._changed() & self.reached
-        return (self._record("values", where),) if bool(where.any()) else ()
+        damage = self._record("values", self._changed() & self.reached, *self.storage)
+        return () if damage is None else (damage,)
 
     def _changed(self) -> torch.Tensor:
         return self._bits() != self.original
@@ -100,12 +96,15 @@ class Placed:
     def _bits(self) -> torch.Tensor:
         return self.buffer.detach().view(self.original.dtype)
 
-    def _record(self, region: str, where: torch.Tensor) -> Damage:
-        index = int(where.nonzero()[0, 0])
+    def _record(self, region: str, changed: torch.Tensor, begin: int, end: int) -> Damage | None:
+        places = changed[begin:end].nonzero()
+        if not len(places):
+            return None
+        index = begin + int(places[0, 0])
         mask = 2 ** (8 * self.original.element_size()) - 1
         return Damage(
             region=region,
-            count=int(where.sum()),
+            count=len(places),
             offset=index - self.first,
             expected=int(self.original[index]) & mask,
             actual=int(self._bits()[index]) & mask,

@@ -200,16 +200,29 @@ def _simplifications(precision: int) -> Iterator[Simplification]:
     yield np.trunc
     yield lambda numbers: np.copysign(np.ceil(np.abs(numbers)), numbers)
     yield lambda numbers: np.frexp(numbers)[0] * 2
+    yield lambda numbers: _with_exponent(numbers, lambda exponents: np.trunc(exponents / 2))
+    yield lambda numbers: _with_exponent(numbers, lambda exponents: exponents - np.sign(exponents))
     for bits in _KEPT_BITS:
         if bits < precision:
             yield partial(_with_bits, bits=bits)
+            yield partial(_with_bits, bits=bits, away=True)
 
 
-def _with_bits(numbers: Reals, bits: int) -> Reals:
-    """Cut significands to so many bits, towards zero, which never leaves the format."""
+def _with_bits(numbers: Reals, bits: int, *, away: bool = False) -> Reals:
+    """Round significands to so many bits, towards zero or away from it."""
     significands, exponents = np.frexp(numbers)
-    cut: Reals = np.ldexp(np.trunc(np.ldexp(significands, bits)), exponents - bits)
-    return cut
+    scaled = np.ldexp(significands, bits)
+    whole = np.copysign(np.ceil(np.abs(scaled)), scaled) if away else np.trunc(scaled)
+    rounded: Reals = np.ldexp(whole, exponents - bits)
+    return rounded
+
+
+def _with_exponent(numbers: Reals, change: Simplification) -> Reals:
+    """Bring numbers nearer to 1, counted in binades."""
+    significands, exponents = np.frexp(numbers)
+    nearer = change(exponents.astype(np.float64) - 1)
+    moved: Reals = np.ldexp(significands * 2, nearer.astype(np.int32))
+    return moved
 
 
 def _simplify(search: _Search, name: str) -> None:
@@ -237,10 +250,12 @@ def _plainer(
     Returns: the new tensor, in which all other numbers keep their bits, and the indices that changed.
     """
     flat = tensor.reshape(-1)
+    largest = float_format(tensor.dtype).max
     numbers = flat[torch.from_numpy(part).to(flat.device)].cpu().to(torch.float64).numpy()
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         new = simplify(numbers)
-    gain = (_complexity(new) < _complexity(numbers)) & np.isfinite(new)
+    # rounding away from zero may leave the format
+    gain = (_complexity(new) < _complexity(numbers)) & (np.abs(new) <= largest)
     if not gain.any():
         return None
     changed = part[gain]

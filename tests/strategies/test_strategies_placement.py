@@ -145,6 +145,29 @@ def test_bad_arguments_are_refused(arguments, sentence):
         Layout().place(torch.ones(2), **arguments)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", FLOAT_NAMES)
+def test_placing_works_on_a_device_as_on_the_cpu(dtype):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device here")
+    numbers = Values(hazard="nonfinite").fill((4, 6), dtype)
+    for layout in (
+        Layout(),
+        Layout(row_padding=3, misaligned=True),
+        Layout(order="transposed"),
+        Layout(expanded="rows"),
+    ):
+        placed = layout.place(numbers.cuda())
+        assert placed.tensor.device.type == "cuda"
+        assert placed.tensor.storage_offset() == layout.offset
+        assert placed.tensor.untyped_storage().data_ptr() % 64 == 0
+        shown = placed.tensor.cpu().contiguous().view(BITS[dtype])
+        assert torch.equal(shown, layout.project(numbers).contiguous().view(BITS[dtype]))
+        assert placed.damage() == placed.value_damage() == ()
+        placed.buffer[-1] = 1.0
+        assert [one.region for one in placed.damage()] == ["after"]
+
+
 def test_other_dtypes_are_refused():
     with pytest.raises(ValueError, match="not supported"):
         Layout().place(torch.ones(2, dtype=torch.int32))
