@@ -310,6 +310,8 @@ class AffineNumbers:
 
     def _mark(self, bad: Mask) -> None:
         """Remember the rows in which a value may overflow; a value without rows concerns all of them."""
+        if not bad.size:
+            return
         if bad.shape[0] == self.rows:
             self.overflow |= bad.reshape(self.rows, -1).any(axis=1)
         elif bad.any():

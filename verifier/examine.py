@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -232,7 +233,7 @@ class Examination:
         return outcome.verdict is Verdict.NO_THEOREM and promised and not outside and self.subject.claims
 
     def _as_counted(self, case: Case, outcome: Outcome) -> Outcome:
-        """A refusal outside the domain is right."""
+        """Count a refusal outside the domain as right."""
         outside = self.subject.domain is not None and self.subject.domain.excludes(case) is not None
         if outcome.verdict is Verdict.REFUSED and outside:
             return replace(outcome, verdict=Verdict.SKIPPED)
@@ -314,10 +315,9 @@ class Examination:
 
         if start.elements:
             links = the_op.links(start.tensors, start.scalars)
-            try:
+            # If the failure does not repeat (a nondeterministic kernel), the case stays as it was found.
+            with contextlib.suppress(ValueError):
                 reduce(start.given, still_fails, axes=links, budget=REDUCTION_CALLS)
-            except ValueError:
-                pass  # the failure does not repeat (nondeterministic): keep the case as it was found
         return best
 
 
@@ -368,7 +368,7 @@ def _simplify_layout(case: Case, name: str, attempt: Callable[[Case], bool]) -> 
 
 
 def _key(outcome: Outcome) -> str:
-    """What makes two failures the same: the output, and the message without its numbers."""
+    """Return what makes two failures the same: the output, and the message without its numbers."""
     letters = "".join(c for c in outcome.message.split(":")[0] if not c.isdigit())
     return f"{outcome.verdict}|{outcome.output}|{letters if not outcome.worst else ''}"
 

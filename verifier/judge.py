@@ -146,9 +146,9 @@ def ulp_of(magnitude: Array, format_name: str) -> Array:
 
 
 def _row_scale(expected: Array) -> Array:
-    """Root mean square of each row (or of the whole, where there are no rows)."""
+    """Return the root mean square of each row; a vector is one row."""
     if expected.ndim < 2:
-        return np.abs(expected)
+        return _row_scale(expected[None, :])[0]
     with np.errstate(all="ignore"):
         largest = np.max(np.abs(expected), axis=1, keepdims=True, initial=0.0)
         scaled = expected / np.where(largest > 0, largest, 1.0)

@@ -55,7 +55,7 @@ def rows_bounds(  # noqa: PLR0917 (an op's `bounds` takes the same, in the same 
     """Bound every output and gradient of a norm over rows, from its variance theorem and its form.
 
     Returns bounds in canonical rows: (rows, columns) for output and grad_input, (rows,) for mean and
-    rstd, (1, entries) for grad_weight and grad_bias.
+    rstd, (entries,) for grad_weight and grad_bias.
     """
     composer = _Composer(case, claim, form, setting, solution, problem)
     return composer.given() if problem.rstd is not None else composer.own()
@@ -197,15 +197,15 @@ class _Composer:
 
     def _entries_bounded(self, value: Affine) -> Bounded:
         """Bound sums over rows: they have a theorem only if each of their rows has."""
-        bound = bound_of(value)
+        bound = bound_of(value)[0]
         bad_rows = self.numbers.overflow | ~self.covered
         index = self.numbers.element_entries()
-        bad = np.zeros(bound.shape[1], dtype=np.bool_)
+        bad = np.zeros(bound.shape[0], dtype=np.bool_)
         bad[np.unique(index[bad_rows])] = True
         why = combined_reason(
             [*self.why, ("an intermediate may overflow", bool(self.numbers.overflow.any()))]
         )
-        return Bounded(bound=bound, covered=~bad[None, :] & np.isfinite(bound), why=why)
+        return Bounded(bound=bound, covered=~bad & np.isfinite(bound), why=why)
 
     def _restrict(self, covered: Array, why: str) -> None:
         self.why.append((why, bool((self.covered & ~covered).any())))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from verifier.arithmetic import Array
@@ -59,7 +60,7 @@ def canonical(case: Case, name: str, array: Array) -> Array:
     if name in _SAVED:
         return array.reshape(case.rows)
     if name in _PARAMETERS:
-        return array.reshape(1, case.columns)
+        return array.reshape(case.columns)
     return array.reshape(case.rows, case.columns)
 
 
@@ -68,7 +69,9 @@ def problem(case: Case, *, centred: bool) -> RowProblem:
 
     def rows(name: str) -> Array | None:
         array = case_array(case, name)
-        return None if array is None else canonical(case, name, array)
+        if array is None:
+            return None
+        return np.atleast_2d(canonical(case, name, array))
 
     values = rows("input")
     assert values is not None
