@@ -109,9 +109,10 @@ class Arithmetic:
     def division_by_count(self, count: int, how: DivideByN = "division") -> float:
         """Return the roundings, in u, that dividing a sum by `count` costs (c_m of the theorems)."""
         inexact_count = 1.0 if _odd_part(count) > 2.0**self.format.precision else 0.0
-        if _is_power_of_two(count) and self.division == 1.0:
+        operation = self.division if how == "division" else self.reciprocal
+        if _is_power_of_two(count) and operation == 1.0:
             return 0.0
-        roundings = self.division if how == "division" else self.reciprocal + 1.0
+        roundings = operation if how == "division" else operation + 1.0
         return roundings + inexact_count
 
     def in_format(self, format_name: str) -> Arithmetic:
@@ -126,7 +127,8 @@ def ieee(format_name: str, **changes: object) -> Arithmetic:
 
 def theta(k: float, u: float) -> float:
     """Return (1 + u)**k - 1, the bound on the product of k relative errors of at most u each."""
-    return math.expm1(k * math.log1p(u)) * INFLATION
+    exponent = k * math.log1p(u)
+    return math.expm1(exponent) * INFLATION if exponent < 700.0 else math.inf  # float64 ends at exp(709)
 
 
 def _odd_part(count: int) -> int:

@@ -41,15 +41,31 @@ class Rounded:
 
     def add(self, a: Array, b: Array) -> Array:
         """Return fl(a + b)."""
-        return self.of(a + b)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.of(a + b)
 
     def subtract(self, a: Array, b: Array) -> Array:
         """Return fl(a - b)."""
-        return self.of(a - b)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.of(a - b)
 
     def multiply(self, a: Array, b: Array) -> Array:
         """Return fl(a * b)."""
-        return self.of(a * b)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.of(a * b)
+
+    def multiply_add(self, a: Array, b: Array, c: Array) -> Array:
+        """Return fl(a * b + c) with one rounding; two in float64, where no exact product is at hand."""
+        if self.format.precision > 25:
+            return self.add(self.multiply(a, b), c)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.of(_sum_to_odd(a * b, c))
+
+    def read(self, a: Array) -> Array:
+        """Return an input as an operation sees it: subnormal numbers may count as zero."""
+        if not self.flush_to_zero:
+            return a
+        return np.where(np.abs(a) < self.format.smallest_normal, np.copysign(0.0, a), a)
 
     def divide(self, a: Array, b: Array) -> Array:
         """Return fl(a / b)."""
@@ -60,3 +76,18 @@ class Rounded:
         """Return fl(sqrt(a))."""
         with np.errstate(invalid="ignore"):
             return self.of(np.sqrt(a))
+
+
+def _sum_to_odd(a: Array, b: Array) -> Array:
+    """Return a + b in float64 rounded to odd, so that a second rounding to fewer bits is exact.
+
+    Source: Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums", 2008.
+    """
+    total = np.atleast_1d(a + b)
+    part = total - a
+    lost = (a - (total - part)) + (b - part)
+    even = (total.view(np.int64) & 1) == 0
+    inexact = np.isfinite(total) & np.isfinite(lost) & (lost != 0.0)
+    towards = np.nextafter(total, np.copysign(np.inf, lost))
+    rounded = np.where(inexact & even, towards, total)
+    return rounded if np.ndim(a) or np.ndim(b) else rounded[0]

@@ -1,7 +1,7 @@
 """Reduction trees as data: which partial results a reduction combines, in which order.
 
 A tree is a program on the N leaves: steps of disjoint pairs (left, right), each of which puts
-`combine(left, right)` in the place of `left`; leaf 0 ends as the root. The same program drives a
+`combine(left, right)` in the place of `left`; the last left is the root. The same program drives a
 rounded simulation, a bound that follows the nodes, and the depth that the closed forms need.
 """
 
@@ -47,7 +47,10 @@ class Tree:
     `lanes` lanes take the elements in turn (`lanes`: element i belongs to lane i mod lanes;
     `chunks`: each lane has one contiguous chunk), each lane is summed in order, then the lanes
     are combined by halves (`butterfly`) or one after another (`sequential`).
+    A butterfly may join neighbours first or halves of the block first (shuffles at growing or at
+    falling distance): `steps` yields the former, `orders` both, and bounds hold for both.
     `extra_depth` adds further additions per leaf, for instance partial sums of several blocks.
+    `depth_of`, `steps_of` and `stages_of` define a custom tree; only the first is needed.
     """
 
     kind: Kind
@@ -55,6 +58,8 @@ class Tree:
     combine: Literal["butterfly", "sequential"] = "butterfly"
     extra_depth: int = 0
     depth_of: Callable[[int], int] | None = None
+    steps_of: Callable[[int], Iterator[Step]] | None = None
+    stages_of: Callable[[int], Stages] | None = None
 
     @property
     def declared(self) -> bool:
@@ -78,8 +83,10 @@ class Tree:
         """Return the update and merge stages of a merge algorithm of n elements on this tree."""
         if n <= 1:
             return Stages(updates=0, merges=0, imbalance=1.0)
+        if self.stages_of is not None:
+            return self.stages_of(n)
         if self.kind in {"any_order", "custom"}:
-            return Stages(updates=0, merges=n - 1, imbalance=float(n - 1))
+            return Stages(updates=0, merges=self.depth(n), imbalance=float(n - 1))
         if self.kind == "sequential":
             return Stages(updates=n - 1, merges=0, imbalance=1.0)
         if self.kind == "pairwise":
@@ -94,8 +101,38 @@ class Tree:
             imbalance=imbalance,
         )
 
+    @property
+    def named(self) -> bool:
+        """Whether the tree names the order of its combinations, so that `steps` can yield them."""
+        return self.steps_of is not None or self.kind not in {"any_order", "custom"}
+
+    def orders(self, n: int) -> list[list[Step]]:
+        """Return every program that the declaration admits on n leaves: one, for butterflies two.
+
+        Raises:
+            ValueError: the tree names no order.
+
+        """
+        first = list(self.steps(n))
+        lanes = min(self.lanes, n)
+        if self.kind not in {"lanes", "chunks"} or self.combine != "butterfly" or lanes <= 2:
+            return [first]
+        updates = [step for step in first if step.update]
+        heads = _lane_heads(n, lanes, contiguous=self.kind == "chunks")
+        return [first, [*updates, *_far_halves(heads)]]
+
     def steps(self, n: int) -> Iterator[Step]:
-        """Yield the steps of the program on n leaves; only for trees that name their order."""
+        """Yield the steps of the program on n leaves; only for trees that name their order.
+
+        The left node of the last step is the root (leaf 0 if there is no step).
+
+        Raises:
+            ValueError: the tree names no order.
+
+        """
+        if self.steps_of is not None:
+            yield from self.steps_of(n)
+            return
         if self.kind in {"any_order", "custom"}:
             msg = f"a tree of kind {self.kind!r} names no order to execute"
             raise ValueError(msg)
@@ -104,10 +141,7 @@ class Tree:
             return
         lanes = 1 if self.kind == "sequential" else min(self.lanes, n)
         yield from _lane_steps(n, lanes, contiguous=self.kind == "chunks")
-        heads = np.arange(lanes, dtype=np.intp)
-        if self.kind == "chunks":
-            heads = heads * -(-n // lanes)
-            heads = heads[heads < n]
+        heads = _lane_heads(n, lanes, contiguous=self.kind == "chunks")
         if self.combine == "butterfly":
             yield from _halves(heads)
         else:
@@ -182,11 +216,12 @@ def tile(*, block: int, threads: int, element_bytes: int = 4) -> Tree:
 
 def fold(tree: Tree, leaves: list[T], combine: Callable[[T, T], T]) -> T:
     """Combine `leaves` along the tree, one pair at a time (for tests and small examples)."""
-    nodes = list(leaves)
+    nodes, root = list(leaves), 0
     for step in tree.steps(len(nodes)):
         for left, right in zip(step.left, step.right, strict=True):
             nodes[left] = combine(nodes[left], nodes[right])
-    return nodes[0]
+            root = int(left)
+    return nodes[root]
 
 
 def _constant(depth: int) -> Callable[[int], int]:
@@ -209,6 +244,23 @@ def _lane_steps(n: int, lanes: int, *, contiguous: bool) -> Iterator[Step]:
         if contiguous:
             inside &= right < left + length
         yield Step(left=left[inside], right=right[inside], update=True)
+
+
+def _lane_heads(n: int, lanes: int, *, contiguous: bool) -> Index:
+    heads = np.arange(lanes, dtype=np.intp)
+    if not contiguous:
+        return heads
+    heads = heads * -(-n // lanes)
+    return heads[heads < n]
+
+
+def _far_halves(heads: Index) -> Iterator[Step]:
+    """Combine at falling distance: with 8 lanes 0+4, 1+5, ...; then 0+2, 1+3; then 0+1."""
+    while len(heads) > 1:
+        distance = 1 << (len(heads) - 1).bit_length() - 1
+        right = heads[distance:]
+        yield Step(left=heads[: len(right)], right=right, update=False)
+        heads = heads[:distance]
 
 
 def _halves(heads: Index) -> Iterator[Step]:

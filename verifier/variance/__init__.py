@@ -19,6 +19,7 @@ import pkgutil
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
+from typing import Literal
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from verifier.arithmetic import Arithmetic, Array, Contraction, DivideByN
 from verifier.trees import Tree
 
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+Merge = Literal["increment", "weighted", "pooled"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,11 @@ class Reduction:
     `squares_tree` is the tree of the sum of squares where it differs from `tree`.
     `mean_cast` names a narrower format that the mean passes through before its use, if any.
     `shift_index` is the element whose value the shifted algorithm subtracts.
+    `corrects_mean`: the corrected algorithms normalise with the corrected mean.
+    `merge` is how two nodes' means are merged: m_A + delta*f ("increment"), f_A*m_A + f_B*m_B
+    ("weighted") or (n_A*m_A + n_B*m_B)/n ("pooled").
+    `per_lane_means`: each lane uses the statistics that it merged itself, in its own order, as a
+    shuffle by exclusive or leaves them; sums are alike in all lanes, Welford merges are not.
     """
 
     arithmetic: Arithmetic
@@ -45,6 +52,9 @@ class Reduction:
     clamp: bool = False
     mean_cast: str | None = None
     shift_index: int = 0
+    corrects_mean: bool = False
+    merge: Merge = "increment"
+    per_lane_means: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +65,7 @@ class MomentBound:
     `mean_spread` >= the difference between two such means (0: it is one machine number);
     `variance_error` >= |computed variance - exact variance|, for rms: of the mean square.
     Where `covered` is false there is no theorem, and `why` says which hypothesis fails.
+    `centred` is false for rms; `nonnegative` says that the computed variance is never below zero.
     """
 
     mean_error: Array
@@ -62,6 +73,8 @@ class MomentBound:
     variance_error: Array
     covered: Mask
     why: str
+    centred: bool = True
+    nonnegative: bool = False
 
 
 @cache

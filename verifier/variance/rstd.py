@@ -1,0 +1,96 @@
+"""The reciprocal standard deviation: its error follows from that of the variance (T9)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from verifier.arithmetic import INFLATION, Arithmetic, Array
+from verifier.statistics import RowStatistics
+from verifier.variance import Mask, MomentBound
+
+
+@dataclass(frozen=True, kw_only=True)
+class RstdBound:
+    """A bound rho, (rows,), on |computed rstd - exact rstd| / exact rstd, and where it is proved."""
+
+    relative_error: Array
+    covered: Mask
+    why: str
+
+
+def rstd_bound(
+    rows: RowStatistics,
+    moment_bound: MomentBound,
+    eps: float,
+    eps_error: float,
+    arithmetic: Arithmetic,
+) -> RstdBound:
+    """Bound the relative error of 1 / sqrt(variance + eps); of 1 / sqrt(mean square + eps) for rms.
+
+    eps_error: relative error of eps as the kernel holds it, |held - eps| / eps.
+    arithmetic.reciprocal_square_root: error of the whole 1 / sqrt, in u.
+
+    Source: docs/explanation/bounds.md, T9.
+    """
+    centred = moment_bound.centred
+    exact_lower = rows.variance_lower if centred else rows.mean_square_lower
+    exact_upper = rows.variance_upper if centred else rows.mean_square
+    below = (exact_lower + eps) * (1.0 - 2.0**-50)
+    above = (exact_upper + eps) * (1.0 + 2.0**-50)
+    u = arithmetic.u
+    own = arithmetic.reciprocal_square_root * u
+    with np.errstate(all="ignore"):
+        moved = moment_bound.variance_error + eps_error * eps
+        difference = (moved + u * (above + moved) + arithmetic.addition_omega) * INFLATION
+        share = difference / below * INFLATION
+        relative = _two_sided(share, own)
+        smallest = below * (1.0 - share)
+        if moment_bound.nonnegative and eps > 0.0:
+            floor = eps * (1.0 - eps_error) * (1.0 - u) * (1.0 - 2.0**-50)
+            relative = np.fmin(relative, _above_eps(above, floor, share, own))
+            smallest = np.fmax(smallest, floor)
+        lowest = arithmetic.format.smallest_normal
+        flushed = arithmetic.flush_to_zero & ~(smallest > 2.0 * lowest)
+        fits = below * (1.0 + share) < arithmetic.format.maximum / 2.0
+    guards = (
+        (np.asarray(moment_bound.covered), moment_bound.why),
+        (np.isfinite(relative), "the variance error reaches variance + eps"),
+        (~np.asarray(flushed), "variance + eps may be flushed to zero"),
+        (fits, "variance + eps may overflow"),
+    )
+    covered = np.logical_and.reduce([mask for mask, _ in guards])
+    reasons = [why for mask, why in guards if why and not mask.all()]
+    return RstdBound(
+        relative_error=np.where(covered, relative, np.inf),
+        covered=covered,
+        why=_without_consequences(reasons, guards),
+    )
+
+
+def _two_sided(share: Array, own: float) -> Array:
+    """Return ((1 - share)**-1/2 - 1)(1 + own) + own where share < 1, else infinity (NaN included)."""
+    inside = share < 1.0
+    root = np.expm1(-0.5 * np.log1p(-np.where(inside, share * INFLATION, 0.0))) * INFLATION
+    inside &= np.isfinite(root)
+    return np.where(inside, (root * (1.0 + own) + own) * INFLATION, np.inf)
+
+
+def _above_eps(above: Array, floor: float, share: Array, own: float) -> Array:
+    """Return the error when the computed variance is not negative, so that the root is at least eps's.
+
+    The computed rstd lies between (t (1 + share))**-1/2 (1 - own) and floor**-1/2 (1 + own); a bound
+    above 1 would say nothing and counts as no theorem.
+    """
+    too_large = np.expm1(0.5 * np.log(above / floor) + np.log1p(own) + 2.0**-40)
+    too_small = -np.expm1(-0.5 * np.log1p(share) + np.log1p(-own) - 2.0**-40)
+    relative = np.fmax(np.fmax(too_large, too_small), own) * INFLATION
+    return np.where((relative < 1.0) & np.isfinite(share), relative, np.inf)
+
+
+def _without_consequences(reasons: list[str], guards: tuple[tuple[Mask, str], ...]) -> str:
+    """Join the reasons; a row without a variance bound fails the other demands as a consequence."""
+    covered, why = guards[0]
+    others = [w for mask, w in guards[1:] if not mask[covered].all()]
+    return "; ".join(dict.fromkeys([why, *others] if why in reasons else others))

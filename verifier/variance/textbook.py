@@ -1,0 +1,44 @@
+"""Textbook variance from two means: v = mean(x**2) - mean(x)**2."""
+
+from __future__ import annotations
+
+from verifier.arithmetic import Array
+from verifier.rounded import Rounded
+from verifier.statistics import RowStatistics
+from verifier.variance import MomentBound, Reduction
+from verifier.variance.execute import Executed
+from verifier.variance.terms import moment_bound, terms
+
+NAME = "textbook"
+CENTRED = True
+NONNEGATIVE = False
+THEOREMS = ("T1", "T2", "T12")
+
+
+def bound(rows: RowStatistics, claim: Reduction) -> MomentBound:
+    """Bound mean and variance; the variance error grows with kappa**2 (T2).
+
+    Source: docs/explanation/bounds.md, T2.
+    """
+    t = terms(rows, claim)
+    roundings = t.squares_depth + t.per_count
+    squares = t.theta(roundings + 1) * t.mean_square + t.sum_underflow(roundings)
+    e, m = t.mean_error, t.mean_magnitude
+    difference = squares + 2.0 * m * e + e**2 + t.u * (m + e) ** 2 + t.omega
+    sums = t.count * (1.0 + t.theta(max(t.depth, t.squares_depth) + 1))
+    return moment_bound(
+        t,
+        variance_error=(1.0 + t.u) * difference + t.u * t.variance + t.flush,
+        guards=(
+            (t.below_half(sums * t.mean_absolute), "the sum of the row may overflow"),
+            (t.below_half(sums * t.mean_square), "the sum of squares may overflow"),
+        ),
+    )
+
+
+def simulate(rounded: Rounded, values: Array, claim: Reduction) -> tuple[Array, Array]:
+    """Run the algorithm on values (rows, columns); return mean and variance, (rows,)."""
+    run = Executed(rounded=rounded, claim=claim, count=values.shape[1])
+    mean = run.mean_of(run.sum(values))
+    mean_square = run.mean_of(run.sum_of_squares(values))
+    return mean, run.clamped(run.multiply_add(-mean, mean, mean_square))
