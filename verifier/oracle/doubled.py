@@ -63,15 +63,21 @@ def two_product(a: Values, b: Values, *, narrow: bool = False) -> Pair:
     return product, product_error((high, low), split(b), product)
 
 
-def multiply(a: Pair, b: Pair) -> Pair:
-    """Return a * b within PRODUCT_ERROR u**2."""
-    product, error = two_product(a[0], b[0])
+def multiply(a: Pair, b: Pair, halves: Pair | None = None) -> Pair:
+    """Return a * b within PRODUCT_ERROR u**2; halves: split(a[0]), if it is at hand."""
+    product = a[0] * b[0]
+    error = product_error(halves or split(a[0]), split(b[0]), product)
     return fast_two_sum(product, error + (a[0] * b[1] + a[1] * b[0]))
 
 
-def scale(a: Pair, b: Values, *, narrow: bool = False) -> Pair:
-    """Return a * b for a float64 b within SCALED_ERROR u**2."""
-    product, error = two_product(a[0], b, narrow=narrow)
+def scale(a: Pair, b: Values, *, narrow: bool = False, halves: Pair | None = None) -> Pair:
+    """Return a * b for a float64 b within SCALED_ERROR u**2; narrow: b has at most 26 bits."""
+    product = a[0] * b
+    high, low = halves or split(a[0])
+    if narrow:
+        error = (high * b - product) + low * b
+    else:
+        error = product_error((high, low), split(b), product)
     return fast_two_sum(product, error + a[1] * b)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from verifier.oracle import solve_arb, solve_fast
 from verifier.oracle.balls import Ball, ball, enclose, precision
 from verifier.oracle.constants import RowConstants, row_constants
 from verifier.oracle.enclosure import Enclosure, Mask
@@ -15,13 +16,15 @@ from verifier.oracle.problem import RowProblem, RowSolution, Rung
 from verifier.oracle.row_statistics import row_statistics
 from verifier.oracle.row_sums import RowSums, row_sums
 from verifier.oracle.rows import Rows, collect
-from verifier.oracle.solve_arb import element_enclosures
+from verifier.oracle.solve_fast import FastRung
 from verifier.statistics import RowStatistics
 
 __all__ = ["RowProblem", "RowSolution", "Rung", "solve", "statistics"]
 
 ARB_BITS = 256
 """First precision of the Arb rung."""
+FAST_BITS = 256
+"""Precision of the row constants of the fast rungs: three parts of a mean hold 159 bits."""
 
 
 def solve(problem: RowProblem, *, rung: Rung = "auto", bits: int | None = None) -> RowSolution:
@@ -40,8 +43,13 @@ def solve(problem: RowProblem, *, rung: Rung = "auto", bits: int | None = None) 
     group = grouping(rows)
     sums = row_sums(rows, fast=rung != "arb")
     working = bits or ARB_BITS
-    constants = row_constants(rows, sums, working)
-    found = element_enclosures(rows, constants, working, group)
+    constants = row_constants(rows, sums, working if rung == "arb" else max(working, FAST_BITS))
+    if rung == "arb" or not rows.shape[0] or not rows.shape[1]:
+        found = solve_arb.element_enclosures(rows, constants, working, group)
+    else:
+        level: FastRung = "double_double" if rung == "double_double" else "float64"
+        rescue = working if rung == "auto" else None
+        found = solve_fast.element_enclosures(rows, constants, group, level, rescue_bits=rescue)
     return _solution(rows, group, sums, constants, found=found, bits=working)
 
 

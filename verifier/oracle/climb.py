@@ -1,0 +1,98 @@
+"""Comparing results with exact values, rung by rung, until every comparison is proved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from verifier.arithmetic import Array
+from verifier.oracle.balls import Ball, ball, parts, precision, upper
+from verifier.oracle.enclosure import Enclosure, Mask
+
+Rung = Callable[[Mask], "Enclosure | Balls"]
+"""Given the mask of open elements, returns the exact values of these elements, flat, in order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Balls:
+    """Exact values as balls of `bits` precision; None where no exact value exists."""
+
+    values: Sequence[Ball | None]
+    bits: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What is proved of |actual - exact| <= bound; all arrays have the shape of the output.
+
+    Exactly one of passed, failed and undecided holds for each element. error_low and error_high are
+    certified bounds of |actual - exact| from the rung that decided (infinite: NaN or infinity in
+    the place of a finite number; NaN: no exact value). rung_counts counts the elements that each
+    rung decided.
+    """
+
+    passed: Mask
+    failed: Mask
+    undecided: Mask
+    error_low: Array
+    error_high: Array
+    rung_counts: dict[str, int]
+
+
+def climb(actual: Array, bound: Array, rungs: Iterable[tuple[str, Rung]]) -> Decision:
+    """Return the decision by the first rung that proves each element either way.
+
+    A pass needs a finite error: no NaN passes, not even against an infinite bound.
+
+    Raises:
+        ValueError: the shapes of actual and bound do not fit.
+
+    """
+    actual = np.asarray(actual, dtype=np.float64)
+    limit = np.broadcast_to(np.asarray(bound, dtype=np.float64), actual.shape)
+    passed, failed = np.zeros(actual.shape, dtype=bool), np.zeros(actual.shape, dtype=bool)
+    low, high = np.zeros(actual.shape), np.full(actual.shape, np.inf)
+    counts: dict[str, int] = {}
+    for name, rung in rungs:
+        still = ~(passed | failed)
+        if not still.any():
+            break
+        exact = rung(still)
+        compare = _by_balls if isinstance(exact, Balls) else _by_enclosure
+        low[still], high[still], passed[still], failed[still] = compare(exact, actual[still], limit[still])  # type: ignore[arg-type]
+        counts[name] = counts.get(name, 0) + int((passed | failed)[still].sum())
+    return Decision(
+        passed=passed,
+        failed=failed,
+        undecided=~(passed | failed),
+        error_low=low,
+        error_high=high,
+        rung_counts=counts,
+    )
+
+
+def _by_enclosure(exact: Enclosure, actual: Array, limit: Array) -> tuple[Array, Array, Mask, Mask]:
+    low, high = exact.error_of(actual)
+    return low, high, (high <= limit) & np.isfinite(high), low > limit
+
+
+def _by_balls(exact: Balls, actual: Array, limit: Array) -> tuple[Array, Array, Mask, Mask]:
+    with precision(exact.bits):
+        found = [_one(*item) for item in zip(exact.values, actual.tolist(), limit.tolist(), strict=True)]
+    low, high, passed, failed = np.array(found).reshape(-1, 4).T
+    return low, high, passed == 1, failed == 1
+
+
+def _one(exact: Ball | None, actual: float, limit: float) -> tuple[float, float, bool, bool]:
+    if exact is None:
+        return np.nan, np.nan, False, False
+    if not exact.is_finite():
+        return 0.0, np.inf, False, False
+    if not np.isfinite(actual):
+        return np.inf, np.inf, False, limit < np.inf
+    error = abs(ball(actual) - exact)
+    number, tail, radius = parts(error, 2)
+    below = max(0.0, float(np.nextafter(number, 0.0))) if tail < radius else number
+    return below if radius < np.inf else 0.0, upper(error), bool(error <= limit), bool(error > limit)

@@ -1,0 +1,83 @@
+"""The constants of rows as float64 parts, with the slack that element errors need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Final
+
+import numpy as np
+
+from verifier.arithmetic import Array
+from verifier.oracle.arrays import Kit, Values
+from verifier.oracle.balls import Ball, parts, precision
+from verifier.oracle.constants import RowConstants
+from verifier.oracle.enclosure import UNIT, Mask
+
+FLOOR: Final = 2.0**-1000
+"""Added to every row constant of a radius: covers what underflow loses (below 2**-1069 an element)."""
+PUBLISHED: Final = 2.0**-900
+"""Added to every radius that leaves the fast rungs; tolerances are 2**-150 or more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FastConstants:
+    """Parts of mean, rstd, projection and offset (see `RowConstants`), each (rows, 1), largest first.
+
+    *_error bounds what the parts leave out. usable_float64 and usable_double: (rows,), where rstd and
+    projection are good to 1.01 u and 1.01 u**2 relative, which the element errors assume.
+    """
+
+    mean: tuple[Values, Values, Values]
+    mean_error: Values
+    rstd: tuple[Values, Values]
+    projection: tuple[Values, Values]
+    offset: tuple[Values, Values]
+    offset_error: Values
+    usable_float64: Mask
+    usable_double: Mask
+
+    def slice(self, first: int, last: int) -> FastConstants:
+        """Return the constants of the rows [first, last)."""
+
+        def cut(value: object) -> object:
+            return (
+                tuple(part[first:last] for part in value) if isinstance(value, tuple) else value[first:last]
+            )  # type: ignore[index]
+
+        return FastConstants(**{field.name: cut(getattr(self, field.name)) for field in fields(self)})  # type: ignore[arg-type]
+
+
+def fast_constants(kit: Kit, constants: RowConstants) -> FastConstants:
+    """Return the constants of every row in float64 parts; refused rows are not usable."""
+    with precision(256):
+        table = [
+            (*parts(mean, 3), *_parts(rstd), *parts(projection, 2), *parts(offset, 2))
+            for mean, rstd, projection, offset in zip(
+                constants.mean, constants.rstd, constants.projection, constants.offset, strict=True
+            )
+        ]
+    columns = np.array(table).reshape(-1, 13).T
+    finite = np.isfinite(columns).all(0)
+    columns = np.where(finite, columns, 0.0)
+    wide = [np.ascontiguousarray(column)[:, None] for column in columns]
+    device = [kit.device(column) for column in wide]
+    return FastConstants(
+        mean=(device[0], device[1], device[2]),
+        mean_error=device[3],
+        rstd=(device[4], device[5]),
+        projection=(device[7], device[8]),
+        offset=(device[10], device[11]),
+        offset_error=device[12],
+        usable_float64=finite & _within(columns[4:7], 1) & _within(columns[7:10], 1),
+        usable_double=finite & _within(columns[4:7], 2) & _within(columns[7:10], 2),
+    )
+
+
+def _parts(value: Ball | None) -> tuple[float, ...]:
+    return (0.0, 0.0, np.inf) if value is None else parts(value, 2)
+
+
+def _within(value: Array, kept: int) -> Mask:
+    """Return where the first `kept` parts are good to 1.01 u**kept relative."""
+    left_out = np.abs(value[1]) * (kept == 1) + value[2]
+    return np.asarray(left_out <= 1.01 * UNIT**kept * np.abs(value[0]))

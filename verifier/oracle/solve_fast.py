@@ -1,0 +1,146 @@
+"""A row problem by float64 or double-double elements, in blocks that fit the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from verifier.oracle import elements_double_double, elements_float64
+from verifier.oracle.arrays import NUMPY, Values
+from verifier.oracle.balls import enclose, precision
+from verifier.oracle.constants import RowConstants
+from verifier.oracle.elements_arb import row_elements
+from verifier.oracle.elements_float64 import Part
+from verifier.oracle.enclosure import Enclosure, Mask
+from verifier.oracle.fast_constants import FastConstants, fast_constants
+from verifier.oracle.parameter_sums import Partial, block_sums, join
+from verifier.oracle.parameters import Grouping, rows_of
+from verifier.oracle.rows import Rows
+
+FastRung = Literal["float64", "double_double"]
+BLOCK: Final = 2**14
+"""Elements in a block on the CPU: about twenty arrays of 128 KiB, a level-2 cache (measured)."""
+DEVICE_BLOCK: Final = 2**24
+"""Elements in a block on a GPU: about 3 GB of temporaries."""
+
+
+def element_enclosures(
+    rows: Rows, constants: RowConstants, group: Grouping, rung: FastRung, *, rescue_bits: int | None
+) -> dict[str, Enclosure]:
+    """Return output, normalized and, with grad_output, the gradients, by name.
+
+    Rows that the rung cannot do (exponents outside the window, refused rows) have infinite radius,
+    or, with rescue_bits, are done in Arb of that precision; refused rows keep it.
+    """
+    fast = fast_constants(rows.kit, constants)
+    usable = (fast.usable_float64 if rung == "float64" else fast.usable_double) & ~rows.unusual
+    extent, columns = rows.shape
+    step = max(1, (BLOCK if rows.kit is NUMPY else DEVICE_BLOCK) // columns)
+    blocks = [(first, min(first + step, extent)) for first in range(0, extent, step)]
+    found: list[dict[str, Part]] = []
+    sums: list[tuple[Partial, Partial]] = []
+    with np.errstate(all="ignore"):
+        for first, last in blocks:
+            block = _slice(rows, first, last)
+            elements = _elements(block, fast.slice(first, last), rung)
+            lost = _finish(block, elements, usable[first:last])
+            if rescue_bits is not None and lost.any():
+                _rescue(rows, constants, elements, first, lost, rescue_bits)
+            if rows.grad_output is not None:
+                sums.append(_block_sums(rows_of(group, first, last), block, elements["normalized"], rung))
+            found.append({name: _on_host(rows, part) for name, part in elements.items()})
+    enclosures = {name: _joined([block[name] for block in found]) for name in found[0]}
+    if rows.grad_output is not None:
+        enclosures["grad_weight"] = join(group, [weight for weight, _ in sums])
+        enclosures["grad_bias"] = join(group, [bias for _, bias in sums])
+    return enclosures
+
+
+def _slice(rows: Rows, first: int, last: int) -> Rows:
+    if (first, last) == (0, rows.shape[0]):
+        return rows
+
+    def cut(operand: Any) -> Any:
+        return operand if operand is None or operand.shape[0] == 1 else operand[first:last]
+
+    return replace(
+        rows,
+        x=rows.x[first:last],
+        weight=cut(rows.weight),
+        bias=cut(rows.bias),
+        grad_output=cut(rows.grad_output),
+    )
+
+
+def _elements(block: Rows, fast: FastConstants, rung: FastRung) -> dict[str, Part]:
+    module = elements_float64 if rung == "float64" else elements_double_double
+    return module.elements(block, fast)
+
+
+def _finish(block: Rows, elements: dict[str, Part], usable: Mask) -> Mask:
+    """Give lost elements (unusable rows, overflow) value 0 and infinite radius; return the rows that have some."""
+    kit = block.kit
+    lost_rows = ~usable
+    for name, (high, low, radius) in elements.items():
+        known = kit.finite(radius) if low is None else kit.finite(radius) & kit.finite(low)
+        if usable.all() and bool(known.all()):
+            continue
+        known = known & kit.device(usable)[:, None]
+        low = None if low is None else kit.where(known, low, 0.0)  # noqa: PLW2901
+        elements[name] = (kit.where(known, high, 0.0), low, kit.where(known, radius, np.inf))
+        lost_rows = lost_rows | ~kit.host(known.all(1)).astype(bool)
+    return lost_rows
+
+
+def _rescue(
+    rows: Rows, constants: RowConstants, elements: dict[str, Part], first: int, lost: Mask, bits: int
+) -> None:
+    """Replace the elements of lost rows by Arb's, unless the row is refused."""
+    kit = rows.kit
+    parts = {
+        name: [
+            np.array(kit.host(high)),
+            np.zeros(high.shape) if low is None else np.array(kit.host(low)),
+            np.array(kit.host(radius)),
+        ]
+        for name, (high, low, radius) in elements.items()
+    }
+    with precision(bits):
+        for k in np.flatnonzero(lost):
+            if constants.rstd[first + k] is None:
+                continue
+            row = row_elements(rows, constants, first + int(k))
+            for name, arrays in parts.items():
+                found = enclose(getattr(row, name), (rows.shape[1],))
+                for array, value in zip(arrays, (found.high, found.low, found.radius), strict=True):
+                    array[k] = value
+    for name, arrays in parts.items():
+        elements[name] = (kit.device(arrays[0]), kit.device(arrays[1]), kit.device(arrays[2]))
+
+
+def _block_sums(group: Grouping, block: Rows, normalized: Part, rung: FastRung) -> tuple[Partial, Partial]:
+    return block_sums(group, block.grad_output, normalized, doubled_precision=rung == "double_double")
+
+
+def _on_host(rows: Rows, part: Part) -> Part:
+    high, low, radius = part
+    host = rows.kit.host
+    return host(high), None if low is None else host(low), host(radius)
+
+
+def _joined(parts: Sequence[Part]) -> Enclosure:
+    if len(parts) == 1:
+        high, low, radius = parts[0]
+    else:
+        high, radius = (np.concatenate([part[k] for part in parts]) for k in (0, 2))
+        low = None
+        if any(part[1] is not None for part in parts):
+            low = np.concatenate([_or_zero(part[1], part[0]) for part in parts])
+    return Enclosure(high=high, low=np.broadcast_to(0.0, high.shape) if low is None else low, radius=radius)
+
+
+def _or_zero(low: Values | None, high: Values) -> Values:
+    return np.zeros(high.shape) if low is None else low
