@@ -8,13 +8,15 @@ stride, misaligned storage, a missing weight or bias, and any number of rows and
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch.autograd.function import once_differentiable
 
 from verifier import Trees, load, source, subject, tree
+from verifier.trees import Stages
 
 # ---- 1. What a device offers ----
 
@@ -23,6 +25,7 @@ WARP_TIER_COLUMNS = 1024  # 32 lanes with at most 32 values each in registers
 WARP_TIER_THREADS = 128
 BLOCKS = (128, 256, 512, 1024)
 VECTOR_BYTES = 16  # the widest load of one thread
+COMPUTE_DTYPES = (torch.float32, torch.float64)  # what a plan depends on besides the number of columns
 LARGEST_GRID = 2**31 - 1  # the kernels stride over rows, so a capped grid loses nothing
 RESERVED_SHARED = (
     1024  # bytes that the system takes from each block's share, compute capability 8.0 and later
@@ -97,13 +100,25 @@ def plan(columns, dtype, architecture=REFERENCE):
 
 def additions(columns):
     """Return the most additions that an element of a row meets: in its thread, then in the tree."""
-    return max(_additions(columns, plan(columns, dtype)) for dtype in (torch.float32, torch.float64))
+    return max(s.updates + s.merges for s in map(partial(_stages, columns), COMPUTE_DTYPES))
 
 
-def _additions(columns, chosen):
-    in_thread = -(-columns // (chosen.pack * chosen.width)) * chosen.pack - 1
-    across = (chosen.width - 1).bit_length()
-    return min(in_thread + across, columns - 1)
+def stages(columns):
+    """Return the Welford steps of the longest thread and the merges after them, over both compute types.
+
+    Columns go round the threads, so that a lower lane never has less than a higher one, and it is the lower
+    that takes the other in: no partner outweighs the one it corrects.
+    """
+    both = [_stages(columns, dtype) for dtype in COMPUTE_DTYPES]
+    updates, merges = max(s.updates for s in both), max(s.merges for s in both)
+    return Stages(updates=updates, merges=merges, imbalance=1.0)
+
+
+def _stages(columns, dtype):
+    chosen = plan(columns, dtype)
+    turns = -(-columns // (chosen.pack * chosen.width))
+    merges = (chosen.width - 1).bit_length()  # empty partners are skipped, and add nothing to a sum
+    return Stages(updates=turns * chosen.pack - 1, merges=merges, imbalance=1.0)
 
 
 def architecture_of(tensor):
@@ -255,7 +270,7 @@ def add_layer_norm(input, residual, normalized_shape, weight=None, bias=None, ep
 
 WELFORD = source(__file__)
 TREES = Trees(
-    statistics=tree(depth=additions),
+    statistics=replace(tree(depth=additions), stages_of=stages),
     row_gradients=tree(depth=lambda columns: backward_module().row_additions(columns)),
     columns=tree(depth=lambda rows: backward_module().column_additions(rows)),
 )
