@@ -7,8 +7,6 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
 
 import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -222,6 +220,12 @@ class Examination:
         except StoppedError as stopped:
             return [stopped.outcome], stopped.detail
 
+    def examine_case(self, case: Case) -> tuple[Finding | None, list[Outcome]]:
+        """Judge one case as it is; return the finding, if it is one, and all outcomes."""
+        outcomes, detail = self.judge(case)
+        bad = next((o for o in outcomes if self._is_finding(case, o)), None)
+        return (None if bad is None else self._finding(case, bad, detail)), outcomes
+
     def _is_finding(self, case: Case, outcome: Outcome) -> bool:
         """Return whether an outcome is a finding, given the declared domain."""
         outside = self.subject.domain is not None and self.subject.domain.excludes(case) is not None
@@ -379,24 +383,3 @@ def _bounded(source: Iterator[Recipe], limit: int) -> Iterator[Recipe]:
 
 def _not_offered(subject: Subject, dtype: str) -> str | None:
     return None if dtype in subject.dtypes else f"{subject.name} does not declare {dtype}"
-
-
-def save_finding(finding: Finding, folder: Path, **facts: Any) -> Path:
-    """Write the case of a finding with everything needed to replay it; returns the file."""
-    stem = f"{finding.subject}-{finding.check}-{finding.dtype}-{finding.outcome.output or 'case'}"
-    path = folder / f"{stem}.json"
-    number = 2
-    while path.exists():
-        path = folder / f"{stem}-{number}.json"
-        number += 1
-    cases.save(
-        finding.case,
-        path,
-        subject={"path": finding.path, "name": finding.subject},
-        check=finding.check,
-        backend=finding.backend,
-        verdict=str(finding.verdict),
-        message=finding.outcome.message,
-        **facts,
-    )
-    return path

@@ -1,1 +1,1 @@
-"""report of the verifier."""
+"""Shows results: on a terminal, as plain lines, as JSON."""

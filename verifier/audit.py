@@ -1,0 +1,281 @@
+"""Audits subjects: every check on every dtype, spread over worker processes."""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from verifier.backends import backends, default_backend
+from verifier.checks import checks
+from verifier.examine import BUDGETS, Budget, Examination
+from verifier.loading import load_subjects
+from verifier.ops import ops
+from verifier.runner import Runner
+from verifier.subjects import Subject
+from verifier.verdicts import Finding, Line, Verdict
+
+
+class SelectionError(ValueError):
+    """What was asked for does not exist or leaves nothing to run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One line of an audit, as plain data for a worker process."""
+
+    path: str
+    subject: str
+    check: str
+    dtype: str
+    backend: str | None
+    missing: str = ""
+
+
+@dataclass(kw_only=True)
+class Report:
+    """Everything an audit found."""
+
+    lines: list[Line] = field(default_factory=list)
+    seed: int = 0
+    budget: str = "quick"
+    errors: list[str] = field(default_factory=list)
+    interrupted: bool = False
+    seconds: float = 0.0
+
+    @property
+    def findings(self) -> list[Finding]:
+        """All findings, in order."""
+        return [finding for line in self.lines for finding in line.findings]
+
+    @property
+    def status(self) -> int:
+        """Exit status: 1 with unexpected findings or errors of our own, 3 if nothing was decided, else 0."""
+        if self.errors or any(line.unexpected for line in self.lines):
+            return 1
+        decided = any(line.verdict in {Verdict.PASS, Verdict.FAIL} for line in self.lines)
+        return 0 if decided else 3
+
+
+def select(
+    paths: Sequence[Path],
+    *,
+    dtypes: Sequence[str] = (),
+    check_names: Sequence[str] = (),
+    backend_name: str | None = None,
+    subjects: Sequence[str] = (),
+) -> list[Job]:
+    """List the jobs for kernel files, restricted to what is named.
+
+    Raises:
+        LoadError: a file does not load.
+        SelectionError: a name is unknown, or nothing is left.
+
+    """
+    _known("check", check_names, tuple(checks()))
+    _known("backend", (backend_name,) if backend_name else (), tuple(backends()))
+    if backend_name and (missing := backends()[backend_name].unavailable()):
+        raise SelectionError(f"backend {backend_name!r} cannot be used here: {missing}")
+    found = [subject for path in paths for subject in load_subjects(path)]
+    _known("subject", subjects, tuple(s.name for s in found))
+    chosen = [s for s in found if not subjects or s.name in subjects]
+    if dtypes and not any(d in s.dtypes for s in chosen for d in dtypes):
+        offered = sorted({d for s in chosen for d in s.dtypes})
+        raise SelectionError(
+            f"no subject declares dtype {', '.join(dtypes)}; declared are {', '.join(offered)}"
+        )
+    jobs = [job for s in chosen for job in _jobs(s, dtypes, check_names or tuple(checks()), backend_name)]
+    if not jobs:
+        raise SelectionError("nothing to run: no subject is left")
+    return jobs
+
+
+def _jobs(
+    subject: Subject, dtypes: Sequence[str], check_names: Sequence[str], backend_name: str | None
+) -> Iterator[Job]:
+    name, missing = (backend_name, "") if backend_name else default_backend(subject)
+    if subject.op not in ops():
+        name, missing = None, f"there is no op {subject.op!r}; there are: {', '.join(ops())}"
+    if backend_name and subject.language not in backends()[backend_name].LANGUAGES:
+        name, missing = None, f"backend {backend_name} does not run subjects in {subject.language}"
+    for dtype in (d for d in subject.dtypes if not dtypes or d in dtypes):
+        for check_name in check_names:
+            yield Job(
+                path=str(subject.path),
+                subject=subject.name,
+                check=check_name,
+                dtype=dtype,
+                backend=name,
+                missing=missing,
+            )
+
+
+def _known(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise SelectionError(f"no {kind} {name!r}; there are: {', '.join(known)}")
+
+
+def audit(
+    jobs: Sequence[Job],
+    *,
+    budget: str = "quick",
+    seed: int = 0,
+    workers: int = 1,
+    on_line: Callable[[Line], None] = lambda _: None,
+) -> Report:
+    """Run the jobs and collect their lines, in the order of the jobs.
+
+    budget: "quick", "standard", "deep" or a number of seconds for the whole audit, which is divided
+    evenly and redistributed as jobs end early. Ctrl-C keeps what was found.
+    """
+    started = time.monotonic()
+    report = Report(seed=seed, budget=budget)
+    lines: dict[int, Line] = {}
+    try:
+        for index, result in _results(jobs, _shares(budget, len(jobs), workers), seed, workers):
+            if isinstance(result, Line):
+                lines[index] = result
+                on_line(result)
+            else:
+                report.errors.append(result)
+    except KeyboardInterrupt:
+        report.interrupted = True
+    report.lines = [lines[i] for i in sorted(lines)]
+    report.seconds = time.monotonic() - started
+    return report
+
+
+def _shares(budget: str, count: int, workers: int) -> Callable[[int], tuple[int, float | None]]:
+    """Return a function of the jobs started so far: the (cases, seconds) of the next one."""
+    if budget in BUDGETS:
+        return lambda _: (BUDGETS[budget], None)
+    end = time.monotonic() + parse_seconds(budget)
+
+    def share(started: int) -> tuple[int, float | None]:
+        left = max(end - time.monotonic(), 0.0)
+        return 10**9, left * workers / max(count - started, workers)
+
+    return share
+
+
+def parse_seconds(budget: str) -> float:
+    """Return the seconds that a budget like "90", "60s", "5m" or "1h" means.
+
+    Raises:
+        SelectionError: it is none of these, and no named budget.
+
+    """
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
+    number, unit = (budget[:-1], budget[-1]) if budget and budget[-1] in units else (budget, "s")
+    try:
+        seconds = float(number) * units[unit]
+    except ValueError:
+        raise SelectionError(
+            f"budget {budget!r} is neither {', '.join(BUDGETS)} nor a time such as 60s"
+        ) from None
+    if not 0 < seconds < 1e7:
+        raise SelectionError(f"budget {budget!r} must be a positive time")
+    return seconds
+
+
+Result = Line | str
+
+
+def _results(
+    jobs: Sequence[Job], share: Callable[[int], tuple[int, float | None]], seed: int, workers: int
+) -> Iterator[tuple[int, Result]]:
+    if workers <= 1:
+        for index, job in enumerate(jobs):
+            yield index, run_job(job, share(index), seed)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        waiting = list(enumerate(jobs))[::-1]
+        running: dict[Future[Result], int] = {}
+        try:
+            while waiting or running:
+                while waiting and len(running) < workers:
+                    index, job = waiting.pop()
+                    running[pool.submit(run_job, job, share(index), seed)] = index
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    index = running.pop(future)
+                    yield index, future.result()
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+_runners: dict[tuple[str, str], Runner] = {}
+
+
+def run_job(job: Job, share: tuple[int, float | None], seed: int) -> Result:
+    """Run one job in this process; an error of our own comes back as text and stops nothing."""
+    line = Line(
+        subject=job.subject, check=job.check, dtype=job.dtype, backend=job.backend or "-", variance=""
+    )
+    if job.backend is None:
+        line.skipped = job.missing
+        return line
+    try:
+        subject = next(s for s in load_subjects(job.path) if s.name == job.subject)
+        cases, seconds = share
+        until = None if seconds is None else time.monotonic() + seconds
+        runner = _runner(job)
+        return Examination(
+            subject=subject,
+            check_name=job.check,
+            dtype=job.dtype,
+            runner=runner,
+            budget=Budget(cases=cases, until=until),
+            seed=seed,
+        ).run()
+    except Exception:
+        return f"{job.subject} {job.check} {job.dtype}: the verifier itself failed\n{traceback.format_exc()}"
+
+
+def _runner(job: Job) -> Runner:
+    """Return the warm child of this process; on a device every subject has one of its own."""
+    assert job.backend is not None
+    own = job.subject if job.backend == "cuda" else ""
+    key = (job.backend, own)
+    if key not in _runners:
+        close_runners()
+        _runners[key] = Runner(job.backend)
+        atexit.register(close_runners)
+    return _runners[key]
+
+
+def close_runners() -> None:
+    """End the children of this process."""
+    while _runners:
+        _, runner = _runners.popitem()
+        runner.close()
+
+
+def default_workers() -> int:
+    """Return how many workers suit this machine."""
+    return max(1, min(os.cpu_count() or 1, 8))
+
+
+def versions() -> dict[str, Any]:
+    """Return the versions that a result depends on."""
+    import platform
+    from importlib import metadata
+
+    names = ("norm-verifier", "torch", "triton", "numpy", "hypothesis", "mpmath", "python-flint")
+    found: dict[str, Any] = {"python": platform.python_version()}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found

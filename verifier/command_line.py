@@ -1,0 +1,286 @@
+"""The command `norm-verifier`; everything heavy is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from verifier.audit import Job, Report
+    from verifier.subjects import Subject
+
+USAGE_STATUS = 2
+FINDINGS_FOLDER = Path("norm-verifier-findings")
+
+app = typer.Typer(
+    name="norm-verifier",
+    help="Prove or disprove that a normalization kernel is right, forward and backward.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Paths = Annotated[
+    list[Path] | None,
+    typer.Argument(help="Kernel files; without any, the built-in kernels.", show_default=False),
+]
+DtypeOption = Annotated[list[str] | None, typer.Option("--dtype", help="Only this dtype (repeatable).")]
+CheckOption = Annotated[list[str] | None, typer.Option("--check", help="Only this check (repeatable).")]
+SubjectOption = Annotated[list[str] | None, typer.Option("--subject", help="Only this subject (repeatable).")]
+BackendOption = Annotated[
+    str | None, typer.Option("--backend", help="Where to run: cuda, machine, interpreter, eager.")
+]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of the search.")]
+WorkersOption = Annotated[int, typer.Option("--workers", min=0, help="Worker processes; 0: one per core.")]
+JsonOption = Annotated[Path | None, typer.Option("--json", help="Also write the report to this file.")]
+FindingsOption = Annotated[Path, typer.Option("--findings", help="Folder for the cases of findings.")]
+
+
+def main() -> None:
+    """Run the command."""
+    app()
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from verifier import __version__
+
+        typer.echo(f"norm-verifier {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Prove or disprove that a normalization kernel is right, forward and backward."""
+
+
+@app.command()
+def audit(  # noqa: PLR0917 (typer reads options off the signature)
+    paths: Paths = None,
+    dtype: DtypeOption = None,
+    check: CheckOption = None,
+    subject: SubjectOption = None,
+    backend: BackendOption = None,
+    budget: Annotated[str, typer.Option(help="quick, standard, deep, or a time such as 300s.")] = "quick",
+    seed: SeedOption = 0,
+    workers: WorkersOption = 0,
+    json_file: JsonOption = None,
+    findings: FindingsOption = FINDINGS_FOLDER,
+) -> None:
+    """Run every check on every kernel and report the proved bounds, the errors and the findings.
+
+    Exit status: 0 no unexpected finding, 1 findings, 2 wrong usage, 3 nothing was decided.
+    """
+    with _clear_errors():
+        from verifier.audit import default_workers, parse_seconds, select
+        from verifier.examine import BUDGETS
+
+        if budget not in BUDGETS:
+            parse_seconds(budget)
+        _writable(json_file)
+        jobs = select(
+            _files(paths),
+            dtypes=dtype or (),
+            check_names=check or (),
+            backend_name=backend,
+            subjects=subject or (),
+        )
+        report = _with_progress(jobs, budget=budget, seed=seed, workers=workers or default_workers())
+    _finish(report, jobs, json_file, findings, cost_of=dtype if paths else None)
+
+
+@app.command()
+def fuzz(  # noqa: PLR0917
+    paths: Annotated[list[Path], typer.Argument(help="Kernel files.")],
+    dtype: DtypeOption = None,
+    check: CheckOption = None,
+    subject: SubjectOption = None,
+    backend: BackendOption = None,
+    budget: Annotated[str, typer.Option(help="How long, such as 60s; or quick, standard, deep.")] = "60s",
+    seed: SeedOption = 0,
+    json_file: JsonOption = None,
+    findings: FindingsOption = FINDINGS_FOLDER,
+) -> None:
+    """Search for failures as long as the budget lasts; findings are shrunk and saved as they are found."""
+    with _clear_errors():
+        from verifier.audit import select
+        from verifier.fuzz import fuzz as run
+
+        _writable(json_file)
+        jobs = select(
+            _files(paths),
+            dtypes=dtype or (),
+            check_names=check or (),
+            backend_name=backend,
+            subjects=subject or (),
+        )
+        report = run(jobs, budget=budget, seed=seed, folder=findings, say=typer.echo)
+    _finish(report, jobs, json_file, findings, cost_of=None)
+
+
+@app.command("list")
+def list_subjects(paths: Paths = None) -> None:
+    """List kernels, ops, variance algorithms, checks and backends."""
+    with _clear_errors():
+        from verifier.listing import listing
+
+        for line in listing(_files(paths)):
+            typer.echo(line)
+
+
+@app.command()
+def replay(
+    case: Annotated[Path, typer.Argument(help="A case file, as a finding names it.")],
+    kernel: Annotated[
+        Path | None, typer.Option(help="Kernel file, if it has moved since the case was saved.")
+    ] = None,
+    backend: BackendOption = None,
+) -> None:
+    """Run one saved case again and report it."""
+    with _clear_errors():
+        from verifier.replay import replay as run
+
+        text, status = run(case, kernel=kernel, backend_name=backend)
+    typer.echo(text)
+    raise typer.Exit(status)
+
+
+@app.command()
+def describe(
+    path: Annotated[Path, typer.Argument(help="A Python file with a kernel's wrapper function.")],
+    function: Annotated[str | None, typer.Option(help="Name of the function, if there are several.")] = None,
+) -> None:
+    """Propose a declaration for a kernel that has none, from its signature and its behaviour."""
+    with _clear_errors():
+        from verifier.describe import describe as run
+
+        text = run(path, function)
+    typer.echo(text)
+
+
+@app.command()
+def bounds(
+    columns: Annotated[int, typer.Option("-N", "--columns", min=1, help="Columns of a row.")] = 4096,
+    kappa: Annotated[float, typer.Option(min=0.0, help="|mean| / standard deviation.")] = 0.0,
+    dtype: Annotated[str, typer.Option(help="Accumulation format.")] = "float32",
+    lanes: Annotated[int, typer.Option(min=1, help="Lanes of the declared reduction tree.")] = 256,
+    plot: Annotated[Path | None, typer.Option(help="Draw error against kappa to this PNG file.")] = None,
+) -> None:
+    """Show the proved error bounds of every variance algorithm."""
+    with _clear_errors():
+        from verifier.report.bounds import show_bounds
+
+        _writable(plot)
+        for line in show_bounds(columns=columns, kappa=kappa, dtype=dtype, lanes=lanes, plot_file=plot):
+            typer.echo(line)
+
+
+def _files(paths: list[Path] | None) -> list[Path]:
+    from verifier.loading import builtin_files
+
+    return list(paths) if paths else builtin_files()
+
+
+@contextmanager
+def _clear_errors() -> Iterator[None]:
+    """Turn what a user can cause into one clear line and status 2."""
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except KeyboardInterrupt:
+        _stop("interrupted")
+    except ValueError as error:
+        _stop(str(error))
+    except Exception as error:
+        from verifier.loading import LoadError
+
+        if isinstance(error, LoadError):
+            _stop(str(error))
+        raise
+
+
+def _stop(message: str) -> NoReturn:
+    typer.echo(f"norm-verifier: {' '.join(message.split())}", err=True)
+    raise typer.Exit(USAGE_STATUS)
+
+
+def _writable(path: Path | None) -> None:
+    if path is not None and not path.absolute().parent.is_dir():
+        raise ValueError(f"{path}: the folder {path.absolute().parent} does not exist")
+
+
+def _with_progress(jobs: list[Job], *, budget: str, seed: int, workers: int) -> Report:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from verifier.audit import audit as run
+    from verifier.report.terminal import plain_line
+
+    console = Console(stderr=True)
+    if not sys.stdout.isatty():
+        return run(
+            jobs,
+            budget=budget,
+            seed=seed,
+            workers=workers,
+            on_line=lambda line: print(plain_line(line), flush=True),
+        )
+    columns = (TextColumn("{task.description:50}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("starting", total=len(jobs))
+
+        def advance(line: Any) -> None:
+            progress.update(task, advance=1, description=f"{line.subject} {line.check} {line.dtype}")
+
+        return run(jobs, budget=budget, seed=seed, workers=workers, on_line=advance)
+
+
+def _finish(
+    report: Report, jobs: list[Job], json_file: Path | None, folder: Path, *, cost_of: list[str] | None
+) -> NoReturn:
+    """Save the cases of findings, print the report and end with its status."""
+    from rich.console import Console
+
+    from verifier.audit import close_runners
+    from verifier.report.document import document
+    from verifier.report.terminal import show
+    from verifier.saving import save_findings
+
+    save_findings(report, folder)
+    wide = None if sys.stdout.isatty() else 200
+    show(report, Console(width=wide))
+    narrow = [d for d in cost_of or () if d in {"float16", "bfloat16"}]
+    if narrow and not report.interrupted:
+        _show_cost(jobs, narrow)
+    if json_file is not None:
+        json_file.write_text(json.dumps(document(report), indent=1) + "\n", encoding="utf-8")
+    close_runners()
+    raise typer.Exit(report.status)
+
+
+def _show_cost(jobs: list[Job], dtypes: list[str]) -> None:
+    from verifier.loading import load_subjects
+    from verifier.precision import account_lines
+
+    subjects: dict[str, tuple[Subject, str]] = {}
+    for job in jobs:
+        if job.backend is not None:
+            found = next(s for s in load_subjects(job.path) if s.name == job.subject)
+            subjects[job.subject] = (found, job.backend)
+    for dtype in dtypes:
+        for subject, backend in subjects.values():
+            if dtype in subject.dtypes:
+                for line in account_lines(subject, dtype, backend):
+                    typer.echo(line)

@@ -1,0 +1,58 @@
+"""Runs one saved case again."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from verifier import case as cases
+from verifier.audit import SelectionError
+from verifier.backends import backend
+from verifier.examine import Examination
+from verifier.loading import load_subjects
+from verifier.report.failure import failure_text
+from verifier.runner import Runner
+
+
+def replay(path: Path, *, kernel: Path | None = None, backend_name: str | None = None) -> tuple[str, int]:
+    """Run the check of a saved case on its subject; return the report and the exit status.
+
+    Raises:
+        CaseError: the file is not a case, or does not say what to run.
+        SelectionError: its subject, check or backend does not exist here.
+        LoadError: the kernel file does not load.
+
+    """
+    case, document = cases.load(path)
+    try:
+        where, name = Path(document["subject"]["path"]), document["subject"]["name"]
+        check_name, place = document["check"], backend_name or document["backend"]
+    except (KeyError, TypeError) as error:
+        raise cases.CaseError(
+            f"{path}: does not say which subject and check it belongs to ({error})"
+        ) from error
+    file = kernel or (where if where.is_absolute() else path.parent / where)
+    found = {s.name: s for s in load_subjects(file)}
+    if name not in found:
+        raise SelectionError(f"{file} has no subject {name!r}; it has {', '.join(found)}")
+    missing = backend(place).unavailable()
+    if missing:
+        raise SelectionError(f"backend {place!r} cannot be used here: {missing}")
+    with Runner(place) as runner:
+        examination = Examination(
+            subject=found[name], check_name=check_name, dtype=case.dtype, runner=runner, ignore_known=True
+        )
+        finding, outcomes = examination.examine_case(case)
+    changed = _changed(file, document)
+    if finding is not None:
+        return changed + failure_text(finding), 1
+    verdicts = ", ".join(f"{o.output or 'case'}: {o.verdict}" for o in outcomes) or "nothing to compare"
+    return f"{changed}{name} {check_name} {case.dtype} on {place}: {verdicts}", 0
+
+
+def _changed(file: Path, document: dict[str, object]) -> str:
+    subject = document.get("subject")
+    saved = subject.get("sha256") if isinstance(subject, dict) else None
+    if not saved or hashlib.sha256(file.read_bytes()).hexdigest() == saved:
+        return ""
+    return f"note: {file.name} has changed since this case was saved\n"

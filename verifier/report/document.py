@@ -1,0 +1,77 @@
+"""The report of an audit as JSON data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from verifier.audit import Report, versions
+from verifier.verdicts import Finding, Line, Worst
+
+
+def document(report: Report) -> dict[str, Any]:
+    """Return everything an audit found as plain JSON data; infinities and NaN become strings."""
+    return {
+        "schema": 1,
+        "versions": versions(),
+        "seed": report.seed,
+        "budget": report.budget,
+        "seconds": round(report.seconds, 3),
+        "status": report.status,
+        "interrupted": report.interrupted,
+        "lines": [_line(line) for line in report.lines],
+        "findings": [_finding(finding) for finding in report.findings],
+        "errors": report.errors,
+    }
+
+
+def _line(line: Line) -> dict[str, Any]:
+    return {
+        "subject": line.subject,
+        "check": line.check,
+        "dtype": line.dtype,
+        "backend": line.backend,
+        "variance": line.variance,
+        "verdict": str(line.verdict),
+        "unexpected": line.unexpected,
+        "counts": {str(verdict): count for verdict, count in line.counts.items()},
+        "worst_ulp": _plain(line.worst_ulp),
+        "outputs": {name: _worst(worst) for name, worst in line.outputs.items()},
+        "kappa": [_plain(k) for k in line.kappa] if line.kappa[0] <= line.kappa[1] else None,
+        "no_theorem_from": {name: _plain(value) for name, value in line.no_theorem_from.items()},
+        "skipped": line.skipped,
+        "notes": line.notes,
+        "seconds": round(line.seconds, 3),
+    }
+
+
+def _worst(worst: Worst) -> dict[str, Any]:
+    return {name: _plain(value) for name, value in asdict(worst).items()}
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    outcome = finding.outcome
+    return {
+        "subject": finding.subject,
+        "check": finding.check,
+        "dtype": finding.dtype,
+        "backend": finding.backend,
+        "verdict": str(finding.verdict),
+        "expected": finding.expected,
+        "reason": finding.reason,
+        "message": outcome.message,
+        "worst": _worst(outcome.worst) if outcome.worst else None,
+        "declaration": finding.declaration,
+        "rows": finding.case.rows,
+        "columns": finding.case.columns,
+        "hazard": finding.case.hazard,
+        "origin": finding.case.origin,
+        "case": finding.file,
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,50 @@
+"""Writes the cases of findings to files, each once, so that anyone can replay them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from verifier import case as cases
+from verifier.audit import Report, versions
+from verifier.verdicts import Finding
+
+
+def save_findings(report: Report, folder: Path) -> None:
+    """Save the case of every unexpected finding and note the file in the report."""
+    for line in report.lines:
+        line.findings = [
+            f if f.expected or f.file else replace(f, file=str(save_finding(f, folder, seed=report.seed)))
+            for f in line.findings
+        ]
+
+
+def save_finding(finding: Finding, folder: Path, **facts: Any) -> Path:
+    """Write one finding's case with everything needed to replay it; returns the file.
+
+    The same finding found again has the same name: it is written over, not beside.
+    """
+    parts = (finding.subject, finding.check, finding.dtype, finding.backend, finding.outcome.output or "case")
+    words = finding.outcome.message.split(":")[-1]
+    mark = hashlib.sha256("".join(c for c in words if c.isalpha()).encode()).hexdigest()[:6]
+    path = folder / f"{'-'.join(parts)}-{mark}.json"
+    kernel = Path(finding.path)
+    cases.save(
+        finding.case,
+        path,
+        subject={
+            "path": finding.path,
+            "name": finding.subject,
+            "sha256": hashlib.sha256(kernel.read_bytes()).hexdigest() if kernel.is_file() else "",
+        },
+        check=finding.check,
+        backend=finding.backend,
+        verdict=str(finding.verdict),
+        message=finding.outcome.message,
+        declaration=finding.declaration,
+        versions=versions(),
+        **facts,
+    )
+    return path
