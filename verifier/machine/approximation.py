@@ -1,0 +1,208 @@
+"""Models of the approximate instructions: what a device may answer where PTX leaves it free."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from verifier.machine.numerics import Array, divide32
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+# Largest error of each approximate float32 instruction, as (ulp of the exact result, relative, absolute).
+# Source: PTX ISA, sections on floating-point instructions; `table` models replace these by measurements.
+DOCUMENTED: dict[str, tuple[float, float, float]] = {
+    "rcp": (1.0, 0.0, 0.0),
+    "sqrt": (0.0, 2.0**-23, 0.0),
+    "rsqrt": (0.0, 2.0**-22.9, 0.0),
+    "ex2": (2.0, 0.0, 0.0),
+    "lg2": (0.0, 2.0**-22, 2.0**-22),
+    "sin": (0.0, 0.0, 2.0**-20.5),
+    "cos": (0.0, 0.0, 2.0**-20.5),
+    "tanh": (0.0, 2.0**-11, 0.0),
+    "div": (2.0, 0.0, 0.0),
+    "rcp_f64": (0.0, 2.0**-23, 0.0),
+    "rsqrt_f64": (0.0, 2.0**-22, 0.0),
+}
+
+
+class Approximation(Protocol):
+    """A model answers float32 arrays for a named instruction: rcp, sqrt, rsqrt, ex2, lg2, sin, cos, tanh, div."""
+
+    def evaluate(self, name: str, *operands: Array) -> Array:
+        """Results of the instruction on these operands."""
+        ...
+
+
+_EXACT: dict[str, Callable[..., Any]] = {
+    "rcp": lambda x: 1.0 / x,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1.0 / np.sqrt(x),
+    "ex2": np.exp2,
+    "lg2": np.log2,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tanh": np.tanh,
+    "div": lambda a, b: a / b,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Correct:
+    """Every approximate instruction correctly rounded to nearest even."""
+
+    def evaluate(self, name: str, *operands: Array) -> Array:
+        """Round the float64 value once, redoing lanes too close to a tie in higher precision."""
+        if name == "div":
+            return divide32(*operands)
+        if name == "rcp":
+            return divide32(np.float32(1), operands[0])
+        if name == "sqrt":
+            return np.sqrt(np.asarray(operands[0], dtype=np.float32))
+        if name.endswith("_f64"):
+            return np.asarray(_EXACT[name[:-4]](np.asarray(operands[0], dtype=np.float64)))
+        (x,) = operands
+        value = np.asarray(_EXACT[name](np.asarray(x, dtype=np.float64)))
+        return _settle_ties(name, np.asarray(x), value).astype(np.float32)
+
+
+def _settle_ties(name: str, x: Array, value: Array) -> Array:
+    """Redo the lanes whose float64 value is within 8 units of a float32 tie, where its error could decide."""
+    low = value.view(np.uint64) & np.uint64(0x1FFFFFFF)
+    distance = np.abs(low.astype(np.int64) - 0x10000000)
+    doubtful = (distance <= 8) & np.isfinite(value) & (value != 0)
+    subnormal = (np.abs(value) < 2.0**-126) & (value != 0)
+    doubtful |= subnormal & np.isfinite(value)
+    if doubtful.any():
+        value = value.copy()
+        for lane in np.argwhere(doubtful):
+            place = tuple(lane)
+            value[place] = _by_mpmath(name, float(x[place]))
+    return value
+
+
+def _by_mpmath(name: str, x: float) -> float:
+    """Evaluate with 200 bits and round to odd in float64, so that the step to float32 rounds correctly."""
+    import mpmath
+
+    with mpmath.workprec(200):
+        argument = mpmath.mpf(x)
+        value = {
+            "rsqrt": lambda v: 1 / mpmath.sqrt(v),
+            "ex2": lambda v: mpmath.mpf(2) ** v,
+            "lg2": lambda v: mpmath.log(v, 2),
+            "sin": mpmath.sin,
+            "cos": mpmath.cos,
+            "tanh": mpmath.tanh,
+        }[name](argument)
+        sign, mantissa, exponent, bits = value._mpf_
+    surplus = max(bits - 53, 0)
+    head = int(mantissa) >> surplus
+    if head << surplus != mantissa:
+        head |= 1
+    return math.ldexp(-head if sign else head, exponent + surplus)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adversarial:
+    """Any answer inside the documented error, chosen by a hash of seed, instruction and operands.
+
+    The same operands always get the same answer, as on a real device; `extreme` pushes every answer to
+    the edge of what is allowed instead of somewhere inside.
+    """
+
+    seed: int = 0
+    extreme: bool = False
+    exact: Correct = field(default_factory=Correct)
+
+    def evaluate(self, name: str, *operands: Array) -> Array:
+        """Move the exact value by a pseudo-random share of the allowed error."""
+        if name.endswith("_f64"):
+            return self.exact.evaluate(name, *operands)
+        wide = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in operands))
+        value = np.asarray(_EXACT[name](*wide), dtype=np.float64)
+        shift = self.share(name, *operands) * allowed_error(name, value)
+        moved = (value + shift).astype(np.float32)
+        limit = allowed_error(name, value)
+        inside = np.abs(moved.astype(np.float64) - value) <= limit
+        exact = self.exact.evaluate(name, *operands)
+        return np.where(inside & np.isfinite(value) & ~_is_exact_case(name, wide, value), moved, exact)
+
+    def share(self, name: str, *operands: Array) -> Array:
+        """Numbers in [-1, 1], a function of seed, instruction and operand bits."""
+        mixed: Any = np.uint64(
+            (self.seed * 0x9E3779B97F4A7C15 + sum(name.encode()) * 0xD1B54A32D192ED03) % 2**64
+        )
+        for operand in operands:
+            bits = np.asarray(operand, dtype=np.float32).view(np.uint32).astype(np.uint64)
+            mixed = _mix(mixed ^ bits)
+        unit = (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0
+        return np.sign(unit) if self.extreme else unit
+
+
+def _mix(x: Any) -> Any:
+    """Scramble 64 bits (the finaliser of splitmix64)."""
+    x = np.asarray(x, dtype=np.uint64)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _is_exact_case(name: str, operands: tuple[Array, ...], value: Array) -> Array:
+    """Results that the instruction set pins down: zeros, infinities, and powers of two of integers."""
+    exact = (value == 0) | ~np.isfinite(value)
+    if name == "ex2":
+        exact |= operands[0] == np.rint(operands[0])
+    return exact
+
+
+def allowed_error(name: str, value: Array) -> Array:
+    """Largest documented absolute error of an instruction whose exact result is `value`."""
+    ulps, relative, absolute = DOCUMENTED[name]
+    magnitude = np.abs(value)
+    exponent = np.maximum(np.frexp(magnitude)[1] - 24, -149)
+    bound = ulps * np.ldexp(1.0, exponent) + relative * magnitude
+    if name == "lg2":
+        # The absolute bound holds for arguments in (0.5, 2), where |lg2| < 1; the relative one elsewhere.
+        return np.where(magnitude < 1, absolute, bound)
+    return bound + absolute
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Answers measured on a device, as offsets in ulp from the correctly rounded result.
+
+    `offsets`: per instruction an int8 array over the 2^23 significands of [1, 2), or 2^24 for the two
+    binades [1, 4) of the roots. Instructions without a table are correctly rounded.
+    """
+
+    offsets: Mapping[str, Array]
+    exact: Correct = field(default_factory=Correct)
+
+    def evaluate(self, name: str, *operands: Array) -> Array:
+        """Correctly rounded result moved by the measured offset; division is a times the reciprocal of b."""
+        if name == "div":
+            return self.divide(*operands)
+        result = self.exact.evaluate(name, *operands)
+        if name not in self.offsets:
+            return result
+        bits = np.asarray(operands[0], dtype=np.float32).view(np.uint32)
+        index = bits & np.uint32(0x7FFFFF)
+        if name in ("sqrt", "rsqrt"):
+            # Binade [2, 4) follows [1, 2): exponents of odd unbiased value, that is even biased value.
+            index = index | ((~(bits >> np.uint32(23)) & np.uint32(1)) << np.uint32(23))
+        shift = self.offsets[name][index].astype(np.int32)
+        ordinary = np.isfinite(result) & (np.abs(result) >= 2.0**-126)
+        moved = (result.view(np.int32) + shift).view(np.float32)
+        return np.where(ordinary, moved, result)
+
+    def divide(self, a: Array, b: Array) -> Array:
+        """`div.full`: the reciprocal times the dividend, with both scaled when the divisor is huge."""
+        huge = np.abs(b) > np.float32(2.0**126)
+        scale = np.where(huge, np.float32(0.25), np.float32(1))
+        reciprocal = self.evaluate("rcp", b * scale)
+        return (np.asarray(a, dtype=np.float32) * scale) * reciprocal

@@ -1,0 +1,84 @@
+"""Read-modify-write operations, lane after lane in lane order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from verifier.machine import numerics
+from verifier.machine.numerics import Array
+from verifier.machine.operations.table import DTYPE
+
+
+def apply(
+    view: Array, index: Array, operation: str, kind: str, operands: list[Array], *, wanted: bool, flush: bool
+) -> Array | None:
+    """Perform an atomic for each entry of `index` in order; return the old values if wanted.
+
+    `view`: the memory as elements of the type; `operands`: (n,) arrays, one (two for cas).
+    """
+    function = _function(operation, kind, flush)
+    if not wanted and operation == "add" and kind in ("u32", "s32", "b32", "u64", "s64"):
+        np.add.at(view, index, operands[0])
+        return None
+    old = np.empty(index.shape, dtype=view.dtype)
+    for turn in _turns(index):
+        place = index[turn]
+        before = view[place]
+        old[turn] = before
+        view[place] = function(before, *(x[turn] for x in operands))
+    return old if wanted else None
+
+
+def _turns(index: Array) -> list[Any]:
+    """Split into rounds in which no address occurs twice, keeping the order of lanes at each address."""
+    order = np.argsort(index, kind="stable")
+    ordered = index[order]
+    starts = np.concatenate(([True], ordered[1:] != ordered[:-1]))
+    if starts.all():
+        return [slice(None)]
+    first = np.flatnonzero(starts)
+    rank = np.arange(len(index)) - np.repeat(first, np.diff(np.append(first, len(index))))
+    by_rank = np.argsort(rank, kind="stable")
+    counts = np.bincount(rank)
+    return [np.sort(order[part]) for part in np.split(by_rank, np.cumsum(counts)[:-1])]
+
+
+def _function(operation: str, kind: str, flush: bool) -> Any:
+    """Give new = f(old, operands)."""
+    if operation == "cas":
+        return lambda old, compare, value: np.where(old == compare, value, old)
+    if operation == "exch":
+        return lambda old, value: value  # noqa: ARG005
+    if kind in ("f16x2", "bf16x2", "bf16", "f16", "f32", "f64") and operation in ("add", "min", "max"):
+        return _floating(operation, kind, flush)
+    integers: dict[str, Any] = {
+        "add": np.add,
+        "and": np.bitwise_and,
+        "or": np.bitwise_or,
+        "xor": np.bitwise_xor,
+        "min": np.minimum,
+        "max": np.maximum,
+        "inc": lambda old, limit: np.where(old >= limit, old.dtype.type(0), old + old.dtype.type(1)),
+        "dec": lambda old, limit: np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1)),
+    }
+    return integers[operation]
+
+
+def _floating(operation: str, kind: str, flush: bool) -> Any:
+    from verifier.machine.operations import resolve
+
+    modifier = ".rn" if operation == "add" and "16" in kind else ""
+    found = resolve(f"{operation}{modifier}.{kind}")
+    assert found is not None
+    function = found.function
+    if flush and kind == "f32":
+        # PTX: on global memory atom.add.f32 flushes subnormal operands and results to signed zeros.
+        return lambda old, value: numerics.flush32(function(numerics.flush32(old), numerics.flush32(value)))
+    return function
+
+
+def element_type(kind: str) -> str:
+    """NumPy type in which memory is viewed for an atomic."""
+    return DTYPE[kind]

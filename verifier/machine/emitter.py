@@ -1,0 +1,557 @@
+"""Translation of a program to Python: one line of numpy per instruction, for all lanes and for a subset."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from verifier.machine import collectives
+from verifier.machine.findings import UnsupportedInstruction
+from verifier.machine.flow import CARRY, EXIT, is_barrier
+from verifier.machine.memory import LOCAL_TAG, SHARED_TAG, TAG_SHIFT
+from verifier.machine.operations import DTYPE, Operation, resolve
+from verifier.machine.syntax import (
+    BITS,
+    Address,
+    Immediate,
+    Instruction,
+    Operand,
+    Pair,
+    Register,
+    Sink,
+    Special,
+    Symbol,
+    Vector,
+)
+from verifier.machine.uniformity import FULL, PER_BLOCK, PER_THREAD, SAME, Shapes
+from verifier.machine.wave import Wait
+
+if TYPE_CHECKING:
+    from verifier.machine.flow import Program
+
+_SUBSET = {FULL: "[ix]", PER_THREAD: "[it]", PER_BLOCK: "[ib]", SAME: ""}
+_IGNORED = frozenset(
+    {"prefetch", "prefetchu", "applypriority", "discard", "nanosleep", "griddepcontrol", "setmaxnreg", "pmevent", "brkpt"}
+)
+
+
+class Shadow(Protocol):
+    """Rides along with the emitted code: adds lines that carry a second value beside every register."""
+
+    def pure(self, writer: Writer, instruction: Instruction, operation: Operation) -> None:
+        """After the results are in `v0`, `v1`, and before they are assigned."""
+
+    def move(self, writer: Writer, instruction: Instruction, kind: str) -> None:
+        """Registers packed, unpacked, loaded, stored, shuffled: `kind` says which."""
+
+
+@dataclass(kw_only=True)
+class Code:
+    """Names that emitted code uses: register views, constants and helper functions."""
+
+    program: Program
+    shapes: Shapes
+    names: dict[str, str] = field(default_factory=dict)
+    views: set[tuple[str, str]] = field(default_factory=set)
+    constants: dict[str, Any] = field(default_factory=dict)
+    lazy: dict[str, str] = field(default_factory=dict)
+
+    def register(self, name: str) -> str:
+        """Python name of a PTX register."""
+        found = self.names.get(name)
+        if found is None:
+            clean = re.sub(r"\W", "_", name.lstrip("%"))
+            found = self.names[name] = f"R{len(self.names)}_{clean}"
+        return found
+
+    def view(self, name: str, dtype: str) -> str:
+        """Name of a register seen as a numpy type."""
+        self.views.add((name, dtype))
+        return f"{self.register(name)}_{dtype.replace('?', 'p')}"
+
+    def constant(self, value: Any) -> str:
+        """Name of a Python object that emitted code needs."""
+        if isinstance(value, np.ndarray):
+            key = f"C_{value.dtype.str[1:].replace('?', 'b')}_{value.tobytes().hex()}_{value.ndim}"
+        else:
+            key = f"F_{id(value)}"
+        self.constants.setdefault(key, value)
+        return key
+
+    def deferred(self, expression: str) -> str:
+        """Name of something computed once when the wave starts."""
+        name = f"L{abs(hash(expression)) % 10**12}_{len(expression)}"
+        self.lazy[name] = expression
+        return name
+
+    def width(self, register: str) -> int:
+        """Bits of a register."""
+        return BITS[self.program.registers[register]]
+
+
+class Writer:
+    """Writes one instruction in one of the two forms."""
+
+    def __init__(self, code: Code, *, part: bool, shadow: Shadow | None = None) -> None:
+        """`part`: for the lanes in `ix` only; else for all."""
+        self.code, self.part, self.shadow = code, part, shadow
+        self.lines: list[str] = []
+        self.needs: set[str] = set()
+        self.narrow = False
+        self.site = 0
+
+    def add(self, line: str) -> None:
+        """Append a line."""
+        self.lines.append(line)
+
+    @property
+    def group(self) -> str:
+        """Expression of the group that executes."""
+        return "g" if self.part and not self.narrow else "everyone"
+
+    def read(self, name: str, dtype: str) -> str:
+        """Expression for a register's value in the lanes of this form."""
+        base = self.code.view(name, dtype)
+        if not self.part or self.narrow:
+            return base
+        subset = _SUBSET[self.code.shapes.of(name)]
+        if subset:
+            self.needs.add(subset[1:-1])
+        return f"{base}_flat{subset}"
+
+    def source(self, operand: Operand, kind: str) -> str:
+        """Expression of an operand as a PTX type."""
+        dtype = DTYPE[kind]
+        if isinstance(operand, Register):
+            return self.register_source(operand, kind, dtype)
+        if isinstance(operand, Immediate):
+            return self.code.constant(immediate(operand, kind))
+        if isinstance(operand, Special):
+            return self.special(operand.name, dtype)
+        if isinstance(operand, Symbol):
+            return self.code.deferred(f"wave.symbol({operand.name!r}, {operand.offset}, {dtype!r})")
+        raise TypeError(f"operand {operand}")
+
+    def register_source(self, operand: Register, kind: str, dtype: str) -> str:
+        """Expression of a register; wider registers are truncated, narrower ones extended."""
+        if kind == "pred":
+            name = self.read(operand.name, "?")
+            return f"(~{name})" if operand.negated else name
+        have, want = self.code.width(operand.name), BITS[kind]
+        if have == 1:
+            return f"{self.read(operand.name, '?')}.astype({dtype!r})"
+        if have == want:
+            return self.read(operand.name, dtype)
+        if have > want and dtype[0] == "f":
+            return f"{self.read(operand.name, f'u{have // 8}')}.astype('u{want // 8}').view({dtype!r})"
+        signed = "i" if dtype[0] == "i" else "u"
+        return f"{self.read(operand.name, f'{signed}{have // 8}')}.astype({dtype!r})"
+
+    def special(self, name: str, dtype: str) -> str:
+        """Expression of a special register."""
+        if "clock" in name or "timer" in name:
+            return f"wave.tick({dtype!r})" if not self.part else f"wave.tick({dtype!r})[0]"
+        base = self.code.deferred(f"wave.special({name!r}).astype({dtype!r})")
+        if not self.part or self.narrow:
+            return base
+        if name.startswith(("%tid", "%laneid", "%warpid", "%lanemask")):
+            self.needs.add("it")
+            return f"{base}[0][it]"
+        if name.startswith(("%ctaid", "%smid", "%clusterid")):
+            self.needs.add("ib")
+            return f"{base}[:, 0][ib]"
+        return f"{base}[0]"
+
+    def guard(self, instruction: Instruction) -> str | None:
+        """Expression of the guard, or None."""
+        return self.source(instruction.guard, "pred") if instruction.guard else None
+
+    def assign(self, operand: Operand, kind: str, value: str, guard: str | None) -> None:
+        """Write a value to a destination, only where the guard holds."""
+        if isinstance(operand, Sink):
+            return
+        if not isinstance(operand, Register):
+            raise TypeError(f"destination {operand}")
+        dtype = self.destination_type(operand.name, kind)
+        base = self.code.view(operand.name, dtype)
+        if not self.part or self.narrow:
+            where = f", where={guard}" if guard else ""
+            self.add(f"copyto({base}, {value}{where})")
+            return
+        self.needs.add("ix")
+        if guard:
+            value = f"where({guard}, {value}, {base}_flat[ix])"
+        self.add(f"{base}_flat[ix] = {value}")
+
+    def destination_type(self, register: str, kind: str) -> str:
+        """View of a destination: its own width, signed if the value is, so that assignment extends."""
+        have = self.code.width(register)
+        if have == 1:
+            return "?"
+        if have == BITS[kind]:
+            return DTYPE[kind]
+        return f"{'i' if DTYPE[kind][0] == 'i' else 'u'}{have // 8}"
+
+
+def immediate(operand: Immediate, kind: str) -> np.ndarray[Any, np.dtype[Any]]:
+    """Give a literal as a 0-dimensional array of a PTX type."""
+    dtype = np.dtype(DTYPE[kind])
+    if kind == "pred":
+        return np.array(bool(operand.value))
+    width = dtype.itemsize
+    if operand.kind == "f64" and kind in ("f32", "f16"):
+        value = np.array(operand.value, dtype=np.uint64).view(np.float64)
+        return value.astype(dtype)
+    if operand.kind == "f32" and kind == "f64":
+        return np.array(operand.value, dtype=np.uint32).view(np.float32).astype(np.float64)
+    unsigned = np.array(operand.value & ((1 << 8 * width) - 1), dtype=f"u{width}")
+    if operand.kind == "integer" and dtype.kind == "f" and kind != "f16":
+        return np.array(operand.value, dtype=dtype)
+    return unsigned.view(dtype)
+
+
+class Emitter:
+    """Walks a program and writes its Python."""
+
+    def __init__(self, program: Program, shapes: Shapes, shadow: Shadow | None = None) -> None:
+        """`shadow`: rides along, or None."""
+        self.program, self.shapes, self.shadow = program, shapes, shadow
+        self.code = Code(program=program, shapes=shapes)
+        self.sites: list[Instruction] = []
+        self.parameters = program.kernel.parameter_offsets()
+
+    def emit(self) -> str:
+        """Source of `build(wave)`, which returns the two lists of block functions."""
+        body: list[str] = []
+        for number in range(len(self.program.blocks)):
+            body += self.function(number, part=False)
+            if not self.shapes.uniform:
+                body += self.function(number, part=True)
+        head = self.prologue()
+        count = len(self.program.blocks)
+        full = ", ".join(f"full_{n}" for n in range(count))
+        part = "" if self.shapes.uniform else ", ".join(f"part_{n}" for n in range(count))
+        lines = ["def build(wave):", *(f"    {line}" for line in head), *(f"    {line}" for line in body)]
+        return "\n".join([*lines, f"    return [{full}], [{part}]", ""])
+
+    def prologue(self) -> list[str]:
+        """Allocate registers and compute what is constant over a wave."""
+        lines = ["everyone = wave.everyone"]
+        done: set[str] = set()
+        for register, dtype in sorted(self.code.views):
+            base = self.code.register(register)
+            if base not in done:
+                done.add(base)
+                lines.append(f"{base} = allocate(wave, {self.code.width(register)}, {self.shapes.of(register)})")
+            view = self.code.view(register, dtype)
+            lines.append(f"{view} = {base}" if dtype == "?" else f"{view} = {base}.view({dtype!r})")
+            lines.append(f"{view}_flat = {view}.reshape(-1)")
+        lines += [f"{name} = {expression}" for name, expression in self.code.lazy.items()]
+        return lines
+
+    def function(self, number: int, *, part: bool) -> list[str]:
+        """Write one basic block in one form."""
+        writer = Writer(self.code, part=part, shadow=self.shadow)
+        block = self.program.blocks[number]
+        following = number + 1 if number + 1 < len(self.program.blocks) else EXIT
+        ended = False
+        for instruction in block.instructions:
+            self.sites.append(instruction)
+            writer.site = len(self.sites) - 1
+            writer.narrow = False
+            ended = self.instruction(writer, instruction, block.target, following)
+        if not ended:
+            writer.add(f"return {following}")
+        names = {"ix": "ix = g.ix", "it": "it = g.it", "ib": "ib = g.ib"}
+        head = [f"def part_{number}(g):" if part else f"def full_{number}():"]
+        setup = [names[name] for name in sorted(writer.needs)] if part else []
+        return head + [f"    {line}" for line in [*setup, *writer.lines]]
+
+    def refuse(self, instruction: Instruction, reason: str = "") -> UnsupportedInstruction:
+        """Name what is not executed."""
+        return UnsupportedInstruction(instruction.opcode, self.program.kernel.name, instruction.line, reason)
+
+    def instruction(self, writer: Writer, instruction: Instruction, target: int | None, following: int) -> bool:
+        """Write one instruction; True if it ends the block by itself."""
+        from verifier.machine import emit_memory
+
+        name = instruction.parts[0]
+        if name in ("bra", "ret", "exit"):
+            self.branch(writer, instruction, target, following)
+            return True
+        if is_barrier(instruction):
+            return self.barrier(writer, instruction, following)
+        if emit_memory.write(self, writer, instruction) or self.exchange(writer, instruction):
+            return False
+        if name in _IGNORED or instruction.parts[:2] == ("bar", "warp"):
+            return False
+        if self.address_arithmetic(writer, instruction) or self.pack(writer, instruction):
+            return False
+        if name == "call":
+            self.runtime_call(writer, instruction)
+            return False
+        if name == "trap":
+            writer.add(f"wave.fail({writer.site}, {writer.group}, 'trap', {writer.guard(instruction)})")
+            return False
+        operation = resolve(instruction.opcode)
+        if operation is None:
+            raise self.refuse(instruction)
+        self.pure(writer, instruction, operation)
+        return False
+
+    # Control flow.
+
+    def branch(self, writer: Writer, instruction: Instruction, target: int | None, following: int) -> None:
+        """`bra`, `ret` and `exit`, guarded or not."""
+        to = target if instruction.parts[0] == "bra" else EXIT
+        guard = writer.guard(instruction)
+        if guard is None:
+            writer.add(f"return {to}")
+        else:
+            writer.add(f"return wave.branch({writer.group}, {guard}, {to}, {following})")
+
+    def barrier(self, writer: Writer, instruction: Instruction, following: int) -> bool:
+        """Write `bar.sync` and `bar.red`; all lanes together pass at once, a subset has to wait."""
+        parts, operands = instruction.parts, instruction.operands
+        if "arrive" in parts:
+            raise self.refuse(instruction, "a barrier that is not waited for")
+        if not operands or not all(isinstance(o, Immediate) for o in operands):
+            raise self.refuse(instruction, "a barrier whose number is computed")
+        numbers = [o.value for o in operands if isinstance(o, Immediate)]
+        count = numbers[1] if len(numbers) > 1 else None
+        aligned = parts[0] == "bar" or "aligned" in parts
+        wait = writer.code.constant(Wait(following, numbers[0], count, aligned, writer.site))
+        if not writer.part and count is None:
+            writer.add("wave.passed(everyone)")
+            return False
+        writer.add(f"return {wait}")
+        return True
+
+    # Lanes of a warp.
+
+    def exchange(self, writer: Writer, instruction: Instruction) -> bool:
+        """Shuffles, votes, matches and reductions over a warp."""
+        parts, name = instruction.parts, instruction.parts[0]
+        call = lambda function: writer.code.constant(function)  # noqa: E731
+        operands = instruction.operands
+        if name == "shfl":
+            self.shuffle(writer, instruction)
+        elif name == "activemask":
+            writer.add(f"v0 = {call(collectives.active_mask)}({writer.group})")
+            writer.assign(operands[0], "b32", "v0", None)
+        elif name == "vote":
+            predicate, members = writer.source(operands[1], "pred"), writer.source(operands[2], "u32")
+            writer.add(f"v0 = {call(collectives.vote)}({writer.group}, {parts[2]!r}, {predicate}, {members})")
+            writer.assign(operands[0], "b32" if parts[2] == "ballot" else "pred", "v0", None)
+        elif name == "match":
+            value, members = writer.source(operands[1], parts[-1]), writer.source(operands[2], "u32")
+            mode = parts[1] if parts[1] in ("any", "all") else parts[2]
+            writer.add(f"v0, v1 = {call(collectives.match)}({writer.group}, {mode!r}, {value}, {members})")
+            self.assign_pair(writer, operands[0], "b32")
+        elif name == "redux":
+            mode = ".".join(p for p in parts[2:] if p != parts[-1])
+            value, members = writer.source(operands[1], parts[-1]), writer.source(operands[2], "u32")
+            writer.add(f"v0 = {call(collectives.reduce_warp)}({writer.group}, {mode!r}, {value}, {members})")
+            writer.assign(operands[0], parts[-1], "v0", None)
+        elif name == "blockred":
+            predicate = writer.source(operands[1], "pred")
+            writer.add(f"v0 = {call(collectives.block_reduce)}({writer.group}, {parts[1]!r}, {predicate})")
+            writer.assign(operands[0], parts[-1], "v0", None)
+        elif name == "elect":
+            writer.add(f"v0, v1 = {call(collectives.elect)}({writer.group}, {writer.source(operands[1], 'u32')})")
+            self.assign_pair(writer, operands[0], "b32")
+        else:
+            return False
+        if self.shadow is not None:
+            self.shadow.move(writer, instruction, name)
+        return True
+
+    def assign_pair(self, writer: Writer, operand: Operand, kind: str) -> None:
+        """Assign `d|p` or `d` from v0 and v1."""
+        if isinstance(operand, Pair):
+            writer.assign(operand.first, kind, "v0", None)
+            writer.assign(operand.second, "pred", "v1", None)
+        else:
+            writer.assign(operand, kind, "v0", None)
+
+    def shuffle(self, writer: Writer, instruction: Instruction) -> None:
+        """`shfl.sync`; a value that all lanes of the warp share needs no exchange."""
+        operands = instruction.operands
+        value, distance, control = (writer.source(o, "b32") for o in operands[1:4])
+        target = operands[0]
+        register = operands[1]
+        same = not isinstance(register, Register) or not self.shapes.of(register.name) & PER_THREAD
+        if same and isinstance(target, Register) and not self.shapes.of(target.name) & PER_THREAD:
+            writer.add(f"v0 = {value}")
+        else:
+            function = writer.code.constant(collectives.shuffle)
+            mode = instruction.parts[2] if instruction.parts[1] == "sync" else instruction.parts[1]
+            writer.add(f"v0, v1 = {function}({writer.group}, {mode!r}, {value}, {distance}, {control})")
+        self.assign_pair(writer, target, "b32")
+
+    # Values.
+
+    def narrow(self, operands: tuple[Operand, ...], writer: Writer) -> bool:
+        """Whether a destination has one value for several lanes: then it is computed for all at once."""
+        registers = [o for o in operands if isinstance(o, Register)]
+        return writer.part and bool(registers) and self.shapes.of(registers[0].name) != FULL
+
+    def destinations(self, operand: Operand) -> tuple[Operand, ...]:
+        """Give the registers that a destination operand names."""
+        if isinstance(operand, Pair):
+            return (operand.first, operand.second)
+        return operand.items if isinstance(operand, Vector) else (operand,)
+
+    def pure(self, writer: Writer, instruction: Instruction, operation: Operation) -> None:
+        """Write an operation without side effects."""
+        targets = self.destinations(instruction.operands[0])
+        writer.narrow = self.narrow(targets, writer)
+        sources = [
+            writer.source(operand, kind)
+            for operand, kind in zip(instruction.operands[1:], operation.sources, strict=False)
+        ]
+        if len(sources) != len(operation.sources):
+            raise self.refuse(instruction, f"{len(sources)} operands instead of {len(operation.sources)}")
+        if operation.carry_in:
+            sources.append(writer.source(Register(CARRY), "pred"))
+        if operation.model:
+            sources.insert(0, "model")
+        function = self.function_name(writer, operation)
+        guard = writer.guard(instruction)
+        plain = self.shadow is None and len(targets) == 1 and not operation.carry_out
+        if plain and operation.out and not guard and (not writer.part or writer.narrow) and self.fits(targets[0], operation):
+            target = targets[0]
+            assert isinstance(target, Register)
+            out = writer.code.view(target.name, writer.destination_type(target.name, operation.results[0]))
+            writer.add(f"{function}({', '.join(sources)}, out={out})")
+            return
+        several = len(operation.results) > 1 or operation.carry_out
+        writer.add(f"{'v0, v1' if several else 'v0'} = {function}({', '.join(sources)})")
+        if self.shadow is not None:
+            self.shadow.pure(writer, instruction, operation)
+        if isinstance(instruction.operands[0], Pair) and not several:
+            writer.assign(targets[0], operation.results[0], "v0", guard)
+            self.second_predicate(writer, instruction, targets[1], operation, guard)
+            return
+        writer.assign(targets[0], operation.results[0], "v0", guard)
+        if operation.carry_out:
+            writer.assign(Register(CARRY), "pred", "v1", guard)
+        elif several:
+            writer.assign(targets[1], operation.results[1], "v1", guard)
+
+    def second_predicate(
+        self, writer: Writer, instruction: Instruction, target: Operand, operation: Operation, guard: str | None
+    ) -> None:
+        """`setp p|q`: q holds where the comparison does not, joined with the same third operand."""
+        if len(operation.sources) > 2:
+            raise self.refuse(instruction, "two results with a third operand")
+        writer.assign(target, "pred", "~v0", guard)
+
+    def fits(self, target: Operand, operation: Operation) -> bool:
+        """Whether the result can be written in place."""
+        return isinstance(target, Register) and self.code.width(target.name) == BITS[operation.results[0]]
+
+    def function_name(self, writer: Writer, operation: Operation) -> str:
+        """Name of a function in emitted code, readable for numpy's own."""
+        if isinstance(operation.function, np.ufunc):
+            return operation.function.__name__
+        return writer.code.constant(operation.function)
+
+    def pack(self, writer: Writer, instruction: Instruction) -> bool:
+        """`mov.b32 {a, b}, r` and `mov.b32 r, {a, b}`: registers cut into parts and put together."""
+        if instruction.parts[0] != "mov" or not any(isinstance(o, Vector) for o in instruction.operands):
+            return False
+        target, origin = instruction.operands
+        width = BITS[instruction.parts[-1]]
+        guard = writer.guard(instruction)
+        if isinstance(origin, Vector):
+            self.join(writer, target, origin, width, guard)
+        elif isinstance(target, Vector):
+            self.split(writer, target, origin, width, guard)
+        if self.shadow is not None:
+            self.shadow.move(writer, instruction, "pack")
+        return True
+
+    def join(self, writer: Writer, target: Operand, origin: Vector, width: int, guard: str | None) -> None:
+        """Put parts together, the first lowest."""
+        each = width // len(origin.items)
+        writer.narrow = self.narrow((target,), writer)
+        if writer.narrow and guard and writer.part:
+            guard = None if guard is None else guard
+        pieces = []
+        for number, item in enumerate(origin.items):
+            word = writer.source(item, f"u{each}")
+            piece = f"{word}.astype('u{width // 8}')"
+            shift = writer.code.constant(np.array(each * number, dtype=f"u{width // 8}"))
+            pieces.append(f"({piece} << {shift})" if number else piece)
+        writer.assign(target, f"u{width}", " | ".join(pieces), guard)
+
+    def split(self, writer: Writer, target: Vector, origin: Operand, width: int, guard: str | None) -> None:
+        """Cut a register into parts, the first lowest."""
+        each = width // len(target.items)
+        writer.narrow = self.narrow(target.items, writer)
+        word = writer.source(origin, f"u{width}")
+        writer.add(f"w = {word}")
+        for number, item in enumerate(target.items):
+            shift = writer.code.constant(np.array(each * number, dtype=f"u{width // 8}"))
+            moved = f"(w >> {shift})" if number else "w"
+            writer.narrow = self.narrow((item,), writer)
+            writer.assign(item, f"u{each}", f"{moved}.astype('u{each // 8}')", guard)
+
+    def address_arithmetic(self, writer: Writer, instruction: Instruction) -> bool:
+        """`cvta` and `isspacep`: generic addresses carry the window's tag."""
+        parts = instruction.parts
+        if parts[0] not in ("cvta", "isspacep"):
+            return False
+        guard = writer.guard(instruction)
+        writer.narrow = self.narrow((instruction.operands[0],), writer)
+        kind = parts[-1] if parts[-1] in BITS else "u64"
+        value = writer.source(instruction.operands[1], "u64")
+        space = next((p.split("::")[0] for p in parts[1:] if p.split("::")[0] in ("shared", "local", "global", "const", "param")), "global")
+        tag = {"shared": SHARED_TAG, "local": LOCAL_TAG}.get(space)
+        shifted = writer.code.constant(np.array((tag or 0) << TAG_SHIFT, dtype="u8"))
+        if parts[0] == "isspacep":
+            shift = writer.code.constant(np.array(TAG_SHIFT, dtype="u8"))
+            if tag:
+                test = f"({value} >> {shift}) == {tag}"
+            else:
+                test = f"~((({value} >> {shift}) == {SHARED_TAG}) | (({value} >> {shift}) == {LOCAL_TAG}))"
+            writer.assign(instruction.operands[0], "pred", test, guard)
+            return True
+        if tag and "to" in parts:
+            value = f"({value} & {writer.code.constant(np.array(0xFFFFFFFF, dtype='u8'))})"
+        elif tag:
+            value = f"({value} | {shifted})"
+        if kind != "u64":
+            value = f"{value}.astype('u4')"
+        writer.assign(instruction.operands[0], kind, value, guard)
+        if self.shadow is not None:
+            self.shadow.move(writer, instruction, "address")
+        return True
+
+    def runtime_call(self, writer: Writer, instruction: Instruction) -> None:
+        """`vprintf` prints nothing; `__assertfail` is the kernel's own assertion."""
+        if instruction.callee == "__assertfail":
+            writer.add(f"wave.fail({writer.site}, {writer.group}, 'an assertion in the kernel failed', None)")
+        elif instruction.callee != "vprintf":
+            raise self.refuse(instruction, f"call to {instruction.callee}")
+
+
+def address_expression(writer: Writer, operand: Operand) -> str:
+    """Address of a memory operand, offset included."""
+    if not isinstance(operand, Address):
+        raise TypeError(f"address {operand}")
+    base = operand.base
+    if isinstance(base, Symbol):
+        return writer.code.deferred(f"wave.symbol({base.name!r}, {base.offset + operand.offset}, 'u8').reshape({'1' if writer.part and not writer.narrow else '1, 1'})")
+    if isinstance(base, Immediate):
+        return writer.code.constant(np.full((1,) if writer.part else (1, 1), base.value + operand.offset, dtype="u8"))
+    width = writer.code.width(base.name)
+    name = writer.read(base.name, f"u{width // 8}")
+    if operand.offset == 0:
+        return name
+    wrapped = operand.offset & ((1 << width) - 1)
+    return f"({name} + {writer.code.constant(np.array(wrapped, dtype=f'u{width // 8}'))})"

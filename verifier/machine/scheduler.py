@@ -1,0 +1,292 @@
+"""Order of execution within a wave: which lanes run which basic block next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from verifier.machine import findings
+from verifier.machine.flow import EXIT, is_collective
+from verifier.machine.groups import WARP, Group
+from verifier.machine.memory import Fault
+from verifier.machine.syntax import Immediate
+from verifier.machine.wave import Wait
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from verifier.machine.flow import Program
+    from verifier.machine.numerics import Array
+    from verifier.machine.syntax import Instruction
+    from verifier.machine.wave import Wave
+
+_FAIR = 8  # every eighth turn the group that has waited longest runs, so that nobody starves
+_SPIN_TURNS = 1000  # turns in which only waiting loops ran, per group, before it is called a livelock
+_KINDS: dict[str, type[findings.MachineFinding]] = {
+    "out_of_bounds": findings.OutOfBounds,
+    "misaligned": findings.Misaligned,
+    "device_assertion": findings.DeviceAssertion,
+    "uninitialised": findings.Uninitialised,
+    "shared_race": findings.SharedRace,
+    "global_race": findings.GlobalRace,
+    "input_written": findings.InputWritten,
+}
+
+
+class Scheduler:
+    """Runs one wave to its end.
+
+    While all lanes agree, blocks run for everybody. After a split, lanes are grouped by the block they
+    stand at: the lowest block first, so that lanes that went ahead wait for the others; loops that wait
+    for another thread come last.
+    """
+
+    def __init__(self, program: Program, wave: Wave, sites: list[Instruction], step_limit: int) -> None:
+        """`step_limit`: block executions allowed."""
+        self.program, self.wave, self.sites, self.step_limit = program, wave, sites, step_limit
+        self.steps = 0
+        lanes = wave.blocks * wave.threads
+        self.groups: dict[int, Array] = {}
+        self.born: dict[int, int] = {}
+        self.parked: dict[int, Array] = {}
+        self.exited = np.zeros(lanes, dtype=bool)
+        self.waiting_at = np.full(lanes, -1, dtype=np.int64)
+        self.waiting_for = np.full(lanes, -1, dtype=np.int64)
+        self.waits: dict[int, Wait] = {}
+        self.idle_turns = 0
+
+    def run(self, full: list[Callable[[], Any]], part: list[Callable[[Group], Any]]) -> None:
+        """Execute until every lane has left the kernel."""
+        group: Group = self.wave.everyone
+        try:
+            following = self.together(full, 0)
+            while following is not None:
+                self.enter(group, following)
+                while self.groups or self.parked or (self.waiting_at >= 0).any():
+                    target, lanes = self.choose()
+                    if len(lanes) == self.exited.size:
+                        group = self.wave.everyone
+                        following = self.together(full, target)
+                        break
+                    group = Group(lanes, self.wave.threads)
+                    self.count(target, group)
+                    self.enter(group, part[target](group))
+                else:
+                    following = None
+        except Fault as fault:
+            raise self.finding(fault, group) from None
+
+    def together(self, full: list[Callable[[], Any]], target: int) -> Any:
+        """Run blocks for all lanes until they split; None when all have left."""
+        limit, steps = self.step_limit, self.steps
+        while True:
+            steps += 1
+            if steps > limit:
+                self.steps = steps
+                self.count(target, self.wave.everyone)
+            following = full[target]()
+            if following.__class__ is not int:
+                self.steps = steps
+                return following
+            if following == EXIT:
+                self.steps = steps
+                return None
+            target = following
+
+    def count(self, target: int, group: Group) -> None:
+        """Count a step and stop at the limit."""
+        self.steps += 1
+        if self.steps > self.step_limit:
+            first = self.program.blocks[target].instructions[:1]
+            raise self.make(findings.StepLimit, f"not finished after {self.step_limit} steps", group.ix[:1], first)
+
+    def enter(self, group: Group, following: Any) -> None:
+        """Put lanes where they go next."""
+        if following.__class__ is int:
+            self.arrive(following, group.ix)
+        elif isinstance(following, Wait):
+            self.wait(group.ix, following)
+        else:
+            for target, lanes in following:
+                self.arrive(target, lanes)
+
+    def arrive(self, target: int, lanes: Array) -> None:
+        """Add lanes to the group at a block."""
+        if target == EXIT:
+            self.exited[lanes] = True
+            self.open_barriers(np.unique(lanes // self.wave.threads))
+            for parked in list(self.parked):
+                self.unpark(parked)
+            return
+        if target in self.parked:
+            lanes = np.concatenate((self.parked.pop(target), lanes))
+        present = self.groups.get(target)
+        if present is None:
+            self.born[target] = self.steps
+        else:
+            lanes = np.concatenate((present, lanes))
+        self.groups[target] = np.sort(lanes)
+
+    def unpark(self, target: int) -> None:
+        """Let lanes that waited for others of their warp try again."""
+        lanes = self.parked.pop(target)
+        self.arrive(target, lanes)
+
+    def choose(self) -> tuple[int, Array]:
+        """Take the next group: by place normally, by age every eighth turn."""
+        while True:
+            if not self.groups:
+                self.stuck()
+            blocks = self.program.blocks
+            if self.steps % _FAIR == 0 and len(self.groups) > 1:
+                target = min(self.groups, key=lambda t: self.born[t])
+            else:
+                target = min(self.groups, key=lambda t: (blocks[t].spins, t))
+            lanes = self.groups.pop(target)
+            self.watch_spinning(target, lanes)
+            ready = self.complete_warps(target, lanes)
+            if ready.any():
+                if not ready.all():
+                    self.parked[target] = lanes[~ready]
+                return target, lanes[ready]
+            self.parked[target] = lanes
+            if not self.groups:
+                self.stuck()
+
+    def watch_spinning(self, target: int, lanes: Array) -> None:
+        """Call it a livelock when for long only waiting loops have run."""
+        others = any(not self.program.blocks[t].spins for t in self.groups)
+        self.idle_turns = 0 if others or not self.program.blocks[target].spins else self.idle_turns + 1
+        if self.idle_turns > _SPIN_TURNS * (1 + len(self.groups)) * len(self.program.blocks):
+            first = self.program.blocks[target].instructions[:1]
+            raise self.make(findings.StepLimit, f"{len(lanes)} threads wait in a loop for what nobody will do", lanes[:1], first)
+
+    def complete_warps(self, target: int, lanes: Array) -> Array:
+        """Lanes whose warp is complete: a collective waits for every lane that it names."""
+        instructions = self.program.blocks[target].instructions
+        if not instructions or not is_collective(instructions[0]) or len(lanes) == self.exited.size:
+            return np.ones(len(lanes), dtype=bool)
+        named = self.named(instructions[0])
+        threads = self.wave.threads
+        per_block = -(-threads // WARP)
+        warp = lanes // threads * per_block + lanes % threads // WARP
+        present = np.zeros(self.wave.blocks * per_block, dtype=np.uint32)
+        np.bitwise_or.at(present, warp, np.uint32(1) << (lanes % threads % WARP).astype(np.uint32))
+        everyone = np.arange(self.exited.size)[~self.exited]
+        alive = np.zeros_like(present)
+        number = everyone // threads * per_block + everyone % threads // WARP
+        np.bitwise_or.at(alive, number, np.uint32(1) << (everyone % threads % WARP).astype(np.uint32))
+        needed = alive & named if named is not None else present
+        missing = needed & ~present
+        return missing[warp] == 0
+
+    def named(self, instruction: Instruction) -> np.uint32 | None:
+        """Member mask of a collective if it is a constant; None lets the lanes present go on."""
+        if instruction.parts[0] in ("ldmatrix", "stmatrix"):
+            return np.uint32(0xFFFFFFFF)
+        last = instruction.operands[-1] if instruction.operands else None
+        return np.uint32(last.value & 0xFFFFFFFF) if isinstance(last, Immediate) else None
+
+    # Barriers of a thread block.
+
+    def wait(self, lanes: Array, wait: Wait) -> None:
+        """Hold lanes at a barrier, and open it if they were the last."""
+        self.waiting_at[lanes] = wait.target
+        self.waiting_for[lanes] = wait.barrier
+        self.waits[wait.target] = wait
+        self.open_barriers(np.unique(lanes // self.wave.threads))
+
+    def open_barriers(self, blocks: Array) -> None:
+        """Release the blocks all of whose remaining threads wait at one barrier."""
+        threads = self.wave.threads
+        exited = self.exited.reshape(-1, threads)[blocks]
+        waiting = self.waiting_for.reshape(-1, threads)[blocks]
+        places = self.waiting_at.reshape(-1, threads)[blocks]
+        for barrier in np.unique(waiting[waiting >= 0]):
+            here = waiting == barrier
+            full = (here | exited).all(axis=1) & here.any(axis=1)
+            for row in np.flatnonzero(here.any(axis=1)):
+                count = self.waits[int(places[row][here[row]][0])].count
+                if full[row] or (count is not None and here[row].sum() >= count):
+                    self.release(int(blocks[row]), np.flatnonzero(here[row]), places[row], exited[row])
+
+    def release(self, block: int, threads: Array, places: Array, exited: Array) -> None:
+        """Let the waiting threads of a block go on, after checking that they waited at one place."""
+        lanes = block * self.wave.threads + threads
+        targets = np.unique(places[threads])
+        wait = self.waits[int(targets[0])]
+        if len(targets) > 1 and wait.aligned and (wait.count is None or self.mixed_warp(threads, places)):
+            lines = ", ".join(str(self.sites[self.waits[int(t)].site].line) for t in targets)
+            odd = threads[places[threads] != targets[0]]
+            message = f"threads of one block wait at different barriers (PTX lines {lines}; {len(odd)} of {len(threads)} threads)"
+            raise self.make(findings.DivergentBarrier, message, lanes[places[threads] != targets[0]][:1], [self.sites[wait.site]])
+        warps = threads // WARP
+        gone = np.flatnonzero(exited) // WARP
+        if wait.aligned and np.isin(gone, warps).any():
+            message = f"{int(exited.sum())} threads of the block have left the kernel, some in a warp that waits"
+            raise self.make(findings.DivergentBarrier, message, lanes[:1], [self.sites[wait.site]])
+        for monitor in self.wave.monitors:
+            monitor.barrier(self.wave, lanes)
+        self.waiting_at[lanes] = -1
+        self.waiting_for[lanes] = -1
+        for target in targets:
+            self.arrive(int(target), lanes[places[threads] == target])
+
+    def mixed_warp(self, threads: Array, places: Array) -> bool:
+        """Whether one warp waits at two places."""
+        pairs = {(int(t) // WARP, int(places[t])) for t in threads}
+        return len({warp for warp, _ in pairs}) < len(pairs)
+
+    # Reports.
+
+    def stuck(self) -> None:
+        """Nobody can run: say who waits for whom."""
+        for target in list(self.parked):
+            if self.complete_warps(target, self.parked[target]).any():
+                self.unpark(target)
+                return
+        if self.parked:
+            target, lanes = next(iter(self.parked.items()))
+            first = self.program.blocks[target].instructions[:1]
+            raise self.make(
+                findings.DivergentCollective,
+                f"{len(lanes)} lanes wait for lanes of their warp that never come",
+                lanes[:1],
+                first,
+            )
+        waiting = np.flatnonzero(self.waiting_at >= 0)
+        wait = self.waits[int(self.waiting_at[waiting[0]])]
+        message = f"{len(waiting)} threads wait at a barrier that the rest of their block never reaches"
+        raise self.make(findings.Deadlock, message, waiting[:1], [self.sites[wait.site]])
+
+    def coordinates(self, lane: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """Block and thread of a lane, as the kernel sees them."""
+        block, thread = divmod(int(lane), self.wave.threads)
+        x, y, _ = self.wave.block
+        ids = self.wave.block_ids[block]
+        return (int(ids[0]), int(ids[1]), int(ids[2])), (thread % x, thread // x % y, thread // (x * y))
+
+    def make(
+        self, kind: type[findings.MachineFinding], message: str, lanes: Array, instructions: Any
+    ) -> findings.MachineFinding:
+        """Build a finding about a lane at an instruction."""
+        instruction = next(iter(instructions), None)
+        block, thread = self.coordinates(lanes[0]) if len(lanes) else (None, None)
+        return kind(
+            message,
+            kernel=self.program.kernel.name,
+            block=block,
+            thread=thread,
+            ptx_line=instruction.line if instruction else None,
+            instruction=instruction.text() if instruction else None,
+            location=instruction.location if instruction else None,
+        )
+
+    def finding(self, fault: Fault, group: Group) -> findings.MachineFinding:
+        """Turn a failed access into a finding with its coordinates."""
+        lane = group.place_to_lane(fault.place, fault.shape)
+        instruction = self.sites[fault.site]
+        made = self.make(_KINDS[fault.kind], fault.message, np.array([lane]), [instruction])
+        made.tensor = fault.tensor
+        return made

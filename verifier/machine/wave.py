@@ -1,0 +1,364 @@
+"""One wave of blocks while it runs: its memory windows and what emitted code calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from verifier.machine import atomics
+from verifier.machine.groups import Everyone, Group
+from verifier.machine.memory import (
+    LOCAL_TAG,
+    SHARED_TAG,
+    TAG_SHIFT,
+    Fault,
+    GlobalMemory,
+    Located,
+    ScatteredError,
+    WindowMemory,
+)
+from verifier.machine.operations.table import DTYPE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from verifier.machine.approximation import Approximation
+    from verifier.machine.numerics import Array
+
+Next = Any  # an int, a list of (target, lanes), or a Wait
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Lanes have come to a barrier and go on at `target` when it opens."""
+
+    target: int
+    barrier: int
+    count: int | None
+    aligned: bool
+    site: int
+
+
+class Monitor(Protocol):
+    """Sees every access; sanitizers are monitors."""
+
+    def access(self, wave: Wave, site: int, kind: str, space: str, located: Located, lanes: Array, width: int, values: list[Array] | None) -> None:
+        """One access of `width` bytes a lane; kind is read, write or atomic."""
+
+    def barrier(self, wave: Wave, lanes: Array) -> None:
+        """These lanes have passed a barrier together."""
+
+    def ordering(self, wave: Wave, site: int, lanes: Array, words: tuple[str, ...]) -> None:
+        """A fence, or the semantics of an atomic about to be performed."""
+
+
+@dataclass(kw_only=True)
+class Pending:
+    """A `cp.async` that has not been waited for."""
+
+    lanes: Array
+    site: int
+    target: Array
+    source: Array
+    size: int
+    active: Array
+    full: Array
+    group: int | None = None
+
+
+@dataclass(eq=False)
+class Wave:
+    """Blocks that run together: `block_ids` (blocks, 3), extents, memory, and the device's model."""
+
+    memory: GlobalMemory
+    block_ids: Array
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_size: int
+    local_size: int
+    parameters: bytes
+    model: Approximation
+    poison: int | None = None
+    monitors: tuple[Monitor, ...] = ()
+    multiprocessors: int = 132
+    symbols: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Allocate the windows."""
+        self.blocks = len(self.block_ids)
+        self.threads = self.block[0] * self.block[1] * self.block[2]
+        self.everyone = Everyone(self.blocks, self.threads)
+        self.shared = WindowMemory("shared", self.blocks, self.shared_size, self.poison)
+        self.local = WindowMemory("local", self.blocks * self.threads, self.local_size, self.poison)
+        self.shared_windows = (np.arange(self.blocks) * self.shared.stride)[:, None]
+        self.local_windows = (np.arange(self.blocks * self.threads) * self.local.stride).reshape(
+            self.blocks, self.threads
+        )
+        self.pending: list[Pending] = []
+        self.clock = 0
+        self.changes = 0
+
+    # Values that instructions read.
+
+    def special(self, name: str) -> Array:
+        """Give a special register, in its own shape."""
+        thread = np.arange(self.threads, dtype=np.uint32)[None]
+        x, y, _ = self.block
+        axis = "xyz".find(name[-1])
+        lane = thread & np.uint32(31)
+        table: dict[str, Any] = {
+            "%laneid": lane,
+            "%warpid": thread >> np.uint32(5),
+            "%nwarpid": -(-self.threads // 32),
+            "WARP_SZ": 32,
+            "%smid": (np.arange(self.blocks) % self.multiprocessors)[:, None],
+            "%nsmid": self.multiprocessors,
+            "%gridid": 1,
+            "%dynamic_smem_size": self.shared_size,
+            "%total_smem_size": self.shared_size,
+            "%is_explicit_cluster": 0,
+            "%cluster_ctarank": 0,
+            "%cluster_nctarank": 1,
+            "%lanemask_eq": np.uint32(1) << lane,
+            "%lanemask_lt": (np.uint32(1) << lane) - np.uint32(1),
+            "%lanemask_le": (np.uint32(2) << lane) - np.uint32(1),
+            "%lanemask_ge": ~((np.uint32(1) << lane) - np.uint32(1)),
+            "%lanemask_gt": ~((np.uint32(2) << lane) - np.uint32(1)),
+        }
+        if name.startswith("%tid."):
+            return (thread, thread % np.uint32(x), thread // np.uint32(x) % np.uint32(y), thread // np.uint32(x * y))[
+                axis + 1
+            ] if axis else thread % np.uint32(x)
+        if name.startswith(("%ctaid.", "%clusterid.")):
+            return np.ascontiguousarray(self.block_ids[:, axis].astype(np.uint32)[:, None])
+        if name.startswith(("%nctaid.", "%nclusterid.")):
+            table[name] = self.grid[axis]
+        if name.startswith("%ntid."):
+            table[name] = self.block[axis]
+        if name.startswith("%cluster_ctaid."):
+            table[name] = 0
+        if name.startswith("%cluster_nctaid."):
+            table[name] = 1
+        value = np.asarray(table[name], dtype=np.uint32)
+        return value if value.ndim == 2 else value.reshape(1, 1)
+
+    def tick(self, dtype: str) -> Array:
+        """Give a clock that only ever moves forward."""
+        self.clock += 1
+        return np.full((1, 1), self.clock, dtype=dtype)
+
+    def parameter(self, offset: int, dtype: str) -> Array:
+        """Give a kernel parameter as a (1, 1) array."""
+        width = np.dtype(dtype).itemsize
+        return np.frombuffer(self.parameters[offset : offset + width].ljust(width, b"\0"), dtype=dtype).reshape(1, 1)
+
+    def symbol(self, name: str, offset: int, dtype: str) -> Array:
+        """Address of a variable as a 0-dimensional array."""
+        return np.array((self.symbols[name] + offset) & ((1 << 8 * np.dtype(dtype).itemsize) - 1), dtype=dtype)
+
+    # Memory.
+
+    def locate(
+        self, site: int, group: Group, space: str, address: Array, width: int, mask: Array | None
+    ) -> Iterator[Located]:
+        """Give the places of an access; more than one only when its lanes go to different regions."""
+        if space == "global":
+            try:
+                found = self.memory.locate(site, address, width, mask)
+            except ScatteredError:
+                yield from self.scattered(site, address, width, mask)
+                return
+        elif space == "generic":
+            yield from self.generic(site, group, address, width, mask)
+            return
+        else:
+            whole = isinstance(group, Everyone)
+            if space == "shared":
+                windows = self.shared_windows if whole else self.shared_windows[:, 0][group.ib]
+                found = self.shared.locate(site, address, windows, width, mask)
+            else:
+                windows = self.local_windows if whole else self.local_windows.reshape(-1)[group.ix]
+                found = self.local.locate(site, address, windows, width, mask)
+        if found is not None:
+            yield found
+
+    def scattered(self, site: int, address: Array, width: int, mask: Array | None) -> Iterator[Located]:
+        """Do an access region by region."""
+        shape = address.shape if mask is None else np.broadcast_shapes(address.shape, mask.shape)
+        address = np.broadcast_to(address, shape)
+        active = np.ones(shape, dtype=bool) if mask is None else np.broadcast_to(mask, shape)
+        tags = address >> np.uint64(TAG_SHIFT)
+        for tag in np.unique(tags[active]):
+            found = self.memory.locate(site, address, width, active & (tags == tag))
+            if found is not None:
+                yield found
+
+    def generic(self, site: int, group: Group, address: Array, width: int, mask: Array | None) -> Iterator[Located]:
+        """Sort generic addresses into the windows and global memory."""
+        tags = address >> np.uint64(TAG_SHIFT)
+        for space, tag in (("shared", SHARED_TAG), ("local", LOCAL_TAG), ("global", None)):
+            chosen = (tags == tag) if tag else (tags != SHARED_TAG) & (tags != LOCAL_TAG)
+            if mask is not None:
+                chosen = chosen & mask
+            if chosen.any():
+                yield from self.locate(site, group, space, address, width, chosen)
+
+    def load(
+        self, site: int, group: Group, space: str, address: Array, dtype: str, count: int, mask: Array | None
+    ) -> list[Array]:
+        """Read `count` elements a lane; lanes that are off read 0."""
+        width = np.dtype(dtype).itemsize * count
+        results: list[Array] | None = None
+        for found in self.locate(site, group, space, address, width, mask):
+            for monitor in self.monitors:
+                monitor.access(self, site, "read", self.space_of(found), found, group.lanes_of(found.shape, found.selection), width, None)
+            values = found.gather(dtype, count)
+            results = values if results is None else [np.where(found.selection, v, r) for v, r in zip(values, results, strict=True)]
+        return results if results is not None else [np.zeros(address.shape, dtype=dtype)] * count
+
+    def space_of(self, found: Located) -> str:
+        """Name the space of a located access."""
+        if found.region is self.shared.region:
+            return "shared"
+        return "local" if found.region is self.local.region else "global"
+
+    def store(
+        self, site: int, group: Group, space: str, address: Array, dtype: str, values: list[Array], mask: Array | None
+    ) -> None:
+        """Write consecutive elements for each lane."""
+        shape = np.broadcast_shapes(address.shape, *(np.shape(v) for v in values))
+        if shape != address.shape:
+            address = np.broadcast_to(address, shape)
+        self.changes += 1
+        for found in self.locate(site, group, space, address, np.dtype(dtype).itemsize * len(values), mask):
+            for monitor in self.monitors:
+                monitor.access(
+                    self, site, "write", self.space_of(found), found, group.lanes_of(found.shape, found.selection),
+                    np.dtype(dtype).itemsize * len(values), values,
+                )
+            found.scatter(dtype, values)
+
+    def atomic(
+        self,
+        site: int,
+        group: Group,
+        space: str,
+        address: Array,
+        operation: str,
+        kind: str,
+        operands: list[list[Array]],
+        mask: Array | None,
+        words: tuple[str, ...],
+        wanted: bool,
+    ) -> list[Array]:
+        """Do a read-modify-write for every lane in order; `operands`: per vector element the value operands."""
+        dtype = DTYPE[kind]
+        whole = (self.blocks, self.threads) if isinstance(group, Everyone) else group.ix.shape
+        address = np.broadcast_to(address, whole)
+        width = np.dtype(dtype).itemsize
+        results = [np.zeros(whole, dtype=dtype) for _ in operands]
+        flat_lanes = group.lanes_of(whole, None if mask is None else np.broadcast_to(mask, whole)).reshape(-1)
+        self.changes += 1
+        for monitor in self.monitors:
+            monitor.ordering(self, site, flat_lanes, words)
+        for found in self.locate(site, group, space, address, width * len(operands), mask):
+            for monitor in self.monitors:
+                monitor.access(self, site, "atomic", self.space_of(found), found, group.lanes_of(found.shape, found.selection), width * len(operands), None)
+            flush = self.space_of(found) == "global"
+            for number, values in enumerate(operands):
+                index = (found.offsets // width + number).reshape(-1)
+                active = [np.ascontiguousarray(np.broadcast_to(v, whole) if found.selection is None else np.broadcast_to(v, whole)[found.selection]).reshape(-1) for v in values]
+                old = atomics.apply(
+                    found.region.view(dtype), index, operation, kind, active, wanted=wanted, flush=flush
+                )
+                if old is not None:
+                    if found.selection is None:
+                        results[number] = old.reshape(whole)
+                    else:
+                        results[number][found.selection] = old
+        return results
+
+    # Asynchronous copies: the bytes arrive when they are waited for, not before.
+
+    def copy_async(self, site: int, group: Group, target: Array, source: Array, size: int, actual: Array, mask: Array | None) -> None:
+        """Remember a `cp.async` of `size` bytes a lane, of which `actual` are read and the rest zero."""
+        whole = (self.blocks, self.threads) if isinstance(group, Everyone) else group.ix.shape
+        active = np.ones(whole, dtype=bool) if mask is None else np.broadcast_to(mask, whole)
+        pick = lambda x: np.broadcast_to(x, whole)[active]  # noqa: E731
+        self.pending.append(
+            Pending(
+                lanes=group.ix.reshape(whole)[active], site=site, target=pick(target).astype(np.uint64),
+                source=pick(source), size=size, active=active, full=pick(actual).astype(np.int64),
+            )
+        )
+
+    def commit(self, group: Group) -> None:
+        """Close the open group of copies of these lanes."""
+        for entry in self.pending:
+            if entry.group is None and np.isin(entry.lanes, group.ix).any():
+                entry.group = 0
+            elif entry.group is not None and np.isin(entry.lanes, group.ix).any():
+                entry.group += 1
+
+    def wait(self, group: Group, remaining: int | None) -> None:
+        """Finish all copies but those of the last `remaining` groups; None means even uncommitted ones."""
+        keep = []
+        for entry in self.pending:
+            due = remaining is None or (entry.group is not None and entry.group >= remaining)
+            mine = np.isin(entry.lanes, group.ix)
+            if not due or not mine.any():
+                keep.append(entry)
+                continue
+            self.finish(entry, mine)
+            if not mine.all():
+                rest = ~mine
+                keep.append(
+                    Pending(
+                        lanes=entry.lanes[rest], site=entry.site, target=entry.target[rest], source=entry.source[rest],
+                        size=entry.size, active=entry.active, full=entry.full[rest], group=entry.group,
+                    )
+                )
+        self.pending = keep
+
+    def finish(self, entry: Pending, mine: Array) -> None:
+        """Copy the bytes of some lanes of a pending entry."""
+        group = Group(entry.lanes[mine], self.threads)
+        step = next(n for n in (8, 4, 2, 1) if entry.size % n == 0 and not (entry.full[mine] % n).any())
+        for start in range(0, entry.size, step):
+            inside = entry.full[mine] > start
+            address = entry.source[mine] + np.uint64(start)
+            values = self.load(entry.site, group, "global", address, f"u{step}", 1, inside)
+            self.store(entry.site, group, "shared", entry.target[mine] + np.uint64(start), f"u{step}", values, None)
+
+    # Control flow.
+
+    def branch(self, group: Group, taken: Array, target: int, following: int) -> Next:
+        """Send lanes to two places; a plain number when all agree."""
+        count = int(np.count_nonzero(taken))
+        if count == taken.size:
+            return target
+        if count == 0:
+            return following
+        if isinstance(group, Everyone):
+            taken = np.broadcast_to(taken, (group.blocks, group.threads)).reshape(-1)
+        return [(target, group.ix[taken]), (following, group.ix[~taken])]
+
+    def passed(self, group: Group) -> None:
+        """Tell the monitors that every lane passed a barrier together."""
+        for monitor in self.monitors:
+            monitor.barrier(self, group.ix)
+
+    def fence(self, site: int, group: Group, words: tuple[str, ...]) -> None:
+        """Tell the monitors of a memory fence."""
+        for monitor in self.monitors:
+            monitor.ordering(self, site, group.ix, words)
+
+    def fail(self, site: int, group: Group, message: str, mask: Array | None) -> None:
+        """Stop at `trap` or a failed device assertion, if any lane executes it."""
+        if mask is not None and not mask.any():
+            return
+        shape = (self.blocks, self.threads) if isinstance(group, Everyone) else group.ix.shape
+        place = 0 if mask is None else int(np.flatnonzero(np.broadcast_to(mask, shape).reshape(-1))[0])
+        raise Fault("device_assertion", site, place, shape, message)
