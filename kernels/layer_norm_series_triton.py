@@ -1,0 +1,114 @@
+"""Layer normalization forward as the norm series publishes it in Triton, its defects included.
+
+One program a row, the whole row in one block, two-pass in registers; the number of warps is tuned for each
+row length. Mean and rstd are stored for a backward that the series leaves to the reader.
+It is here to be found wrong: `layer_norm_single_block_triton` is the same algorithm mended, with a backward.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from verifier import KnownDefect, subject, tile, tree
+
+WARPS = (1, 2, 4, 8, 16, 32)
+LARGEST_BLOCK = 2**20  # elements of Triton's largest tensor
+
+
+@triton.autotune(configs=[triton.Config({}, num_warps=warps) for warps in WARPS], key=["columns"])
+@triton.jit
+def _forward(x, y, weight, bias, means, rstds, x_row, y_row, columns, eps, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    inside = column < columns
+    value = tl.load(x + row * x_row + column, mask=inside, other=0.0).to(tl.float32)
+    mean = tl.sum(value, axis=0) / columns
+    centred = tl.where(inside, value - mean, 0.0)
+    variance = tl.sum(centred * centred, axis=0) / columns
+    rstd = 1 / tl.sqrt(variance + eps)
+    tl.store(means + row, mean)
+    tl.store(rstds + row, rstd)
+    w = tl.load(weight + column, mask=inside)
+    b = tl.load(bias + column, mask=inside)
+    tl.store(y + row * y_row + column, centred * rstd * w + b, mask=inside)
+
+
+def _row_depth(columns):
+    """Additions that a leaf of a row's sum meets at most, whichever number of warps the tuner takes."""
+    block = triton.next_power_of_2(columns)
+    trees = [tile(block=block, threads=32 * warps, element_bytes=2) for warps in WARPS]
+    return max(each.depth(columns) for each in trees)
+
+
+def _lacks_weight(case):
+    return case.tensors.get("weight") is None
+
+
+def _steps_over_columns(case):
+    """The last dimension is not contiguous: sliced, transposed or expanded."""
+    layout = case.layouts.get("input")
+    return layout is not None and case.columns > 1 and layout.strides(case.given["input"].shape)[-1] != 1
+
+
+def _parameters_step(case):
+    layouts = [case.layouts[name] for name in ("weight", "bias") if name in case.layouts]
+    return any(layout.strides((case.columns,))[0] != 1 for layout in layouts)
+
+
+def _layout_misread(case):
+    return _steps_over_columns(case) or (case.input_rank == 2 and _parameters_step(case))
+
+
+def _not_a_matrix(case):
+    return case.input_rank != 2
+
+
+def _longer_than_a_block(case):
+    return case.columns > LARGEST_BLOCK
+
+
+@subject(
+    op="layer_norm",
+    language="triton",
+    variance="two_pass",
+    accumulates="float32",
+    dtypes=("float16", "bfloat16", "float32"),
+    trees=tree(depth=_row_depth),
+    returns=("output", "mean", "rstd"),
+    known_defects=(
+        KnownDefect(
+            check="forward_error",
+            reason="The missing bias is made from weight before weight has its own default.",
+            where=_lacks_weight,
+        ),
+        KnownDefect(
+            check="forward_error",
+            reason="The input must have two dimensions.",
+            where=_not_a_matrix,
+        ),
+        KnownDefect(
+            check="forward_error",
+            reason="A row must fit Triton's largest block.",
+            where=_longer_than_a_block,
+        ),
+        KnownDefect(
+            check="layouts",
+            reason="Row strides are passed on, but every column stride is taken as 1.",
+            where=_layout_misread,
+        ),
+    ),
+)
+def layer_norm_series_triton(input, normalized_shape, weight=None, bias=None, eps=1e-5):
+    rows, columns = input.shape
+    if bias is None:
+        bias = torch.zeros_like(weight)
+    if weight is None:
+        weight = torch.ones(columns, dtype=input.dtype, device=input.device)
+    output = torch.empty_like(input)
+    mean = torch.empty(rows, dtype=torch.float32, device=input.device)
+    rstd = torch.empty(rows, dtype=torch.float32, device=input.device)
+    _forward[(rows,)](
+        input, output, weight, bias, mean, rstd, input.stride(0), output.stride(0), columns, eps,
+        BLOCK=triton.next_power_of_2(columns),
+    )  # fmt: skip
+    return output, mean, rstd

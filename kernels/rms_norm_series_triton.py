@@ -1,0 +1,87 @@
+"""RMS normalization forward as the norm series publishes it in Triton, its limits included.
+
+One program a row, the whole row in one block: sum of squares / N, reciprocal root of that plus eps, scale.
+`rms_norm_triton` is the corrected form, for every layout and with a backward.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from verifier import KnownDefect, subject, tile, tree
+
+LARGEST_BLOCK = 2**20  # elements of Triton's largest tensor
+
+
+@triton.jit
+def _forward(x, y, weight, x_row, y_row, columns, eps, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    inside = column < columns
+    value = tl.load(x + row * x_row + column, mask=inside, other=0.0).to(tl.float32)
+    mean_square = tl.sum(value * value, axis=0) / columns
+    rstd = tl.rsqrt(mean_square + eps)
+    w = tl.load(weight + column, mask=inside)
+    tl.store(y + row * y_row + column, value * rstd * w, mask=inside)
+
+
+def _warps(block):
+    return min(max(block // 256, 1), 16)
+
+
+def _row_depth(columns):
+    """Additions that a leaf of a row's sum meets at most."""
+    block = triton.next_power_of_2(columns)
+    return tile(block=block, threads=32 * _warps(block), element_bytes=2).depth(columns)
+
+
+def _steps_over_columns(case):
+    """The last dimension of input or weight is not contiguous: sliced, transposed or expanded."""
+    pairs = [(case.layouts[name], case.given[name].shape) for name in case.layouts if name in case.given]
+    return case.columns > 1 and any(layout.strides(shape)[-1] != 1 for layout, shape in pairs)
+
+
+def _not_a_matrix(case):
+    return case.input_rank != 2
+
+
+def _longer_than_a_block(case):
+    return case.columns > LARGEST_BLOCK
+
+
+@subject(
+    op="rms_norm",
+    language="triton",
+    variance="rms",
+    accumulates="float32",
+    dtypes=("float16", "bfloat16", "float32"),
+    trees=tree(depth=_row_depth),
+    known_defects=(
+        KnownDefect(
+            check="forward_error",
+            reason="The input must have two dimensions.",
+            where=_not_a_matrix,
+        ),
+        KnownDefect(
+            check="forward_error",
+            reason="A row must fit Triton's largest block.",
+            where=_longer_than_a_block,
+        ),
+        KnownDefect(
+            check="layouts",
+            reason="Row strides are passed on, but every column stride is taken as 1.",
+            where=_steps_over_columns,
+        ),
+    ),
+)
+def rms_norm_series_triton(input, normalized_shape, weight=None, eps=1e-5):
+    rows, columns = input.shape
+    if weight is None:
+        weight = torch.ones(columns, dtype=input.dtype, device=input.device)
+    output = torch.empty_like(input)
+    block = triton.next_power_of_2(columns)
+    _forward[(rows,)](
+        input, output, weight, input.stride(0), output.stride(0), columns, eps,
+        BLOCK=block, num_warps=_warps(block),
+    )  # fmt: skip
+    return output
