@@ -18,7 +18,6 @@ import importlib.util
 import json
 import os
 import re
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -29,8 +28,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     import torch
 
 Dim3 = tuple[int, int, int]
@@ -42,6 +39,9 @@ DEFAULT_ARCHITECTURE: Final = 90
 STATIC_SHARED_LIMIT: Final = 48 * 1024
 """Bytes of dynamic shared memory that a kernel may use without opting in (CUDA C++ Programming Guide)."""
 OPTIONS: Final = ("--std=c++17", "-lineinfo")  # -lineinfo: every report names a line of the .cu
+
+
+_COUNTER = {"launches": 0}
 
 
 class CompilationError(RuntimeError):
@@ -95,6 +95,7 @@ class Launch:
         device = _device_of(arguments)
         compiled = self.kernel.compile(_architecture(device))
         values = _convert(self.kernel.expression, compiled.parameters, arguments)
+        _COUNTER["launches"] += 1
         if device.type == "cpu":
             from verifier.machine import launch_ptx
 
@@ -111,7 +112,7 @@ class Kernel:
     expression: str
 
     def __getitem__(self, shape: tuple[Any, ...]) -> Launch:
-        """Choose grid, block and, if any, dynamic shared memory (bytes); an extent is an int or up to three."""
+        """Choose grid, block and, if any, dynamic shared memory (bytes); extents are 1 to 3 ints."""
         if not isinstance(shape, tuple) or len(shape) not in {2, 3}:
             raise TypeError(f"{self.expression}: launch as kernel[grid, block] or kernel[grid, block, bytes]")
         grid, block = _dim3("grid", shape[0]), _dim3("block", shape[1])
@@ -140,17 +141,6 @@ class Source:
             name = f"{name}<{', '.join(map(_spell, template_arguments))}>"
         return Kernel(source=self, expression=name)
 
-    def sibling(self, stem: str) -> ModuleType:
-        """Load the Python file `stem`.py beside this source: launch code that several kernel files share.
-
-        Kernel files are loaded by path and are no package, so that they cannot import one another.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-
-        """
-        return _load_by_path(self.path.with_name(f"{stem}.py"))
-
     def compiled(self, expression: str, architecture: int) -> Compiled:
         """Compile one specialisation, or take it from memory or from the cache folder.
 
@@ -170,6 +160,11 @@ class Source:
 def source(file: str | Path) -> Source:
     """Return the CUDA source beside a Python file: `source(__file__)` finds the `.cu` of the same stem."""
     return Source(path=Path(file).resolve().with_suffix(".cu"))
+
+
+def launches() -> int:
+    """Return how many kernels this process has launched: a refusal comes before the first."""
+    return _COUNTER["launches"]
 
 
 def nvrtc_version() -> tuple[int, int]:
@@ -482,26 +477,13 @@ def _succeed(answer: tuple[Any, ...]) -> Any:
     return results[0] if results else None
 
 
-# Launch code that kernel files share
-
-
-def _load_by_path(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no launch code at {path}")
-    name = f"_norm_verifier_sibling_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} cannot be loaded")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # before execution: dataclasses look their module up
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
-
-
-__all__ = ["CompilationError", "Compiled", "Kernel", "Launch", "MissingCompilerError", "Source", "source"]
+__all__ = [
+    "CompilationError",
+    "Compiled",
+    "Kernel",
+    "Launch",
+    "MissingCompilerError",
+    "Source",
+    "launches",
+    "source",
+]
