@@ -38,7 +38,8 @@ def row_additions(columns):
     for dtype in (torch.float32, torch.float64):
         pack, threads, _ = row_layout(columns, dtype)
         in_thread = -(-columns // (pack * threads)) * pack - 1
-        depths.append(min(in_thread + (threads - 1).bit_length(), columns - 1))
+        busy = min(threads, columns // pack)  # threads without a column add nothing
+        depths.append(in_thread + (busy - 1).bit_length())
     return max(depths)
 
 

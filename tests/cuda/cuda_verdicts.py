@@ -14,8 +14,8 @@ from verifier.runner.observation import Observation
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 
-# CUDA C++ Programming Guide, mathematical functions of float (ulp from the correctly rounded result; c ulp are
-# at most (2c + 1) u): rsqrtf 2, expf 2, logf 1. Division and the rest are IEEE, as NVRTC compiles by default.
+# CUDA C++ Programming Guide, mathematical functions of float (ulp from the correctly rounded result; c ulp
+# are at most (2c + 1) u): rsqrtf 2, expf 2, logf 1. Division is IEEE, as NVRTC compiles by default.
 DOCUMENTED = {"reciprocal_square_root": 5.0, "exponential": 5.0, "exponential_underflow": 2.0**-126}
 
 

@@ -1,0 +1,68 @@
+"""Every CUDA kernel compiles for every architecture and dtype that it names."""
+
+from pathlib import Path
+
+import pytest
+
+from verifier import load, source
+
+KERNELS = Path(__file__).parents[2] / "kernels"
+ARCHITECTURES = (80, 90, 100)
+HALVES = ("__half", "__nv_bfloat16", "float", "double")
+PUBLISHED = ("thread_per_row", "warp_per_row", "warp_shared", "block_per_row", "block_many_rows")
+
+
+def layer_norms():
+    for stem, variance in (("textbook", "Textbook"), ("two_pass", "TwoPass"), ("welford", "Welford")):
+        for t in HALVES:
+            head = f"{variance}, {t}, {t}, false, 2, true"
+            yield f"layer_norm_{stem}_cuda", f"layer_norm_warp<{head}, 8, 32, 1, true>"
+            yield f"layer_norm_{stem}_cuda", f"layer_norm_shared<{head}>"
+            yield f"layer_norm_{stem}_cuda", f"layer_norm_streamed<{head}>"
+    yield "layer_norm_welford_cuda", "layer_norm_warp<Welford, __half, float, true, 2, false, 4, 8, 2, false>"
+
+
+def softmaxes():
+    for stem, kind in (("softmax", "Softmax"), ("log_softmax", "LogSoftmax")):
+        for t in HALVES:
+            yield f"{stem}_cuda", f"softmax_warp<{kind}, {t}, 2, true, 8, 32, 1, true>"
+            yield f"{stem}_cuda", f"softmax_shared<{kind}, {t}, 2, true>"
+            yield f"{stem}_cuda", f"softmax_streamed<{kind}, {t}, 1, false>"
+            yield f"{stem}_cuda", f"softmax_backward<{kind}, {t}, 2, true, true>"
+            yield f"{stem}_cuda", f"softmax_backward<{kind}, {t}, 1, false, false>"
+
+
+def backwards():
+    for t in HALVES:
+        yield "layer_norm_backward_cuda", f"layer_norm_backward_cached<{t}, 2, true, 8>"
+        yield "layer_norm_backward_cuda", f"layer_norm_backward_streamed<{t}, 1, false>"
+        yield "layer_norm_backward_cuda", f"join_parts<{t}>"
+    for step in PUBLISHED:
+        for t in ("__half", "float"):
+            columns = ", 4" if step == "block_many_rows" else ""
+            yield f"layer_norm_backward_{step}_cuda", f"layer_norm_backward<{t}{columns}>"
+
+
+ALL = (*layer_norms(), *softmaxes(), *backwards())
+
+
+@pytest.mark.usefixtures("nvrtc")
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(("stem", "expression"), ALL)
+def test_it_compiles(stem, expression, architecture):
+    compiled = source(KERNELS / f"{stem}.py").kernel(expression).compile(architecture)
+    assert f".entry {compiled.entry}(" in compiled.ptx
+    assert compiled.cubin
+    # A row kept in "registers" that lies in local memory would be a row kept in global memory.
+    assert "__local_depot" not in compiled.ptx
+
+
+def test_every_cuda_source_is_compiled_here():
+    assert {stem for stem, _ in ALL} == {file.stem for file in KERNELS.glob("*_cuda.cu")}
+
+
+@pytest.mark.parametrize("file", sorted(KERNELS.glob("*_cuda.cu")), ids=lambda f: f.stem)
+def test_a_declaration_stands_beside_every_source(file):
+    (subject,) = load(file.with_suffix(".py")).subjects
+    assert subject.language == "cuda"
+    assert subject.path.stem == file.stem

@@ -1,0 +1,193 @@
+"""The dispatcher of the row kernels: every column has an owner, the declared trees are those executed."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from verifier import load
+
+KERNELS = Path(__file__).parents[2] / "kernels"
+COLUMNS = (
+    *range(1, 130),
+    255,
+    256,
+    257,
+    768,
+    769,
+    1000,
+    1023,
+    1024,
+    1025,
+    1026,
+    1028,
+    4096,
+    8191,
+    8192,
+    20000,
+    70000,
+)
+FLOATS = (torch.float16, torch.float32, torch.float64)
+
+
+@pytest.fixture(scope="module")
+def tiers():
+    return load(KERNELS / "layer_norm_welford_cuda.py").module
+
+
+@pytest.fixture(scope="module")
+def backward():
+    return load(KERNELS / "layer_norm_backward_cuda.py").module
+
+
+def owned(columns, pack, width):
+    """Return how many columns each thread has, if packs go round the threads."""
+    packs = columns // pack
+    return [(packs // width + (thread < packs % width)) * pack for thread in range(width)]
+
+
+def merged(counts):
+    """Merge threads as the kernels do: lanes of a warp at falling distance, then warps.
+
+    Returns (longest chain of additions, largest ratio of a partner to the node that takes it in).
+    """
+    warps = [counts[i : i + 32] for i in range(0, len(counts), 32)]
+    tops, ratio = [], 0.0
+    for level in (*warps, None):
+        nodes = [(c, c - 1) for c in level] if level is not None else list(tops)
+        width = 1 << (len(nodes) - 1).bit_length()
+        nodes += [(0, 0)] * (width - len(nodes))
+        while width > 1:
+            width //= 2
+            for lane in range(width):
+                (n, depth), (m, other) = nodes[lane], nodes[lane + width]
+                if m:
+                    ratio = max(ratio, m / n)
+                    nodes[lane] = (n + m, max(depth, other) + 1)
+        tops.append(nodes[0])
+    return tops[-1][1], ratio
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_the_plan_covers_the_row(tiers, columns, dtype):
+    plan = tiers.plan(columns, dtype)
+    assert columns % plan.pack == 0
+    assert plan.pack * dtype.itemsize <= 16
+    if plan.tier == "warp":
+        assert plan.width in {1, 2, 4, 8, 16, 32}
+        assert plan.columns_per_thread <= 32
+        assert plan.columns_per_thread % plan.pack == 0
+        assert plan.width * plan.columns_per_thread >= columns
+        assert plan.padding == (plan.width * plan.columns_per_thread > columns)
+        assert max(owned(columns, plan.pack, plan.width)) == plan.columns_per_thread
+    else:
+        assert columns > 1024
+        assert plan.width in {128, 256, 512, 1024}
+        assert plan.shared_bytes in {0, columns * max(dtype.itemsize, 4)}
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_declared_depth_and_stages_are_those_of_the_kernel(tiers, columns):
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        plan = tiers.plan(columns, dtype)
+        depth, ratio = merged(owned(columns, plan.pack, plan.width))
+        found.append(depth)
+        assert ratio <= tiers.stages(columns).imbalance
+        assert max(owned(columns, plan.pack, plan.width)) - 1 <= tiers.stages(columns).updates
+    assert max(found) == tiers.additions(columns)
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_declared_depth_of_the_backward_is_that_of_the_kernel(backward, columns):
+    found = []
+    for dtype in (torch.float16, torch.float64):
+        pack, threads, packs_per_thread = backward.row_layout(columns, dtype)
+        counts = owned(columns, pack, threads)
+        if packs_per_thread:
+            assert max(counts) <= packs_per_thread * pack <= backward.CACHED_VALUES
+        found.append(merged(counts)[0])
+    assert max(found) == backward.row_additions(columns)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 255, 256, 257, 300, 513, 4096, 49152])
+def test_every_row_belongs_to_one_part(backward, rows):
+    run = backward.rows_per_part(rows)
+    parts = -(-rows // run)
+    assert parts <= backward.PARTS
+    assert (parts - 1) * run < rows <= parts * run
+    assert backward.column_additions(rows) >= min(run - 1, rows - 1)
+
+
+def test_a_row_has_the_same_threads_on_every_device(tiers):
+    for architecture in (*tiers.RESOURCES, 75):
+        for columns in COLUMNS:
+            plan, reference = (tiers.plan(columns, torch.float32, a) for a in (architecture, 90))
+            assert (plan.pack, plan.width) == (reference.pack, reference.width)
+
+
+def test_a_row_that_does_not_fit_is_streamed(tiers):
+    assert tiers.plan(20000, torch.float32, 90).tier == "shared"
+    assert tiers.plan(30000, torch.float32, 86).tier == "streamed"  # 117 KiB; a block gets 99
+    assert tiers.plan(13000, torch.float32, 75).tier == "streamed"  # an unknown device: 48 KiB
+    assert tiers.plan(70000, torch.float32, 90).tier == "streamed"
+
+
+@pytest.mark.parametrize(
+    ("threads", "kib", "blocks"), [(128, 0, 16), (1024, 0, 2), (128, 16, 13), (256, 16, 8), (1024, 128, 1)]
+)
+def test_resident_blocks_follow_the_documented_limits(tiers, threads, kib, blocks):
+    assert tiers.resident_blocks(threads, kib * 1024, 90) == blocks
+
+
+def test_the_block_is_the_largest_that_keeps_as_many_blocks_resident(tiers):
+    for columns in (2048, 4096, 8192, 16384, 32768):
+        plan = tiers.plan(columns, torch.float32)
+        held = tiers.resident_blocks(128, plan.shared_bytes)
+        assert tiers.resident_blocks(plan.width, plan.shared_bytes) == held
+        larger = plan.width * 2
+        assert larger > 1024 or tiers.resident_blocks(larger, plan.shared_bytes) < held
+
+
+class TestVectorLoads:
+    @pytest.fixture
+    def four(self, tiers):
+        return tiers.plan(2048, torch.float32)
+
+    def test_contiguous_rows_are_read_in_packs(self, tiers, four):
+        assert tiers.vectorises(four, torch.zeros(3, 2048), None, torch.zeros(2048))
+
+    @pytest.mark.parametrize(
+        "tensor",
+        [
+            torch.zeros(2048, 3).t(),
+            torch.zeros(3, 2049)[:, :2048],
+            torch.zeros(3 * 2048 + 1)[1:].view(3, 2048),
+            torch.zeros(4096)[::2],
+        ],
+        ids=["transposed", "padded", "misaligned", "strided weight"],
+    )
+    def test_other_layouts_are_read_element_by_element(self, tiers, four, tensor):
+        assert not tiers.vectorises(four, tensor)
+
+    def test_an_expanded_row_is_read_in_packs(self, tiers, four):
+        assert tiers.vectorises(four, torch.zeros(1, 2048).expand(3, 2048))
+
+
+class TestRefusals:
+    def refuse(self, tiers, match, input, *arguments):
+        with pytest.raises(ValueError, match=match):
+            tiers.layer_norm_welford(input, *arguments)
+
+    def test_dtype(self, tiers):
+        self.refuse(tiers, "not torch.int32", torch.zeros(2, 3, dtype=torch.int32), (3,))
+
+    def test_normalized_shape(self, tiers):
+        self.refuse(tiers, "not the end", torch.zeros(2, 3), (2,))
+
+    def test_shape_of_weight(self, tiers):
+        self.refuse(tiers, "weight has shape", torch.zeros(2, 3), (3,), torch.zeros(4))
+
+    def test_dtype_of_bias(self, tiers):
+        self.refuse(tiers, "bias is torch.float16", torch.zeros(2, 3), (3,), None, torch.zeros(3).half())
