@@ -200,9 +200,7 @@ class AffineNumbers:
 
     def sum(self, value: Affine) -> Affine:
         """Return the sum over each row along the declared tree."""
-        value = self._full(value)
-        depth = self.row_tree.depth(self.columns)
-        return self._sum(value, axis=1, depth=depth, symbols=True)
+        return self._row_sum(self._full(value), self.row_tree.depth(self.columns))
 
     def mean(self, value: Affine) -> Affine:
         """Return fl(sum / N)."""
@@ -217,12 +215,26 @@ class AffineNumbers:
         )
         return self.share(rounded, self._fresh("mean"), product=True)
 
-    def parameter_sum(self, value: Affine) -> Affine:
-        """Return the sums over the elements of each entry of weight, (1, entries)."""
+    def parameter_sum(self, value: Affine, held: str | None = None) -> Affine:
+        """Return the sums over the elements of each entry of weight, (1, entries).
+
+        With running sums held in a narrower format, every addition is followed by a rounding to it,
+        the first one (to zero) included.
+        """
         value = self._full(value)
-        if isinstance(self.parameter, str) and self.parameter == "columns":
-            return self._sum(value, axis=0, depth=self.column_tree.depth(self.rows), symbols=False)
-        return self._indexed_sum(value)
+        index = self.element_entries()
+        longest = int(np.bincount(index.ravel(), minlength=self.entries).max(initial=0))
+        depth = self.column_tree.depth(longest)
+        growth, lost, to = (
+            theta(depth, self.arithmetic.u),
+            self.arithmetic.addition_omega,
+            self.arithmetic.format,
+        )
+        if held is not None and FORMATS[self.dtypes[held]].precision < to.precision:
+            to = FORMATS[self.dtypes[held]]
+            growth = theta(depth + 1, self.arithmetic.u + to.u * (1 + self.arithmetic.u))
+            lost = lost + to.omega
+        return self._entry_sums(value, growth=growth, lost=lost * longest * (1 + growth), to=to)
 
     def share(self, value: Affine, name: str, *, product: bool = False) -> Affine:
         """Turn the rest of a row value that is one machine number into a symbol of its own.
@@ -267,36 +279,36 @@ class AffineNumbers:
         centre, slack, rest = (np.broadcast_to(v, shape) for v in (value.centre, value.slack, value.rest))
         return Affine(numbers=self, centre=centre, slack=slack, symbols=symbols, rest=rest)
 
-    def _sum(self, value: Affine, *, axis: int, depth: int, symbols: bool) -> Affine:
-        count = value.centre.shape[axis]
+    def _row_sum(self, value: Affine, depth: int) -> Affine:
+        count, axis = self.columns, 1
         u, flushes = self.arithmetic.u, self.arithmetic.addition_omega * count
         magnitudes = (value.magnitude + value.total).sum(axis=axis, keepdims=True)
         self._mark(~(magnitudes * (1 + theta(depth, u)) < self.arithmetic.format.maximum / 2))
         centre = value.centre.sum(axis=axis, keepdims=True)
         slack = value.slack.sum(axis=axis, keepdims=True) + count * _EPS * magnitudes
         kept: dict[str, Array] = {}
-        own = value.rest if symbols else value.total
-        rest = own.sum(axis=axis, keepdims=True) + theta(depth, u) * magnitudes + flushes
-        for name, coefficient in value.symbols.items() if symbols else ():
+        rest = value.rest.sum(axis=axis, keepdims=True) + theta(depth, u) * magnitudes + flushes
+        for name, coefficient in value.symbols.items():
             kept[name] = coefficient.sum(axis=axis, keepdims=True)
             rest = rest + count * _EPS * np.abs(coefficient).sum(axis=axis, keepdims=True)
         return self._value(centre, slack, kept, rest)
 
-    def _indexed_sum(self, value: Affine) -> Affine:
+    def _entry_sums(self, value: Affine, *, growth: float, lost: float, to: Format) -> Affine:
+        by_columns = isinstance(self.parameter, str) and self.parameter == "columns"
         index = self.element_entries()
-        largest = int(np.bincount(index.ravel(), minlength=self.entries).max(initial=0))
 
         def total(values: Array) -> Array:
+            if by_columns:
+                return values.sum(axis=0, keepdims=True)
             sums = np.bincount(index.ravel(), weights=values.ravel(), minlength=self.entries)
             return sums.reshape(1, -1)
 
-        growth = theta(self.column_tree.depth(largest), self.arithmetic.u)
-        magnitudes = total(value.magnitude + value.total)
-        rest = total(value.total) + growth * magnitudes + self.arithmetic.addition_omega * largest
-        slack = total(value.slack) + largest * _EPS * magnitudes
-        if not np.all(magnitudes * (1 + growth) < self.arithmetic.format.maximum / 2):
+        errors = total(value.total)
+        magnitudes = total(value.magnitude) + errors
+        slack = total(value.slack) + self.rows * self.columns * _EPS * magnitudes
+        if not np.all(magnitudes * (1 + growth) + lost < to.maximum / 2):
             self.overflow[:] = True
-        return self._value(total(value.centre), slack, {}, rest)
+        return self._value(total(value.centre), slack, {}, errors + growth * magnitudes + lost)
 
     def element_entries(self) -> Index:
         """Return which entry of weight each element belongs to, (rows, columns)."""

@@ -170,8 +170,9 @@ def _worst(  # noqa: PLR0917
         )
     place = int(np.nanargmax(np.where(np.isnan(ranked), -2.0, ranked)))
     at = np.unravel_index(place, values.shape)
-    ulp = error / ulp_of(np.abs(expected), format_name)
-    row_ulp = error / ulp_of(_row_scale(expected), format_name)
+    with np.errstate(over="ignore"):
+        ulp = error / ulp_of(np.abs(expected), format_name)
+        row_ulp = error / ulp_of(_row_scale(expected), format_name)
     within = covered if covered.any() else np.ones_like(covered)
     canonical = truth.canonical_bounds.get(name)
     ratio = math.nan

@@ -32,8 +32,11 @@ class Numbers(Protocol):
     def mean(self, value: Value) -> Value:
         """Return the sum over each row divided by the number of columns, (rows, 1)."""
 
-    def parameter_sum(self, value: Value) -> Value:
-        """Return the sum of all elements that belong to one entry of weight, (1, entries)."""
+    def parameter_sum(self, value: Value, held: str | None = None) -> Value:
+        """Return the sum of all elements that belong to one entry of weight, (1, entries).
+
+        `held` names the tensor ("weight", "input") in whose dtype the running sums are stored.
+        """
 
     def count(self) -> Value:
         """Return the number of columns as an exact constant."""

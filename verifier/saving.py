@@ -9,16 +9,20 @@ from typing import Any
 
 from verifier import case as cases
 from verifier.audit import Report, versions
-from verifier.verdicts import Finding
+from verifier.verdicts import Finding, Line
 
 
 def save_findings(report: Report, folder: Path) -> None:
     """Save the case of every unexpected finding and note the file in the report."""
     for line in report.lines:
-        line.findings = [
-            f if f.expected or f.file else replace(f, file=str(save_finding(f, folder, seed=report.seed)))
-            for f in line.findings
-        ]
+        save_line(line, folder)
+
+
+def save_line(line: Line, folder: Path) -> None:
+    """Save the case of every unexpected finding of one line and note the file in it."""
+    line.findings = [
+        f if f.expected or f.file else replace(f, file=str(save_finding(f, folder))) for f in line.findings
+    ]
 
 
 def save_finding(finding: Finding, folder: Path, **facts: Any) -> Path:

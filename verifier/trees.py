@@ -272,7 +272,7 @@ def _halves(heads: Index) -> Iterator[Step]:
 
 
 def _imbalance(n: int, lanes: int, *, contiguous: bool) -> float:
-    """Bound n_right / n_left over the merges of a butterfly, whichever partner is the left one.
+    """Bound n_right / n_left over the merges of a butterfly, whose left partner has as many lanes or more.
 
     Lanes that hold between a and b elements make subtrees that differ by b / a at most; an empty
     lane can make subtrees of any size (5 elements in 8 lanes: 4 against 1), so then only n - 1 is safe.

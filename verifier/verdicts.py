@@ -109,6 +109,7 @@ class Line:
     counts: Counter[Verdict] = field(default_factory=Counter)
     outputs: dict[str, Worst] = field(default_factory=dict)
     worst_ulp: float = 0.0
+    worst_row_ulp: float = 0.0
     kappa: tuple[float, float] = (math.inf, 0.0)
     no_theorem_from: Mapping[str, float] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
@@ -157,6 +158,7 @@ class Line:
         if worst is None:
             return
         self.worst_ulp = max(self.worst_ulp, worst.ulp)
+        self.worst_row_ulp = max(self.worst_row_ulp, worst.row_ulp)
         seen = self.outputs.get(worst.output)
         if seen is None or worst.utilisation > seen.utilisation:
             self.outputs[worst.output] = worst

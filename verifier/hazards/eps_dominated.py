@@ -25,4 +25,4 @@ def apply(
     if largest in {0.0, math.inf} or math.isnan(largest) or eps <= 0:
         return {}
     shift = math.frexp(math.sqrt(eps))[1] - math.frexp(largest)[1]
-    return {"input": (x.double() * 2.0**shift).to(x.dtype)}
+    return {"input": torch.ldexp(x.double(), torch.tensor(shift)).to(x.dtype)}

@@ -154,7 +154,9 @@ class Writer:
         """Expression of a special register."""
         if "clock" in name or "timer" in name:
             return f"wave.tick({dtype!r})" if not self.part else f"wave.tick({dtype!r})[0]"
-        base = self.code.deferred(f"wave.special({name!r}).astype({dtype!r})")
+        # A view, not a copy: block numbers change from wave to wave.
+        base = self.code.deferred(f"wave.special({name!r})")
+        base = f"{base}.view({dtype!r})" if dtype in ("u4", "i4", "f4") else f"{base}.astype({dtype!r})"
         if not self.part or self.narrow:
             return base
         if name.startswith(("%tid", "%laneid", "%warpid", "%lanemask")):

@@ -19,7 +19,7 @@ from verifier.machine.findings import LaunchError
 from verifier.machine.memory import LOCAL_TAG, SHARED_TAG, TAG_SHIFT, GlobalMemory
 from verifier.machine.parser import parse
 from verifier.machine.scheduler import Scheduler
-from verifier.machine.syntax import BITS, Instruction, Module, Variable
+from verifier.machine.syntax import BITS, Address, Instruction, Module, Operand, Symbol, Variable, Vector
 from verifier.machine.wave import Monitor, Wave
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class Compiled:
     constants: dict[str, Any]
     sites: list[Instruction]
     shapes: uniformity.Shapes
+    used: frozenset[str]
 
 
 @lru_cache(maxsize=256)
@@ -106,7 +107,8 @@ def compiled(ptx: str, kernel: str, contraction: str, full_shapes: bool, shadow:
     source = work.emit()
     code = compile(source, f"<machine:{kernel}>", "exec")
     return Compiled(
-        program=program, source=source, code=code, constants=work.code.constants, sites=work.sites, shapes=shapes
+        program=program, source=source, code=code, constants=work.code.constants, sites=work.sites, shapes=shapes,
+        used=frozenset(_used_names(program)),
     )
 
 
@@ -119,11 +121,10 @@ class Frame:
     local: int
 
 
-def lay_out(program: Program, memory: GlobalMemory, dynamic_shared: int) -> Frame:
+def lay_out(program: Program, named: frozenset[str], memory: GlobalMemory, dynamic_shared: int) -> Frame:
     """Place variables: static shared first, then the dynamic array; local ones in each lane's frame."""
     symbols: dict[str, int] = {}
     shared, local = 0, 0
-    named = _used_names(program)
     everything = {**program.module.variables, **program.variables}
     for variable in everything.values():
         if variable.space == "shared" and variable.size and variable.name in named:
@@ -139,7 +140,7 @@ def lay_out(program: Program, memory: GlobalMemory, dynamic_shared: int) -> Fram
             local = -(-local // variable.alignment) * variable.alignment
             symbols[variable.name] = local
             local += variable.size
-        elif variable.space in ("global", "const"):
+        elif variable.space in ("global", "const") and variable.name in named:
             symbols[variable.name] = _global_variable(variable, memory)
     _fill_references(everything, symbols, memory)
     return Frame(symbols=symbols, shared=shared, local=local)
@@ -147,10 +148,29 @@ def lay_out(program: Program, memory: GlobalMemory, dynamic_shared: int) -> Fram
 
 def _used_names(program: Program) -> set[str]:
     """Variables that the kernel's instructions mention."""
-    names = set()
-    for instruction in program.instructions():
-        text = repr(instruction.operands)
-        names |= {v for v in (*program.module.variables, *program.variables) if f"'{v}'" in text}
+    known = {**program.module.variables, **program.variables}
+    names = {name for i in program.instructions() for name in (*symbols_of(i.operands), *i.arguments)}
+    waiting = list(names)
+    while waiting:
+        variable = known.get(waiting.pop())
+        for _, word in variable.references if variable else ():
+            name = word.split("+")[0].strip()
+            if name not in names:
+                names.add(name)
+                waiting.append(name)
+    return names
+
+
+def symbols_of(operands: Sequence[Operand]) -> list[str]:
+    """Names of the variables in operands."""
+    names = []
+    for operand in operands:
+        if isinstance(operand, Symbol):
+            names.append(operand.name)
+        elif isinstance(operand, Address):
+            names += symbols_of((operand.base,))
+        elif isinstance(operand, Vector):
+            names += symbols_of(operand.items)
     return names
 
 
@@ -171,7 +191,7 @@ def _global_variable(variable: Variable, memory: GlobalMemory) -> int:
 def _fill_references(variables: dict[str, Variable], symbols: dict[str, int], memory: GlobalMemory) -> None:
     """Write the addresses that initialisers name."""
     for variable in variables.values():
-        for offset, name in variable.references:
+        for offset, name in variable.references if variable.name in symbols else ():
             region = memory.regions[symbols[variable.name] >> TAG_SHIFT]
             address = symbols[name.split("+")[0].strip()]
             region.octets[offset : offset + 8] = np.frombuffer(struct.pack("<Q", address), dtype=np.uint8)
@@ -236,7 +256,7 @@ class Launch:
         full = any(getattr(monitor, "every_lane", False) for monitor in self.monitors)
         shadow = "uninitialised" if "uninitialised" in machine.sanitize else None
         self.compiled = compiled(ptx, kernel, machine.contraction, full or shadow is not None, shadow)
-        self.frame = lay_out(self.compiled.program, self.memory, shared_bytes)
+        self.frame = lay_out(self.compiled.program, self.compiled.used, self.memory, shared_bytes)
         self.names = list(names) if names else [p.name for p in self.compiled.program.kernel.parameters]
         self.parameters = self.pack(arguments)
         self.check()
@@ -294,16 +314,21 @@ class Launch:
         numbers = block_numbers(total, self.machine.schedule_seed)
         steps = 0
         with np.errstate(all="ignore"):
+            ready: tuple[Wave, Any] | None = None
             for start in range(0, total, per_wave):
                 ids = coordinates(numbers(start, min(start + per_wave, total)), self.grid)
-                steps += self.run_wave(ids, steps)
+                if ready is None or ready[0].blocks != len(ids):
+                    ready = self.prepare(ids)
+                else:
+                    ready[0].restart(ids)
+                steps += self.run_wave(*ready, steps)
         for monitor in self.monitors:
             finish = getattr(monitor, "finish", None)
             if finish:
                 finish(self)
 
-    def run_wave(self, ids: Array, steps: int) -> int:
-        """Execute the blocks with these coordinates; return how many steps that took."""
+    def prepare(self, ids: Array) -> tuple[Wave, Any]:
+        """Allocate a wave for these blocks and bind the translated code to it."""
         wave = Wave(
             memory=self.memory,
             block_ids=ids,
@@ -320,9 +345,12 @@ class Launch:
         )
         namespace = runtime_names(wave) | self.compiled.constants
         exec(self.compiled.code, namespace)  # noqa: S102 - our own translation of the kernel
-        full, part = namespace["build"](wave)
+        return wave, namespace["build"](wave)
+
+    def run_wave(self, wave: Wave, functions: Any, steps: int) -> int:
+        """Execute a wave; return how many steps that took."""
         scheduler = Scheduler(self.compiled.program, wave, self.compiled.sites, self.machine.step_limit - steps)
-        scheduler.run(full, part)
+        scheduler.run(*functions)
         return scheduler.steps
 
 

@@ -97,8 +97,18 @@ class Wave:
             self.blocks, self.threads
         )
         self.pending: list[Pending] = []
+        self.block_numbers: dict[int, Array] = {}
         self.clock = 0
         self.changes = 0
+
+    def restart(self, block_ids: Array) -> None:
+        """Run the same code for other blocks: registers keep their room, windows are poisoned again."""
+        self.block_ids = block_ids
+        for axis, array in self.block_numbers.items():
+            array[:, 0] = block_ids[:, axis]
+        for window in (self.shared, self.local):
+            window.region.octets.fill(0 if self.poison is None else self.poison & 0xFF)
+        self.pending = []
 
     # Values that instructions read.
 
@@ -132,7 +142,9 @@ class Wave:
                 axis + 1
             ] if axis else thread % np.uint32(x)
         if name.startswith(("%ctaid.", "%clusterid.")):
-            return np.ascontiguousarray(self.block_ids[:, axis].astype(np.uint32)[:, None])
+            if axis not in self.block_numbers:
+                self.block_numbers[axis] = np.ascontiguousarray(self.block_ids[:, axis].astype(np.uint32)[:, None])
+            return self.block_numbers[axis]
         if name.startswith(("%nctaid.", "%nclusterid.")):
             table[name] = self.grid[axis]
         if name.startswith("%ntid."):

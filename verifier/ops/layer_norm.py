@@ -26,13 +26,13 @@ def canonical_forward(k: Numbers, t: Terms) -> Value:
     return affine((t.x - mean) * rstd, t)
 
 
-def parameter_gradients(k: Numbers, t: Terms, normalized: Value) -> dict[str, Value]:
-    """Return the sums over rows that grad_weight and grad_bias are."""
+def parameter_gradients(k: Numbers, t: Terms, normalized: Value, held: str | None = None) -> dict[str, Value]:
+    """Return grad_weight and grad_bias, which are sums over rows; `held`: see `Numbers.parameter_sum`."""
     gradients = {}
     if t.weight is not None:
-        gradients["grad_weight"] = k.parameter_sum(t.grad_output * normalized)
+        gradients["grad_weight"] = k.parameter_sum(t.grad_output * normalized, held)
     if t.bias is not None:
-        gradients["grad_bias"] = k.parameter_sum(t.grad_output)
+        gradients["grad_bias"] = k.parameter_sum(t.grad_output, held)
     return gradients
 
 
@@ -53,8 +53,8 @@ def scale_shift_forward(k: Numbers, t: Terms) -> Value:
     return affine(t.x * rstd - shift, t)
 
 
-def scale_shift_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
-    """Return a * g + b * x + c with row scalars a, b, c, and xhat as a * x - a * mean (PyTorch on the CPU).
+def scale_shift_backward(k: Numbers, t: Terms, held: str | None = None) -> Mapping[str, Value]:
+    """Return a * g + b * x + c with row scalars a, b, c, and xhat as a * x - a * mean.
 
     a = rstd, b = (sum(g) * mean - sum(g * x)) * a**3 / N, c = -b * mean - sum(g) * a / N.
     """
@@ -71,7 +71,12 @@ def scale_shift_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
     c = k.share(-b * mean - db * a * scale, "c")
     ag = a * t.grad_output if t.weight is None else a * t.grad_output * t.weight
     grad_input = ag + b * t.x + c
-    return {"grad_input": grad_input, **parameter_gradients(k, t, normalized)}
+    return {"grad_input": grad_input, **parameter_gradients(k, t, normalized, held)}
+
+
+def torch_cpu_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
+    """Return the scale-shift form with sums over rows held in the dtype of weight, as PyTorch on the CPU."""
+    return scale_shift_backward(k, t, held="weight" if t.weight is not None else "bias")
 
 
 CANONICAL = Form(name="canonical", forward=canonical_forward, backward=canonical_backward)
@@ -80,7 +85,7 @@ FORMS = {
     for form in (
         CANONICAL,
         Form(name="scale_shift", forward=scale_shift_forward, backward=scale_shift_backward),
-        Form(name="torch_cpu", forward=canonical_forward, backward=scale_shift_backward),
+        Form(name="torch_cpu", forward=canonical_forward, backward=torch_cpu_backward),
     )
 }
 

@@ -35,7 +35,8 @@ class Kit:
 
 
 def _numpy_totals(values: Array, index: Any, entries: int) -> Array:
-    return np.bincount(index.ravel(), weights=values.ravel(), minlength=entries)
+    counts: Any = np.bincount(index.ravel(), weights=values.ravel(), minlength=entries)
+    return np.asarray(counts, dtype=np.float64)
 
 
 def _numpy_tops(values: Array, index: Any, entries: int) -> Array:

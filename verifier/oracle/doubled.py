@@ -74,10 +74,7 @@ def scale(a: Pair, b: Values, *, narrow: bool = False, halves: Pair | None = Non
     """Return a * b for a float64 b within SCALED_ERROR u**2; narrow: b has at most 26 bits."""
     product = a[0] * b
     high, low = halves or split(a[0])
-    if narrow:
-        error = (high * b - product) + low * b
-    else:
-        error = product_error((high, low), split(b), product)
+    error = (high * b - product) + low * b if narrow else product_error((high, low), split(b), product)
     return fast_two_sum(product, error + a[1] * b)
 
 

@@ -59,7 +59,7 @@ def _output(rows: Rows, normalized: Part, carried: Values, relative: float) -> P
 def _grad_input(
     rows: Rows, constants: FastConstants, normalized: Values, *, carried: Values, relative: float
 ) -> Part:
-    gradient = rows.grad_output if rows.weight is None else rows.grad_output * rows.weight
+    gradient: Values = rows.grad_output if rows.weight is None else rows.grad_output * rows.weight
     rounded = not rows.narrow and rows.weight is not None
     rstd = abs(constants.rstd[0])
     if rows.constant_statistics:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -39,12 +39,12 @@ class FastConstants:
     def slice(self, first: int, last: int) -> FastConstants:
         """Return the constants of the rows [first, last)."""
 
-        def cut(value: object) -> object:
+        def cut(value: Any) -> Any:
             return (
                 tuple(part[first:last] for part in value) if isinstance(value, tuple) else value[first:last]
-            )  # type: ignore[index]
+            )
 
-        return FastConstants(**{field.name: cut(getattr(self, field.name)) for field in fields(self)})  # type: ignore[arg-type]
+        return FastConstants(**{field.name: cut(getattr(self, field.name)) for field in fields(self)})
 
 
 def fast_constants(kit: Kit, constants: RowConstants) -> FastConstants:

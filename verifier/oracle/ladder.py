@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -62,7 +63,7 @@ def _rungs(problem: RowProblem, name: OutputName, first: Enclosure) -> Iterator[
     yield "double_double", lambda still: _second(problem, name, still, exists)
     exact = ArbRung(problem, name, exists)
     for bits in PRECISIONS:
-        yield "arb", lambda still, bits=bits: exact.values(still, bits)
+        yield "arb", partial(exact.values, bits=bits)
 
 
 def _second(problem: RowProblem, name: OutputName, still: Mask, exists: Mask) -> Enclosure:
@@ -113,7 +114,7 @@ class ArbRung:
     def _found(self, constants: RowConstants, still: Mask) -> Iterator[tuple[int, Ball | None]]:
         if self._name in ("mean", "variance", "rstd"):
             values: Sequence[Ball | None] = getattr(constants, self._name)
-            return ((int(i), values[i]) for i in np.flatnonzero(still))
+            return ((i, values[i]) for i in np.flatnonzero(still).tolist())
         if self._name in ("grad_weight", "grad_bias"):
             return self._entries(constants, still)
         return self._elements(constants, still)

@@ -36,17 +36,17 @@ def block_sums(
     """Return the sums for grad_weight and for grad_bias over a block; gradient: (rows, columns), exact."""
     high, low, radius = normalized
     size = abs(gradient)
-    error = group.total(size * radius)
+    error, none = group.total(size * radius), 0.0 * group.total(size)
     if doubled_precision and low is not None:
         product = doubled.scale((high, low), gradient)
         rounding = (doubled.SCALED_ERROR + 0.01) * UNIT * UNIT
         weight = _pair_sum(group, *product, error + rounding * group.total(abs(product[0])))
-        return weight, _pair_sum(group, gradient, None, 0.0 * error)
+        return weight, _pair_sum(group, gradient, None, none)
     if low is not None:
         error = error + group.total(size * abs(low))
     contribution = gradient * high
     weight = _plain_sum(group, contribution, abs(contribution), error)
-    return weight, _plain_sum(group, gradient, size, 0.0 * error)
+    return weight, _plain_sum(group, gradient, size, none)
 
 
 def _plain_sum(group: Grouping, values: Values, sizes: Values, error: Values) -> Partial:

@@ -48,7 +48,7 @@ def element_enclosures(
             elements = _elements(block, fast.slice(first, last), rung)
             lost = _finish(block, elements, usable[first:last])
             if rescue_bits is not None and lost.any():
-                _rescue(rows, constants, elements, first, lost, rescue_bits)
+                _rescue(rows, constants, elements, first=first, lost=lost, bits=rescue_bits)
             if rows.grad_output is not None:
                 sums.append(_block_sums(rows_of(group, first, last), block, elements["normalized"], rung))
             found.append({name: _on_host(rows, part) for name, part in elements.items()})
@@ -76,12 +76,13 @@ def _slice(rows: Rows, first: int, last: int) -> Rows:
 
 
 def _elements(block: Rows, fast: FastConstants, rung: FastRung) -> dict[str, Part]:
-    module = elements_float64 if rung == "float64" else elements_double_double
-    return module.elements(block, fast)
+    if rung == "float64":
+        return elements_float64.elements(block, fast)
+    return elements_double_double.elements(block, fast)
 
 
 def _finish(block: Rows, elements: dict[str, Part], usable: Mask) -> Mask:
-    """Give lost elements (unusable rows, overflow) value 0 and infinite radius; return the rows that have some."""
+    """Give lost elements (unusable rows, overflow) value 0 and infinite radius; return their rows."""
     kit = block.kit
     lost_rows = ~usable
     for name, (high, low, radius) in elements.items():
@@ -96,23 +97,19 @@ def _finish(block: Rows, elements: dict[str, Part], usable: Mask) -> Mask:
 
 
 def _rescue(
-    rows: Rows, constants: RowConstants, elements: dict[str, Part], first: int, lost: Mask, bits: int
+    rows: Rows, constants: RowConstants, elements: dict[str, Part], *, first: int, lost: Mask, bits: int
 ) -> None:
     """Replace the elements of lost rows by Arb's, unless the row is refused."""
     kit = rows.kit
-    parts = {
-        name: [
-            np.array(kit.host(high)),
-            np.zeros(high.shape) if low is None else np.array(kit.host(low)),
-            np.array(kit.host(radius)),
-        ]
-        for name, (high, low, radius) in elements.items()
-    }
+    parts = {}
+    for name, (high, low, radius) in elements.items():
+        tail = np.zeros(high.shape) if low is None else np.array(kit.host(low))
+        parts[name] = (np.array(kit.host(high)), tail, np.array(kit.host(radius)))
     with precision(bits):
-        for k in np.flatnonzero(lost):
+        for k in np.flatnonzero(lost).tolist():
             if constants.rstd[first + k] is None:
                 continue
-            row = row_elements(rows, constants, first + int(k))
+            row = row_elements(rows, constants, first + k)
             for name, arrays in parts.items():
                 found = enclose(getattr(row, name), (rows.shape[1],))
                 for array, value in zip(arrays, (found.high, found.low, found.radius), strict=True):

@@ -37,6 +37,7 @@ def _line(line: Line) -> dict[str, Any]:
         "unexpected": line.unexpected,
         "counts": {str(verdict): count for verdict, count in line.counts.items()},
         "worst_ulp": _plain(line.worst_ulp),
+        "worst_row_ulp": _plain(line.worst_row_ulp),
         "outputs": {name: _worst(worst) for name, worst in line.outputs.items()},
         "kappa": [_plain(k) for k in line.kappa] if line.kappa[0] <= line.kappa[1] else None,
         "no_theorem_from": {name: _plain(value) for name, value in line.no_theorem_from.items()},

@@ -76,6 +76,16 @@ class Executed:
             return fused
         return np.where(np.arange(self.count) % 2 == 0, fused, plain)
 
+    def from_sums(self, squares: Array, total: Array) -> Array:
+        """Return the variance (squares - total**2 / N) / N."""
+        rounded = self.rounded
+        if self.contracts and self.claim.divide_by_n == "reciprocal":
+            inverse = np.broadcast_to(-self.reciprocal, total.shape)
+            left = rounded.multiply_add(rounded.multiply(total, total), inverse, squares)
+        else:
+            left = rounded.subtract(squares, self.mean_of(rounded.multiply(total, total)))
+        return self.clamped(self.mean_of(left))
+
     def multiply_add(self, a: Array, b: Array, c: Array) -> Array:
         """Return a * b + c, fused or not as declared."""
         if self.contracts:

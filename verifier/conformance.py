@@ -1,0 +1,112 @@
+"""Tests for a user's own test module: every check on a subject, one test per check and dtype."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from verifier.audit import Job, run_job
+from verifier.backends import default_backend
+from verifier.checks import checks
+from verifier.examine import BUDGETS
+from verifier.report.failure import failure_text
+from verifier.subjects import Subject
+from verifier.verdicts import Line, Verdict
+
+
+def jobs_of(subject: Subject, *, backend: str | None = None, all_dtypes: bool = True) -> list[Job]:
+    """List the jobs of a subject: every check on every dtype.
+
+    With `all_dtypes` false only forward_error and gradient run on every dtype, the others on one:
+    the first, or float64 where a check takes nothing else.
+    """
+    name, missing = (backend, "") if backend else default_backend(subject)
+    jobs = []
+    for check_name in checks():
+        for dtype in subject.dtypes:
+            everywhere = all_dtypes or check_name in {"forward_error", "gradient"}
+            only = (
+                "float64" if check_name == "gradcheck" and "float64" in subject.dtypes else subject.dtypes[0]
+            )
+            if everywhere or dtype == only:
+                jobs.append(
+                    Job(
+                        path=str(subject.path),
+                        subject=subject.name,
+                        check=check_name,
+                        dtype=dtype,
+                        backend=name,
+                        missing=missing,
+                    )
+                )
+    return jobs
+
+
+def examine_job(job: Job, *, budget: str = "quick", seed: int = 0) -> Line:
+    """Run one job with a named budget or a number of cases.
+
+    Raises:
+        RuntimeError: the verifier itself failed.
+
+    """
+    cases = BUDGETS.get(budget) or int(budget)
+    result = run_job(job, (cases, None), seed)
+    if isinstance(result, str):
+        raise RuntimeError(result)
+    return result
+
+
+def assert_conforms(line: Line) -> None:
+    """Raise AssertionError with the text of every unexpected finding; skip the running test if it was not run.
+
+    A line on which nothing could be decided fails too: it is never a pass.
+    """
+    import pytest
+
+    if line.verdict is Verdict.SKIPPED:
+        pytest.skip(line.skipped)
+    unexpected = [f for f in line.findings if not f.expected]
+    if unexpected:
+        raise AssertionError("\n\n".join(failure_text(f) for f in unexpected))
+    if line.verdict is Verdict.UNDECIDED and not line.findings:
+        excluded = f" ({'; '.join(line.notes)})" if line.notes else ""
+        counts = ", ".join(f"{n} {v}" for v, n in line.counts.items()) or "no case"
+        raise AssertionError(
+            f"{line.subject} {line.check} {line.dtype}: nothing was decided: {counts}{excluded}"
+        )
+
+
+def conformance_tests(
+    subject: Subject, *, backend: str | None = None, budget: str | None = None
+) -> Callable[..., None]:
+    """Return a parametrized test function; assign it to a name that begins with `test_`.
+
+    subject: the decorated kernel. backend: where to run (default: the best that is here).
+    budget: "quick", "standard", "deep" or a number of cases (default: NORM_VERIFIER_BUDGET or quick).
+
+    Example::
+
+        from verifier import conformance_tests
+        from my_kernels import my_layer_norm
+
+        test_my_layer_norm = conformance_tests(my_layer_norm)
+
+    """
+    import pytest
+
+    jobs = jobs_of(subject, backend=backend)
+    wanted = budget or os.environ.get("NORM_VERIFIER_BUDGET", "quick")
+
+    @pytest.mark.parametrize("job", jobs, ids=[f"{job.check}-{job.dtype}" for job in jobs])
+    def test(job: Job) -> None:
+        assert_conforms(examine_job(job, budget=wanted))
+
+    test.__doc__ = f"{subject.name} meets every check."
+    return test
+
+
+def parameters(subjects: tuple[Subject, ...], **options: Any) -> list[tuple[str, Job]]:
+    """Return (test id, job) for subjects, sorted: identical on all workers."""
+    jobs = [job for subject in subjects for job in jobs_of(subject, **options)]
+    return sorted(((f"{job.subject}-{job.check}-{job.dtype}", job) for job in jobs), key=lambda item: item[0])
