@@ -171,10 +171,16 @@ def mean_spread(claim: Reduction, count: int, magnitude: Array, error: Array) ->
     """
     if claim.per_lane_means:
         return 2.0 * error
+    if claim.mean_contraction != "mixed" or claim.mean_cast is not None:
+        return np.zeros_like(magnitude)
+    return product_spread(claim, count, magnitude, error)
+
+
+def product_spread(claim: Reduction, count: int, magnitude: Array, error: Array) -> Array:
+    """Return how far sum * (1 / N) may be from its rounded value; a correct quotient is one number."""
     arithmetic = claim.arithmetic
     one_number = (
-        claim.mean_contraction != "mixed"
-        or claim.mean_cast is not None
+        claim.mean_contraction == "none"
         or (count > 0 and arithmetic.division_by_count(count, claim.divide_by_n) == 0.0)
         or (claim.divide_by_n == "division" and arithmetic.division == 1.0)
     )

@@ -1,0 +1,32 @@
+"""What the shifted bounds know of z = x - s, where s is one element of the row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from verifier.arithmetic import INFLATION, Array
+from verifier.variance.terms import Terms
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shifted:
+    """Bounds on the exact shifted elements, (rows,): `offset` >= |mean - s|, `square`, `absolute`."""
+
+    offset: Array
+    square: Array
+    absolute: Array
+
+
+def shifted(t: Terms) -> Shifted:
+    """Return the bounds for the declared element."""
+    rows = t.rows
+    if not rows.count:
+        return Shifted(offset=t.sigma, square=t.sigma, absolute=t.sigma)
+    shift = rows.values[:, t.claim.shift_index]
+    # `mean` is the float64 nearest the exact mean: half an ulp off, and the difference rounds once more.
+    offset = np.abs(rows.mean - shift) * INFLATION + 2.0**-52 * np.abs(rows.mean) + 2.0 * t.flush
+    square = (t.variance + offset**2) * INFLATION
+    absolute = np.minimum(np.sqrt(square), t.mean_deviation + offset) * INFLATION
+    return Shifted(offset=offset, square=square, absolute=absolute)
