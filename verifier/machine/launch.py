@@ -218,7 +218,7 @@ def launch_ptx(
     Raises MachineFinding for a defect that execution shows, UnsupportedInstruction for PTX outside the
     subset, LaunchError for a launch that no device would accept.
     """
-    from verifier.machine.session import current
+    from verifier.machine.sessions import current
 
     session = current()
     machine = machine or (session.machine if session else Machine())

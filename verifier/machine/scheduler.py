@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from verifier.machine.syntax import Instruction
     from verifier.machine.wave import Wave
 
-_FAIR = 8  # every eighth turn the group that has waited longest runs, so that nobody starves
+_FAIR = 32  # every so many turns the group that has waited longest runs, so that nobody starves
 _SPIN_TURNS = 1000  # turns in which only waiting loops ran, per group, before it is called a livelock
 _KINDS: dict[str, type[findings.MachineFinding]] = {
     "out_of_bounds": findings.OutOfBounds,
@@ -120,13 +120,14 @@ class Scheduler:
                 self.unpark(parked)
             return
         if target in self.parked:
-            lanes = np.concatenate((self.parked.pop(target), lanes))
+            lanes = np.sort(np.concatenate((self.parked.pop(target), lanes)), kind="stable")
         present = self.groups.get(target)
         if present is None:
             self.born[target] = self.steps
         else:
-            lanes = np.concatenate((present, lanes))
-        self.groups[target] = np.sort(lanes)
+            # Two sorted runs: a merge.
+            lanes = np.sort(np.concatenate((present, lanes)), kind="stable")
+        self.groups[target] = lanes
 
     def unpark(self, target: int) -> None:
         """Let lanes that waited for others of their warp try again."""
@@ -134,7 +135,7 @@ class Scheduler:
         self.arrive(target, lanes)
 
     def choose(self) -> tuple[int, Array]:
-        """Take the next group: by place normally, by age every eighth turn."""
+        """Take the next group: by place normally, by age now and then."""
         while True:
             if not self.groups:
                 self.stuck()
@@ -167,8 +168,12 @@ class Scheduler:
         instructions = self.program.blocks[target].instructions
         if not instructions or not is_collective(instructions[0]) or len(lanes) == self.exited.size:
             return np.ones(len(lanes), dtype=bool)
-        named = self.named(instructions[0])
         threads = self.wave.threads
+        if len(lanes) % WARP == 0 and threads % WARP == 0:
+            rows = lanes.reshape(-1, WARP)
+            if not (rows[:, 0] % WARP).any() and (rows[:, -1] - rows[:, 0] == WARP - 1).all():
+                return np.ones(len(lanes), dtype=bool)
+        named = self.named(instructions[0])
         per_block = -(-threads // WARP)
         warp = lanes // threads * per_block + lanes % threads // WARP
         present = np.zeros(self.wave.blocks * per_block, dtype=np.uint32)
@@ -191,7 +196,15 @@ class Scheduler:
     # Barriers of a thread block.
 
     def wait(self, lanes: Array, wait: Wait) -> None:
-        """Hold lanes at a barrier, and open it if they were the last."""
+        """Hold lanes at a barrier, and open it if they were the last; whole blocks pass at once."""
+        threads = self.wave.threads
+        if wait.count is None and len(lanes) % threads == 0:
+            rows = lanes.reshape(-1, threads)
+            if not (rows[:, 0] % threads).any() and (rows[:, -1] - rows[:, 0] == threads - 1).all():
+                for monitor in self.wave.monitors:
+                    monitor.barrier(self.wave, lanes)
+                self.arrive(wait.target, lanes)
+                return
         self.waiting_at[lanes] = wait.target
         self.waiting_for[lanes] = wait.barrier
         self.waits[wait.target] = wait

@@ -1,0 +1,270 @@
+"""A Triton driver whose device is the machine: unmodified kernels launched on CPU tensors run in it."""
+
+from __future__ import annotations
+
+import random
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from verifier.machine.findings import LaunchError
+from verifier.machine.sessions import Session, current
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+_MAX_REGISTERS = 65536
+_MAX_THREADS = 1024
+
+
+class Utilities:
+    """What Triton asks of a CUDA driver about binaries and devices."""
+
+    def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[Any, ...]:
+        """Give (module, function, registers, spills, largest block); nothing has to be loaded."""
+        del binary, shared, device
+        return SimpleNamespace(name=name), name, 32, 0, _MAX_THREADS
+
+    def unload_module(self, module: Any) -> None:
+        """Nothing was loaded."""
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        """Answer with the properties of the session's machine."""
+        del device
+        machine = _session().machine
+        return {
+            "max_shared_mem": machine.max_shared(),
+            "max_num_regs": _MAX_REGISTERS,
+            "multiprocessor_count": machine.multiprocessors,
+            "warpSize": 32,
+            "sm_clock_rate": 1_755_000,
+            "mem_clock_rate": 2_619_000,
+            "mem_bus_width": 5120,
+        }
+
+    def set_printf_fifo_size(self, size: int) -> None:
+        """Nothing is printed."""
+
+
+class MachineDriver:
+    """Stands where Triton's CUDA driver stands."""
+
+    def __init__(self) -> None:
+        """Offer what `triton.runtime.driver.active` is asked for."""
+        self.utils = Utilities()
+        self.launcher_cls = Launcher
+        self.get_current_stream: Callable[[int], int] = lambda device: 0  # noqa: ARG005
+        self.set_current_device: Callable[[int], None] = lambda device: None  # noqa: ARG005
+
+    @classmethod
+    def is_active(cls) -> bool:
+        """Never chosen unasked."""
+        return False
+
+    def get_current_device(self) -> int:
+        """Device number; the architecture, so that Triton's per-device caches keep targets apart."""
+        return _session().machine.architecture
+
+    def get_device_capability(self, device: int | None = None) -> tuple[int, int]:
+        """Compute capability as (major, minor)."""
+        del device
+        return divmod(_session().machine.architecture, 10)
+
+    def get_current_target(self) -> Any:
+        """Give the target that kernels are compiled for."""
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", _session().machine.architecture, 32)
+
+    def get_active_torch_device(self) -> Any:
+        """Tensors of the machine lie on the CPU."""
+        import torch
+
+        return torch.device("cpu")
+
+    def get_device_interface(self) -> Any:
+        """`torch.cuda`, as the session redirects it."""
+        import torch
+
+        return torch.cuda
+
+    def get_benchmarker(self) -> Callable[..., Any]:
+        """Refuse to measure: times on the machine mean nothing."""
+        return lambda kernel_call, *, quantiles, **kwargs: [1.0] * len(quantiles)  # noqa: ARG005
+
+    def map_python_to_cpp_type(self, ty: str) -> str:
+        """Type names of Triton, used by code that prints signatures."""
+        return ty
+
+    def assemble_tensormap_to_arg(self, tensormaps_info: Any, args: Any) -> Any:
+        """Leave arguments as they are."""
+        del tensormaps_info
+        return args
+
+    def allocate_default_profile_scratch(self, size: int, alignment: int, stream: Any) -> Any:
+        """Zeroed scratch memory."""
+        import torch
+
+        del alignment, stream
+        return torch.zeros(size, dtype=torch.int8)
+
+
+class Launcher:
+    """Launches one compiled kernel with bound arguments."""
+
+    def __init__(self, src: Any, metadata: Any) -> None:
+        """Keep the signature; the PTX is read when first needed."""
+        self.src, self.metadata = src, metadata
+        self.types = list(src.signature.values())
+        self.argument_names = list(src.signature)
+        self.text: str | None = None
+
+    @property
+    def ptx(self) -> str:
+        """Give the compiled kernel's PTX, from Triton's own cache."""
+        if self.text is None:
+            from pathlib import Path
+
+            from triton.runtime.cache import get_cache_manager
+
+            group = get_cache_manager(self.metadata.hash).get_group(f"{self.src.name[:150]}.json") or {}
+            found = [path for name, path in group.items() if name.endswith(".ptx")]
+            if not found:
+                raise LaunchError(f"Triton kept no PTX of {self.metadata.name} (TRITON_STORE_BINARY_ONLY?)")
+            self.text = Path(found[0]).read_text()
+        return self.text
+
+    def __call__(
+        self, gridX: int, gridY: int, gridZ: int, stream: Any, function: Any, kernel_metadata: Any,
+        launch_metadata: Any, launch_enter_hook: Any, launch_exit_hook: Any, *args: Any,
+    ) -> None:  # fmt: skip
+        """Execute the kernel; called by Triton in place of its C launcher."""
+        from verifier.machine.launch import parsed
+
+        del stream, function, kernel_metadata
+        opened = _session()
+        if getattr(self.metadata, "num_ctas", 1) != 1:
+            raise LaunchError("thread-block clusters are not played")
+        names, values = flatten(self.argument_names, self.types, args)
+        kernel = self.metadata.name
+        parameters = parsed(self.ptx).functions[kernel].parameters
+        scratch = self.scratch(gridX * gridY * gridZ)
+        missing = len(parameters) - len(values)
+        values += scratch[:missing] + [None] * (missing - 2)
+        names += ["global scratch", "profile scratch"][:missing]
+        opened.launches.append((kernel, (gridX, gridY, gridZ)))
+        if launch_enter_hook is not None:
+            launch_enter_hook(launch_metadata)
+        self.execute(kernel, (gridX, gridY, gridZ), values, names)
+        if launch_exit_hook is not None:
+            launch_exit_hook(launch_metadata)
+
+    def execute(self, kernel: str, grid: tuple[int, int, int], values: list[Any], names: list[str]) -> None:
+        """Hand over to the machine."""
+        from verifier.machine.launch import launch_ptx
+
+        launch_ptx(
+            self.ptx, kernel, grid, (32 * self.metadata.num_warps, 1, 1), self.metadata.shared, values, names=names
+        )
+
+    def scratch(self, blocks: int) -> list[Any]:
+        """Scratch memory that the kernel asked for, global and for profiling."""
+        import torch
+
+        sizes = (getattr(self.metadata, "global_scratch_size", 0), getattr(self.metadata, "profile_scratch_size", 0))
+        return [torch.zeros(blocks * size, dtype=torch.int8) if size else None for size in sizes]
+
+
+def flatten(names: Sequence[str], types: Sequence[Any], values: Sequence[Any]) -> tuple[list[str], list[Any]]:
+    """Drop constants and unpack tuples, as the order of PTX parameters requires."""
+    flat_names: list[str] = []
+    flat_values: list[Any] = []
+    for name, kind, value in zip(names, types, values, strict=True):
+        if isinstance(kind, tuple):
+            inner = flatten([f"{name}[{n}]" for n in range(len(kind))], kind, value)
+            flat_names += inner[0]
+            flat_values += inner[1]
+        elif kind != "constexpr":
+            if isinstance(kind, str) and kind.startswith("tensordesc"):
+                raise LaunchError(f"argument {name} is a tensor descriptor; TMA is not played")
+            flat_names.append(name)
+            flat_values.append(_plain(value))
+    return flat_names, flat_values
+
+
+def _plain(value: Any) -> Any:
+    """Give the tensor inside Triton's wrappers."""
+    inner = getattr(value, "base", None)
+    if hasattr(value, "data_ptr") and not hasattr(value, "untyped_storage") and inner is not None:
+        return inner
+    return value
+
+
+def _session() -> Session:
+    opened = current()
+    if opened is None:
+        raise LaunchError("a Triton kernel was launched on the machine outside `machine.session(...)`")
+    return opened
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """Make the machine Triton's active driver, and autotuners choose without measuring."""
+    from triton.runtime.autotuner import Autotuner
+    from triton.runtime.driver import driver
+
+    before = driver._active
+    run, prune = Autotuner.run, Autotuner.prune_configs
+    driver.set_active(MachineDriver())
+    Autotuner.run = _run_with_own_cache(run)
+    Autotuner.prune_configs = _choose_one(prune)
+    try:
+        with nullcontext():
+            yield
+    finally:
+        Autotuner.run, Autotuner.prune_configs = run, prune
+        driver._active = before
+
+
+def _run_with_own_cache(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep what the session chose out of the autotuner's own cache."""
+
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        kept = self.cache
+        self.cache = _session().configurations.setdefault(id(self), {})
+        try:
+            return run(self, *args, **kwargs)
+        finally:
+            self.cache = kept
+
+    return wrapper
+
+
+def _choose_one(prune: Callable[..., Any]) -> Callable[..., Any]:
+    """Choose the one configuration that the session's seed picks, instead of measuring them all."""
+
+    def wrapper(self: Any, kwargs: Any) -> Any:
+        configurations = list(prune(self, kwargs))
+        seed = _session().autotune_seed
+        if seed is not None:
+            random.Random(seed).shuffle(configurations)  # noqa: S311 - a choice, not a secret
+        positional = [self.nargs[name] for name in self.arg_names if name in self.nargs]
+        for configuration in configurations:
+            if _fits(self.fn, positional, {**kwargs, **configuration.all_kwargs()}):
+                return [configuration]
+        return configurations[:1]
+
+    return wrapper
+
+
+def _fits(function: Any, positional: list[Any], keywords: dict[str, Any]) -> bool:
+    """Whether a configuration compiles and its shared memory fits the device."""
+    from triton.compiler.errors import CompileTimeAssertionFailure
+    from triton.runtime.errors import OutOfResources, PTXASError
+
+    try:
+        kernel = function.run(*positional, **{**keywords, "warmup": True})
+    except (OutOfResources, CompileTimeAssertionFailure, PTXASError):
+        return False
+    metadata = getattr(kernel, "metadata", None)
+    return metadata is None or metadata.shared <= _session().machine.max_shared()

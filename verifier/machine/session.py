@@ -1,7 +1,0 @@
-"""The machine that is in force."""
-
-from __future__ import annotations
-
-
-def current():
-    return None

@@ -1,0 +1,103 @@
+"""The machine that is in force: a session plays a device for everything that runs inside it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from verifier.machine.approximation import Adversarial, Approximation, Correct
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from verifier.machine.launch import Machine
+
+_ACTIVE: list[Session] = []
+
+
+@dataclass(kw_only=True)
+class Session:
+    """What happens while a machine is in force.
+
+    `launches`: kernel names with their grids, in order. `redirected`: factory calls that named a CUDA
+    device and were answered on the CPU. `autotune_seed`: None takes the first configuration of an
+    autotuned kernel that fits the device, an integer one chosen by it.
+    """
+
+    machine: Machine
+    autotune_seed: int | None = None
+    launches: list[tuple[str, tuple[int, int, int]]] = field(default_factory=list)
+    redirected: list[tuple[str, str]] = field(default_factory=list)
+    configurations: dict[int, dict[Any, Any]] = field(default_factory=dict)
+
+
+def current() -> Session | None:
+    """Session in force, or None."""
+    return _ACTIVE[-1] if _ACTIVE else None
+
+
+@contextmanager
+def session(
+    *,
+    machine: Machine | None = None,
+    approximation: Approximation | str | None = None,
+    autotune_seed: int | None = None,
+    **settings: Any,
+) -> Iterator[Session]:
+    """Run every Triton kernel and every `device="cuda"` inside on the CPU, as the machine's device.
+
+    machine: a ready `Machine`, or its fields as keywords (architecture, multiprocessors, contraction,
+    schedule_seed, poison, bounds, sanitize, ...). approximation: a model, or "correct" or "adversarial".
+
+    Raises TypeError for a keyword that `Machine` lacks.
+    """
+    from verifier.machine.device import redirected
+    from verifier.machine.launch import Machine as MachineRecord
+
+    if approximation is not None:
+        settings["approximation"] = _model(approximation)
+    if machine is None:
+        known = {f.name for f in fields(MachineRecord)}
+        unknown = set(settings) - known
+        if unknown:
+            raise TypeError(f"a machine has no {', '.join(sorted(unknown))}; it has {', '.join(sorted(known))}")
+        if "sanitize" in settings:
+            settings["sanitize"] = frozenset(settings["sanitize"])
+        machine = MachineRecord(**settings)
+    elif settings:
+        raise TypeError("either a machine or its fields, not both")
+    with ExitStack() as stack:
+        opened = Session(machine=machine, autotune_seed=autotune_seed)
+        stack.enter_context(_pushed(opened))
+        stack.enter_context(redirected(opened))
+        if _has_triton():
+            from verifier.machine.driver import installed
+
+            stack.enter_context(installed())
+        yield opened
+
+
+@contextmanager
+def _pushed(opened: Session) -> Iterator[None]:
+    _ACTIVE.append(opened)
+    try:
+        yield
+    finally:
+        _ACTIVE.remove(opened)
+
+
+def _model(name: Approximation | str) -> Approximation:
+    if not isinstance(name, str):
+        return name
+    if name == "correct":
+        return Correct()
+    if name.startswith("adversarial"):
+        return Adversarial(seed=int(name.partition(":")[2] or 0))
+    raise ValueError(f"approximation is 'correct', 'adversarial', 'adversarial:<seed>' or a model, not {name!r}")
+
+
+def _has_triton() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("triton") is not None
