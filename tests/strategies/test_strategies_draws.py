@@ -44,6 +44,8 @@ def test_streams_and_seeds_differ():
     draw = a_draw()
     assert draw.normal().tobytes() != draw.normal(stream=9).tobytes()
     assert draw.normal().tobytes() != a_draw(seed=4).normal().tobytes()
+    single = a_draw(rows=3, columns=1)
+    assert single.row_integers(0, 2**30).tolist() != single.integers(0, 2**30).tolist()
 
 
 def test_the_bits_are_those_that_this_test_has_written_down():

@@ -147,6 +147,20 @@ def test_the_same_arguments_make_the_same_calls():
         assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+def test_the_search_ends_when_nothing_gets_plainer():
+    fails = Counting(lambda t: t["input"].item() != int(t["input"].item()))
+    reduce({"input": torch.tensor([37.33])}, fails, axes={})
+    # two rounds of at most 10 + 2 * 8 simplifications, and a third that finds nothing
+    assert len(fails.seen) < 80
+
+
+def test_what_comes_back_is_contiguous_memory_of_its_own():
+    start = {"input": torch.ones(3, 4).t()}
+    small = reduce(start, lambda _: True, axes={}, budget=1)
+    assert small["input"].is_contiguous()
+    assert small["input"].data_ptr() != start["input"].data_ptr()
+
+
 def test_one_axis_that_cannot_shrink_leaves_calls_for_the_rest():
     start = tensors(rows=5, columns=2000)
     small = reduce(start, lambda t: t["input"].shape[1] == 2000, axes=LINKS, budget=500)

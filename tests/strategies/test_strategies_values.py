@@ -90,6 +90,9 @@ def test_axes_keep_the_order_of_elements():
     filled = Values(hazard="sorted_row").fill((7, 3), "float64", axes=(0,))
     assert bool((filled.diff(dim=0) >= 0).all())
     assert filled.is_contiguous()
+    # an order of axes that is not its own inverse
+    turned = Values(seed=1).fill((2, 3, 4), "float64", axes=(0, 1))
+    assert torch.equal(turned.permute(2, 0, 1).reshape(4, 6), Values(seed=1).fill((4, 6), "float64"))
 
 
 def test_scale_multiplies_by_a_power_of_two():
