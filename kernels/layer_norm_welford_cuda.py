@@ -121,14 +121,6 @@ def _stages(columns, dtype):
     return Stages(updates=turns * chosen.pack - 1, merges=merges, imbalance=1.0)
 
 
-def architecture_of(tensor):
-    """Return compute capability times ten of the tensor's device; on the CPU the reference's."""
-    if tensor.device.type != "cuda":
-        return REFERENCE
-    major, minor = torch.cuda.get_device_capability(tensor.device)
-    return major * 10 + minor
-
-
 def as_rows(tensor, columns):
     """View a tensor as (rows, columns), with any strides; leading dimensions that no stride joins: a copy."""
     return tensor.reshape(math.prod(tensor.shape) // columns, columns)
@@ -214,7 +206,7 @@ def normalize(module, variance, input, columns, weight, bias, eps, residual=None
     x = as_rows(input, columns)
     r = None if residual is None else as_rows(residual, columns)
     w, b = (None if t is None else t.reshape(columns) for t in (weight, bias))
-    chosen = plan(columns, input.dtype, architecture_of(input))
+    chosen = plan(columns, input.dtype, module.architecture(input))
     strides = (*x.stride(), r, *(r.stride() if r is not None else (0, 0)))
     affine = (w, w.stride(0) if w is not None else 0, b, b.stride(0) if b is not None else 0)
     launch_rows(

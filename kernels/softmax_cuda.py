@@ -49,7 +49,7 @@ class RowSoftmax(torch.autograd.Function):
         if input.numel():
             columns = input.shape[-1]
             x = tiers.as_rows(input, columns)
-            chosen = tiers.plan(columns, x.dtype, tiers.architecture_of(x))
+            chosen = tiers.plan(columns, x.dtype, module.architecture(x))
             arguments = (x, *x.stride(), output, x.shape[0], columns)
             vector = tiers.vectorises(chosen, x)
             tiers.launch_rows(module, "softmax", chosen, x.shape[0], (kind, x.dtype), vector, arguments)

@@ -19,7 +19,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -99,7 +99,10 @@ class Launch:
         if device.type == "cpu":
             from verifier.machine import launch_ptx
 
-            launch_ptx(compiled.ptx, compiled.entry, self.grid, self.block, self.shared_bytes, values)
+            shape = (self.grid, self.block, self.shared_bytes)
+            launch_ptx(
+                compiled.ptx, compiled.entry, *shape, values, names=self.kernel.parameter_names(values)
+            )
         else:
             _launch_on_device(compiled, self, values, device)
 
@@ -124,6 +127,11 @@ class Kernel:
         """Return PTX and cubin for `architecture` (compute capability times ten), from the cache if there."""
         return self.source.compiled(self.expression, architecture)
 
+    def parameter_names(self, arguments: Sequence[Any]) -> list[str] | None:
+        """Return the names that the source gives its parameters, for reports; None if they cannot be read."""
+        names = _parameter_names(self.source.path, self.expression.partition("<")[0])
+        return names if len(names) == len(arguments) else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
@@ -140,6 +148,10 @@ class Source:
         if template_arguments:
             name = f"{name}<{', '.join(map(_spell, template_arguments))}>"
         return Kernel(source=self, expression=name)
+
+    def architecture(self, tensor: torch.Tensor) -> int:
+        """Return the compute capability, times ten, of what a launch on this tensor would run on."""
+        return _architecture(tensor.device)
 
     def compiled(self, expression: str, architecture: int) -> Compiled:
         """Compile one specialisation, or take it from memory or from the cache folder.
@@ -233,10 +245,10 @@ def _architecture(device: torch.device) -> int:
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         return major * 10 + minor
-    from verifier import machine
+    from verifier.machine import current
 
-    current = getattr(machine, "current_architecture", None)
-    return int(current()) if current is not None else DEFAULT_ARCHITECTURE
+    session = current()
+    return session.machine.architecture if session is not None else DEFAULT_ARCHITECTURE
 
 
 _PARAMETER = re.compile(
@@ -255,6 +267,19 @@ def _signature(ptx: str, entry: str) -> tuple[Parameter, ...]:
             raise TypeError(f"{entry} takes a structure by value; pass its members one by one")
         parameters.append(Parameter(kind=kind, bits=int(bits), pointer=".ptr" in attributes))
     return tuple(parameters)
+
+
+@cache
+def _parameter_names(path: Path, name: str) -> list[str]:
+    """Read parameter names off the C++ text, through one macro at most; empty if it is not found."""
+    text = path.read_text(encoding="utf-8")
+    text = "\n".join((text, *_local_headers(path, text))).replace("\\\n", " ")
+    found = re.search(rf"__global__[^;{{]*?\b{re.escape(name)}\s*\(([^;{{]*)\)\s*\{{", text)
+    listed = found[1] if found else ""
+    if macro := re.fullmatch(r"\s*(\w+)\(.*\)\s*", listed, re.DOTALL):
+        body = re.search(rf"#define {macro[1]}\([^)]*\)(.*)", text)
+        listed = body[1] if body else ""
+    return [words[-1] for part in listed.split(",") if (words := re.findall(r"\w+", part))]
 
 
 def _convert(name: str, parameters: tuple[Parameter, ...], arguments: tuple[Any, ...]) -> list[Any]:

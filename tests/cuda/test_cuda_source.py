@@ -32,7 +32,9 @@ def module(tmp_path):
 def launched(monkeypatch):
     """Record launches that would reach the PTX machine."""
     calls = []
-    monkeypatch.setattr(machine, "launch_ptx", lambda *call: calls.append(call), raising=False)
+    monkeypatch.setattr(
+        machine, "launch_ptx", lambda *call, names: calls.append((*call, names)), raising=False
+    )
     return calls
 
 
@@ -236,6 +238,17 @@ def test_the_number_of_arguments_is_checked():
         cuda_source._convert("k", (U32,), (1, 2))
 
 
+def test_parameter_names_are_read_through_a_macro(tmp_path):
+    (tmp_path / "k.cuh").write_text("#define PARAMETERS(T) \\\n  const T *input, \\\n  int rows\n")
+    (tmp_path / "k.cu").write_text(
+        '#include "k.cuh"\ntemplate <typename T>\n__global__ void __launch_bounds__(128)\n'
+        "    k(PARAMETERS(T)) {\n}\n"
+    )
+    kernel = source(tmp_path / "k.py").kernel("k<float>")
+    assert kernel.parameter_names([0, 0]) == ["input", "rows"]
+    assert kernel.parameter_names([0]) is None
+
+
 # Launches
 
 
@@ -244,11 +257,12 @@ def test_cpu_tensors_go_to_the_machine_with_typed_arguments(module, launched):
     before = cuda_source.launches()
     x = torch.zeros(4)
     module.kernel("scale", torch.float32)[2, (4, 1), 16](x, x, 0.5, 0.25, 4, -1, True)
-    ((ptx, entry, grid, block, shared, arguments),) = launched
+    ((ptx, entry, grid, block, shared, arguments, names),) = launched
     assert f".entry {entry}(" in ptx
     assert (grid, block, shared) == ((2, 1, 1), (4, 1, 1), 16)
     assert arguments[0] is x
     assert [a.dtype.name for a in arguments[2:]] == ["float32", "float64", "uint32", "uint64", "uint8"]
+    assert names == ["input", "output", "factor", "shift", "count", "step", "go"]
     assert cuda_source.launches() == before + 1
 
 
