@@ -107,18 +107,20 @@ class Enclosure:
     def _strictly_nearest(self, candidate: Array, format: Format) -> Mask:
         """Return where the exact value lies strictly between the midpoints around the candidate."""
         _, exponent = np.frexp(np.abs(candidate))
+        exponent = np.where(candidate == 0, -2000, exponent)  # frexp calls it 0
         smallest = format.minimum_exponent - format.precision + 1
         above = np.ldexp(1.0, np.maximum(exponent - format.precision, smallest) - 1)
         power = np.abs(candidate) == np.ldexp(0.5, exponent)
         below = np.where(
             power, np.ldexp(1.0, np.maximum(exponent - format.precision - 1, smallest) - 1), above
         )
-        outward = np.sign(candidate) * ((self.high - candidate) + self.low)
-        moved = np.where(self.high == candidate, 0.0, np.abs(outward) * 4.0 * UNIT)
-        slack = np.nextafter((self.radius + moved) * (1.0 + 4.0 * UNIT), np.inf)
-        inside = (outward + slack < above) & (outward - slack > -below) & np.isfinite(candidate)
-        zero = (candidate == 0) & (np.abs(self.high) + np.abs(self.low) + self.radius < above)
-        return np.asarray(inside | zero)
+        # distances to the midpoints: the first difference is exact near a midpoint, so that signs are certain
+        side = np.where(candidate == 0, np.sign(self.high), np.sign(candidate))
+        outward = side * (self.high - candidate)
+        room_above = (above - outward) - side * self.low
+        room_below = (below + outward) + side * self.low
+        room = np.minimum(room_above, room_below) * (1.0 - 8.0 * UNIT)
+        return np.asarray((room > self.radius) & np.isfinite(candidate))
 
 
 def undefined(shape: tuple[int, ...], *, refused: bool = False) -> Enclosure:

@@ -16,6 +16,9 @@ import numpy as np
 from verifier.arithmetic import Array
 from verifier.oracle.arrays import Kit, Values
 
+SMALLEST = 2.0**-960
+"""Remainders are multiples of the last bit of a summand, 2**-952 or more within the stated range."""
+
 
 def cutter(kit: Kit, largest: Values, count: int) -> Values:
     """Return sigma for summands of magnitude at most `largest` (at most 2**900), `count` of them."""
@@ -26,7 +29,11 @@ def cutter(kit: Kit, largest: Values, count: int) -> Values:
 def exact_parts(kit: Kit, summands: Values) -> Array:
     """Return floats, (passes, rows), whose exact sum over the passes is the exact sum of each row.
 
-    summands: (rows, columns), finite, at most 2**900 in magnitude.
+    summands: (rows, columns), finite, nonzero ones from 2**-900 to 2**900 in magnitude.
+
+    Raises:
+        ArithmeticError: a summand is so small that a remainder would be subnormal.
+
     """
     rows, columns = summands.shape
     passes: list[Array] = []
@@ -36,6 +43,8 @@ def exact_parts(kit: Kit, summands: Values) -> Array:
         open_rows = kit.host(largest) > 0
         if not open_rows.any():
             break
+        if kit.host(largest)[open_rows].min() < SMALLEST:
+            raise ArithmeticError("summands below 2**-900 cannot be cut")
         if 2 * int(open_rows.sum()) < open_rows.size:
             active = np.flatnonzero(open_rows) if active is None else active[open_rows]
             keep = kit.device(np.flatnonzero(open_rows))
