@@ -40,7 +40,7 @@ def _scale_and_shift(normalized, weight, bias):
 def _move(buffer, momentum, value):
     """Replaces the buffer's data, not its contents: the published update."""
     if buffer is not None:
-        buffer.data = (1 - momentum) * buffer + momentum * value.detach().squeeze()
+        buffer.data = ((1 - momentum) * buffer.reshape(value.shape) + momentum * value.detach()).squeeze()
 
 
 @subject(
