@@ -7,7 +7,7 @@ rounded simulation, a bound that follows the nodes, and the depth that the close
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -214,6 +214,55 @@ def tile(*, block: int, threads: int, element_bytes: int = 4) -> Tree:
     return tree(depth=depth_of)
 
 
+def torch_cascade(*, lanes: int, registers: int = 1) -> Tree:
+    """Declare the order in which torch's CPU layer_norm and group_norm merge moments of a row.
+
+    lanes: float32 lanes of a vector register (16 with AVX-512, 8 with AVX2).
+    registers: registers that one load of the input fills: 1 for float32, 2 for float16 and bfloat16.
+
+    Each lane updates through chunks of 16 vectors, chunks cascade pairwise, what is left of the
+    cascade is merged from the lowest level, then the lanes are merged one after another into the
+    elements that fill no vector.
+
+    Source: ATen/native/cpu/moments_utils.h of torch 2.13, RowwiseMomentsImpl.
+
+    Raises:
+        ValueError: lanes or registers is not positive.
+
+    """
+    if lanes < 1 or registers < 1:
+        raise ValueError(f"torch_cascade() needs positive lanes and registers, not {lanes} and {registers}")
+
+    def steps_of(n: int) -> Iterator[Step]:
+        yield from _cascade_steps(n, lanes, registers)
+
+    def stages_of(n: int) -> Stages:
+        return stages_along(steps_of(n), n)
+
+    def depth_of(n: int) -> int:
+        stages = stages_of(n)
+        return stages.updates + stages.merges
+
+    return Tree(kind="custom", depth_of=depth_of, steps_of=steps_of, stages_of=stages_of)
+
+
+def stages_along(steps: Iterable[Step], n: int) -> Stages:
+    """Return the stages of a program on n leaves: the heights of its nodes, updates before merges."""
+    counts = np.ones(n)
+    updates, merges = np.zeros(n, dtype=np.intp), np.zeros(n, dtype=np.intp)
+    imbalance = 1.0
+    for step in steps:
+        left, right = step.left, step.right
+        updates[left] = np.maximum(updates[left] + step.update, updates[right])
+        if not step.update:
+            merges[left] = np.maximum(merges[left], merges[right]) + 1
+            imbalance = max(imbalance, float((counts[right] / counts[left]).max()))
+        elif merges[left].any():
+            raise ValueError("an update after a merge has no stage")
+        counts[left] += counts[right]
+    return Stages(updates=int(updates.max()), merges=int(merges.max()), imbalance=imbalance)
+
+
 def fold(tree: Tree, leaves: list[T], combine: Callable[[T, T], T]) -> T:
     """Combine `leaves` along the tree, one pair at a time (for tests and small examples)."""
     nodes, root = list(leaves), 0
@@ -244,6 +293,54 @@ def _lane_steps(n: int, lanes: int, *, contiguous: bool) -> Iterator[Step]:
         if contiguous:
             inside &= right < left + length
         yield Step(left=left[inside], right=right[inside], update=True)
+
+
+def _cascade_steps(n: int, lanes: int, registers: int) -> Iterator[Step]:
+    """Yield the steps of `torch_cascade`."""
+    width, chunk = lanes * registers, 16
+    vectors = n // width
+    starts = np.arange(0, vectors, chunk, dtype=np.intp)
+    within = np.arange(width, dtype=np.intp)
+    for i in range(1, chunk):
+        longer = starts[starts + i < vectors]
+        left = (longer[:, None] * width + within).ravel()
+        if len(left):
+            yield Step(left=left, right=left + i * width, update=True)
+    parts = [int(s) * width + within[r * lanes : (r + 1) * lanes] for s in starts for r in range(registers)]
+    total: list[Step] = []
+    heads = _cascade_merges(parts, registers, total)
+    tail = np.arange(vectors * width, n, dtype=np.intp)
+    yield from (Step(left=tail[:1], right=tail[i : i + 1], update=True) for i in range(1, len(tail)))
+    yield from total
+    rest = [] if heads is None else [heads[i : i + 1] for i in range(lanes)]
+    nodes = [tail[:1], *rest] if len(tail) else rest
+    yield from (Step(left=nodes[0], right=node, update=False) for node in nodes[1:])
+
+
+def _cascade_merges(parts: list[Index], registers: int, merged: list[Step]) -> Index | None:
+    """Append the merges of the chunks' moments to `merged`; return where the lanes' moments are."""
+    chunks = len(parts) // registers
+    depth = max((chunks - 1).bit_length(), 1)
+    stack: list[Index | None] = [None] * depth
+
+    def into(level: int, part: Index | None) -> None:
+        own = stack[level]
+        if own is None or part is None:
+            stack[level] = part if own is None else own
+        else:
+            merged.append(Step(left=own, right=part, update=False))
+
+    for i in range(chunks):
+        for part in parts[i * registers : (i + 1) * registers]:
+            into(0, part)
+        level, mask = 1, i + 1
+        while level < depth and mask % 2 == 0:
+            into(level, stack[level - 1])
+            stack[level - 1] = None
+            level, mask = level + 1, mask // 2
+    for level in range(1, depth):
+        into(0, stack[level])
+    return stack[0]
 
 
 def _lane_heads(n: int, lanes: int, *, contiguous: bool) -> Index:

@@ -62,11 +62,14 @@ class Executed:
             return self.rounded.multiply(total, self.reciprocal)
         return self.rounded.divide(total, self._held_count())
 
+    def used_mean(self, total: Array) -> Array:
+        """Return the mean that is subtracted: total / N, through a narrower format if declared."""
+        mean = self.mean_of(total)
+        return mean if self.claim.mean_cast is None else round_to(FORMATS[self.claim.mean_cast], mean)
+
     def minus_mean(self, values: Array, total: Array) -> Array:
         """Return x - mean for each element, (rows, columns), contracted as declared."""
-        rounded, mean = self.rounded, self.mean_of(total)
-        if self.claim.mean_cast is not None:
-            mean = round_to(FORMATS[self.claim.mean_cast], mean)
+        rounded, mean = self.rounded, self.used_mean(total)
         plain = rounded.subtract(values, mean[:, None])
         if self.claim.divide_by_n == "division" or not self.contracts or self.claim.mean_cast is not None:
             return plain

@@ -50,7 +50,7 @@ def simulate(rounded: Rounded, values: Array, claim: Reduction) -> tuple[Array, 
     """Run the algorithm on values (rows, columns); return mean and variance, (rows,)."""
     run = Executed(rounded=rounded, claim=claim, count=values.shape[1])
     total = run.sum(values)
-    mean, d = run.mean_of(total), run.minus_mean(values, total)
+    mean, d = run.used_mean(total), run.minus_mean(values, total)
     t = run.mean_of(run.sum(d))
     variance = run.clamped(run.multiply_add(-t, t, run.mean_of(run.sum_of_squares(d))))
     return rounded.add(mean, t) if claim.corrects_mean else mean, variance

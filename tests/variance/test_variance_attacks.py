@@ -1,0 +1,96 @@
+"""Families of hostile rows and an evolutionary search stay inside the bounds, and refute false ones."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from verifier.arithmetic import FORMATS, ieee
+from verifier.statistics import exact_statistics
+from verifier.trees import any_order, pairwise, sequential, tree
+from verifier.variance import Reduction, algorithms, rms
+from verifier.variance.attack import evolve, families, utilisation
+from verifier.variance.terms import terms
+
+TREES = (
+    sequential(),
+    pairwise(),
+    tree(lanes=4),
+    tree(lanes=16),
+    tree(chunks=3),
+    tree(lanes=4, combine="sequential"),
+    any_order(),
+)
+
+
+def drawn(random, arithmetic):
+    """Return a declaration with every choice drawn."""
+    return Reduction(
+        arithmetic=arithmetic,
+        tree=TREES[random.integers(len(TREES))],
+        divide_by_n=str(random.choice(["division", "reciprocal"])),
+        mean_contraction=str(random.choice(["none", "uniform", "mixed"])),
+        merge=str(random.choice(["increment", "weighted", "pooled"])),
+        corrects_mean=bool(random.integers(2)),
+        mean_cast=None if random.random() < 0.8 else "bfloat16",
+        per_lane_means=bool(random.random() < 0.1),
+    )
+
+
+@pytest.mark.parametrize("flush", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_no_family_exceeds_a_bound(dtype, flush):
+    random, held = np.random.default_rng(20240 + flush), FORMATS[dtype]
+    scales = (1.0, held.smallest_normal**0.5 * 4, held.smallest_normal * 4)
+    covered = 0
+    for count in (1, 2, 3, 5, 13, 64):
+        scale = scales[random.integers(3)]
+        for family, values in families(random, count, 2, held, scale):
+            statistics = exact_statistics(values)
+            for name in algorithms():
+                claim = drawn(random, ieee(dtype, flush_to_zero=flush))
+                found = utilisation(name, values, claim, statistics)
+                covered += int(found.covered.sum())
+                assert found.worst <= 1.0, f"{name} {dtype} {family} N={count} {claim}: {found.worst}"
+    assert covered > 500
+
+
+@pytest.mark.parametrize("name", ["textbook", "two_pass", "two_pass_corrected", "welford", "chan", "shifted"])
+def test_no_evolved_row_exceeds_a_bound(name):
+    random = np.random.default_rng(7)
+    for count, contraction in ((3, "mixed"), (8, "none")):
+        claim = Reduction(
+            arithmetic=ieee("float32"),
+            tree=sequential(),
+            divide_by_n="reciprocal",
+            mean_contraction=contraction,
+        )
+        found = evolve(name, claim, count, random, generations=15)
+        assert 0.05 < found.utilisation <= 1.0, found
+
+
+def test_welford_bound_is_nearly_attained():
+    claim = Reduction(arithmetic=ieee("float32"), tree=sequential(), mean_contraction="none")
+    found = evolve("welford", claim, 2, np.random.default_rng(1), generations=40)
+    assert 0.95 < found.utilisation <= 1.0
+
+
+def test_the_search_refutes_the_false_theorem_that_fma_saves_a_rounding(monkeypatch):
+    """Counting d instead of d + 1 for a chain of fused squares was our one false theorem."""
+    proved = rms.bound
+
+    def false_bound(rows, claim):
+        t = terms(rows, claim)
+        after = t.squares_depth + t.per_count
+        error = t.theta(after) * t.mean_square + t.sum_underflow(after)
+        return dataclasses.replace(proved(rows, claim), variance_error=np.asarray(error))
+
+    claim = Reduction(arithmetic=ieee("float16"), tree=sequential(), mean_contraction="uniform")
+
+    def worst():
+        seeds = (np.random.default_rng(seed) for seed in range(3))
+        return max(evolve("rms", claim, 3, random, generations=150).utilisation for random in seeds)
+
+    assert worst() <= 1.0
+    monkeypatch.setattr(rms, "bound", false_bound)
+    assert worst() > 1.0

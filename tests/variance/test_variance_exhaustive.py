@@ -1,0 +1,61 @@
+"""Every row of tiny formats stays inside the bounds of every algorithm."""
+
+import itertools
+
+import pytest
+from variance_tiny import all_rows, excess, grid, statistics_of_small, tiny
+
+from verifier.arithmetic import Arithmetic
+from verifier.trees import any_order, pairwise, sequential, tree
+from verifier.variance import Reduction, algorithms
+
+TREES = (sequential(), pairwise(), tree(lanes=2), tree(chunks=2, combine="sequential"), any_order())
+CASES = [
+    # precision, smallest normal exponent, lowest binade, binades, elements
+    (3, -2, -3, 5, 2),
+    (4, -3, -4, 4, 2),
+    (6, -4, 0, 2, 2),
+    (3, -2, -1, 2, 3),
+    (4, -1, -2, 2, 3),
+    (3, -2, 0, 2, 4),
+]
+
+
+def claims(arithmetic, number):
+    """Yield declarations: all contractions and divisions, trees and merge forms taken in turn."""
+    trees, merges = itertools.cycle(TREES), itertools.cycle(("increment", "weighted", "pooled"))
+    for _ in range(number % len(TREES)):
+        next(trees)
+    for contraction, divide in itertools.product(("none", "uniform", "mixed"), ("division", "reciprocal")):
+        yield Reduction(
+            arithmetic=arithmetic,
+            tree=next(trees),
+            divide_by_n=divide,
+            mean_contraction=contraction,
+            merge=next(merges),
+            corrects_mean=contraction != "mixed",
+            shift_index=number % 2,
+        )
+
+
+@pytest.mark.parametrize("flush", [False, True])
+@pytest.mark.parametrize("name", list(algorithms()))
+def test_no_row_of_a_tiny_format_exceeds_a_bound(name, flush):
+    covered = 0
+    for number, (precision, minimum, lowest, binades, count) in enumerate(CASES):
+        held = tiny(precision, minimum)
+        values = all_rows(grid(held, lowest, binades), count)
+        statistics = statistics_of_small(values)
+        for claim in claims(Arithmetic(format=held, flush_to_zero=flush), number):
+            worst, rows = excess(name, values, claim, statistics)
+            covered += rows
+            assert worst <= 1.0, f"{name} {held.name} N={count} {claim}: error/bound {worst}"
+    assert covered > 10_000
+
+
+def test_a_halved_bound_is_refuted():
+    held = tiny(4, -3)
+    values = all_rows(grid(held, 0, 2), 2)
+    claim = Reduction(arithmetic=Arithmetic(format=held), tree=sequential(), mean_contraction="none")
+    worst, _ = excess("rms", values, claim, statistics_of_small(values))
+    assert worst > 0.5
