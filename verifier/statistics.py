@@ -82,7 +82,7 @@ def exact_statistics(values: Array) -> RowStatistics:
         "largest",
     )
     fields = {name: np.array([c[i] for c in columns], dtype=np.float64) for i, name in enumerate(names)}
-    finite = np.asarray(np.isfinite(values).all(axis=1) & (values.shape[1] > 0))
+    finite = np.asarray(np.isfinite(values).all(axis=1))
     return RowStatistics(count=values.shape[1], finite=finite, values=values, **fields)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from verifier.arithmetic import INFLATION, Arithmetic, Array
 from verifier.statistics import RowStatistics
 from verifier.variance import Mask, MomentBound
+from verifier.variance.terms import conclusion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,26 +48,25 @@ def rstd_bound(
         share = difference / below * INFLATION
         relative = _two_sided(share, own)
         smallest = below * (1.0 - share)
-        if moment_bound.nonnegative and eps > 0.0:
-            floor = eps * (1.0 - eps_error) * (1.0 - u) * (1.0 - 2.0**-50)
+        floor = eps * (1.0 - eps_error) * (1.0 - u) * (1.0 - 2.0**-50)
+        if moment_bound.nonnegative and floor > 0.0:
             relative = np.fmin(relative, _above_eps(above, floor, share, own))
             smallest = np.fmax(smallest, floor)
         lowest = arithmetic.format.smallest_normal
         flushed = arithmetic.flush_to_zero & ~(smallest > 2.0 * lowest)
-        fits = below * (1.0 + share) < arithmetic.format.maximum / 2.0
-    guards = (
-        (np.asarray(moment_bound.covered), moment_bound.why),
-        (np.isfinite(relative), "the variance error reaches variance + eps"),
-        (~np.asarray(flushed), "variance + eps may be flushed to zero"),
-        (fits, "variance + eps may overflow"),
+        largest = arithmetic.format.maximum / 2.0
+        fits = below * (1.0 + share) < largest
+        root_fits = (1.0 + relative) / np.sqrt(below) < largest
+    covered, why = conclusion(
+        (
+            (np.asarray(moment_bound.covered), moment_bound.why),
+            (np.isfinite(relative), "the variance error reaches variance + eps"),
+            (~np.asarray(flushed), "variance + eps may be flushed to zero"),
+            (fits, "variance + eps may overflow"),
+            (root_fits, "the reciprocal standard deviation may overflow"),
+        )
     )
-    covered = np.logical_and.reduce([mask for mask, _ in guards])
-    reasons = [why for mask, why in guards if why and not mask.all()]
-    return RstdBound(
-        relative_error=np.where(covered, relative, np.inf),
-        covered=covered,
-        why=_without_consequences(reasons, guards),
-    )
+    return RstdBound(relative_error=np.where(covered, relative, np.inf), covered=covered, why=why)
 
 
 def _two_sided(share: Array, own: float) -> Array:
@@ -85,12 +85,5 @@ def _above_eps(above: Array, floor: float, share: Array, own: float) -> Array:
     """
     too_large = np.expm1(0.5 * np.log(above / floor) + np.log1p(own) + 2.0**-40)
     too_small = -np.expm1(-0.5 * np.log1p(share) + np.log1p(-own) - 2.0**-40)
-    relative = np.fmax(np.fmax(too_large, too_small), own) * INFLATION
+    relative = np.maximum(np.maximum(too_large, too_small), own) * INFLATION
     return np.where((relative < 1.0) & np.isfinite(share), relative, np.inf)
-
-
-def _without_consequences(reasons: list[str], guards: tuple[tuple[Mask, str], ...]) -> str:
-    """Join the reasons; a row without a variance bound fails the other demands as a consequence."""
-    covered, why = guards[0]
-    others = [w for mask, w in guards[1:] if not mask[covered].all()]
-    return "; ".join(dict.fromkeys([why, *others] if why in reasons else others))

@@ -126,19 +126,26 @@ def moment_bound(
     guards = (*_common_guards(t), *guards)
     finite = np.isfinite(variance_error) & np.isfinite(mean_error)
     guards = (*guards, (finite, "the bound is not finite"))
-    covered = np.logical_and.reduce([mask for mask, _ in guards])
-    reasons = [why for mask, why in guards if not mask.all()]
-    if reasons and not t.rows.finite.all() and np.array_equal(covered, t.rows.finite):
-        reasons = reasons[:1]  # all else fails only where the input is not finite
+    covered, why = conclusion(guards)
     return MomentBound(
         mean_error=np.where(covered, mean_error, np.inf),
         mean_spread=np.where(covered, t.spread if spread is None else spread, np.inf),
         variance_error=np.where(covered, variance_error, np.inf),
         covered=covered,
-        why="; ".join(dict.fromkeys(reasons)),
+        why=why,
         centred=centred,
         nonnegative=nonnegative or t.claim.clamp,
     )
+
+
+def conclusion(guards: tuple[Guard, ...]) -> tuple[Mask, str]:
+    """Return where all demands hold, and the first that fails of each row where one does."""
+    covered, reasons = np.ones(guards[0][0].shape, dtype=np.bool_), []
+    for mask, why in guards:
+        if (covered & ~mask).any():
+            reasons.append(why)
+        covered &= mask
+    return covered, "; ".join(dict.fromkeys(reasons))
 
 
 def _common_guards(t: Terms) -> tuple[Guard, ...]:

@@ -1,0 +1,136 @@
+"""Reduction trees: every leaf is combined once, depths and stages cover the programs they describe."""
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from verifier.trees import (
+    any_order,
+    fold,
+    pairwise,
+    sequential,
+    stages_along,
+    tile,
+    torch_cascade,
+    tree,
+)
+
+LENGTHS = (1, 2, 3, 5, 8, 9, 16, 31, 33, 100, 257, 1000)
+NAMED = {
+    "sequential": sequential(),
+    "pairwise": pairwise(),
+    "lanes": tree(lanes=8),
+    "odd lanes": tree(lanes=12),
+    "chunks": tree(chunks=8),
+    "lanes in order": tree(lanes=8, combine="sequential"),
+    "chunks in order": tree(chunks=5, combine="sequential"),
+    "cascade": torch_cascade(lanes=4),
+    "half cascade": torch_cascade(lanes=4, registers=2),
+}
+
+
+def depth_along(steps, count):
+    """Return the most steps that one leaf meets."""
+    depth, root = np.zeros(count, dtype=int), 0
+    for step in steps:
+        depth[step.left] = np.maximum(depth[step.left], depth[step.right]) + 1
+        root = int(step.left[0])
+    return int(depth[root])
+
+
+@pytest.mark.parametrize("named", NAMED.values(), ids=NAMED)
+@pytest.mark.parametrize("count", LENGTHS)
+def test_every_leaf_reaches_the_root_once(named, count):
+    leaves = [frozenset([i]) for i in range(count)]
+
+    def union(a, b):
+        assert not a & b
+        return a | b
+
+    assert fold(named, leaves, union) == frozenset(range(count))
+
+
+@pytest.mark.parametrize("named", NAMED.values(), ids=NAMED)
+@pytest.mark.parametrize("count", LENGTHS)
+def test_depth_and_stages_cover_every_order(named, count):
+    declared = named.stages(count)
+    for steps in named.orders(count):
+        assert depth_along(steps, count) <= named.depth(count)
+        found = stages_along(steps, count)
+        assert found.updates + found.merges <= declared.updates + declared.merges
+        assert found.updates <= declared.updates
+        assert found.imbalance <= declared.imbalance
+
+
+@pytest.mark.parametrize("named", NAMED.values(), ids=NAMED)
+def test_pairs_of_a_step_are_disjoint_and_updates_take_single_leaves(named):
+    for count in LENGTHS:
+        for steps in named.orders(count):
+            seen = np.ones(count, dtype=int)
+            for step in steps:
+                both = np.concatenate([step.left, step.right])
+                assert len(set(both.tolist())) == len(both)
+                if step.update:
+                    assert (seen[step.right] == 1).all()
+                seen[step.left] += seen[step.right]
+
+
+def test_a_butterfly_admits_joining_neighbours_and_joining_halves_first():
+    near, far = ([(s.left.tolist(), s.right.tolist()) for s in o] for o in tree(lanes=8).orders(8))
+    assert near[0] == ([0, 2, 4, 6], [1, 3, 5, 7])
+    assert far[0] == ([0, 1, 2, 3], [4, 5, 6, 7])
+    assert near[-1] == ([0], [4])
+    assert far[-1] == ([0], [1])
+
+
+def test_lanes_take_turns_and_chunks_are_contiguous():
+    leaves = [str(i) for i in range(6)]
+    assert fold(tree(lanes=2), leaves, lambda a, b: f"({a}{b})") == "(((02)4)((13)5))"
+    assert fold(tree(chunks=2), leaves, lambda a, b: f"({a}{b})") == "(((01)2)((34)5))"
+
+
+def test_the_cascade_is_that_of_torch():
+    """Three chunks of 16 vectors of one lane, two elements that fill no vector of two lanes."""
+    nested = fold(torch_cascade(lanes=2), [f"{i}." for i in range(67)], lambda a, b: f"({a}{b})")
+    assert nested.startswith("((66.")
+    assert nested.count("(") == 66
+
+
+@pytest.mark.parametrize(("count", "declared"), [(1024, 10), (1000, 10), (4096, 13)])
+def test_tile_depth_is_that_of_columns_then_halves(count, declared):
+    assert tile(block=1024, threads=1024).depth(count) >= declared
+
+
+def test_depth_of_a_single_element_and_of_none():
+    for named in (*NAMED.values(), any_order(), tree(depth=7)):
+        assert named.depth(1) == 0
+        assert named.depth(0) == 0
+        assert list(named.stages(1).__dict__.values())[:2] == [0, 0]
+
+
+def test_undeclared_orders_cannot_be_executed():
+    for named in (any_order(), tree(depth=3)):
+        assert not named.named
+        with pytest.raises(ValueError, match="names no order"):
+            list(named.steps(4))
+
+
+def test_any_binary_tree_of_a_declared_depth_is_covered_by_its_stages():
+    stages = tree(depth=5).stages(32)
+    assert (stages.updates, stages.merges, stages.imbalance) == (0, 5, 31.0)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"lanes": 2, "depth": 3}, {"lanes": 0}, {"chunks": -1}])
+def test_contradictory_declarations_are_refused(arguments):
+    with pytest.raises(ValueError, match=r"tree\(\)"):
+        tree(**arguments)
+    with pytest.raises(ValueError, match="positive"):
+        torch_cascade(lanes=0)
+
+
+def test_sums_along_every_tree_are_exact_in_rationals():
+    leaves = [Fraction(1, k) for k in range(1, 40)]
+    for named, shift in itertools.product(NAMED.values(), range(3)):
+        assert fold(named, leaves[shift:], lambda a, b: a + b) == sum(leaves[shift:])
