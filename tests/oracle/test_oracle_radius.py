@@ -161,7 +161,8 @@ def test_a_wrong_radius_would_be_caught(rung):
         narrowed = replace(solution, **{name: replace(enclosure, radius=enclosure.radius * 2.0**-30)})
         assert name in violations(problem, narrowed)
         moved = replace(
-            enclosure, low=enclosure.low + 2.5 * np.maximum(enclosure.radius, np.spacing(enclosure.low))
+            enclosure,
+            low=enclosure.low + 2.5 * np.maximum(enclosure.radius, np.spacing(np.abs(enclosure.low))),
         )
         assert len(violations(problem, replace(solution, **{name: moved}))[name]) == enclosure.high.size
 

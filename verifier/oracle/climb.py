@@ -44,7 +44,8 @@ class Decision:
 def climb(actual: Array, bound: Array, rungs: Iterable[tuple[str, Rung]]) -> Decision:
     """Return the decision by the first rung that proves each element either way.
 
-    A pass needs a finite error: no NaN passes, not even against an infinite bound.
+    A pass needs a finite error: no NaN passes, not even against an infinite bound. Elements with an
+    infinite or NaN bound are looked at by the first rung only.
 
     Raises:
         ValueError: the shapes of actual and bound do not fit.
@@ -55,14 +56,16 @@ def climb(actual: Array, bound: Array, rungs: Iterable[tuple[str, Rung]]) -> Dec
     passed, failed = np.zeros(actual.shape, dtype=bool), np.zeros(actual.shape, dtype=bool)
     low, high = np.zeros(actual.shape), np.full(actual.shape, np.inf)
     counts: dict[str, int] = {}
+    still = np.ones(actual.shape, dtype=bool)
     for name, rung in rungs:
-        still = ~(passed | failed)
         if not still.any():
             break
         exact = rung(still)
         compare = _by_balls if isinstance(exact, Balls) else _by_enclosure
         low[still], high[still], passed[still], failed[still] = compare(exact, actual[still], limit[still])  # type: ignore[arg-type]
         counts[name] = counts.get(name, 0) + int((passed | failed)[still].sum())
+        # no rung can help where there is no exact value or nothing finite to compare the error with
+        still &= ~(passed | failed | np.isnan(low)) & np.isfinite(limit)
     return Decision(
         passed=passed,
         failed=failed,

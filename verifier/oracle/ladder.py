@@ -15,27 +15,29 @@ from verifier.oracle.climb import Balls, Decision, Rung, climb
 from verifier.oracle.constants import RowConstants, row_constants
 from verifier.oracle.elements_arb import row_elements
 from verifier.oracle.enclosure import Enclosure, Mask
-from verifier.oracle.normalization import RowProblem, RowSolution, solve
+from verifier.oracle.normalization import solve
 from verifier.oracle.parameters import Grouping, grouping
+from verifier.oracle.problem import RowProblem, RowSolution, SoftmaxProblem, SoftmaxSolution
 from verifier.oracle.row_sums import RowSums, row_list, row_sums
 from verifier.oracle.rows import Rows, collect
+from verifier.oracle.softmax_arb import SoftmaxArb
 
 __all__ = ["Decision", "OutputName", "decide"]
 
 OutputName = Literal[
-    "output", "normalized", "mean", "variance", "rstd", "grad_input", "grad_weight", "grad_bias"
+    "output", "normalized", "mean", "variance", "rstd", "grad_input", "grad_weight", "grad_bias", "total"
 ]
 PRECISIONS: Final = (256, 512, 1024, 2048, 4096, 8192)
 """Bits of the Arb rungs. 8192 ends it: only an error equal to its bound to 2000 digits stays open."""
 
 
 def decide(
-    problem: RowProblem,
+    problem: RowProblem | SoftmaxProblem,
     output_name: OutputName,
     actual: Array,
     bound: Array,
     *,
-    solution: RowSolution | None = None,
+    solution: RowSolution | SoftmaxSolution | None = None,
 ) -> Decision:
     """Return, for each element, whether |actual - exact| <= bound is proved, refuted or open.
 
@@ -49,12 +51,21 @@ def decide(
 
     """
     first = solution or solve(problem)
-    enclosure = getattr(first, output_name)
+    enclosure: Enclosure | None = getattr(first, output_name)
     if enclosure is None:
-        raise ValueError(f"{output_name} needs grad_output")
+        raise ValueError(f"the problem has no {output_name}: no grad_output, or no input")
     if np.shape(actual) != enclosure.shape:
         raise ValueError(f"{output_name} has shape {enclosure.shape}, actual {np.shape(actual)}")
+    if isinstance(problem, SoftmaxProblem):
+        return climb(actual, bound, _softmax_rungs(problem, output_name, enclosure))
     return climb(actual, bound, _rungs(problem, output_name, enclosure))
+
+
+def _softmax_rungs(problem: SoftmaxProblem, name: OutputName, first: Enclosure) -> Iterator[tuple[str, Rung]]:
+    yield "double_double", lambda still: first[still]
+    exact = SoftmaxArb(problem, name)
+    for bits in PRECISIONS:
+        yield "arb", partial(exact.values, bits=bits)
 
 
 def _rungs(problem: RowProblem, name: OutputName, first: Enclosure) -> Iterator[tuple[str, Rung]]:

@@ -1,9 +1,9 @@
-"""The exact answer of a row normalization, forward and backward, with certified radii."""
+"""The exact answer of a row normalization or softmax, forward and backward, with certified radii."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -12,14 +12,15 @@ from verifier.oracle.balls import Ball, ball, enclose, precision
 from verifier.oracle.constants import RowConstants, row_constants
 from verifier.oracle.enclosure import Enclosure, Mask
 from verifier.oracle.parameters import Grouping, grouping
-from verifier.oracle.problem import RowProblem, RowSolution, Rung
+from verifier.oracle.problem import RowProblem, RowSolution, Rung, SoftmaxProblem, SoftmaxSolution
 from verifier.oracle.row_statistics import row_statistics
 from verifier.oracle.row_sums import RowSums, row_sums
 from verifier.oracle.rows import Rows, collect
+from verifier.oracle.softmax import solve_softmax
 from verifier.oracle.solve_fast import FastRung
 from verifier.statistics import RowStatistics
 
-__all__ = ["RowProblem", "RowSolution", "Rung", "solve", "statistics"]
+__all__ = ["RowProblem", "RowSolution", "Rung", "SoftmaxProblem", "SoftmaxSolution", "solve", "statistics"]
 
 ARB_BITS = 256
 """First precision of the Arb rung."""
@@ -27,11 +28,18 @@ FAST_BITS = 256
 """Precision of the row constants of the fast rungs: three parts of a mean hold 159 bits."""
 
 
-def solve(problem: RowProblem, *, rung: Rung = "auto", bits: int | None = None) -> RowSolution:
+@overload
+def solve(problem: RowProblem, *, rung: Rung = ..., bits: int | None = ...) -> RowSolution: ...
+@overload
+def solve(problem: SoftmaxProblem, *, rung: Rung = ..., bits: int | None = ...) -> SoftmaxSolution: ...
+def solve(
+    problem: RowProblem | SoftmaxProblem, *, rung: Rung = "auto", bits: int | None = None
+) -> RowSolution | SoftmaxSolution:
     """Return the exact answer of a problem, enclosed.
 
     rung: "float64" (radius about 2**-50 relative to the terms), "double_double" (about 2**-100),
-    "arb" (`bits` of precision), or "auto": float64, with Arb for the rows that it cannot do.
+    "arb" (`bits` of precision), or "auto": float64, with Arb for the rows that it cannot do. A softmax
+    is always answered in double-double; `ladder.decide` climbs to Arb.
 
     Raises:
         ValueError: shapes that do not fit, or an unknown rung.
@@ -39,6 +47,8 @@ def solve(problem: RowProblem, *, rung: Rung = "auto", bits: int | None = None) 
     """
     if rung not in ("float64", "double_double", "arb", "auto"):
         raise ValueError(f"no rung {rung!r}: float64, double_double, arb or auto")
+    if isinstance(problem, SoftmaxProblem):
+        return solve_softmax(problem)
     rows = collect(problem)
     group = grouping(rows)
     sums = row_sums(rows, fast=rung != "arb")

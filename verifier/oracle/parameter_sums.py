@@ -10,6 +10,7 @@ import numpy as np
 from verifier.arithmetic import Array
 from verifier.oracle import doubled
 from verifier.oracle.arrays import Values
+from verifier.oracle.doubled import Pair
 from verifier.oracle.elements_float64 import Part
 from verifier.oracle.enclosure import UNIT, Enclosure
 from verifier.oracle.extraction import cutter
@@ -53,6 +54,11 @@ def _plain_sum(group: Grouping, values: Values, sizes: Values, error: Values) ->
     host = group.kit.host
     total = host(group.total(values))
     return Partial(high=total, low=np.zeros_like(total), error=host(error), sizes=host(group.total(sizes)))
+
+
+def pair_total(group: Grouping, pair: Pair, error: Array) -> Enclosure:
+    """Return the sums of pairs over entries; error: (entries,), the errors of the summands, added up."""
+    return _enclosure(_pair_sum(group, pair[0], pair[1], error), group.count)
 
 
 def _pair_sum(group: Grouping, high: Values, low: Values | None, error: Values) -> Partial:

@@ -1,11 +1,12 @@
-"""What a normalization asks of the oracle, and what it answers."""
+"""What a normalization or a softmax asks of the oracle, and what it answers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from verifier.oracle.enclosure import Enclosure
+from verifier.arithmetic import Array
+from verifier.oracle.enclosure import Enclosure, Mask
 from verifier.statistics import RowStatistics
 
 Rung = Literal["float64", "double_double", "arb", "auto"]
@@ -55,3 +56,34 @@ class RowSolution:
     grad_weight: Enclosure | None
     grad_bias: Enclosure | None
     statistics: RowStatistics
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftmaxProblem:
+    """Rows of a softmax, or of its logarithm, with an optional gradient.
+
+    input, output, grad_output: (rows, columns). Either input or output is given: an output (of a raw
+    backward kernel) is an exact input of the gradient.
+    Elements -inf of input are masked: probability exactly 0. Rows with a NaN, with +inf or with
+    nothing but -inf have no exact value.
+    """
+
+    input: Any | None = None
+    output: Any | None = None
+    grad_output: Any | None = None
+    logarithm: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftmaxSolution:
+    """The exact answer, enclosed; what the problem does not pose is None.
+
+    output, grad_input: (rows, columns). total: (rows,), the sum of exp(x - maximum); maximum: (rows,),
+    exact. finite: (rows,), rows that have an exact answer.
+    """
+
+    output: Enclosure | None
+    grad_input: Enclosure | None
+    total: Enclosure | None
+    maximum: Array | None
+    finite: Mask
