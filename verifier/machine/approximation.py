@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from verifier.machine.numerics import Array, divide32
+from verifier.machine.numerics import Array, divide32, fma32
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -59,6 +59,8 @@ class Correct:
         """Round the float64 value once, redoing lanes too close to a tie in higher precision."""
         if name == "div":
             return divide32(*operands)
+        if name == "div_fma":
+            return fused_quotient(self, *operands)
         if name == "rcp":
             return divide32(np.float32(1), operands[0])
         if name == "sqrt":
@@ -123,6 +125,8 @@ class Adversarial:
         """Move the exact value by a pseudo-random share of the allowed error."""
         if name.endswith("_f64"):
             return self.exact.evaluate(name, *operands)
+        if name == "div_fma":
+            return fused_quotient(self, *operands)
         wide = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in operands))
         value = np.asarray(_EXACT[name](*wide), dtype=np.float64)
         shift = self.share(name, *operands) * allowed_error(name, value)
@@ -187,6 +191,8 @@ class Table:
         """Correctly rounded result moved by the measured offset; division is a times the reciprocal of b."""
         if name == "div":
             return self.divide(*operands)
+        if name == "div_fma":
+            return fused_quotient(self, *operands)
         result = self.exact.evaluate(name, *operands)
         if name not in self.offsets:
             return result
@@ -201,8 +207,23 @@ class Table:
         return np.where(ordinary, moved, result)
 
     def divide(self, a: Array, b: Array) -> Array:
-        """`div.full`: the reciprocal times the dividend, with both scaled when the divisor is huge."""
-        huge = np.abs(b) > np.float32(2.0**126)
-        scale = np.where(huge, np.float32(0.25), np.float32(1))
-        reciprocal = self.evaluate("rcp", b * scale)
-        return (np.asarray(a, dtype=np.float32) * scale) * reciprocal
+        """`div.full`: the reciprocal times the dividend."""
+        scaled, reciprocal = quotient_factors(self, a, b)
+        return scaled * reciprocal
+
+
+def quotient_factors(model: Approximation, a: Array, b: Array) -> tuple[Array, Array]:
+    """What `div.full` multiplies: the dividend and the divisor's reciprocal.
+
+    ptxas scales both by 1/4 when the divisor is above 2^126 and by 2^24 when it is subnormal.
+    """
+    magnitude = np.abs(b)
+    scale = np.where(magnitude > np.float32(2.0**126), np.float32(0.25), np.float32(1))
+    scale = np.where(magnitude < np.float32(2.0**-126), np.float32(2.0**24), scale)
+    return np.asarray(a * scale), model.evaluate("rcp", np.asarray(b * scale))
+
+
+def fused_quotient(model: Approximation, a: Array, b: Array, c: Array) -> Array:
+    """`a / b + c` as ptxas fuses it: the product with the reciprocal is never rounded."""
+    scaled, reciprocal = quotient_factors(model, a, b)
+    return fma32(scaled, reciprocal, c)

@@ -68,11 +68,16 @@ def is_collective(instruction: Instruction) -> bool:
     return instruction.parts[0] in COLLECTIVES or instruction.parts[:2] == ("bar", "warp")
 
 
-def build(module: Module, kernel: Function) -> Program:
-    """Inline calls, cut into blocks, and resolve branch targets."""
+def build(module: Module, kernel: Function, *, contraction: bool = False) -> Program:
+    """Inline calls, fuse as ptxas does if told so, cut into blocks, and resolve branch targets."""
+    from verifier.machine.contraction import contract
+
     inliner = Inliner(module, kernel)
-    items = _branch_around(inliner.run())
+    items = inliner.run()
     registers = inliner.registers | {CARRY: "pred"}
+    if contraction:
+        items = contract(items, registers)
+    items = _branch_around(items)
     chunks, starts = _cut(items)
     blocks = []
     for chunk in chunks:

@@ -14,7 +14,6 @@ import numpy as np
 from verifier.machine import emitter as emission
 from verifier.machine import flow, uniformity
 from verifier.machine.approximation import Approximation, Correct
-from verifier.machine.contraction import contract
 from verifier.machine.findings import LaunchError
 from verifier.machine.memory import LOCAL_TAG, SHARED_TAG, TAG_SHIFT, GlobalMemory
 from verifier.machine.parser import parse
@@ -92,11 +91,9 @@ def compiled(ptx: str, kernel: str, contraction: str, full_shapes: bool, shadow:
     if function is None or not function.is_kernel:
         names = ", ".join(f.name for f in module.functions.values() if f.is_kernel)
         raise LaunchError(f"no kernel {kernel!r} in the module; it has: {names}")
-    program = flow.build(module, function)
-    if contraction == "on":
-        program = contract(program)
-    elif contraction != "off":
+    if contraction not in ("on", "off"):
         raise ValueError(f"contraction is 'on' or 'off', not {contraction!r}")
+    program = flow.build(module, function, contraction=contraction == "on")
     shapes = uniformity.all_full(program) if full_shapes else uniformity.analyse(program)
     rider = None
     if shadow is not None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _PLAIN: dict[str, Any] = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
 _APPROXIMATE = frozenset({"rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh"})
-_ARITY = {"fma": 3, "mad": 3, "neg": 1, "abs": 1, "copysign": 2, "testp": 1}
+_ARITY = {"fma": 3, "mad": 3, "divfma": 3, "neg": 1, "abs": 1, "copysign": 2, "testp": 1}
 _MODES = ("rn", "rz", "rm", "rp")
 _MIXED = ("f16", "bf16")
 
@@ -61,6 +61,8 @@ def _function(parts: list[str], kind: str) -> Any:
         return _basic(_PLAIN[name], mode, single)
     if name in ("fma", "mad"):
         return _multiply_add(mode, single)
+    if name == "divfma":
+        return _modelled("div_fma")
     if name == "div":
         return _division(parts, mode, single)
     if name in ("rcp", "sqrt") and "approx" not in parts:
