@@ -164,7 +164,15 @@ __global__ void __launch_bounds__(1024)
   }
 }
 
-// blockDim = (32 columns, 32 lanes): lane l adds parts l, l + 32, ... of its column; the lanes are joined by halves.
+// blockDim = (32 columns, 32 lanes): lane l takes parts l, l + 32, ... of its column in turn into kTurns sums that do
+// not wait for each other; they are joined by halves, and so are the lanes.
+constexpr int kTurns = 4;
+
+template <typename Compute>
+__device__ Compute joined_turns(const Compute (&sums)[kTurns]) {
+  return (sums[0] + sums[2]) + (sums[1] + sums[3]);
+}
+
 template <typename T, typename Compute = typename ComputeOf<T>::type>
 __global__ void __launch_bounds__(1024)
     join_parts(const Compute* weight_parts, const Compute* bias_parts, T* grad_weight, T* grad_bias, int64 parts,
@@ -172,18 +180,24 @@ __global__ void __launch_bounds__(1024)
   __shared__ Compute of_weight[kWarpSize][kWarpSize + 1];  // + 1: a column of the tile lies in 32 banks
   __shared__ Compute of_bias[kWarpSize][kWarpSize + 1];
   const int64 column = static_cast<int64>(blockIdx.x) * kWarpSize + threadIdx.x;
-  Compute weight_sum = 0, bias_sum = 0;
+  Compute weight_sums[kTurns] = {}, bias_sums[kTurns] = {};
   if (column < columns)
-    for (int64 part = threadIdx.y; part < parts; part += kWarpSize) {
-      weight_sum += weight_parts[part * columns + column];
-      bias_sum += bias_parts[part * columns + column];
+    for (int64 first = threadIdx.y; first < parts; first += kTurns * kWarpSize) {
+#pragma unroll
+      for (int turn = 0; turn < kTurns; ++turn) {
+        const int64 part = first + turn * kWarpSize;
+        if (part < parts) {
+          weight_sums[turn] += weight_parts[part * columns + column];
+          bias_sums[turn] += bias_parts[part * columns + column];
+        }
+      }
     }
-  of_weight[threadIdx.y][threadIdx.x] = weight_sum;
-  of_bias[threadIdx.y][threadIdx.x] = bias_sum;
+  of_weight[threadIdx.y][threadIdx.x] = joined_turns(weight_sums);
+  of_bias[threadIdx.y][threadIdx.x] = joined_turns(bias_sums);
   __syncthreads();
   // Turned by 90 degrees: now a warp holds the 32 lanes of one column.
-  weight_sum = WarpGroup<kWarpSize>().sum(of_weight[threadIdx.x][threadIdx.y]);
-  bias_sum = WarpGroup<kWarpSize>().sum(of_bias[threadIdx.x][threadIdx.y]);
+  Compute weight_sum = WarpGroup<kWarpSize>().sum(of_weight[threadIdx.x][threadIdx.y]);
+  Compute bias_sum = WarpGroup<kWarpSize>().sum(of_bias[threadIdx.x][threadIdx.y]);
   const int64 joined = static_cast<int64>(blockIdx.x) * kWarpSize + threadIdx.y;
   if (threadIdx.x == 0 && joined < columns) {
     grad_weight[joined] = static_cast<T>(weight_sum);

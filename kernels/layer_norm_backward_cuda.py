@@ -18,8 +18,8 @@ KERNELS = source(__file__)
 CACHED_THREADS = 512
 CACHED_VALUES = 16  # columns that a thread keeps of each of five arrays: 80 of its 128 registers
 STREAMED_THREADS = 1024
-PARTS = 256  # blocks, whatever the device: about two waves on an H100, and the bits do not depend on it
-JOIN = 32  # lanes that share the parts of a column in the second kernel
+PARTS = 256  # blocks of 512 threads or more, whatever the device, so that the bits do not depend on it
+JOIN, TURNS = 32, 4  # lanes that share the parts of a column in the second kernel, and sums of each lane
 
 
 def row_layout(columns, dtype):
@@ -43,16 +43,22 @@ def row_additions(columns):
     return max(depths)
 
 
-def rows_per_part(rows):
-    """Return how many consecutive rows one block takes."""
-    return -(-rows // PARTS)
+def rows_per_part(rows, threads):
+    """Return how many consecutive rows one block takes; small blocks take fewer, and there are more."""
+    return -(-rows // (PARTS * max(1, CACHED_THREADS // threads)))
 
 
 def column_additions(rows):
     """Return the most additions that a row meets on its way into grad_weight or grad_bias."""
-    run = rows_per_part(rows)
+    sizes = [tiers.WARP << k for k in range((CACHED_THREADS // tiers.WARP).bit_length())]
+    return max(_column_additions(rows, rows_per_part(rows, threads)) for threads in sizes)
+
+
+def _column_additions(rows, run):
     parts = -(-rows // run)
-    return min(run - 1 + -(-parts // JOIN) - 1 + (JOIN - 1).bit_length(), rows - 1)
+    in_turn = -(-parts // (JOIN * TURNS)) - 1
+    joins = (TURNS - 1).bit_length() + (JOIN - 1).bit_length()
+    return min(run - 1 + in_turn + joins, rows - 1)
 
 
 def gradients(grad_output, input, weight, mean, rstd):
@@ -78,7 +84,7 @@ def _launch(grad_output, input, weight, mean, rstd, results, rows, columns):
     dy, x = tiers.as_rows(grad_output, columns), tiers.as_rows(input, columns)
     w = None if weight is None else weight.reshape(columns)
     pack, threads, packs_per_thread = row_layout(columns, input.dtype)
-    run = rows_per_part(rows)
+    run = rows_per_part(rows, threads)
     parts = -(-rows // run)
     buffers = [torch.empty(parts, columns, dtype=mean.dtype, device=x.device) for _ in range(2)]
     vector = tiers.vectorises(tiers.Plan(tier="", pack=pack, width=threads), dy, x, w)

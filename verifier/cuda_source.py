@@ -11,15 +11,8 @@ cache folder.
 
 from __future__ import annotations
 
-import base64
 import ctypes
-import hashlib
-import importlib.util
-import json
-import os
-import re
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -27,48 +20,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from verifier.nvrtc import INSTALL, Compiled, MissingCompilerError, Parameter, compile_cached, parameter_names
+
 if TYPE_CHECKING:
     import torch
 
 Dim3 = tuple[int, int, int]
 
-INSTALL: Final = "pip install 'norm-verifier[cuda]'"
-HEADERS: Final = ("nvidia-cuda-runtime", "nvidia-cuda-crt", "nvidia-cuda-cccl")
 DEFAULT_ARCHITECTURE: Final = 90
 """Compute capability (times ten) compiled for when neither a device nor a machine session names one."""
 STATIC_SHARED_LIMIT: Final = 48 * 1024
 """Bytes of dynamic shared memory that a kernel may use without opting in (CUDA C++ Programming Guide)."""
-OPTIONS: Final = ("--std=c++17", "-lineinfo")  # -lineinfo: every report names a line of the .cu
-
-
 _COUNTER = {"launches": 0}
-
-
-class CompilationError(RuntimeError):
-    """NVRTC refused a source; the message is its log."""
-
-
-class MissingCompilerError(RuntimeError):
-    """No NVRTC library was found; the message says what to install."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parameter:
-    """One kernel parameter as PTX declares it: `kind` (u, s, b or f), width in bits, whether it points."""
-
-    kind: str
-    bits: int
-    pointer: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class Compiled:
-    """One specialisation: the same compilation as PTX text and as machine code."""
-
-    entry: str
-    ptx: str
-    cubin: bytes
-    parameters: tuple[Parameter, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +92,7 @@ class Kernel:
 
     def parameter_names(self, arguments: Sequence[Any]) -> list[str] | None:
         """Return the names that the source gives its parameters, for reports; None if they cannot be read."""
-        names = _parameter_names(self.source.path, self.expression.partition("<")[0])
+        names = parameter_names(self.source.path, self.expression.partition("<")[0])
         return names if len(names) == len(arguments) else None
 
 
@@ -164,7 +127,7 @@ class Source:
         """
         known = self._memory.get((expression, architecture))
         if known is None:
-            known = _compile_cached(self.path, expression, architecture)
+            known = compile_cached(self.path, expression, architecture)
             self._memory[expression, architecture] = known
         return known
 
@@ -177,18 +140,6 @@ def source(file: str | Path) -> Source:
 def launches() -> int:
     """Return how many kernels this process has launched: a refusal comes before the first."""
     return _COUNTER["launches"]
-
-
-def nvrtc_version() -> tuple[int, int]:
-    """Return NVRTC's version as (major, minor).
-
-    Raises:
-        MissingCompilerError: NVRTC is not installed; the message says how to get it.
-
-    """
-    major, minor = ctypes.c_int(), ctypes.c_int()
-    _nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
-    return major.value, minor.value
 
 
 # Names and arguments
@@ -251,37 +202,6 @@ def _architecture(device: torch.device) -> int:
     return session.machine.architecture if session is not None else DEFAULT_ARCHITECTURE
 
 
-_PARAMETER = re.compile(
-    r"\.param\s+(?:\.align\s+\d+\s+)?\.([a-z]+)(\d+)((?:\s+\.\w+(?:\s+\d+)?)*)\s+[\w$]+(\[\d+\])?"
-)
-
-
-def _signature(ptx: str, entry: str) -> tuple[Parameter, ...]:
-    """Read the parameters of one entry from its PTX."""
-    found = re.search(rf"\.entry\s+{re.escape(entry)}\s*\((.*?)\)", ptx, re.DOTALL)
-    if found is None:
-        return ()
-    parameters = []
-    for kind, bits, attributes, array in _PARAMETER.findall(found[1]):
-        if array:
-            raise TypeError(f"{entry} takes a structure by value; pass its members one by one")
-        parameters.append(Parameter(kind=kind, bits=int(bits), pointer=".ptr" in attributes))
-    return tuple(parameters)
-
-
-@cache
-def _parameter_names(path: Path, name: str) -> list[str]:
-    """Read parameter names off the C++ text, through one macro at most; empty if it is not found."""
-    text = path.read_text(encoding="utf-8")
-    text = "\n".join((text, *_local_headers(path, text))).replace("\\\n", " ")
-    found = re.search(rf"__global__[^;{{]*?\b{re.escape(name)}\s*\(([^;{{]*)\)\s*\{{", text)
-    listed = found[1] if found else ""
-    if macro := re.fullmatch(r"\s*(\w+)\(.*\)\s*", listed, re.DOTALL):
-        body = re.search(rf"#define {macro[1]}\([^)]*\)(.*)", text)
-        listed = body[1] if body else ""
-    return [words[-1] for part in listed.split(",") if (words := re.findall(r"\w+", part))]
-
-
 def _convert(name: str, parameters: tuple[Parameter, ...], arguments: tuple[Any, ...]) -> list[Any]:
     if len(parameters) != len(arguments):
         raise TypeError(f"{name} takes {len(parameters)} arguments, not {len(arguments)}")
@@ -319,141 +239,6 @@ def _argument(what: str, parameter: Parameter, argument: Any) -> Any:
 def _same_width(what: str, parameter: Parameter, size: int) -> None:
     if size * 8 != parameter.bits:
         raise TypeError(f"{what} has {parameter.bits} bits; the scalar given has {size * 8}")
-
-
-# Compilation
-
-
-def _compile_cached(path: Path, expression: str, architecture: int) -> Compiled:
-    text = path.read_text(encoding="utf-8")
-    options = (f"--gpu-architecture=sm_{architecture}", *OPTIONS)
-    parts = (str(nvrtc_version()), *options, expression, str(path), text, *_local_headers(path, text))
-    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-    cached = _cache_folder() / f"{key}.json"
-    record = _read_record(cached)
-    if record is None:
-        record = _compile(path, text, expression, options)
-        _write_record(cached, record)
-    ptx, entry = record["ptx"], record["entry"]
-    cubin = base64.b64decode(record["cubin"])
-    return Compiled(entry=entry, ptx=ptx, cubin=cubin, parameters=_signature(ptx, entry))
-
-
-def _local_headers(path: Path, text: str, seen: set[Path] | None = None) -> Iterator[str]:
-    """Yield the text of every header included with quotes, so that an edited one is compiled again."""
-    seen = set() if seen is None else seen
-    for name in re.findall(r'^\s*#\s*include\s*"([^"]+)"', text, re.MULTILINE):
-        header = (path.parent / name).resolve()
-        if header.is_file() and header not in seen:
-            seen.add(header)
-            content = header.read_text(encoding="utf-8")
-            yield f"{header}\0{content}"
-            yield from _local_headers(header, content, seen)
-
-
-def _cache_folder() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "norm-verifier" / "cuda"
-
-
-def _read_record(file: Path) -> dict[str, str] | None:
-    try:
-        record = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # absent, or cut short by a full disk: compile again
-        return None
-    return record if isinstance(record, dict) and record.keys() >= {"ptx", "entry", "cubin"} else None
-
-
-def _write_record(file: Path, record: dict[str, str]) -> None:
-    """Write at once or not at all: several workers may compile the same kernel."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False, encoding="utf-8") as part:
-            json.dump(record, part)
-        Path(part.name).replace(file)
-    except OSError:  # a read-only home folder costs time, not correctness
-        return
-
-
-def _compile(path: Path, text: str, expression: str, options: tuple[str, ...]) -> dict[str, str]:
-    nvrtc = _nvrtc()
-    folders = [path.parent, *_header_folders()]
-    flags = [f.encode() for f in (*options, *(f"-I{folder}" for folder in folders))]
-    program = ctypes.c_void_p()
-    _check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), str(path).encode(), 0, None, None))
-    try:
-        _check(nvrtc.nvrtcAddNameExpression(program, expression.encode()))
-        status = nvrtc.nvrtcCompileProgram(program, len(flags), (ctypes.c_char_p * len(flags))(*flags))
-        if status:
-            raise CompilationError(_explain(path, expression, _product(nvrtc, program, "ProgramLog")))
-        entry = ctypes.c_char_p()
-        _check(nvrtc.nvrtcGetLoweredName(program, expression.encode(), ctypes.byref(entry)))
-        return {
-            "entry": (entry.value or b"").decode(),
-            "ptx": _product(nvrtc, program, "PTX").rstrip(b"\0").decode(),
-            "cubin": base64.b64encode(_product(nvrtc, program, "CUBIN")).decode(),
-        }
-    finally:
-        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-
-
-def _product(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
-    size = ctypes.c_size_t()
-    _check(getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
-    buffer = ctypes.create_string_buffer(size.value)
-    _check(getattr(nvrtc, f"nvrtcGet{what}")(program, buffer))
-    return buffer.raw
-
-
-def _check(status: int) -> None:
-    if status:
-        explain = _nvrtc().nvrtcGetErrorString
-        explain.restype = ctypes.c_char_p
-        raise CompilationError(f"NVRTC answers {explain(status).decode()}")
-
-
-def _explain(path: Path, expression: str, log: bytes) -> str:
-    text = log.rstrip(b"\0").decode(errors="replace")
-    hint = ""
-    if "cannot open source file" in text or "could not open source file" in text:
-        hint = f"\nCUDA's headers come in the packages {', '.join(HEADERS)}: {INSTALL}"
-    return f"{path.name}: {expression} does not compile\n{text}{hint}"
-
-
-# Finding NVRTC and CUDA's headers: in wheels first, then in an installed toolkit
-
-
-@cache
-def _roots() -> tuple[Path, ...]:
-    """Folders that hold CUDA's libraries and headers, in the order in which they are tried."""
-    spec = importlib.util.find_spec("nvidia")
-    wheels = [Path(p) for p in (spec.submodule_search_locations if spec else None) or ()]
-    inside = [
-        folder for wheel in wheels for folder in sorted(wheel.glob("*"), reverse=True) if folder.is_dir()
-    ]
-    toolkits = [Path(os.environ[v]) for v in ("CUDA_HOME", "CUDA_PATH") if v in os.environ]
-    return (*inside, *toolkits, Path("/usr/local/cuda"))
-
-
-def _header_folders() -> list[Path]:
-    candidates = [folder for root in _roots() for folder in (root / "include", root / "include" / "cccl")]
-    return [folder for folder in candidates if folder.is_dir()]
-
-
-@cache
-def _nvrtc() -> ctypes.CDLL:
-    for root in _roots():
-        for library in sorted((*root.glob("lib*/libnvrtc.so.*"), *root.glob("bin/nvrtc64_*.dll"))):
-            if ".alt." in library.name:
-                continue
-            # First, since NVRTC opens its built-in functions by bare name, and a wheel is not on the path.
-            for builtins in library.parent.glob("libnvrtc-builtins.so.*"):
-                ctypes.CDLL(str(builtins), mode=getattr(ctypes, "RTLD_GLOBAL", 0))
-            return ctypes.CDLL(str(library))
-    raise MissingCompilerError(
-        f"CUDA C++ kernels need NVRTC, which was not found (no GPU or driver is needed for it): {INSTALL}"
-        f" (packages nvidia-cuda-nvrtc, {', '.join(HEADERS)})"
-    )
 
 
 # A real device
@@ -502,13 +287,4 @@ def _succeed(answer: tuple[Any, ...]) -> Any:
     return results[0] if results else None
 
 
-__all__ = [
-    "CompilationError",
-    "Compiled",
-    "Kernel",
-    "Launch",
-    "MissingCompilerError",
-    "Source",
-    "launches",
-    "source",
-]
+__all__ = ["Kernel", "Launch", "Source", "launches", "source"]

@@ -2,15 +2,15 @@
 
 import pytest
 
-from verifier import cuda_source
+from verifier import nvrtc
 
 
 @pytest.fixture(scope="session")
-def nvrtc():
+def compiler():
     """Skip, with the reason, where NVRTC is not installed."""
     try:
-        return cuda_source.nvrtc_version()
-    except cuda_source.MissingCompilerError as missing:
+        return nvrtc.version()
+    except nvrtc.MissingCompilerError as missing:
         pytest.skip(str(missing))
 
 

@@ -46,7 +46,7 @@ def backwards():
 ALL = (*layer_norms(), *softmaxes(), *backwards())
 
 
-@pytest.mark.usefixtures("nvrtc")
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize(("stem", "expression"), ALL)
 def test_it_compiles(stem, expression, architecture):

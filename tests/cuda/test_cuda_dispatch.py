@@ -111,13 +111,52 @@ def test_declared_depth_of_the_backward_is_that_of_the_kernel(backward, columns)
     assert max(found) == backward.row_additions(columns)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 255, 256, 257, 300, 513, 4096, 49152])
-def test_every_row_belongs_to_one_part(backward, rows):
-    run = backward.rows_per_part(rows)
+ROWS = (1, 2, 3, 31, 33, 255, 256, 257, 300, 513, 4096, 4097, 49152)
+BLOCKS = (32, 64, 128, 256, 512, 1024)
+
+
+@pytest.mark.parametrize("threads", BLOCKS)
+@pytest.mark.parametrize("rows", ROWS)
+def test_every_row_belongs_to_one_part(backward, rows, threads):
+    run = backward.rows_per_part(rows, threads)
     parts = -(-rows // run)
-    assert parts <= backward.PARTS
+    assert parts <= max(256, 131072 // threads)  # 256 blocks of 512 threads
     assert (parts - 1) * run < rows <= parts * run
-    assert backward.column_additions(rows) >= min(run - 1, rows - 1)
+
+
+def joined(rows, run):
+    """Return the most additions that a row meets: in its part, in its lane's four sums, over the lanes."""
+    parts = [min(run, rows - first) for first in range(0, rows, run)]
+    lanes = []
+    for lane in range(32):
+        turns = [parts[lane + 32 * turn :: 128] for turn in range(4)]
+        first, second = (chain(turns[i], turns[i + 2]) for i in (0, 1))
+        lanes.append(add(first, second))
+    width = 32
+    while width > 1:
+        width //= 2
+        lanes = [add(lanes[i], lanes[i + width]) for i in range(width)]
+    return lanes[0]
+
+
+def chain(one, other):
+    depths = [max((part - 1 + len(t) - 1 for part in t), default=None) for t in (one, other)]
+    return add(*depths)
+
+
+def add(left, right):
+    """Depth of a sum of two partial sums; None is an empty one, which costs nothing."""
+    if left is None or right is None:
+        return left if right is None else right
+    return max(left, right) + 1
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_declared_depth_over_rows_is_that_of_the_kernel(backward, rows):
+    needed = max(joined(rows, backward.rows_per_part(rows, threads)) for threads in BLOCKS)
+    assert needed <= backward.column_additions(rows) <= needed + 6  # small numbers of rows leave lanes empty
+    if rows > 2000:
+        assert needed == backward.column_additions(rows)
 
 
 def test_a_row_has_the_same_threads_on_every_device(tiers):

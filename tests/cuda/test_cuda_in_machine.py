@@ -10,7 +10,7 @@ from verifier import machine
 from verifier.ops import ops
 from verifier.verdicts import Verdict
 
-pytestmark = pytest.mark.usefixtures("nvrtc")
+pytestmark = pytest.mark.usefixtures("compiler")
 
 LAYER_NORMS = ("layer_norm_welford_cuda", "layer_norm_two_pass_cuda", "layer_norm_textbook_cuda")
 CORRECTED = (*LAYER_NORMS, "layer_norm_backward_cuda", "softmax_cuda", "log_softmax_cuda")

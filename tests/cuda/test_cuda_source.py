@@ -1,13 +1,15 @@
 """The CUDA C++ loader: names, signatures, arguments, compilation and its cache."""
 
+import contextlib
 import ctypes
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from verifier import cuda_source, machine, source
-from verifier.cuda_source import CompilationError, MissingCompilerError, Parameter
+from verifier import cuda_source, machine, nvrtc, source
+from verifier.nvrtc import CompilationError, MissingCompilerError, Parameter
 
 SCALE = """
 #include "scale.cuh"
@@ -82,7 +84,7 @@ def test_a_launch_needs_grid_and_block(module):
 # Compilation
 
 
-@pytest.mark.usefixtures("nvrtc", "cache_folder")
+@pytest.mark.usefixtures("compiler", "cache_folder")
 class TestCompiled:
     def test_ptx_cubin_and_entry_belong_together(self, module):
         compiled = module.kernel("scale", torch.float32).compile(80)
@@ -116,8 +118,8 @@ class TestCompiled:
             module.kernel("nowhere<float>").compile()
 
     def test_a_missing_cuda_header_names_the_packages(self, tmp_path, monkeypatch):
-        cuda_source._nvrtc()  # found before the headers are hidden
-        monkeypatch.setattr(cuda_source, "_header_folders", list)
+        nvrtc._nvrtc()  # found before the headers are hidden
+        monkeypatch.setattr(nvrtc, "_header_folders", list)
         (tmp_path / "half.cu").write_text("#include <cuda_fp16.h>\n__global__ void k(__half* x) { }")
         with pytest.raises(CompilationError, match="nvidia-cuda-runtime"):
             source(tmp_path / "half.py").kernel("k").compile()
@@ -128,19 +130,19 @@ class TestCompiled:
 
 
 def test_a_missing_compiler_says_what_to_install(module, monkeypatch):
-    cuda_source._nvrtc.cache_clear()
-    monkeypatch.setattr(cuda_source, "_roots", tuple)
+    nvrtc._nvrtc.cache_clear()
+    monkeypatch.setattr(nvrtc, "_roots", tuple)
     try:
         with pytest.raises(MissingCompilerError, match=r"norm-verifier\[cuda\](.|\n)*nvidia-cuda-nvrtc"):
             module.kernel("scale<float>").compile()
     finally:
-        cuda_source._nvrtc.cache_clear()
+        nvrtc._nvrtc.cache_clear()
 
 
 # The cache
 
 
-@pytest.mark.usefixtures("nvrtc")
+@pytest.mark.usefixtures("compiler")
 class TestCache:
     def compile_again(self, module):
         """Compile through a new Source, which remembers nothing."""
@@ -148,7 +150,7 @@ class TestCache:
 
     def test_the_second_compilation_is_read_from_disk(self, module, cache_folder, monkeypatch):
         first = self.compile_again(module)
-        monkeypatch.setattr(cuda_source, "_compile", None)
+        monkeypatch.setattr(nvrtc, "_compile", None)
         assert self.compile_again(module) == first
         assert len(list(cache_folder.iterdir())) == 1
 
@@ -252,7 +254,7 @@ def test_parameter_names_are_read_through_a_macro(tmp_path):
 # Launches
 
 
-@pytest.mark.usefixtures("nvrtc", "cache_folder")
+@pytest.mark.usefixtures("compiler", "cache_folder")
 def test_cpu_tensors_go_to_the_machine_with_typed_arguments(module, launched):
     before = cuda_source.launches()
     x = torch.zeros(4)
@@ -277,3 +279,78 @@ def test_cpu_tensors_go_to_the_machine_with_typed_arguments(module, launched):
 def test_tensors_must_lie_on_one_cpu_or_cuda_device(module, arguments, message):
     with pytest.raises(TypeError, match=message):
         module.kernel("scale", torch.float32)[1, 1](*arguments)
+
+
+class FakeDriver:
+    """Stands for cuda.bindings.driver and reads the arguments where the driver would."""
+
+    class CUfunction_attribute:
+        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+
+    class Status(int):
+        name = "CUDA_ERROR_INVALID_VALUE"
+
+    def __init__(self, status=0):
+        self.status, self.calls = self.Status(status), []
+
+    def cuModuleLoadData(self, image):
+        return self.Status(0), ("module", image)
+
+    def cuModuleGetFunction(self, module, name):
+        return self.Status(0), (module[1], name)
+
+    def cuFuncSetAttribute(self, function, attribute, value):
+        self.calls.append((attribute, value))
+        return (self.Status(0),)
+
+    def cuLaunchKernel(self, function, *call):
+        *shape, stream, parameters, extra = call
+        kinds = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_float, ctypes.c_double)
+        kinds += (ctypes.c_int32, ctypes.c_int64, ctypes.c_bool)
+        where = (ctypes.c_uint64 * len(kinds)).from_address(parameters)
+        values = [kind.from_address(at).value for kind, at in zip(kinds, where, strict=True)]
+        self.calls.append((function, shape, stream, values, extra))
+        return (self.status,)
+
+
+@pytest.mark.usefixtures("compiler", "cache_folder")
+class TestDevice:
+    @pytest.fixture
+    def launch(self, module, monkeypatch):
+        cuda_source._function.cache_clear()
+        monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0x77))
+        kernel = module.kernel("scale", torch.float32)
+        compiled = kernel.compile()
+
+        def run(driver, shared, *arguments):
+            monkeypatch.setattr(cuda_source, "_driver", lambda: driver)
+            values = cuda_source._convert("scale", compiled.parameters, arguments)
+            cuda_source._launch_on_device(
+                compiled, kernel[(2, 3), (32, 4), shared], values, torch.device("cuda")
+            )
+            return compiled
+
+        yield run
+        cuda_source._function.cache_clear()
+
+    def test_arguments_and_stream_reach_the_driver(self, launch):
+        driver, x, y = FakeDriver(), torch.zeros(4), torch.zeros(4)
+        compiled = launch(driver, 64, x, y, 0.5, 0.25, -7, -9, True)
+        ((function, shape, stream, values, extra),) = driver.calls
+        assert function == (compiled.cubin, compiled.entry.encode())
+        assert shape == [2, 3, 1, 32, 4, 1, 64]
+        assert (stream, extra) == (0x77, 0)
+        assert values == [x.data_ptr(), y.data_ptr(), 0.5, 0.25, -7, -9, True]
+
+    def test_much_shared_memory_is_asked_for_first(self, launch):
+        driver, x = FakeDriver(), torch.zeros(4)
+        launch(driver, 100_000, x, x, 0.5, 0.25, 4, 1, True)
+        assert driver.calls[0] == (8, 100_000)
+        assert len(driver.calls) == 2
+
+    def test_an_error_of_the_driver_is_raised(self, launch):
+        x = torch.zeros(4)
+        with pytest.raises(RuntimeError, match="CUDA_ERROR_INVALID_VALUE"):
+            launch(FakeDriver(status=1), 0, x, x, 0.5, 0.25, 4, 1, True)

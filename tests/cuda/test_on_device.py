@@ -1,4 +1,4 @@
-"""The CUDA subjects on a real device: the proved bounds, the same bits, and exact results where there are any."""
+"""The CUDA subjects on a real device: the proved bounds, the same bits, exact results where there are any."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from verifier.verdicts import Verdict
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.usefixtures("nvrtc"),
+    pytest.mark.usefixtures("compiler"),
     pytest.mark.skipif("not __import__('torch').cuda.is_available()", reason="torch sees no CUDA device"),
 ]
 
