@@ -43,7 +43,8 @@ class Machine:
     `poison`: byte that fills registers and shared memory before use; None means zeros.
     `bounds`: "storage" lets a kernel touch all of a tensor's storage, "view" only the bytes between the
     first and the last element of the tensor it was given.
-    `sanitize`: names of the optional sanitizers; see `verifier.machine.sanitizers`.
+    `sanitize`: names of the optional sanitizers: uninitialised, shared_races, global_races, inputs
+    (no store to the arguments named in `read_only`), outputs (every element of those in `outputs` written).
     """
 
     architecture: int = 90
@@ -57,6 +58,7 @@ class Machine:
     step_limit: int = _STEP_LIMIT
     lanes_per_wave: int = _LANES_PER_WAVE
     read_only: frozenset[str] = frozenset()
+    outputs: frozenset[str] = frozenset()
 
     def max_shared(self) -> int:
         """Bytes of shared memory that a block may ask for."""

@@ -62,8 +62,9 @@ def session(
         unknown = set(settings) - known
         if unknown:
             raise TypeError(f"a machine has no {', '.join(sorted(unknown))}; it has {', '.join(sorted(known))}")
-        if "sanitize" in settings:
-            settings["sanitize"] = frozenset(settings["sanitize"])
+        for name in ("sanitize", "read_only", "outputs"):
+            if name in settings:
+                settings[name] = frozenset(settings[name])
         machine = MachineRecord(**settings)
     elif settings:
         raise TypeError("either a machine or its fields, not both")

@@ -1,0 +1,210 @@
+"""Races in global memory: two threads touch a byte, one writes, and nothing orders them.
+
+Order comes from barriers inside a block, and across blocks from a release followed by an acquire at the
+same address. A release publishes what its own warp did, and what its block did before the last barrier;
+an acquire is known to its own warp at once, and to the block after the next barrier.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from verifier.machine.groups import WARP
+from verifier.machine.memory import Fault
+
+if TYPE_CHECKING:
+    from verifier.machine.memory import Located
+    from verifier.machine.numerics import Array
+    from verifier.machine.wave import Wave
+
+_NOBODY, _SEVERAL = -1, -2
+_WARPS = 64  # warp numbers a block may use; a block has at most 32
+_LARGEST = 1 << 26  # bytes of a tensor up to which it is watched
+
+# What a warp knows of others: warp -> last epoch of that warp whose accesses come before.
+Knowledge = dict[int, int]
+
+
+def _join(into: Knowledge, other: Knowledge) -> None:
+    for warp, epoch in other.items():
+        if into.get(warp, -1) < epoch:
+            into[warp] = epoch
+
+
+@dataclass(kw_only=True)
+class _Bytes:
+    """Per cell of a tensor: last writer and reader warp with their epochs."""
+
+    writer: Array
+    write_epoch: Array
+    atomic: Array
+    reader: Array
+    read_epoch: Array
+
+
+@dataclass(kw_only=True)
+class _Warp:
+    """What one warp knows, may come to know by a fence, and publishes with relaxed atomics."""
+
+    known: Knowledge = field(default_factory=dict)
+    seen: Knowledge = field(default_factory=dict)
+    fenced: Knowledge | None = None
+
+
+class GlobalRaces:
+    """Happens-before over warps, by barriers, fences and atomics."""
+
+    every_lane = True
+
+    def __init__(self) -> None:
+        """Start with an empty history; it spans all waves of a launch, since all blocks may run at once."""
+        self.bytes: dict[int, _Bytes] = {}
+        self.warps: dict[int, _Warp] = {}
+        self.epochs: dict[int, int] = {}
+        self.published: dict[tuple[int, int], Knowledge] = {}
+        self.pending: tuple[str, ...] = ()
+
+    def block_key(self, wave: Wave, block: int) -> int:
+        """Linear number of a block in the grid."""
+        x, y, z = (int(n) for n in wave.block_ids[block])
+        return x + wave.grid[0] * (y + wave.grid[1] * z)
+
+    def warp_keys(self, wave: Wave, lanes: Array) -> tuple[Array, Array]:
+        """Warp key and epoch of each lane."""
+        numbers = wave.block_ids @ np.array([1, wave.grid[0], wave.grid[0] * wave.grid[1]])
+        blocks = numbers[lanes // wave.threads]
+        unique, inverse = np.unique(blocks, return_inverse=True)
+        epochs = np.array([self.epochs.get(int(b), 0) for b in unique], dtype=np.int64)
+        return blocks * _WARPS + lanes % wave.threads // WARP, epochs[inverse]
+
+    def access(
+        self, wave: Wave, site: int, kind: str, space: str, located: Located, lanes: Array, width: int, values: list[Array] | None
+    ) -> None:
+        """Compare with the last accesses that are not known to come before."""
+        del values
+        if space != "global" or located.region.size > _LARGEST:
+            return
+        lanes = np.broadcast_to(lanes, located.offsets.shape).reshape(-1)
+        warp, epoch = self.warp_keys(wave, lanes)
+        if kind == "atomic":
+            self.synchronise(located, lanes, warp, epoch)
+        cells = located.offsets.reshape(-1)
+        state = self.cells_of(located)
+        for byte in range(0, width, 2 if width % 2 == 0 and located.region.base % 2 == 0 else 1):
+            self.compare(wave, site, kind, located, cells + byte, warp, epoch, state)
+
+    def cells_of(self, located: Located) -> _Bytes:
+        """History of a tensor."""
+        state = self.bytes.get(located.region.tag)
+        if state is None:
+            size = located.region.size
+            state = self.bytes[located.region.tag] = _Bytes(
+                writer=np.full(size, _NOBODY, dtype=np.int64),
+                write_epoch=np.full(size, -1, dtype=np.int64),
+                atomic=np.zeros(size, dtype=bool),
+                reader=np.full(size, _NOBODY, dtype=np.int64),
+                read_epoch=np.full(size, -1, dtype=np.int64),
+            )
+        return state
+
+    def compare(
+        self, wave: Wave, site: int, kind: str, located: Located, cells: Array, warp: Array, epoch: Array, state: _Bytes
+    ) -> None:
+        """Look for an earlier access by a warp of which this one knows nothing."""
+        suspects = [(state.writer[cells], state.write_epoch[cells], "written")]
+        if kind != "read":
+            suspects.append((state.reader[cells], state.read_epoch[cells], "read"))
+        for other, when, word in suspects:
+            strange = (other != _NOBODY) & (other != warp)
+            if kind == "atomic":
+                strange &= ~state.atomic[cells]
+            for place in np.flatnonzero(strange):
+                if not self.ordered(int(other[place]), int(when[place]), int(warp[place]), int(epoch[place])):
+                    self.report(site, int(place), located, wave, int(other[place]), word, kind)
+        self.record(kind, cells, warp, epoch, state)
+
+    def record(self, kind: str, cells: Array, warp: Array, epoch: Array, state: _Bytes) -> None:
+        """Remember who was here; of several readers that are not ordered only that there were several."""
+        if kind == "read":
+            state.reader[cells] = warp
+            state.read_epoch[cells] = epoch
+            return
+        state.writer[cells] = warp
+        state.write_epoch[cells] = epoch
+        state.atomic[cells] = kind == "atomic"
+
+    def ordered(self, other: int, when: int, warp: int, epoch: int) -> bool:
+        """Whether an access of `other` at epoch `when` comes before `warp` now."""
+        if other // _WARPS == warp // _WARPS:
+            return when < epoch
+        known = self.warps.get(warp)
+        return known is not None and known.known.get(other, -1) >= when
+
+    def report(self, site: int, place: int, located: Located, wave: Wave, other: int, word: str, kind: str) -> None:
+        """Name both sides."""
+        lane = place
+        if located.selection is not None:
+            lane = int(np.flatnonzero(located.selection.reshape(-1))[place])
+        block, warp = divmod(other, _WARPS)
+        offset = int(located.offsets.reshape(-1)[place])
+        verb = {"read": "reads", "write": "writes", "atomic": "updates"}[kind]
+        message = f"{verb} byte {offset} of {located.region.name}, {word} by block {block} warp {warp} with nothing to order them"
+        del wave
+        raise Fault("global_race", site, lane, located.shape, message, located.region.name)
+
+    def synchronise(self, located: Located, lanes: Array, warp: Array, epoch: Array) -> None:
+        """Exchange knowledge at the addresses of an atomic, as its semantics say."""
+        del lanes
+        words = self.pending
+        acquires = bool({"acquire", "acq_rel"} & set(words))
+        releases = bool({"release", "acq_rel"} & set(words))
+        for offset, key, now in zip(located.offsets.reshape(-1).tolist(), warp.tolist(), epoch.tolist(), strict=True):
+            place = (located.region.tag, offset)
+            mine = self.warps.setdefault(key, _Warp())
+            there = self.published.setdefault(place, {})
+            _join(mine.seen, there)
+            if acquires:
+                _join(mine.known, there)
+            if releases:
+                _join(there, self.history(key, now))
+            elif mine.fenced is not None:
+                _join(there, mine.fenced)
+
+    def history(self, warp: int, epoch: int) -> Knowledge:
+        """Everything that comes before this moment of a warp."""
+        mine = dict(self.warps.setdefault(warp, _Warp()).known)
+        block = warp // _WARPS
+        for other in range(block * _WARPS, block * _WARPS + 32):
+            mine[other] = epoch - 1
+        mine[warp] = epoch
+        return mine
+
+    def ordering(self, wave: Wave, site: int, lanes: Array, words: tuple[str, ...]) -> None:
+        """A fence turns earlier relaxed atomics into acquires and later ones into releases."""
+        del site
+        self.pending = words
+        if words[0] not in ("fence", "membar") or "cta" in words:
+            return
+        warps, epochs = self.warp_keys(wave, lanes)
+        for key, now in {(int(w), int(e)) for w, e in zip(warps, epochs, strict=True)}:
+            mine = self.warps.setdefault(key, _Warp())
+            _join(mine.known, mine.seen)
+            mine.fenced = self.history(key, now)
+
+    def barrier(self, wave: Wave, lanes: Array) -> None:
+        """Warps of a block tell each other what they know."""
+        for block in np.unique(lanes // wave.threads).tolist():
+            key = self.block_key(wave, block)
+            members = [self.warps[w] for w in range(key * _WARPS, key * _WARPS + 32) if w in self.warps]
+            shared: Knowledge = {}
+            for member in members:
+                _join(shared, member.known)
+            for number in range(-(-wave.threads // WARP)):
+                _join(self.warps.setdefault(key * _WARPS + number, _Warp()).known, shared)
+            self.epochs[key] = self.epochs.get(key, 0) + 1
+
+    def finish(self, launch: Any) -> None:
+        """Nothing is left to check."""

@@ -1,0 +1,160 @@
+"""Races in shared memory: two warps touch a byte, one writes, and no barrier stands between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from verifier.machine.groups import WARP
+from verifier.machine.memory import Fault
+
+if TYPE_CHECKING:
+    from verifier.machine.memory import Located
+    from verifier.machine.numerics import Array
+    from verifier.machine.wave import Wave
+
+_NOBODY, _SEVERAL = -1, -2
+
+
+@dataclass(kw_only=True)
+class _Shadow:
+    """Per byte of a wave's shared memory: the last writer and reader warp, and their barrier epochs."""
+
+    writer: Array
+    write_epoch: Array
+    atomic: Array
+    reader: Array
+    read_epoch: Array
+    epoch: Array
+
+
+class SharedRaces:
+    """Happens-before by barriers; lanes of one warp count as ordered, since the machine runs them in step.
+
+    Stores of the value that is already there are harmless and common (Triton lets replicated threads store
+    the same partial sum), so they are not reported.
+    """
+
+    every_lane = True
+
+    def __init__(self) -> None:
+        """Start without any wave."""
+        self.wave: Wave | None = None
+        self.state: _Shadow | None = None
+
+    def shadow(self, wave: Wave) -> _Shadow:
+        """State of this wave, fresh when a new wave begins."""
+        if self.state is None or self.wave is not wave or self.state_is_old(wave):
+            size = wave.shared.region.size
+            self.wave, self.ids = wave, wave.block_ids
+            self.state = _Shadow(
+                writer=np.full(size, _NOBODY, dtype=np.int32),
+                write_epoch=np.full(size, -1, dtype=np.int32),
+                atomic=np.zeros(size, dtype=bool),
+                reader=np.full(size, _NOBODY, dtype=np.int32),
+                read_epoch=np.full(size, -1, dtype=np.int32),
+                epoch=np.zeros(wave.blocks, dtype=np.int32),
+            )
+        return self.state
+
+    def state_is_old(self, wave: Wave) -> bool:
+        """Whether the wave has been restarted for other blocks."""
+        return self.ids is not wave.block_ids
+
+    def access(
+        self, wave: Wave, site: int, kind: str, space: str, located: Located, lanes: Array, width: int, values: list[Array] | None
+    ) -> None:
+        """Compare an access with the last ones of other warps in the same epoch."""
+        if space != "shared":
+            return
+        state = self.shadow(wave)
+        lanes = np.broadcast_to(lanes, located.offsets.shape).reshape(-1)
+        cells = (located.offsets.reshape(-1)[:, None] + np.arange(width)).reshape(-1)
+        owner = np.repeat(lanes, width)
+        epoch = state.epoch[owner // wave.threads]
+        warp = (owner // wave.threads * 64 + owner % wave.threads // WARP).astype(np.int32)
+        harmless = self.unchanged(located, values, width) if kind == "write" else np.zeros(len(cells), dtype=bool)
+        if kind == "write":
+            self.same_instruction(site, cells, located, values, width, lanes)
+        foreign_write = (state.writer[cells] != _NOBODY) & (state.writer[cells] != warp) & (state.write_epoch[cells] == epoch)
+        if kind == "atomic":
+            foreign_write &= ~state.atomic[cells]
+        foreign_read = (state.reader[cells] != _NOBODY) & (state.reader[cells] != warp) & (state.read_epoch[cells] == epoch)
+        wrong = foreign_write & ~harmless
+        what = "reads what another warp wrote" if kind == "read" else "overwrites what another warp wrote"
+        if kind != "read":
+            late = foreign_read & ~harmless & ~wrong
+            if late.any() and not wrong.any():
+                wrong, what = late, "overwrites what another warp reads"
+        if wrong.any():
+            self.report(site, int(np.flatnonzero(wrong)[0]), cells, width, what, wave, state, located)
+        self.record(state, kind, cells, warp, epoch)
+
+    def record(self, state: _Shadow, kind: str, cells: Array, warp: Array, epoch: Array) -> None:
+        """Remember who was here."""
+        if kind == "read":
+            fresh = (state.read_epoch[cells] != epoch) | (state.reader[cells] == warp)
+            state.reader[cells] = np.where(fresh, warp, _SEVERAL)
+            # Lanes of several warps that read one cell in one instruction: the last one won above.
+            state.reader[cells[state.reader[cells] != warp]] = _SEVERAL
+            state.read_epoch[cells] = epoch
+            return
+        state.writer[cells] = warp
+        state.write_epoch[cells] = epoch
+        state.atomic[cells] = kind == "atomic"
+
+    def unchanged(self, located: Located, values: list[Array] | None, width: int) -> Array:
+        """Bytes to which a store writes what they hold already."""
+        assert values is not None
+        now = self.octets(located, values, width)
+        cells = (located.offsets.reshape(-1)[:, None] + np.arange(width)).reshape(-1)
+        return np.asarray(located.region.octets[cells] == now)
+
+    def octets(self, located: Located, values: list[Array], width: int) -> Array:
+        """Bytes that a store writes, lane after lane."""
+        each = width // len(values)
+        columns = [
+            np.ascontiguousarray(np.broadcast_to(located.active(v), located.offsets.shape).reshape(-1)).view(np.uint8).reshape(-1, each)
+            for v in values
+        ]
+        return np.concatenate(columns, axis=1).reshape(-1)
+
+    def same_instruction(
+        self, site: int, cells: Array, located: Located, values: list[Array] | None, width: int, lanes: Array
+    ) -> None:
+        """Report lanes that store different values to one byte in one instruction."""
+        assert values is not None
+        written = self.octets(located, values, width)
+        order = np.argsort(cells, kind="stable")
+        same = cells[order][1:] == cells[order][:-1]
+        clash = same & (written[order][1:] != written[order][:-1])
+        if clash.any():
+            place = int(order[1:][clash][0]) // width
+            raise Fault("shared_race", site, place, located.offsets.shape, f"lanes store different values to shared byte {int(cells[place * width])} at once")
+        del lanes
+
+    def report(
+        self, site: int, place: int, cells: Array, width: int, what: str, wave: Wave, state: _Shadow, located: Located
+    ) -> None:
+        """Name the byte and both warps."""
+        cell = int(cells[place])
+        other = int(state.writer[cell] if "wrote" in what else state.reader[cell])
+        who = f"warp {other % 64}" if other >= 0 else "several warps"
+        message = f"{what} ({who}) at shared byte {cell % wave.shared.stride} with no barrier between"
+        lane = place // width
+        if located.selection is not None:
+            lane = int(np.flatnonzero(located.selection.reshape(-1))[lane])
+        raise Fault("shared_race", site, lane, located.shape, message, "shared memory")
+
+    def barrier(self, wave: Wave, lanes: Array) -> None:
+        """All threads of these blocks have met: a new epoch."""
+        state = self.shadow(wave)
+        state.epoch[np.unique(lanes // wave.threads)] += 1
+
+    def ordering(self, wave: Wave, site: int, lanes: Array, words: tuple[str, ...]) -> None:
+        """Fences order nothing between warps by themselves."""
+
+    def finish(self, launch: Any) -> None:
+        """Nothing is left to check."""
