@@ -56,6 +56,7 @@ def _longer_than_a_block(case):
     accumulates="float32",
     dtypes=("float16", "bfloat16", "float32"),
     trees=tree(depth=_row_depth),
+    differentiable=False,
     known_defects=(
         KnownDefect(
             check="forward_error",

@@ -1,0 +1,24 @@
+"""Divides the squared deviations by N + 1: forward_error must catch it."""
+
+import torch
+
+from verifier import subject
+
+
+@subject(
+    op="layer_norm",
+    language="torch",
+    variance="two_pass",
+    accumulates="float32",
+    dtypes=("float32",),
+    differentiable=False,
+)
+def divisor_n_plus_one(input, weight=None, bias=None, eps=1e-5):
+    x = input.detach().float()
+    mean = x.mean(-1, keepdim=True)
+    variance = (x - mean).square().sum(-1, keepdim=True) / (x.shape[-1] + 1)  # the bug
+    rstd = 1 / torch.sqrt(variance + eps)
+    out = (x - mean) * rstd
+    out = out if weight is None else out * weight.detach()
+    out = out if bias is None else out + bias.detach()
+    return out.to(input.dtype)

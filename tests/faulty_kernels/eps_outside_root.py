@@ -1,0 +1,24 @@
+"""Adds eps to the standard deviation, not to the variance: forward_error must catch it."""
+
+import torch
+
+from verifier import subject
+
+
+@subject(
+    op="layer_norm",
+    language="torch",
+    variance="two_pass",
+    accumulates="float32",
+    dtypes=("float32",),
+    differentiable=False,
+)
+def eps_outside_root(input, weight=None, bias=None, eps=1e-5):
+    x = input.detach().float()
+    mean = x.mean(-1, keepdim=True)
+    variance = (x - mean).square().mean(-1, keepdim=True)
+    rstd = 1 / (torch.sqrt(variance) + eps)  # the bug
+    out = (x - mean) * rstd
+    out = out if weight is None else out * weight.detach()
+    out = out if bias is None else out + bias.detach()
+    return out.to(input.dtype)

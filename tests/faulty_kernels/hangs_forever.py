@@ -1,0 +1,28 @@
+"""Never returns from rows of more than 64 columns: a TIMEOUT that must not stop the verifier."""
+
+import time
+
+import torch
+
+from verifier import subject
+
+
+@subject(
+    op="layer_norm",
+    language="torch",
+    variance="two_pass",
+    accumulates="float32",
+    dtypes=("float32",),
+    differentiable=False,
+)
+def hangs_forever(input, weight=None, bias=None, eps=1e-5):
+    while input.shape[-1] > 64:
+        time.sleep(1)  # the bug
+    x = input.detach().float()
+    mean = x.mean(-1, keepdim=True)
+    variance = (x - mean).square().mean(-1, keepdim=True)
+    rstd = 1 / torch.sqrt(variance + eps)
+    out = (x - mean) * rstd
+    out = out if weight is None else out * weight.detach()
+    out = out if bias is None else out + bias.detach()
+    return out.to(input.dtype)

@@ -1,0 +1,28 @@
+"""Ends its process on rows of more than 64 columns: a CRASH that must not end the verifier."""
+
+import os
+
+import torch
+
+from verifier import subject
+
+
+@subject(
+    op="layer_norm",
+    language="torch",
+    variance="two_pass",
+    accumulates="float32",
+    dtypes=("float32",),
+    differentiable=False,
+)
+def kills_its_process(input, weight=None, bias=None, eps=1e-5):
+    if input.shape[-1] > 64:
+        os._exit(3)  # the bug
+    x = input.detach().float()
+    mean = x.mean(-1, keepdim=True)
+    variance = (x - mean).square().mean(-1, keepdim=True)
+    rstd = 1 / torch.sqrt(variance + eps)
+    out = (x - mean) * rstd
+    out = out if weight is None else out * weight.detach()
+    out = out if bias is None else out + bias.detach()
+    return out.to(input.dtype)

@@ -1,0 +1,25 @@
+"""Takes NaN for 0: special_values must catch it."""
+
+import torch
+
+from verifier import subject
+
+
+@subject(
+    op="layer_norm",
+    language="torch",
+    variance="two_pass",
+    accumulates="float32",
+    dtypes=("float32",),
+    differentiable=False,
+    guarantees={"special_values"},
+)
+def nan_becomes_zero(input, weight=None, bias=None, eps=1e-5):
+    x = torch.nan_to_num(input.detach().float(), nan=0.0, posinf=torch.inf, neginf=-torch.inf)  # the bug
+    mean = x.mean(-1, keepdim=True)
+    variance = (x - mean).square().mean(-1, keepdim=True)
+    rstd = 1 / torch.sqrt(variance + eps)
+    out = (x - mean) * rstd
+    out = out if weight is None else out * weight.detach()
+    out = out if bias is None else out + bias.detach()
+    return out.to(input.dtype)

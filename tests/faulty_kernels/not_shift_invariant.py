@@ -1,0 +1,25 @@
+"""Leaves the mean in rows that begin with a negative value: metamorphic must catch it, forward_error may."""
+
+import torch
+
+from verifier import subject
+
+
+@subject(
+    op="layer_norm",
+    language="torch",
+    variance="two_pass",
+    accumulates="float32",
+    dtypes=("float32",),
+    differentiable=False,
+)
+def not_shift_invariant(input, weight=None, bias=None, eps=1e-5):
+    x = input.detach().float()
+    mean = x.mean(-1, keepdim=True)
+    mean = torch.where(x[..., :1] < 0, 0.0, mean) if x.shape[-1] else mean  # the bug
+    variance = (x - mean).square().mean(-1, keepdim=True)
+    rstd = 1 / torch.sqrt(variance + eps)
+    out = (x - mean) * rstd
+    out = out if weight is None else out * weight.detach()
+    out = out if bias is None else out + bias.detach()
+    return out.to(input.dtype)

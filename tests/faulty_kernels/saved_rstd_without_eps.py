@@ -1,0 +1,26 @@
+"""Returns an rstd that lacks eps beside a right output: saved_statistics must catch it."""
+
+import torch
+
+from verifier import subject
+
+
+@subject(
+    op="layer_norm",
+    language="torch",
+    variance="two_pass",
+    accumulates="float32",
+    dtypes=("float32",),
+    returns=("output", "mean", "rstd"),
+    differentiable=False,
+)
+def saved_rstd_without_eps(input, weight=None, bias=None, eps=1e-5):
+    x = input.detach().float()
+    mean = x.mean(-1, keepdim=True)
+    variance = (x - mean).square().mean(-1, keepdim=True)
+    rstd = 1 / torch.sqrt(variance + eps)
+    out = (x - mean) * rstd
+    out = out if weight is None else out * weight.detach()
+    out = out if bias is None else out + bias.detach()
+    saved = 1 / torch.sqrt(variance)  # the bug: a backward that reads this is wrong
+    return out, mean.reshape(-1), saved.reshape(-1)

@@ -1,0 +1,24 @@
+"""Returns fp32 for half inputs: forward_error must catch it."""
+
+import torch
+
+from verifier import subject
+
+
+@subject(
+    op="layer_norm",
+    language="torch",
+    variance="two_pass",
+    accumulates="float32",
+    dtypes=("float16", "bfloat16"),
+    differentiable=False,
+)
+def wrong_output_dtype(input, weight=None, bias=None, eps=1e-5):
+    x = input.detach().float()
+    mean = x.mean(-1, keepdim=True)
+    variance = (x - mean).square().mean(-1, keepdim=True)
+    rstd = 1 / torch.sqrt(variance + eps)
+    out = (x - mean) * rstd
+    out = out if weight is None else out * weight.detach()
+    out = out if bias is None else out + bias.detach()
+    return out.float()  # the bug
