@@ -16,17 +16,22 @@ tiers = load(Path(__file__).with_name("layer_norm_welford_cuda.py")).module
 KERNELS = source(__file__)
 
 CACHED_THREADS = 512
-CACHED_VALUES = 16  # columns that a thread keeps of each of five arrays: 80 of its 128 registers
+CACHED_BYTES = 64  # that a thread keeps of each of five arrays: 80 of its 128 registers
 STREAMED_THREADS = 1024
 PARTS = 256  # blocks of 512 threads or more, whatever the device, so that the bits do not depend on it
 JOIN, TURNS = 32, 4  # lanes that share the parts of a column in the second kernel, and sums of each lane
+
+
+def cached_values(dtype):
+    """Return how many columns a thread keeps in registers at most."""
+    return CACHED_BYTES // tiers.compute_dtype(dtype).itemsize
 
 
 def row_layout(columns, dtype):
     """Return (pack, threads, packs per thread); 0 packs per thread: the row does not fit in registers."""
     pack = next(p for p in (4, 2, 1) if columns % p == 0 and p * dtype.itemsize <= tiers.VECTOR_BYTES)
     packs = columns // pack
-    if columns > CACHED_THREADS * CACHED_VALUES:
+    if columns > CACHED_THREADS * cached_values(dtype):
         return pack, STREAMED_THREADS, 0
     threads = min(CACHED_THREADS, max(tiers.WARP, 1 << (packs - 1).bit_length()))
     return pack, threads, 1 << (-(-packs // threads) - 1).bit_length()

@@ -2,7 +2,8 @@
 
 The five teach how one kernel gets faster: a thread per row (this file), a warp per row, dy staged in shared
 memory, a block per row, and a block for many rows. All take contiguous (batch, sequence, hidden) tensors and
-the statistics of the forward, sum in the storage type T, add to dweight and dbias atomically and to dx by +=.
+the statistics of the forward, index in 32 bits, sum in the storage type T, and add to dweight and dbias
+atomically and to dx by +=.
 layer_norm_backward_cuda.py is the same algorithm with the defects mended.
 """
 

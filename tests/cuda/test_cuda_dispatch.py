@@ -106,7 +106,7 @@ def test_declared_depth_of_the_backward_is_that_of_the_kernel(backward, columns)
         pack, threads, packs_per_thread = backward.row_layout(columns, dtype)
         counts = owned(columns, pack, threads)
         if packs_per_thread:
-            assert max(counts) <= packs_per_thread * pack <= backward.CACHED_VALUES
+            assert max(counts) <= packs_per_thread * pack <= backward.cached_values(dtype)
         found.append(merged(counts)[0])
     assert max(found) == backward.row_additions(columns)
 
