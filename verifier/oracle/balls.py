@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
 
-from verifier.arithmetic import Array
 from verifier.oracle.enclosure import Enclosure
 
 Ball = Any
@@ -33,18 +33,27 @@ def precision(bits: int) -> Iterator[None]:
         ctx.prec = before
 
 
-def ball(number: float) -> Ball:
-    """Return the exact ball of a float64."""
+@cache
+def _arb() -> Any:
+    """Return flint.arb; python-flint is imported when the first ball is made."""
     from flint import arb
 
-    return arb(float(number))
+    return arb
+
+
+def ball(number: float) -> Ball:
+    """Return the exact ball of a float64."""
+    return _arb()(float(number))
+
+
+def balls(numbers: Iterable[float]) -> list[Ball]:
+    """Return the exact balls of Python floats."""
+    return list(map(_arb(), numbers))
 
 
 def exact_sum(numbers: Iterable[Any]) -> Ball:
     """Return the exact sum of floats or exact balls; call it within precision(EXACT_BITS)."""
-    from flint import arb
-
-    total = arb(0)
+    total = _arb()(0)
     for number in numbers:
         total += number
     if not total.is_exact():
@@ -77,11 +86,23 @@ def parts(value: Ball, count: int) -> tuple[float, ...]:
 
 
 def enclose(values: Sequence[Ball], shape: tuple[int, ...]) -> Enclosure:
-    """Return the enclosure of balls in row-major order; None stands for no exact value."""
-    nothing = (math.nan, math.nan, math.nan)
-    table = np.array([nothing if value is None else parts(value, 2) for value in values]).reshape(-1, 3)
-    high, low, radius = (np.ascontiguousarray(column).reshape(shape) for column in table.T)
-    return Enclosure(high=high, low=low, radius=radius)
+    """Return the enclosure of balls in row-major order, in two parts each (see `parts`)."""
+    high = [float(value) for value in values]
+    if not all(map(math.isfinite, high)):
+        table = np.array([parts(value, 2) for value in values]).T
+        return Enclosure(
+            high=table[0].reshape(shape), low=table[1].reshape(shape), radius=table[2].reshape(shape)
+        )
+    rests = [value - number for value, number in zip(values, high, strict=True)]
+    low = [float(rest) for rest in rests]
+    tails = [rest - number for rest, number in zip(rests, low, strict=True)]
+    sizes = np.array([float(tail.abs_upper()) for tail in tails])
+    radius = np.nextafter(sizes, np.inf)
+    for k in np.flatnonzero(sizes == 0).tolist():  # exactly 0, or below float64's range
+        radius[k] = upper(tails[k])
+    return Enclosure(
+        high=np.array(high).reshape(shape), low=np.array(low).reshape(shape), radius=radius.reshape(shape)
+    )
 
 
 def bound_above(value: Ball) -> float:
@@ -90,8 +111,3 @@ def bound_above(value: Ball) -> float:
     if math.isinf(radius):
         return math.inf if bool(value > 0) or not value.is_finite() else -1.7976931348623157e308
     return math.nextafter(high, math.inf) if low + radius > 0 else high
-
-
-def nonnegative(values: Array) -> Array:
-    """Return the values with negative ones raised to 0."""
-    return np.maximum(values, 0.0)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from verifier.oracle.balls import Ball, ball
+from verifier.oracle.balls import Ball, balls
 from verifier.oracle.constants import RowConstants
 from verifier.oracle.row_sums import row_list
 from verifier.oracle.rows import Rows
@@ -36,16 +36,16 @@ def row_elements(
     rstd = constants.rstd[i]
     if rstd is None:
         raise ValueError(f"row {i} has variance + eps <= 0")
-    x = list(_chosen(rows, rows.x, i, columns))
+    x = _chosen(rows, rows.x, i, columns)
     mean = constants.mean[i]
     normalized = [(a - mean) * rstd for a in x] if rows.centred else [a * rstd for a in x]
-    weight = None if rows.weight is None else list(_chosen(rows, rows.weight, i, columns))
+    weight = None if rows.weight is None else _chosen(rows, rows.weight, i, columns)
     output = normalized if weight is None else [h * w for h, w in zip(normalized, weight, strict=True)]
     if rows.bias is not None:
         output = [a + b for a, b in zip(output, _chosen(rows, rows.bias, i, columns), strict=True)]
     if rows.grad_output is None:
         return RowElements(output=output, normalized=normalized, grad_input=(), contribution=())
-    gradient = list(_chosen(rows, rows.grad_output, i, columns))
+    gradient = _chosen(rows, rows.grad_output, i, columns)
     contribution = [d * h for d, h in zip(gradient, normalized, strict=True)]
     if weight is not None:
         gradient = [d * w for d, w in zip(gradient, weight, strict=True)]
@@ -54,6 +54,6 @@ def row_elements(
     return RowElements(output=output, normalized=normalized, grad_input=grad_input, contribution=contribution)
 
 
-def _chosen(rows: Rows, operand: object, i: int, columns: Sequence[int] | None) -> Iterator[Ball]:
+def _chosen(rows: Rows, operand: object, i: int, columns: Sequence[int] | None) -> list[Ball]:
     numbers = row_list(rows, operand, i)
-    return map(ball, numbers if columns is None else (numbers[j] for j in columns))
+    return balls(numbers if columns is None else (numbers[j] for j in columns))

@@ -9,7 +9,7 @@ import numpy as np
 
 from verifier.arithmetic import Array
 from verifier.oracle.arrays import Kit, Values
-from verifier.oracle.balls import EXACT_BITS, Ball, ball, exact_sum, precision
+from verifier.oracle.balls import EXACT_BITS, Ball, ball, balls, exact_sum, precision
 from verifier.oracle.doubled import split, two_product
 from verifier.oracle.extraction import exact_parts
 from verifier.oracle.rows import Rows
@@ -104,10 +104,10 @@ def _small_sum(row: Array) -> Ball:
 def _by_balls(rows: Rows, i: int) -> list[Ball]:
     """Return the sums of row i without any limit on exponents."""
     with precision(EXACT_BITS):
-        x = [ball(number) for number in row_list(rows, rows.x, i)]
+        x = balls(row_list(rows, rows.x, i))
         sums = [exact_sum(x), exact_sum(a * a for a in x)]
         if needs_gradient(rows):
-            gradient = [ball(number) for number in row_list(rows, rows.grad_output, i)]
+            gradient = balls(row_list(rows, rows.grad_output, i))
             if rows.weight is not None:
                 weight = row_list(rows, rows.weight, i)
                 gradient = [g * w for g, w in zip(gradient, weight, strict=True)]
