@@ -22,7 +22,6 @@ from verifier.trees import Tree
 
 _EPS = 2.0**-53
 _TINY = 2.0**-1074
-Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 Index = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
@@ -77,7 +76,8 @@ class AffineNumbers:
     `mean`, `rstd` are the row statistics as the kernel computes them (made by the op from the
     variance theorem), `saved` those that the backward pass reads. `parameter` maps elements to the
     entries of weight: "columns", "rows" or an index array. `dtypes` gives the dtype of each role.
-    `overflow` collects the rows in which some intermediate may leave the range (T12).
+    A value that may leave the range of its format (T12) has an infinite rest: it has no bound, and
+    neither has what is made of it.
     """
 
     arithmetic: Arithmetic
@@ -92,12 +92,7 @@ class AffineNumbers:
     entries: int = 0
     computed: tuple[Affine, Affine] | None = None
     saved: tuple[Affine, Affine] | None = None
-    overflow: Mask = field(init=False)
     _names: Iterator[int] = field(default_factory=itertools.count)
-
-    def __post_init__(self) -> None:
-        """Start with no overflow seen."""
-        self.overflow = np.zeros(self.rows, dtype=np.bool_)
 
     # -- making values -------------------------------------------------------------------------
 
@@ -194,7 +189,6 @@ class AffineNumbers:
                 (a.slack + ratio * b.slack) / np.where(safe, smallest, 1.0) + _EPS * np.abs(centre) + _TINY
             )
             rest = (a.total + (ratio + slack) * b.total) / np.where(safe, smallest, 1.0)
-        self._mark(~safe)
         value = self._value(centre, slack, {}, np.where(safe, rest, np.inf))
         return self.rounded(value, self.arithmetic.division)
 
@@ -269,9 +263,9 @@ class AffineNumbers:
 
     def _round(self, value: Affine, relative: float, absolute: float, to: Format) -> Affine:
         reach = value.magnitude + value.total
-        error = relative * reach + absolute
-        self._mark(~((reach + error) * INFLATION < to.maximum))
-        return self.with_rest(value, error)
+        # A result below the largest number plus half its last place still rounds to a finite number.
+        fits = reach * INFLATION <= to.maximum * (1 + to.u / 2)
+        return self.with_rest(value, np.where(fits, relative * reach + absolute, np.inf))
 
     def _full(self, value: Affine) -> Affine:
         shape = (self.rows, self.columns)
@@ -283,7 +277,7 @@ class AffineNumbers:
         count, axis = self.columns, 1
         u, flushes = self.arithmetic.u, self.arithmetic.addition_omega * count
         magnitudes = (value.magnitude + value.total).sum(axis=axis, keepdims=True)
-        self._mark(~(magnitudes * (1 + theta(depth, u)) < self.arithmetic.format.maximum / 2))
+        fits = magnitudes * (1 + theta(depth, u)) < self.arithmetic.format.maximum / 2
         centre = value.centre.sum(axis=axis, keepdims=True)
         slack = value.slack.sum(axis=axis, keepdims=True) + count * _EPS * magnitudes
         kept: dict[str, Array] = {}
@@ -291,7 +285,7 @@ class AffineNumbers:
         for name, coefficient in value.symbols.items():
             kept[name] = coefficient.sum(axis=axis, keepdims=True)
             rest = rest + count * _EPS * np.abs(coefficient).sum(axis=axis, keepdims=True)
-        return self._value(centre, slack, kept, rest)
+        return self._value(centre, slack, kept, np.where(fits, rest, np.inf))
 
     def _entry_sums(self, value: Affine, *, growth: float, lost: float, to: Format) -> Affine:
         by_columns = isinstance(self.parameter, str) and self.parameter == "columns"
@@ -306,9 +300,9 @@ class AffineNumbers:
         errors = total(value.total)
         magnitudes = total(value.magnitude) + errors
         slack = total(value.slack) + self.rows * self.columns * _EPS * magnitudes
-        if not np.all(magnitudes * (1 + growth) + lost < to.maximum / 2):
-            self.overflow[:] = True
-        return self._value(total(value.centre), slack, {}, errors + growth * magnitudes + lost)
+        fits = magnitudes * (1 + growth) + lost < to.maximum / 2
+        rest = np.where(fits, errors + growth * magnitudes + lost, np.inf)
+        return self._value(total(value.centre), slack, {}, rest)
 
     def element_entries(self) -> Index:
         """Return which entry of weight each element belongs to, (rows, columns)."""
@@ -319,15 +313,6 @@ class AffineNumbers:
         else:
             index = np.arange(self.columns, dtype=np.int64)[None, :]
         return np.broadcast_to(index, (self.rows, self.columns))
-
-    def _mark(self, bad: Mask) -> None:
-        """Remember the rows in which a value may overflow; a value without rows concerns all of them."""
-        if not bad.size:
-            return
-        if bad.shape[0] == self.rows:
-            self.overflow |= bad.reshape(self.rows, -1).any(axis=1)
-        elif bad.any():
-            self.overflow[:] = True
 
 
 def bound_of(value: Affine) -> Array:

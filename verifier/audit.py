@@ -225,6 +225,9 @@ def run_job(job: Job, share: tuple[int, float | None], seed: int) -> Result:
     if job.backend is None:
         line.skipped = job.missing
         return line
+    import torch
+
+    torch.set_num_threads(1)  # workers share the cores; more threads only fight over them
     try:
         subject = next(s for s in load_subjects(job.path) if s.name == job.subject)
         cases, seconds = share

@@ -19,6 +19,7 @@ from verifier.case import Case
 from verifier.checks import Session, StoppedError, check
 from verifier.declaration import declaration_text
 from verifier.ops import op
+from verifier.ops.rows import OVERFLOW
 from verifier.recipes import Plan, Recipe, assemble, build, covering, recipes
 from verifier.runner import Runner
 from verifier.subjects import KnownDefect, Subject
@@ -233,14 +234,18 @@ class Examination:
             return not (outside and self.check_name == "finite")
         if outcome.verdict is Verdict.REFUSED:
             return not outside
+        # A domain speaks of the input; weight, bias or gradient may still carry a result out of range.
         promised = self.subject.domain is not None and self.subject.domain.numeric
+        if OVERFLOW in outcome.message:
+            return False
         return outcome.verdict is Verdict.NO_THEOREM and promised and not outside and self.subject.claims
 
     def _as_counted(self, case: Case, outcome: Outcome) -> Outcome:
-        """Count a refusal outside the domain as right."""
+        """Count what is no finding outside the domain as not judged."""
         outside = self.subject.domain is not None and self.subject.domain.excludes(case) is not None
-        if outcome.verdict is Verdict.REFUSED and outside:
-            return replace(outcome, verdict=Verdict.SKIPPED)
+        bad = outcome.verdict in {Verdict.REFUSED, *BAD}
+        if outside and bad and not self._is_finding(case, outcome):
+            return replace(outcome, verdict=Verdict.SKIPPED, worst=None)
         return outcome
 
     # -- findings ------------------------------------------------------------------------------

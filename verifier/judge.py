@@ -172,7 +172,7 @@ def _worst(  # noqa: PLR0917
     at = np.unravel_index(place, values.shape)
     with np.errstate(over="ignore"):
         ulp = error / ulp_of(np.abs(expected), format_name)
-        row_ulp = error / ulp_of(_row_scale(expected), format_name)
+        row_ulp = error / ulp_of(np.maximum(_row_scale(expected), np.abs(expected)), format_name)
     within = covered if covered.any() else np.ones_like(covered)
     canonical = truth.canonical_bounds.get(name)
     ratio = math.nan

@@ -39,7 +39,8 @@ class Worst:
     """The element of one output that comes closest to, or goes furthest beyond, its bound.
 
     index: in the output's own shape. error, bound: absolute; ulp: error in units in the last place of
-    the output's format at max(|expected|, smallest normal); row_ulp: in ulp of the row's root mean square.
+    the output's format at max(|expected|, smallest normal); row_ulp: in ulp at max(|expected|, the row's root
+    mean square), so that 0.5 is correct rounding and nothing is unbounded near zero.
     utilisation: error / bound. canonical: error / bound of a float32 two-pass kernel with the same tree.
     """
 
@@ -150,7 +151,9 @@ class Line:
         if decided and math.isfinite(case.kappa):
             self.kappa = (min(self.kappa[0], case.kappa), max(self.kappa[1], case.kappa))
         for outcome in outcomes:
-            self._add_worst(outcome.worst)
+            # Elements without a theorem have no say in the worst error, unless nothing is claimed at all.
+            if outcome.decided or self.variance == "none":
+                self._add_worst(outcome.worst)
             if outcome.uncovered and not outcome.decided:
                 self._add_no_theorem(case)
 

@@ -19,6 +19,9 @@ from verifier.rounded import round_to
 from verifier.subjects import Claim
 from verifier.variance.rstd import rstd_bound
 
+OVERFLOW = "an intermediate may overflow"
+"""Why there is no bound although the statistics have a theorem (T12)."""
+
 
 def to_float64(tensor: torch.Tensor) -> Array:
     """Return the exact values of a tensor as a float64 array."""
@@ -190,22 +193,19 @@ class _Composer:
 
     def _rows_bounded(self, value: Affine) -> Bounded:
         bound = np.broadcast_to(bound_of(value), self.problem.input.shape)
-        overflow = self.numbers.overflow
-        covered = (self.covered & ~overflow)[:, None] & np.isfinite(bound)
-        why = combined_reason([*self.why, ("an intermediate may overflow", bool(overflow.any()))])
-        return Bounded(bound=bound, covered=covered, why=why)
+        covered = self.covered[:, None] & np.isfinite(bound)
+        return Bounded(bound=bound, covered=covered, why=self._reason(bound[self.covered]))
 
     def _entries_bounded(self, value: Affine) -> Bounded:
         """Bound sums over rows: they have a theorem only if each of their rows has."""
         bound = bound_of(value)[0]
-        bad_rows = self.numbers.overflow | ~self.covered
         index = self.numbers.element_entries()
         bad = np.zeros(bound.shape[0], dtype=np.bool_)
-        bad[np.unique(index[bad_rows])] = True
-        why = combined_reason(
-            [*self.why, ("an intermediate may overflow", bool(self.numbers.overflow.any()))]
-        )
-        return Bounded(bound=bound, covered=~bad & np.isfinite(bound), why=why)
+        bad[np.unique(index[~self.covered])] = True
+        return Bounded(bound=bound, covered=~bad & np.isfinite(bound), why=self._reason(bound[~bad]))
+
+    def _reason(self, bound: Array) -> str:
+        return combined_reason([*self.why, (OVERFLOW, not bool(np.isfinite(bound).all()))])
 
     def _restrict(self, covered: Array, why: str) -> None:
         self.why.append((why, bool((self.covered & ~covered).any())))

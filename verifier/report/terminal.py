@@ -113,7 +113,7 @@ def _kappa(line: Line) -> str:
 
 
 def _counts(counts: Counter[Verdict]) -> str:
-    words = {Verdict.PASS: "", Verdict.NO_THEOREM: " no theorem", Verdict.SKIPPED: " refused outside domain"}
+    words = {Verdict.PASS: "", Verdict.NO_THEOREM: " no theorem", Verdict.SKIPPED: " outside the domain"}
     return ", ".join(f"{n}{words.get(v, f' {v}')}" for v, n in sorted(counts.items()) if n) or "0"
 
 

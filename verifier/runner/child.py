@@ -34,16 +34,15 @@ def main() -> None:
 
 
 def _answer(request: dict[str, Any], place: Any) -> dict[str, Any]:
-    from verifier.loading import load
     from verifier.runner.observation import Observation
     from verifier.runner.wire import pack_observation, unpack_case
 
     try:
-        subjects = {s.name: s for s in load(request["path"]).subjects}
+        subject = _subject(request)
         module, function = request["experiment"].split(":")
         experiment = getattr(importlib.import_module(module), function)
         case = unpack_case(request["case"])
-        seen = experiment(subjects[request["name"]], case, place=place, **request["options"])
+        seen = experiment(subject, case, place=place, **request["options"])
     except Exception as error:
         seen = Observation(
             status="crashed",
@@ -51,6 +50,30 @@ def _answer(request: dict[str, Any], place: Any) -> dict[str, Any]:
             detail=traceback.format_exc(),
         )
     return pack_observation(seen)
+
+
+def _subject(request: dict[str, Any]) -> Any:
+    """Return the subject; a function without a declaration gets a bare one."""
+    from verifier.loading import load
+    from verifier.subjects import Claim, Subject
+
+    loaded = load(request["path"])
+    value = getattr(loaded.module, request["name"], None)
+    if isinstance(value, Subject):
+        return value
+    declared = next((s for s in loaded.subjects if s.name == request["name"]), None)
+    if declared is not None:
+        return declared
+    op, language, dtypes = request["kind"]
+    return Subject(
+        function=value,
+        name=request["name"],
+        path=loaded.path,
+        op=op,
+        language=language,
+        dtypes=dtypes,
+        claim=Claim(),
+    )
 
 
 if __name__ == "__main__":

@@ -67,6 +67,7 @@ class Runner:
             "experiment": experiment,
             "path": str(subject.path),
             "name": subject.name,
+            "kind": (subject.op, subject.language, subject.dtypes),
             "case": pack_case(case),
             "options": options,
         }

@@ -1,0 +1,90 @@
+"""Compiled Triton and CUDA C++ kernels on the CPU: the PTX machine executes what the compiler emitted."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from verifier.arithmetic import ieee
+from verifier.backends import _triton
+from verifier.backends.cuda import DOCUMENTED
+from verifier.ops import Setting
+from verifier.subjects import Subject
+
+NAME = "machine"
+SUMMARY = "compiled PTX of Triton and CUDA C++ kernels, executed on the CPU"
+LANGUAGES = ("triton", "cuda")
+
+_open = ExitStack()
+
+
+def unavailable() -> str | None:
+    """Say why Triton is not there."""
+    return _triton.triton_missing()
+
+
+def refuses(subject: Subject, dtype: str) -> str | None:
+    """Refuse CUDA C++ where its compiler is missing."""
+    del dtype
+    if subject.language == "cuda":
+        from verifier.cuda_source import compiler_missing
+
+        return compiler_missing()
+    return None
+
+
+def setting(subject: Subject, dtype: str) -> Setting:
+    """Return the documented arithmetic of the device that the PTX is made for, and the declared trees."""
+    name = subject.accumulation(dtype)
+    approximate = DOCUMENTED if name == "float32" else {}
+    arithmetic = ieee(name, **approximate, evidence="documented errors of PTX's float32 instructions")
+    scalar = "float32" if subject.language == "triton" else None
+    return Setting(arithmetic=arithmetic, trees=subject.claim.trees, scalar_format=scalar)
+
+
+def environment() -> dict[str, str]:
+    """Make sure that Triton compiles instead of interpreting."""
+    return {"TRITON_INTERPRET": "0"}
+
+
+def prepare(**options: Any) -> None:
+    """Play a device for the rest of this process; options are fields of `verifier.machine.Machine`."""
+    from verifier.machine import session
+
+    _open.enter_context(session(**options))
+
+
+def device() -> str:
+    """Return the device that tensors are placed on."""
+    return "cpu"
+
+
+def begin() -> None:
+    """Start an execution."""
+    from verifier.machine import current
+
+    playing = current()
+    assert playing is not None
+    playing.launches.clear()
+
+
+def finish() -> None:
+    """Wait for the end of an execution: launches end before they return."""
+
+
+def launches() -> int:
+    """Count launches since the start of the execution."""
+    from verifier.machine import current
+
+    playing = current()
+    return 0 if playing is None else len(playing.launches)
+
+
+def facts(error: BaseException | None = None) -> dict[str, Any]:
+    """Say what was launched, and which kind of defect the machine found."""
+    from verifier.machine import MachineFinding
+
+    found: dict[str, Any] = {"launches": launches()}
+    if isinstance(error, MachineFinding):
+        found["machine_finding"] = error.kind
+    return found

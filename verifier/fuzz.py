@@ -1,0 +1,98 @@
+"""Searches kernels for failures for as long as it is given; findings are saved as they are found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from verifier.audit import Job, Report, parse_seconds, run_job
+from verifier.examine import BUDGETS
+from verifier.report.failure import failure_text
+from verifier.saving import save_line
+from verifier.verdicts import Finding, Line
+
+ROUND_CASES = 20
+"""Cases of one job in one round: all jobs are visited before any is visited again."""
+
+
+def fuzz(
+    jobs: Sequence[Job], *, budget: str, seed: int, folder: Path, say: Callable[[str], None] = print
+) -> Report:
+    """Run all jobs in rounds with a new seed each; return the lines with each finding once.
+
+    budget: a time such as "60s", or the name of a number of cases per job. Ctrl-C ends the search;
+    what was found is on disk already.
+    """
+    started = time.monotonic()
+    rounds = -(-BUDGETS[budget] // ROUND_CASES) if budget in BUDGETS else 10**9
+    end = started + (parse_seconds(budget) if budget not in BUDGETS else 1e9)
+    report = Report(seed=seed, budget=budget)
+    lines: dict[int, Line] = {}
+    known: set[str] = set()
+    try:
+        for number in range(rounds):
+            if time.monotonic() >= end:
+                break
+            for index, job in enumerate(jobs):
+                left = end - time.monotonic()
+                if left <= 0:
+                    break
+                _visit(report, lines, known, index, job, (ROUND_CASES, left), seed + number, folder, say)
+    except KeyboardInterrupt:
+        report.interrupted = True
+    report.lines = [lines[i] for i in sorted(lines)]
+    report.seconds = time.monotonic() - started
+    return report
+
+
+def _visit(  # noqa: PLR0917 (the state of one search)
+    report: Report,
+    lines: dict[int, Line],
+    known: set[str],
+    index: int,
+    job: Job,
+    share: tuple[int, float | None],
+    seed: int,
+    folder: Path,
+    say: Callable[[str], None],
+) -> None:
+    found = run_job(job, share, seed)
+    if isinstance(found, str):
+        if found not in report.errors:
+            report.errors.append(found)
+        return
+    fresh = [f for f in found.findings if _mark(f) not in known]
+    known.update(_mark(f) for f in fresh)
+    found.findings = fresh
+    save_line(found, folder)
+    for finding in found.findings:
+        if not finding.expected:
+            say(failure_text(finding) + "\n")
+    lines[index] = found if index not in lines else merged(lines[index], found)
+
+
+def merged(first: Line, second: Line) -> Line:
+    """Return one line for two searches of the same job."""
+    outputs = dict(first.outputs)
+    for name, worst in second.outputs.items():
+        if name not in outputs or worst.utilisation > outputs[name].utilisation:
+            outputs[name] = worst
+    return replace(
+        first,
+        counts=first.counts + second.counts,
+        outputs=outputs,
+        worst_ulp=max(first.worst_ulp, second.worst_ulp),
+        worst_row_ulp=max(first.worst_row_ulp, second.worst_row_ulp),
+        kappa=(min(first.kappa[0], second.kappa[0]), max(first.kappa[1], second.kappa[1])),
+        findings=[*first.findings, *second.findings],
+        seconds=first.seconds + second.seconds,
+        outside=first.outside + second.outside,
+    )
+
+
+def _mark(finding: Finding) -> str:
+    """Return what makes two findings the same one."""
+    words = "".join(c for c in finding.outcome.message if not c.isdigit())
+    return f"{finding.subject}|{finding.check}|{finding.dtype}|{finding.outcome.output}|{words}"

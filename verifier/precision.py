@@ -1,0 +1,184 @@
+"""What a narrow dtype costs: errors in ulp, bits lost, and how far kappa and magnitude may go."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from strategies.values import Values
+from verifier.arithmetic import FORMATS
+from verifier.backends import backend
+from verifier.case import Case
+from verifier.checks import Session, StoppedError, gradient_names
+from verifier.judge import Truth, judge
+from verifier.ops import op
+from verifier.recipes import Recipe, build
+from verifier.runner import Runner
+from verifier.subjects import Subject
+from verifier.verdicts import Outcome
+
+LIMITS = (1.0, 4.0, 16.0)
+ROWS, COLUMNS = 8, 512
+SEEDS = (0, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One input of the sweep: what it is, and the errors of every output on it.
+
+    kappa: |mean| / std asked for; magnitude: scale of the input; row_ulp: worst error per output in
+    ulp at max(|exact|, the row's root mean square); mean_ulp: mean error in ulp;
+    signed_ulp: mean signed error; finite: whether all outputs are.
+    """
+
+    kappa: float
+    magnitude: float
+    row_ulp: dict[str, float]
+    mean_ulp: dict[str, float]
+    signed_ulp: dict[str, float]
+    finite: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """The costs of one dtype for one subject, as observed; nothing here is a bound."""
+
+    subject: str
+    dtype: str
+    backend: str
+    points: tuple[Point, ...]
+    refused: str = ""
+
+    def worst(self, output: str, points: tuple[Point, ...]) -> float:
+        """Return the worst row-scaled error of an output over some points."""
+        return max((p.row_ulp[output] for p in points if output in p.row_ulp), default=math.nan)
+
+
+def account(subject: Subject, dtype: str, backend_name: str) -> Account:
+    """Sweep kappa and magnitude on ordinary data and measure the errors against the certified truth."""
+    place = backend(backend_name)
+    refusal = place.refuses(subject, dtype)
+    if refusal:
+        return Account(subject=subject.name, dtype=dtype, backend=backend_name, points=(), refused=refusal)
+    points = []
+    with Runner(backend_name) as runner:
+        for kappa, magnitude in _sweep(dtype):
+            measured = [p for s in SEEDS if (p := _measure(subject, dtype, runner, kappa, magnitude, s))]
+            points += measured
+    return Account(subject=subject.name, dtype=dtype, backend=backend_name, points=tuple(points))
+
+
+def _sweep(dtype: str) -> Iterator[tuple[float, float]]:
+    """Yield kappa at magnitude 1, then magnitudes at kappa 0, as far as the format goes."""
+    held = FORMATS[dtype]
+    yield 0.0, 1.0
+    for power in range(int(held.precision * math.log10(2.0)) + 1):
+        yield 10.0**power, 1.0
+    top = math.frexp(held.maximum)[1] - 4
+    step = 2 if held.name == "float16" else 16
+    for exponent in range(held.minimum_exponent + 8, top + 1, step):
+        if exponent != 0:
+            yield 0.0, 2.0**exponent
+
+
+def _measure(  # noqa: PLR0917 (one point of a sweep)
+    subject: Subject, dtype: str, runner: Runner, kappa: float, magnitude: float, seed: int
+) -> Point | None:
+    case = _case(subject, dtype, kappa, magnitude, seed)
+    if case is None or (subject.domain is not None and subject.domain.excludes(case)):
+        return None
+    the_op = op(subject.op)
+    backward = bool(the_op.differentiable) and subject.differentiable
+    place = backend(runner.backend)
+    session = Session(
+        subject=subject,
+        case=case,
+        backend=runner.backend,
+        setting=place.setting(subject, dtype),
+        run=runner.run,
+    )
+    try:
+        seen = session.execute(gradients=backward)
+    except StoppedError:
+        return None
+    names = ("output", *gradient_names(subject, the_op))
+    outcomes = judge(session.truth, seen, names)
+    finite = all(bool(t.isfinite().all()) for t in seen.outputs.values() if t is not None)
+    return _point(session.truth, outcomes, kappa, magnitude, finite=finite)
+
+
+def _point(truth: Truth, outcomes: list[Outcome], kappa: float, magnitude: float, *, finite: bool) -> Point:
+    del truth
+    worst = {o.output: o.worst for o in outcomes if o.worst is not None}
+    return Point(
+        kappa=kappa,
+        magnitude=magnitude,
+        row_ulp={name: w.row_ulp for name, w in worst.items()},
+        mean_ulp={o.output: o.mean_ulp for o in outcomes},
+        signed_ulp={o.output: o.signed_ulp for o in outcomes},
+        finite=finite,
+    )
+
+
+def _case(subject: Subject, dtype: str, kappa: float, magnitude: float, seed: int) -> Case | None:
+    values = Values(seed=seed, scale=math.frexp(magnitude)[1] - 1)
+    if kappa > 0:
+        values = Values(hazard="cancellation", strength=round(math.log10(kappa)), seed=seed)
+    recipe = Recipe(
+        rows=ROWS, columns=COLUMNS, input=values, weight=Values(seed=seed), bias=Values(seed=seed)
+    )
+    return build(op(subject.op), subject, dtype, recipe, gradients=True)
+
+
+def account_lines(subject: Subject, dtype: str, backend_name: str) -> Iterator[str]:
+    """Yield the account as lines of text."""
+    found = account(subject, dtype, backend_name)
+    yield ""
+    yield f"What {dtype} costs {subject.name} on {backend_name} ({ROWS} x {COLUMNS}, worst seen, not a bound)"
+    if found.refused:
+        yield f"  not measured: {found.refused}"
+        return
+    plain = tuple(p for p in found.points if p.kappa == 0 and p.magnitude == 1)
+    if not plain:
+        yield "  not measured: the subject ran on none of the inputs"
+        return
+    heads = "".join(f" {word:>10}" for word in ("worst ulp", "mean ulp", "signed", "bits lost"))
+    yield f"  {'output':<12}{heads}   kappa within 1, 4, 16 ulp"
+    for name in plain[0].row_ulp:
+        worst = found.worst(name, plain)
+        mean = max(p.mean_ulp[name] for p in plain if name in p.mean_ulp)
+        signed = max((p.signed_ulp[name] for p in plain if name in p.signed_ulp), key=abs)
+        lost = max(0.0, math.log2(worst / 0.5)) if worst > 0 else 0.0
+        reach = "  ".join(_reach(found, name, limit, "kappa") for limit in LIMITS)
+        yield f"  {name:<12} {worst:>10.3g} {mean:>10.3g} {signed:>+10.2g} {lost:>10.2f}   {reach}"
+    yield "  worst ulp: at max(|exact|, rms of the row); bits lost: against correct rounding (0.5 ulp)"
+    for name in plain[0].row_ulp:
+        reach = ", ".join(f"{limit:g} ulp: {_reach(found, name, limit, 'magnitude')}" for limit in LIMITS)
+        yield f"  {name}: largest magnitude within {reach}"
+    yield f"  {_overflow(found)}"
+
+
+def _reach(found: Account, name: str, limit: float, axis: str) -> str:
+    """Return the largest kappa (or magnitude) up to which every point stays within the limit."""
+    other = "magnitude" if axis == "kappa" else "kappa"
+    base = 1.0 if axis == "kappa" else 0.0
+    swept = sorted({getattr(p, axis) for p in found.points if getattr(p, other) == base})
+    reached = None
+    for value in swept:
+        points = tuple(p for p in found.points if getattr(p, axis) == value and getattr(p, other) == base)
+        worst = found.worst(name, points)
+        if not all(p.finite for p in points) or not worst <= limit:
+            if axis == "kappa" or value >= 1.0:
+                break
+            continue
+        reached = value
+    return "none" if reached is None else f"{reached:.3g}"
+
+
+def _overflow(found: Account) -> str:
+    bad = [p.magnitude for p in found.points if not p.finite and p.kappa == 0]
+    top = max(p.magnitude for p in found.points)
+    if not bad:
+        return f"no overflow up to magnitude {top:.3g}"
+    return f"overflows (NaN or infinity in some output) from magnitude {min(bad):.3g}"
