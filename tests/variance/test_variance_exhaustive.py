@@ -3,11 +3,11 @@
 import itertools
 
 import pytest
-from variance_tiny import all_rows, excess, grid, statistics_of_small, tiny
 
 from verifier.arithmetic import Arithmetic
 from verifier.trees import any_order, pairwise, sequential, tree
 from verifier.variance import Reduction, algorithms
+from verifier.variance.tiny import all_rows, excess, grid, statistics_of_small, tiny
 
 TREES = (sequential(), pairwise(), tree(lanes=2), tree(chunks=2, combine="sequential"), any_order())
 CASES = [

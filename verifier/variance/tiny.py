@@ -6,12 +6,13 @@ import itertools
 
 import numpy as np
 
-from verifier.arithmetic import Arithmetic, Format
+from verifier.arithmetic import Array, Format
 from verifier.rounded import Rounded
 from verifier.statistics import RowStatistics
 from verifier.variance import Reduction, algorithm
 
-SLACK = 2.0**-45  # float64 roundings of the statistics below, far under any u of a tiny format
+_SLACK = 2.0**-45
+"""Covers the float64 roundings of the statistics below, far under any u of a tiny format."""
 
 
 def tiny(precision: int, minimum_exponent: int) -> Format:
@@ -21,7 +22,7 @@ def tiny(precision: int, minimum_exponent: int) -> Format:
     )
 
 
-def grid(held: Format, lowest: int, binades: int) -> np.ndarray:
+def grid(held: Format, lowest: int, binades: int) -> Array:
     """Return zero and every number of the binades from 2**lowest up, of both signs."""
     significands = np.arange(2 ** (held.precision - 1), 2**held.precision)
     exponents = np.arange(lowest, lowest + binades) - held.precision + 1
@@ -32,20 +33,20 @@ def grid(held: Format, lowest: int, binades: int) -> np.ndarray:
     return np.concatenate([-positive[::-1], [0.0], positive])
 
 
-def all_rows(points: np.ndarray, count: int) -> np.ndarray:
+def all_rows(points: Array, count: int) -> Array:
     """Return all rows of `count` points whose first is positive or zero (the rest follows by sign)."""
     rows = np.array(list(itertools.product(points[points >= 0], *[points] * (count - 1))))
     return rows.reshape(-1, count)
 
 
-def statistics_of_small(values: np.ndarray) -> RowStatistics:
+def statistics_of_small(values: Array) -> RowStatistics:
     """Return the statistics of rows of small dyadic numbers, exact up to one rounding of a quotient."""
     count = values.shape[1]
     total, squares = values.sum(axis=1), (values**2).sum(axis=1)
     variance = (count * squares - total**2) / count**2
     mean = total / count
     away = np.abs(count * values - total[:, None]) / count
-    up = 1.0 + SLACK
+    up = 1.0 + _SLACK
     return RowStatistics(
         count=count,
         mean=mean,
@@ -57,18 +58,18 @@ def statistics_of_small(values: np.ndarray) -> RowStatistics:
         mean_deviation=away.sum(axis=1) / count * up,
         largest_deviation=away.max(axis=1) * up,
         largest=np.abs(values).max(axis=1),
-        finite=np.ones(len(values), dtype=bool),
+        finite=np.ones(len(values), dtype=np.bool_),
         values=values,
     )
 
 
-def excess(name: str, values: np.ndarray, claim: Reduction, statistics: RowStatistics) -> tuple[float, int]:
+def excess(name: str, values: Array, claim: Reduction, statistics: RowStatistics) -> tuple[float, int]:
     """Return the largest error / bound over mean and variance, and how many rows have a theorem.
 
     The errors are exact: N and N**2 times them are sums of a few dyadic numbers of under 53 bits.
     """
     module, count = algorithm(name), values.shape[1]
-    arithmetic: Arithmetic = claim.arithmetic
+    arithmetic = claim.arithmetic
     rounded = Rounded(format=arithmetic.format, flush_to_zero=arithmetic.flush_to_zero)
     bound = module.bound(statistics, claim)
     mean, variance = module.simulate(rounded, rounded.read(values), claim)

@@ -1,0 +1,161 @@
+"""Attack the variance theorems for longer than CI does; count checks and violations, show tightness.
+
+    python benchmarks/attack.py --minutes 3 --seed 1
+
+Three attacks share the time: every row of tiny formats, families of hostile rows up to N = 8192 in
+fp32, fp16 and bf16, and an evolutionary search. The exit status is 1 if any bound is exceeded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from verifier.arithmetic import FORMATS, Arithmetic, ieee
+from verifier.statistics import exact_statistics
+from verifier.trees import Tree, any_order, pairwise, sequential, torch_cascade, tree
+from verifier.variance import Reduction, algorithms
+from verifier.variance.attack import evolve, families, utilisation
+from verifier.variance.tiny import all_rows, excess, grid, statistics_of_small, tiny
+
+LENGTHS = (2, 3, 5, 8, 32, 100, 512, 1024, 4099, 8192)
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """Checks, violations and the worst utilisation by algorithm and label."""
+
+    checks: int = 0
+    violations: list[str] = field(default_factory=list)
+    worst: dict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
+
+    def add(self, name: str, label: str, found: float, checks: int, what: object) -> None:
+        """Count one comparison of `checks` numbers."""
+        self.checks += checks
+        self.worst[name, label] = max(self.worst[name, label], found)
+        if found > 1.0:
+            self.violations.append(f"{name} {label}: error/bound {found:.6g} with {what}")
+
+
+def declarations(random: np.random.Generator, arithmetic: Arithmetic, count: int) -> Reduction:
+    """Draw a declaration; orders of one element a step only for short rows."""
+    trees: list[Tree] = [
+        pairwise(),
+        tree(lanes=4 if count < 64 else 32),
+        tree(lanes=16 if count < 64 else 256),
+        tree(lanes=12),
+        tree(chunks=3 if count < 64 else 48),
+        tree(lanes=4 if count < 64 else 32, combine="sequential"),
+        torch_cascade(lanes=4 if count < 256 else 16),
+    ]
+    if count <= 1024:
+        trees += [sequential(), any_order()]
+    return Reduction(
+        arithmetic=replace(arithmetic, flush_to_zero=bool(random.random() < 0.3)),
+        tree=trees[random.integers(len(trees))],
+        divide_by_n=random.choice(["division", "reciprocal"]),  # type: ignore[arg-type]
+        mean_contraction=random.choice(["none", "uniform", "mixed"]),  # type: ignore[arg-type]
+        merge=random.choice(["increment", "weighted", "pooled"]),  # type: ignore[arg-type]
+        corrects_mean=bool(random.integers(2)),
+        clamp=bool(random.integers(2)),
+        mean_cast=None if random.random() < 0.85 else "bfloat16",
+        shift_index=int(random.integers(count)),
+    )
+
+
+def exhaust(tally: Tally, seconds: float, random: np.random.Generator) -> None:
+    """Try every row of tiny formats, smallest configurations first."""
+    shapes = [(p, m, low, b, n) for n in (2, 3, 4) for p in (3, 4, 5, 6) for m, low, b in _ranges(n, p)]
+    end = time.monotonic() + seconds
+    for precision, minimum, lowest, binades, count in shapes:
+        held = tiny(precision, minimum)
+        values = all_rows(grid(held, lowest, binades), count)
+        statistics = statistics_of_small(values)
+        for name in algorithms():
+            if time.monotonic() > end:
+                return
+            claim = declarations(random, Arithmetic(format=held), count)
+            claim = replace(claim, mean_cast=None)
+            worst, rows = excess(name, values, claim, statistics)
+            tally.add(name, f"all, N={count}", worst, 2 * rows, claim)
+
+
+def _ranges(count: int, precision: int) -> list[tuple[int, int, int]]:
+    """Return (smallest normal exponent, lowest binade, binades) that give at most about 10**6 rows."""
+    return [
+        (m, low, b)
+        for m, low, b in itertools.product((-2, -4), (-4, -2, 0), (1, 2, 4, 6))
+        if (2**precision * b) ** count <= 2_000_000
+    ]
+
+
+def strike(tally: Tally, seconds: float, random: np.random.Generator) -> None:
+    """Try families of rows with drawn declarations, every dtype and length in turn."""
+    end = time.monotonic() + seconds
+    for count, dtype in itertools.cycle(itertools.product(LENGTHS, DTYPES)):
+        held = FORMATS[dtype]
+        smallest = held.smallest_normal
+        scale = float(random.choice([1.0, 1.0, 4 * smallest**0.5, 4 * smallest, smallest**0.25]))
+        for family, values in families(random, count, 2, held, scale):
+            statistics = exact_statistics(values)
+            for name in algorithms():
+                if time.monotonic() > end:
+                    return
+                claim = declarations(random, ieee(dtype), count)
+                found = utilisation(name, values, claim, statistics)
+                checks = 2 * int(found.covered.sum())
+                tally.add(name, f"N={count}", found.worst, checks, (family, scale, claim))
+
+
+def search(tally: Tally, seconds: float, random: np.random.Generator) -> None:
+    """Search for the worst rows by mutation, short rows first."""
+    end = time.monotonic() + seconds
+    for count, name in itertools.cycle(itertools.product((2, 3, 8, 32, 128), algorithms())):
+        if time.monotonic() > end:
+            return
+        dtype = str(random.choice(DTYPES))
+        claim = declarations(random, ieee(dtype), count)
+        found = evolve(name, claim, count, random, generations=60)
+        tally.add(
+            name, f"evolved, N={count}", found.utilisation, found.tried, (dtype, found.row.tolist(), claim)
+        )
+
+
+def show(tally: Tally) -> None:
+    """Print counts, violations and the largest utilisation by algorithm and length."""
+    labels = list(dict.fromkeys(label for _, label in tally.worst))
+    print(f"{tally.checks} checks, {len(tally.violations)} violations")
+    for violation in tally.violations[:20]:
+        print("VIOLATION", violation)
+    print(f"{'':26}" + " ".join(f"{label:>17}" for label in labels))
+    for name in algorithms():
+        cells = (tally.worst.get((name, label)) for label in labels)
+        print(f"{name:26}" + " ".join(f"{'-' if c is None else f'{c:.3f}':>17}" for c in cells))
+
+
+def main() -> int:
+    """Run the three attacks."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=3.0, help="time for all attacks together")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    failed = False
+    for attack in (exhaust, strike, search):
+        tally = Tally()
+        start = time.monotonic()
+        attack(tally, options.minutes * 20.0, np.random.default_rng(options.seed))
+        print(f"\n{attack.__name__}: {attack.__doc__} ({time.monotonic() - start:.0f} s)")
+        show(tally)
+        failed |= bool(tally.violations)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
