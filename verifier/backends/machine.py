@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import cache
 from typing import Any
 
 from verifier.arithmetic import ieee
@@ -19,17 +20,27 @@ _open = ExitStack()
 
 
 def unavailable() -> str | None:
-    """Say why Triton is not there."""
-    return _triton.triton_missing()
+    """Need nothing but NumPy: what a subject is compiled with is asked for each subject."""
+    return None
 
 
 def refuses(subject: Subject, dtype: str) -> str | None:
-    """Refuse CUDA C++ where its compiler is missing."""
+    """Refuse what cannot be compiled here."""
     del dtype
-    if subject.language == "cuda":
-        from verifier.cuda_source import compiler_missing
+    if subject.language == "triton":
+        return _triton.triton_missing()
+    return compiler_missing() if subject.language == "cuda" else None
 
-        return compiler_missing()
+
+@cache
+def compiler_missing() -> str | None:
+    """Say why CUDA C++ cannot be compiled here and how to change that, or None."""
+    from verifier.nvrtc import MissingCompilerError, version
+
+    try:
+        version()
+    except MissingCompilerError as error:
+        return str(error)
     return None
 
 

@@ -96,7 +96,8 @@ def given_problem(case: Case, *, centred: bool) -> RowProblem:
         eps=base.eps,
         centred=centred,
         weight=base.weight,
-        bias=None,
+        # grad_bias exists where grad_weight does; the bias itself has no influence on gradients.
+        bias=None if base.weight is None else np.zeros_like(base.weight),
         grad_output=base.grad_output,
         parameter="columns",
         mean=columns["mean"] if centred else None,
