@@ -25,21 +25,22 @@ from verifier.runner import Runner
 from verifier.subjects import KnownDefect, Subject
 from verifier.verdicts import BAD, Finding, Line, Outcome, Verdict
 
+FINDINGS_PER_LINE = 3
 BUDGETS = {"quick": 25, "standard": 200, "deep": 2000}
 """Cases per subject, check and dtype."""
 COVERING_SHARE = 0.6
 """Share of a budget that the fixed list gets; Hypothesis draws the rest."""
 REDUCTION_CALLS = 120
 REDUCTION_SECONDS = 20.0
-FINDINGS_PER_LINE = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """How long to search: a number of cases, or until a moment of time.monotonic()."""
+    """How long to search: a number of cases, until a moment of time.monotonic(), or so many findings."""
 
     cases: int = BUDGETS["quick"]
     until: float | None = None
+    findings: int = FINDINGS_PER_LINE
 
     def spent(self, done: int) -> bool:
         """Return whether to stop after so many cases."""
@@ -57,6 +58,7 @@ class Examination:
     budget: Budget = field(default_factory=Budget)
     seed: int = 0
     ignore_known: bool = False
+    only: Callable[[Case], bool] | None = None
     on_finding: Callable[[Finding], None] | None = None
     on_case: Callable[[], None] | None = None
 
@@ -76,8 +78,11 @@ class Examination:
             return line
         if not self.ignore_known:
             self._replay_witnesses(line)
-        if self.ignore_known or not any(d.where is None for d in self._known()):
+        everywhere = [d for d in self._known() if d.where is None and d.check == self.check_name]
+        if self.ignore_known or not everywhere:
             self._search(line, the_check.plan(self.subject, the_op))
+        elif not line.findings:
+            line.skipped = f"known defect: {everywhere[0].reason} (no witness for {self.dtype} here)"
         line.seconds = time.monotonic() - started
         return line
 
@@ -97,32 +102,32 @@ class Examination:
         return [
             d
             for d in self.subject.known_defects
-            if d.check == self.check_name and d.observable(place, self.dtype)
+            if d.concerns(self.check_name) and d.observable(place, self.dtype)
         ]
 
+    def _left_out(self, case: Case) -> bool:
+        """Return whether the search passes this case over, because of a known defect or a restriction."""
+        if self.only is not None and not self.only(case):
+            return True
+        return not self.ignore_known and any(d.where and d.where(case) for d in self._known())
+
     def _replay_witnesses(self, line: Line) -> None:
-        for defect in self.subject.known_defects:
-            if defect.check != self.check_name:
-                continue
+        for defect in (d for d in self.subject.known_defects if d.check == self.check_name):
             if not defect.observable(self.runner.backend, self.dtype):
                 line.notes.append(f"known defect not observable here: {defect.reason}")
                 continue
-            if defect.witness is None:
+            path = self.subject.witness_file(defect, self.dtype)
+            if not path.is_file():
+                line.notes.append(f"known defect without a witness for this dtype: {defect.reason}")
                 continue
-            path = self.subject.path.parent / defect.witness
             case, _ = cases.load(path)
-            if case.dtype != self.dtype:
-                continue
-            outcomes, detail = self.judge(case)
-            bad = [o for o in outcomes if self._is_finding(case, o)]
+            found, outcomes = self.examine_case(case)
             line.add(case, outcomes, outside=False)
-            if bad:
-                made = self._finding(case, bad[0], detail)
-                line.findings.append(replace(made, expected=True, reason=defect.reason, file=str(path)))
+            if found is not None:
+                line.findings.append(replace(found, expected=True, reason=defect.reason, file=str(path)))
             else:
                 text = f"known defect no longer found: {defect.reason} (its witness passes)"
-                outcome = Outcome(verdict=Verdict.FAIL, message=text)
-                line.findings.append(self._finding(case, outcome, ""))
+                line.findings.append(self._finding(case, Outcome(verdict=Verdict.FAIL, message=text), ""))
 
     # -- search --------------------------------------------------------------------------------
 
@@ -132,16 +137,20 @@ class Examination:
         wanted = max(1, round(self.budget.cases * COVERING_SHARE))
         count = 0
         for recipe in _bounded(covering(self.subject, plan), 20 * wanted):
-            if self.budget.spent(count) or count >= wanted:
+            if self.budget.spent(count) or count >= wanted or self._found_enough(line):
                 break
             if self._one(line, plan, recipe, seen):
                 count = next(done)
         self._hypothesis(line, plan, seen, count)
 
+    def _found_enough(self, line: Line) -> bool:
+        """Return whether a search that was asked for fewer findings than usual has them."""
+        return self.budget.findings < FINDINGS_PER_LINE and len(line.findings) >= self.budget.findings
+
     def _hypothesis(self, line: Line, plan: Plan, seen: set[str], count: int) -> None:
         """Let Hypothesis draw the rest; it shrinks the descriptor of the first failure it meets."""
         rest = self.budget.cases - count
-        if rest <= 0 or self.budget.spent(count):
+        if rest <= 0 or self.budget.spent(count) or self._found_enough(line):
             return
         strategy = recipes(op(self.subject.op), self.subject, self.dtype, plan)
         state = _Shrinking(calls=REDUCTION_CALLS, until=self.budget.until)
@@ -173,7 +182,7 @@ class Examination:
             done = count + state.tried
             again = replace_seed(self, self.seed + 1)
             again.budget = left
-            if done < left.cases and len(line.findings) < FINDINGS_PER_LINE:
+            if done < left.cases and len(line.findings) < self.budget.findings:
                 again._hypothesis(line, plan, seen, done)
 
     def _one(
@@ -181,7 +190,7 @@ class Examination:
     ) -> bool:
         """Run one recipe; report a new kind of failure, or leave it to Hypothesis to shrink."""
         case = build(op(self.subject.op), self.subject, self.dtype, recipe, gradients=plan.gradients)
-        if case is None or (not self.ignore_known and any(d.where and d.where(case) for d in self._known())):
+        if case is None or self._left_out(case):
             return False
         outcomes, detail = self.judge(case)
         if self.on_case:
@@ -200,7 +209,7 @@ class Examination:
     def _fails_alike(self, plan: Plan, recipe: Recipe, state: _Shrinking) -> tuple[Case, Outcome, str] | None:
         case = build(op(self.subject.op), self.subject, self.dtype, recipe, gradients=plan.gradients)
         assert state.failure is not None
-        if case is None or (not self.ignore_known and any(d.where and d.where(case) for d in self._known())):
+        if case is None or self._left_out(case):
             return None
         outcomes, detail = self.judge(case)
         same = next((o for o in outcomes if _key(o) == state.failure and self._is_finding(case, o)), None)
@@ -252,7 +261,7 @@ class Examination:
 
     def _report(self, line: Line, seen: set[str], case: Case, outcome: Outcome, detail: str) -> None:
         seen.add(_key(outcome))
-        if len(line.findings) >= FINDINGS_PER_LINE:
+        if len(line.findings) >= self.budget.findings:
             return
         case, outcome, detail = self._shrink(case, outcome, detail)
         made = self._finding(case, outcome, detail)
@@ -288,7 +297,7 @@ class Examination:
             nonlocal best
             if time.monotonic() > deadline:
                 return False
-            if not self.ignore_known and any(d.where and d.where(candidate) for d in self._known()):
+            if self._left_out(candidate):
                 return False
             outcomes, why = self.judge(candidate)
             same = next(

@@ -79,18 +79,24 @@ class Domain:
 class KnownDefect:
     """A defect that a subject is known to have, and the smallest case that shows it.
 
-    `where` is a predicate on cases: search leaves those out, so that new failures still surface.
-    `witness` names a case file beside the kernel (a path relative to the kernel's file); it is
-    replayed first, always, and a witness that passes is an error. `backends` and `dtypes` limit
-    where the defect can be observed.
+    `where` is a predicate on cases: search leaves those out, so that new failures still surface;
+    `also` names further checks whose search leaves them out, "*" for every check. The witness is a
+    case file, replayed first, always: one that passes is an error. It is found beside the kernel (see
+    `witness_file`) unless `witness` names it, relative to the kernel's file, "{dtype}" being
+    replaced. `backends` and `dtypes` limit where the defect can be observed.
     """
 
     check: str
     reason: str
     where: Callable[[Case], bool] | None = None
+    also: tuple[str, ...] = ()
     witness: str | None = None
     backends: tuple[str, ...] | None = None
     dtypes: tuple[str, ...] | None = None
+
+    def concerns(self, check: str) -> bool:
+        """Return whether the search of this check has to leave the defect out."""
+        return check == self.check or check in self.also or "*" in self.also
 
     def observable(self, backend: str, dtype: str) -> bool:
         """Return whether this backend and dtype can show the defect."""
@@ -168,6 +174,13 @@ class Subject:
         """First sentence of the kernel's or its file's docstring."""
         text = inspect.getdoc(self.function) or inspect.getdoc(inspect.getmodule(self.function)) or ""
         return text.split("\n\n")[0].replace("\n", " ").strip()
+
+    def witness_file(self, defect: KnownDefect, dtype: str) -> Path:
+        """Return where the witness of a known defect stands for a dtype, whether it exists or not."""
+        if defect.witness is not None:
+            return self.path.parent / defect.witness.format(dtype=dtype)
+        words = slug(defect.reason)[:48].strip("-")
+        return self.path.parent / "witnesses" / f"{self.name}-{defect.check}-{words}-{dtype}.json"
 
     @property
     def claims(self) -> bool:

@@ -19,7 +19,7 @@ def count_launches() -> None:
 
 def reset() -> None:
     """Start the count at zero."""
-    global _launches, _cuda_before  # noqa: PLW0603 (a process has one count)
+    global _launches, _cuda_before
     from verifier.cuda_source import launches as cuda_launches
 
     _launches, _cuda_before = 0, cuda_launches()
@@ -39,7 +39,7 @@ def _wrap(owner: Any, name: str) -> None:
     original = getattr(owner, name)
 
     def counted(*args: Any, **kwargs: Any) -> Any:
-        global _launches  # noqa: PLW0603
+        global _launches
         _launches += 1
         return original(*args, **kwargs)
 

@@ -1,0 +1,91 @@
+"""Finds the smallest case for every declared known defect of the kernels and stores it as the defect's witness.
+
+Run from a checkout: `python tests/quality/make_witnesses.py [KERNEL.py ...]`. Existing witnesses that still
+fail are kept; `--again` makes all of them anew. A defect that the search does not find is reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from pathlib import Path
+
+from verifier import case as cases
+from verifier.audit import versions
+from verifier.backends import backend, default_backend
+from verifier.examine import Budget, Examination
+from verifier.loading import builtin_files, load_subjects
+from verifier.runner import Runner
+from verifier.subjects import KnownDefect, Subject
+
+SEARCH_CASES = 200
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kernels", nargs="*", type=Path)
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--backend")
+    options = parser.parse_args()
+    missing = 0
+    for file in options.kernels or builtin_files():
+        for subject in load_subjects(file):
+            place = options.backend or default_backend(subject)[0]
+            if place is None or not subject.known_defects:
+                continue
+            with Runner(place) as runner:
+                for defect in subject.known_defects:
+                    missing += not make(subject, defect, runner, again=options.again)
+    return 1 if missing else 0
+
+
+def make(subject: Subject, defect: KnownDefect, runner: Runner, *, again: bool) -> bool:
+    """Store a witness for each dtype in which the defect is found; return whether there is at least one."""
+    found = False
+    for dtype in subject.dtypes:
+        if not defect.observable(runner.backend, dtype) or backend(runner.backend).refuses(subject, dtype):
+            continue
+        path = subject.witness_file(defect, dtype)
+        examination = Examination(
+            subject=subject,
+            check_name=defect.check,
+            dtype=dtype,
+            runner=runner,
+            budget=Budget(cases=SEARCH_CASES, findings=1),
+            ignore_known=True,
+            only=defect.where,
+        )
+        if path.is_file() and not again and examination.examine_case(cases.load(path)[0])[0] is not None:
+            found = True
+            continue
+        findings = examination.run().findings
+        if not findings:
+            print(f"NOT FOUND  {subject.name} {defect.check} {dtype}: {defect.reason}", flush=True)
+            continue
+        found = True
+        store(path, subject, findings[0], runner.backend)
+        print(f"found      {path.name}: {findings[0].outcome.message}", flush=True)
+    return found
+
+
+def store(path: Path, subject: Subject, finding: object, place: str) -> None:
+    """Write the case without anything that belongs to this machine."""
+    document = cases.to_document(finding.case)
+    document |= {
+        "subject": {
+            "path": f"../{subject.path.name}",
+            "name": subject.name,
+            "sha256": hashlib.sha256(subject.path.read_bytes()).hexdigest(),
+        },
+        "check": finding.check,
+        "backend": place,
+        "message": finding.outcome.message,
+        "versions": versions(),
+    }
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
