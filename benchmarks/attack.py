@@ -19,7 +19,7 @@ import numpy as np
 
 from verifier.arithmetic import FORMATS, Arithmetic, ieee
 from verifier.statistics import exact_statistics
-from verifier.trees import Tree, any_order, pairwise, sequential, torch_cascade, tree
+from verifier.trees import Tree, any_order, pairwise, sequential, tile, torch_cascade, tree
 from verifier.variance import Reduction, algorithms
 from verifier.variance.attack import evolve, families, utilisation
 from verifier.variance.tiny import all_rows, excess, grid, statistics_of_small, tiny
@@ -53,6 +53,7 @@ def declarations(random: np.random.Generator, arithmetic: Arithmetic, count: int
         tree(lanes=12),
         tree(chunks=3 if count < 64 else 48),
         tree(lanes=4 if count < 64 else 32, combine="sequential"),
+        tile(block=16 if count < 256 else 512, threads=4 if count < 256 else 128),
         torch_cascade(lanes=4 if count < 256 else 16),
     ]
     if count <= 1024:

@@ -77,6 +77,35 @@ def test_pairs_of_a_step_are_disjoint_and_updates_take_single_leaves(named):
                 seen[step.left] += seen[step.right]
 
 
+@pytest.mark.parametrize("lanes", [4, 7, 8, 12])
+@pytest.mark.parametrize("count", LENGTHS)
+def test_imbalance_of_a_butterfly_covers_either_partner(lanes, count):
+    for named in (tree(lanes=lanes), tree(chunks=lanes)):
+        for steps in named.orders(count):
+            counts = np.ones(count)
+            for step in steps:
+                if not step.update:
+                    worst = max((counts[step.left] / counts[step.right]).max(), 1.0)
+                    assert worst <= named.stages(count).imbalance
+                counts[step.left] += counts[step.right]
+
+
+@pytest.mark.parametrize("count", LENGTHS)
+def test_a_tile_has_one_lane_a_column_and_few_merges(count):
+    named = tile(block=64, threads=16)
+    columns = min(64, 1 << (count - 1).bit_length())
+    members = [[i] for i in range(count)]
+    for step in named.updates(count):
+        assert step.update
+        for left, right in zip(step.left, step.right, strict=True):
+            members[left] += members[right]
+            members[right] = []
+    assert [m for m in members if m] == [list(range(i, count, columns)) for i in range(min(columns, count))]
+    stages = named.stages(count)
+    assert stages.updates + stages.merges <= max(named.depth(count), 0)
+    assert stages.updates == -(-count // columns) - 1
+
+
 def test_a_butterfly_admits_joining_neighbours_and_joining_halves_first():
     near, far = ([(s.left.tolist(), s.right.tolist()) for s in o] for o in tree(lanes=8).orders(8))
     assert near[0] == ([0, 2, 4, 6], [1, 3, 5, 7])
@@ -115,6 +144,15 @@ def test_undeclared_orders_cannot_be_executed():
         assert not named.named
         with pytest.raises(ValueError, match="names no order"):
             list(named.steps(4))
+
+
+@pytest.mark.parametrize("named", [any_order(), tree(depth=9), tile(block=64, threads=16), pairwise()])
+@pytest.mark.parametrize("count", [1, 2, 5, 64, 100, 300])
+def test_the_example_of_a_tree_is_admitted_by_it(named, count):
+    steps = named.example(count)
+    assert depth_along(steps, count) <= max(named.depth(count), (count - 1).bit_length())
+    assert sum(len(step.right) for step in steps) == count - 1
+    assert len({int(i) for step in steps for i in step.right}) == count - 1
 
 
 def test_any_binary_tree_of_a_declared_depth_is_covered_by_its_stages():

@@ -50,7 +50,8 @@ class Tree:
     A butterfly may join neighbours first or halves of the block first (shuffles at growing or at
     falling distance): `steps` yields the former, `orders` both, and bounds hold for both.
     `extra_depth` adds further additions per leaf, for instance partial sums of several blocks.
-    `depth_of`, `steps_of` and `stages_of` define a custom tree; only the first is needed.
+    `depth_of`, `steps_of`, `updates_of` and `stages_of` define a custom tree; only the first is needed.
+    `updates_of` yields the steps within lanes where the order of the lanes' merges is unknown.
     """
 
     kind: Kind
@@ -59,6 +60,7 @@ class Tree:
     extra_depth: int = 0
     depth_of: Callable[[int], int] | None = None
     steps_of: Callable[[int], Iterator[Step]] | None = None
+    updates_of: Callable[[int], Iterator[Step]] | None = None
     stages_of: Callable[[int], Stages] | None = None
 
     @property
@@ -106,6 +108,17 @@ class Tree:
         """Whether the tree names the order of its combinations, so that `steps` can yield them."""
         return self.steps_of is not None or self.kind not in {"any_order", "custom"}
 
+    @property
+    def symmetric(self) -> bool:
+        """Whether either partner of a merge may be the left one, as in a shuffle by exclusive or."""
+        return self.combine == "butterfly" and self.kind in {"lanes", "chunks"}
+
+    def updates(self, n: int) -> list[Step] | None:
+        """Return the steps within lanes if the lanes' elements are known, though perhaps not their merges."""
+        if self.updates_of is not None:
+            return list(self.updates_of(n))
+        return [step for step in self.steps(n) if step.update] if self.symmetric else None
+
     def orders(self, n: int) -> list[list[Step]]:
         """Return every program that the declaration admits on n leaves: one, for butterflies two.
 
@@ -115,11 +128,25 @@ class Tree:
         """
         first = list(self.steps(n))
         lanes = min(self.lanes, n)
-        if self.kind not in {"lanes", "chunks"} or self.combine != "butterfly" or lanes <= 2:
+        if not self.symmetric or lanes <= 2:
             return [first]
         updates = [step for step in first if step.update]
         heads = _lane_heads(n, lanes, contiguous=self.kind == "chunks")
         return [first, [*updates, *_far_halves(heads)]]
+
+    def example(self, n: int) -> list[Step]:
+        """Return one program on n leaves that the declaration admits, for simulations.
+
+        An undeclared order is run in sequence, a tree known by its depth by halves if that is deep enough.
+        """
+        if self.named:
+            return list(self.steps(n))
+        if self.updates_of is not None:
+            updates = list(self.updates_of(n))
+            inside = np.concatenate([np.zeros(0, dtype=np.intp), *(step.right for step in updates)])
+            return [*updates, *_halves(np.setdiff1d(np.arange(n, dtype=np.intp), inside))]
+        deep = self.depth(n) < n - 1
+        return list((pairwise() if deep else sequential()).steps(n))
 
     def steps(self, n: int) -> Iterator[Step]:
         """Yield the steps of the program on n leaves; only for trees that name their order.
@@ -203,15 +230,31 @@ def tile(*, block: int, threads: int, element_bytes: int = 4) -> Tree:
     covers every such k. Smaller rows use the next power of two as their tile.
     """
 
-    def depth_of(n: int) -> int:
-        columns = min(block, 1 << max(n - 1, 0).bit_length())
-        share = max(1, columns // threads)
-        longest_run = min(columns, max(share, 16 // element_bytes))
-        runs = (1 << k for k in range(longest_run.bit_length()))
-        inside = max(run - 1 + (-(-columns // run) - 1).bit_length() for run in runs)
-        return -(-n // columns) - 1 + inside
+    def columns_of(n: int) -> int:
+        return min(block, 1 << max(n - 1, 0).bit_length())
 
-    return tree(depth=depth_of)
+    def longest_run(columns: int) -> int:
+        return min(columns, max(1, columns // threads, 16 // element_bytes))
+
+    def joins(columns: int) -> int:
+        runs = (1 << k for k in range(longest_run(columns).bit_length()))
+        return max(run - 1 + (-(-columns // run) - 1).bit_length() for run in runs)
+
+    def depth_of(n: int) -> int:
+        columns = columns_of(n)
+        return -(-n // columns) - 1 + joins(columns)
+
+    def updates_of(n: int) -> Iterator[Step]:
+        yield from _lane_steps(n, min(columns_of(n), n), contiguous=False)
+
+    def stages_of(n: int) -> Stages:
+        columns = columns_of(n)
+        full, tiles = n // columns, -(-n // columns)
+        # A run in order meets one more column at a time; equal groups differ by the last tile only.
+        imbalance = longest_run(columns) * tiles / full if full else float(max(n - 1, 1))
+        return Stages(updates=tiles - 1, merges=min(joins(columns), n - 1), imbalance=imbalance)
+
+    return Tree(kind="custom", depth_of=depth_of, updates_of=updates_of, stages_of=stages_of)
 
 
 def torch_cascade(*, lanes: int, registers: int = 1) -> Tree:
@@ -369,11 +412,14 @@ def _halves(heads: Index) -> Iterator[Step]:
 
 
 def _imbalance(n: int, lanes: int, *, contiguous: bool) -> float:
-    """Bound n_right / n_left over the merges of a butterfly, whose left partner has as many lanes or more.
+    """Bound n_right / n_left over the merges of a butterfly, whichever partner is the left one.
 
-    Lanes that hold between a and b elements make subtrees that differ by b / a at most; an empty
-    lane can make subtrees of any size (5 elements in 8 lanes: 4 against 1), so then only n - 1 is safe.
+    Lanes that hold between a and b elements make subtrees of equally many lanes that differ by b / a
+    at most; lanes that are no power of two meet lanes - 1 others at worst, and an empty lane can make
+    subtrees of any size (5 elements in 8 lanes: 4 against 1), so then only n - 1 is safe.
     """
     longest = -(-n // lanes)
     shortest = n - (lanes - 1) * longest if contiguous else n // lanes
-    return longest / shortest if shortest >= 1 else float(max(n - 1, 1))
+    if shortest < 1:
+        return float(max(n - 1, 1))
+    return longest / shortest * (lanes - 1 if lanes & (lanes - 1) else 1)

@@ -7,7 +7,7 @@ import pytest
 
 from verifier.arithmetic import FORMATS, ieee
 from verifier.statistics import exact_statistics
-from verifier.trees import any_order, pairwise, sequential, tree
+from verifier.trees import any_order, pairwise, sequential, tile, torch_cascade, tree
 from verifier.variance import Reduction, algorithms, rms
 from verifier.variance.attack import evolve, families, utilisation
 from verifier.variance.terms import terms
@@ -19,6 +19,8 @@ TREES = (
     tree(lanes=16),
     tree(chunks=3),
     tree(lanes=4, combine="sequential"),
+    tile(block=16, threads=2),
+    torch_cascade(lanes=2),
     any_order(),
 )
 

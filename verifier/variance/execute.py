@@ -8,7 +8,7 @@ import numpy as np
 
 from verifier.arithmetic import FORMATS, Array
 from verifier.rounded import Rounded, round_to
-from verifier.trees import Tree, pairwise, sequential
+from verifier.trees import Tree
 from verifier.variance import Reduction
 
 
@@ -37,7 +37,7 @@ class Executed:
     def sum(self, values: Array, tree: Tree | None = None) -> Array:
         """Return the sum of each row along the declared tree."""
         nodes, root = values.copy(), 0
-        for step in executable(tree or self.claim.tree, self.count).steps(self.count):
+        for step in (tree or self.claim.tree).example(self.count):
             nodes[:, step.left] = self.rounded.add(nodes[:, step.left], nodes[:, step.right])
             root = int(step.left[0])
         return nodes[:, root]
@@ -46,7 +46,7 @@ class Executed:
         """Return the sum of squares of each row along its tree."""
         nodes, root = self.rounded.multiply(values, values), 0
         tree = self.claim.squares_tree or self.claim.tree
-        for step in executable(tree, self.count).steps(self.count):
+        for step in tree.example(self.count):
             left, right = nodes[:, step.left], nodes[:, step.right]
             if step.update and self.contracts:
                 leaves = values[:, step.right]
@@ -101,12 +101,3 @@ class Executed:
 
     def _held_count(self) -> Array:
         return self.rounded.of(np.asarray(float(self.count)))
-
-
-def executable(tree: Tree, count: int) -> Tree:
-    """Return a tree that names its order and is admitted by `tree`: itself, or one at most as deep."""
-    if tree.kind == "any_order":
-        return sequential()
-    if tree.kind == "custom" and tree.steps_of is None:
-        return sequential() if tree.depth(count) >= count - 1 else pairwise()
-    return tree

@@ -56,14 +56,15 @@ def proofs_of(t: Terms, stages: Stages, *, welford: bool) -> list[Moments]:
     """Return every bound that the declared tree admits."""
     proofs = [closed(t, stages, welford=welford)]
     tree = t.claim.tree
-    if t.count < 2 or not tree.named:
+    if t.count < 2:
         return proofs
-    orders = tree.orders(t.count)
-    if len(orders[0]) > MOST_STEPS:
-        return proofs
-    if len(orders) > 1:
-        proofs.append(running_within_lanes(t, stages, orders[0], welford=welford))
-    return [*proofs, running(t, orders, welford=welford)]
+    updates = tree.updates(t.count)
+    if updates is not None and len(updates) <= MOST_STEPS:
+        proofs.append(running_within_lanes(t, stages, updates, welford=welford))
+    orders = tree.orders(t.count) if tree.named else []
+    if orders and len(orders[0]) <= MOST_STEPS:
+        proofs.append(running(t, orders, welford=welford))
+    return proofs
 
 
 def closed(t: Terms, stages: Stages, *, welford: bool) -> Moments:
@@ -99,13 +100,12 @@ def running(t: Terms, orders: list[list[Step]], *, welford: bool) -> Moments:
     )
 
 
-def running_within_lanes(t: Terms, stages: Stages, steps: list[Step], *, welford: bool) -> Moments:
+def running_within_lanes(t: Terms, stages: Stages, updates: list[Step], *, welford: bool) -> Moments:
     """Bound along the declared lanes, and the merges of lanes by their number of stages (T7 after T8).
 
     Source: docs/explanation/bounds.md, T8, "Lanes in any order".
     """
-    updates = [step for step in steps if step.update]
-    run = start(t, welford=welford, steps=len(steps))
+    run = start(t, welford=welford, steps=len(updates))
     run.follow(updates)
     before = run.partition_error()
     more = _grown(t, merge_step(t), _imbalance(t, stages), stages.merges, before)

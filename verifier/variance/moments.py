@@ -10,7 +10,7 @@ import numpy as np
 from verifier.arithmetic import Array
 from verifier.rounded import Rounded
 from verifier.variance import Reduction
-from verifier.variance.execute import Executed, executable
+from verifier.variance.execute import Executed
 
 Squares = Literal["delta_first", "crossed", "counts_first"]
 Part = tuple[Array, Array]
@@ -39,7 +39,7 @@ class Merging:
         count, rounded = values.shape[1], self.rounded
         means, squares = values.copy(), np.zeros_like(values)
         counts, root = np.ones(count), 0
-        for step in executable(self.claim.tree, count).steps(count):
+        for step in self.claim.tree.example(count):
             left, right = step.left, step.right
             n_left, n_right = counts[left], counts[right]
             parts = (means[:, left], squares[:, left]), (means[:, right], squares[:, right])

@@ -60,8 +60,9 @@ class Running:
         between = np.abs(c_b - c_a) + 2.0 * self.slack[:, None]
         centre = c_a + (c_b - c_a) * (n_b / n)
         average = (n_a * e_a + n_b * e_b) / n
-        heavier = np.maximum(n_a, n_b) if t.claim.per_lane_means and not update else n_b
-        moved = self._moved(local, heavier / n * (between + e_a + e_b), (c_a, c_b), (e_a, e_b), (n_a, n_b))
+        either = t.claim.per_lane_means or t.claim.tree.symmetric
+        partner = np.maximum(n_a, n_b) if either and not update else n_b
+        moved = self._moved(local, partner / n * (between + e_a + e_b), (c_a, c_b), (e_a, e_b), (n_a, n_b))
         own = self._rounding(local, np.abs(t.rows.mean[:, None] + centre) + self._far + average + moved)
         own = own + moved
         away = np.abs(centre) + self._far + average
