@@ -31,7 +31,7 @@ DOCUMENTED: dict[str, tuple[float, float, float]] = {
 
 
 class Approximation(Protocol):
-    """A model answers float32 arrays for a named instruction: rcp, sqrt, rsqrt, ex2, lg2, sin, cos, tanh, div."""
+    """A model answers for a named instruction: rcp, sqrt, rsqrt, ex2, lg2, sin, cos, tanh, div, div_fma."""
 
     def evaluate(self, name: str, *operands: Array) -> Array:
         """Results of the instruction on these operands."""
@@ -213,7 +213,7 @@ class Table:
 
 
 def quotient_factors(model: Approximation, a: Array, b: Array) -> tuple[Array, Array]:
-    """What `div.full` multiplies: the dividend and the divisor's reciprocal.
+    """Give what `div.full` multiplies: the dividend and the divisor's reciprocal.
 
     ptxas scales both by 1/4 when the divisor is above 2^126 and by 2^24 when it is subnormal.
     """
@@ -224,6 +224,6 @@ def quotient_factors(model: Approximation, a: Array, b: Array) -> tuple[Array, A
 
 
 def fused_quotient(model: Approximation, a: Array, b: Array, c: Array) -> Array:
-    """`a / b + c` as ptxas fuses it: the product with the reciprocal is never rounded."""
+    """Compute `a / b + c` as ptxas fuses it: the product with the reciprocal is never rounded."""
     scaled, reciprocal = quotient_factors(model, a, b)
     return fma32(scaled, reciprocal, c)

@@ -12,14 +12,22 @@ from verifier.machine.operations.table import DTYPE
 
 
 def apply(
-    view: Array, index: Array, operation: str, kind: str, operands: list[Array], *, wanted: bool, flush: bool
+    view: Array,
+    index: Array,
+    operation: str,
+    kind: str,
+    operands: list[Array],
+    *,
+    wanted: bool,
+    flush: bool,
+    observe: Any = None,
 ) -> Array | None:
     """Perform an atomic for each entry of `index` in order; return the old values if wanted.
 
-    `view`: the memory as elements of the type; `operands`: (n,) arrays, one (two for cas).
+    `observe`: called after each round with its lanes, old and new values. `view`: the memory as elements; `operands`: (n,) arrays, one (two for cas).
     """
     function = _function(operation, kind, flush)
-    if not wanted and operation == "add" and kind in ("u32", "s32", "b32", "u64", "s64"):
+    if not wanted and observe is None and operation == "add" and kind in ("u32", "s32", "b32", "u64", "s64"):
         np.add.at(view, index, operands[0])
         return None
     old = np.empty(index.shape, dtype=view.dtype)
@@ -27,7 +35,10 @@ def apply(
         place = index[turn]
         before = view[place]
         old[turn] = before
-        view[place] = function(before, *(x[turn] for x in operands))
+        after = np.asarray(function(before, *(x[turn] for x in operands)), dtype=view.dtype)
+        view[place] = after
+        if observe is not None:
+            observe(turn, before, after)
     return old if wanted else None
 
 

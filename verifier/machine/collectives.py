@@ -16,7 +16,7 @@ _BITS = np.uint32(1) << _LANES.astype(np.uint32)
 
 @lru_cache(maxsize=512)
 def source_lanes(mode: str, distance: int, control: int) -> tuple[Array, Array]:
-    """For each lane the lane it reads and whether that is in range: `shfl` with equal operands in all lanes."""
+    """Give the lane that each lane reads and whether it is in range, for operands equal in all lanes."""
     return _source_lanes(mode, _LANES, np.int64(distance), np.int64(control))
 
 
@@ -44,7 +44,9 @@ def shuffle(group: Group, mode: str, value: Array, distance: Array, control: Arr
             rows = np.take(value.reshape(-1, WARP), source, axis=1).reshape(value.shape)
             return rows, np.tile(valid, group.threads // WARP)[None]
         warps = group.warps
-        return warps.collect(_take_present(warps, warps.spread(value), source[None])), warps.collect(valid[None])
+        return warps.collect(_take_present(warps, warps.spread(value), source[None])), warps.collect(
+            valid[None]
+        )
     warps = group.warps
     source, valid = _source_lanes(
         mode, _LANES, warps.spread(distance).astype(np.int64), warps.spread(control).astype(np.int64)
@@ -112,11 +114,11 @@ def match(group: Group, mode: str, value: Array, members: Array) -> tuple[Array,
     return warps.collect(np.where(agreed, bits, np.uint32(0))), warps.collect(agreed)
 
 
-_REDUCTIONS: dict[str, tuple[Any, Any]] = {
-    "add": (np.add, lambda d: 0),
-    "and": (np.bitwise_and, lambda d: -1),
-    "or": (np.bitwise_or, lambda d: 0),
-    "xor": (np.bitwise_xor, lambda d: 0),
+_REDUCTIONS: dict[str, tuple[Any, int]] = {
+    "add": (np.add, 0),
+    "and": (np.bitwise_and, -1),
+    "or": (np.bitwise_or, 0),
+    "xor": (np.bitwise_xor, 0),
 }
 
 
@@ -129,7 +131,7 @@ def reduce_warp(group: Group, mode: str, value: Array, members: Array) -> Array:
     if name in ("min", "max"):
         return warps.collect(_extremum(grid, there, words))
     ufunc, neutral = _REDUCTIONS[name]
-    empty = np.array(neutral(None), dtype=np.int64).astype(grid.dtype)
+    empty = np.array(neutral, dtype=np.int64).astype(grid.dtype)
     return warps.collect(ufunc.reduce(np.where(there, grid, empty), axis=1, keepdims=True, dtype=grid.dtype))
 
 

@@ -5,6 +5,8 @@ block (barriers do not end one), looks through `neg` and `mov`, goes across `div
 with a reciprocal), and keeps a product whose other uses need it anyway.
 """
 
+# ruff: noqa: PLR0917 - these are called by position, many times a launch
+
 from __future__ import annotations
 
 from collections import Counter
@@ -151,7 +153,11 @@ def _choose(
 
 
 def _final_uses(
-    place: int, names: set[str], items: list[Instruction], readers: dict[str, list[int]], outside: frozenset[str]
+    place: int,
+    names: set[str],
+    items: list[Instruction],
+    readers: dict[str, list[int]],
+    outside: frozenset[str],
 ) -> list[int] | None:
     """Places of the sums that use a product, through moves; None if anything else needs it."""
     final: list[int] = []
@@ -225,7 +231,10 @@ def _negated(
     registers[name] = width
     extra.append(
         Instruction(
-            opcode=f"neg.{kind}", operands=(Register(name), operand), line=item.line, location=item.location,
+            opcode=f"neg.{kind}",
+            operands=(Register(name), operand),
+            line=item.line,
+            location=item.location,
             guard=None,
         )
     )

@@ -16,7 +16,16 @@ _FACTORIES = (
     "eye", "tensor", "as_tensor", "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like",
     "randint_like", "empty_strided", "scalar_tensor", "normal", "asarray", "tril_indices", "triu_indices",
 )  # fmt: skip
-_METHODS = ("to", "new_empty", "new_zeros", "new_ones", "new_full", "new_tensor", "new_empty_strided", "pin_memory")
+_METHODS = (
+    "to",
+    "new_empty",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "new_tensor",
+    "new_empty_strided",
+    "pin_memory",
+)
 
 
 def names_cuda(value: Any) -> bool:

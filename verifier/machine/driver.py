@@ -1,5 +1,7 @@
 """A Triton driver whose device is the machine: unmodified kernels launched on CPU tensors run in it."""
 
+# ruff: noqa: PLR0917 - these are called by position, many times a launch
+
 from __future__ import annotations
 
 import random
@@ -164,14 +166,23 @@ class Launcher:
         from verifier.machine.launch import launch_ptx
 
         launch_ptx(
-            self.ptx, kernel, grid, (32 * self.metadata.num_warps, 1, 1), self.metadata.shared, values, names=names
+            self.ptx,
+            kernel,
+            grid,
+            (32 * self.metadata.num_warps, 1, 1),
+            self.metadata.shared,
+            values,
+            names=names,
         )
 
     def scratch(self, blocks: int) -> list[Any]:
         """Scratch memory that the kernel asked for, global and for profiling."""
         import torch
 
-        sizes = (getattr(self.metadata, "global_scratch_size", 0), getattr(self.metadata, "profile_scratch_size", 0))
+        sizes = (
+            getattr(self.metadata, "global_scratch_size", 0),
+            getattr(self.metadata, "profile_scratch_size", 0),
+        )
         return [torch.zeros(blocks * size, dtype=torch.int8) if size else None for size in sizes]
 
 

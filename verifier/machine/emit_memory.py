@@ -36,7 +36,11 @@ def write(emitter: Emitter, writer: Writer, instruction: Instruction) -> bool:
         _store(emitter, writer, instruction)
     elif name in ("atom", "red"):
         _atomic(emitter, writer, instruction)
-    elif name == "cp" and parts[1] == "async" and parts[2] in ("ca", "cg", "commit_group", "wait_group", "wait_all"):
+    elif (
+        name == "cp"
+        and parts[1] == "async"
+        and parts[2] in ("ca", "cg", "commit_group", "wait_group", "wait_all")
+    ):
         _copy(emitter, writer, instruction)
     elif name in ("ldmatrix", "stmatrix"):
         _matrix(emitter, writer, instruction)
@@ -62,7 +66,11 @@ def _space(emitter: Emitter, instruction: Instruction, address: Operand) -> str:
             known = isinstance(base, Symbol) and base.name in emitter.parameters
             return "parameter" if known else "local"
     if isinstance(address, Address) and isinstance(address.base, Symbol):
-        return emitter.program.variables[address.base.name].space if address.base.name in emitter.program.variables else "generic"
+        return (
+            emitter.program.variables[address.base.name].space
+            if address.base.name in emitter.program.variables
+            else "generic"
+        )
     return "generic"
 
 
@@ -139,11 +147,11 @@ def _store(emitter: Emitter, writer: Writer, instruction: Instruction) -> None:
     space = _space(emitter, instruction, address)
     if space == "parameter":
         raise emitter.refuse(instruction, "store to a kernel parameter")
-    if writer.shadow is not None:
-        writer.shadow.move(writer, instruction, "store")
     writer.add(
         f"wave.store({writer.site}, {writer.group}, {space!r}, {where}, {dtype!r}, [{', '.join(values)}], {guard})"
     )
+    if writer.shadow is not None:
+        writer.shadow.move(writer, instruction, "store")
 
 
 def _atomic(emitter: Emitter, writer: Writer, instruction: Instruction) -> None:
@@ -170,9 +178,12 @@ def _atomic(emitter: Emitter, writer: Writer, instruction: Instruction) -> None:
         f"m = wave.atomic({writer.site}, {writer.group}, {space!r}, {where}, {operation!r}, {kind!r}, "
         f"[{rows}], {guard}, {parts!r}, {wanted})"
     )
-    if wanted:
-        for number, item in enumerate(items):
-            writer.assign(item, kind, f"m[{number}]", guard)
+    if not wanted:
+        return
+    if writer.shadow is not None:
+        writer.shadow.move(writer, instruction, "atomic result")
+    for number, item in enumerate(items):
+        writer.assign(item, kind, f"m[{number}]", guard)
 
 
 def _copy(emitter: Emitter, writer: Writer, instruction: Instruction) -> None:
@@ -186,11 +197,11 @@ def _copy(emitter: Emitter, writer: Writer, instruction: Instruction) -> None:
         if not isinstance(first, Immediate) or "mbarrier" in parts:
             raise emitter.refuse(instruction)
         target, source = (address_expression(writer, o) for o in operands)
-        actual = writer.source(sizes[1], "u32") if len(sizes) > 1 else writer.code.constant(np.array(first.value))
+        actual = (
+            writer.source(sizes[1], "u32") if len(sizes) > 1 else writer.code.constant(np.array(first.value))
+        )
         if len(sizes) > 1 and isinstance(sizes[1], Register) and writer.code.width(sizes[1].name) == 1:
             raise emitter.refuse(instruction, "ignore-src")
-        if writer.shadow is not None:
-            writer.shadow.move(writer, instruction, "copy")
         writer.add(
             f"wave.copy_async({writer.site}, {writer.group}, {target}, {source}, {first.value}, {actual}, {guard})"
         )
@@ -219,16 +230,19 @@ def _matrix(emitter: Emitter, writer: Writer, instruction: Instruction) -> None:
     common = f"{writer.site}, {writer.group}, 'shared'"
     shift = writer.code.constant(np.array(16, dtype="u4"))
     for number, item in enumerate(items):
+        for half, name in enumerate(("lo", "hi")):
+            if loading:
+                writer.add(
+                    f"{name} = wave.load({common}, a[{number}][{half}], 'u2', 1, None)[0].astype('u4')"
+                )
+            else:
+                word = writer.source(item, "u32")
+                word = f"({word} >> {shift})" if half else word
+                writer.add(f"wave.store({common}, a[{number}][{half}], 'u2', [{word}.astype('u2')], None)")
+            if writer.shadow is not None:
+                writer.shadow.matrix(writer, item, half, loading)
         if loading:
-            writer.add(f"lo = wave.load({common}, a[{number}][0], 'u2', 1, None)[0].astype('u4')")
-            writer.add(f"hi = wave.load({common}, a[{number}][1], 'u2', 1, None)[0].astype('u4')")
             writer.add(f"v{number} = lo | (hi << {shift})")
-            continue
-        word = writer.source(item, "u32")
-        writer.add(f"wave.store({common}, a[{number}][0], 'u2', [({word}).astype('u2')], None)")
-        writer.add(f"wave.store({common}, a[{number}][1], 'u2', [({word} >> {shift}).astype('u2')], None)")
-    if writer.shadow is not None:
-        writer.shadow.move(writer, instruction, parts[0])
     if loading:
         for number, item in enumerate(items):
             writer.assign(item, "u32", f"v{number}", None)

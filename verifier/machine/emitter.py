@@ -34,7 +34,17 @@ if TYPE_CHECKING:
 
 _SUBSET = {FULL: "[ix]", PER_THREAD: "[it]", PER_BLOCK: "[ib]", SAME: ""}
 _IGNORED = frozenset(
-    {"prefetch", "prefetchu", "applypriority", "discard", "nanosleep", "griddepcontrol", "setmaxnreg", "pmevent", "brkpt"}
+    {
+        "prefetch",
+        "prefetchu",
+        "applypriority",
+        "discard",
+        "nanosleep",
+        "griddepcontrol",
+        "setmaxnreg",
+        "pmevent",
+        "brkpt",
+    }
 )
 
 
@@ -45,7 +55,10 @@ class Shadow(Protocol):
         """After the results are in `v0`, `v1`, and before they are assigned."""
 
     def move(self, writer: Writer, instruction: Instruction, kind: str) -> None:
-        """Registers packed, unpacked, loaded, stored, shuffled: `kind` says which."""
+        """Follow registers packed, unpacked, loaded, stored or shuffled: `kind` says which."""
+
+    def matrix(self, writer: Writer, item: Operand, half: int, loading: bool) -> None:
+        """Follow one half-word of `ldmatrix` or `stmatrix`, after its access."""
 
 
 @dataclass(kw_only=True)
@@ -58,6 +71,7 @@ class Code:
     views: set[tuple[str, str]] = field(default_factory=set)
     constants: dict[str, Any] = field(default_factory=dict)
     lazy: dict[str, str] = field(default_factory=dict)
+    shadows: dict[str, tuple[str, bool]] = field(default_factory=dict)
 
     def register(self, name: str) -> str:
         """Python name of a PTX register."""
@@ -247,10 +261,15 @@ class Emitter:
             base = self.code.register(register)
             if base not in done:
                 done.add(base)
-                lines.append(f"{base} = allocate(wave, {self.code.width(register)}, {self.shapes.of(register)})")
+                lines.append(
+                    f"{base} = allocate(wave, {self.code.width(register)}, {self.shapes.of(register)})"
+                )
             view = self.code.view(register, dtype)
             lines.append(f"{view} = {base}" if dtype == "?" else f"{view} = {base}.view({dtype!r})")
             lines.append(f"{view}_flat = {view}.reshape(-1)")
+        for name, (register, tags) in self.code.shadows.items():
+            lines.append(f"{name} = slots.allocate(wave, {self.shapes.of(register)}, tags={tags})")
+            lines.append(f"{name}_flat = {name}.reshape(-1)")
         lines += [f"{name} = {expression}" for name, expression in self.code.lazy.items()]
         return lines
 
@@ -276,7 +295,9 @@ class Emitter:
         """Name what is not executed."""
         return UnsupportedInstruction(instruction.opcode, self.program.kernel.name, instruction.line, reason)
 
-    def instruction(self, writer: Writer, instruction: Instruction, target: int | None, following: int) -> bool:
+    def instruction(
+        self, writer: Writer, instruction: Instruction, target: int | None, following: int
+    ) -> bool:
         """Write one instruction; True if it ends the block by itself."""
         from verifier.machine import emit_memory
 
@@ -337,7 +358,7 @@ class Emitter:
     def exchange(self, writer: Writer, instruction: Instruction) -> bool:
         """Shuffles, votes, matches and reductions over a warp."""
         parts, name = instruction.parts, instruction.parts[0]
-        call = lambda function: writer.code.constant(function)  # noqa: E731
+        call = writer.code.constant
         operands = instruction.operands
         if name == "shfl":
             self.shuffle(writer, instruction)
@@ -363,11 +384,13 @@ class Emitter:
             writer.add(f"v0 = {call(collectives.block_reduce)}({writer.group}, {parts[1]!r}, {predicate})")
             writer.assign(operands[0], parts[-1], "v0", None)
         elif name == "elect":
-            writer.add(f"v0, v1 = {call(collectives.elect)}({writer.group}, {writer.source(operands[1], 'u32')})")
+            writer.add(
+                f"v0, v1 = {call(collectives.elect)}({writer.group}, {writer.source(operands[1], 'u32')})"
+            )
             self.assign_pair(writer, operands[0], "b32")
         else:
             return False
-        if self.shadow is not None:
+        if self.shadow is not None and name != "shfl":
             self.shadow.move(writer, instruction, name)
         return True
 
@@ -392,6 +415,8 @@ class Emitter:
             function = writer.code.constant(collectives.shuffle)
             mode = instruction.parts[2] if instruction.parts[1] == "sync" else instruction.parts[1]
             writer.add(f"v0, v1 = {function}({writer.group}, {mode!r}, {value}, {distance}, {control})")
+        if self.shadow is not None:
+            self.shadow.move(writer, instruction, "shfl")
         self.assign_pair(writer, target, "b32")
 
     # Values.
@@ -424,7 +449,13 @@ class Emitter:
         function = self.function_name(writer, operation)
         guard = writer.guard(instruction)
         plain = self.shadow is None and len(targets) == 1 and not operation.carry_out
-        if plain and operation.out and not guard and (not writer.part or writer.narrow) and self.fits(targets[0], operation):
+        if (
+            plain
+            and operation.out
+            and not guard
+            and (not writer.part or writer.narrow)
+            and self.fits(targets[0], operation)
+        ):
             target = targets[0]
             assert isinstance(target, Register)
             out = writer.code.view(target.name, writer.destination_type(target.name, operation.results[0]))
@@ -445,7 +476,12 @@ class Emitter:
             writer.assign(targets[1], operation.results[1], "v1", guard)
 
     def second_predicate(
-        self, writer: Writer, instruction: Instruction, target: Operand, operation: Operation, guard: str | None
+        self,
+        writer: Writer,
+        instruction: Instruction,
+        target: Operand,
+        operation: Operation,
+        guard: str | None,
     ) -> None:
         """`setp p|q`: q holds where the comparison does not, joined with the same third operand."""
         if len(operation.sources) > 2:
@@ -512,7 +548,14 @@ class Emitter:
         writer.narrow = self.narrow((instruction.operands[0],), writer)
         kind = parts[-1] if parts[-1] in BITS else "u64"
         value = writer.source(instruction.operands[1], "u64")
-        space = next((p.split("::")[0] for p in parts[1:] if p.split("::")[0] in ("shared", "local", "global", "const", "param")), "global")
+        space = next(
+            (
+                p.split("::")[0]
+                for p in parts[1:]
+                if p.split("::")[0] in ("shared", "local", "global", "const", "param")
+            ),
+            "global",
+        )
         tag = {"shared": SHARED_TAG, "local": LOCAL_TAG}.get(space)
         shifted = writer.code.constant(np.array((tag or 0) << TAG_SHIFT, dtype="u8"))
         if parts[0] == "isspacep":
@@ -548,9 +591,13 @@ def address_expression(writer: Writer, operand: Operand) -> str:
         raise TypeError(f"address {operand}")
     base = operand.base
     if isinstance(base, Symbol):
-        return writer.code.deferred(f"wave.symbol({base.name!r}, {base.offset + operand.offset}, 'u8').reshape({'1' if writer.part and not writer.narrow else '1, 1'})")
+        return writer.code.deferred(
+            f"wave.symbol({base.name!r}, {base.offset + operand.offset}, 'u8').reshape({'1' if writer.part and not writer.narrow else '1, 1'})"
+        )
     if isinstance(base, Immediate):
-        return writer.code.constant(np.full((1,) if writer.part else (1, 1), base.value + operand.offset, dtype="u8"))
+        return writer.code.constant(
+            np.full((1,) if writer.part else (1, 1), base.value + operand.offset, dtype="u8")
+        )
     width = writer.code.width(base.name)
     name = writer.read(base.name, f"u{width // 8}")
     if operand.offset == 0:

@@ -111,7 +111,13 @@ def _branch_around(items: list[Item]) -> list[Item]:
             skip = f"skip@{number}"
             guard = replace(item.guard, negated=not item.guard.negated)
             result.append(
-                Instruction(opcode="bra", operands=(Symbol(skip),), guard=guard, line=item.line, location=item.location)
+                Instruction(
+                    opcode="bra",
+                    operands=(Symbol(skip),),
+                    guard=guard,
+                    line=item.line,
+                    location=item.location,
+                )
             )
             result += [replace(item, guard=None), Label(skip)]
         else:
@@ -127,7 +133,9 @@ def _split_reductions(items: list[Item]) -> Iterator[Item]:
             kind = "u32" if operation == "popc" else "pred"
             aligned = "" if "aligned" in item.parts or item.parts[0] == "bar" else "barrier.sync"
             yield replace(item, opcode=aligned or "bar.sync", operands=item.operands[1:-1])
-            yield replace(item, opcode=f"blockred.{operation}.{kind}", operands=(item.operands[0], item.operands[-1]))
+            yield replace(
+                item, opcode=f"blockred.{operation}.{kind}", operands=(item.operands[0], item.operands[-1])
+            )
         else:
             yield item
 
@@ -154,7 +162,11 @@ def _cut(items: list[Item]) -> tuple[list[list[Instruction]], dict[str, int]]:
 
 def _mark_spins(blocks: list[Block]) -> list[Block]:
     """Mark the innermost loops that wait for another thread: they hold an atomic exchange or a volatile load."""
-    loops = [(block.target, end) for end, block in enumerate(blocks) if block.target is not None and block.target <= end]
+    loops = [
+        (block.target, end)
+        for end, block in enumerate(blocks)
+        if block.target is not None and block.target <= end
+    ]
     spinning: set[int] = set()
     for start, end in loops:
         inner = any((s, e) != (start, end) and start <= s and e <= end for s, e in loops)
@@ -172,11 +184,24 @@ def _waits(instruction: Instruction) -> bool:
 
 
 def definitions(instruction: Instruction) -> list[str]:
-    """Registers that an instruction writes."""
+    """List the registers that an instruction writes."""
     parts = instruction.parts
     name = parts[0]
     written: list[str] = []
-    if name in ("st", "red", "bra", "ret", "exit", "call", "membar", "fence", "stmatrix", "trap", "cp", "nanosleep"):
+    if name in (
+        "st",
+        "red",
+        "bra",
+        "ret",
+        "exit",
+        "call",
+        "membar",
+        "fence",
+        "stmatrix",
+        "trap",
+        "cp",
+        "nanosleep",
+    ):
         return written
     if name in ("bar", "barrier") and "red" not in parts:
         return written
@@ -188,7 +213,7 @@ def definitions(instruction: Instruction) -> list[str]:
 
 
 def uses(instruction: Instruction) -> list[str]:
-    """Registers that an instruction reads, its guard included."""
+    """List the registers that an instruction reads, its guard included."""
     name = instruction.parts[0]
     defines = bool(definitions(instruction))
     read = [] if instruction.guard is None else [instruction.guard.name]

@@ -66,7 +66,7 @@ class Everyone(Group):
 
     def place_to_lane(self, place: int, shape: tuple[int, ...]) -> int:
         """Lane of a flat place in an array of `shape`."""
-        rows, columns = (shape if len(shape) == 2 else (1, 1))
+        rows, columns = shape if len(shape) == 2 else (1, 1)
         row, column = divmod(place, columns)
         return row * self.threads + column if rows * columns > 1 else 0
 

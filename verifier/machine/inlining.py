@@ -83,7 +83,9 @@ class Inliner:
         if call.guard is not None:
             skip = f"skip{suffix}"
             guard = replace(call.guard, negated=not call.guard.negated)
-            jump = Instruction(opcode="bra", operands=(Symbol(skip),), guard=guard, line=call.line, location=call.location)
+            jump = Instruction(
+                opcode="bra", operands=(Symbol(skip),), guard=guard, line=call.line, location=call.location
+            )
             items = [jump, *items, Label(skip)]
         return self.expand(items, (*stack, callee.name))
 
@@ -120,7 +122,7 @@ class _Renamer:
         if isinstance(operand, Address):
             base = self.operand(operand.base)
             assert isinstance(base, Register | Symbol) or base is operand.base
-            return replace(operand, base=base)  # type: ignore[arg-type]
+            return replace(operand, base=base)
         if isinstance(operand, Pair):
             return Pair(self.operand(operand.first), self.operand(operand.second))
         return operand

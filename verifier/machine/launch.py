@@ -1,8 +1,9 @@
 """Launches: from a kernel, a grid and arguments to waves of blocks executed one after the other."""
 
+# ruff: noqa: PLR0917 - these are called by position, many times a launch
+
 from __future__ import annotations
 
-import random
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from verifier.machine.findings import LaunchError
 from verifier.machine.memory import LOCAL_TAG, SHARED_TAG, TAG_SHIFT, GlobalMemory
 from verifier.machine.parser import parse
 from verifier.machine.scheduler import Scheduler
+from verifier.machine.sessions import current
 from verifier.machine.syntax import BITS, Address, Instruction, Module, Operand, Symbol, Variable, Vector
 from verifier.machine.wave import Monitor, Wave
 
@@ -106,7 +108,12 @@ def compiled(ptx: str, kernel: str, contraction: str, full_shapes: bool, shadow:
     source = work.emit()
     code = compile(source, f"<machine:{kernel}>", "exec")
     return Compiled(
-        program=program, source=source, code=code, constants=work.code.constants, sites=work.sites, shapes=shapes,
+        program=program,
+        source=source,
+        code=code,
+        constants=work.code.constants,
+        sites=work.sites,
+        shapes=shapes,
         used=frozenset(_used_names(program)),
     )
 
@@ -217,8 +224,6 @@ def launch_ptx(
     Raises MachineFinding for a defect that execution shows, UnsupportedInstruction for PTX outside the
     subset, LaunchError for a launch that no device would accept.
     """
-    from verifier.machine.sessions import current
-
     session = current()
     machine = machine or (session.machine if session else Machine())
     Launch(ptx, kernel, grid, block, shared_bytes, arguments, machine, names).run()
@@ -253,8 +258,14 @@ class Launch:
         self.memory = GlobalMemory()
         self.monitors: tuple[Monitor, ...] = make_monitors(machine)
         full = any(getattr(monitor, "every_lane", False) for monitor in self.monitors)
+        session = current()
+        self.slots = session.slots if session else None
         shadow = "uninitialised" if "uninitialised" in machine.sanitize else None
-        self.compiled = compiled(ptx, kernel, machine.contraction, full or shadow is not None, shadow)
+        if self.slots is not None:
+            if shadow:
+                raise LaunchError("either an arithmetic or the tracking of uninitialised values, not both")
+            shadow = "slots"
+        self.compiled = compiled(ptx, kernel, machine.contraction, full or shadow == "uninitialised", shadow)
         self.frame = lay_out(self.compiled.program, self.compiled.used, self.memory, shared_bytes)
         self.names = list(names) if names else [p.name for p in self.compiled.program.kernel.parameters]
         self.parameters = self.pack(arguments)
@@ -266,13 +277,17 @@ class Launch:
         if not 1 <= threads <= _MAX_THREADS:
             raise LaunchError(f"a block of {threads} threads; between 1 and {_MAX_THREADS} are possible")
         if self.frame.shared > self.machine.max_shared():
-            raise LaunchError(f"{self.frame.shared} bytes of shared memory; the device has {self.machine.max_shared()}")
+            raise LaunchError(
+                f"{self.frame.shared} bytes of shared memory; the device has {self.machine.max_shared()}"
+            )
         required = self.compiled.program.kernel.directives.get("reqntid")
         if required and _extents(required, "reqntid") != self.block:
             raise LaunchError(f"the kernel requires blocks of {required} threads, not {self.block}")
         limit = self.compiled.program.kernel.directives.get("maxntid")
         if limit and threads > int(np.prod(limit)):
-            raise LaunchError(f"the kernel allows at most {int(np.prod(limit))} threads a block, not {threads}")
+            raise LaunchError(
+                f"the kernel allows at most {int(np.prod(limit))} threads a block, not {threads}"
+            )
 
     def pack(self, arguments: Sequence[Any]) -> bytes:
         """Give the parameter buffer; tensors become addresses."""
@@ -341,6 +356,7 @@ class Launch:
             monitors=self.monitors,
             multiprocessors=self.machine.multiprocessors,
             symbols=self.frame.symbols,
+            slots=self.slots,
         )
         namespace = runtime_names(wave) | self.compiled.constants
         exec(self.compiled.code, namespace)  # noqa: S102 - our own translation of the kernel
@@ -348,7 +364,9 @@ class Launch:
 
     def run_wave(self, wave: Wave, functions: Any, steps: int) -> int:
         """Execute a wave; return how many steps that took."""
-        scheduler = Scheduler(self.compiled.program, wave, self.compiled.sites, self.machine.step_limit - steps)
+        scheduler = Scheduler(
+            self.compiled.program, wave, self.compiled.sites, self.machine.step_limit - steps
+        )
         scheduler.run(*functions)
         return scheduler.steps
 
@@ -356,9 +374,9 @@ class Launch:
 def block_numbers(total: int, seed: int | None) -> Any:
     """Order in which blocks are served, as a function of a range; random orders need the whole list."""
     if seed is None:
-        return lambda start, stop: np.arange(start, stop)
+        return np.arange
     order = np.arange(total)
-    random.Random(seed).shuffle(order)  # noqa: S311 - a schedule, not a secret
+    np.random.default_rng(seed).shuffle(order)
     return lambda start, stop: order[start:stop]
 
 
@@ -370,7 +388,9 @@ def coordinates(numbers: Array, grid: tuple[int, int, int]) -> Array:
 def scalar_bytes(parameter: Variable, value: float) -> bytes:
     """Bytes of a Python number in the type of the parameter."""
     kind, size = parameter.type, parameter.size
-    if kind in ("f32", "f64", "f16") or (isinstance(value, float) and kind in ("b32", "b64", "b16", "u32", "u64", "u16")):
+    if kind in ("f32", "f64", "f16") or (
+        isinstance(value, float) and kind in ("b32", "b64", "b16", "u32", "u64", "u16")
+    ):
         return struct.pack({2: "<e", 4: "<f", 8: "<d"}[size], value)
     width = BITS[kind] // 8
     return (int(value) & ((1 << 8 * width) - 1)).to_bytes(width, "little")
@@ -418,10 +438,45 @@ def runtime_names(wave: Wave) -> dict[str, Any]:
     names = {
         name: getattr(np, name)
         for name in (
-            "add", "subtract", "multiply", "divide", "negative", "absolute", "minimum", "maximum", "sqrt",
-            "bitwise_and", "bitwise_or", "bitwise_xor", "invert", "equal", "not_equal", "less", "less_equal",
-            "greater", "greater_equal", "positive", "isfinite", "isinf", "isnan", "reciprocal", "where", "copyto",
-            "rint", "trunc", "floor", "ceil",
+            "add",
+            "subtract",
+            "multiply",
+            "divide",
+            "negative",
+            "absolute",
+            "minimum",
+            "maximum",
+            "sqrt",
+            "bitwise_and",
+            "bitwise_or",
+            "bitwise_xor",
+            "invert",
+            "equal",
+            "not_equal",
+            "less",
+            "less_equal",
+            "greater",
+            "greater_equal",
+            "positive",
+            "isfinite",
+            "isinf",
+            "isnan",
+            "reciprocal",
+            "where",
+            "copyto",
+            "rint",
+            "trunc",
+            "floor",
+            "ceil",
         )
     }
-    return names | {"allocate": allocate, "model": wave.model, "np": np, "shared_tag": SHARED_TAG, "local_tag": LOCAL_TAG}
+    if wave.slots is not None:
+        names |= {"slots": wave.slots, "slots_zero": np.zeros((), dtype=wave.slots.arithmetic.dtype)}
+    return names | {
+        "wave": wave,
+        "allocate": allocate,
+        "model": wave.model,
+        "np": np,
+        "shared_tag": SHARED_TAG,
+        "local_tag": LOCAL_TAG,
+    }

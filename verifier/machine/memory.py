@@ -4,6 +4,8 @@ A global address is `region << 48 | host address`: regions are 2^48 bytes apart,
 kernel can stray from one tensor into another unseen, and the low bits keep the host's alignment.
 """
 
+# ruff: noqa: PLR0917 - these are called by position, many times a launch
+
 from __future__ import annotations
 
 import ctypes
@@ -25,7 +27,15 @@ _SHIFT = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4}
 class Fault(Exception):  # noqa: N818 - internal, becomes a finding
     """An access that failed: what, at which place of the address array, in which instruction."""
 
-    def __init__(self, kind: str, site: int, place: int, shape: tuple[int, ...], message: str, tensor: str | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        site: int,
+        place: int,
+        shape: tuple[int, ...],
+        message: str,
+        tensor: str | None = None,
+    ) -> None:
         """Keep the coordinates for the scheduler, which knows the lanes."""
         super().__init__(message)
         self.kind, self.site, self.place, self.shape = kind, site, place, shape
@@ -47,6 +57,7 @@ class Region:
     low: int = 0
     high: int = 0
     views: dict[str, Array] = field(default_factory=dict)
+    slots: Any = None
     keep: Any = None
 
     @property
@@ -153,11 +164,15 @@ class GlobalMemory:
             low, high = region.low, region.high - width
             if offsets.max() <= np.uint64(max(high, 0)) and high >= 0 and (low == 0 or offsets.min() >= low):
                 if width == 1 or not (np.bitwise_or.reduce(addresses, axis=None) & np.uint64(width - 1)):
-                    return Located(region=region, offsets=offsets.view(np.int64), selection=selection, shape=shape)
+                    return Located(
+                        region=region, offsets=offsets.view(np.int64), selection=selection, shape=shape
+                    )
         self.explain(site, addresses, width, selection, shape)
         return None
 
-    def explain(self, site: int, addresses: Array, width: int, selection: Array | None, shape: tuple[int, ...]) -> None:
+    def explain(
+        self, site: int, addresses: Array, width: int, selection: Array | None, shape: tuple[int, ...]
+    ) -> None:
         """Raise the Fault of the first lane that is wrong; Scattered if all lanes are right but in several regions."""
         flat = addresses.reshape(-1)
         for place in range(flat.size):
@@ -187,7 +202,10 @@ class GlobalMemory:
             where = f"{region.low - offset} bytes before the start"
         else:
             where = f"{offset + width - region.high} bytes past the end"
-        return f"{width} bytes at byte offset {offset}, {where} of {region.name} ({region.high} bytes)", region.name
+        return (
+            f"{width} bytes at byte offset {offset}, {where} of {region.name} ({region.high} bytes)",
+            region.name,
+        )
 
 
 class ScatteredError(Exception):
@@ -216,7 +234,11 @@ class WindowMemory:
         self, site: int, addresses: Array, window: Array, width: int, mask: Array | None
     ) -> Located | None:
         """Find the bytes of an access; `window` is the byte at which each lane's window starts."""
-        offsets = (addresses & np.uint64(0xFFFFFFFF)).astype(np.int64) if addresses.itemsize == 8 else addresses.astype(np.int64)
+        offsets = (
+            (addresses & np.uint64(0xFFFFFFFF)).astype(np.int64)
+            if addresses.itemsize == 8
+            else addresses.astype(np.int64)
+        )
         shape = np.broadcast_shapes(offsets.shape, window.shape)
         selection = None
         if mask is not None and not mask.all():
@@ -226,13 +248,17 @@ class WindowMemory:
             window = np.broadcast_to(window, shape)[selection]
             if offsets.size == 0:
                 return None
-        if offsets.max() > self.size - width or offsets.min() < 0 or (
-            width > 1 and np.bitwise_or.reduce(offsets, axis=None) & (width - 1)
+        if (
+            offsets.max() > self.size - width
+            or offsets.min() < 0
+            or (width > 1 and np.bitwise_or.reduce(offsets, axis=None) & (width - 1))
         ):
             self.explain(site, offsets, width, selection, shape)
         return Located(region=self.region, offsets=offsets + window, selection=selection, shape=shape)
 
-    def explain(self, site: int, offsets: Array, width: int, selection: Array | None, shape: tuple[int, ...]) -> None:
+    def explain(
+        self, site: int, offsets: Array, width: int, selection: Array | None, shape: tuple[int, ...]
+    ) -> None:
         """Raise the Fault of the first lane that is wrong."""
         outside = (offsets > self.size - width) | (offsets < 0)
         wrong = outside | (offsets % width != 0)

@@ -7,14 +7,15 @@ with two or more spare bits the second rounding gives the correctly rounded resu
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Array = np.ndarray[Any, np.dtype[Any]]
+# numpy's stubs answer Any for most operations, so an exact array type would only add casts.
+Array: TypeAlias = Any
 
 _LOW_29 = np.uint64(0x1FFFFFFF)  # the bits of a float64 significand that float32 lacks
 _HALF_29 = np.uint64(0x10000000)  # exactly half a float32 ulp

@@ -233,7 +233,7 @@ class _BodyReader:
         """Read `.reg`, a variable, `.loc`, or something without effect."""
         module = self.module
         kind = module.text[module.position : module.position + 8]
-        if kind.startswith(".loc ") or kind.startswith(".loc\t"):
+        if kind.startswith((".loc ", ".loc\t")):
             self.locations.advance(module.take(_LOC)[1])
         elif kind.startswith(".reg"):
             self.declare_registers(module.take(_REGISTERS))
@@ -328,7 +328,10 @@ class _BodyReader:
         )
         if not match:
             raise self.module.fail(f"unknown call {flat!r}")
-        names = lambda part: tuple(self.find_name(n.strip()) for n in (part or "").split(",") if n.strip())  # noqa: E731
+
+        def names(part: str | None) -> tuple[str, ...]:
+            return tuple(self.find_name(n.strip()) for n in (part or "").split(",") if n.strip())
+
         callee = match[2]
         operands: tuple[Operand, ...] = ()
         if register := self.find_register(callee):
@@ -394,10 +397,11 @@ class _BodyReader:
 @lru_cache(maxsize=4096)
 def parse_literal(text: str) -> Immediate | None:
     """Read an integer or a hexadecimal or decimal float; None for anything else."""
-    if text[:2] in ("0f", "0F") and len(text) == 10:
-        return Immediate(int(text[2:], 16), "f32")
-    if text[:2] in ("0d", "0D") and len(text) == 18:
-        return Immediate(int(text[2:], 16), "f64")
+    digits = text[2:]
+    if text[:2] in ("0f", "0F") and len(digits) == 8:
+        return Immediate(int(digits, 16), "f32")
+    if text[:2] in ("0d", "0D") and len(digits) == 16:
+        return Immediate(int(digits, 16), "f64")
     if _INTEGER.match(text):
         digits = text.rstrip("U")
         plain = digits.lstrip("-")

@@ -99,7 +99,9 @@ class Scheduler:
         self.steps += 1
         if self.steps > self.step_limit:
             first = self.program.blocks[target].instructions[:1]
-            raise self.make(findings.StepLimit, f"not finished after {self.step_limit} steps", group.ix[:1], first)
+            raise self.make(
+                findings.StepLimit, f"not finished after {self.step_limit} steps", group.ix[:1], first
+            )
 
     def enter(self, group: Group, following: Any) -> None:
         """Put lanes where they go next."""
@@ -161,7 +163,12 @@ class Scheduler:
         self.idle_turns = 0 if others or not self.program.blocks[target].spins else self.idle_turns + 1
         if self.idle_turns > _SPIN_TURNS * (1 + len(self.groups)) * len(self.program.blocks):
             first = self.program.blocks[target].instructions[:1]
-            raise self.make(findings.StepLimit, f"{len(lanes)} threads wait in a loop for what nobody will do", lanes[:1], first)
+            raise self.make(
+                findings.StepLimit,
+                f"{len(lanes)} threads wait in a loop for what nobody will do",
+                lanes[:1],
+                first,
+            )
 
     def complete_warps(self, target: int, lanes: Array) -> Array:
         """Lanes whose warp is complete: a collective waits for every lane that it names."""
@@ -233,11 +240,18 @@ class Scheduler:
             lines = ", ".join(str(self.sites[self.waits[int(t)].site].line) for t in targets)
             odd = threads[places[threads] != targets[0]]
             message = f"threads of one block wait at different barriers (PTX lines {lines}; {len(odd)} of {len(threads)} threads)"
-            raise self.make(findings.DivergentBarrier, message, lanes[places[threads] != targets[0]][:1], [self.sites[wait.site]])
+            raise self.make(
+                findings.DivergentBarrier,
+                message,
+                lanes[places[threads] != targets[0]][:1],
+                [self.sites[wait.site]],
+            )
         warps = threads // WARP
         gone = np.flatnonzero(exited) // WARP
         if wait.aligned and np.isin(gone, warps).any():
-            message = f"{int(exited.sum())} threads of the block have left the kernel, some in a warp that waits"
+            message = (
+                f"{int(exited.sum())} threads of the block have left the kernel, some in a warp that waits"
+            )
             raise self.make(findings.DivergentBarrier, message, lanes[:1], [self.sites[wait.site]])
         for monitor in self.wave.monitors:
             monitor.barrier(self.wave, lanes)

@@ -11,7 +11,10 @@ from verifier.machine.approximation import Adversarial, Approximation, Correct
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import torch
+
     from verifier.machine.launch import Machine
+    from verifier.machine.slots import Arithmetic, Slots
 
 _ACTIVE: list[Session] = []
 
@@ -30,6 +33,8 @@ class Session:
     launches: list[tuple[str, tuple[int, int, int]]] = field(default_factory=list)
     redirected: list[tuple[str, str]] = field(default_factory=list)
     configurations: dict[int, dict[Any, Any]] = field(default_factory=dict)
+    slots: Slots | None = None
+    plays: torch.dtype | None = None
 
 
 def current() -> Session | None:
@@ -43,12 +48,17 @@ def session(
     machine: Machine | None = None,
     approximation: Approximation | str | None = None,
     autotune_seed: int | None = None,
+    arithmetic: Arithmetic | str | None = None,
+    plays: torch.dtype | None = None,
     **settings: Any,
 ) -> Iterator[Session]:
     """Run every Triton kernel and every `device="cuda"` inside on the CPU, as the machine's device.
 
     machine: a ready `Machine`, or its fields as keywords (architecture, multiprocessors, contraction,
     schedule_seed, poison, bounds, sanitize, ...). approximation: a model, or "correct" or "adversarial".
+    arithmetic: what rides beside the IEEE run, by name ("lifted", "field", "field_exponential", "taint",
+    "ball") or as an object; its slots are at `Session.slots`. plays: with "lifted", the dtype that float64
+    tensors play: kernels are compiled for it, and float64 values go in and come out.
 
     Raises TypeError for a keyword that `Machine` lacks.
     """
@@ -61,7 +71,9 @@ def session(
         known = {f.name for f in fields(MachineRecord)}
         unknown = set(settings) - known
         if unknown:
-            raise TypeError(f"a machine has no {', '.join(sorted(unknown))}; it has {', '.join(sorted(known))}")
+            raise TypeError(
+                f"a machine has no {', '.join(sorted(unknown))}; it has {', '.join(sorted(known))}"
+            )
         for name in ("sanitize", "read_only", "outputs"):
             if name in settings:
                 settings[name] = frozenset(settings[name])
@@ -69,7 +81,7 @@ def session(
     elif settings:
         raise TypeError("either a machine or its fields, not both")
     with ExitStack() as stack:
-        opened = Session(machine=machine, autotune_seed=autotune_seed)
+        opened = Session(machine=machine, autotune_seed=autotune_seed, slots=_slots(arithmetic), plays=plays)
         stack.enter_context(_pushed(opened))
         stack.enter_context(redirected(opened))
         if _has_triton():
@@ -95,7 +107,18 @@ def _model(name: Approximation | str) -> Approximation:
         return Correct()
     if name.startswith("adversarial"):
         return Adversarial(seed=int(name.partition(":")[2] or 0))
-    raise ValueError(f"approximation is 'correct', 'adversarial', 'adversarial:<seed>' or a model, not {name!r}")
+    raise ValueError(
+        f"approximation is 'correct', 'adversarial', 'adversarial:<seed>' or a model, not {name!r}"
+    )
+
+
+def _slots(arithmetic: Arithmetic | str | None) -> Slots | None:
+    if arithmetic is None:
+        return None
+    from verifier.machine import arithmetics
+    from verifier.machine.slots import Slots as SlotRecord
+
+    return SlotRecord(arithmetics.make(arithmetic) if isinstance(arithmetic, str) else arithmetic)
 
 
 def _has_triton() -> bool:

@@ -42,7 +42,9 @@ def analyse(program: Program) -> Shapes:
     """
     optimistic = _fixpoint(program, uniform=True)
     branches = [b.instructions[-1] for b in program.blocks if b.instructions]
-    guards = [i.guard.name for i in branches if i.guard is not None and i.parts[0] in ("bra", "ret", "exit", "trap")]
+    guards = [
+        i.guard.name for i in branches if i.guard is not None and i.parts[0] in ("bra", "ret", "exit", "trap")
+    ]
     if all(optimistic.get(name, FULL) == SAME for name in guards):
         return Shapes(uniform=True, classes=optimistic)
     return Shapes(uniform=False, classes=_fixpoint(program, uniform=False))
@@ -89,14 +91,18 @@ def _result(instruction: Instruction, classes: dict[str, int], uniform: bool, pr
             return FULL
         if name == "ldmatrix":
             return FULL
-        return level if name == "shfl" and not level & PER_THREAD and len(parts) and _plain_shuffle(instruction) else level | PER_THREAD
+        return (
+            level
+            if name == "shfl" and not level & PER_THREAD and len(parts) and _plain_shuffle(instruction)
+            else level | PER_THREAD
+        )
     if name in ("atom", "bar", "barrier", "activemask", "call", "blockred"):
         return FULL
     return level
 
 
 def _plain_shuffle(instruction: Instruction) -> bool:
-    """A shuffle without the predicate that says whether the source lane was in range."""
+    """Tell a shuffle without the predicate that says whether the source lane was in range."""
     return type(instruction.operands[0]).__name__ == "Register"
 
 
@@ -118,7 +124,7 @@ def _special(operand: Operand) -> int:
 
 
 def _loaded(instruction: Instruction, uniform: bool, program: Program) -> int:
-    """What a load adds to the class of its address."""
+    """Give what a load adds to the class of its address."""
     parts = instruction.parts
     address = instruction.operands[1]
     if parts[1] == "param":

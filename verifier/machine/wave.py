@@ -1,5 +1,7 @@
 """One wave of blocks while it runs: its memory windows and what emitted code calls."""
 
+# ruff: noqa: PLR0917 - these are called by position, many times a launch
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from verifier.machine.approximation import Approximation
     from verifier.machine.numerics import Array
+    from verifier.machine.slots import Slots
 
 Next = Any  # an int, a list of (target, lanes), or a Wait
 
@@ -44,14 +47,24 @@ class Wait:
 class Monitor(Protocol):
     """Sees every access; sanitizers are monitors."""
 
-    def access(self, wave: Wave, site: int, kind: str, space: str, located: Located, lanes: Array, width: int, values: list[Array] | None) -> None:
+    def access(
+        self,
+        wave: Wave,
+        site: int,
+        kind: str,
+        space: str,
+        located: Located,
+        lanes: Array,
+        width: int,
+        values: list[Array] | None,
+    ) -> None:
         """One access of `width` bytes a lane; kind is read, write or atomic."""
 
     def barrier(self, wave: Wave, lanes: Array) -> None:
-        """These lanes have passed a barrier together."""
+        """Note that these lanes have passed a barrier together."""
 
     def ordering(self, wave: Wave, site: int, lanes: Array, words: tuple[str, ...]) -> None:
-        """A fence, or the semantics of an atomic about to be performed."""
+        """Note a fence, or the semantics of an atomic about to be performed."""
 
 
 @dataclass(kw_only=True)
@@ -84,6 +97,7 @@ class Wave:
     monitors: tuple[Monitor, ...] = ()
     multiprocessors: int = 132
     symbols: dict[str, int] = field(default_factory=dict)
+    slots: Slots | None = None
 
     def __post_init__(self) -> None:
         """Allocate the windows."""
@@ -97,6 +111,9 @@ class Wave:
             self.blocks, self.threads
         )
         self.pending: list[Pending] = []
+        self.found: list[Located] = []
+        self.operand_slots: list[Array] = []
+        self.old_slots: list[tuple[Array, Array]] = []
         self.block_numbers: dict[int, Array] = {}
         self.clock = 0
         self.changes = 0
@@ -138,12 +155,21 @@ class Wave:
             "%lanemask_gt": ~((np.uint32(2) << lane) - np.uint32(1)),
         }
         if name.startswith("%tid."):
-            return (thread, thread % np.uint32(x), thread // np.uint32(x) % np.uint32(y), thread // np.uint32(x * y))[
-                axis + 1
-            ] if axis else thread % np.uint32(x)
+            return (
+                (
+                    thread,
+                    thread % np.uint32(x),
+                    thread // np.uint32(x) % np.uint32(y),
+                    thread // np.uint32(x * y),
+                )[axis + 1]
+                if axis
+                else thread % np.uint32(x)
+            )
         if name.startswith(("%ctaid.", "%clusterid.")):
             if axis not in self.block_numbers:
-                self.block_numbers[axis] = np.ascontiguousarray(self.block_ids[:, axis].astype(np.uint32)[:, None])
+                self.block_numbers[axis] = np.ascontiguousarray(
+                    self.block_ids[:, axis].astype(np.uint32)[:, None]
+                )
             return self.block_numbers[axis]
         if name.startswith(("%nctaid.", "%nclusterid.")):
             table[name] = self.grid[axis]
@@ -164,11 +190,15 @@ class Wave:
     def parameter(self, offset: int, dtype: str) -> Array:
         """Give a kernel parameter as a (1, 1) array."""
         width = np.dtype(dtype).itemsize
-        return np.frombuffer(self.parameters[offset : offset + width].ljust(width, b"\0"), dtype=dtype).reshape(1, 1)
+        return np.frombuffer(
+            self.parameters[offset : offset + width].ljust(width, b"\0"), dtype=dtype
+        ).reshape(1, 1)
 
     def symbol(self, name: str, offset: int, dtype: str) -> Array:
         """Address of a variable as a 0-dimensional array."""
-        return np.array((self.symbols[name] + offset) & ((1 << 8 * np.dtype(dtype).itemsize) - 1), dtype=dtype)
+        return np.array(
+            (self.symbols[name] + offset) & ((1 << 8 * np.dtype(dtype).itemsize) - 1), dtype=dtype
+        )
 
     # Memory.
 
@@ -207,7 +237,9 @@ class Wave:
             if found is not None:
                 yield found
 
-    def generic(self, site: int, group: Group, address: Array, width: int, mask: Array | None) -> Iterator[Located]:
+    def generic(
+        self, site: int, group: Group, address: Array, width: int, mask: Array | None
+    ) -> Iterator[Located]:
         """Sort generic addresses into the windows and global memory."""
         tags = address >> np.uint64(TAG_SHIFT)
         for space, tag in (("shared", SHARED_TAG), ("local", LOCAL_TAG), ("global", None)):
@@ -223,11 +255,26 @@ class Wave:
         """Read `count` elements a lane; lanes that are off read 0."""
         width = np.dtype(dtype).itemsize * count
         results: list[Array] | None = None
+        self.found = []
         for found in self.locate(site, group, space, address, width, mask):
+            self.found.append(found)
             for monitor in self.monitors:
-                monitor.access(self, site, "read", self.space_of(found), found, group.lanes_of(found.shape, found.selection), width, None)
+                monitor.access(
+                    self,
+                    site,
+                    "read",
+                    self.space_of(found),
+                    found,
+                    group.lanes_of(found.shape, found.selection),
+                    width,
+                    None,
+                )
             values = found.gather(dtype, count)
-            results = values if results is None else [np.where(found.selection, v, r) for v, r in zip(values, results, strict=True)]
+            results = (
+                values
+                if results is None
+                else [np.where(found.selection, v, r) for v, r in zip(values, results, strict=True)]
+            )
         return results if results is not None else [np.zeros(address.shape, dtype=dtype)] * count
 
     def space_of(self, found: Located) -> str:
@@ -237,18 +284,33 @@ class Wave:
         return "local" if found.region is self.local.region else "global"
 
     def store(
-        self, site: int, group: Group, space: str, address: Array, dtype: str, values: list[Array], mask: Array | None
+        self,
+        site: int,
+        group: Group,
+        space: str,
+        address: Array,
+        dtype: str,
+        values: list[Array],
+        mask: Array | None,
     ) -> None:
         """Write consecutive elements for each lane."""
         shape = np.broadcast_shapes(address.shape, *(np.shape(v) for v in values))
         if shape != address.shape:
             address = np.broadcast_to(address, shape)
         self.changes += 1
+        self.found = []
         for found in self.locate(site, group, space, address, np.dtype(dtype).itemsize * len(values), mask):
+            self.found.append(found)
             for monitor in self.monitors:
                 monitor.access(
-                    self, site, "write", self.space_of(found), found, group.lanes_of(found.shape, found.selection),
-                    np.dtype(dtype).itemsize * len(values), values,
+                    self,
+                    site,
+                    "write",
+                    self.space_of(found),
+                    found,
+                    group.lanes_of(found.shape, found.selection),
+                    np.dtype(dtype).itemsize * len(values),
+                    values,
                 )
             found.scatter(dtype, values)
 
@@ -271,20 +333,52 @@ class Wave:
         address = np.broadcast_to(address, whole)
         width = np.dtype(dtype).itemsize
         results = [np.zeros(whole, dtype=dtype) for _ in operands]
+        self.old_slots = self.no_slots(whole, len(operands))
         flat_lanes = group.lanes_of(whole, None if mask is None else np.broadcast_to(mask, whole)).reshape(-1)
         self.changes += 1
         for monitor in self.monitors:
             monitor.ordering(self, site, flat_lanes, words)
         for found in self.locate(site, group, space, address, width * len(operands), mask):
             for monitor in self.monitors:
-                monitor.access(self, site, "atomic", self.space_of(found), found, group.lanes_of(found.shape, found.selection), width * len(operands), None)
+                monitor.access(
+                    self,
+                    site,
+                    "atomic",
+                    self.space_of(found),
+                    found,
+                    group.lanes_of(found.shape, found.selection),
+                    width * len(operands),
+                    None,
+                )
             flush = self.space_of(found) == "global"
             for number, values in enumerate(operands):
                 index = (found.offsets // width + number).reshape(-1)
-                active = [np.ascontiguousarray(np.broadcast_to(v, whole) if found.selection is None else np.broadcast_to(v, whole)[found.selection]).reshape(-1) for v in values]
+                active = [
+                    np.ascontiguousarray(
+                        np.broadcast_to(v, whole)
+                        if found.selection is None
+                        else np.broadcast_to(v, whole)[found.selection]
+                    ).reshape(-1)
+                    for v in values
+                ]
+                observe = None
+                if self.slots is not None:
+                    observe, before = self.slots.atomic(
+                        found, operation, kind, number, width, self.operand_slots[number], active[-1]
+                    )
                 old = atomics.apply(
-                    found.region.view(dtype), index, operation, kind, active, wanted=wanted, flush=flush
+                    found.region.view(dtype),
+                    index,
+                    operation,
+                    kind,
+                    active,
+                    wanted=wanted,
+                    flush=flush,
+                    observe=observe,
                 )
+                if observe is not None:
+                    chosen = np.ones(whole, dtype=bool) if found.selection is None else found.selection
+                    self.old_slots[number][0][chosen], self.old_slots[number][1][chosen] = before
                 if old is not None:
                     if found.selection is None:
                         results[number] = old.reshape(whole)
@@ -292,17 +386,41 @@ class Wave:
                         results[number][found.selection] = old
         return results
 
+    def no_slots(self, shape: tuple[int, ...], count: int) -> list[tuple[Array, Array]]:
+        """Give empty places for the slots of old values."""
+        if self.slots is None:
+            return []
+        dtype = self.slots.arithmetic.dtype
+        return [(np.zeros(shape, dtype=dtype), np.zeros(shape, dtype=np.uint64)) for _ in range(count)]
+
     # Asynchronous copies: the bytes arrive when they are waited for, not before.
 
-    def copy_async(self, site: int, group: Group, target: Array, source: Array, size: int, actual: Array, mask: Array | None) -> None:
+    def copy_async(
+        self,
+        site: int,
+        group: Group,
+        target: Array,
+        source: Array,
+        size: int,
+        actual: Array,
+        mask: Array | None,
+    ) -> None:
         """Remember a `cp.async` of `size` bytes a lane, of which `actual` are read and the rest zero."""
         whole = (self.blocks, self.threads) if isinstance(group, Everyone) else group.ix.shape
         active = np.ones(whole, dtype=bool) if mask is None else np.broadcast_to(mask, whole)
-        pick = lambda x: np.broadcast_to(x, whole)[active]  # noqa: E731
+
+        def pick(x: Array) -> Array:
+            return np.broadcast_to(x, whole)[active]
+
         self.pending.append(
             Pending(
-                lanes=group.ix.reshape(whole)[active], site=site, target=pick(target).astype(np.uint64),
-                source=pick(source), size=size, active=active, full=pick(actual).astype(np.int64),
+                lanes=group.ix.reshape(whole)[active],
+                site=site,
+                target=pick(target).astype(np.uint64),
+                source=pick(source),
+                size=size,
+                active=active,
+                full=pick(actual).astype(np.int64),
             )
         )
 
@@ -328,8 +446,14 @@ class Wave:
                 rest = ~mine
                 keep.append(
                     Pending(
-                        lanes=entry.lanes[rest], site=entry.site, target=entry.target[rest], source=entry.source[rest],
-                        size=entry.size, active=entry.active, full=entry.full[rest], group=entry.group,
+                        lanes=entry.lanes[rest],
+                        site=entry.site,
+                        target=entry.target[rest],
+                        source=entry.source[rest],
+                        size=entry.size,
+                        active=entry.active,
+                        full=entry.full[rest],
+                        group=entry.group,
                     )
                 )
         self.pending = keep
@@ -342,7 +466,12 @@ class Wave:
             inside = entry.full[mine] > start
             address = entry.source[mine] + np.uint64(start)
             values = self.load(entry.site, group, "global", address, f"u{step}", 1, inside)
-            self.store(entry.site, group, "shared", entry.target[mine] + np.uint64(start), f"u{step}", values, None)
+            moved = self.slots.load(self.found, values[0].shape, step, 1) if self.slots is not None else None
+            self.store(
+                entry.site, group, "shared", entry.target[mine] + np.uint64(start), f"u{step}", values, None
+            )
+            if self.slots is not None and moved is not None:
+                self.slots.save(self.found, step, [list(row) for row in moved])
 
     # Control flow.
 

@@ -78,9 +78,7 @@ def _truth_table(a: Array, b: Array, c: Array, table: Array) -> Array:
     result: Any = np.zeros(np.broadcast_shapes(a.shape, b.shape, c.shape), dtype=a.dtype)
     for row in range(8):
         if code >> row & 1:
-            result = result | (
-                (a if row & 4 else ~a) & (b if row & 2 else ~b) & (c if row & 1 else ~c)
-            )
+            result = result | ((a if row & 4 else ~a) & (b if row & 2 else ~b) & (c if row & 1 else ~c))
     return np.asarray(result)
 
 
@@ -112,7 +110,9 @@ def _find_leading(parts: list[str], kind: str) -> Any:
 def _reverse(width: int) -> Any:
     def reverse(a: Array) -> Array:
         octets = np.ascontiguousarray(np.asarray(a)[..., None]).view(np.uint8)
-        flipped = np.packbits(np.unpackbits(octets, axis=-1, bitorder="little")[..., ::-1], axis=-1, bitorder="little")
+        flipped = np.packbits(
+            np.unpackbits(octets, axis=-1, bitorder="little")[..., ::-1], axis=-1, bitorder="little"
+        )
         return flipped.view(f"u{width // 8}")[..., 0]
 
     return reverse
@@ -146,7 +146,9 @@ def _low_mask(length: Array, width: int) -> Array:
     full = np.array(-1, dtype=np.int64).astype(unsigned)
     length = np.asarray(length)
     return np.where(
-        length >= width, full, (unsigned.type(1) << np.minimum(length, width - 1).astype(unsigned)) - unsigned.type(1)
+        length >= width,
+        full,
+        (unsigned.type(1) << np.minimum(length, width - 1).astype(unsigned)) - unsigned.type(1),
     ).astype(unsigned)
 
 

@@ -36,7 +36,10 @@ def resolve(parts: list[str]) -> Operation | None:
         return _set_value(parts)
     if name == "selp":
         return Operation(
-            name="selp", sources=(kind, kind, "pred"), results=(kind,), function=lambda a, b, p: np.where(p, a, b)
+            name="selp",
+            sources=(kind, kind, "pred"),
+            results=(kind,),
+            function=lambda a, b, p: np.where(p, a, b),
         )
     if name == "slct":
         sign = parts[-1]
@@ -47,7 +50,9 @@ def resolve(parts: list[str]) -> Operation | None:
             function=lambda a, b, c: np.where(c >= 0, a, b),
         )
     if name == "mov" and kind:
-        return Operation(name="mov", sources=(kind,), results=(kind,), function=np.positive if kind != "pred" else np.array)
+        return Operation(
+            name="mov", sources=(kind,), results=(kind,), function=np.positive if kind != "pred" else np.array
+        )
     return None
 
 
@@ -60,7 +65,10 @@ def _compare(name: str, kind: str, flush: bool) -> Any:
     if flush and kind == "f32":
         widen = numerics.flush32
     if name in ("num", "nan"):
-        test = lambda a, b: np.isnan(widen(a)) | np.isnan(widen(b))  # noqa: E731
+
+        def test(a: Array, b: Array) -> Array:
+            return np.isnan(widen(a)) | np.isnan(widen(b))
+
         return test if name == "nan" else lambda a, b: ~test(a, b)
     unordered = name.endswith("u") and name[:-1] in _ORDERED
     base = _ORDERED.get(name[:-1] if unordered else name)
@@ -125,7 +133,7 @@ def _set_value(parts: list[str]) -> Operation | None:
     compare = _compare(parts[1], kind, "ftz" in parts)
     if compare is None:
         return None
-    yes: Any = (np.float32(1) if result == "f32" else np.array(-1, np.int64).astype(DTYPE[result]))
+    yes: Any = np.float32(1) if result == "f32" else np.array(-1, np.int64).astype(DTYPE[result])
     no = np.array(0).astype(DTYPE[result])
     return Operation(
         name="set",

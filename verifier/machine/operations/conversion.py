@@ -1,5 +1,7 @@
 """`cvt` in all its widths and roundings."""
 
+# ruff: noqa: PLR0917 - these are called by position, many times a launch
+
 from __future__ import annotations
 
 from functools import lru_cache
@@ -28,9 +30,7 @@ def resolve(parts: list[str]) -> Operation | None:
     if function is None:
         return None
     packed = to in ("f16x2", "bf16x2", "e4m3x2", "e5m2x2") and origin == "f32"
-    return Operation(
-        name="cvt", sources=(origin,) * (2 if packed else 1), results=(to,), function=function
-    )
+    return Operation(name="cvt", sources=(origin,) * (2 if packed else 1), results=(to,), function=function)
 
 
 def _function(parts: list[str], to: str, origin: str) -> Any:

@@ -55,15 +55,14 @@ def _multiply(parts: list[str], kind: str) -> Operation | None:
         def product(a: Array, b: Array) -> Array:
             return np.multiply(a, b, dtype=wide)
 
-        result, function = _wider(kind), product
+        result: str = _wider(kind)
+        function: Any = product
     elif "hi" in parts:
         result, function = kind, _high_product(kind)
     else:
         result = kind
         if not three:
-            return Operation(
-                name="mul", sources=(kind,) * 2, results=(kind,), function=np.multiply, out=True
-            )
+            return Operation(name="mul", sources=(kind,) * 2, results=(kind,), function=np.multiply, out=True)
         function = np.multiply
     if not three:
         return Operation(name="mul", sources=(kind,) * 2, results=(result,), function=function)

@@ -5,6 +5,8 @@ same address. A release publishes what its own warp did, and what its block did 
 an acquire is known to its own warp at once, and to the block after the next barrier.
 """
 
+# ruff: noqa: PLR0917 - these are called by position, many times a launch
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -81,7 +83,15 @@ class GlobalRaces:
         return blocks * _WARPS + lanes % wave.threads // WARP, epochs[inverse]
 
     def access(
-        self, wave: Wave, site: int, kind: str, space: str, located: Located, lanes: Array, width: int, values: list[Array] | None
+        self,
+        wave: Wave,
+        site: int,
+        kind: str,
+        space: str,
+        located: Located,
+        lanes: Array,
+        width: int,
+        values: list[Array] | None,
     ) -> None:
         """Compare with the last accesses that are not known to come before."""
         del values
@@ -111,7 +121,15 @@ class GlobalRaces:
         return state
 
     def compare(
-        self, wave: Wave, site: int, kind: str, located: Located, cells: Array, warp: Array, epoch: Array, state: _Bytes
+        self,
+        wave: Wave,
+        site: int,
+        kind: str,
+        located: Located,
+        cells: Array,
+        warp: Array,
+        epoch: Array,
+        state: _Bytes,
     ) -> None:
         """Look for an earlier access by a warp of which this one knows nothing."""
         suspects = [(state.writer[cells], state.write_epoch[cells], "written")]
@@ -143,7 +161,9 @@ class GlobalRaces:
         known = self.warps.get(warp)
         return known is not None and known.known.get(other, -1) >= when
 
-    def report(self, site: int, place: int, located: Located, wave: Wave, other: int, word: str, kind: str) -> None:
+    def report(
+        self, site: int, place: int, located: Located, wave: Wave, other: int, word: str, kind: str
+    ) -> None:
         """Name both sides."""
         lane = place
         if located.selection is not None:
@@ -161,7 +181,9 @@ class GlobalRaces:
         words = self.pending
         acquires = bool({"acquire", "acq_rel"} & set(words))
         releases = bool({"release", "acq_rel"} & set(words))
-        for offset, key, now in zip(located.offsets.reshape(-1).tolist(), warp.tolist(), epoch.tolist(), strict=True):
+        for offset, key, now in zip(
+            located.offsets.reshape(-1).tolist(), warp.tolist(), epoch.tolist(), strict=True
+        ):
             place = (located.region.tag, offset)
             mine = self.warps.setdefault(key, _Warp())
             there = self.published.setdefault(place, {})
@@ -183,7 +205,7 @@ class GlobalRaces:
         return mine
 
     def ordering(self, wave: Wave, site: int, lanes: Array, words: tuple[str, ...]) -> None:
-        """A fence turns earlier relaxed atomics into acquires and later ones into releases."""
+        """Turn, at a fence, earlier relaxed atomics into acquires and later ones into releases."""
         del site
         self.pending = words
         if words[0] not in ("fence", "membar") or "cta" in words:

@@ -23,7 +23,9 @@ def make_monitors(machine: Machine) -> tuple[Monitor, ...]:
 
     unknown = machine.sanitize - NAMES
     if unknown:
-        raise ValueError(f"no sanitizer is called {', '.join(sorted(unknown))}; there are {', '.join(sorted(NAMES))}")
+        raise ValueError(
+            f"no sanitizer is called {', '.join(sorted(unknown))}; there are {', '.join(sorted(NAMES))}"
+        )
     monitors: list[Any] = []
     if "shared_races" in machine.sanitize:
         monitors.append(SharedRaces())

@@ -1,5 +1,7 @@
 """Races in shared memory: two warps touch a byte, one writes, and no barrier stands between."""
 
+# ruff: noqa: PLR0917 - these are called by position, many times a launch
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -64,7 +66,15 @@ class SharedRaces:
         return self.ids is not wave.block_ids
 
     def access(
-        self, wave: Wave, site: int, kind: str, space: str, located: Located, lanes: Array, width: int, values: list[Array] | None
+        self,
+        wave: Wave,
+        site: int,
+        kind: str,
+        space: str,
+        located: Located,
+        lanes: Array,
+        width: int,
+        values: list[Array] | None,
     ) -> None:
         """Compare an access with the last ones of other warps in the same epoch."""
         if space != "shared":
@@ -75,13 +85,23 @@ class SharedRaces:
         owner = np.repeat(lanes, width)
         epoch = state.epoch[owner // wave.threads]
         warp = (owner // wave.threads * 64 + owner % wave.threads // WARP).astype(np.int32)
-        harmless = self.unchanged(located, values, width) if kind == "write" else np.zeros(len(cells), dtype=bool)
+        harmless = (
+            self.unchanged(located, values, width) if kind == "write" else np.zeros(len(cells), dtype=bool)
+        )
         if kind == "write":
             self.same_instruction(site, cells, located, values, width, lanes)
-        foreign_write = (state.writer[cells] != _NOBODY) & (state.writer[cells] != warp) & (state.write_epoch[cells] == epoch)
+        foreign_write = (
+            (state.writer[cells] != _NOBODY)
+            & (state.writer[cells] != warp)
+            & (state.write_epoch[cells] == epoch)
+        )
         if kind == "atomic":
             foreign_write &= ~state.atomic[cells]
-        foreign_read = (state.reader[cells] != _NOBODY) & (state.reader[cells] != warp) & (state.read_epoch[cells] == epoch)
+        foreign_read = (
+            (state.reader[cells] != _NOBODY)
+            & (state.reader[cells] != warp)
+            & (state.read_epoch[cells] == epoch)
+        )
         wrong = foreign_write & ~harmless
         what = "reads what another warp wrote" if kind == "read" else "overwrites what another warp wrote"
         if kind != "read":
@@ -116,7 +136,9 @@ class SharedRaces:
         """Bytes that a store writes, lane after lane."""
         each = width // len(values)
         columns = [
-            np.ascontiguousarray(np.broadcast_to(located.active(v), located.offsets.shape).reshape(-1)).view(np.uint8).reshape(-1, each)
+            np.ascontiguousarray(np.broadcast_to(located.active(v), located.offsets.shape).reshape(-1))
+            .view(np.uint8)
+            .reshape(-1, each)
             for v in values
         ]
         return np.concatenate(columns, axis=1).reshape(-1)
@@ -132,11 +154,25 @@ class SharedRaces:
         clash = same & (written[order][1:] != written[order][:-1])
         if clash.any():
             place = int(order[1:][clash][0]) // width
-            raise Fault("shared_race", site, place, located.offsets.shape, f"lanes store different values to shared byte {int(cells[place * width])} at once")
+            raise Fault(
+                "shared_race",
+                site,
+                place,
+                located.offsets.shape,
+                f"lanes store different values to shared byte {int(cells[place * width])} at once",
+            )
         del lanes
 
     def report(
-        self, site: int, place: int, cells: Array, width: int, what: str, wave: Wave, state: _Shadow, located: Located
+        self,
+        site: int,
+        place: int,
+        cells: Array,
+        width: int,
+        what: str,
+        wave: Wave,
+        state: _Shadow,
+        located: Located,
     ) -> None:
         """Name the byte and both warps."""
         cell = int(cells[place])

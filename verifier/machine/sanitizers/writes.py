@@ -1,5 +1,7 @@
 """Which bytes of each tensor a launch has written: inputs must stay, outputs must be complete."""
 
+# ruff: noqa: PLR0917 - these are called by position, many times a launch
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -27,7 +29,15 @@ class Writes:
         self.written: dict[int, Array] = {}
 
     def access(
-        self, wave: Wave, site: int, kind: str, space: str, located: Located, lanes: Array, width: int, values: list[Array] | None
+        self,
+        wave: Wave,
+        site: int,
+        kind: str,
+        space: str,
+        located: Located,
+        lanes: Array,
+        width: int,
+        values: list[Array] | None,
     ) -> None:
         """Mark the bytes of a store; a store to an input is a fault at once."""
         del wave, lanes, values
@@ -36,7 +46,14 @@ class Writes:
         region = located.region
         if "inputs" in self.machine.sanitize and set(region.name.split("/")) & self.machine.read_only:
             place = 0 if located.selection is None else int(np.flatnonzero(located.selection.reshape(-1))[0])
-            raise Fault("input_written", site, place, located.shape, f"a store to the input {region.name}", region.name)
+            raise Fault(
+                "input_written",
+                site,
+                place,
+                located.shape,
+                f"a store to the input {region.name}",
+                region.name,
+            )
         if "outputs" in self.machine.sanitize and set(region.name.split("/")) & self.machine.outputs:
             marks = self.written.setdefault(region.tag, np.zeros(region.size, dtype=bool))
             for byte in range(width):
@@ -57,9 +74,7 @@ class Writes:
             marks = self.written.get(region.tag, np.zeros(region.size, dtype=bool))
             missing = unwritten(tensor, marks)
             if missing is not None:
-                raise Unwritten(
-                    f"element {missing} is not written", kernel=launch.kernel, tensor=region.name
-                )
+                raise Unwritten(f"element {missing} is not written", kernel=launch.kernel, tensor=region.name)
 
 
 def unwritten(tensor: Any, marks: Array) -> tuple[int, ...] | None:

@@ -1,0 +1,236 @@
+"""Which registers carry a slot beside their bits, and which of those slots can never be stale.
+
+A slot belongs to a bit pattern. Where every definition of a register is a floating-point result of one
+layout, the slot is known to fit and needs no test; anywhere else (loads, mixed moves) a tag is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from verifier.machine.flow import definitions
+from verifier.machine.operations import resolve
+from verifier.machine.operations.table import FLOATS
+from verifier.machine.syntax import BITS, Immediate, Instruction, Operand, Pair, Register, Vector
+
+if TYPE_CHECKING:
+    from verifier.machine.flow import Program
+
+# A layout lists (half-word, width in bits) of the floats in a register.
+Layout = tuple[tuple[int, int], ...]
+LAYOUTS: dict[str, Layout] = {
+    "f16": ((0, 16),),
+    "bf16": ((0, 16),),
+    "f32": ((0, 32),),
+    "f64": ((0, 64),),
+    "f16x2": ((0, 16), (1, 16)),
+    "bf16x2": ((0, 16), (1, 16)),
+    "f32x2": ((0, 32), (2, 32)),
+}
+DYNAMIC: Layout = ()
+MOVES = frozenset({"mov", "selp", "shfl"})
+# Integer operations that move whole half-words, by which compilers split and join registers.
+HALF_MOVES = frozenset({"shl", "shr", "or", "xor", "add", "cvt", "prmt", "and"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Carry:
+    """Registers with slots: their layout, `DYNAMIC` (empty) where slots need tags."""
+
+    layouts: dict[str, Layout]
+    broken: tuple[Instruction, ...]
+
+    def has(self, register: str) -> bool:
+        """Whether a register carries slots."""
+        return register in self.layouts
+
+
+def analyse(program: Program) -> Carry:
+    """Forward from floats and loads, backward from floats and stores, then the layouts."""
+    instructions = list(program.instructions())
+    produced = _produced(instructions, program)
+    needed = _needed(instructions)
+    carrying = produced & needed
+    layouts = _layouts(instructions, carrying, program)
+    broken = tuple(i for i in instructions if _breaks(i, carrying))
+    return Carry(layouts=layouts, broken=broken)
+
+
+def targets(instruction: Instruction) -> list[str]:
+    """Registers written, without the predicate of a pair."""
+    if not definitions(instruction) or not instruction.operands:
+        return []
+    first = instruction.operands[0]
+    if isinstance(first, Pair):
+        first = first.first
+    return names(first)
+
+
+def names(operand: Operand) -> list[str]:
+    """Registers in a value operand."""
+    if isinstance(operand, Register):
+        return [operand.name]
+    if isinstance(operand, Vector):
+        return [name for item in operand.items for name in names(item)]
+    return []
+
+
+def sources(instruction: Instruction) -> list[str]:
+    """Registers whose value (not address or predicate) an instruction reads."""
+    start = 1 if definitions(instruction) else 0
+    return [name for operand in instruction.operands[start:] for name in names(operand)]
+
+
+def is_move(instruction: Instruction) -> bool:
+    """Whether values pass through unchanged, whole or by half-words."""
+    name = instruction.parts[0]
+    return name in MOVES or (name in HALF_MOVES and float_result(instruction) is None)
+
+
+def float_result(instruction: Instruction) -> str | None:
+    """Type of a floating-point result of an arithmetic instruction, None for moves and integers."""
+    if instruction.parts[0] in MOVES or instruction.parts[0] in ("ld", "st", "atom", "red"):
+        return None
+    operation = resolve(instruction.opcode)
+    if operation is None or operation.results[0] not in FLOATS:
+        return None
+    return operation.results[0]
+
+
+def _produced(instructions: list[Instruction], program: Program) -> set[str]:
+    """Registers that may hold a float with a slot."""
+    found: set[str] = set()
+    changed = True
+    while changed:
+        before = len(found)
+        for instruction in instructions:
+            name = instruction.parts[0]
+            wide = [r for r in targets(instruction) if BITS[program.registers[r]] >= 16]
+            loads = name in ("ldmatrix", "atom") or (name == "ld" and instruction.parts[1] != "param")
+            moves = is_move(instruction) and any(r in found for r in sources(instruction))
+            if loads or moves or float_result(instruction):
+                found |= set(wide)
+        changed = len(found) != before
+    return found
+
+
+def _needed(instructions: list[Instruction]) -> set[str]:
+    """Registers whose value may end up in float arithmetic or in memory."""
+    found: set[str] = set()
+    changed = True
+    while changed:
+        before = len(found)
+        for instruction in instructions:
+            name = instruction.parts[0]
+            used = name in ("st", "stmatrix", "atom", "red") or _reads_floats(instruction)
+            if used or (is_move(instruction) and any(r in found for r in targets(instruction))):
+                found |= set(sources(instruction))
+        changed = len(found) != before
+    return found
+
+
+def _reads_floats(instruction: Instruction) -> bool:
+    if instruction.parts[0] in MOVES or instruction.parts[0] in ("ld", "st", "atom", "red"):
+        return False
+    operation = resolve(instruction.opcode)
+    if operation is None or operation.results[0] not in FLOATS:
+        return False
+    return any(kind in FLOATS for kind in operation.sources)
+
+
+def _layouts(instructions: list[Instruction], carrying: set[str], program: Program) -> dict[str, Layout]:
+    """Optimistic fixpoint: a layout holds until a definition with another one is found."""
+    unknown: Layout = ((-1, -1),)
+    layouts: dict[str, Layout] = dict.fromkeys(carrying, unknown)
+    changed = True
+    while changed:
+        changed = False
+        for instruction in instructions:
+            for register in targets(instruction):
+                if register not in carrying or layouts[register] == DYNAMIC:
+                    continue
+                given = _given(instruction, register, layouts, unknown, program)
+                if given == unknown or given == layouts[register]:
+                    continue
+                layouts[register] = given if layouts[register] == unknown else DYNAMIC
+                changed = True
+    return {name: DYNAMIC if layout == unknown else layout for name, layout in layouts.items()}
+
+
+def _given(
+    instruction: Instruction, register: str, layouts: dict[str, Layout], unknown: Layout, program: Program
+) -> Layout:
+    """Layout that one definition gives."""
+    kind = float_result(instruction)
+    if kind is not None:
+        return LAYOUTS[kind]
+    name = instruction.parts[0]
+    if name == "mov" and any(isinstance(o, Vector) for o in instruction.operands):
+        return _packed(instruction, register, layouts, unknown, program)
+    if name in MOVES:
+        operands = instruction.operands[1:2] if name != "selp" else instruction.operands[1:3]
+        found = {_operand_layout(o, instruction, layouts) for o in operands} - {unknown}
+        # A literal fits any layout of one float: it is lifted where it is read.
+        literal = ((-2, -2),)
+        if literal in found and _ambiguous(operands, program.registers[register]):
+            return DYNAMIC
+        if found == {literal}:
+            width = BITS[program.registers[register]]
+            return ((0, width),) if instruction.parts[-1].startswith("f") else DYNAMIC
+        found -= {literal}
+        if not found:
+            return unknown
+        layout = found.pop()
+        return layout if not found and (len(layout) == 1 or not _has_literal(operands)) else DYNAMIC
+    return DYNAMIC
+
+
+def _ambiguous(operands: tuple[Operand, ...], kind: str) -> bool:
+    """Sixteen bits of a literal may be float16 or bfloat16; only zero is the same in both."""
+    return BITS[kind] == 16 and any(isinstance(o, Immediate) and o.value != 0 for o in operands)
+
+
+def _has_literal(operands: tuple[Operand, ...]) -> bool:
+    return any(isinstance(o, Immediate) for o in operands)
+
+
+def _operand_layout(operand: Operand, instruction: Instruction, layouts: dict[str, Layout]) -> Layout:
+    if isinstance(operand, Register):
+        return layouts.get(operand.name, DYNAMIC)
+    if isinstance(operand, Immediate) and instruction.parts[0] == "selp":
+        return ((-2, -2),)
+    return DYNAMIC
+
+
+def _packed(
+    instruction: Instruction, register: str, layouts: dict[str, Layout], unknown: Layout, program: Program
+) -> Layout:
+    """Layout after `mov` joins or splits registers."""
+    target, origin = instruction.operands
+    if isinstance(origin, Vector):
+        each = BITS[instruction.parts[-1]] // len(origin.items)
+        parts = [_operand_layout(o, instruction, layouts) for o in origin.items]
+        if unknown in parts:
+            return unknown
+        if all(part == ((0, each),) for part in parts):
+            return tuple((n * each // 16, each) for n in range(len(parts)))
+        return DYNAMIC
+    if isinstance(target, Vector) and isinstance(origin, Register):
+        layout = layouts.get(origin.name, DYNAMIC)
+        each = BITS[instruction.parts[-1]] // len(target.items)
+        if layout == unknown:
+            return unknown
+        if layout and all(width == each for _, width in layout) and len(layout) == len(target.items):
+            return ((0, each),)
+    return DYNAMIC
+
+
+def _breaks(instruction: Instruction, carrying: set[str]) -> bool:
+    """An integer operation that changes bits between a carrying register and one that is needed."""
+    if float_result(instruction) is not None or instruction.parts[0] in (*MOVES, *HALF_MOVES):
+        return False
+    if instruction.parts[0] in ("ld", "st", "atom", "red", "ldmatrix", "stmatrix", "cp", "set", "setp"):
+        return False
+    written = set(targets(instruction))
+    return bool(written & carrying) and any(r in carrying for r in sources(instruction))

@@ -1,0 +1,298 @@
+"""The second value beside every float: storage, tags, and reads that notice when a slot is stale.
+
+A slot carries the bit pattern and width it was computed with (its tag). It is used only where the bits
+still are those; otherwise the value is lifted from the float, and the event is counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from verifier.machine import numerics
+from verifier.machine.uniformity import PER_BLOCK, PER_THREAD
+
+if TYPE_CHECKING:
+    from verifier.machine.memory import Located, Region
+    from verifier.machine.numerics import Array
+    from verifier.machine.wave import Wave
+
+_WIDTH_SHIFT = np.uint64(56)
+_MIX64 = np.uint64(0x5BD1E9955BD1E995)  # keeps tags of 64-bit patterns apart from those of narrower ones
+NO_SLOT = np.uint64(0)
+
+
+class Arithmetic(Protocol):
+    """What slots mean: a value for a float that has none, and a rule for each operation.
+
+    `dtype`: numpy type of a slot, structured if it has several parts.
+    """
+
+    name: str
+    dtype: Any
+
+    def lift(self, values: Array, kind: str) -> Array:
+        """Slots of floats (float16, float32 or float64 arrays; integers for `kind` "integer")."""
+        ...
+
+    def apply(
+        self, name: str, kind: str, result: Array, floats: tuple[Array, ...], slots: tuple[Array, ...]
+    ) -> Array:
+        """Slots of the results of an operation on floats with these slots."""
+        ...
+
+
+def tag(bits: Array, width: int) -> Array:
+    """Tag of a bit pattern: never 0, which means that there is no slot."""
+    wide = bits.astype(np.uint64)
+    if width == 64:
+        return np.where(wide == _MIX64, np.uint64(1), wide ^ _MIX64)
+    return wide | (np.uint64(width) << _WIDTH_SHIFT)
+
+
+@dataclass(kw_only=True)
+class Store:
+    """Slots and tags of a stretch of memory, one cell per half-word."""
+
+    values: Array
+    tags: Array
+
+
+@dataclass(kw_only=True)
+class Counters:
+    """How often a value had to be lifted: without a slot, or because its slot belonged to other bits."""
+
+    lifted: int = 0
+    desynchronised: int = 0
+    broken: set[str] = field(default_factory=set)
+    uncovered: dict[str, int] = field(default_factory=dict)
+
+
+class Slots:
+    """Slots of everything a session runs, and the operations that emitted code calls."""
+
+    def __init__(self, arithmetic: Arithmetic) -> None:
+        """Start with no slot anywhere."""
+        self.arithmetic = arithmetic
+        self.counters = Counters()
+        self.stores: dict[int, Store] = {}
+        self.kept: list[Any] = []
+        self.site = 0
+        self.constants: dict[tuple[int, str], Array] = {}
+
+    # Registers.
+
+    def allocate(self, wave: Wave, shape: int, *, tags: bool = False) -> Array:
+        """Give an array beside a register of this shape class."""
+        rows = wave.blocks if shape & PER_BLOCK else 1
+        columns = wave.threads if shape & PER_THREAD else 1
+        return np.zeros((rows, columns), dtype=np.uint64 if tags else self.arithmetic.dtype)
+
+    def lift(self, values: Array, kind: str) -> Array:
+        """Lift floats given as arrays of their type; bfloat16 comes as bit patterns."""
+        if kind == "bf16":
+            values = numerics.decode_bf16(values)
+        return self.arithmetic.lift(np.asarray(values), kind)
+
+    def constant(self, bits: int, kind: str) -> Array:
+        """Lift a literal once."""
+        found = self.constants.get((bits, kind))
+        if found is None:
+            dtype = {"f16": "f2", "bf16": "u2", "f32": "f4", "f64": "f8"}[kind]
+            pattern = np.array([[bits]], dtype=f"u{np.dtype(dtype).itemsize}").view(dtype)
+            found = self.constants[bits, kind] = self.lift(pattern, kind)[0, 0]
+        return found
+
+    def read(self, values: Array, kind: str, slots: Array, tags: Array) -> Array:
+        """Slots of floats, lifting those whose tag does not fit the bits."""
+        width = values.dtype.itemsize * 8
+        fits = tags == tag(values.view(f"u{width // 8}"), width)
+        if fits.all():
+            return slots
+        stale = ~fits
+        self.counters.lifted += int(np.count_nonzero(stale & (tags == NO_SLOT)))
+        self.counters.desynchronised += int(np.count_nonzero(stale & (tags != NO_SLOT)))
+        return np.where(fits, slots, self.lift(values, kind))
+
+    def piece(self, values: Array, number: int, kind: str) -> Array:
+        """Give one float of a packed register."""
+        dtype = {"f16": "f2", "bf16": "u2", "f32": "f4"}[kind]
+        return np.ascontiguousarray(np.asarray(values)[..., None]).view(dtype)[..., number]
+
+    def apply(
+        self,
+        name: str,
+        kind: str,
+        result: Array,
+        kinds: tuple[str, ...],
+        floats: tuple[Array, ...],
+        slots: tuple[Array, ...],
+    ) -> Array:
+        """Slots of an operation's results; bfloat16 is decoded for the arithmetic."""
+        values = tuple(
+            numerics.decode_bf16(f) if k == "bf16" else f for k, f in zip(kinds, floats, strict=True)
+        )
+        answer = numerics.decode_bf16(result) if kind == "bf16" else result
+        return self.arithmetic.apply(name, kind, np.asarray(answer), values, slots)
+
+    def from_integer(self, values: Array) -> Array:
+        """Slots of integers converted to float."""
+        return self.arithmetic.lift(np.asarray(values), "integer")
+
+    # Memory.
+
+    def store_of(self, region: Region) -> Store:
+        """Cells of a region; those of tensors live as long as the session."""
+        store: Store | None = region.slots
+        if store is None:
+            pointer = int(region.octets.ctypes.data) if region.tag else 0
+            store = self.stores.get(pointer) if pointer else None
+            if store is None:
+                cells = region.octets.size // 2 + 4
+                store = Store(
+                    values=np.zeros(cells, dtype=self.arithmetic.dtype), tags=np.zeros(cells, dtype=np.uint64)
+                )
+                if pointer:
+                    self.stores[pointer] = store
+                    self.kept.append(region.keep)
+            region.slots = store
+        return store
+
+    def load(
+        self, found: list[Located], shape: tuple[int, ...], width: int, count: int
+    ) -> list[list[tuple[Array, Array]]]:
+        """(slot, tag) of each half-word of each loaded element of `width` bytes."""
+        halves = max(width // 2, 1)
+        result = [
+            [
+                (np.zeros(shape, dtype=self.arithmetic.dtype), np.zeros(shape, dtype=np.uint64))
+                for _ in range(halves)
+            ]
+            for _ in range(count)
+        ]
+        if width < 2:
+            return result
+        for located in found:
+            store, base = self.store_of(located.region), located.offsets >> 1
+            for element in range(count):
+                for half in range(halves):
+                    cells = base + (element * halves + half)
+                    if located.selection is None:
+                        result[element][half] = (store.values[cells], store.tags[cells])
+                    else:
+                        slots, tags = result[element][half]
+                        slots[located.selection], tags[located.selection] = (
+                            store.values[cells],
+                            store.tags[cells],
+                        )
+        return result
+
+    def save(self, found: list[Located], width: int, elements: list[list[tuple[Any, Any]]]) -> None:
+        """Write (slot, tag) of each half-word; bytes and integers clear what they overwrite."""
+        halves = max(width // 2, 1)
+        for located in found:
+            store, base = self.store_of(located.region), located.offsets >> 1
+            for element, pieces in enumerate(elements):
+                for half in range(halves):
+                    cells = base + (element * halves + half)
+                    slots, tags = pieces[half] if half < len(pieces) else (None, NO_SLOT)
+                    store.tags[cells] = located.active(tags) if np.ndim(tags) else tags
+                    if slots is not None:
+                        store.values[cells] = located.active(slots) if np.ndim(slots) else slots
+
+    def atomic(
+        self,
+        located: Located,
+        operation: str,
+        kind: str,
+        number: int,
+        width: int,
+        values: Any,
+        operand: Array,
+    ) -> Any:
+        """Return an observer that does on slots what each turn of an atomic does on floats, and the old slots."""
+        store = self.store_of(located.region)
+        cells = (located.offsets.reshape(-1) >> 1) + number * (width // 2)
+        active = np.ascontiguousarray(np.broadcast_to(located.active(values), located.offsets.shape)).reshape(
+            -1
+        )
+        old = (np.zeros(cells.shape, dtype=self.arithmetic.dtype), np.zeros(cells.shape, dtype=np.uint64))
+        floating = kind in ("f16", "bf16", "f32", "f64")
+
+        def observe(turn: Any, before: Array, after: Array) -> None:
+            place = cells[turn]
+            old[0][turn], old[1][turn] = store.values[place], store.tags[place]
+            if floating and operation in ("add", "min", "max"):
+                present = self.read(before, kind, store.values[place], store.tags[place])
+                floats = (before, operand[turn])
+                store.values[place] = self.apply(
+                    operation, kind, after, (kind, kind), floats, (present, active[turn])
+                )
+                store.tags[place] = tag(after.view(f"u{width}"), 8 * width)
+            elif operation == "exch":
+                store.values[place] = active[turn]
+                store.tags[place] = tag(after.view(f"u{width}"), 8 * width) if floating else NO_SLOT
+            else:
+                changed = before != after
+                store.tags[place] = np.where(changed, NO_SLOT, store.tags[place])
+            for half in range(1, width // 2):
+                store.tags[place + half] = NO_SLOT
+
+        return observe, old
+
+    # Tensors.
+
+    def set(self, tensor: Any, values: Array) -> None:
+        """Give every element of a tensor its slot. values: an array of the tensor's shape."""
+        store, index, width = self.cells(tensor)
+        bits = _bits(tensor)
+        store.values[index] = values
+        store.tags[index] = tag(bits, 8 * width)
+
+    def get(self, tensor: Any) -> Array:
+        """Slots of a tensor's elements, lifted where there is none."""
+        import torch
+
+        store, index, _ = self.cells(tensor)
+        bits = _bits(tensor)
+        if tensor.dtype == torch.bfloat16:
+            return self.read(bits, "bf16", store.values[index], store.tags[index])
+        kind = {2: "f16", 4: "f32", 8: "f64"}[tensor.element_size()]
+        return self.read(bits.view(f"f{tensor.element_size()}"), kind, store.values[index], store.tags[index])
+
+    def cells(self, tensor: Any) -> tuple[Store, Array, int]:
+        """Store of a tensor's storage and the cell of each element."""
+        storage = tensor.untyped_storage()
+        pointer = storage.data_ptr()
+        store = self.stores.get(pointer)
+        if store is None:
+            count = storage.nbytes() // 2 + 4
+            store = Store(
+                values=np.zeros(count, dtype=self.arithmetic.dtype), tags=np.zeros(count, dtype=np.uint64)
+            )
+            self.stores[pointer] = store
+            self.kept.append(tensor)
+        width = tensor.element_size()
+        index = np.full(tuple(tensor.shape), tensor.storage_offset(), dtype=np.int64)
+        for axis, (extent, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+            steps = np.arange(extent, dtype=np.int64) * stride
+            index += steps.reshape((-1,) + (1,) * (tensor.dim() - 1 - axis))
+        return store, index * (width // 2), width
+
+    def clear(self, tensor: Any) -> None:
+        """Forget the slots of a tensor's elements, which something else has written."""
+        if tensor.untyped_storage().data_ptr() in self.stores:
+            store, index, width = self.cells(tensor)
+            for half in range(max(width // 2, 1)):
+                store.tags[index + half] = NO_SLOT
+
+
+def _bits(tensor: Any) -> Array:
+    """Bit patterns of a tensor's elements."""
+    import torch
+
+    kinds = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+    size = tensor.element_size()
+    return tensor.detach().contiguous().view(kinds[size]).numpy().view(f"u{size}")
