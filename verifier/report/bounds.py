@@ -1,0 +1,74 @@
+"""The table of proved error bounds per variance algorithm, as text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+from verifier.arithmetic import FORMATS
+from verifier.bounds_table import plot, reduction, table
+from verifier.trees import tree
+
+
+def show_bounds(
+    *, columns: int, kappa: float, dtype: str, lanes: int, plot_file: Path | None
+) -> Iterator[str]:
+    """Yield the table for one row length and kappa; draw error against kappa if a file is given.
+
+    Raises:
+        ValueError: an unknown dtype, or a file that is no picture.
+
+    """
+    if dtype not in FORMATS:
+        raise ValueError(f"no dtype {dtype!r}; there are: {', '.join(FORMATS)}")
+    if not math.isfinite(kappa):
+        raise ValueError("kappa must be finite")
+    if plot_file is not None and plot_file.suffix not in {".png", ".svg", ".pdf"}:
+        raise ValueError(f"{plot_file}: a plot is a .png, .svg or .pdf file")
+    declared = tree(lanes=lanes)
+    entries = table(columns=columns, kappa=kappa, dtype=dtype, tree=declared)
+    sums = reduction(dtype, declared).arithmetic.format
+    yield f"Relative errors in units of u = 2**-{sums.precision}: N = {columns}, kappa = {kappa:g}"
+    yield f"rows in {dtype}, sums in {sums.name}"
+    depth = declared.depth(columns)
+    yield f"declared tree: {lanes} lanes, then halves (at most {depth} additions per element)"
+    yield ""
+    heads = ("algorithm", "any order", "declared", "observed", "rstd", "observed", "y/std", "observed")
+    yield _row((*heads, "half of the bits", "theorem ends"))
+    for entry in entries:
+        e, u = entry, sums.u
+        yield _row(
+            (
+                e.algorithm,
+                _units(e.any_order.variance, u),
+                _units(e.declared.variance, u),
+                _units(e.observed.variance, u),
+                _units(e.declared.rstd, u),
+                _units(e.observed.rstd, u),
+                _units(e.declared.output, u),
+                _units(e.observed.output, u),
+                _kappa(e.half_kappa),
+                _kappa(e.end_kappa),
+            )
+        )
+    yield ""
+    yield "any order, declared: proved bounds of the variance (rms: mean square); none: no theorem."
+    yield "observed: the worst seen in a quick search, which proves nothing. The last columns are values of"
+    yield "kappa, for the declared tree."
+    if plot_file is not None:
+        plot(plot_file, columns=columns, dtype=dtype, tree=declared)
+        yield f"drawn: {plot_file}"
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    widths = (24, 11, 11, 10, 12, 10, 12, 10, 18, 14)
+    return cells[0].ljust(widths[0]) + "".join(c.rjust(w) for c, w in zip(cells[1:], widths[1:], strict=True))
+
+
+def _units(error: float, u: float) -> str:
+    return "none" if math.isnan(error) else f"{error / u:.3g}"
+
+
+def _kappa(value: float) -> str:
+    return "-" if math.isinf(value) else f"{value:.2g}"
