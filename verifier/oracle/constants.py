@@ -31,38 +31,54 @@ def row_constants(rows: Rows, sums: RowSums, bits: int) -> RowConstants:
 
     Numerators are formed exactly; what follows is one division, one root, one product.
     """
-    table = [_constants(rows, sums, i, bits) for i in range(rows.shape[0])]
+    with precision(EXACT_BITS):
+        numerators = [_numerators(rows, sums, i) for i in range(rows.shape[0])]
+    with precision(bits):
+        table = [_quotients(rows, sums, i, found) for i, found in enumerate(numerators)]
     mean, variance, rstd, projection, offset = zip(*table, strict=True) if table else ((),) * 5
     return RowConstants(mean=mean, variance=variance, rstd=rstd, projection=projection, offset=offset)
 
 
-def _constants(rows: Rows, sums: RowSums, i: int, bits: int) -> tuple[Ball, ...]:
-    zero = ball(0.0)
-    count = sums.count
-    backward = bool(sums.gradient)
-    centred, own = rows.centred, rows.own
-    with precision(EXACT_BITS):
-        total = sums.x[i] if centred else zero
-        spread = count * sums.squares[i] - total * total if centred else count * sums.squares[i]
+@dataclass(frozen=True, kw_only=True)
+class _Numerators:
+    """Exact balls of a row: N**2 variance, N**2 (variance + eps) and the numerator of the projection.
+
+    With given statistics: `shifted` is the given variance + eps, or the given rstd itself.
+    """
+
+    mean: Ball
+    spread: Ball
+    shifted: Ball
+    inner: Ball
+
+
+def _numerators(rows: Rows, sums: RowSums, i: int) -> _Numerators:
+    """Return what is exact; products are of sums, so that no cancellation loses anything."""
+    zero, count = ball(0.0), sums.count
+    total = sums.x[i] if rows.centred else zero
+    spread = count * sums.squares[i] - total * total
+    if rows.own:
+        mean, scale = total, count
         shifted = spread + ball(rows.eps) * (count * count)
-        mean = zero if own or not centred else ball(row_list(rows, rows.mean, i)[0])
-        if not backward:
-            inner = zero
-        elif own:
-            inner = count * sums.products[i] - total * sums.gradient[i]
-        else:
-            inner = sums.products[i] - mean * sums.gradient[i]
-        given = None if rows.variance is None else ball(row_list(rows, rows.variance, i)[0])
-        moved = None if given is None else given + rows.eps
-    with precision(bits):
-        variance = given if given is not None else spread / (count * count)
-        if own:
-            mean = total / count
-            rstd = shifted.rsqrt() * count if bool(shifted > 0) else None
-        elif moved is not None:
-            rstd = moved.rsqrt() if bool(moved > 0) else None
-        else:
-            rstd = ball(row_list(rows, rows.rstd, i)[0])
-        projection = zero if rstd is None else rstd * inner / (count * count if own else count)
-        offset = sums.gradient[i] / count if backward and centred else zero
+    else:
+        mean, scale = (ball(row_list(rows, rows.mean, i)[0]) if rows.centred else zero), 1
+        given = rows.rstd if rows.variance is None else rows.variance
+        shifted = ball(row_list(rows, given, i)[0]) + (0.0 if rows.variance is None else rows.eps)
+    inner = scale * sums.products[i] - mean * sums.gradient[i] if sums.gradient else zero
+    return _Numerators(mean=mean, spread=spread, shifted=shifted, inner=inner)
+
+
+def _quotients(rows: Rows, sums: RowSums, i: int, exact: _Numerators) -> tuple[Ball | None, ...]:
+    count, zero = sums.count, ball(0.0)
+    variance = exact.spread / (count * count)
+    mean, rstd = exact.mean, exact.shifted
+    if rows.own:
+        mean = mean / count
+    elif rows.variance is not None:
+        variance = ball(row_list(rows, rows.variance, i)[0])
+    if rows.rstd is None:
+        positive = bool(exact.shifted > 0)
+        rstd = exact.shifted.rsqrt() * (count if rows.own else 1) if positive else None
+    projection = zero if rstd is None else rstd * exact.inner / (count * count if rows.own else count)
+    offset = sums.gradient[i] / count if sums.gradient and rows.centred else zero
     return mean, variance, rstd, projection, offset
