@@ -2,7 +2,7 @@
 
 import torch
 
-from verifier import subject
+from verifier import Domain, subject
 
 
 @subject(
@@ -10,6 +10,7 @@ from verifier import subject
     language="torch",
     variance="two_pass",
     accumulates="float32",
+    domain=Domain(max_abs=1e15, max_kappa=1e3),
     dtypes=("float32",),
     differentiable=False,
 )

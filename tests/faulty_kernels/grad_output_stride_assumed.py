@@ -2,7 +2,7 @@
 
 import torch
 
-from verifier import subject
+from verifier import Domain, subject
 
 
 class _LayerNorm(torch.autograd.Function):
@@ -52,6 +52,7 @@ def _wide(tensor):
     language="torch",
     variance="two_pass",
     accumulates="float32",
+    domain=Domain(max_abs=1e15, max_kappa=1e3),
     dtypes=("float32",),
     guarantees={"layouts"},
 )

@@ -2,7 +2,7 @@
 
 import torch
 
-from verifier import subject
+from verifier import Domain, subject
 
 
 def _sum_in_order(x):
@@ -17,6 +17,7 @@ def _sum_in_order(x):
     language="torch",
     variance="two_pass",
     accumulates="float32",
+    domain=Domain(max_abs=1e15, max_kappa=1e3),
     dtypes=("float16", "bfloat16"),
     differentiable=False,
 )

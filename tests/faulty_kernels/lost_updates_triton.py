@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from verifier import subject
+from verifier import Domain, subject
 
 
 @triton.jit
@@ -33,6 +33,7 @@ def _backward(dx, dy, x, weight, mean, rstd, dw, db, columns, BLOCK: tl.constexp
     language="triton",
     variance="two_pass",
     accumulates="float32",
+    domain=Domain(max_abs=1e15, max_kappa=1e3),
     dtypes=("float32",),
 )
 def lost_updates_triton(grad_output, input, weight, mean, rstd):

@@ -4,7 +4,7 @@ import ctypes
 
 import torch
 
-from verifier import subject
+from verifier import Domain, subject
 
 
 @subject(
@@ -12,6 +12,7 @@ from verifier import subject
     language="torch",
     variance="two_pass",
     accumulates="float32",
+    domain=Domain(max_abs=1e15, max_kappa=1e3),
     dtypes=("float32",),
     differentiable=False,
 )

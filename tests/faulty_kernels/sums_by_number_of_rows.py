@@ -2,7 +2,7 @@
 
 import torch
 
-from verifier import subject
+from verifier import Domain, subject
 
 
 def _sum_in_lanes(x, lanes):
@@ -20,6 +20,7 @@ def _sum_in_lanes(x, lanes):
     language="torch",
     variance="two_pass",
     accumulates="float32",
+    domain=Domain(max_abs=1e15, max_kappa=1e3),
     dtypes=("float32",),
     differentiable=False,
     guarantees={"batch_invariance"},

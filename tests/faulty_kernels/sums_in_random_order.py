@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from verifier import subject
+from verifier import Domain, subject
 
 
 def _sum_in_order(x):
@@ -19,6 +19,7 @@ def _sum_in_order(x):
     language="torch",
     variance="two_pass",
     accumulates="float32",
+    domain=Domain(max_abs=1e15, max_kappa=1e3),
     dtypes=("float32",),
     differentiable=False,
     guarantees={"determinism"},

@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from verifier import subject, tile, tree
+from verifier import Domain, subject, tile, tree
 
 
 @triton.jit
@@ -35,6 +35,7 @@ def _depth(columns):
     language="triton",
     variance="two_pass",
     accumulates="float32",
+    domain=Domain(max_abs=1e15, max_kappa=1e3),
     dtypes=("float16", "float32"),
     trees=tree(depth=_depth),
     mean_contraction="none",
