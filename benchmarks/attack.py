@@ -12,7 +12,6 @@ import argparse
 import itertools
 import sys
 import time
-from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -21,8 +20,8 @@ from verifier.arithmetic import FORMATS, Arithmetic, ieee
 from verifier.statistics import exact_statistics
 from verifier.trees import Tree, any_order, pairwise, sequential, tile, torch_cascade, tree
 from verifier.variance import Reduction, algorithms
-from verifier.variance.attack import evolve, families, utilisation
-from verifier.variance.tiny import all_rows, excess, grid, statistics_of_small, tiny
+from verifier.variance.attack import Utilisation, evolve, families, utilisation
+from verifier.variance.tiny import all_rows, grid, statistics_of_small, tiny, utilisation_of_small
 
 LENGTHS = (2, 3, 5, 8, 32, 100, 512, 1024, 4099, 8192)
 DTYPES = ("float32", "float16", "bfloat16")
@@ -30,18 +29,20 @@ DTYPES = ("float32", "float16", "bfloat16")
 
 @dataclass(kw_only=True)
 class Tally:
-    """Checks, violations and the worst utilisation by algorithm and label."""
+    """Checks, violations and the worst utilisation of variance and mean by algorithm and label."""
 
     checks: int = 0
     violations: list[str] = field(default_factory=list)
-    worst: dict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
+    worst: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
 
-    def add(self, name: str, label: str, found: float, checks: int, what: object) -> None:
-        """Count one comparison of `checks` numbers."""
+    def add(self, key: tuple[str, str], found: tuple[float, float], checks: int, what: object) -> None:
+        """Count one comparison of `checks` numbers; key: algorithm and label."""
         self.checks += checks
-        self.worst[name, label] = max(self.worst[name, label], found)
-        if found > 1.0:
-            self.violations.append(f"{name} {label}: error/bound {found:.6g} with {what}")
+        variance, mean = found
+        before = self.worst.get(key, (0.0, 0.0))
+        self.worst[key] = max(before[0], variance), max(before[1], mean)
+        if max(variance, mean) > 1.0:
+            self.violations.append(f"{key}: error/bound {variance:.6g}, {mean:.6g} with {what}")
 
 
 def declarations(random: np.random.Generator, arithmetic: Arithmetic, count: int) -> Reduction:
@@ -71,6 +72,12 @@ def declarations(random: np.random.Generator, arithmetic: Arithmetic, count: int
     )
 
 
+def record(tally: Tally, name: str, label: str, found: Utilisation, what: object) -> None:
+    """Count a comparison of rows with their bounds."""
+    worst = (float(found.variance.max(initial=0.0)), float(found.mean.max(initial=0.0)))
+    tally.add((name, label), worst, 2 * int(found.covered.sum()), what)
+
+
 def exhaust(tally: Tally, seconds: float, random: np.random.Generator) -> None:
     """Try every row of tiny formats, smallest configurations first."""
     shapes = [(p, m, low, b, n) for n in (2, 3, 4) for p in (3, 4, 5, 6) for m, low, b in _ranges(n, p)]
@@ -84,8 +91,8 @@ def exhaust(tally: Tally, seconds: float, random: np.random.Generator) -> None:
                 return
             claim = declarations(random, Arithmetic(format=held), count)
             claim = replace(claim, mean_cast=None)
-            worst, rows = excess(name, values, claim, statistics)
-            tally.add(name, f"all, N={count}", worst, 2 * rows, claim)
+            found = utilisation_of_small(name, values, claim, statistics)
+            record(tally, name, f"N={count}", found, claim)
 
 
 def _ranges(count: int, precision: int) -> list[tuple[int, int, int]]:
@@ -111,8 +118,7 @@ def strike(tally: Tally, seconds: float, random: np.random.Generator) -> None:
                     return
                 claim = declarations(random, ieee(dtype), count)
                 found = utilisation(name, values, claim, statistics)
-                checks = 2 * int(found.covered.sum())
-                tally.add(name, f"N={count}", found.worst, checks, (family, scale, claim))
+                record(tally, name, f"N={count}", found, (family, scale, claim))
 
 
 def search(tally: Tally, seconds: float, random: np.random.Generator) -> None:
@@ -130,15 +136,19 @@ def search(tally: Tally, seconds: float, random: np.random.Generator) -> None:
 
 
 def show(tally: Tally) -> None:
-    """Print counts, violations and the largest utilisation by algorithm and length."""
+    """Print counts, violations, and the largest utilisation of variance and of mean."""
     labels = list(dict.fromkeys(label for _, label in tally.worst))
-    print(f"{tally.checks} checks, {len(tally.violations)} violations")
+    print(
+        f"{tally.checks} checks, {len(tally.violations)} violations; largest error/bound of variance, of mean"
+    )
     for violation in tally.violations[:20]:
         print("VIOLATION", violation)
-    print(f"{'':26}" + " ".join(f"{label:>17}" for label in labels))
+    print(f"{'':26}" + " ".join(f"{label:>13}" for label in labels))
     for name in algorithms():
         cells = (tally.worst.get((name, label)) for label in labels)
-        print(f"{name:26}" + " ".join(f"{'-' if c is None else f'{c:.3f}':>17}" for c in cells))
+        print(
+            f"{name:26}" + " ".join(f"{'-' if c is None else f'{c[0]:.3f}, {c[1]:.3f}':>13}" for c in cells)
+        )
 
 
 def main() -> int:

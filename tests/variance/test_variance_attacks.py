@@ -69,6 +69,7 @@ def test_no_evolved_row_exceeds_a_bound(name):
         )
         found = evolve(name, claim, count, random, generations=15)
         assert 0.05 < found.utilisation <= 1.0, found
+        assert found.mean <= 1.0, found
 
 
 def test_welford_bound_is_nearly_attained():

@@ -7,7 +7,8 @@ import pytest
 from verifier.arithmetic import Arithmetic
 from verifier.trees import any_order, pairwise, sequential, tree
 from verifier.variance import Reduction, algorithms
-from verifier.variance.tiny import all_rows, excess, grid, statistics_of_small, tiny
+from verifier.variance.attack import utilisation
+from verifier.variance.tiny import all_rows, grid, statistics_of_small, tiny, utilisation_of_small
 
 TREES = (sequential(), pairwise(), tree(lanes=2), tree(chunks=2, combine="sequential"), any_order())
 CASES = [
@@ -47,15 +48,26 @@ def test_no_row_of_a_tiny_format_exceeds_a_bound(name, flush):
         values = all_rows(grid(held, lowest, binades), count)
         statistics = statistics_of_small(values)
         for claim in claims(Arithmetic(format=held, flush_to_zero=flush), number):
-            worst, rows = excess(name, values, claim, statistics)
-            covered += rows
-            assert worst <= 1.0, f"{name} {held.name} N={count} {claim}: error/bound {worst}"
+            found = utilisation_of_small(name, values, claim, statistics)
+            covered += int(found.covered.sum())
+            assert found.worst <= 1.0, f"{name} {held.name} N={count} {claim}: error/bound {found.worst}"
     assert covered > 10_000
+
+
+def test_both_measures_of_utilisation_agree():
+    held = tiny(4, -2)
+    values = all_rows(grid(held, -2, 2), 2)[::7]
+    for name in algorithms():
+        for claim in claims(Arithmetic(format=held, flush_to_zero=True), 0):
+            quick = utilisation_of_small(name, values, claim, statistics_of_small(values))
+            exact = utilisation(name, values, claim)
+            for one, other in ((quick.mean, exact.mean), (quick.variance, exact.variance)):
+                assert (abs(one - other) <= 2.0**-40 * other).all()  # statistics rounded up by 2**-45
 
 
 def test_a_halved_bound_is_refuted():
     held = tiny(4, -3)
     values = all_rows(grid(held, 0, 2), 2)
     claim = Reduction(arithmetic=Arithmetic(format=held), tree=sequential(), mean_contraction="none")
-    worst, _ = excess("rms", values, claim, statistics_of_small(values))
-    assert worst > 0.5
+    found = utilisation_of_small("rms", values, claim, statistics_of_small(values))
+    assert found.worst > 0.5

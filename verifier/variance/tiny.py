@@ -10,6 +10,7 @@ from verifier.arithmetic import Array, Format
 from verifier.rounded import Rounded
 from verifier.statistics import RowStatistics
 from verifier.variance import Reduction, algorithm
+from verifier.variance.attack import Utilisation
 
 _SLACK = 2.0**-45
 """Covers the float64 roundings of the statistics below, far under any u of a tiny format."""
@@ -63,8 +64,10 @@ def statistics_of_small(values: Array) -> RowStatistics:
     )
 
 
-def excess(name: str, values: Array, claim: Reduction, statistics: RowStatistics) -> tuple[float, int]:
-    """Return the largest error / bound over mean and variance, and how many rows have a theorem.
+def utilisation_of_small(
+    name: str, values: Array, claim: Reduction, statistics: RowStatistics
+) -> Utilisation:
+    """Return error / bound of every row, as `attack.utilisation` does, for rows of small dyadic numbers.
 
     The errors are exact: N and N**2 times them are sums of a few dyadic numbers of under 53 bits.
     """
@@ -78,6 +81,9 @@ def excess(name: str, values: Array, claim: Reduction, statistics: RowStatistics
     variance_error = np.abs(variance * count**2 - target) / count**2
     mean_error = np.abs(mean * count - total) / count if module.CENTRED else np.zeros_like(mean)
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = np.stack([variance_error / bound.variance_error, mean_error / bound.mean_error])
-    inside = bound.covered
-    return float(np.nan_to_num(ratios[:, inside]).max(initial=0.0)), int(inside.sum())
+        ratios = np.stack([mean_error / bound.mean_error, variance_error / bound.variance_error])
+    ratios = np.where(
+        bound.covered & (ratios > 0.0), ratios, np.where(np.isnan(mean + variance), np.inf, 0.0)
+    )
+    ratios[:, ~bound.covered] = 0.0
+    return Utilisation(mean=ratios[0], variance=ratios[1], covered=bound.covered)
