@@ -130,9 +130,8 @@ def search(tally: Tally, seconds: float, random: np.random.Generator) -> None:
         dtype = str(random.choice(DTYPES))
         claim = declarations(random, ieee(dtype), count)
         found = evolve(name, claim, count, random, generations=60)
-        tally.add(
-            name, f"evolved, N={count}", found.utilisation, found.tried, (dtype, found.row.tolist(), claim)
-        )
+        what = (dtype, found.row.tolist(), claim)
+        tally.add((name, f"N={count}"), (found.utilisation, found.mean), 2 * found.tried, what)
 
 
 def show(tally: Tally) -> None:
