@@ -20,6 +20,9 @@ from verifier.hazards import joint_hazards
 from verifier.ops import Op, Shapes
 from verifier.subjects import Subject
 
+FEW_SHAPES = ((4, 33), (3, 128), (1, 1), (2, 1000), (16, 64), (1, 4097), (129, 16), (0, 16))
+"""Few compilations: a tail, full blocks, one element, a long row, a longer one, many short rows, none."""
+
 EPS_CHOICES = (1e-5, 1e-6, 1e-12, 1e-3, 0.5)
 """1e-5 and 1e-6 are the usual defaults; 1e-12 underflows in fp16; 0.5 makes a misplaced eps obvious."""
 
@@ -40,7 +43,8 @@ class Plan:
     """What kind of cases a check needs.
 
     layouts: kinds of layouts to draw; hazards: of the input (None: every finite one).
-    gradients: whether grad_output is part of the case. shapes that are drawn stay below the limits.
+    gradients: whether grad_output is part of the case. Extents that are drawn stay within the limits.
+    shapes: draw (rows, columns) from these alone, where every new shape is a compilation.
     """
 
     gradients: bool = False
@@ -53,6 +57,19 @@ class Plan:
     min_rows: int = 0
     min_columns: int = 0
     eps: tuple[float, ...] = EPS_CHOICES
+    shapes: tuple[tuple[int, int], ...] | None = None
+
+    def few_shapes(self) -> Plan:
+        """Return the plan restricted to the few shapes that fit it."""
+        return replace(self, shapes=tuple(s for s in FEW_SHAPES if self.fits(*s)) or None)
+
+    def fits(self, rows: int, columns: int) -> bool:
+        """Return whether extents lie within the limits."""
+        return (
+            rows * columns <= self.max_elements
+            and self.min_rows <= rows <= self.max_rows
+            and self.min_columns <= columns <= self.max_columns
+        )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -203,13 +220,7 @@ def _cover_shapes(plan: Plan) -> list[tuple[int, int]]:
         *((4, 33), (3, 128), (1, 1), (2, 1000), (5, 257), (16, 64), (1, 1024), (7, 2), (64, 48), (2, 1025)),
         *((33, 3), (3, 769), (129, 16), (1, 4097), (0, 16), (300, 8), (2, 31), (1, 8192), (6, 500)),
     )
-    fitting = [
-        (r, c)
-        for r, c in wanted
-        if r * c <= plan.max_elements
-        and plan.min_rows <= r <= plan.max_rows
-        and plan.min_columns <= c <= plan.max_columns
-    ]
+    fitting = [shape for shape in plan.shapes or wanted if plan.fits(*shape)]
     return fitting or [(max(plan.min_rows, 1), max(plan.min_columns, 1))]
 
 
@@ -241,7 +252,9 @@ def _cover_layouts(plan: Plan, subject: Subject) -> list[tuple[tuple[str, Layout
 def recipes(draw: st.DrawFn, op: Op, subject: Subject, dtype: str, plan: Plan) -> Recipe:
     """Generate recipes for a subject; shrinks towards few rows and columns of ordinary numbers."""
     rows, columns = draw(
-        row_column_shapes(
+        st.sampled_from(plan.shapes)
+        if plan.shapes
+        else row_column_shapes(
             max_elements=plan.max_elements,
             min_rows=plan.min_rows,
             max_rows=plan.max_rows,
