@@ -385,13 +385,13 @@ class _BodyReader:
 
     def address(self, text: str) -> Address:
         """Parse the inside of `[...]`."""
-        match = re.fullmatch(r"([^+\s]+)\s*(?:\+\s*(-?\w+))?", text)
+        match = re.fullmatch(r"([^+\s]+)((?:\s*\+\s*-?\w+)*)", text)
         if not match:
             raise self.module.fail(f"unknown address {text!r}")
         base = self.operand(match[1])
         if not isinstance(base, Register | Symbol | Immediate):
             raise self.module.fail(f"unknown address {text!r}")
-        return Address(base, int(match[2], 0) if match[2] else 0)
+        return Address(base, sum(int(part, 0) for part in match[2].split("+") if part.strip()))
 
 
 @lru_cache(maxsize=4096)
