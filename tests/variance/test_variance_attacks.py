@@ -10,6 +10,7 @@ from verifier.statistics import exact_statistics
 from verifier.trees import any_order, pairwise, sequential, tile, torch_cascade, tree
 from verifier.variance import Reduction, algorithms, rms
 from verifier.variance.attack import evolve, families, utilisation
+from verifier.variance.moments import Merging
 from verifier.variance.terms import terms
 
 TREES = (
@@ -70,6 +71,25 @@ def test_no_evolved_row_exceeds_a_bound(name):
         found = evolve(name, claim, count, random, generations=15)
         assert 0.05 < found.utilisation <= 1.0, found
         assert found.mean <= 1.0, found
+
+
+@pytest.mark.parametrize("squares", ["delta_first", "crossed", "counts_first"])
+@pytest.mark.parametrize("welford", [False, True])
+def test_no_way_to_write_an_increment_exceeds_the_bound(squares, welford):
+    random, covered = np.random.default_rng(12), 0
+
+    def written(rounded, values, claim):
+        return Merging(rounded=rounded, claim=claim, welford=welford, squares=squares).run(values)
+
+    for dtype in ("float16", "float32"):
+        smallest = FORMATS[dtype].smallest_normal
+        for scale in (1.0, smallest**0.5, smallest * 8):
+            for family, values in families(random, 40, 2, FORMATS[dtype], scale):
+                claim = drawn(random, ieee(dtype, flush_to_zero=bool(random.integers(2))))
+                found = utilisation("welford" if welford else "chan", values, claim, simulate=written)
+                covered += int(found.covered.sum())
+                assert found.worst <= 1.0, f"{squares} {dtype} {family} {scale} {claim}: {found.worst}"
+    assert covered > 100
 
 
 def test_welford_bound_is_nearly_attained():

@@ -5,7 +5,7 @@ An error above its bound is a false theorem (or a false simulation). Errors are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -17,6 +17,7 @@ from verifier.statistics import RowStatistics, exact_moments, exact_statistics
 from verifier.variance import Mask, Reduction, algorithm
 
 Random = np.random.Generator
+Simulation = Callable[[Rounded, Array, Reduction], tuple[Array, Array]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,14 +35,21 @@ class Utilisation:
 
 
 def utilisation(
-    name: str, values: Array, claim: Reduction, statistics: RowStatistics | None = None
+    name: str,
+    values: Array,
+    claim: Reduction,
+    statistics: RowStatistics | None = None,
+    simulate: Simulation | None = None,
 ) -> Utilisation:
-    """Run the algorithm on values (rows, columns) and compare its errors with its bounds."""
+    """Run the algorithm on values (rows, columns) and compare its errors with its bounds.
+
+    simulate: another way to write the algorithm than its own model.
+    """
     module, arithmetic = algorithm(name), claim.arithmetic
     rounded = Rounded(format=arithmetic.format, flush_to_zero=arithmetic.flush_to_zero)
     statistics = statistics or exact_statistics(values)
     bound = module.bound(statistics, claim)
-    mean, variance = module.simulate(rounded, rounded.read(values), claim)
+    mean, variance = (simulate or module.simulate)(rounded, rounded.read(values), claim)
     ratios = np.zeros((2, len(values)))
     for i in np.flatnonzero(bound.covered):
         exact = exact_moments(values[i])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from verifier.arithmetic import Array
 from verifier.rounded import Rounded
 from verifier.statistics import RowStatistics
@@ -39,6 +41,9 @@ def bound(rows: RowStatistics, claim: Reduction) -> MomentBound:
 def simulate(rounded: Rounded, values: Array, claim: Reduction) -> tuple[Array, Array]:
     """Run the algorithm on values (rows, columns); return mean and variance, (rows,)."""
     run = Executed(rounded=rounded, claim=claim, count=values.shape[1])
-    mean = run.mean_of(run.sum(values))
-    mean_square = run.mean_of(run.sum_of_squares(values))
-    return mean, run.clamped(run.multiply_add(-mean, mean, mean_square))
+    mean, squares = run.mean_of(run.sum(values)), run.sum_of_squares(values)
+    if claim.mean_contraction == "mixed" and claim.divide_by_n == "reciprocal":
+        # What nvcc makes of it: the product with 1/N is the one that is fused.
+        inverse = np.broadcast_to(run.reciprocal, squares.shape)
+        return mean, run.clamped(rounded.multiply_add(squares, inverse, -rounded.multiply(mean, mean)))
+    return mean, run.clamped(run.multiply_add(-mean, mean, run.mean_of(squares)))
