@@ -49,11 +49,13 @@ class Carry:
 def analyse(program: Program) -> Carry:
     """Forward from floats and loads, backward from floats and stores, then the layouts."""
     instructions = list(program.instructions())
-    produced = _produced(instructions, program)
+    produced = _produced(instructions, program, loads=True)
     needed = _needed(instructions)
     carrying = produced & needed
     layouts = _layouts(instructions, carrying, program)
-    broken = tuple(i for i in instructions if _breaks(i, carrying))
+    # Loads may hold integers, so only results of float arithmetic count as values that must not be lost.
+    floats = _produced(instructions, program, loads=False)
+    broken = tuple(i for i in instructions if _breaks(i, floats, needed))
     return Carry(layouts=layouts, broken=broken)
 
 
@@ -98,7 +100,7 @@ def float_result(instruction: Instruction) -> str | None:
     return operation.results[0]
 
 
-def _produced(instructions: list[Instruction], program: Program) -> set[str]:
+def _produced(instructions: list[Instruction], program: Program, *, loads: bool) -> set[str]:
     """Registers that may hold a float with a slot."""
     found: set[str] = set()
     changed = True
@@ -107,9 +109,9 @@ def _produced(instructions: list[Instruction], program: Program) -> set[str]:
         for instruction in instructions:
             name = instruction.parts[0]
             wide = [r for r in targets(instruction) if BITS[program.registers[r]] >= 16]
-            loads = name in ("ldmatrix", "atom") or (name == "ld" and instruction.parts[1] != "param")
+            loaded = name in ("ldmatrix", "atom") or (name == "ld" and instruction.parts[1] != "param")
             moves = is_move(instruction) and any(r in found for r in sources(instruction))
-            if loads or moves or float_result(instruction):
+            if (loads and loaded) or moves or float_result(instruction):
                 found |= set(wide)
         changed = len(found) != before
     return found
@@ -226,11 +228,10 @@ def _packed(
     return DYNAMIC
 
 
-def _breaks(instruction: Instruction, carrying: set[str]) -> bool:
-    """An integer operation that changes bits between a carrying register and one that is needed."""
+def _breaks(instruction: Instruction, floats: set[str], needed: set[str]) -> bool:
+    """Tell an integer operation that changes bits between a float and a value that is needed."""
     if float_result(instruction) is not None or instruction.parts[0] in (*MOVES, *HALF_MOVES):
         return False
     if instruction.parts[0] in ("ld", "st", "atom", "red", "ldmatrix", "stmatrix", "cp", "set", "setp"):
         return False
-    written = set(targets(instruction))
-    return bool(written & carrying) and any(r in carrying for r in sources(instruction))
+    return bool(set(targets(instruction)) & needed) and any(r in floats for r in sources(instruction))

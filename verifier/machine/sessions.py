@@ -65,6 +65,8 @@ def session(
     from verifier.machine.device import redirected
     from verifier.machine.launch import Machine as MachineRecord
 
+    if plays is not None and arithmetic != "lifted":
+        raise ValueError("float64 tensors play another dtype only with arithmetic='lifted'")
     if approximation is not None:
         settings["approximation"] = _model(approximation)
     if machine is None:
@@ -88,6 +90,14 @@ def session(
             from verifier.machine.driver import installed
 
             stack.enter_context(installed())
+        if plays is not None:
+            from verifier.machine.playing import casting
+
+            stack.enter_context(casting(opened))
+        if opened.slots is not None:
+            from verifier.machine.hosting import HostSlots
+
+            stack.enter_context(HostSlots(opened.slots, materialise=plays is not None))
         yield opened
 
 

@@ -281,9 +281,17 @@ class Slots:
             index += steps.reshape((-1,) + (1,) * (tensor.dim() - 1 - axis))
         return store, index * (width // 2), width
 
+    def has(self, tensor: Any) -> bool:
+        """Whether a tensor's storage holds any slots."""
+        return tensor.untyped_storage().data_ptr() in self.stores
+
+    def forget(self, tensor: Any) -> None:
+        """Drop the slots of a whole storage."""
+        self.stores.pop(tensor.untyped_storage().data_ptr(), None)
+
     def clear(self, tensor: Any) -> None:
         """Forget the slots of a tensor's elements, which something else has written."""
-        if tensor.untyped_storage().data_ptr() in self.stores:
+        if self.has(tensor):
             store, index, width = self.cells(tensor)
             for half in range(max(width // 2, 1)):
                 store.tags[index + half] = NO_SLOT

@@ -1,0 +1,142 @@
+"""Slots across host operations: what torch does between two launches is done on slots too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch.utils._python_dispatch import TorchDispatchMode
+
+if TYPE_CHECKING:
+    import torch
+
+    from verifier.machine.numerics import Array
+    from verifier.machine.slots import Slots
+
+# Operations whose results share the storage of their operand, or carry no values.
+_VIEWS = frozenset(
+    {
+        "view", "_unsafe_view", "as_strided", "slice", "select", "transpose", "t", "permute", "expand", "unsqueeze",
+        "squeeze", "detach", "alias", "split", "split_with_sizes", "chunk", "unbind", "reshape", "narrow", "empty",
+        "empty_strided", "empty_like", "new_empty", "new_empty_strided", "is_same_size", "_reshape_alias",
+    }
+)  # fmt: skip
+_COPIES = frozenset({"clone", "_to_copy", "contiguous", "to"})
+_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "div": "div"}
+
+
+class HostSlots(TorchDispatchMode):
+    """Follows copies, sums and basic arithmetic; counts what it does not know, and forgets its slots."""
+
+    def __init__(self, slots: Slots, *, materialise: bool) -> None:
+        """`materialise`: float64 results take the value of their slots, as tensors that play a role do."""
+        super().__init__()
+        self.slots, self.materialise = slots, materialise
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation on floats, then on slots."""
+        del types
+        name = func.overloadpacket.__name__
+        before = self.operands(name, args)
+        result = func(*args, **(kwargs or {}))
+        if name in _VIEWS:
+            return result
+        base = name.rstrip("_")
+        if before is None or not self.follow(base, name != base, args, kwargs or {}, before, result):
+            self.drop(name, args, result)
+        return result
+
+    def operands(self, name: str, args: Any) -> list[Any] | None:
+        """Slots of the operands, read before an in-place operation changes their bits; None if none has any."""
+        import torch
+
+        tensors = [a for a in args if isinstance(a, torch.Tensor) and a.is_floating_point() and a.numel()]
+        if name in _VIEWS or not any(self.slots.has(t) for t in tensors):
+            return None
+        return [
+            self.slots.get(a) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args
+        ]
+
+    def follow(
+        self, name: str, in_place: bool, args: Any, kwargs: Any, before: list[Any], result: Any
+    ) -> bool:
+        """Do the operation on slots; False if it is not known."""
+        import torch
+
+        if not isinstance(result, torch.Tensor) or not result.is_floating_point():
+            return False
+        value = self.value(name, args, kwargs, before, result)
+        if value is None:
+            return False
+        del in_place
+        if self.materialise and result.dtype == torch.float64:
+            result.detach().numpy()[...] = value
+            return True
+        self.slots.set(result, np.broadcast_to(value, tuple(result.shape)))
+        return True
+
+    def value(self, name: str, args: Any, kwargs: Any, before: list[Any], result: torch.Tensor) -> Array | None:
+        """Slots of the result, or None."""
+        if name in _COPIES:
+            return before[0]
+        if name == "copy":
+            return before[1]
+        if name == "neg":
+            return self.apply("neg", result, args[:1], before[:1])
+        if name in _BINARY and kwargs.get("alpha", 1) == 1 and "rounding_mode" not in kwargs:
+            return self.apply(_BINARY[name], result, args[:2], before[:2])
+        if name in ("sum", "mean"):
+            return self.total(name, args, before, result)
+        return None
+
+    def apply(self, name: str, result: torch.Tensor, args: Any, before: list[Any]) -> Array:
+        """Do one basic operation with broadcasting; Python numbers are lifted as float64."""
+        shape = tuple(result.shape)
+        floats, slots = [], []
+        for argument, slot in zip(args, before, strict=True):
+            plain = as_floats(argument)
+            floats.append(np.broadcast_to(plain, shape))
+            lifted = slot if slot is not argument else self.slots.lift(np.atleast_1d(plain), "f64").reshape(np.shape(plain))
+            slots.append(np.broadcast_to(lifted, shape))
+        return self.slots.arithmetic.apply(name, "f64", as_floats(result), tuple(floats), tuple(slots))
+
+    def total(self, name: str, args: Any, before: list[Any], result: torch.Tensor) -> Array:
+        """Sum or mean over some dimensions, one slice after the other."""
+        tensor = args[0]
+        dims = args[1] if len(args) > 1 and args[1] else list(range(tensor.dim()))
+        axes = tuple(d % tensor.dim() for d in ([dims] if isinstance(dims, int) else dims))
+        slots = np.moveaxis(before[0], axes, range(len(axes)))
+        floats = np.moveaxis(as_floats(tensor), axes, range(len(axes)))
+        rest = slots.shape[len(axes) :]
+        slots, floats = slots.reshape(-1, *rest), floats.reshape(-1, *rest)
+        total, partial = slots[0], floats[0]
+        for row, value in zip(slots[1:], floats[1:], strict=True):
+            following = partial + value
+            total = self.slots.arithmetic.apply("add", "f64", following, (partial, value), (total, row))
+            partial = following
+        if name == "mean":
+            count = np.full(np.shape(partial), float(len(slots)))
+            divisor = self.slots.lift(count, "f64")
+            total = self.slots.arithmetic.apply("div", "f64", partial / len(slots), (partial, count), (total, divisor))
+        return np.asarray(total).reshape(tuple(result.shape))
+
+    def drop(self, name: str, args: Any, result: Any) -> None:
+        """Forget the slots of what an unknown operation wrote, and count it if it read slots."""
+        import torch
+
+        outputs = result if isinstance(result, tuple | list) else [result]
+        tensors = [a for a in args if isinstance(a, torch.Tensor)]
+        if any(self.slots.has(t) for t in tensors if t.is_floating_point()) and not name.endswith("_"):
+            self.slots.counters.uncovered[name] = self.slots.counters.uncovered.get(name, 0) + 1
+        for output in outputs:
+            if isinstance(output, torch.Tensor):
+                self.slots.clear(output)
+
+
+def as_floats(value: Any) -> Array:
+    """Float64 values of a tensor or a number."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.detach().double().numpy()
+    return np.asarray(value, dtype=np.float64)
