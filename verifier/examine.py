@@ -85,6 +85,8 @@ class Examination:
             self._search(line, plan.few_shapes() if compiles else plan)
         elif not line.findings:
             line.skipped = f"known defect: {everywhere[0].reason} (no witness for {self.dtype} here)"
+        if line.measured and not line.counts and not line.findings:
+            line.skipped = "; ".join(f"{text}: {n} case(s)" for text, n in sorted(line.measured.items()))
         line.seconds = time.monotonic() - started
         return line
 

@@ -103,7 +103,7 @@ class Recipe:
 def build(op: Op, subject: Subject, dtype: str, recipe: Recipe, *, gradients: bool) -> Case | None:
     """Make the case that a recipe describes, or None where the op or the subject has no such case."""
     shapes = op.shapes(recipe.rows, recipe.columns, recipe.variant)
-    if shapes is None or not _takes(subject, shapes):
+    if shapes is None or not _takes(op, subject, shapes):
         return None
     scalars = {**shapes.scalars, "eps": recipe.eps}
     tensors = _fill(op, subject, dtype, recipe, shapes, gradients=gradients)
@@ -164,10 +164,11 @@ def _magnitudes(op: Op, case: Case) -> tuple[float, float]:
     return float(np.nanmax(kappa, initial=0.0)), float(np.nanmax(np.abs(x), initial=0.0))
 
 
-def _takes(subject: Subject, shapes: Shapes) -> bool:
+def _takes(op: Op, subject: Subject, shapes: Shapes) -> bool:
     """Whether the subject's signature has room for these scalars: no normalized_shape means one dimension."""
     trailing = shapes.scalars.get("normalized_shape")
-    return trailing is None or len(trailing) == 1 or "normalized_shape" in subject.signature
+    fits = trailing is None or len(trailing) == 1 or "normalized_shape" in subject.signature
+    return fits and op.takes(subject, shapes)
 
 
 def _fill(
@@ -206,8 +207,8 @@ def covering(subject: Subject, plan: Plan) -> Iterator[Recipe]:
                 columns=columns,
                 variant=next(variants),
                 input=Values(hazard=hazard, strength=strength, seed=index + 100 * strength),
-                weight=None if index % 5 == 4 else Values(seed=index),
-                bias=None if index % 7 == 3 else Values(seed=index),
+                weight=None if index % 5 == 4 or not plan.parameters else Values(seed=index),
+                bias=None if index % 7 == 3 or not plan.parameters else Values(seed=index),
                 grad_output=Values(seed=index, hazard=_GRADIENT_HAZARDS[index % len(_GRADIENT_HAZARDS)]),
                 joint=joint if hazard == "ordinary" or index % 3 == 0 else None,
                 layouts=next(kinds),
@@ -217,6 +218,7 @@ def covering(subject: Subject, plan: Plan) -> Iterator[Recipe]:
 
 def _cover_shapes(plan: Plan) -> list[tuple[int, int]]:
     wanted = (
+        *plan.shapes,
         *((4, 33), (3, 128), (1, 1), (2, 1000), (5, 257), (16, 64), (1, 1024), (7, 2), (64, 48), (2, 1025)),
         *((33, 3), (3, 769), (129, 16), (1, 4097), (0, 16), (300, 8), (2, 31), (1, 8192), (6, 500)),
     )
@@ -226,6 +228,8 @@ def _cover_shapes(plan: Plan) -> list[tuple[int, int]]:
 
 def _cover_layouts(plan: Plan, subject: Subject) -> list[tuple[tuple[str, Layout], ...]]:
     """Return one layout on one tensor at a time, then on all: a failure names its tensor."""
+    if plan.placements:
+        return list(plan.placements)
     plain: list[tuple[tuple[str, Layout], ...]] = [()]
     odd = [kind for kind in plan.layouts if kind != "contiguous"]
     if not odd:
@@ -265,7 +269,7 @@ def recipes(draw: st.DrawFn, op: Op, subject: Subject, dtype: str, plan: Plan) -
     input_values = draw(values(hazards=plan.hazards, dtype=dtype))
     parameters = {
         name: draw(st.none() | values(hazards=_PARAMETER_HAZARDS, dtype=dtype, mixed_rows=False))
-        if name in op.optional and name in subject.signature
+        if plan.parameters and name in op.optional and name in subject.signature
         else None
         for name in ("weight", "bias")
     }
@@ -285,6 +289,8 @@ def recipes(draw: st.DrawFn, op: Op, subject: Subject, dtype: str, plan: Plan) -
         joint=joint,
         eps=draw(st.sampled_from(plan.eps)),
     )
+    if plan.placements:
+        return replace(recipe, layouts=draw(st.sampled_from(plan.placements)))
     return replace(recipe, layouts=_draw_layouts(draw, op, subject, recipe, plan))
 
 

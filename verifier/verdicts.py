@@ -116,6 +116,7 @@ class Line:
     findings: list[Finding] = field(default_factory=list)
     skipped: str = ""
     notes: list[str] = field(default_factory=list)
+    measured: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     outside: int = 0
 
@@ -143,6 +144,10 @@ class Line:
     def add(self, case: Case, outcomes: Iterable[Outcome], *, outside: bool) -> None:
         """Count a case with all that was judged of it."""
         outcomes = list(outcomes)
+        # What no guarantee demands is measured: it is reported and decides nothing.
+        measured = {str(o.facts["measured"]) for o in outcomes if "measured" in o.facts}
+        self.measured.update(measured)
+        outcomes = [o for o in outcomes if "measured" not in o.facts]
         if not outcomes:
             return
         self.outside += outside

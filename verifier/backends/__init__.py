@@ -10,7 +10,8 @@ A module of this folder is a backend when it defines `NAME` and
 - `environment() -> dict[str, str]`: environment variables of its child process,
 
 and, called in the child: `prepare(**options)`, `device() -> str`, `begin()`, `finish()`,
-`launches() -> int` (kernel launches since `begin`) and `facts(error=None) -> dict`.
+`launches() -> int` (kernel launches since `begin`) and `facts(error=None) -> dict`; a place that can
+run otherwise in some respect offers `varied(**changes)`, a context manager.
 Being in the folder is the registration. A backend's packages are imported inside its functions.
 """
 

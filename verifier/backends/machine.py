@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -77,6 +79,22 @@ def begin() -> None:
     playing = current()
     assert playing is not None
     playing.launches.clear()
+    playing.redirected.clear()
+
+
+@contextmanager
+def varied(**changes: Any) -> Iterator[None]:
+    """Run what is inside on a machine that differs in these fields of `verifier.machine.Machine`."""
+    from verifier.machine import current
+
+    playing = current()
+    assert playing is not None
+    usual = playing.machine
+    playing.machine = replace(usual, **changes)
+    try:
+        yield
+    finally:
+        playing.machine = usual
 
 
 def finish() -> None:

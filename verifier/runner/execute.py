@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,14 +36,23 @@ class Call:
 
 
 def execute(
-    subject: Subject, case: Case, *, place: Any, gradients: bool = False, poison: str | None = None
+    subject: Subject,
+    case: Case,
+    *,
+    place: Any,
+    gradients: bool = False,
+    poison: str | None = None,
+    placer: Callable[..., Any] | None = None,
 ) -> Observation:
     """Call the subject on the case; with `gradients`, also its backward pass.
 
     poison: fill fresh memory with "nan" or a "finite" pattern and put red zones about it.
+    placer: (layout, values, guard_elements=, poison=) -> Placed or its like, instead of `Layout.place`.
     """
     try:
-        call = lay_out(subject, case, device=place.device(), gradients=gradients, poison=poison or "nan")
+        call = lay_out(
+            subject, case, device=place.device(), gradients=gradients, poison=poison or "nan", placer=placer
+        )
     except UnusableError as error:
         return Observation(status="unusable", message=str(error))
     place.begin()
@@ -63,7 +72,13 @@ def execute(
 
 
 def lay_out(
-    subject: Subject, case: Case, *, device: str, gradients: bool = False, poison: str = "nan"
+    subject: Subject,
+    case: Case,
+    *,
+    device: str,
+    gradients: bool = False,
+    poison: str = "nan",
+    placer: Callable[..., Any] | None = None,
 ) -> Call:
     """Place every tensor of the case in memory and match arguments with the subject's signature.
 
@@ -74,7 +89,8 @@ def lay_out(
     placed = {}
     for name, values in case.given.items():
         layout = case.layouts.get(name, Layout())
-        placed[name] = layout.place(values.to(device), guard_elements=GUARD_ELEMENTS, poison=poison)
+        put = placer or Layout.place
+        placed[name] = put(layout, values.to(device), guard_elements=GUARD_ELEMENTS, poison=poison)
     arguments: dict[str, Any] = {}
     for name, parameter in subject.signature.items():
         if name in case.tensors:
