@@ -81,6 +81,8 @@ def hostile(seed=0):
     yield "one column", make(small[:, :1], weight=None, bias=None, grad_output=small[:, 1:2])
     yield "negative eps", make(small * 100, eps=-0.5)
     yield "grad_input exactly zero", make(small, weight=None, grad_output=np.ones((2, n)))
+    weight = random.normal(size=(1, n))
+    yield "null-space gradient, float64", make(small, weight=weight, grad_output=np.pi / weight + 0 * small)
     yield "N = 5 row of the proofs", five()
 
 

@@ -70,6 +70,35 @@ def test_a_device_with_other_arithmetic_is_refused(broken):
         arrays._require_ieee(kit, "broken")
 
 
+class Contracted:
+    """Numbers whose products are not rounded before a subtraction, as a contracting compiler makes them."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __add__(self, other):
+        return Contracted([float(Fraction(v) + Fraction(other)) for v in self.values])
+
+    def __mul__(self, other):
+        others = other.values if isinstance(other, Contracted) else [other] * len(self.values)
+        return Contracted([Fraction(v) * Fraction(o) for v, o in zip(self.values, others, strict=True)])
+
+    def __sub__(self, other):
+        return Contracted([float(v - Fraction(other)) for v in self.values])
+
+
+def test_a_device_that_contracts_products_is_refused():
+    from dataclasses import replace
+
+    kit = replace(
+        arrays.NUMPY,
+        device=lambda a: Contracted(a.tolist()),
+        host=lambda a: np.array([float(v) for v in a.values]),
+    )
+    with pytest.raises(RuntimeError, match="not IEEE 754"):
+        arrays._require_ieee(kit, "contracting")
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("rung", ["float64", "double_double"])
 def test_a_gpu_gives_the_bits_of_the_cpu(rung):

@@ -37,6 +37,16 @@ def test_error_bounds_bracket_the_error_of_every_contained_value(seed):
         assert Fraction(exact.magnitude()[k]) >= abs(centre) + Fraction(exact.radius[k])
 
 
+def test_error_bounds_hold_without_a_radius():
+    random, exact = random_enclosures(9, 2000)
+    exact = enclosure(exact.high, exact.low)
+    actual = exact.high * random.uniform(0.9, 1.1, size=exact.high.size)
+    lower, upper = exact.error_of(actual)
+    for k in range(actual.size):
+        error = abs(Fraction(actual[k]) - Fraction(exact.high[k]) - Fraction(exact.low[k]))
+        assert Fraction(lower[k]) <= error <= Fraction(upper[k])
+
+
 def test_error_bounds_are_sharp_without_a_radius():
     lower, upper = enclosure(1.0, 2.0**-60).error_of(np.array([1.0 + 2.0**-52]))
     true = 2.0**-52 - 2.0**-60

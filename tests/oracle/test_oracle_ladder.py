@@ -10,6 +10,7 @@ import pytest
 from mpmath import mp, mpf
 from test_oracle_radius import entry_index, rows_of
 
+from verifier.oracle.climb import Balls, climb
 from verifier.oracle.ladder import decide
 from verifier.oracle.normalization import RowProblem, solve
 
@@ -144,6 +145,25 @@ def test_near_constant_float64_rows_are_decided(kappa):
             bound = np.array([float(abs(mpf(float(v)) - v)) for v in true]).reshape(2, 40) * (1 + 2.0**-40)
         found = decide(problem, name, actual, bound)
         assert found.passed.all()
+
+
+def test_a_ball_that_straddles_the_bound_decides_nothing():
+    from flint import arb
+
+    wide = Balls(values=[arb(1, 0.5), arb(1, 0.25), None], bits=64)
+    sharp = Balls(values=[arb(1, 2.0**-60), arb(1, 0.25)], bits=64)
+    found = climb(
+        np.zeros(2), np.array([1.1, 2.0]), [("arb", lambda still: Balls(values=wide.values[:2], bits=64))]
+    )
+    assert found.undecided.tolist() == [True, False]
+    answers = iter([wide, sharp])
+    limits = np.array([1.1, 1.1, 1.0])
+    found = climb(
+        np.zeros(3), limits, [("first", lambda still: next(answers)), ("second", lambda still: next(answers))]
+    )
+    assert found.passed.tolist() == [True, False, False]
+    assert found.undecided.tolist() == [False, True, True]
+    assert found.rung_counts == {"first": 0, "second": 1}
 
 
 def test_values_beyond_float64_are_left_to_arb():

@@ -81,6 +81,14 @@ def test_ordinary_rows(rung, dtype, mean, centred):
     assert violations(problem, solve(problem, rung=rung)) == {}
 
 
+@pytest.mark.parametrize("rung", ["float64", "double_double"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_many_elements_of_one_row(rung, dtype):
+    for seed in range(3):
+        problem = oracle_data.ordinary(dtype, seed=seed, rows=1, columns=300, mean=0.3)
+        assert violations(problem, solve(problem, rung=rung)) == {}
+
+
 @pytest.mark.parametrize("rung", RUNGS)
 @pytest.mark.parametrize("centred", [True, False])
 def test_hostile_rows(rung, centred):
@@ -174,6 +182,15 @@ def test_radii_are_as_small_as_the_rungs_promise():
         for name in ELEMENTS:
             enclosure = getattr(solution, name)
             assert np.median(enclosure.radius / np.abs(enclosure.high)) < limit, (rung, name)
+
+
+@pytest.mark.parametrize("rung", ["float64", "double_double"])
+def test_underflow_of_low_parts_stays_inside_the_published_floor(rung):
+    problem = oracle_data.five()
+    solution = solve(problem, rung=rung)
+    assert violations(problem, solution) == {}
+    assert (solution.grad_input.radius >= 2.0**-900).all()
+    assert (solution.output.radius >= 2.0**-900).all()
 
 
 def test_a_refused_row_has_infinite_radius_and_poisons_the_weights():

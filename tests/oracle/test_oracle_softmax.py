@@ -57,6 +57,7 @@ def cases():
         draw((2, 9)),
         draw((2, 9)) * 2.0 ** random.integers(-150, 120, (2, 9)),
     )
+    yield "far element, large gradient", np.array([[0.0, -651.0]]), np.array([[1.0, 2.0**120]])
     yield "float64", random.normal(size=(2, 9)) * 30, random.normal(size=(2, 9))
 
 
