@@ -45,6 +45,8 @@ class Plan:
     layouts: kinds of layouts to draw; hazards: of the input (None: every finite one).
     gradients: whether grad_output is part of the case. Extents that are drawn stay within the limits.
     shapes: draw (rows, columns) from these alone, where every new shape is a compilation.
+    parameters: whether weight and bias occur. placements: layouts by tensor to choose from, in the
+    place of what `layouts` would draw.
     """
 
     gradients: bool = False
@@ -58,9 +60,13 @@ class Plan:
     min_columns: int = 0
     eps: tuple[float, ...] = EPS_CHOICES
     shapes: tuple[tuple[int, int], ...] | None = None
+    parameters: bool = True
+    placements: tuple[tuple[tuple[str, Layout], ...], ...] = ()
 
     def few_shapes(self) -> Plan:
-        """Return the plan restricted to the few shapes that fit it."""
+        """Return the plan restricted to the few shapes that fit it, unless it names its own."""
+        if self.shapes:
+            return self
         return replace(self, shapes=tuple(s for s in FEW_SHAPES if self.fits(*s)) or None)
 
     def fits(self, rows: int, columns: int) -> bool:
@@ -218,7 +224,6 @@ def covering(subject: Subject, plan: Plan) -> Iterator[Recipe]:
 
 def _cover_shapes(plan: Plan) -> list[tuple[int, int]]:
     wanted = (
-        *plan.shapes,
         *((4, 33), (3, 128), (1, 1), (2, 1000), (5, 257), (16, 64), (1, 1024), (7, 2), (64, 48), (2, 1025)),
         *((33, 3), (3, 769), (129, 16), (1, 4097), (0, 16), (300, 8), (2, 31), (1, 8192), (6, 500)),
     )
