@@ -11,6 +11,7 @@ from verifier import subject
     variance="softmax",
     accumulates="float32",
     dtypes=("float16", "bfloat16", "float32", "float64"),
+    formula="torch_cpu",
     guarantees={"layouts", "large_offsets"},
 )
 def softmax_torch(input, dim):

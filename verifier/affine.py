@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from verifier import elementary
 from verifier.arithmetic import FORMATS, INFLATION, Arithmetic, Array, Contraction, DivideByN, Format, theta
 from verifier.trees import Tree
 
 _EPS = 2.0**-53
 _TINY = 2.0**-1074
 Index = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +79,8 @@ class AffineNumbers:
     variance theorem), `saved` those that the backward pass reads. `parameter` maps elements to the
     entries of weight: "columns", "rows" or an index array. `dtypes` gives the dtype of each role.
     A value that may leave the range of its format (T12) has an infinite rest: it has no bound, and
-    neither has what is made of it.
+    neither has what is made of it. `absent` marks elements whose exponential is exactly zero (-inf in
+    a softmax; their x is read as some finite number).
     """
 
     arithmetic: Arithmetic
@@ -92,6 +95,7 @@ class AffineNumbers:
     entries: int = 0
     computed: tuple[Affine, Affine] | None = None
     saved: tuple[Affine, Affine] | None = None
+    absent: Mask | None = None
     _names: Iterator[int] = field(default_factory=itertools.count)
 
     # -- making values -------------------------------------------------------------------------
@@ -192,6 +196,40 @@ class AffineNumbers:
         value = self._value(centre, slack, {}, np.where(safe, rest, np.inf))
         return self.rounded(value, self.arithmetic.division)
 
+    def rsqrt(self, value: Affine) -> Affine:
+        """Return value**-1/2; elements that may vanish have no bound (T9)."""
+        found = self._moved(elementary.rsqrt, value, value.total)
+        return self.rounded(found, self.arithmetic.reciprocal_square_root)
+
+    def exp(self, value: Affine) -> Affine:
+        """Return e**value (T11)."""
+        arithmetic = self.arithmetic
+        inside = theta(arithmetic.exponential_argument, arithmetic.u) * (value.magnitude + value.total)
+        found = self._moved(elementary.exp, value, value.total + inside)
+        lost = arithmetic.omega * max(arithmetic.exponential, 1.0) + arithmetic.exponential_underflow
+        found = self._round(found, arithmetic.exponential * arithmetic.u, lost, arithmetic.format)
+        return found if self.absent is None else self._zeroed(found, self.absent)
+
+    def log(self, value: Affine) -> Affine:
+        """Return the natural logarithm; elements that may vanish have no bound."""
+        arithmetic = self.arithmetic
+        lost = arithmetic.logarithm_absolute + arithmetic.omega
+        found = self._moved(elementary.log, value, value.total)
+        return self._round(found, arithmetic.logarithm * arithmetic.u, lost, arithmetic.format)
+
+    def maximum(self, value: Affine) -> Affine:
+        """Return the largest element of each row, which is one of them: nothing is rounded."""
+        full = self._full(value)
+        total = full.total
+        parts = (full.centre, full.slack, total)
+        centre, slack, rest = (np.max(part, axis=1, keepdims=True, initial=-np.inf) for part in parts)
+        return self._value(centre, np.maximum(slack, 0.0), {}, np.maximum(rest, 0.0))
+
+    def either(self, one: Affine, other: Affine) -> Affine:
+        """Return the value with the larger of two bounds; both must have the same exact value."""
+        rest = np.maximum(one.total, other.total)
+        return self._value(one.centre, one.slack, {}, rest + np.zeros_like(one.centre))
+
     def sum(self, value: Affine) -> Affine:
         """Return the sum over each row along the declared tree."""
         return self._row_sum(self._full(value), self.row_tree.depth(self.columns))
@@ -266,6 +304,20 @@ class AffineNumbers:
         # A result below the largest number plus half its last place still rounds to a finite number.
         fits = reach * INFLATION <= to.maximum * (1 + to.u / 2)
         return self.with_rest(value, np.where(fits, relative * reach + absolute, np.inf))
+
+    def _moved(
+        self, through: Callable[[Array, Array, Array], elementary.Moved], value: Affine, total: Array
+    ) -> Affine:
+        """Return an unrounded function of a value; symbols end here."""
+        parts = np.broadcast_arrays(value.centre, value.slack, total)
+        centre, slack, rest = through(*parts)
+        return self._value(centre, slack, {}, rest)
+
+    def _zeroed(self, value: Affine, where: Mask) -> Affine:
+        """Return the value with exact zeros in some places."""
+        full = self._full(value)
+        centre, slack, rest = (np.where(where, 0.0, part) for part in (full.centre, full.slack, full.rest))
+        return self._value(centre, slack, {}, rest)
 
     def _full(self, value: Affine) -> Affine:
         shape = (self.rows, self.columns)

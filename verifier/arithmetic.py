@@ -73,7 +73,10 @@ class Arithmetic:
 
     Each of `division`, `reciprocal`, `square_root`, `reciprocal_square_root` and `exponential` is
     a bound on the relative error of one operation in units of `u` (1 is correctly rounded).
-    `exponential_underflow` is the absolute error of an exponential that underflows.
+    `exponential_argument` counts further roundings of the argument inside the exponential (2 where it
+    is made of a power of two: the product with log2(e), and that constant), `exponential_underflow` is
+    the absolute error of an exponential that underflows. `logarithm` is relative to the result,
+    `logarithm_absolute` the absolute error near 1, where the result vanishes.
     `contracts` says whether the compiler may fuse a multiplication into an addition.
     `evidence` names what the constants rest on; it is printed in reports.
 
@@ -87,7 +90,10 @@ class Arithmetic:
     square_root: float = 1.0
     reciprocal_square_root: float = 2.0
     exponential: float = 2.0
+    exponential_argument: float = 0.0
     exponential_underflow: float = 0.0
+    logarithm: float = 2.0
+    logarithm_absolute: float = 0.0
     contracts: bool = True
     evidence: str = "IEEE 754, correctly rounded"
 

@@ -15,7 +15,7 @@ from verifier.arithmetic import FORMATS, Array
 from verifier.case import Case
 from verifier.ops import Bounded, Op, Setting, op
 from verifier.ops.rows import to_float64
-from verifier.oracle.normalization import RowSolution, solve
+from verifier.oracle.normalization import solve
 from verifier.runner.observation import Observation
 from verifier.subjects import Subject
 from verifier.verdicts import Outcome, Verdict, Worst
@@ -48,14 +48,14 @@ class Truth:
         return self.op.problem(self.case)
 
     @cached_property
-    def solution(self) -> RowSolution:
+    def solution(self) -> Any:
         """The oracle's first answer."""
         return solve(self.problem)
 
     @cached_property
     def exact(self) -> Mapping[str, Any]:
         """Enclosures of the exact results by name, in canonical rows."""
-        return self.op.exact(self.solution)
+        return {**self.op.exact(self.solution), **self.op.further(self.case, self.solution)}
 
     @cached_property
     def bounds(self) -> Mapping[str, Bounded]:

@@ -62,6 +62,9 @@ class Numbers(Protocol):
     def maximum(self, value: Value) -> Value:
         """Return the largest element of each row, (rows, 1)."""
 
+    def either(self, one: Value, other: Value) -> Value:
+        """Return a value that is computed in one of two ways, for instance by the input's layout."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
@@ -82,9 +85,13 @@ class Form:
     """One way to write an op: the roundings differ, the mathematics does not.
 
     `forward` returns the output; `backward` returns grad_input, grad_weight and grad_bias by name
-    (those whose terms are present).
+    (those whose terms are present). `evaluation` is the backward pass where the statistics are
+    constants (batch norm in evaluation; None: the op's own). `reads_saved` says that the forward pass
+    too reads mean and rstd as they were saved.
     """
 
     name: str
     forward: Callable[[Any, Terms], Value]
     backward: Callable[[Any, Terms], Mapping[str, Value]]
+    evaluation: Callable[[Any, Terms], Mapping[str, Value]] | None = None
+    reads_saved: bool = False

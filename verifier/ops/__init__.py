@@ -19,7 +19,6 @@ import torch
 from verifier.arithmetic import Arithmetic, Array
 from verifier.case import Case
 from verifier.numbers import Form
-from verifier.oracle.normalization import RowProblem, RowSolution
 from verifier.subjects import Claim, Subject, Trees
 
 
@@ -78,6 +77,16 @@ def _as_they_are(
     return dict(tensors)
 
 
+def _any_shapes(subject: Subject, shapes: Shapes) -> bool:
+    del subject, shapes
+    return True
+
+
+def _nothing_further(case: Case, solution: Any) -> Mapping[str, Any]:
+    del case, solution
+    return {}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Op:
     """One mathematical norm.
@@ -86,10 +95,12 @@ class Op:
     `differentiable` those that have gradients (empty for a raw backward op), `outputs` what it returns.
     `shapes(rows, columns, variant)` lays out the extents (None: this variant does not exist for them).
     `canonical(case, name, array)` brings an argument, output or gradient into canonical rows.
-    `problem(case)` poses the case to the oracle; `exact(solution)` names the exact results.
+    `problem(case)` poses the case to the oracle (a RowProblem or a SoftmaxProblem); `exact(solution)` names
+    the exact results, `further(case, solution)` those that need numbers of the case (running statistics).
     `bounds(case, claim, form, setting, solution)` proves a bound for every output and gradient.
     `extents(tensors, scalars)` reads (rows, columns, scalars) off tensors whose shapes were reduced;
     `links` names the axes that shrink together, `column_axes` those of a tensor that are columns.
+    `takes(subject, shapes)` says whether the subject's signature has room for the shapes and scalars.
     `needs_variance` says whether bounds rest on a variance algorithm (softmax's do not).
     `derived` names tensors that `complete` makes from the others (the statistics of a raw backward op).
     """
@@ -104,13 +115,15 @@ class Op:
     forms: Mapping[str, Form]
     shapes: Callable[[int, int, int], Shapes | None]
     canonical: Callable[[Case, str, Array], Array]
-    problem: Callable[[Case], RowProblem]
-    exact: Callable[[RowSolution], Mapping[str, Any]]
-    bounds: Callable[[Case, Claim, Form, Setting, RowSolution], Mapping[str, Bounded]]
+    problem: Callable[[Case], Any]
+    exact: Callable[[Any], Mapping[str, Any]]
+    bounds: Callable[[Case, Claim, Form, Setting, Any], Mapping[str, Bounded]]
     expected: Callable[[Case, Subject], Mapping[str, Expected]]
     extents: Callable[[Tensors, Mapping[str, Any]], tuple[int, int, Mapping[str, Any]]]
     links: Callable[[Tensors, Mapping[str, Any]], Mapping[str, list[tuple[str, int]]]]
     column_axes: Callable[[Shapes, str], tuple[int, ...]]
+    takes: Callable[[Subject, Shapes], bool] = _any_shapes
+    further: Callable[[Case, Any], Mapping[str, Any]] = _nothing_further
     derived: tuple[str, ...] = ()
     needs_variance: bool = True
     complete: Callable[[Tensors, Mapping[str, Any], Subject], dict[str, torch.Tensor | None]] = _as_they_are

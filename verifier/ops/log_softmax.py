@@ -1,0 +1,67 @@
+"""log_softmax: y = (x - max) - log(sum(exp(x - max))) over one dimension.
+
+Source: torch.nn.functional.log_softmax; the error of the sum is T11 of docs/explanation/bounds.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from verifier.numbers import Form, Numbers, Terms, Value
+from verifier.ops import Op, softmax_rows
+
+TENSORS = ("input",)
+
+
+def canonical_forward(k: Numbers, t: Terms) -> Value:
+    """Return (x - max) - log(sum(exp(x - max))); the other order would lose small differences."""
+    moved = softmax_rows.shifted(k, t)
+    return moved - k.log(k.sum(k.exp(moved)))
+
+
+def torch_cpu_forward(k: Numbers, t: Terms) -> Value:
+    """Return the canonical form with sum and logarithm held in the input's dtype, as PyTorch on the CPU."""
+    moved = softmax_rows.shifted(k, t)
+    total = k.cast(k.sum(k.exp(moved)), "input")
+    return moved - k.cast(k.log(total), "input")
+
+
+def saved_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
+    """Return grad_output - exp(y) * sum(grad_output), y as it was stored."""
+    return {"grad_input": t.grad_output - k.exp(softmax_rows.saved(k, t)) * k.sum(t.grad_output)}
+
+
+def recomputed_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
+    """Return the same with y as it was computed, never stored in the output's dtype."""
+    return {"grad_input": t.grad_output - k.exp(t.output) * k.sum(t.grad_output)}
+
+
+FORMS = {
+    form.name: form
+    for form in (
+        Form(name="canonical", forward=canonical_forward, backward=saved_backward),
+        Form(name="recomputed", forward=canonical_forward, backward=recomputed_backward),
+        Form(name="torch_cpu", forward=torch_cpu_forward, backward=saved_backward),
+    )
+}
+
+OP = Op(
+    name="log_softmax",
+    summary="(x - max) - log(sum(exp(x - max))) over one dimension",
+    tensors=TENSORS,
+    differentiable=("input",),
+    variants=softmax_rows.VARIANTS,
+    forms=FORMS,
+    shapes=partial(softmax_rows.shapes, tensors=TENSORS),
+    takes=softmax_rows.takes,
+    canonical=softmax_rows.canonical,
+    problem=partial(softmax_rows.problem, logarithm=True),
+    exact=softmax_rows.exact,
+    bounds=softmax_rows.bounds_with(logarithm=True, given=False),
+    expected=softmax_rows.expected,
+    extents=softmax_rows.extents,
+    links=softmax_rows.links,
+    column_axes=softmax_rows.column_axes,
+    needs_variance=False,
+)

@@ -1,0 +1,79 @@
+"""softmax: y = exp(x - max) / sum(exp(x - max)) over one dimension.
+
+Source: torch.nn.functional.softmax; the error of the shifted form is T11 of docs/explanation/bounds.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from verifier.numbers import Form, Numbers, Terms, Value
+from verifier.ops import Op, softmax_rows
+
+TENSORS = ("input",)
+
+
+def canonical_forward(k: Numbers, t: Terms) -> Value:
+    """Return exp(x - max) divided by the sum of it."""
+    power = k.exp(softmax_rows.shifted(k, t))
+    return power / k.sum(power)
+
+
+def reciprocal_forward(k: Numbers, t: Terms) -> Value:
+    """Return exp(x - max) times the reciprocal of the sum."""
+    power = k.exp(softmax_rows.shifted(k, t))
+    return power * (k.constant(1.0) / k.sum(power))
+
+
+def torch_cpu_forward(k: Numbers, t: Terms) -> Value:
+    """Return what PyTorch computes on the CPU: with half inputs the exponentials may pass through half.
+
+    That happens to softmaxes over another than the last dimension, where less than a vector is left.
+    """
+    power = k.exp(softmax_rows.shifted(k, t))
+    total = k.sum(power)
+    return k.either(power * (k.constant(1.0) / total), k.cast(power, "input") / total)
+
+
+def saved_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
+    """Return y * (grad_output - sum(grad_output * y)), y as it was stored."""
+    y = softmax_rows.saved(k, t)
+    return {"grad_input": y * (t.grad_output - k.sum(t.grad_output * y))}
+
+
+def recomputed_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
+    """Return the same with y as it was computed, never stored in the output's dtype."""
+    y = t.output
+    return {"grad_input": y * (t.grad_output - k.sum(t.grad_output * y))}
+
+
+FORMS = {
+    form.name: form
+    for form in (
+        Form(name="canonical", forward=canonical_forward, backward=saved_backward),
+        Form(name="recomputed", forward=canonical_forward, backward=recomputed_backward),
+        Form(name="reciprocal", forward=reciprocal_forward, backward=saved_backward),
+        Form(name="torch_cpu", forward=torch_cpu_forward, backward=saved_backward),
+    )
+}
+
+OP = Op(
+    name="softmax",
+    summary="exp(x - max) / sum(exp(x - max)) over one dimension",
+    tensors=TENSORS,
+    differentiable=("input",),
+    variants=softmax_rows.VARIANTS,
+    forms=FORMS,
+    shapes=partial(softmax_rows.shapes, tensors=TENSORS),
+    takes=softmax_rows.takes,
+    canonical=softmax_rows.canonical,
+    problem=partial(softmax_rows.problem, logarithm=False),
+    exact=softmax_rows.exact,
+    bounds=softmax_rows.bounds_with(logarithm=False, given=False),
+    expected=softmax_rows.expected,
+    extents=softmax_rows.extents,
+    links=softmax_rows.links,
+    column_axes=softmax_rows.column_axes,
+    needs_variance=False,
+)
