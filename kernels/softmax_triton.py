@@ -141,6 +141,7 @@ def _row_depth(columns):
     language="triton",
     variance="softmax",
     accumulates="float32",
+    formula="recomputed",
     dtypes=DTYPES,
     trees=Trees(statistics=tree(depth=_row_depth), row_gradients=tree(depth=_row_depth)),
     guarantees={
