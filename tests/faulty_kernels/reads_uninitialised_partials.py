@@ -1,4 +1,4 @@
-"""Multiplies unwritten partial sums by 0 and adds them: memory must catch it."""
+"""Multiplies unwritten partial sums by 0 and adds them: memory must catch it, gradient and layouts may."""
 
 import torch
 
