@@ -10,7 +10,7 @@ from typing import Any
 
 from verifier.arithmetic import ieee
 from verifier.backends import _triton
-from verifier.backends.cuda import DOCUMENTED
+from verifier.backends.cuda import documented
 from verifier.ops import Setting
 from verifier.subjects import Subject
 
@@ -49,8 +49,7 @@ def compiler_missing() -> str | None:
 def setting(subject: Subject, dtype: str) -> Setting:
     """Return the documented arithmetic of the device that the PTX is made for, and the declared trees."""
     name = subject.accumulation(dtype)
-    approximate = DOCUMENTED if name == "float32" else {}
-    arithmetic = ieee(name, **approximate, evidence="documented errors of PTX's float32 instructions")
+    arithmetic = ieee(name, **documented(name), evidence="documented errors of PTX's instructions")
     scalar = "float32" if subject.language == "triton" else None
     return Setting(arithmetic=arithmetic, trees=subject.claim.trees, scalar_format=scalar)
 
