@@ -16,6 +16,7 @@ from verifier.machine.findings import (
     OutOfBounds,
     SharedRace,
     StepLimit,
+    Uninitialised,
 )
 from verifier.machine.parser import parse
 
@@ -266,3 +267,18 @@ ret; }
     body = parse(text).functions["k"].body
     assert [str(i.location) for i in body[:4]] == ["/home/user.py:54"] * 3 + ["/home/user.py:55"]
     assert body[1].location.inlined == (("/lib/standard.py", 287), ("/lib/standard.py", 314))
+
+
+def test_unwritten_registers_and_shared_words_are_reported_where_they_take_effect():
+    machine = Machine(sanitize=frozenset({"uninitialised"}))
+    quiet = "shfl.sync.bfly.b32 %r1, %r2, 1, 31, -1; add.u32 %r3, %r1, %r2; mov.u32 %r0, 4; " + STORE
+    assert run(quiet, machine=machine).tolist() == [4] * 64
+    for body, word in [
+        ("add.u32 %r0, %r9, 1; " + STORE, "value stored"),
+        ("setp.eq.u32 %p1, %r9, 1; @%p1 bra OUT; OUT:", "branch"),
+        ("cvt.u64.u32 %a0, %r9; add.s64 %a0, %a0, %base0; ld.global.b32 %r0, [%a0];", "address"),
+        ("mov.u32 %r1, tile; ld.shared.b32 %r0, [%r1+8]; " + STORE, "value stored"),
+        ("setp.gt.u32 %p1, %t, 3; @%p1 mov.u32 %r0, 2; " + STORE, "value stored"),
+    ]:
+        with pytest.raises(Uninitialised, match=word):
+            run(body, machine=machine)

@@ -14,7 +14,7 @@ import machine_kernels as kernels
 import triton
 
 from verifier import machine
-from verifier.machine.findings import GlobalRace, InputWritten, OutOfBounds, SharedRace, Unwritten
+from verifier.machine.findings import GlobalRace, InputWritten, OutOfBounds, SharedRace, Uninitialised, Unwritten
 from verifier.machine.launch import launch_ptx
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32]
@@ -215,3 +215,26 @@ def test_a_lock_released_before_the_stores_are_visible_is_a_race():
     text = "\n".join(line for n, line in enumerate(lines) if n not in removed)
     with pytest.raises(GlobalRace):
         launch(entry, text, {"global_races"})
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("architecture", [80, 90, 100])
+def test_no_false_alarm_of_any_sanitizer_on_correct_kernels(dtype, architecture):
+    everything = {"uninitialised", "shared_races", "global_races"}
+    checked = run(dtype, rows=6, columns=200, groups=2, architecture=architecture, sanitize=everything)
+    assert bits(checked) == bits(run(dtype, rows=6, columns=200, groups=2, architecture=architecture))
+    with machine.session(sanitize=everything, architecture=architecture):
+        kernels.softmax(kernels.inputs(6, 200, dtype)[0], 4)
+
+
+def test_sums_over_buffers_that_nobody_filled_are_uninitialised():
+    with machine.session(sanitize={"uninitialised"}):
+        dw, db = (torch.empty(8, 128, device="cuda") for _ in range(2))
+        dw[:6], db[:6] = 1.0, 2.0
+        out = [torch.zeros(128), torch.zeros(128)]
+        kernels.column_sums[(1,)](dw, db, *out, 6, 128, ROWS=32, COLUMNS=128)
+        assert out[0].tolist() == [6.0] * 128
+        with pytest.raises(Uninitialised) as caught:
+            kernels.column_sums[(1,)](dw, db, *out, 8, 128, ROWS=32, COLUMNS=128)
+    assert "value stored" in str(caught.value)
+    assert "machine_kernels.py" in caught.value.source

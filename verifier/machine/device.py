@@ -6,6 +6,8 @@ from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from verifier.machine.sanitizers.uninitialised import poison_storage
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -75,6 +77,9 @@ def redirected(session: Session) -> Iterator[None]:
 def _on_cpu(session: Session, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Replace a CUDA device among the arguments by the CPU, and remember that it was named."""
 
+    fresh = "empty" in name and "uninitialised" in session.machine.sanitize
+    poison = 0xA5 if session.machine.poison is None else session.machine.poison
+
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         place = kwargs.get("device")
         if place is not None and (names_cuda(place) or type(place) is int):
@@ -83,7 +88,10 @@ def _on_cpu(session: Session, name: str, function: Callable[..., Any]) -> Callab
         if any(names_cuda(value) for value in args):
             session.redirected.append((name, "cuda"))
             args = tuple("cpu" if names_cuda(value) else value for value in args)
-        return function(*args, **kwargs)
+        result = function(*args, **kwargs)
+        if fresh:
+            poison_storage(result, poison)
+        return result
 
     wrapper.__wrapped__ = function  # type: ignore[attr-defined]
     return wrapper

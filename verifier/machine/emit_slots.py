@@ -38,6 +38,13 @@ class SlotShadow:
 
     # Names of shadow registers.
 
+    def allocation(self, shape: int, tags: bool) -> str:
+        """Give the expression that allocates slots or tags."""
+        return f"slots.allocate(wave, {shape}, tags={tags})"
+
+    def before(self, writer: Writer, instruction: Instruction) -> None:
+        """Slots take no effect by themselves."""
+
     def slot(self, writer: Writer, register: str, half: int, *, tags: bool = False) -> str:
         """Expression of a register's slot or tag in the lanes of this form."""
         name = self.name(writer, register, half, tags)

@@ -51,6 +51,13 @@ _IGNORED = frozenset(
 class Shadow(Protocol):
     """Rides along with the emitted code: adds lines that carry a second value beside every register."""
 
+    def allocation(self, shape: int, tags: bool) -> str:
+        """Give the expression that allocates a shadow register of a shape class."""
+        ...
+
+    def before(self, writer: Writer, instruction: Instruction) -> None:
+        """Look at an instruction before it executes."""
+
     def pure(self, writer: Writer, instruction: Instruction, operation: Operation) -> None:
         """After the results are in `v0`, `v1`, and before they are assigned."""
 
@@ -268,7 +275,8 @@ class Emitter:
             lines.append(f"{view} = {base}" if dtype == "?" else f"{view} = {base}.view({dtype!r})")
             lines.append(f"{view}_flat = {view}.reshape(-1)")
         for name, (register, tags) in self.code.shadows.items():
-            lines.append(f"{name} = slots.allocate(wave, {self.shapes.of(register)}, tags={tags})")
+            assert self.shadow is not None
+            lines.append(f"{name} = {self.shadow.allocation(self.shapes.of(register), tags)}")
             lines.append(f"{name}_flat = {name}.reshape(-1)")
         lines += [f"{name} = {expression}" for name, expression in self.code.lazy.items()]
         return lines
@@ -302,6 +310,8 @@ class Emitter:
         from verifier.machine import emit_memory
 
         name = instruction.parts[0]
+        if self.shadow is not None:
+            self.shadow.before(writer, instruction)
         if name in ("bra", "ret", "exit"):
             self.branch(writer, instruction, target, following)
             return True

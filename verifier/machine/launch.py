@@ -18,6 +18,7 @@ from verifier.machine.approximation import Approximation, Correct
 from verifier.machine.findings import LaunchError
 from verifier.machine.memory import LOCAL_TAG, SHARED_TAG, TAG_SHIFT, GlobalMemory
 from verifier.machine.parser import parse
+from verifier.machine.sanitizers.uninitialised import Flags
 from verifier.machine.scheduler import Scheduler
 from verifier.machine.sessions import current
 from verifier.machine.syntax import BITS, Address, Instruction, Module, Operand, Symbol, Variable, Vector
@@ -358,6 +359,8 @@ class Launch:
             symbols=self.frame.symbols,
             slots=self.slots,
         )
+        if "uninitialised" in self.machine.sanitize:
+            wave.flags = Flags(wave)
         namespace = runtime_names(wave) | self.compiled.constants
         exec(self.compiled.code, namespace)  # noqa: S102 - our own translation of the kernel
         return wave, namespace["build"](wave)
@@ -470,6 +473,8 @@ def runtime_names(wave: Wave) -> dict[str, Any]:
             "ceil",
         )
     }
+    if wave.flags is not None:
+        names["flags"] = wave.flags
     if wave.slots is not None:
         names |= {"slots": wave.slots, "slots_zero": np.zeros((), dtype=wave.slots.arithmetic.dtype)}
     return names | {

@@ -58,6 +58,7 @@ class Region:
     high: int = 0
     views: dict[str, Array] = field(default_factory=dict)
     slots: Any = None
+    flags: Array | None = None
     keep: Any = None
 
     @property

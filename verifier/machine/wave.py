@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from verifier.machine.approximation import Approximation
     from verifier.machine.numerics import Array
+    from verifier.machine.sanitizers.uninitialised import Flags
     from verifier.machine.slots import Slots
 
 Next = Any  # an int, a list of (target, lanes), or a Wait
@@ -98,6 +99,7 @@ class Wave:
     multiprocessors: int = 132
     symbols: dict[str, int] = field(default_factory=dict)
     slots: Slots | None = None
+    flags: Flags | None = None
 
     def __post_init__(self) -> None:
         """Allocate the windows."""
@@ -124,6 +126,8 @@ class Wave:
         for axis, array in self.block_numbers.items():
             array[:, 0] = block_ids[:, axis]
         for window in (self.shared, self.local):
+            window.region.flags = None
+            window.region.slots = None
             window.region.octets.fill(0 if self.poison is None else self.poison & 0xFF)
         self.pending = []
 
@@ -467,9 +471,12 @@ class Wave:
             address = entry.source[mine] + np.uint64(start)
             values = self.load(entry.site, group, "global", address, f"u{step}", 1, inside)
             moved = self.slots.load(self.found, values[0].shape, step, 1) if self.slots is not None else None
+            missing = self.flags.load(self.found, values[0].shape, step) if self.flags is not None else None
             self.store(
                 entry.site, group, "shared", entry.target[mine] + np.uint64(start), f"u{step}", values, None
             )
+            if self.flags is not None and missing is not None:
+                self.flags.save(self.found, step, missing)
             if self.slots is not None and moved is not None:
                 self.slots.save(self.found, step, [list(row) for row in moved])
 

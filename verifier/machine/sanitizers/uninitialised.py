@@ -1,0 +1,250 @@
+"""Values that were never written: carried silently through arithmetic, reported where they take effect."""
+
+# ruff: noqa: PLR0917 - these are called by position, many times a launch
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from verifier.machine import collectives
+from verifier.machine.carry import names, sources, targets
+from verifier.machine.memory import Fault
+from verifier.machine.syntax import Address, Instruction, Operand, Pair, Register, Vector
+
+if TYPE_CHECKING:
+    from verifier.machine.emitter import Writer
+    from verifier.machine.flow import Program
+    from verifier.machine.groups import Group
+    from verifier.machine.memory import Located, Region
+    from verifier.machine.numerics import Array
+    from verifier.machine.operations import Operation
+    from verifier.machine.uniformity import Shapes
+    from verifier.machine.wave import Wave
+
+LARGEST = 1 << 26  # bytes of a tensor up to which it is filled with the poison and watched
+_RUN = 8  # so many poisoned bytes in a row, aligned, count as never written
+
+
+class Flags:
+    """One flag a byte of memory: true where nothing has been written."""
+
+    def __init__(self, wave: Wave) -> None:
+        """Take the poison byte from the wave."""
+        self.poison = 0xA5 if wave.poison is None else wave.poison & 0xFF
+
+    def fresh(self, wave: Wave) -> Array:
+        """Flags of a register: nothing has been written yet."""
+        return np.ones((wave.blocks, wave.threads), dtype=bool)
+
+    def of(self, region: Region) -> Array:
+        """Flags of a region; a tensor's bytes count as unwritten where whole words still hold the poison."""
+        if region.flags is None:
+            if region.tag == 0:
+                region.flags = np.ones(region.size, dtype=bool)
+            elif region.size > LARGEST:
+                region.flags = np.zeros(region.size, dtype=bool)
+            else:
+                region.flags = self.poisoned(region.octets)
+        return region.flags
+
+    def poisoned(self, octets: Array) -> Array:
+        """Bytes that belong to an aligned run of poison."""
+        flags = np.zeros(octets.size, dtype=bool)
+        whole = octets.size // _RUN * _RUN
+        runs = (octets[:whole].reshape(-1, _RUN) == self.poison).all(axis=1)
+        flags[:whole] = np.repeat(runs, _RUN)
+        return flags
+
+    def load(self, found: list[Located], shape: tuple[int, ...], width: int) -> Array:
+        """Whether any byte of each lane's access was never written."""
+        result = np.zeros(shape, dtype=bool)
+        for located in found:
+            flags = self.of(located.region)
+            missing = np.zeros(located.offsets.shape, dtype=bool)
+            for byte in range(width):
+                missing |= flags[located.offsets + byte]
+            if located.selection is None:
+                result = np.broadcast_to(missing, shape)
+            else:
+                result[located.selection] = missing
+        return result
+
+    def save(self, found: list[Located], width: int, value: Array | bool) -> None:
+        """Mark the bytes of a store."""
+        for located in found:
+            flags = self.of(located.region)
+            active = located.active(value) if np.ndim(value) else value
+            for byte in range(width):
+                flags[located.offsets + byte] = active
+
+    def check(self, site: int, group: Group, flags: Array, mask: Array | None, what: str) -> None:
+        """Report the first active lane whose value was never written."""
+        wrong = flags if mask is None else flags & mask
+        if not np.any(wrong):
+            return
+        shape = np.shape(wrong)
+        place = int(np.flatnonzero(wrong.reshape(-1))[0])
+        del group
+        raise Fault("uninitialised", site, place, shape, f"{what} was never written")
+
+    def check_store(self, site: int, found: list[Located], value: Array, what: str) -> None:
+        """Report a store of an unwritten value to global memory."""
+        for located in found:
+            if located.region.tag == 0 or not np.ndim(value):
+                continue
+            active = np.broadcast_to(located.active(value), located.offsets.shape).reshape(-1)
+            if active.any():
+                place = int(np.flatnonzero(active)[0])
+                if located.selection is not None:
+                    place = int(np.flatnonzero(located.selection.reshape(-1))[place])
+                raise Fault("uninitialised", site, place, located.shape, f"{what} was never written", located.region.name)
+
+
+class UninitialisedShadow:
+    """Writes the lines that carry one flag beside every register."""
+
+    def __init__(self, program: Program, shapes: Shapes) -> None:
+        """All registers have one value a lane here."""
+        self.program, self.shapes = program, shapes
+
+    def allocation(self, shape: int, tags: bool) -> str:
+        """Expression that allocates a flag register."""
+        del shape, tags
+        return "flags.fresh(wave)"
+
+    def flag(self, writer: Writer, register: str) -> str:
+        """Expression of a register's flag in the lanes of this form."""
+        name = f"U_{writer.code.register(register)}"
+        writer.code.shadows[name] = (register, False)
+        if not writer.part:
+            return name
+        writer.needs.add("ix")
+        return f"{name}_flat[ix]"
+
+    def any_of(self, writer: Writer, registers: list[str]) -> str:
+        """Expression that is true where any register is unwritten."""
+        return " | ".join(dict.fromkeys(self.flag(writer, r) for r in registers)) or "False"
+
+    def write(self, writer: Writer, register: str, value: str, guard: str | None) -> None:
+        """Set a flag where the guard holds."""
+        name = f"U_{writer.code.register(register)}"
+        writer.code.shadows[name] = (register, False)
+        if not writer.part:
+            writer.add(f"copyto({name}, {value}{f', where={guard}' if guard else ''})")
+            return
+        writer.needs.add("ix")
+        merged = f"where({guard}, {value}, {name}_flat[ix])" if guard else value
+        writer.add(f"{name}_flat[ix] = {merged}")
+
+    def before(self, writer: Writer, instruction: Instruction) -> None:
+        """Check what takes effect: addresses, guards of memory operations, branch conditions."""
+        name = instruction.parts[0]
+        if name in ("bra", "ret", "exit") and instruction.guard is not None:
+            self.check(writer, self.flag(writer, instruction.guard.name), None, "the condition of a branch")
+        if name not in ("ld", "st", "atom", "red", "cp", "ldmatrix", "stmatrix"):
+            return
+        guard = writer.guard(instruction)
+        if instruction.guard is not None:
+            self.check(writer, self.flag(writer, instruction.guard.name), None, "the guard of a memory access")
+        bases = [o.base.name for o in instruction.operands if isinstance(o, Address) and isinstance(o.base, Register)]
+        if bases:
+            self.check(writer, self.any_of(writer, bases), guard, "an address")
+
+    def check(self, writer: Writer, flags: str, mask: str | None, what: str) -> None:
+        """Write a check."""
+        writer.add(f"flags.check({writer.site}, {writer.group}, {flags}, {mask}, {what!r})")
+
+    def pure(self, writer: Writer, instruction: Instruction, operation: Operation) -> None:
+        """Results are unwritten where an operand is; a choice takes the flag of its side."""
+        read = sources(instruction)
+        guard = writer.guard(instruction)
+        if operation.name == "selp" and isinstance(instruction.operands[3], Register):
+            first, second, predicate = instruction.operands[1:]
+            condition = writer.source(predicate, "pred")
+            sides = [self.any_of(writer, names(o)) for o in (first, second)]
+            value = f"where({condition}, {sides[0]}, {sides[1]}) | {self.flag(writer, instruction.operands[3].name)}"
+        else:
+            value = self.any_of(writer, read)
+        for register in self.written(instruction):
+            self.write(writer, register, value, guard)
+
+    def written(self, instruction: Instruction) -> list[str]:
+        """Registers that an instruction writes, both of a pair."""
+        first = instruction.operands[0]
+        if isinstance(first, Pair):
+            return names(first.first) + names(first.second)
+        return names(first)
+
+    def move(self, writer: Writer, instruction: Instruction, kind: str) -> None:
+        """Follow flags through memory, packing and shuffles."""
+        guard = writer.guard(instruction)
+        if kind in ("pack", "address"):
+            value = self.any_of(writer, sources(instruction))
+            for register in targets(instruction):
+                self.write(writer, register, value, guard)
+        elif kind == "load":
+            width = _width(instruction)
+            for number, register in enumerate(_vector(instruction.operands[0])):
+                if isinstance(register, Register):
+                    del number
+                    self.write(writer, register.name, f"flags.load(wave.found, m[0].shape, {width})", guard)
+        elif kind == "store":
+            value = self.any_of(writer, names(instruction.operands[1]))
+            writer.add(f"u = {value}")
+            writer.add(f"flags.check_store({writer.site}, wave.found, u, 'the value stored')")
+            writer.add(f"flags.save(wave.found, {_width(instruction)}, u)")
+        elif kind == "shfl":
+            self.shuffle(writer, instruction)
+        elif kind == "atomic":
+            self.check(writer, f"np.asarray({self.any_of(writer, names(instruction.operands[-1]))})", guard, "an atomic's operand")
+        elif kind not in ("ldmatrix", "stmatrix", "copy"):
+            for register in self.written(instruction) if instruction.operands else []:
+                self.write(writer, register, "False", guard)
+
+    def shuffle(self, writer: Writer, instruction: Instruction) -> None:
+        """Flags move as the values do."""
+        target, origin, distance, control = instruction.operands[:4]
+        first = target.first if isinstance(target, Pair) else target
+        mode = instruction.parts[2] if instruction.parts[1] == "sync" else instruction.parts[1]
+        function = writer.code.constant(collectives.shuffle)
+        where = f"{writer.source(distance, 'b32')}, {writer.source(control, 'b32')}"
+        if isinstance(first, Register) and names(origin):
+            moved = f"{function}({writer.group}, {mode!r}, {self.any_of(writer, names(origin))}, {where})[0]"
+            self.write(writer, first.name, moved, None)
+        elif isinstance(first, Register):
+            self.write(writer, first.name, "False", None)
+        if isinstance(target, Pair) and isinstance(target.second, Register):
+            self.write(writer, target.second.name, "False", None)
+
+    def matrix(self, writer: Writer, item: Operand, half: int, loading: bool) -> None:
+        """Follow one half-word of `ldmatrix` or `stmatrix`."""
+        if not isinstance(item, Register):
+            return
+        if not loading:
+            writer.add(f"flags.save(wave.found, 2, {self.flag(writer, item.name)})")
+            return
+        loaded = f"flags.load(wave.found, {'hi' if half else 'lo'}.shape, 2)"
+        self.write(writer, item.name, f"{loaded} | {self.flag(writer, item.name)}" if half else loaded, None)
+
+
+def _vector(operand: Operand) -> tuple[Operand, ...]:
+    return operand.items if isinstance(operand, Vector) else (operand,)
+
+
+def _width(instruction: Instruction) -> int:
+    """Bytes of a whole access, all elements of a vector together."""
+    from verifier.machine.syntax import BITS
+
+    count = next((int(p[1:]) for p in instruction.parts if p in ("v2", "v4", "v8")), 1)
+    return BITS[instruction.parts[-1]] // 8 * count
+
+
+def poison_storage(tensor: Any, poison: int) -> None:
+    """Fill fresh memory with the poison, so that what nobody writes can be told."""
+    import ctypes
+
+    storage = tensor.untyped_storage()
+    if 0 < storage.nbytes() <= LARGEST:
+        ctypes.memset(storage.data_ptr(), poison, storage.nbytes())
