@@ -10,6 +10,7 @@ import pytest
 from mpmath import mp, mpf
 from test_oracle_radius import entry_index, rows_of
 
+from verifier.oracle.arb_rung import ArbRung
 from verifier.oracle.climb import Balls, climb
 from verifier.oracle.ladder import decide
 from verifier.oracle.normalization import RowProblem, solve
@@ -120,6 +121,18 @@ def test_only_the_open_rows_climb(monkeypatch):
     found = decide(problem, "output", actual, bound, solution=solution)
     assert not found.undecided.any()
     assert seen == [(1, 21)]
+
+
+@pytest.mark.parametrize("name", ["output", "rstd", "grad_input"])
+def test_arb_values_belong_to_their_rows_when_few_are_open(name):
+    problem = oracle_data.ordinary("float32", rows=6, mean=4.0)
+    exact = getattr(solve(problem, rung="arb"), name)
+    still = np.zeros(exact.shape, dtype=bool)
+    still[4] = still[1] = True
+    rung = ArbRung(problem, name, np.ones(exact.shape, dtype=bool))
+    for mask in (still, still & (np.arange(6) == 4).reshape(-1, *[1] * (still.ndim - 1))):
+        found = rung.values(mask, 300)
+        assert [float(v) for v in found.values] == exact.high[mask].tolist()
 
 
 def test_a_relative_error_of_2_to_the_minus_90_is_seen():

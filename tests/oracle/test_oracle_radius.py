@@ -89,6 +89,19 @@ def test_many_elements_of_one_row(rung, dtype):
         assert violations(problem, solve(problem, rung=rung)) == {}
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_thirty_thousand_float64_elements_against_double_double(dtype):
+    rows, columns = 60, 500
+    alone = np.arange(rows * columns).reshape(rows, columns)  # every element an entry of its own
+    problem = oracle_data.ordinary(dtype, rows=rows, columns=columns, mean=0.3, bias=None, parameter=alone)
+    first, second = solve(problem, rung="float64"), solve(problem, rung="double_double")
+    for name in (*ELEMENTS, "grad_weight"):
+        rough, fine = getattr(first, name), getattr(second, name)
+        distance = np.abs((rough.high - fine.high) - fine.low)  # within 2**-52 relative of itself
+        assert (distance * (1 - 2.0**-50) <= rough.radius + fine.radius).all(), name
+        assert (distance > 0.4 * rough.radius).any(), name  # the radius is not idle either
+
+
 @pytest.mark.parametrize("rung", RUNGS)
 @pytest.mark.parametrize("centred", [True, False])
 def test_hostile_rows(rung, centred):

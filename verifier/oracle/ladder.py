@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 
 from verifier.arithmetic import Array
-from verifier.oracle.balls import Ball, ball, precision
-from verifier.oracle.climb import Balls, Decision, Rung, climb
-from verifier.oracle.constants import RowConstants, row_constants
-from verifier.oracle.elements_arb import row_elements
+from verifier.oracle.arb_rung import PARAMETER_GRADIENTS, ArbRung, take
+from verifier.oracle.climb import Decision, Rung, climb
 from verifier.oracle.enclosure import Enclosure, Mask
 from verifier.oracle.normalization import solve
-from verifier.oracle.parameters import Grouping, grouping
 from verifier.oracle.problem import RowProblem, RowSolution, SoftmaxProblem, SoftmaxSolution
-from verifier.oracle.row_sums import RowSums, row_list, row_sums
-from verifier.oracle.rows import Rows, collect
 from verifier.oracle.softmax_arb import SoftmaxArb
 
 __all__ = ["Decision", "OutputName", "decide"]
@@ -79,84 +74,10 @@ def _rungs(problem: RowProblem, name: OutputName, first: Enclosure) -> Iterator[
 
 def _second(problem: RowProblem, name: OutputName, still: Mask, exists: Mask) -> Enclosure:
     """Return the open elements in double-double; rows of which none is open are left out."""
-    if name in ("grad_weight", "grad_bias"):
+    if name in PARAMETER_GRADIENTS:
         return getattr(solve(problem, rung="double_double"), name)[still]  # type: ignore[no-any-return]
     open_rows = still.reshape(still.shape[0], -1).any(1)
-    part = solve(_take(problem, np.flatnonzero(open_rows)), rung="double_double")
+    part = solve(take(problem, np.flatnonzero(open_rows)), rung="double_double")
     found: Enclosure = getattr(part, name)[still[open_rows]]
     hidden = np.where(exists[still], 0.0, np.nan)
     return replace(found, high=found.high + hidden)
-
-
-def _take(problem: RowProblem, rows: Any) -> RowProblem:
-    """Return the problem of the chosen rows, for outputs of rows and elements only."""
-    extent = problem.input.shape[0]
-
-    def cut(value: Any) -> Any:
-        return value if value is None or value.shape[0] != extent else value[rows]
-
-    fields = ("input", "weight", "bias", "grad_output", "mean", "rstd", "variance")
-    return replace(problem, parameter="columns", **{name: cut(getattr(problem, name)) for name in fields})
-
-
-class ArbRung:
-    """The exact values of chosen elements at any precision; the exact row sums are formed once."""
-
-    def __init__(self, problem: RowProblem, name: OutputName, exists: Mask) -> None:
-        self._rows: Rows = collect(problem)
-        self._group: Grouping = grouping(self._rows)
-        self._name = name
-        self._exists = exists
-        self._sums: RowSums | None = None
-
-    def values(self, still: Mask, bits: int) -> Balls:
-        """Return the open elements as balls of that precision."""
-        self._sums = self._sums or row_sums(self._rows)
-        constants = row_constants(self._rows, self._sums, bits)
-        with precision(bits):
-            found = dict(self._found(constants, still))
-        exists = self._exists[still].tolist()
-        positions = np.flatnonzero(still).tolist()
-        return Balls(
-            values=[found.get(k) if known else None for k, known in zip(positions, exists, strict=True)],
-            bits=bits,
-        )
-
-    def _found(self, constants: RowConstants, still: Mask) -> Iterator[tuple[int, Ball | None]]:
-        if self._name in ("mean", "variance", "rstd"):
-            values: Sequence[Ball | None] = getattr(constants, self._name)
-            return ((i, values[i]) for i in np.flatnonzero(still).tolist())
-        if self._name in ("grad_weight", "grad_bias"):
-            return self._entries(constants, still)
-        return self._elements(constants, still)
-
-    def _elements(self, constants: RowConstants, still: Mask) -> Iterator[tuple[int, Ball | None]]:
-        width = still.shape[1]
-        for i in np.flatnonzero(still.any(1)).tolist():
-            if constants.rstd[i] is None:
-                continue
-            columns = np.flatnonzero(still[i]).tolist()
-            values = getattr(row_elements(self._rows, constants, i, columns), self._name)
-            yield from zip((i * width + j for j in columns), values, strict=True)
-
-    def _entries(self, constants: RowConstants, still: Mask) -> Iterator[tuple[int, Ball | None]]:
-        totals: dict[int, Ball | None] = {int(entry): ball(0.0) for entry in np.flatnonzero(still)}
-        for i in range(self._rows.shape[0]):
-            chosen = [
-                (j, e) for j, e in enumerate(self._group.entry_of(i, self._rows.shape[1])) if e in totals
-            ]
-            values = self._summands(constants, i, [j for j, _ in chosen])
-            for (_, entry), value in zip(chosen, values, strict=True):
-                total = totals[entry]
-                totals[entry] = None if total is None or value is None else total + value
-        return iter(totals.items())
-
-    def _summands(self, constants: RowConstants, i: int, columns: list[int]) -> Sequence[Ball | None]:
-        if not columns:
-            return []
-        if self._name == "grad_bias":
-            numbers = row_list(self._rows, self._rows.grad_output, i)
-            return [ball(numbers[j]) for j in columns]
-        if constants.rstd[i] is None:
-            return [None] * len(columns)
-        return row_elements(self._rows, constants, i, columns).contribution
