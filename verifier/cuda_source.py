@@ -254,6 +254,7 @@ def _launch_on_device(compiled: Compiled, launch: Launch, values: list[Any], dev
     ]
     pointers = np.array([s.ctypes.data for s in scalars], dtype=np.uint64)
     with torch.cuda.device(device):
+        _make_current(driver, torch.cuda.current_device())
         function = _function(compiled.entry, compiled.cubin, torch.cuda.current_device())
         if launch.shared_bytes > STATIC_SHARED_LIMIT:
             limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -261,6 +262,18 @@ def _launch_on_device(compiled: Compiled, launch: Launch, values: list[Any], dev
         stream = torch.cuda.current_stream().cuda_stream
         shape = (*launch.grid, *launch.block, launch.shared_bytes)
         _succeed(driver.cuLaunchKernel(function, *shape, stream, pointers.ctypes.data, 0))
+
+
+def _make_current(driver: Any, device_index: int) -> None:
+    """Make torch's context current in this thread: the driver API asks for it, and torch may not have yet."""
+    _succeed(driver.cuCtxSetCurrent(_primary_context(device_index)))
+
+
+@cache
+def _primary_context(device_index: int) -> Any:
+    driver = _driver()
+    _succeed(driver.cuInit(0))
+    return _succeed(driver.cuDevicePrimaryCtxRetain(_succeed(driver.cuDeviceGet(device_index))))
 
 
 @cache

@@ -291,9 +291,24 @@ class FakeDriver:
         name = "CUDA_ERROR_INVALID_VALUE"
 
     def __init__(self, status=0):
-        self.status, self.calls = self.Status(status), []
+        self.status, self.calls, self.current = self.Status(status), [], None
+
+    def cuInit(self, flags):
+        return (self.Status(0),)
+
+    def cuDeviceGet(self, ordinal):
+        return self.Status(0), ordinal
+
+    def cuDevicePrimaryCtxRetain(self, device):
+        return self.Status(0), ("context", device)
+
+    def cuCtxSetCurrent(self, context):
+        assert context == ("context", 0)
+        self.current = context
+        return (self.Status(0),)
 
     def cuModuleLoadData(self, image):
+        assert self.current, "the driver refuses to load code without a context"
         return self.Status(0), ("module", image)
 
     def cuModuleGetFunction(self, module, name):
@@ -318,6 +333,7 @@ class TestDevice:
     @pytest.fixture
     def launch(self, module, monkeypatch):
         cuda_source._function.cache_clear()
+        cuda_source._primary_context.cache_clear()
         monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0x77))
@@ -334,6 +350,7 @@ class TestDevice:
 
         yield run
         cuda_source._function.cache_clear()
+        cuda_source._primary_context.cache_clear()
 
     def test_arguments_and_stream_reach_the_driver(self, launch):
         driver, x, y = FakeDriver(), torch.zeros(4), torch.zeros(4)
