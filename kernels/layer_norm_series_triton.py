@@ -99,7 +99,7 @@ def _longer_than_a_block(case):
         ),
     ),
 )
-def layer_norm_series_triton(input, normalized_shape, weight=None, bias=None, eps=1e-5):
+def layer_norm_series_triton(input, weight=None, bias=None, eps=1e-5):
     rows, columns = input.shape
     if bias is None:
         bias = torch.zeros_like(weight)

@@ -225,9 +225,7 @@ LAYOUTS = "One row stride, the input's, serves all tensors, and every column str
         ),
     ),
 )
-def layer_norm_tutorial_newer_triton(input, normalized_shape, weight, bias, eps=1e-5):
-    if len(normalized_shape) != 1:
-        raise ValueError("The tutorial's layer norm takes the last dimension only.")
+def layer_norm_tutorial_newer_triton(input, weight, bias, eps=1e-5):
     if weight is None or bias is None:
         raise ValueError("The tutorial's layer norm needs weight and bias.")
     return _LayerNorm.apply(input, weight, bias, eps)

@@ -255,7 +255,5 @@ LAYOUTS = "One row stride, the input's, serves all tensors, and every column str
         ),
     ),
 )
-def layer_norm_tutorial_older_triton(input, normalized_shape, weight, bias, eps=1e-5):
-    if len(normalized_shape) != 1:
-        raise ValueError("The tutorial's layer norm takes the last dimension only.")
+def layer_norm_tutorial_older_triton(input, weight, bias, eps=1e-5):
     return _LayerNorm.apply(input, weight, bias, eps)

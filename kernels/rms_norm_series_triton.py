@@ -75,7 +75,7 @@ def _longer_than_a_block(case):
         ),
     ),
 )
-def rms_norm_series_triton(input, normalized_shape, weight=None, eps=1e-5):
+def rms_norm_series_triton(input, weight=None, eps=1e-5):
     rows, columns = input.shape
     if weight is None:
         weight = torch.ones(columns, dtype=input.dtype, device=input.device)
