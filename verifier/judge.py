@@ -88,10 +88,15 @@ def judge(truth: Truth, seen: Observation, names: tuple[str, ...]) -> list[Outco
         actual = seen.outputs.get(name)
         if actual is None or name not in truth.exact or actual.numel() == 0:
             continue
-        if actual.numel() != math.prod(truth.shape_of(name)) or not actual.dtype.is_floating_point:
+        if actual.numel() != math.prod(truth.shape_of(name)) or format_of(actual) not in FORMATS:
             continue
         outcomes.append(judge_output(truth, name, actual))
     return outcomes
+
+
+def format_of(tensor: torch.Tensor) -> str:
+    """Return the name of a tensor's dtype; those in FORMATS can be judged."""
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def judge_output(truth: Truth, name: str, actual: torch.Tensor) -> Outcome:

@@ -54,6 +54,8 @@ def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
         return f"{op.name} is a backward pass itself; see gradient"
     if not subject.differentiable:
         return "declared forward only (differentiable=False)"
+    if op.needs_variance and not subject.claims:
+        return "no variance algorithm is declared, so the error of a difference quotient has no bound"
     if dtype != "float64":
         offered = "float64" in subject.dtypes
         return "finite differences need float64" + (

@@ -43,4 +43,7 @@ def check(session: Session) -> list[Outcome]:
     backward = bool(session.op.differentiable) and session.subject.differentiable
     seen = session.execute(gradients=backward)
     names = ("output", *gradient_names(session.subject, session.op))
-    return judge(session.truth, seen, names)
+    present = tuple(n for n in names if session.case.tensors.get(n.removeprefix("grad_"), 0) is not None)
+    outcomes = session.shape_outcomes(seen, present)
+    wrong = {o.output for o in outcomes}
+    return outcomes + judge(session.truth, seen, tuple(n for n in present if n not in wrong))

@@ -132,6 +132,11 @@ def named_results(subject: Subject, outputs: Any) -> dict[str, torch.Tensor | No
             raise UnusableError(
                 f"{subject.name}() returned {type(value).__name__} as {name}; a tensor is expected"
             )
+        if value is not None and (value.layout != torch.strided or value.is_meta):
+            raise UnusableError(
+                f"{subject.name}() returned a tensor as {name} that is no plain memory "
+                f"(layout {value.layout}, device {value.device})"
+            )
     return {n: None if v is None else v.detach() for n, v in zip(subject.returns, given, strict=True)}
 
 
