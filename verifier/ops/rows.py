@@ -12,12 +12,12 @@ from verifier import variance
 from verifier.affine import Affine, AffineNumbers, bound_of
 from verifier.arithmetic import FORMATS, Array
 from verifier.case import Case
-from verifier.numbers import Form, Terms
+from verifier.numbers import Form, Numbers, Terms, Value
 from verifier.ops import Bounded, Setting
 from verifier.oracle.normalization import RowProblem, RowSolution
 from verifier.rounded import round_to
 from verifier.subjects import Claim
-from verifier.variance.rstd import rstd_bound
+from verifier.variance.rstd import RstdBound, rstd_bound
 
 OVERFLOW = "an intermediate may overflow"
 """Why there is no bound although the statistics have a theorem (T12)."""
@@ -39,12 +39,26 @@ def combined_reason(reasons: list[tuple[str, bool]]) -> str:
     return "; ".join(dict.fromkeys(why for why, applies in reasons if applies and why))
 
 
+def constant_statistics(k: Numbers, t: Terms) -> Mapping[str, Value]:
+    """Return the VJP where mean and rstd are constants: grad_input = grad_output * weight * rstd."""
+    mean, rstd = k.saved_moments(t.x)
+    g = t.grad_output if t.weight is None else t.grad_output * t.weight
+    gradients = {"grad_input": g * rstd}
+    if t.weight is not None:
+        gradients["grad_weight"] = k.parameter_sum(t.grad_output * ((t.x - mean) * rstd))
+    if t.bias is not None:
+        gradients["grad_bias"] = k.parameter_sum(t.grad_output)
+    return gradients
+
+
 def _entries(case: Case, problem: RowProblem) -> int:
     """Return the number of entries of weight, or of what weight would be."""
     if problem.weight is not None or problem.bias is not None:
         name = "weight" if problem.weight is not None else "bias"
         return case.given[name].numel()
-    return problem.input.shape[0 if problem.parameter == "rows" else 1]
+    if not isinstance(problem.parameter, str):
+        return int(np.max(problem.parameter, initial=-1)) + 1
+    return int(problem.input.shape[0 if problem.parameter == "rows" else 1])
 
 
 def rows_bounds(  # noqa: PLR0917 (an op's `bounds` takes the same, in the same order)
@@ -60,12 +74,15 @@ def rows_bounds(  # noqa: PLR0917 (an op's `bounds` takes the same, in the same 
     Returns bounds in canonical rows: (rows, columns) for output and grad_input, (rows,) for mean and
     rstd, (entries,) for grad_weight and grad_bias.
     """
-    composer = _Composer(case, claim, form, setting, solution, problem)
+    composer = Composer(case, claim, form, setting, solution, problem)
     return composer.given() if problem.rstd is not None else composer.own()
 
 
-class _Composer:
-    """Runs one form on one case; keeps what its steps share."""
+class Composer:
+    """Runs one form on one case; keeps what its steps share.
+
+    After `own`, `moments` holds the bounds of mean and variance if the subject computes them itself.
+    """
 
     def __init__(  # noqa: PLR0917
         self,
@@ -96,14 +113,19 @@ class _Composer:
         )
         self.covered = np.asarray(solution.statistics.finite).copy()
         self.why = [("a row is not finite", not bool(self.covered.all()))]
+        self.moments: variance.MomentBound | None = None
 
     def own(self) -> Mapping[str, Bounded]:
-        """Bounds of a subject that computes its statistics itself."""
+        """Bounds of a subject that computes its statistics itself, or reads running ones (evaluation)."""
         results: dict[str, Bounded] = {}
-        mean, rstd, statistics = self._statistics()
-        self.numbers.computed = (mean, rstd)
-        saved = self.claim.saved_dtype
-        self.numbers.saved = (self._saved(mean, "mean", saved), self._saved(rstd, "rstd", saved))
+        statistics: dict[str, Bounded] = {}
+        if self.problem.variance is not None:
+            self.numbers.computed = self.numbers.saved = self._running_statistics()
+        else:
+            mean, rstd, statistics = self._statistics()
+            saved = (self._saved(mean, "mean"), self._saved(rstd, "rstd"))
+            self.numbers.computed = saved if self.form.reads_saved else (mean, rstd)
+            self.numbers.saved = saved
         terms = self._terms()
         with np.errstate(all="ignore"):
             output = self.numbers.cast(self.form.forward(self.numbers, terms), "output")
@@ -139,22 +161,48 @@ class _Composer:
             divide_by_n=claim.divide_by_n,
             mean_contraction=claim.mean_contraction,
             clamp=claim.clamp,
+            mean_cast=self._held() if self.form.reads_saved else None,
         )
         with np.errstate(all="ignore"):
             moments = variance.algorithm(claim.variance).bound(rows, reduction)
             root = rstd_bound(rows, moments, self.case.eps, self._eps_error(), setting.arithmetic)
-        relative, covered, why = root.relative_error, root.covered, root.why
+        self.moments = moments
         self._restrict(np.asarray(moments.covered), moments.why)
-        self._restrict(np.asarray(covered), why)
+        self._restrict(np.asarray(root.covered), root.why)
         inside = self.covered[:, None]
         error = np.where(inside, np.reshape(moments.mean_error, (-1, 1)), 0.0)
         spread = np.where(inside, np.reshape(moments.mean_spread, (-1, 1)), 0.0)
-        exact_mean, exact_rstd = self.solution.mean, self.solution.rstd
+        exact_mean = self.solution.mean
         mean = self._statistic("mean", exact_mean.high, exact_mean.radius, error, spread)
-        magnitude = np.reshape(exact_rstd.magnitude(), (-1, 1))
-        rho = np.where(inside, magnitude * np.reshape(relative, (-1, 1)), 0.0)
-        rstd = self._statistic("rstd", exact_rstd.high, exact_rstd.radius, rho, np.zeros_like(rho))
+        rstd = self._rstd(root)
         return mean, rstd, self._saved_bounds(mean, rstd)
+
+    def _rstd(self, root: RstdBound) -> Affine:
+        """Return the computed rstd: the exact one with a symbol of the size of its bound."""
+        exact = self.solution.rstd
+        magnitude, relative = (np.reshape(v, (-1, 1)) for v in (exact.magnitude(), root.relative_error))
+        error = np.where(self.covered[:, None], magnitude * relative, 0.0)
+        return self._statistic("rstd", exact.high, exact.radius, error, np.zeros_like(error))
+
+    def _running_statistics(self) -> tuple[Affine, Affine]:
+        """Make mean and rstd from given running statistics: only the root is computed."""
+        assert self.problem.variance is not None
+        assert self.problem.mean is not None
+        held = np.asarray(self.problem.variance)[:, 0]
+        nothing, everywhere = np.zeros(len(held)), np.ones(len(held), dtype=np.bool_)
+        given = replace(self.solution.statistics, variance_lower=held, variance_upper=held)
+        moments = variance.MomentBound(
+            mean_error=nothing,
+            mean_spread=nothing,
+            variance_error=nothing + self.setting.arithmetic.addition_omega,
+            covered=everywhere,
+            why="",
+            nonnegative=True,
+        )
+        with np.errstate(all="ignore"):
+            root = rstd_bound(given, moments, self.case.eps, self._eps_error(), self.setting.arithmetic)
+        self._restrict(np.asarray(root.covered), root.why)
+        return self.numbers.read(np.asarray(self.problem.mean)), self._rstd(root)
 
     def _statistic(self, name: str, high: Array, radius: Array, error: Array, spread: Array) -> Affine:
         centre = np.reshape(high, (-1, 1))
@@ -162,18 +210,24 @@ class _Composer:
         value = self.numbers.with_rest(self.numbers.exact(centre, slack), spread)
         return replace(value, symbols={name: error})
 
-    def _saved(self, value: Affine, name: str, saved_dtype: str | None) -> Affine:
+    def _held(self) -> str | None:
+        """Return the format of the saved statistics if it is narrower than the accumulation's."""
+        saved = self.claim.saved_dtype
+        held = self.dtypes["input"] if saved == "input" else saved
+        narrow = held is not None and FORMATS[held].precision < self.setting.arithmetic.format.precision
+        return held if narrow else None
+
+    def _saved(self, value: Affine, name: str) -> Affine:
         """Return the stored statistic that the backward pass reads: one machine number."""
         stored = replace(value, rest=np.zeros_like(value.rest))
-        held = self.dtypes["input"] if saved_dtype == "input" else saved_dtype
-        if held is None or FORMATS[held].precision >= self.setting.arithmetic.format.precision:
-            return stored
+        held = self._held()
+        if held is None or (name == "mean" and self.form.reads_saved):
+            return stored  # where the forward pass reads the saved mean, its bound has the rounding already
         self.numbers.dtypes = {**self.numbers.dtypes, "saved": held}
         return self.numbers.share(self.numbers.cast(stored, "saved"), f"saved {name}")
 
     def _saved_bounds(self, mean: Affine, rstd: Affine) -> dict[str, Bounded]:
-        saved = self.claim.saved_dtype
-        values = {"mean": self._saved(mean, "mean", saved), "rstd": self._saved(rstd, "rstd", saved)}
+        values = {"mean": self._saved(mean, "mean"), "rstd": self._saved(rstd, "rstd")}
         return {
             name: Bounded(bound=bound_of(v)[:, 0], covered=self.covered.copy(), why=combined_reason(self.why))
             for name, v in values.items()
@@ -181,7 +235,9 @@ class _Composer:
 
     def _gradients(self, terms: Terms) -> dict[str, Bounded]:
         with np.errstate(all="ignore"):
-            values = self.form.backward(self.numbers, terms)
+            evaluates = self.problem.variance is not None
+            backward = (self.form.evaluation or constant_statistics) if evaluates else self.form.backward
+            values = backward(self.numbers, terms)
             roles = {"grad_input": "input", "grad_weight": "weight", "grad_bias": "bias"}
             results = {}
             for name, value in values.items():
@@ -207,7 +263,7 @@ class _Composer:
     def _reason(self, bound: Array) -> str:
         return combined_reason([*self.why, (OVERFLOW, not bool(np.isfinite(bound).all()))])
 
-    def _restrict(self, covered: Array, why: str) -> None:
+    def _restrict(self, covered: variance.Mask, why: str) -> None:
         self.why.append((why, bool((self.covered & ~covered).any())))
         self.covered &= covered
 
