@@ -182,6 +182,11 @@ def _beyond_32_bits(case):
     return case.rows * max(case.columns, *strides) >= 2**31
 
 
+def _squares_overflow(case):
+    return case.largest > 1e18  # fp32 squares end at 1.8e19 squared; a sum of them earlier
+
+
+BACKWARD_CHECKS = ("layouts", "context", "determinism", "batch_invariance", "metamorphic", "special_values")
 LAYOUTS = "One row stride, the input's, serves all tensors, and every column stride is taken as 1."
 
 
@@ -203,9 +208,16 @@ LAYOUTS = "One row stride, the input's, serves all tensors, and every column str
             check="gradient",
             reason="The parts of grad_weight and grad_bias are kept and added in the input's dtype.",
             where=_several_rows,
+            also=BACKWARD_CHECKS,
             dtypes=("float16", "bfloat16"),
         ),
         KnownDefect(check="layouts", reason=LAYOUTS, where=_layout_misread),
+        KnownDefect(
+            check="finite",
+            reason="The squares overflow in fp32, and the output is NaN although the exact one is ordinary.",
+            where=_squares_overflow,
+            dtypes=("bfloat16", "float32"),
+        ),
         KnownDefect(
             check="memory",
             reason=LAYOUTS + " Accesses then leave the tensors.",

@@ -23,7 +23,7 @@ def tree_text(tree: Tree) -> str:
 def declaration_text(subject: Subject, dtype: str, setting: Setting) -> str:
     """Return the declaration on one line, with what is assumed marked so."""
     claim = subject.claim
-    form = op(subject.op).form(claim).name
+    form = op(subject.op).form(claim, dtype).name
     parts = {
         "variance": claim.variance or "none declared",
         "accumulates": subject.accumulation(dtype),

@@ -63,7 +63,7 @@ class Truth:
         if self.subject.claim.variance is None and self.op.needs_variance:
             return {}
         claim = self.subject.claim
-        return self.op.bounds(self.case, claim, self.op.form(claim), self.setting, self.solution)
+        return self.op.bounds(self.case, claim, self.op.form(claim, self.case.dtype), self.setting, self.solution)
 
     @cached_property
     def canonical_bounds(self) -> Mapping[str, Bounded]:

@@ -120,7 +120,7 @@ class Claim:
 
     `variance` names the algorithm (None: no claim, hence no verdict but observed errors).
     `accumulates` names the format of statistics and sums; inputs wider than it accumulate in their own.
-    `formula` names a form of the op or is a `Form` (None: the op's canonical form, assumed).
+    `formula` names a form of the op, is a `Form`, or maps dtypes to these (None: the canonical one, assumed).
     `saved_dtype` is the format of the statistics that the backward pass reads: a format's name,
     "input" for the input's, or None for the accumulation format.
     """

@@ -128,20 +128,21 @@ class Op:
     needs_variance: bool = True
     complete: Callable[[Tensors, Mapping[str, Any], Subject], dict[str, torch.Tensor | None]] = _as_they_are
 
-    def form(self, claim: Claim) -> Form:
-        """Return the form that a claim names; the op's canonical one if it names none.
+    def form(self, claim: Claim, dtype: str) -> Form:
+        """Return the form that a claim names for a dtype; the op's canonical one if it names none.
 
         Raises:
             ValueError: the op has no form of that name.
 
         """
-        if claim.formula is None:
+        named = claim.formula.get(dtype) if isinstance(claim.formula, Mapping) else claim.formula
+        if named is None:
             return next(iter(self.forms.values()))
-        if isinstance(claim.formula, Form):
-            return claim.formula
-        if claim.formula not in self.forms:
-            raise ValueError(f"{self.name} has no form {claim.formula!r}; there are: {', '.join(self.forms)}")
-        return self.forms[claim.formula]
+        if isinstance(named, Form):
+            return named
+        if named not in self.forms:
+            raise ValueError(f"{self.name} has no form {named!r}; there are: {', '.join(self.forms)}")
+        return self.forms[named]
 
 
 @cache

@@ -86,6 +86,7 @@ FORMS = {
         CANONICAL,
         Form(name="scale_shift", forward=scale_shift_forward, backward=scale_shift_backward),
         Form(name="torch_cpu", forward=canonical_forward, backward=torch_cpu_backward),
+        Form(name="torch_cpu_half", forward=scale_shift_forward, backward=torch_cpu_backward),
     )
 }
 
