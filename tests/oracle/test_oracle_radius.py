@@ -148,7 +148,7 @@ def test_running_statistics_are_constants_to_the_gradient(rung):
 @pytest.mark.parametrize("block", [16, 2**14])
 @pytest.mark.parametrize("kind", ["rows", "columns", "index"])
 def test_every_way_weights_belong_to_elements(rung, block, kind, monkeypatch):
-    monkeypatch.setattr(solve_fast, "BLOCK", block)
+    monkeypatch.setattr(solve_fast, "BLOCKS", {"float64": block, "double_double": block})
     rows, columns = 6, 8
     index = np.arange(rows)[:, None] % 3 * 2 + np.arange(columns)[None, :] // 4
     weight = np.random.default_rng(5).normal(size=(6,))

@@ -18,12 +18,14 @@ Values = Any
 class Kit:
     """What the fast rungs need beside operators; all arrays are float64 (bits: int64).
 
-    largest(a, axis), row_sum, where and maximum have their usual meaning; bits and floats
-    reinterpret; host copies to NumPy and device copies from it. totals(a, index, entries) sums
-    the elements of each index, tops(a, index, entries) takes the largest of them (at least 0).
+    largest(a, axis) and where have their usual meaning; magnitude(a) is the largest |a| of each row,
+    never -0.0; bits and floats reinterpret; host copies to NumPy and device copies from it.
+    totals(a, index, entries) sums the elements of each index, tops(a, index, entries) takes the
+    largest of them (at least 0).
     """
 
     largest: Callable[[Values, int], Values]
+    magnitude: Callable[[Values], Values]
     where: Callable[[Values, Values, Values], Values]
     bits: Callable[[Values], Values]
     floats: Callable[[Values], Values]
@@ -47,6 +49,7 @@ def _numpy_tops(values: Array, index: Any, entries: int) -> Array:
 
 NUMPY = Kit(
     largest=lambda a, axis: np.max(a, axis=axis),
+    magnitude=lambda a: np.maximum(np.max(a, axis=1), -np.min(a, axis=1)) + 0.0,
     where=np.where,
     bits=lambda a: a.view(np.int64),
     floats=lambda a: a.view(np.float64),
@@ -78,6 +81,7 @@ def torch_kit(device: str) -> Kit:
 
     kit = Kit(
         largest=lambda a, axis: a.amax(axis),
+        magnitude=lambda a: a.abs().amax(1),
         where=torch.where,
         bits=lambda a: a.view(torch.int64),
         floats=lambda a: a.view(torch.float64),

@@ -39,7 +39,7 @@ def exact_parts(kit: Kit, summands: Values) -> Array:
     passes: list[Array] = []
     active: Any = None
     while columns:
-        largest = kit.largest(abs(summands), 1)
+        largest = kit.magnitude(summands)
         open_rows = kit.host(largest) > 0
         if not open_rows.any():
             break

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import Final
 
 import numpy as np
 
 from verifier.arithmetic import Array
-from verifier.oracle.arrays import Kit, Values
+from verifier.oracle.arrays import NUMPY, Kit, Values
 from verifier.oracle.balls import EXACT_BITS, Ball, ball, balls, exact_sum, precision
 from verifier.oracle.doubled import split, two_product
 from verifier.oracle.extraction import exact_parts
-from verifier.oracle.rows import Rows
+from verifier.oracle.rows import Rows, rows_between
+
+BLOCK: Final = 2**14
+"""Elements that are extracted at a time on the CPU: three arrays of 128 KiB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +40,7 @@ def row_sums(rows: Rows, *, fast: bool = True) -> RowSums:
     slow = rows.unusual if fast else np.ones(rows.shape[0], dtype=bool)
     if slow.all():
         return _assemble(count, [_by_balls(rows, i) for i in range(rows.shape[0])])
-    columns = _by_extraction(rows)
+    columns = _in_blocks(rows)
     if slow.any():
         for i in np.flatnonzero(slow):
             for column, value in zip(columns, _by_balls(rows, int(i)), strict=True):
@@ -52,6 +57,14 @@ def _assemble(count: int, per_row: Sequence[Sequence[Ball]]) -> RowSums:
     columns = [list(column) for column in zip(*per_row, strict=True)] if per_row else []
     columns += [[] for _ in range(4 - len(columns))]
     return RowSums(count=count, x=columns[0], squares=columns[1], gradient=columns[2], products=columns[3])
+
+
+def _in_blocks(rows: Rows) -> list[list[Ball]]:
+    """Extract block by block, so that the passes stay in the cache; on a GPU all at once."""
+    extent, columns = rows.shape
+    step = max(1, BLOCK // max(1, columns)) if rows.kit is NUMPY else max(1, extent)
+    blocks = [_by_extraction(rows_between(rows, i, min(i + step, extent))) for i in range(0, extent, step)]
+    return [list(chain.from_iterable(column)) for column in zip(*blocks, strict=True)]
 
 
 def _by_extraction(rows: Rows) -> list[list[Ball]]:

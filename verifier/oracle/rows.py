@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -123,6 +123,23 @@ def collect(problem: RowProblem) -> Rows:
         bad_output=_either(bad.get("weight"), bad.get("bias")),
         bad_gradient=bad.get("grad_output"),
         bad_grad=_either(bad.get("weight"), bad.get("grad_output")),
+    )
+
+
+def rows_between(rows: Rows, first: int, last: int) -> Rows:
+    """Return the operands of the rows [first, last); what is not finite is not cut along."""
+    if (first, last) == (0, rows.shape[0]):
+        return rows
+
+    def cut(operand: Any) -> Any:
+        return operand if operand is None or operand.shape[0] == 1 else operand[first:last]
+
+    return replace(
+        rows,
+        x=rows.x[first:last],
+        weight=cut(rows.weight),
+        bias=cut(rows.bias),
+        grad_output=cut(rows.grad_output),
     )
 
 
