@@ -1,5 +1,7 @@
 """Triton norm kernels of the common kind, with wrappers that know nothing of the machine."""
 
+# ruff: noqa: PLR0917 - kernels take their arguments by position
+
 from __future__ import annotations
 
 import torch
@@ -36,7 +38,22 @@ def layer_norm_forward(X, Y, W, B, Mean, Rstd, stride, N, eps, BLOCK: tl.constex
 
 
 @triton.jit
-def layer_norm_backward(DX, DY, DW, DB, X, W, Mean, Rstd, Lock, stride, N, GROUPS: tl.constexpr, BLOCK: tl.constexpr, BUG: tl.constexpr):
+def layer_norm_backward(
+    DX,
+    DY,
+    DW,
+    DB,
+    X,
+    W,
+    Mean,
+    Rstd,
+    Lock,
+    stride,
+    N,
+    GROUPS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BUG: tl.constexpr,
+):
     row = tl.program_id(0)
     cols = tl.arange(0, BLOCK)
     mask = cols < N
@@ -122,7 +139,9 @@ def forward(x, w, b, eps=1e-5, warps=4, block=None):
     y = torch.empty_like(x)
     mean, rstd = (torch.empty(rows, dtype=torch.float32, device="cuda") for _ in range(2))
     block = block or triton.next_power_of_2(columns)
-    layer_norm_forward[(rows,)](x, y, w, b, mean, rstd, x.stride(0), columns, eps, BLOCK=block, num_warps=warps)
+    layer_norm_forward[(rows,)](
+        x, y, w, b, mean, rstd, x.stride(0), columns, eps, BLOCK=block, num_warps=warps
+    )
     return y, mean, rstd
 
 
@@ -136,7 +155,9 @@ def backward(dy, x, w, mean, rstd, groups=4, warps=4, bug=None):
         GROUPS=groups, BLOCK=triton.next_power_of_2(columns), BUG=bug, num_warps=warps,
     )  # fmt: skip
     out_w, out_b = (torch.empty(columns, dtype=x.dtype, device="cuda") for _ in range(2))
-    column_sums[(triton.cdiv(columns, 128),)](dw, db, out_w, out_b, min(groups, rows), columns, ROWS=32, COLUMNS=128)
+    column_sums[(triton.cdiv(columns, 128),)](
+        dw, db, out_w, out_b, min(groups, rows), columns, ROWS=32, COLUMNS=128
+    )
     return dx, out_w, out_b
 
 

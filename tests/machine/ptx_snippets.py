@@ -102,7 +102,7 @@ def samples(kind: str, count: int, seed: int) -> np.ndarray:
     width = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}[kind]
     dtype = {"f16": "f2", "bf16": "u2", "f32": "f4", "f64": "f8"}[kind]
     bits = generator.integers(0, 2**width, count, dtype=np.uint64)
-    special = np.array([0, 1, 2**(width - 1), 2**(width - 1) + 1], dtype=np.uint64)
+    special = np.array([0, 1, 2 ** (width - 1), 2 ** (width - 1) + 1], dtype=np.uint64)
     bits[: len(special)] = special
     values = bits.astype(f"u{width // 8}").view(dtype)
     finite = np.isfinite(decode(values, kind))

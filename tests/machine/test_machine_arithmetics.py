@@ -142,7 +142,9 @@ def test_lifted_values_are_float64_results():
         x, w, b, dy = kernels.inputs(6, 200, torch.float16)
         y, mean, rstd = kernels.forward(x, w, b)
         got = session.slots.get(y)
-    wanted = torch.nn.functional.layer_norm(x.double(), (200,), w.double(), b.double(), float(np.float32(EPS)))
+    wanted = torch.nn.functional.layer_norm(
+        x.double(), (200,), w.double(), b.double(), float(np.float32(EPS))
+    )
     # Two float64 evaluations of 200-term sums: 2 * 210 roundings of numbers below 2^5.
     assert np.abs(got - wanted.numpy()).max() <= 420 * 2.0**-53 * 32
     assert (y.double() - wanted).abs().max() > 1e-4
@@ -199,7 +201,8 @@ def test_an_operation_that_breaks_the_chain_is_reported():
     from verifier.machine.flow import build
     from verifier.machine.parser import parse
 
-    body = """ld.global.f32 %f1, [%base0]; add.f32 %f2, %f1, %f1; mul.lo.s32 %f3, %f2, 3; st.global.f32 [%base0], %f3;"""
+    body = "ld.global.f32 %f1, [%base0]; add.f32 %f2, %f1, %f1; mul.lo.s32 %f3, %f2, 3; "
+    body += "st.global.f32 [%base0], %f3;"
     module = parse(kernel(body, 1, registers=".reg .b32 %f<5>;"))
     broken = analyse(build(module, module.functions["k"])).broken
     assert [i.opcode for i in broken] == ["mul.lo.s32"]

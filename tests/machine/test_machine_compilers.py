@@ -1,5 +1,7 @@
 """What compilers leave open: contraction as ptxas does it, approximate instructions, and the census."""
 
+# ruff: noqa: E501 - lines of PTX are kept whole
+
 from __future__ import annotations
 
 import re
@@ -52,7 +54,9 @@ CASES = {
 
 
 def tools():
-    triton = pytest.importorskip("triton", reason="ptxas and nvdisasm come with Triton, which is not installed")
+    triton = pytest.importorskip(
+        "triton", reason="ptxas and nvdisasm come with Triton, which is not installed"
+    )
     folder = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
     if not (folder / "ptxas").exists():
         pytest.skip("this Triton carries no ptxas")
@@ -63,13 +67,19 @@ def counts_of_ptxas(text, folder, where):
     source, cubin = where / "k.ptx", where / "k.cubin"
     source.write_text(text)
     subprocess.run([folder / "ptxas", "-arch=sm_90", source, "-o", cubin], check=True, capture_output=True)
-    sass = subprocess.run([folder / "nvdisasm", "-c", cubin], check=True, capture_output=True, text=True).stdout
+    sass = subprocess.run(
+        [folder / "nvdisasm", "-c", cubin], check=True, capture_output=True, text=True
+    ).stdout
     return tuple(len(re.findall(rf"\b{name}\b", sass)) for name in ("FFMA", "FADD"))
 
 
 def counts_of_the_pass(text):
     module = parse(text)
-    names = [i.parts[0] for i in build(module, module.functions["k"], contraction=True).instructions() if i.parts[-1] == "f32"]
+    names = [
+        i.parts[0]
+        for i in build(module, module.functions["k"], contraction=True).instructions()
+        if i.parts[-1] == "f32"
+    ]
     return sum(n in ("fma", "divfma") for n in names), sum(n in ("add", "sub") for n in names)
 
 
@@ -123,11 +133,16 @@ def test_the_adversary_stays_inside_the_documented_error_and_is_a_function(name,
     operands = (x, np.abs(close_exponents("f32", 300, 6))) if name == "div" else (x,)
     model = Adversarial(seed=1, extreme=extreme)
     got = model.evaluate(name, *operands)
-    values = [exact(name, v) if name != "div" else Fraction(float(v)) / Fraction(float(w)) for v, w in zip(x, operands[-1], strict=True)]
+    values = [
+        exact(name, v) if name != "div" else Fraction(float(v)) / Fraction(float(w))
+        for v, w in zip(x, operands[-1], strict=True)
+    ]
     limits = allowed_error(name, np.array([float(v) for v in values]))
     errors = [abs(Fraction(float(g)) - v) for g, v in zip(got, values, strict=True)]
     # The limit itself is computed in float64.
-    assert all(e <= Fraction(float(m)) * (1 + Fraction(1, 2**45)) for e, m in zip(errors, limits, strict=True))
+    assert all(
+        e <= Fraction(float(m)) * (1 + Fraction(1, 2**45)) for e, m in zip(errors, limits, strict=True)
+    )
     assert (got == model.evaluate(name, *operands)).all()
     assert (got != Correct().evaluate(name, *operands)).any()
     assert (got != Adversarial(seed=2).evaluate(name, *operands)).any()
@@ -168,5 +183,9 @@ def test_census_counts_what_a_kernel_leaves_open():
 def test_division_with_full_range_scales_huge_and_subnormal_divisors():
     a = np.array([2.0**100, 2.0**-140, 1.0], dtype="f4")
     b = np.array([2.0**127, 2.0**-130, 3.0], dtype="f4")
-    assert execute("div.full.f32", [a, b], "f4").tolist() == [2.0**-27, 2.0**-10, np.float32(1) / np.float32(3)]
+    assert execute("div.full.f32", [a, b], "f4").tolist() == [
+        2.0**-27,
+        2.0**-10,
+        np.float32(1) / np.float32(3),
+    ]
     assert Table(offsets={}).evaluate("div", a, b).tolist()[:2] == [2.0**-27, 2.0**-10]

@@ -1,5 +1,7 @@
 """Control flow, barriers, warps and memory on hand-written PTX."""
 
+# ruff: noqa: E501 - lines of PTX are kept whole
+
 from __future__ import annotations
 
 import numpy as np
@@ -26,7 +28,15 @@ REGISTERS = ".reg .b32 %r<20>; .reg .pred %p<9>; .reg .f32 %f<9>; .shared .align
 
 def run(body, threads=64, *, machine=None, registers=REGISTERS, out=None, grid=(1,), target=90):
     result = torch.zeros(threads * int(np.prod(grid)), dtype=torch.int32) if out is None else out
-    launch_ptx(kernel(body, 1, registers=registers, target=target), "k", grid, (threads,), 0, [result], machine=machine or Machine())
+    launch_ptx(
+        kernel(body, 1, registers=registers, target=target),
+        "k",
+        grid,
+        (threads,),
+        0,
+        [result],
+        machine=machine or Machine(),
+    )
     return result
 
 
@@ -49,14 +59,29 @@ def test_collectives_wait_for_lanes_that_took_another_path(threads):
     assert run(body, threads).tolist() == [values[t ^ 1] for t in range(threads)]
 
 
-@pytest.mark.parametrize(("mode", "b", "c"), [("up", 3, 0), ("down", 3, 31), ("idx", 5, 31), ("bfly", 16, 31), ("idx", 2, 0x181F), ("down", 1, 0x1C1F)])
+@pytest.mark.parametrize(
+    ("mode", "b", "c"),
+    [
+        ("up", 3, 0),
+        ("down", 3, 31),
+        ("idx", 5, 31),
+        ("bfly", 16, 31),
+        ("idx", 2, 0x181F),
+        ("down", 1, 0x1C1F),
+    ],
+)
 def test_shuffles_follow_the_documented_formula(mode, b, c):
     body = f"shfl.sync.{mode}.b32 %r0|%p1, %t, {b}, {c}, -1; @!%p1 or.b32 %r0, %r0, 1024; {STORE}"
     wanted = []
     for thread in range(64):
         lane, segment, clamp = thread % 32, c >> 8 & 31, c & 31
         highest = lane & segment | clamp & ~segment
-        source = {"up": lane - b, "down": lane + b, "bfly": lane ^ b, "idx": lane & segment | b & ~segment & 31}[mode]
+        source = {
+            "up": lane - b,
+            "down": lane + b,
+            "bfly": lane ^ b,
+            "idx": lane & segment | b & ~segment & 31,
+        }[mode]
         valid = source >= highest if mode == "up" else source <= highest
         wanted.append(thread - lane + (source if valid else lane) + (0 if valid else 1024))
     assert run(body).tolist() == wanted
@@ -143,7 +168,9 @@ def test_barriers_with_different_numbers_deadlock():
 
 
 def test_block_wide_reductions():
-    body = f"and.b32 %r1, %t, 3; setp.eq.u32 %p1, %r1, 1; barrier.sync 0; bar.red.popc.u32 %r0, 0, %p1; {STORE}"
+    body = (
+        f"and.b32 %r1, %t, 3; setp.eq.u32 %p1, %r1, 1; barrier.sync 0; bar.red.popc.u32 %r0, 0, %p1; {STORE}"
+    )
     assert run(body, 96).tolist() == [24] * 96
 
 
@@ -155,13 +182,18 @@ def test_misaligned_and_shared_bounds():
 
 
 def test_shared_memory_race_and_its_cure():
-    body = """
+    body = (
+        """
     shl.b32 %r1, %t, 2; mov.u32 %r2, tile; add.u32 %r2, %r2, %r1; st.shared.b32 [%r2], %t; BARRIER
-    xor.b32 %r3, %r1, 128; mov.u32 %r4, tile; add.u32 %r4, %r4, %r3; ld.shared.b32 %r0, [%r4]; """ + STORE
+    xor.b32 %r3, %r1, 128; mov.u32 %r4, tile; add.u32 %r4, %r4, %r3; ld.shared.b32 %r0, [%r4]; """
+        + STORE
+    )
     machine = Machine(sanitize=frozenset({"shared_races"}))
     with pytest.raises(SharedRace):
         run(body.replace("BARRIER", ""), machine=machine)
-    assert run(body.replace("BARRIER", "bar.sync 0;"), machine=machine).tolist() == [t ^ 32 for t in range(64)]
+    assert run(body.replace("BARRIER", "bar.sync 0;"), machine=machine).tolist() == [
+        t ^ 32 for t in range(64)
+    ]
 
 
 def test_asynchronous_copies_arrive_when_they_are_waited_for():
@@ -174,17 +206,27 @@ def test_asynchronous_copies_arrive_when_they_are_waited_for():
 
 
 def test_matrices_come_in_the_documented_layout():
-    body = """
+    body = (
+        """
     shl.b32 %r1, %t, 4; mov.u32 %r2, tile; add.u32 %r2, %r2, %r1;
     shl.b32 %r3, %t, 3; mov.u32 %r4, 0;
     FILL: add.u32 %r5, %r3, %r4; cvt.u16.u32 %h1, %r5; shl.b32 %r6, %r4, 1; add.u32 %r7, %r2, %r6;
     st.shared.b16 [%r7], %h1; add.u32 %r4, %r4, 1; setp.lt.u32 %p1, %r4, 8; @%p1 bra FILL;
     bar.sync 0;
-    ldmatrix.sync.aligned.m8n8.x1.TRANS.shared.b16 {%r0}, [%r2]; """ + STORE
+    ldmatrix.sync.aligned.m8n8.x1.TRANS.shared.b16 {%r0}, [%r2]; """
+        + STORE
+    )
     registers = REGISTERS + ".reg .b16 %h<3>;"
-    plain = run(body.replace("x1.TRANS.", "x1."), 32, registers=registers).numpy().view(np.uint16).reshape(32, 2)
+    plain = (
+        run(body.replace("x1.TRANS.", "x1."), 32, registers=registers).numpy().view(np.uint16).reshape(32, 2)
+    )
     assert plain.tolist() == [[8 * (t // 4) + 2 * (t % 4) + k for k in range(2)] for t in range(32)]
-    turned = run(body.replace("x1.TRANS.", "x1.trans."), 32, registers=registers).numpy().view(np.uint16).reshape(32, 2)
+    turned = (
+        run(body.replace("x1.TRANS.", "x1.trans."), 32, registers=registers)
+        .numpy()
+        .view(np.uint16)
+        .reshape(32, 2)
+    )
     assert turned.tolist() == [[8 * (2 * (t % 4) + k) + t // 4 for k in range(2)] for t in range(32)]
 
 
@@ -208,7 +250,9 @@ def test_calls_local_memory_and_generic_addresses():
 
 
 def test_guards_merge_with_the_old_value():
-    assert run(f"mov.u32 %r0, 9; setp.lt.u32 %p1, %t, 5; @%p1 mov.u32 %r0, %t; @!%p1 add.u32 %r0, %r0, 1; {STORE}", 8).tolist() == [0, 1, 2, 3, 4, 10, 10, 10]
+    assert run(
+        f"mov.u32 %r0, 9; setp.lt.u32 %p1, %t, 5; @%p1 mov.u32 %r0, %t; @!%p1 add.u32 %r0, %r0, 1; {STORE}", 8
+    ).tolist() == [0, 1, 2, 3, 4, 10, 10, 10]
 
 
 def test_carries_go_through_the_condition_code():

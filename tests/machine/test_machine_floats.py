@@ -1,5 +1,7 @@
 """Every float instruction against rational arithmetic: equal, not close."""
 
+# ruff: noqa: E501 - lines of PTX are kept whole
+
 from __future__ import annotations
 
 from fractions import Fraction
@@ -19,7 +21,9 @@ def expected(function, arrays, kind, mode):
 
 def assert_equal(actual, wanted, arrays=()):
     wrong = np.flatnonzero(~((actual == wanted) | (np.isnan(actual) & np.isnan(wanted))))
-    assert not wrong.size, f"{wrong.size} differ, first {[a[wrong[0]] for a in arrays]}: {actual[wrong[0]]!r} instead of {wanted[wrong[0]]!r}"
+    assert not wrong.size, (
+        f"{wrong.size} differ, first {[a[wrong[0]] for a in arrays]}: {actual[wrong[0]]!r} instead of {wanted[wrong[0]]!r}"
+    )
 
 
 BINARY = {"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b}
@@ -108,11 +112,20 @@ def test_conversions_between_floats(opcode, origin, to, mode):
         assert_equal(actual, wanted, [x])
 
 
-@pytest.mark.parametrize(("mode", "function"), [("rni", np.rint), ("rzi", np.trunc), ("rmi", np.floor), ("rpi", np.ceil)])
+@pytest.mark.parametrize(
+    ("mode", "function"), [("rni", np.rint), ("rzi", np.trunc), ("rmi", np.floor), ("rpi", np.ceil)]
+)
 @pytest.mark.parametrize("to", ["s32", "u32", "s16", "u8", "s64", "u64"])
 def test_floats_to_integers_clamp_and_nan_is_zero(mode, function, to):
     x = np.concatenate([samples("f32", 200, 1), close_exponents("f32", 200, 2) * 50])
-    x = np.concatenate([x, np.array([np.nan, np.inf, -np.inf, 2.0**31, 2.0**63, -(2.0**63), 2.0**64, 0.5, -0.5, 1.5], dtype="f4")])
+    x = np.concatenate(
+        [
+            x,
+            np.array(
+                [np.nan, np.inf, -np.inf, 2.0**31, 2.0**63, -(2.0**63), 2.0**64, 0.5, -0.5, 1.5], dtype="f4"
+            ),
+        ]
+    )
     size = {"s32": "i4", "u32": "u4", "s16": "i2", "u8": "u1", "s64": "i8", "u64": "u8"}[to]
     actual = execute(f"cvt.{mode}.{to}.f32", [x.astype("f4")], size if to != "u8" else "u2")
     info = np.iinfo(size)

@@ -121,7 +121,9 @@ def test_byte_permutation_and_funnel_shifts():
             result |= (0xFF * (octet >> 7) if nibble & 8 else octet) << 8 * place
         return result
 
-    assert execute("prmt.b32", [a, b, n], "u4").tolist() == [permute(*row) for row in zip(a, b, n, strict=True)]
+    assert execute("prmt.b32", [a, b, n], "u4").tolist() == [
+        permute(*row) for row in zip(a, b, n, strict=True)
+    ]
     pairs = [(int(y) << 32 | int(x), int(s)) for x, y, s in zip(a, b, n, strict=True)]
     wrapped = execute("shf.l.wrap.b32", [a, b, n], "u4").tolist()
     assert wrapped == [p << (s & 31) >> 32 & 0xFFFFFFFF for p, s in pairs]
@@ -129,7 +131,9 @@ def test_byte_permutation_and_funnel_shifts():
     assert clamped == [p >> min(s, 32) & 0xFFFFFFFF for p, s in pairs]
 
 
-@pytest.mark.parametrize(("to", "origin"), [("s64", "s32"), ("u64", "u32"), ("u16", "u32"), ("s32", "s16"), ("u32", "u64")])
+@pytest.mark.parametrize(
+    ("to", "origin"), [("s64", "s32"), ("u64", "u32"), ("u16", "u32"), ("s32", "s16"), ("u32", "u64")]
+)
 def test_integer_conversions(to, origin):
     a = integers(origin, 200, 4)
     assert execute(f"cvt.{to}.{origin}", [a], DTYPE[to]).tolist() == [wrap(int(x), to) for x in a]

@@ -24,7 +24,8 @@ def apply(
 ) -> Array | None:
     """Perform an atomic for each entry of `index` in order; return the old values if wanted.
 
-    `observe`: called after each round with its lanes, old and new values. `view`: the memory as elements; `operands`: (n,) arrays, one (two for cas).
+    `view`: the memory as elements; `operands`: (n,) arrays, one (two for cas); `observe`: called after each
+    round with its lanes, old and new values.
     """
     function = _function(operation, kind, flush)
     if not wanted and observe is None and operation == "add" and kind in ("u32", "s32", "b32", "u64", "s64"):

@@ -60,7 +60,7 @@ def analyse(program: Program) -> Carry:
 
 
 def targets(instruction: Instruction) -> list[str]:
-    """Registers written, without the predicate of a pair."""
+    """List the registers written, without the predicate of a pair."""
     if not definitions(instruction) or not instruction.operands:
         return []
     first = instruction.operands[0]
@@ -70,7 +70,7 @@ def targets(instruction: Instruction) -> list[str]:
 
 
 def names(operand: Operand) -> list[str]:
-    """Registers in a value operand."""
+    """List the registers in a value operand."""
     if isinstance(operand, Register):
         return [operand.name]
     if isinstance(operand, Vector):
@@ -79,7 +79,7 @@ def names(operand: Operand) -> list[str]:
 
 
 def sources(instruction: Instruction) -> list[str]:
-    """Registers whose value (not address or predicate) an instruction reads."""
+    """List the registers whose value (not address or predicate) is read."""
     start = 1 if definitions(instruction) else 0
     return [name for operand in instruction.operands[start:] for name in names(operand)]
 
@@ -101,7 +101,7 @@ def float_result(instruction: Instruction) -> str | None:
 
 
 def _produced(instructions: list[Instruction], program: Program, *, loads: bool) -> set[str]:
-    """Registers that may hold a float with a slot."""
+    """Collect the registers that may hold a float with a slot."""
     found: set[str] = set()
     changed = True
     while changed:
@@ -118,7 +118,7 @@ def _produced(instructions: list[Instruction], program: Program, *, loads: bool)
 
 
 def _needed(instructions: list[Instruction]) -> set[str]:
-    """Registers whose value may end up in float arithmetic or in memory."""
+    """Collect the registers whose value may end up in float arithmetic or in memory."""
     found: set[str] = set()
     changed = True
     while changed:
@@ -169,7 +169,7 @@ def _given(
         return LAYOUTS[kind]
     name = instruction.parts[0]
     if name == "mov" and any(isinstance(o, Vector) for o in instruction.operands):
-        return _packed(instruction, register, layouts, unknown, program)
+        return _packed(instruction, layouts, unknown)
     if name in MOVES:
         operands = instruction.operands[1:2] if name != "selp" else instruction.operands[1:3]
         found = {_operand_layout(o, instruction, layouts) for o in operands} - {unknown}
@@ -205,9 +205,7 @@ def _operand_layout(operand: Operand, instruction: Instruction, layouts: dict[st
     return DYNAMIC
 
 
-def _packed(
-    instruction: Instruction, register: str, layouts: dict[str, Layout], unknown: Layout, program: Program
-) -> Layout:
+def _packed(instruction: Instruction, layouts: dict[str, Layout], unknown: Layout) -> Layout:
     """Layout after `mov` joins or splits registers."""
     target, origin = instruction.operands
     if isinstance(origin, Vector):

@@ -13,11 +13,14 @@ if TYPE_CHECKING:
 
     from verifier.machine.sessions import Session
 
+# fmt: off
 _FACTORIES = (
-    "empty", "zeros", "ones", "full", "rand", "randn", "randint", "randperm", "arange", "linspace", "logspace",
-    "eye", "tensor", "as_tensor", "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like",
-    "randint_like", "empty_strided", "scalar_tensor", "normal", "asarray", "tril_indices", "triu_indices",
-)  # fmt: skip
+    "empty", "zeros", "ones", "full", "rand", "randn", "randint", "randperm", "arange", "linspace",
+    "logspace", "eye", "tensor", "as_tensor", "empty_like", "zeros_like", "ones_like", "full_like",
+    "rand_like", "randn_like", "randint_like", "empty_strided", "scalar_tensor", "normal",
+    "asarray", "tril_indices", "triu_indices",
+)
+# fmt: on
 _METHODS = (
     "to",
     "new_empty",
@@ -76,7 +79,6 @@ def redirected(session: Session) -> Iterator[None]:
 
 def _on_cpu(session: Session, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Replace a CUDA device among the arguments by the CPU, and remember that it was named."""
-
     fresh = "empty" in name and "uninitialised" in session.machine.sanitize
     poison = 0xA5 if session.machine.poison is None else session.machine.poison
 

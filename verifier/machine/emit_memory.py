@@ -24,6 +24,7 @@ from verifier.machine.syntax import (
 if TYPE_CHECKING:
     from verifier.machine.emitter import Emitter, Writer
 
+_STRONG = frozenset({"acquire", "release", "relaxed", "volatile"})
 _ATOMIC = frozenset({"add", "and", "or", "xor", "min", "max", "inc", "dec", "cas", "exch"})
 
 
@@ -74,8 +75,10 @@ def _space(emitter: Emitter, instruction: Instruction, address: Operand) -> str:
     return "generic"
 
 
-def _count(instruction: Instruction) -> int:
-    return next((int(p[1:]) for p in instruction.parts if p in ("v2", "v4", "v8")), 1)
+def _announce(writer: Writer, instruction: Instruction) -> None:
+    """Tell the monitors of a load or store that synchronises."""
+    if _STRONG & set(instruction.parts):
+        writer.add(f"wave.strong = {instruction.parts!r}")
 
 
 def _items(operand: Operand) -> tuple[Operand, ...]:
@@ -97,6 +100,7 @@ def _load(emitter: Emitter, writer: Writer, instruction: Instruction) -> None:
     dtype = DTYPE[kind] if DTYPE[kind][0] == "i" else f"u{BITS[kind] // 8}"
     guard = writer.guard(instruction)
     where = address_expression(writer, address)
+    _announce(writer, instruction)
     writer.add(
         f"m = wave.load({writer.site}, {writer.group}, {space!r}, {where}, {dtype!r}, {len(items)}, {guard})"
     )
@@ -147,9 +151,9 @@ def _store(emitter: Emitter, writer: Writer, instruction: Instruction) -> None:
     space = _space(emitter, instruction, address)
     if space == "parameter":
         raise emitter.refuse(instruction, "store to a kernel parameter")
-    writer.add(
-        f"wave.store({writer.site}, {writer.group}, {space!r}, {where}, {dtype!r}, [{', '.join(values)}], {guard})"
-    )
+    _announce(writer, instruction)
+    what = f"{dtype!r}, [{', '.join(values)}], {guard}"
+    writer.add(f"wave.store({writer.site}, {writer.group}, {space!r}, {where}, {what})")
     if writer.shadow is not None:
         writer.shadow.move(writer, instruction, "store")
 
@@ -202,9 +206,8 @@ def _copy(emitter: Emitter, writer: Writer, instruction: Instruction) -> None:
         )
         if len(sizes) > 1 and isinstance(sizes[1], Register) and writer.code.width(sizes[1].name) == 1:
             raise emitter.refuse(instruction, "ignore-src")
-        writer.add(
-            f"wave.copy_async({writer.site}, {writer.group}, {target}, {source}, {first.value}, {actual}, {guard})"
-        )
+        what = f"{target}, {source}, {first.value}, {actual}, {guard}"
+        writer.add(f"wave.copy_async({writer.site}, {writer.group}, {what})")
     elif parts[2] == "commit_group":
         writer.add(f"wave.commit({writer.group})")
     elif parts[2] == "wait_group":

@@ -1,5 +1,7 @@
 """Emission of the lines that carry slots beside the registers."""
 
+# ruff: noqa: PLR0917 - these are called by position, many times a launch
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -44,6 +46,10 @@ class SlotShadow:
 
     def before(self, writer: Writer, instruction: Instruction) -> None:
         """Slots take no effect by themselves."""
+
+    def broken(self) -> tuple[Instruction, ...]:
+        """Give the integer operations by which a chain of slots may be lost."""
+        return self.carry.broken
 
     def slot(self, writer: Writer, register: str, half: int, *, tags: bool = False) -> str:
         """Expression of a register's slot or tag in the lanes of this form."""

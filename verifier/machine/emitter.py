@@ -58,6 +58,10 @@ class Shadow(Protocol):
     def before(self, writer: Writer, instruction: Instruction) -> None:
         """Look at an instruction before it executes."""
 
+    def broken(self) -> tuple[Instruction, ...]:
+        """Give the instructions that the shadow cannot follow."""
+        ...
+
     def pure(self, writer: Writer, instruction: Instruction, operation: Operation) -> None:
         """After the results are in `v0`, `v1`, and before they are assigned."""
 
@@ -104,9 +108,7 @@ class Code:
 
     def deferred(self, expression: str) -> str:
         """Name of something computed once when the wave starts."""
-        name = f"L{abs(hash(expression)) % 10**12}_{len(expression)}"
-        self.lazy[name] = expression
-        return name
+        return self.lazy.setdefault(expression, f"L{len(self.lazy)}")
 
     def width(self, register: str) -> int:
         """Bits of a register."""
@@ -278,7 +280,7 @@ class Emitter:
             assert self.shadow is not None
             lines.append(f"{name} = {self.shadow.allocation(self.shapes.of(register), tags)}")
             lines.append(f"{name}_flat = {name}.reshape(-1)")
-        lines += [f"{name} = {expression}" for name, expression in self.code.lazy.items()]
+        lines += [f"{name} = {expression}" for expression, name in self.code.lazy.items()]
         return lines
 
     def function(self, number: int, *, part: bool) -> list[str]:
@@ -601,8 +603,9 @@ def address_expression(writer: Writer, operand: Operand) -> str:
         raise TypeError(f"address {operand}")
     base = operand.base
     if isinstance(base, Symbol):
+        shape = "1" if writer.part and not writer.narrow else "1, 1"
         return writer.code.deferred(
-            f"wave.symbol({base.name!r}, {base.offset + operand.offset}, 'u8').reshape({'1' if writer.part and not writer.narrow else '1, 1'})"
+            f"wave.symbol({base.name!r}, {base.offset + operand.offset}, 'u8').reshape({shape})"
         )
     if isinstance(base, Immediate):
         return writer.code.constant(

@@ -161,7 +161,7 @@ def _cut(items: list[Item]) -> tuple[list[list[Instruction]], dict[str, int]]:
 
 
 def _mark_spins(blocks: list[Block]) -> list[Block]:
-    """Mark the innermost loops that wait for another thread: they hold an atomic exchange or a volatile load."""
+    """Mark innermost loops that wait for another thread: they hold an atomic exchange or a volatile load."""
     loops = [
         (block.target, end)
         for end, block in enumerate(blocks)

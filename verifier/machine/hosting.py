@@ -1,5 +1,7 @@
 """Slots across host operations: what torch does between two launches is done on slots too."""
 
+# ruff: noqa: PLR0917 - these are called by position, many times a launch
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -14,23 +16,24 @@ if TYPE_CHECKING:
     from verifier.machine.slots import Slots
 
 # Operations whose results share the storage of their operand, or carry no values.
-_VIEWS = frozenset(
-    {
-        "view", "_unsafe_view", "as_strided", "slice", "select", "transpose", "t", "permute", "expand", "unsqueeze",
-        "squeeze", "detach", "alias", "split", "split_with_sizes", "chunk", "unbind", "reshape", "narrow", "empty",
-        "empty_strided", "empty_like", "new_empty", "new_empty_strided", "is_same_size", "_reshape_alias",
-    }
-)  # fmt: skip
+# fmt: off
+_VIEWS = frozenset((
+    "view", "_unsafe_view", "as_strided", "slice", "select", "transpose", "t", "permute", "expand",
+    "unsqueeze", "squeeze", "detach", "alias", "split", "split_with_sizes", "chunk", "unbind",
+    "reshape", "narrow", "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided",
+    "is_same_size", "_reshape_alias",
+))
+# fmt: on
 _COPIES = frozenset({"clone", "_to_copy", "contiguous", "to"})
 _BINARY = {"add": "add", "sub": "sub", "mul": "mul", "div": "div"}
 
 
-class HostSlots(TorchDispatchMode):
+class HostSlots(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows copies, sums and basic arithmetic; counts what it does not know, and forgets its slots."""
 
     def __init__(self, slots: Slots, *, materialise: bool) -> None:
         """`materialise`: float64 results take the value of their slots, as tensors that play a role do."""
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.slots, self.materialise = slots, materialise
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -47,7 +50,7 @@ class HostSlots(TorchDispatchMode):
         return result
 
     def operands(self, name: str, args: Any) -> list[Any] | None:
-        """Slots of the operands, read before an in-place operation changes their bits; None if none has any."""
+        """Read the operands' slots before an in-place operation changes their bits; None without any."""
         import torch
 
         tensors = [a for a in args if isinstance(a, torch.Tensor) and a.is_floating_point() and a.numel()]
@@ -75,7 +78,9 @@ class HostSlots(TorchDispatchMode):
         self.slots.set(result, np.broadcast_to(value, tuple(result.shape)))
         return True
 
-    def value(self, name: str, args: Any, kwargs: Any, before: list[Any], result: torch.Tensor) -> Array | None:
+    def value(
+        self, name: str, args: Any, kwargs: Any, before: list[Any], result: torch.Tensor
+    ) -> Array | None:
         """Slots of the result, or None."""
         if name in _COPIES:
             return before[0]
@@ -96,7 +101,11 @@ class HostSlots(TorchDispatchMode):
         for argument, slot in zip(args, before, strict=True):
             plain = as_floats(argument)
             floats.append(np.broadcast_to(plain, shape))
-            lifted = slot if slot is not argument else self.slots.lift(np.atleast_1d(plain), "f64").reshape(np.shape(plain))
+            lifted = (
+                slot
+                if slot is not argument
+                else self.slots.lift(np.atleast_1d(plain), "f64").reshape(np.shape(plain))
+            )
             slots.append(np.broadcast_to(lifted, shape))
         return self.slots.arithmetic.apply(name, "f64", as_floats(result), tuple(floats), tuple(slots))
 
@@ -117,7 +126,9 @@ class HostSlots(TorchDispatchMode):
         if name == "mean":
             count = np.full(np.shape(partial), float(len(slots)))
             divisor = self.slots.lift(count, "f64")
-            total = self.slots.arithmetic.apply("div", "f64", partial / len(slots), (partial, count), (total, divisor))
+            total = self.slots.arithmetic.apply(
+                "div", "f64", partial / len(slots), (partial, count), (total, divisor)
+            )
         return np.asarray(total).reshape(tuple(result.shape))
 
     def drop(self, name: str, args: Any, result: Any) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from verifier.machine.numerics import Array
 
 _MAX_THREADS = 1024
+_MAX_GRID_YZ = 65535
 _MAX_SHARED = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 120: 101376}
 # A wave of about this many lanes keeps the live registers in the processor's cache.
 _LANES_PER_WAVE = 8192
@@ -80,6 +81,7 @@ class Compiled:
     sites: list[Instruction]
     shapes: uniformity.Shapes
     used: frozenset[str]
+    broken: tuple[str, ...]
 
 
 @lru_cache(maxsize=256)
@@ -116,6 +118,7 @@ def compiled(ptx: str, kernel: str, contraction: str, full_shapes: bool, shadow:
         sites=work.sites,
         shapes=shapes,
         used=frozenset(_used_names(program)),
+        broken=tuple(f"{kernel}:{i.line} {i.opcode}" for i in rider.broken()) if rider else (),
     )
 
 
@@ -148,7 +151,7 @@ def lay_out(program: Program, named: frozenset[str], memory: GlobalMemory, dynam
             symbols[variable.name] = local
             local += variable.size
         elif variable.space in ("global", "const") and variable.name in named:
-            symbols[variable.name] = _global_variable(variable, memory)
+            symbols[variable.name] = _global_variable(program.module, variable, memory)
     _fill_references(everything, symbols, memory)
     return Frame(symbols=symbols, shared=shared, local=local)
 
@@ -181,17 +184,14 @@ def symbols_of(operands: Sequence[Operand]) -> list[str]:
     return names
 
 
-_MODULE_DATA: dict[tuple[int, str], Array] = {}
-
-
-def _global_variable(variable: Variable, memory: GlobalMemory) -> int:
-    """Map a module variable; its contents live as long as the declaring module."""
-    data = _MODULE_DATA.get((id(variable), variable.name))
+def _global_variable(module: Module, variable: Variable, memory: GlobalMemory) -> int:
+    """Map a module variable; its contents live as long as the module."""
+    data = module.data.get(variable.name)
     if data is None:
         data = np.zeros(max(variable.size, 1), dtype=np.uint8)
         if variable.initial:
             data[: len(variable.initial)] = np.frombuffer(variable.initial, dtype=np.uint8)
-        _MODULE_DATA[id(variable), variable.name] = data
+        module.data[variable.name] = data
     return memory.map_array(data, f"variable {variable.name}").base
 
 
@@ -267,6 +267,8 @@ class Launch:
                 raise LaunchError("either an arithmetic or the tracking of uninitialised values, not both")
             shadow = "slots"
         self.compiled = compiled(ptx, kernel, machine.contraction, full or shadow == "uninitialised", shadow)
+        if self.slots is not None:
+            self.slots.counters.broken.update(self.compiled.broken)
         self.frame = lay_out(self.compiled.program, self.compiled.used, self.memory, shared_bytes)
         self.names = list(names) if names else [p.name for p in self.compiled.program.kernel.parameters]
         self.parameters = self.pack(arguments)
@@ -275,6 +277,10 @@ class Launch:
     def check(self) -> None:
         """Refuse what a device would refuse."""
         threads = self.block[0] * self.block[1] * self.block[2]
+        if self.grid[0] >= 1 << 31 or max(self.grid[1:]) > _MAX_GRID_YZ:
+            raise LaunchError(
+                f"a grid of {self.grid}; at most (2^31 - 1, {_MAX_GRID_YZ}, {_MAX_GRID_YZ}) is possible"
+            )
         if not 1 <= threads <= _MAX_THREADS:
             raise LaunchError(f"a block of {threads} threads; between 1 and {_MAX_THREADS} are possible")
         if self.frame.shared > self.machine.max_shared():

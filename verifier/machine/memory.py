@@ -163,18 +163,18 @@ class GlobalMemory:
         if region is not None:
             offsets = addresses - np.uint64(region.base)
             low, high = region.low, region.high - width
-            if offsets.max() <= np.uint64(max(high, 0)) and high >= 0 and (low == 0 or offsets.min() >= low):
-                if width == 1 or not (np.bitwise_or.reduce(addresses, axis=None) & np.uint64(width - 1)):
-                    return Located(
-                        region=region, offsets=offsets.view(np.int64), selection=selection, shape=shape
-                    )
+            inside = high >= 0 and offsets.max() <= np.uint64(high) and (low == 0 or offsets.min() >= low)
+            if inside and not np.bitwise_or.reduce(addresses, axis=None) & np.uint64(width - 1):
+                return Located(
+                    region=region, offsets=offsets.view(np.int64), selection=selection, shape=shape
+                )
         self.explain(site, addresses, width, selection, shape)
         return None
 
     def explain(
         self, site: int, addresses: Array, width: int, selection: Array | None, shape: tuple[int, ...]
     ) -> None:
-        """Raise the Fault of the first lane that is wrong; Scattered if all lanes are right but in several regions."""
+        """Raise the Fault of the first wrong lane, or ScatteredError if all are right in several regions."""
         flat = addresses.reshape(-1)
         for place in range(flat.size):
             address = int(flat[place])
@@ -186,7 +186,8 @@ class GlobalMemory:
                 raise Fault("out_of_bounds", site, lane, shape, message, tensor)
             if address % width:
                 lane = place if selection is None else int(np.flatnonzero(selection.reshape(-1))[place])
-                message = f"an access of {width} bytes at an address that is {address % width} above a multiple of {width}"
+                above = address % width
+                message = f"an access of {width} bytes at an address {above} above a multiple of {width}"
                 raise Fault("misaligned", site, lane, shape, message, region.name)
         raise ScatteredError
 

@@ -23,10 +23,10 @@ class Player:
 
     def data_ptr(self) -> int:
         """Address of the first element in the rounded storage."""
-        return int(self.copy.data_ptr()) + self.base.storage_offset() * self.copy.element_size()
+        return int(self.copy.data_ptr()) + int(self.base.storage_offset()) * self.copy.element_size()
 
     def view(self) -> torch.Tensor:
-        """Rounded tensor with the strides of the original."""
+        """Give the rounded tensor with the strides of the original."""
         import torch
 
         return torch.as_strided(

@@ -239,7 +239,8 @@ class Scheduler:
         if len(targets) > 1 and wait.aligned and (wait.count is None or self.mixed_warp(threads, places)):
             lines = ", ".join(str(self.sites[self.waits[int(t)].site].line) for t in targets)
             odd = threads[places[threads] != targets[0]]
-            message = f"threads of one block wait at different barriers (PTX lines {lines}; {len(odd)} of {len(threads)} threads)"
+            count = f"{len(odd)} of {len(threads)} threads"
+            message = f"threads of one block wait at different barriers (PTX lines {lines}; {count})"
             raise self.make(
                 findings.DivergentBarrier,
                 message,

@@ -4,6 +4,8 @@ A slot carries the bit pattern and width it was computed with (its tag). It is u
 still are those; otherwise the value is lifted from the float, and the event is counted.
 """
 
+# ruff: noqa: PLR0917 - these are called by position, many times a launch
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -212,7 +214,7 @@ class Slots:
         values: Any,
         operand: Array,
     ) -> Any:
-        """Return an observer that does on slots what each turn of an atomic does on floats, and the old slots."""
+        """Give an observer that does on slots what an atomic does on floats, and the old slots."""
         store = self.store_of(located.region)
         cells = (located.offsets.reshape(-1) >> 1) + number * (width // 2)
         active = np.ascontiguousarray(np.broadcast_to(located.active(values), located.offsets.shape)).reshape(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from verifier.machine.findings import Location
@@ -166,6 +166,8 @@ class Module:
     functions: dict[str, Function]
     variables: dict[str, Variable]
     text: str
+    # Contents of `.global` variables, which live from launch to launch.
+    data: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def architecture(self) -> int:

@@ -114,6 +114,7 @@ class Wave:
         )
         self.pending: list[Pending] = []
         self.found: list[Located] = []
+        self.strong: tuple[str, ...] = ()
         self.operand_slots: list[Array] = []
         self.old_slots: list[tuple[Array, Array]] = []
         self.block_numbers: dict[int, Array] = {}
@@ -266,7 +267,7 @@ class Wave:
                 monitor.access(
                     self,
                     site,
-                    "read",
+                    self.announced(monitor, site, group, "read"),
                     self.space_of(found),
                     found,
                     group.lanes_of(found.shape, found.selection),
@@ -277,9 +278,19 @@ class Wave:
             results = (
                 values
                 if results is None
-                else [np.where(found.selection, v, r) for v, r in zip(values, results, strict=True)]
+                else [
+                    np.where(np.asarray(found.selection), v, r) for v, r in zip(values, results, strict=True)
+                ]
             )
+        self.strong = ()
         return results if results is not None else [np.zeros(address.shape, dtype=dtype)] * count
+
+    def announced(self, monitor: Monitor, site: int, group: Group, kind: str) -> str:
+        """Kind of an access; loads and stores that synchronise count as atomics."""
+        if not self.strong:
+            return kind
+        monitor.ordering(self, site, group.ix, self.strong)
+        return "atomic"
 
     def space_of(self, found: Located) -> str:
         """Name the space of a located access."""
@@ -309,7 +320,7 @@ class Wave:
                 monitor.access(
                     self,
                     site,
-                    "write",
+                    self.announced(monitor, site, group, "write"),
                     self.space_of(found),
                     found,
                     group.lanes_of(found.shape, found.selection),
@@ -317,6 +328,7 @@ class Wave:
                     values,
                 )
             found.scatter(dtype, values)
+        self.strong = ()
 
     def atomic(
         self,
@@ -331,7 +343,7 @@ class Wave:
         words: tuple[str, ...],
         wanted: bool,
     ) -> list[Array]:
-        """Do a read-modify-write for every lane in order; `operands`: per vector element the value operands."""
+        """Do a read-modify-write for every lane in order; `operands`: the values of each vector element."""
         dtype = DTYPE[kind]
         whole = (self.blocks, self.threads) if isinstance(group, Everyone) else group.ix.shape
         address = np.broadcast_to(address, whole)

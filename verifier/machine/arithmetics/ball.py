@@ -32,14 +32,14 @@ class Ball:
     dtype: Any = np.float64
 
     def lift(self, values: Array, kind: str) -> Array:
-        """Data is exact by definition."""
+        """Take data as exact, by definition."""
         del kind
         return np.zeros(np.shape(values), dtype=np.float64)
 
     def apply(
         self, name: str, kind: str, result: Array, floats: tuple[Array, ...], slots: tuple[Array, ...]
     ) -> Array:
-        """Bound the propagated error, add the instruction's own; NaN becomes infinity, never a small bound."""
+        """Bound the propagated error and add the instruction's own; NaN becomes infinity."""
         values = tuple(np.abs(f.astype(np.float64)) for f in floats)
         own = self.own_error(name, kind, result)
         picked = chosen(name, result, floats, slots)
@@ -50,7 +50,7 @@ class Ball:
         return np.where(np.isnan(bound), np.inf, bound)
 
     def own_error(self, name: str, kind: str, result: Array) -> Array | float:
-        """Rounding of a basic operation, or the documented error of an approximate one."""
+        """Bound the rounding of a basic operation, or the documented error of an approximate one."""
         if name in ("neg", "abs", "min", "max"):
             return 0.0
         unit, tiny = _ROUNDING[kind]
@@ -96,7 +96,7 @@ class Ball:
         return np.full(np.shape(result), np.inf)
 
     def product(self, a: Array, b: Array, ea: Array, eb: Array) -> Array:
-        """|a| eb + |b| ea + ea eb, in which an exact operand contributes nothing even to infinity."""
+        """Compute |a| eb + |b| ea + ea eb, in which an exact operand contributes nothing even to infinity."""
         return np.where(eb == 0, 0.0, a * eb) + np.where(ea == 0, 0.0, b * ea + ea * eb)
 
     def quotient(self, a: Array, b: Array, ea: Array, eb: Array) -> Array:

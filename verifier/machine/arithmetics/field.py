@@ -26,7 +26,7 @@ _FEW = 64  # up to so many distinct values Python's pow is faster than powering 
 
 
 def reduce61(x: Array) -> Array:
-    """Representative in [0, p) of a number below 2^64."""
+    """Give the representative in [0, p) of a number below 2^64."""
     x = (x & _P) + (x >> np.uint64(61))
     return np.where(x >= _P, x - _P, x)
 
@@ -77,7 +77,7 @@ def root(a: Array) -> Array:
 
 def _power(a: Array, exponent: int) -> Array:
     result = np.ones_like(a)
-    for bit in bin(exponent)[2:]:
+    for bit in f"{exponent:b}":
         result = multiply(result, result)
         if bit == "1":
             result = multiply(result, a)

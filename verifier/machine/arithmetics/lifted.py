@@ -1,4 +1,4 @@
-"""Lifted arithmetic: every float beside its rounded self as float64, so that gradcheck works on any kernel."""
+"""Lifted arithmetic: beside every rounded float its float64 self, so that gradcheck works on any kernel."""
 
 from __future__ import annotations
 
@@ -53,6 +53,7 @@ class Lifted:
         self, name: str, kind: str, result: Array, floats: tuple[Array, ...], slots: tuple[Array, ...]
     ) -> Array:
         """Compute in float64."""
+        del kind
         a = slots[0]
         if (picked := chosen(name, result, floats, slots)) is not None:
             return np.asarray(picked)

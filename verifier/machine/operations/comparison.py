@@ -61,7 +61,7 @@ def _compare(name: str, kind: str, flush: bool) -> Any:
     floating = kind in ("f16", "f32", "f64", "bf16")
     if not floating:
         return _ORDERED.get(name)
-    widen = numerics.decode_bf16 if kind == "bf16" else (lambda x: x)
+    widen: Any = numerics.decode_bf16 if kind == "bf16" else (lambda x: x)
     if flush and kind == "f32":
         widen = numerics.flush32
     if name in ("num", "nan"):

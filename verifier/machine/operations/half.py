@@ -27,10 +27,7 @@ def resolve(parts: list[str]) -> Operation | None:
         return None
     scalar = _SCALAR.get(kind, kind)
     model = parts[0] in ("ex2", "tanh", "lg2")
-    if scalar == "f32":
-        function = _packed_single(parts)
-    else:
-        function = _narrow_function(parts, scalar)
+    function = _packed_single(parts) if scalar == "f32" else _narrow_function(parts, scalar)
     if function is None:
         return None
     if kind in _SCALAR:

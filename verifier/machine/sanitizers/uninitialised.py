@@ -1,7 +1,5 @@
 """Values that were never written: carried silently through arithmetic, reported where they take effect."""
 
-# ruff: noqa: PLR0917 - these are called by position, many times a launch
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -11,7 +9,7 @@ import numpy as np
 from verifier.machine import collectives
 from verifier.machine.carry import names, sources, targets
 from verifier.machine.memory import Fault
-from verifier.machine.syntax import Address, Instruction, Operand, Pair, Register, Vector
+from verifier.machine.syntax import Address, Instruction, Operand, Pair, Register
 
 if TYPE_CHECKING:
     from verifier.machine.emitter import Writer
@@ -35,11 +33,11 @@ class Flags:
         self.poison = 0xA5 if wave.poison is None else wave.poison & 0xFF
 
     def fresh(self, wave: Wave) -> Array:
-        """Flags of a register: nothing has been written yet."""
+        """Give the flags of a register: nothing has been written yet."""
         return np.ones((wave.blocks, wave.threads), dtype=bool)
 
     def of(self, region: Region) -> Array:
-        """Flags of a region; a tensor's bytes count as unwritten where whole words still hold the poison."""
+        """Give the flags of a region; tensors count as unwritten where words still hold the poison."""
         if region.flags is None:
             if region.tag == 0:
                 region.flags = np.ones(region.size, dtype=bool)
@@ -99,7 +97,14 @@ class Flags:
                 place = int(np.flatnonzero(active)[0])
                 if located.selection is not None:
                     place = int(np.flatnonzero(located.selection.reshape(-1))[place])
-                raise Fault("uninitialised", site, place, located.shape, f"{what} was never written", located.region.name)
+                raise Fault(
+                    "uninitialised",
+                    site,
+                    place,
+                    located.shape,
+                    f"{what} was never written",
+                    located.region.name,
+                )
 
 
 class UninitialisedShadow:
@@ -113,6 +118,10 @@ class UninitialisedShadow:
         """Expression that allocates a flag register."""
         del shape, tags
         return "flags.fresh(wave)"
+
+    def broken(self) -> tuple[Instruction, ...]:
+        """Give nothing: flags pass through every instruction."""
+        return ()
 
     def flag(self, writer: Writer, register: str) -> str:
         """Expression of a register's flag in the lanes of this form."""
@@ -147,8 +156,14 @@ class UninitialisedShadow:
             return
         guard = writer.guard(instruction)
         if instruction.guard is not None:
-            self.check(writer, self.flag(writer, instruction.guard.name), None, "the guard of a memory access")
-        bases = [o.base.name for o in instruction.operands if isinstance(o, Address) and isinstance(o.base, Register)]
+            self.check(
+                writer, self.flag(writer, instruction.guard.name), None, "the guard of a memory access"
+            )
+        bases = [
+            o.base.name
+            for o in instruction.operands
+            if isinstance(o, Address) and isinstance(o.base, Register)
+        ]
         if bases:
             self.check(writer, self.any_of(writer, bases), guard, "an address")
 
@@ -164,14 +179,15 @@ class UninitialisedShadow:
             first, second, predicate = instruction.operands[1:]
             condition = writer.source(predicate, "pred")
             sides = [self.any_of(writer, names(o)) for o in (first, second)]
-            value = f"where({condition}, {sides[0]}, {sides[1]}) | {self.flag(writer, instruction.operands[3].name)}"
+            undecided = self.flag(writer, instruction.operands[3].name)
+            value = f"where({condition}, {sides[0]}, {sides[1]}) | {undecided}"
         else:
             value = self.any_of(writer, read)
         for register in self.written(instruction):
             self.write(writer, register, value, guard)
 
     def written(self, instruction: Instruction) -> list[str]:
-        """Registers that an instruction writes, both of a pair."""
+        """List the registers that an instruction writes, both of a pair."""
         first = instruction.operands[0]
         if isinstance(first, Pair):
             return names(first.first) + names(first.second)
@@ -186,10 +202,8 @@ class UninitialisedShadow:
                 self.write(writer, register, value, guard)
         elif kind == "load":
             width = _width(instruction)
-            for number, register in enumerate(_vector(instruction.operands[0])):
-                if isinstance(register, Register):
-                    del number
-                    self.write(writer, register.name, f"flags.load(wave.found, m[0].shape, {width})", guard)
+            for name in names(instruction.operands[0]):
+                self.write(writer, name, f"flags.load(wave.found, m[0].shape, {width})", guard)
         elif kind == "store":
             value = self.any_of(writer, names(instruction.operands[1]))
             writer.add(f"u = {value}")
@@ -198,13 +212,18 @@ class UninitialisedShadow:
         elif kind == "shfl":
             self.shuffle(writer, instruction)
         elif kind == "atomic":
-            self.check(writer, f"np.asarray({self.any_of(writer, names(instruction.operands[-1]))})", guard, "an atomic's operand")
+            self.check(
+                writer,
+                f"np.asarray({self.any_of(writer, names(instruction.operands[-1]))})",
+                guard,
+                "an atomic's operand",
+            )
         elif kind not in ("ldmatrix", "stmatrix", "copy"):
             for register in self.written(instruction) if instruction.operands else []:
                 self.write(writer, register, "False", guard)
 
     def shuffle(self, writer: Writer, instruction: Instruction) -> None:
-        """Flags move as the values do."""
+        """Move flags as the values move."""
         target, origin, distance, control = instruction.operands[:4]
         first = target.first if isinstance(target, Pair) else target
         mode = instruction.parts[2] if instruction.parts[1] == "sync" else instruction.parts[1]
@@ -227,10 +246,6 @@ class UninitialisedShadow:
             return
         loaded = f"flags.load(wave.found, {'hi' if half else 'lo'}.shape, 2)"
         self.write(writer, item.name, f"{loaded} | {self.flag(writer, item.name)}" if half else loaded, None)
-
-
-def _vector(operand: Operand) -> tuple[Operand, ...]:
-    return operand.items if isinstance(operand, Vector) else (operand,)
 
 
 def _width(instruction: Instruction) -> int:
