@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +214,17 @@ def _results(
             raise
 
 
+def _placed(job: Job) -> Job:
+    """Return the job with the best backend that is here, if it names none; nothing is probed earlier."""
+    if job.backend is not None or job.missing:
+        return job
+    subject = next(s for s in load_subjects(job.path) if s.name == job.subject)
+    if subject.op not in ops():
+        return replace(job, missing=f"there is no op {subject.op!r}; there are: {', '.join(ops())}")
+    name, missing = default_backend(subject)
+    return replace(job, backend=name, missing=missing)
+
+
 _runners: dict[tuple[str, str], Runner] = {}
 
 
@@ -222,6 +233,8 @@ def run_job(job: Job, share: tuple[int, float | None], seed: int) -> Result:
     line = Line(
         subject=job.subject, check=job.check, dtype=job.dtype, backend=job.backend or "-", variance=""
     )
+    job = _placed(job)
+    line.backend = job.backend or "-"
     if job.backend is None:
         line.skipped = job.missing
         return line
@@ -251,7 +264,8 @@ def _runner(job: Job) -> Runner:
     own = job.subject if job.backend == "cuda" else ""
     key = (job.backend, own)
     if key not in _runners:
-        close_runners()
+        if own:
+            close_runners()
         _runners[key] = Runner(job.backend)
         atexit.register(close_runners)
     return _runners[key]

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from verifier.audit import Job, run_job
-from verifier.backends import default_backend
 from verifier.checks import checks
 from verifier.examine import BUDGETS
 from verifier.report.failure import failure_text
@@ -21,7 +20,6 @@ def jobs_of(subject: Subject, *, backend: str | None = None, all_dtypes: bool = 
     With `all_dtypes` false only forward_error and gradient run on every dtype, the others on one:
     the first, or float64 where a check takes nothing else.
     """
-    name, missing = (backend, "") if backend else default_backend(subject)
     jobs = []
     for check_name in checks():
         for dtype in subject.dtypes:
@@ -36,8 +34,7 @@ def jobs_of(subject: Subject, *, backend: str | None = None, all_dtypes: bool = 
                         subject=subject.name,
                         check=check_name,
                         dtype=dtype,
-                        backend=name,
-                        missing=missing,
+                        backend=backend,
                     )
                 )
     return jobs

@@ -1,4 +1,4 @@
-"""Finds the smallest case for every declared known defect of the kernels and stores it as the defect's witness.
+"""Finds the smallest case for every declared known defect of the kernels and stores it as its witness.
 
 Run from a checkout: `python tests/quality/make_witnesses.py [KERNEL.py ...]`. Existing witnesses that still
 fail are kept; `--again` makes all of them anew. A defect that the search does not find is reported.
@@ -14,6 +14,7 @@ from pathlib import Path
 from verifier import case as cases
 from verifier.audit import versions
 from verifier.backends import backend, default_backend
+from verifier.checks import checks
 from verifier.examine import Budget, Examination
 from verifier.loading import builtin_files, load_subjects
 from verifier.runner import Runner
@@ -43,6 +44,9 @@ def main() -> int:
 def make(subject: Subject, defect: KnownDefect, runner: Runner, *, again: bool) -> bool:
     """Store a witness for each dtype in which the defect is found; return whether there is at least one."""
     found = False
+    if defect.check not in checks():
+        print(f"NO CHECK   {subject.name} {defect.check}: {defect.reason}", flush=True)
+        return False
     for dtype in subject.dtypes:
         if not defect.observable(runner.backend, dtype) or backend(runner.backend).refuses(subject, dtype):
             continue
