@@ -1,1 +1,1 @@
-"""oracle of the verifier."""
+"""Certified exact answers: enclosures, the rungs that compute them, and the ladder of verdicts."""

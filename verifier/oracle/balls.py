@@ -103,11 +103,3 @@ def enclose(values: Sequence[Ball], shape: tuple[int, ...]) -> Enclosure:
     return Enclosure(
         high=np.array(high).reshape(shape), low=np.array(low).reshape(shape), radius=radius.reshape(shape)
     )
-
-
-def bound_above(value: Ball) -> float:
-    """Return the smallest float64 that is known to be at least the value (not its magnitude)."""
-    high, low, radius = parts(value, 2)
-    if math.isinf(radius):
-        return math.inf if bool(value > 0) or not value.is_finite() else -1.7976931348623157e308
-    return math.nextafter(high, math.inf) if low + radius > 0 else high

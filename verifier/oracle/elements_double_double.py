@@ -1,7 +1,7 @@
 """The elements of rows in double-double with a certified radius.
 
 Errors, with U = u**2 = 2**-106 (h = normalized, p = h * projection): x - mean errs by 3.3 U relative
-plus 2.2 u |mean2| + mean_error: its low parts te of x - mean0 is 0 whenever x - mean0 cancels, and
+plus 2.2 u |mean2| + mean_error: the tail of x - mean0 is 0 whenever x - mean0 cancels, and
 at most u |x - mean| times 1.01 otherwise. rstd (1.01 U) and one product (8.1 U) make 12.5 U |h|.
 """
 
