@@ -13,7 +13,9 @@ from verifier.statistics import exact_moments, exact_statistics
 from verifier.trees import any_order, pairwise, sequential, tile, tree
 from verifier.variance import Reduction, algorithm, algorithms
 from verifier.variance.attack import families, utilisation
+from verifier.variance.merging import running, running_chain
 from verifier.variance.rstd import rstd_bound
+from verifier.variance.terms import terms
 
 
 def claim(dtype="float32", **changes):
@@ -200,3 +202,20 @@ def test_rstd_of_flushed_sums_needs_a_normal_variance():
     usual = rstd_bound(statistics, moments, 1e-5, 0.0, flushing.arithmetic)
     assert not tiny.covered.any()
     assert usual.covered.all()
+
+
+@pytest.mark.parametrize("merge", ["increment", "weighted", "pooled"])
+@pytest.mark.parametrize("welford", [False, True])
+def test_a_chain_taken_at_once_is_the_chain_taken_step_by_step(welford, merge):
+    random = np.random.default_rng(13)
+    for count in (2, 3, 40, 500):
+        for kappa in (0.0, 1e3):
+            values = np.float32(random.normal(size=(3, count)) + kappa).astype(np.float64)
+            t = terms(exact_statistics(values), claim(tree=sequential(), merge=merge))
+            stages = sequential().stages(count)
+            slow = running(t, sequential().orders(count), welford=welford)
+            (fast,) = running_chain(t, stages, welford=welford)
+            assert fast.roundings == slow.roundings
+            for one, other in ((fast.mean_error, slow.mean_error), (fast.cross, slow.cross)):
+                assert (other <= one * (1 + 2.0**-30)).all()  # two evaluations, each rounded up
+                assert (one <= other * (1 + 2.0**-20)).all()  # three passes end near the fixed point

@@ -17,7 +17,7 @@ from verifier.statistics import RowStatistics
 from verifier.trees import Stages, Step
 from verifier.variance import Mask, MomentBound, Reduction
 from verifier.variance.local import Local, merge_step, update_step
-from verifier.variance.running import MOST_STEPS, start
+from verifier.variance.running import LONGEST_CHAIN, MOST_STEPS, start
 from verifier.variance.terms import Terms, moment_bound, terms
 
 
@@ -58,6 +58,8 @@ def proofs_of(t: Terms, stages: Stages, *, welford: bool) -> list[Moments]:
     tree = t.claim.tree
     if t.count < 2:
         return proofs
+    if tree.kind == "sequential":
+        return [*proofs, *running_chain(t, stages, welford=welford)]
     updates = tree.updates(t.count)
     if updates is not None and len(updates) <= MOST_STEPS:
         proofs.append(running_within_lanes(t, stages, updates, welford=welford))
@@ -98,6 +100,20 @@ def running(t: Terms, orders: list[list[Step]], *, welford: bool) -> Moments:
         cross=np.maximum.reduce([m.cross for m in found]),
         roundings=max(m.roundings for m in found),
     )
+
+
+def running_chain(t: Terms, stages: Stages, *, welford: bool) -> list[Moments]:
+    """Bound along the sequential order, if it is not too long (T8).
+
+    Source: docs/explanation/bounds.md, T8.
+    """
+    if t.count > LONGEST_CHAIN:
+        return []
+    run = start(t, welford=welford, steps=t.count)
+    run.follow_chain(_largest_error(t, stages, welford=welford))
+    error = run.error[:, 0]
+    met = float(run.roundings[0]) + t.per_count
+    return [Moments(mean_error=error, cross=run.products / t.count + error**2, roundings=met)]
 
 
 def running_within_lanes(t: Terms, stages: Stages, updates: list[Step], *, welford: bool) -> Moments:

@@ -37,7 +37,7 @@ def bound(rows: RowStatistics, claim: Reduction) -> MomentBound:
         variance_error=(1.0 + u) * difference + u * t.variance + t.flush,
         guards=(
             (t.below_half(grown * z.absolute, 2.0 * t.largest), "the shifted sum may overflow"),
-            (t.below_half(grown * z.square), "the sum of squares may overflow"),
+            (t.below_half(grown * z.square, (z.offset + e) ** 2), "the sum of squares may overflow"),
         ),
     )
 

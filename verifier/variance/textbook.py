@@ -32,7 +32,7 @@ def bound(rows: RowStatistics, claim: Reduction) -> MomentBound:
         t,
         variance_error=(1.0 + t.u) * difference + t.u * t.variance + t.flush,
         guards=(
-            (t.below_half(sums * t.mean_absolute), "the sum of the row may overflow"),
+            (t.below_half(sums * t.mean_absolute, (m + e) ** 2), "the sum of the row may overflow"),
             (t.below_half(sums * t.mean_square), "the sum of squares may overflow"),
         ),
     )

@@ -41,7 +41,7 @@ def bound(rows: RowStatistics, claim: Reduction) -> MomentBound:
         variance_error=(1.0 + u) * difference + u * t.variance + t.flush,
         guards=(
             (t.below_half(grown * t.mean_absolute), "the sum of the row may overflow"),
-            (t.below_half(grown * z.square), "the sum of squared deviations may overflow"),
+            (t.below_half(grown * z.square, (e + R) ** 2), "the sum of squared deviations may overflow"),
         ),
     )
 
