@@ -326,3 +326,15 @@ def test_unwritten_registers_and_shared_words_are_reported_where_they_take_effec
     ]:
         with pytest.raises(Uninitialised, match=word):
             run(body, machine=machine)
+
+
+def test_unequal_stores_of_one_warp_are_reported_only_on_request():
+    within_warp = "mov.u32 %r1, tile; and.b32 %r2, %t, 32; add.u32 %r1, %r1, %r2; st.shared.b32 [%r1], %t; "
+    run(within_warp, machine=Machine(sanitize=frozenset({"shared_races"})))
+    with pytest.raises(SharedRace, match="at once"):
+        run(within_warp, machine=Machine(sanitize=frozenset({"unequal_stores"})))
+    across_warps = "mov.u32 %r1, tile; st.shared.b32 [%r1], %t; "
+    with pytest.raises(SharedRace, match="at once"):
+        run(across_warps, machine=Machine(sanitize=frozenset({"shared_races"})))
+    equal = "mov.u32 %r1, tile; st.shared.b32 [%r1], 7; "
+    run(equal, machine=Machine(sanitize=frozenset({"shared_races", "unequal_stores"})))

@@ -47,7 +47,8 @@ class Machine:
     `poison`: byte that fills registers and shared memory before use; None means zeros.
     `bounds`: "storage" lets a kernel touch all of a tensor's storage, "view" only the bytes between the
     first and the last element of the tensor it was given.
-    `sanitize`: names of the optional sanitizers: uninitialised, shared_races, global_races, inputs
+    `sanitize`: names of the optional sanitizers: uninitialised, shared_races, unequal_stores (by
+    lanes of one warp to one shared byte in one instruction), global_races, inputs
     (no store to the arguments named in `read_only`), outputs (every element of those in `outputs` written).
     """
 

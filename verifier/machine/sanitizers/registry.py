@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from verifier.machine.wave import Monitor
 
 # `uninitialised` is no monitor: it rides along with the emitted code (see `uninitialised.py`).
-NAMES = frozenset({"uninitialised", "shared_races", "global_races", "inputs", "outputs"})
+NAMES = frozenset({"uninitialised", "shared_races", "unequal_stores", "global_races", "inputs", "outputs"})
 
 
 def make_monitors(machine: Machine) -> tuple[Monitor, ...]:
@@ -27,8 +27,8 @@ def make_monitors(machine: Machine) -> tuple[Monitor, ...]:
             f"no sanitizer is called {', '.join(sorted(unknown))}; there are {', '.join(sorted(NAMES))}"
         )
     monitors: list[Any] = []
-    if "shared_races" in machine.sanitize:
-        monitors.append(SharedRaces())
+    if machine.sanitize & {"shared_races", "unequal_stores"}:
+        monitors.append(SharedRaces(unequal_stores="unequal_stores" in machine.sanitize))
     if "global_races" in machine.sanitize:
         monitors.append(GlobalRaces())
     if machine.sanitize & {"inputs", "outputs"}:

@@ -41,8 +41,14 @@ class SharedRaces:
 
     every_lane = True
 
-    def __init__(self) -> None:
-        """Start without any wave."""
+    def __init__(self, *, unequal_stores: bool) -> None:
+        """Start without any wave.
+
+        unequal_stores: also report lanes of one warp that store different values to one byte in one
+        instruction. PTX leaves open which of them stays; Triton does this knowingly, where the lanes of a
+        butterfly hold the same sum up to rounding (every reduction whose merge does not commute exactly).
+        """
+        self.unequal_stores = unequal_stores
         self.wave: Wave | None = None
         self.state: _Shadow | None = None
 
@@ -89,7 +95,7 @@ class SharedRaces:
             self.unchanged(located, values, width) if kind == "write" else np.zeros(len(cells), dtype=bool)
         )
         if kind == "write":
-            self.same_instruction(site, cells, located, values, width, lanes)
+            self.same_instruction(site, cells, located, values, width, warp)
         foreign_write = (
             (state.writer[cells] != _NOBODY)
             & (state.writer[cells] != warp)
@@ -144,14 +150,16 @@ class SharedRaces:
         return np.concatenate(columns, axis=1).reshape(-1)
 
     def same_instruction(
-        self, site: int, cells: Array, located: Located, values: list[Array] | None, width: int, lanes: Array
+        self, site: int, cells: Array, located: Located, values: list[Array] | None, width: int, warp: Array
     ) -> None:
-        """Report lanes that store different values to one byte in one instruction."""
+        """Report warps, or lanes, that store different values to one byte in one instruction."""
         assert values is not None
         written = self.octets(located, values, width)
         order = np.argsort(cells, kind="stable")
         same = cells[order][1:] == cells[order][:-1]
         clash = same & (written[order][1:] != written[order][:-1])
+        if not self.unequal_stores:
+            clash &= warp[order][1:] != warp[order][:-1]
         if clash.any():
             place = int(order[1:][clash][0]) // width
             raise Fault(
@@ -161,7 +169,6 @@ class SharedRaces:
                 located.offsets.shape,
                 f"lanes store different values to shared byte {int(cells[place * width])} at once",
             )
-        del lanes
 
     def report(
         self,
