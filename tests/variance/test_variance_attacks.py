@@ -35,6 +35,7 @@ def drawn(random, arithmetic):
         mean_contraction=str(random.choice(["none", "uniform", "mixed"])),
         merge=str(random.choice(["increment", "weighted", "pooled"])),
         corrects_mean=bool(random.integers(2)),
+        shift_index=-int(random.integers(2)),
         mean_cast=None if random.random() < 0.8 else "bfloat16",
         per_lane_means=bool(random.random() < 0.1),
     )
