@@ -1,0 +1,168 @@
+"""The bits of a row do not depend on how many rows there are, where it stands, or its neighbours."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from verifier.case import Case
+from verifier.checks import Session
+from verifier.checks.comparing import Numbers, Results, bit_numbers, comparable, demanded
+from verifier.ops import Op
+from verifier.recipes import Plan
+from verifier.subjects import Subject
+from verifier.verdicts import Outcome
+
+NAME = "batch_invariance"
+ORDER = 80
+DEMANDS = "bits of a row equal for every number of rows, position and neighbours, where it is guaranteed"
+WHY = "a launch chosen by the number of rows sums in another order: the same prompt, another answer"
+CATCHES = ("sums_by_number_of_rows",)
+
+# Rows around which wrappers change their launch: warps, blocks, and the multiprocessors of
+# common devices (8 and 132 among them), with their neighbours.
+THRESHOLDS = (1, 2, 4, 8, 16, 32, 64, 108, 128, 132, 160, 256, 512, 1024)
+COUNTS = tuple(sorted({n + d for n in THRESHOLDS for d in (-1, 0, 1)} - {0}))
+SWEPT = 3
+"""Numbers of rows tried for one case: the cases together sweep them all."""
+MAX_ELEMENTS = 32768
+
+Places = Sequence[tuple[str, int]]
+
+
+def plan(subject: Subject, op: Op) -> Plan:
+    """Ask for a few rows whose sums depend on their order."""
+    return Plan(
+        gradients=subject.differentiable or not op.differentiable,
+        hazards=("ordinary", "lognormal", "one_outlier"),
+        joint=False,
+        max_elements=2048,
+        max_rows=16,
+        min_rows=1,
+        min_columns=1,
+        eps=(1e-5,),
+    )
+
+
+def skips(subject: Subject, op: Op, dtype: str, backend: str) -> None:
+    """Apply to everything."""
+    del subject, op, dtype, backend
+
+
+def check(session: Session) -> list[Outcome]:
+    """Run the case's rows in other numbers and other places, and compare the bits of each row."""
+    case = session.case
+    places = row_places(session.op, case)
+    if places is None:
+        return []
+    backward = bool(session.op.differentiable) and session.subject.differentiable
+    base = session.execute(gradients=backward)
+    found: dict[str, str] = {}
+    for rows in _arrangements(case, places):
+        other = arranged(session.op, case, places, rows)
+        if session.subject.domain is not None and session.subject.domain.excludes(other):
+            continue
+        seen = replace(session, case=other).execute(gradients=backward)
+        before, after = _row_numbers(session.op, case, None), _row_numbers(session.op, other, (places, rows))
+        for name in base.outputs:
+            message = _compare(session.op, name, (case, base.outputs, before), (other, seen.outputs, after))
+            if message is not None:
+                found.setdefault(name, message)
+    return demanded(session.subject, NAME, found.values(), property_="bits of a row equal in every batch")
+
+
+def row_places(op: Op, case: Case) -> Places | None:
+    """Return the axes that shrink together and hold whole rows, or None if there are none.
+
+    An axis holds whole rows if twice as much of it is twice as many rows, of the same columns.
+    """
+    if case.elements == 0:
+        return None
+    for places in op.links(case.tensors, case.scalars).values():
+        axes = [axis for name, axis in places if name == "input"]
+        if not axes:
+            continue
+        extent = case.given["input"].shape[axes[0]]
+        twice = arranged(op, case, places, [*range(extent), *range(extent)])
+        if (twice.rows, twice.columns) == (2 * case.rows, case.columns):
+            return places
+    return None
+
+
+def arranged(op: Op, case: Case, places: Places, index: Sequence[int]) -> Case:
+    """Return the case with these places of linked axes, in this order and with repetitions."""
+    tensors = dict(case.tensors)
+    for name, axis in places:
+        tensor = tensors[name]
+        assert tensor is not None
+        tensors[name] = tensor.index_select(axis, torch.tensor(index, dtype=torch.int64)).contiguous()
+    rows, columns, scalars = op.extents(tensors, case.scalars)
+    return replace(case, tensors=tensors, scalars=scalars, rows=rows, columns=columns, layouts={})
+
+
+def _arrangements(case: Case, places: Places) -> Iterator[list[int]]:
+    """Yield orders of the row axis: backwards, then other numbers of rows, which the case's origin picks."""
+    axis = next(axis for name, axis in places if name == "input")
+    extent = case.given["input"].shape[axis]
+    yield list(range(extent))[::-1]
+    fitting = [n for n in COUNTS if n * (case.elements // extent) <= MAX_ELEMENTS and n != extent]
+    start = zlib.crc32(case.origin.encode())
+    for step in range(min(SWEPT, len(fitting))):
+        count = fitting[(start + step * len(fitting) // SWEPT) % len(fitting)]
+        yield [(7 * place + start) % extent for place in range(count)]
+
+
+def _row_numbers(op: Op, case: Case, arrangement: tuple[Places, Sequence[int]] | None) -> Numbers:
+    """Return, for each canonical row, the number of an element of it in the case before it was arranged."""
+    shape = case.given["input"].shape
+    if arrangement is None:
+        numbers = np.arange(case.elements).reshape(shape)
+    else:
+        places, index = arrangement
+        axis = next(axis for name, axis in places if name == "input")
+        extent = max(index) + 1
+        before = [extent if a == axis else n for a, n in enumerate(shape)]
+        numbers = np.take(np.arange(int(np.prod(before))).reshape(before), index, axis=axis)
+    return np.asarray(op.canonical(case, "input", numbers.astype(np.float64))[:, 0]).astype(np.int64)
+
+
+Side = tuple[Case, Results, Numbers]
+
+
+def _compare(op: Op, name: str, base: Side, other: Side) -> str | None:
+    """Say which row of a result has other bits in the other batch, or return None."""
+    if name in {"grad_weight", "grad_bias"} or not (
+        comparable(base[1].get(name)) and comparable(other[1].get(name))
+    ):
+        return None
+    first, second = (_rows_of(op, name, side) for side in (base, other))
+    if first is None or second is None or first.shape[1:] != second.shape[1:]:
+        return None
+    home: Mapping[int, int] = {int(n): row for row, n in enumerate(base[2])}
+    rows = np.array([home[int(n)] for n in other[2]])
+    unequal = second != first[rows]
+    if not unequal.any():
+        return None
+    row = int(np.nonzero(unequal.reshape(len(rows), -1).any(axis=1))[0][0])
+    return (
+        f"{name}: row {int(rows[row])} of {base[0].rows} rows has other bits as row {row} of "
+        f"{other[0].rows} rows ({int(unequal[row].sum())} of its {unequal[row].size} elements)"
+    )
+
+
+def _rows_of(op: Op, name: str, side: Side) -> Numbers | None:
+    """Return the bits of a result by canonical row, or None if it has none for each row."""
+    case, results, numbers = side
+    tensor = results[name]
+    assert tensor is not None
+    if tensor.numel() not in {case.elements, case.rows}:
+        return None
+    kind = "input" if tensor.numel() == case.elements and name not in {"mean", "rstd"} else name
+    # Bits stay integers: 64 of them do not fit a float64.
+    found: Any = op.canonical(case, kind, bit_numbers(tensor))  # type: ignore[arg-type]
+    return np.asarray(found.reshape(len(numbers), -1))

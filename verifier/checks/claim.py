@@ -1,0 +1,97 @@
+"""The error on inputs aimed at the variance stays within the bound of the algorithm that is claimed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from verifier import variance
+from verifier.checks import Session
+from verifier.judge import Truth, judge
+from verifier.ops import Op
+from verifier.ops.rows import to_float64
+from verifier.recipes import Plan
+from verifier.subjects import Subject
+from verifier.verdicts import Outcome, Verdict
+
+NAME = "claim"
+ORDER = 150
+DEMANDS = (
+    "error within the bound of the claimed variance algorithm and tree on inputs that tell algorithms apart"
+)
+WHY = "a kernel called Welford that subtracts two large sums is right on centred data, and on no other"
+CATCHES = ("welford_claimed_textbook_computed",)
+
+# Long enough for a tree to differ from a chain, short enough that a bound is far below kappa**2 * u.
+_SHAPES = ((4, 33), (3, 64), (2, 128), (2, 256), (4, 17))
+
+
+def plan(subject: Subject, op: Op) -> Plan:
+    """Ask for growing |mean| / std, a tiny eps, and nothing after the statistics that could hide them."""
+    del op
+    return Plan(
+        hazards=("cancellation", "near_constant_row", "cancellation", "one_outlier"),
+        joint=False,
+        shapes=_SHAPES,
+        eps=(1e-12, 1e-6),
+        parameters=subject.domain is not None and not subject.domain.optional,
+    )
+
+
+def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
+    """Apply where an algorithm and a tree are declared."""
+    del dtype, backend
+    if "output" not in op.outputs or not op.needs_variance:
+        return f"{op.name} computes no variance"
+    if not subject.claims:
+        return "no variance algorithm is declared"
+    if subject.claim.trees.statistics.kind == "any_order":
+        return "no tree is declared, and the bound for any order is too wide to tell algorithms apart"
+    return None
+
+
+def check(session: Session) -> list[Outcome]:
+    """Judge output and statistics; growth with kappa is reported, never judged."""
+    seen = session.execute()
+    outcomes = session.shape_outcomes(seen, ("output",))
+    if outcomes:
+        return outcomes
+    names = tuple(n for n in ("output", "mean", "rstd") if n in seen.outputs)
+    facts = {"kappa": session.case.kappa, "like": ()}
+    judged = judge(session.truth, seen, names)
+    if any(o.verdict is Verdict.FAIL for o in judged):
+        facts["like"] = like = _others(session, seen.outputs.get("output"))
+        return [_explained(o, like) for o in judged]
+    return [replace(o, facts=facts) for o in judged]
+
+
+def _others(session: Session, output: torch.Tensor | None) -> tuple[str, ...]:
+    """Name the algorithms whose bound the output keeps, although it breaks the claimed one's."""
+    if output is None:
+        return ()
+    centred = variance.algorithm(str(session.subject.claim.variance)).CENTRED
+    kept = []
+    for name, module in variance.algorithms().items():
+        if centred != module.CENTRED or name == session.subject.claim.variance:
+            continue
+        truth = replace(session.truth, subject=session.subject.differing(variance=name))
+        if _keeps(truth, output):
+            kept.append(name)
+    return tuple(kept)
+
+
+def _keeps(truth: Truth, output: torch.Tensor) -> bool:
+    values = truth.op.canonical(truth.case, "output", to_float64(output))
+    bounded = truth.bounds["output"]
+    shape = values.shape
+    covered, bound = (np.broadcast_to(part, shape) for part in (bounded.covered, bounded.bound))
+    _, high = truth.exact["output"].error_of(values)
+    return bool(covered.all()) and bool((high <= bound).all())
+
+
+def _explained(outcome: Outcome, like: tuple[str, ...]) -> Outcome:
+    if outcome.verdict is not Verdict.FAIL or not like:
+        return outcome
+    return replace(outcome, message=f"{outcome.message}; it keeps that of {', '.join(like)}")

@@ -1,0 +1,134 @@
+"""The backward pass leaves alone what the rest of a network still needs, and can be run again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from verifier.case import Case
+from verifier.checks import Session, gradient_names
+from verifier.checks.comparing import bit_numbers
+from verifier.judge import judge
+from verifier.ops import Op
+from verifier.recipes import Plan
+from verifier.runner.execute import REFUSALS, lay_out
+from verifier.runner.observation import Observation
+from verifier.subjects import Subject
+from verifier.verdicts import Outcome, Verdict
+
+NAME = "context"
+ORDER = 130
+DEMANDS = (
+    "in norm(x) + r: the gradient of r is grad_output, bit for bit; grad_output unchanged; a second backward "
+    "pass as right as the first; right gradients or a clear error after an in-place change of the output"
+)
+WHY = "a backward that reuses grad_output or its saved tensors as scratch passes every test in isolation"
+CATCHES = ("grad_output_overwritten", "backward_works_once", "output_saved_unseen")
+
+
+def plan(subject: Subject, op: Op) -> Plan:
+    """Ask for a few ordinary rows."""
+    del subject, op
+    return Plan(
+        gradients=True,
+        hazards=("ordinary", "small_integers"),
+        joint=False,
+        max_elements=2048,
+        min_rows=1,
+        min_columns=1,
+        eps=(1e-5,),
+    )
+
+
+def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
+    """Apply to differentiable subjects."""
+    del dtype, backend
+    if not op.differentiable:
+        return f"{op.name} is a backward pass itself: nothing shares its gradients through autograd"
+    return None if subject.differentiable else "declared forward only (differentiable=False)"
+
+
+def check(session: Session) -> list[Outcome]:
+    """Run the subject beside a residual branch, twice backwards, and once with its output changed."""
+    seen = session.execute(experiment="verifier.checks.context:experiment")
+    outcomes = [
+        Outcome(verdict=Verdict.FAIL, output=m.split(":")[0], message=m, decided=1, wrong=1)
+        for m in seen.facts["broken"]
+    ]
+    names = gradient_names(session.subject, session.op)
+    for pass_, words in PASSES.items():
+        outputs = {n: seen.outputs.get(f"{pass_} {n}") for n in names}
+        judged = judge(session.truth, Observation(status="ok", outputs=outputs), names)
+        outcomes += [replace(o, message=_said(o, words)) for o in judged]
+    return outcomes
+
+
+PASSES = {
+    "first": "beside a residual branch",
+    "second": "in a second backward pass through the same graph (retain_graph=True)",
+    "changed": "after the output was changed in place (output.add_(r)), which raised no error",
+}
+
+
+def _said(outcome: Outcome, words: str) -> str:
+    return f"{outcome.message} {words}" if outcome.verdict is Verdict.FAIL else outcome.message
+
+
+def experiment(subject: Subject, case: Case, *, place: Any) -> Observation:
+    """Differentiate norm(x) + r in three ways; runs in the child."""
+    place.begin()
+    outputs, broken = _beside_a_branch(subject, case, place)
+    outputs |= _changed_in_place(subject, case, place)
+    place.finish()
+    return Observation(status="ok", outputs=outputs, facts={**place.facts(), "broken": broken})
+
+
+Gradients = dict[str, torch.Tensor | None]
+
+
+def _beside_a_branch(subject: Subject, case: Case, place: Any) -> tuple[Gradients, list[str]]:
+    output, wanted, grad_output = _forward(subject, case, place)
+    branch = torch.zeros_like(output.detach()).requires_grad_(True)
+    total = output + branch
+    before = grad_output.clone()
+    found: Gradients = {}
+    broken = []
+    for pass_ in ("first", "second"):
+        gradients = torch.autograd.grad(
+            total, [*wanted.values(), branch], grad_output, retain_graph=True, allow_unused=True
+        )
+        found |= {f"{pass_} grad_{n}": g for n, g in zip(wanted, gradients, strict=False)}
+        if not _same(gradients[-1], before):
+            broken.append("residual: in norm(x) + r the gradient of r is not grad_output: it was overwritten")
+        if not _same(grad_output, before):
+            broken.append("grad_output: the backward pass wrote into the gradient that it was given")
+            grad_output.copy_(before)
+    # Cloned, since a later pass may write into what an earlier one returned.
+    return {n: None if g is None else g.clone() for n, g in found.items()}, list(dict.fromkeys(broken))
+
+
+def _changed_in_place(subject: Subject, case: Case, place: Any) -> Gradients:
+    """Add to the output in place, then differentiate; an error is the right answer of many."""
+    output, wanted, grad_output = _forward(subject, case, place)
+    try:
+        changed = output.add_(torch.ones_like(output.detach()))
+        gradients = torch.autograd.grad(changed, list(wanted.values()), grad_output, allow_unused=True)
+    except REFUSALS:
+        return {}
+    return {f"changed grad_{n}": g for n, g in zip(wanted, gradients, strict=True)}
+
+
+def _forward(
+    subject: Subject, case: Case, place: Any
+) -> tuple[torch.Tensor, dict[str, torch.Tensor], torch.Tensor]:
+    call = lay_out(subject, case, device=place.device(), gradients=True)
+    returned = subject.function(**call.arguments)
+    output = returned[0] if isinstance(returned, tuple | list) else returned
+    wanted = {n: t for n, t in call.arguments.items() if isinstance(t, torch.Tensor) and t.requires_grad}
+    return output, wanted, call.placed["grad_output"].tensor
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape and bool((bit_numbers(a) == bit_numbers(b)).all())

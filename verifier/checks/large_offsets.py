@@ -1,0 +1,161 @@
+"""Rows beyond 2^31 elements from the first are found where they are."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from strategies.layouts import Layout
+from strategies.placement import BITS
+from verifier.case import Case
+from verifier.checks import Session, gradient_names
+from verifier.judge import judge
+from verifier.ops import Op
+from verifier.recipes import Plan
+from verifier.runner.execute import execute
+from verifier.runner.observation import Observation
+from verifier.subjects import Subject
+from verifier.verdicts import Outcome, Verdict
+
+NAME = "large_offsets"
+ORDER = 160
+HEAVY = True
+"""Maps many gigabytes, though it touches few: such cases run one at a time."""
+DEMANDS = "results within their bounds for three rows at a stride of 2^30 elements"
+WHY = "row * stride is a 32-bit product in most kernels, and wraps at 2^31: silently, in another tensor"
+CATCHES = ("offsets_in_32_bits_triton",)
+
+FAR = Layout(row_padding=2**30)
+REACH = 2**31
+"""Elements from which 32-bit offsets no longer reach."""
+MOST_BYTES = 2**38
+"""Address space for one tensor: far below the 2^47 bytes of a process."""
+
+
+def plan(subject: Subject, op: Op) -> Plan:
+    """Ask for three short rows, far apart."""
+    backward = subject.differentiable or not op.differentiable
+    far: list[tuple[tuple[str, Layout], ...]] = [(("input", FAR),)]
+    if backward:
+        far += [(("grad_output", FAR),), (("input", FAR), ("grad_output", FAR))]
+    return Plan(
+        gradients=backward,
+        hazards=("ordinary",),
+        joint=False,
+        min_rows=3,
+        max_rows=3,
+        shapes=((3, 33), (3, 128), (3, 1000)),
+        eps=(1e-5,),
+        placements=tuple(far),
+    )
+
+
+def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
+    """Apply unless the domain excludes rows that lie apart."""
+    del op, dtype
+    domain = subject.domain
+    promised = NAME in subject.guarantees
+    if (
+        not promised
+        and domain is not None
+        and domain.layouts is not None
+        and "padded_rows" not in domain.layouts
+    ):
+        return "the declared domain has no padded rows, hence none that lie far apart"
+    if backend == "interpreter":
+        return "Triton's interpreter copies whole storages; use another backend"
+    return None
+
+
+def check(session: Session) -> list[Outcome]:
+    """Judge outputs and gradients of rows that lie far apart."""
+    if not any(_reach(session.case, name) >= REACH for name in session.case.layouts):
+        return []
+    backward = bool(session.op.differentiable) and session.subject.differentiable
+    seen = session.execute(experiment="verifier.checks.large_offsets:experiment", gradients=backward)
+    if "lacking" in seen.facts:
+        text = f"not enough memory here: {seen.facts['lacking']}"
+        return [Outcome(verdict=Verdict.SKIPPED, message=text, facts={"measured": text})]
+    names = ("output", *gradient_names(session.subject, session.op))
+    damage = [Outcome(verdict=Verdict.FAIL, output=m.split(":")[0], message=m) for m in seen.damage]
+    return [*damage, *session.shape_outcomes(seen, names), *judge(session.truth, seen, names)]
+
+
+def _reach(case: Case, name: str) -> int:
+    """Return the offset of the last element of a tensor."""
+    tensor = case.tensors.get(name)
+    if tensor is None or tensor.numel() == 0:
+        return 0
+    strides = case.layouts[name].strides(tensor.shape)
+    return sum((extent - 1) * stride for extent, stride in zip(tensor.shape, strides, strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FarPlaced:
+    """A tensor in memory that is committed only where it is touched."""
+
+    tensor: torch.Tensor
+    values: torch.Tensor
+
+    def damage(self) -> Iterator[str]:
+        """Watch nothing between the rows: looking would commit it all."""
+        yield from ()
+
+    def value_damage(self) -> Iterator[str]:
+        """Say whether the values were written."""
+        kind = BITS[str(self.values.dtype).removeprefix("torch.")]
+        # .contiguous() is as small as the values; views by kind need equal strides.
+        now = self.tensor.detach().contiguous().view(kind)
+        if not torch.equal(now, self.values.contiguous().view(kind)):
+            yield "its values changed"
+
+
+class LackingError(Exception):
+    """There is no room for a tensor."""
+
+
+def experiment(subject: Subject, case: Case, *, place: Any, gradients: bool) -> Observation:
+    """Execute with rows far apart; runs in the child."""
+    try:
+        return execute(subject, case, place=place, gradients=gradients, placer=_place)
+    except LackingError as error:
+        return Observation(status="ok", facts={"lacking": str(error)})
+
+
+def _place(layout: Layout, values: torch.Tensor, *, guard_elements: int, poison: str) -> Any:
+    """Put far rows into memory that is committed on touch, everything else where it usually is."""
+    strides = layout.strides(values.shape)
+    reach = sum((extent - 1) * stride for extent, stride in zip(values.shape, strides, strict=True))
+    if reach < REACH or values.numel() == 0:
+        return layout.place(values, guard_elements=guard_elements, poison=poison)
+    size = layout.offset + reach + 1
+    storage = _on_cpu(size, values.dtype) if values.device.type == "cpu" else _on_device(size, values)
+    tensor = storage.as_strided(values.shape, strides, layout.offset)
+    tensor.copy_(values)
+    return FarPlaced(tensor=tensor, values=values.clone())
+
+
+def _on_cpu(size: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return pages of zeros that exist once they are written; they are unmapped with their tensor."""
+    octets = size * dtype.itemsize
+    if octets > MOST_BYTES:
+        raise LackingError(f"{octets / 2**30:.0f} GiB of address space for one tensor")
+    kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    try:
+        pages = mmap.mmap(-1, octets, flags=kind)
+    except (OSError, ValueError, OverflowError) as error:
+        raise LackingError(f"{octets / 2**30:.0f} GiB cannot be mapped ({error})") from error
+    return torch.frombuffer(pages, dtype=dtype)
+
+
+def _on_device(size: int, values: torch.Tensor) -> torch.Tensor:
+    """Return device memory, which is committed as a whole."""
+    try:
+        return torch.zeros(size, dtype=values.dtype, device=values.device)
+    except torch.OutOfMemoryError as error:
+        gigabytes = size * values.dtype.itemsize / 2**30
+        raise LackingError(f"{gigabytes:.0f} GiB on the device ({error})") from error
