@@ -228,8 +228,18 @@ def _placed(job: Job) -> Job:
 _runners: dict[tuple[str, str], Runner] = {}
 
 
-def run_job(job: Job, share: tuple[int, float | None], seed: int) -> Result:
-    """Run one job in this process; an error of our own comes back as text and stops nothing."""
+def run_job(
+    job: Job,
+    share: tuple[int, float | None],
+    seed: int,
+    *,
+    first: int = 0,
+    reported: frozenset[str] = frozenset(),
+) -> Result:
+    """Run one job in this process; an error of our own comes back as text and stops nothing.
+
+    first, reported: what earlier searches have tried and found, see `Examination`.
+    """
     line = Line(
         subject=job.subject, check=job.check, dtype=job.dtype, backend=job.backend or "-", variance=""
     )
@@ -253,6 +263,8 @@ def run_job(job: Job, share: tuple[int, float | None], seed: int) -> Result:
             runner=runner,
             budget=Budget(cases=cases, until=until),
             seed=seed,
+            first=first,
+            reported=reported,
         ).run()
     except Exception:
         return f"{job.subject} {job.check} {job.dtype}: the verifier itself failed\n{traceback.format_exc()}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -30,6 +30,10 @@ BUDGETS = {"quick": 25, "standard": 200, "deep": 2000}
 """Cases per subject, check and dtype."""
 COVERING_SHARE = 0.6
 """Share of a budget that the fixed list gets; Hypothesis draws the rest."""
+DRAWS_AT_ONCE = 500
+"""Examples that Hypothesis is asked for at a time: a run of it cannot be ended early by the clock."""
+DEATHS_PER_LINE = 3
+"""Deaths of the subject's process after which a search ends: each costs the start of another."""
 REDUCTION_CALLS = 120
 REDUCTION_SECONDS = 20.0
 
@@ -49,7 +53,11 @@ class Budget:
 
 @dataclass(kw_only=True)
 class Examination:
-    """One subject, check, dtype and backend, with what the search needs to remember."""
+    """One subject, check, dtype and backend, with what the search needs to remember.
+
+    first: how many recipes of the fixed list an earlier search has tried already.
+    reported: keys (see `failure_key`) of failures that are known and not reported again.
+    """
 
     subject: Subject
     check_name: str
@@ -59,8 +67,11 @@ class Examination:
     seed: int = 0
     ignore_known: bool = False
     only: Callable[[Case], bool] | None = None
+    first: int = 0
+    reported: frozenset[str] = frozenset()
     on_finding: Callable[[Finding], None] | None = None
     on_case: Callable[[], None] | None = None
+    _deaths: int = 0
 
     def run(self) -> Line:
         """Replay the witnesses of known defects, then search; findings come shrunk."""
@@ -85,8 +96,13 @@ class Examination:
             self._search(line, plan.few_shapes() if compiles else plan)
         elif not line.findings:
             line.skipped = f"known defect: {everywhere[0].reason} (no witness for {self.dtype} here)"
-        if line.measured and not line.counts and not line.findings:
-            line.skipped = "; ".join(f"{text}: {n} case(s)" for text, n in sorted(line.measured.items()))
+        measured = [f"{text} on {n} case(s)" for text, n in sorted(line.measured.items())]
+        if measured and not line.counts and not line.findings:
+            line.skipped = "; ".join(measured)
+        else:
+            line.notes += measured
+        if self._deaths >= DEATHS_PER_LINE or line.counts[Verdict.TIMEOUT]:
+            line.notes.append("the search ended early: the subject's process died or had to be stopped")
         line.seconds = time.monotonic() - started
         return line
 
@@ -136,11 +152,11 @@ class Examination:
     # -- search --------------------------------------------------------------------------------
 
     def _search(self, line: Line, plan: Plan) -> None:
-        seen: set[str] = set()
+        seen = set(self.reported)
         done = itertools.count(1)
         wanted = max(1, round(self.budget.cases * COVERING_SHARE))
         count = 0
-        for recipe in _bounded(covering(self.subject, plan), 20 * wanted):
+        for recipe in itertools.islice(covering(self.subject, plan), self.first, self.first + 20 * wanted):
             if self.budget.spent(count) or count >= wanted or self._found_enough(line):
                 break
             if self._one(line, plan, recipe, seen):
@@ -148,19 +164,31 @@ class Examination:
         self._hypothesis(line, plan, seen, count)
 
     def _found_enough(self, line: Line) -> bool:
-        """Return whether a search that was asked for fewer findings than usual has them."""
+        """Return whether to end: there are as many findings as asked for, or the subject keeps dying."""
+        if self._deaths >= DEATHS_PER_LINE or line.counts[Verdict.TIMEOUT]:
+            return True
         return self.budget.findings < FINDINGS_PER_LINE and len(line.findings) >= self.budget.findings
 
     def _hypothesis(self, line: Line, plan: Plan, seen: set[str], count: int) -> None:
-        """Let Hypothesis draw the rest; it shrinks the descriptor of the first failure it meets."""
-        rest = self.budget.cases - count
-        if rest <= 0 or self.budget.spent(count) or self._found_enough(line):
-            return
+        """Let Hypothesis draw the rest, with another seed after each failure."""
+        new_seed = self.seed
+        while not self.budget.spent(count) and not self._found_enough(line):
+            tried, failed = self._draw(line, plan, seen, count, new_seed)
+            if tried == 0 or (failed and len(line.findings) >= self.budget.findings):
+                return
+            count, new_seed = count + tried, new_seed + 1
+
+    def _draw(self, line: Line, plan: Plan, seen: set[str], count: int, new_seed: int) -> tuple[int, bool]:
+        """Run Hypothesis once; it shrinks the descriptor of the first failure it meets.
+
+        Returns how many cases were run, and whether one failed.
+        """
         strategy = recipes(op(self.subject.op), self.subject, self.dtype, plan)
         state = _Shrinking(calls=REDUCTION_CALLS, until=self.budget.until)
 
         def test(recipe: Recipe) -> None:
-            if state.failure is None and not self.budget.spent(count + state.tried):
+            ended = self.budget.spent(count + state.tried) or self._found_enough(line)
+            if state.failure is None and not ended:
                 state.tried += self._one(line, plan, recipe, seen, collect=state)
             elif state.failure is not None:
                 state.retry(recipe, lambda r: self._fails_alike(plan, r, state))
@@ -168,7 +196,7 @@ class Examination:
                 raise AssertionError("a check failed")
 
         quiet = settings(
-            max_examples=rest,
+            max_examples=min(self.budget.cases - count, DRAWS_AT_ONCE),
             database=None,
             deadline=None,
             phases=(Phase.generate, Phase.shrink),
@@ -177,17 +205,11 @@ class Examination:
             print_blob=False,
         )
         try:
-            seed(self.seed)(quiet(given(strategy)(test)))()
+            seed(new_seed)(quiet(given(strategy)(test)))()
         except AssertionError:
             assert state.best is not None
             self._report(line, seen, *state.best)
-        if state.failure is not None and not self.budget.spent(count + state.tried):
-            left = replace(self.budget, cases=self.budget.cases)
-            done = count + state.tried
-            again = replace_seed(self, self.seed + 1)
-            again.budget = left
-            if done < left.cases and len(line.findings) < self.budget.findings:
-                again._hypothesis(line, plan, seen, done)
+        return state.tried, state.failure is not None
 
     def _one(
         self, line: Line, plan: Plan, recipe: Recipe, seen: set[str], *, collect: _Shrinking | None = None
@@ -197,12 +219,13 @@ class Examination:
         if case is None or self._left_out(case):
             return False
         outcomes, detail = self.judge(case)
+        self._deaths += any(o.facts.get("died") for o in outcomes)
         if self.on_case:
             self.on_case()
         outside = self.subject.domain is not None and self.subject.domain.excludes(case) is not None
         line.add(case, [self._as_counted(case, o) for o in outcomes], outside=outside)
         for outcome in outcomes:
-            if not self._is_finding(case, outcome) or _key(outcome) in seen:
+            if not self._is_finding(case, outcome) or failure_key(outcome) in seen:
                 continue
             if collect is not None:
                 collect.found(recipe, case, outcome, detail)
@@ -216,7 +239,9 @@ class Examination:
         if case is None or self._left_out(case):
             return None
         outcomes, detail = self.judge(case)
-        same = next((o for o in outcomes if _key(o) == state.failure and self._is_finding(case, o)), None)
+        same = next(
+            (o for o in outcomes if failure_key(o) == state.failure and self._is_finding(case, o)), None
+        )
         return None if same is None else (case, same, detail)
 
     def judge(self, case: Case) -> tuple[list[Outcome], str]:
@@ -264,7 +289,7 @@ class Examination:
     # -- findings ------------------------------------------------------------------------------
 
     def _report(self, line: Line, seen: set[str], case: Case, outcome: Outcome, detail: str) -> None:
-        seen.add(_key(outcome))
+        seen.add(failure_key(outcome))
         if len(line.findings) >= self.budget.findings:
             return
         case, outcome, detail = self._shrink(case, outcome, detail)
@@ -305,7 +330,12 @@ class Examination:
                 return False
             outcomes, why = self.judge(candidate)
             same = next(
-                (o for o in outcomes if _key(o) == _key(outcome) and self._is_finding(candidate, o)), None
+                (
+                    o
+                    for o in outcomes
+                    if failure_key(o) == failure_key(outcome) and self._is_finding(candidate, o)
+                ),
+                None,
             )
             if same is not None:
                 best = (candidate, same, why)
@@ -356,8 +386,10 @@ class _Shrinking:
     passing: set[str] = field(default_factory=set)
 
     def found(self, recipe: Recipe, case: Case, outcome: Outcome, detail: str) -> None:
-        self.failure, self.best = _key(outcome), (case, outcome, detail)
+        self.failure, self.best = failure_key(outcome), (case, outcome, detail)
         self.failing.add(repr(recipe))
+        if outcome.facts.get("died"):
+            self.calls = 0 if outcome.verdict is Verdict.TIMEOUT else min(self.calls, 2 * DEATHS_PER_LINE)
 
     def retry(self, recipe: Recipe, fails: Callable[[Recipe], tuple[Case, Outcome, str] | None]) -> None:
         """Try a smaller recipe, as long as there are calls left; what was tried is remembered."""
@@ -374,11 +406,6 @@ class _Shrinking:
             self.best = again
 
 
-def replace_seed(examination: Examination, new_seed: int) -> Examination:
-    """Return the same examination with another seed."""
-    return replace(examination, seed=new_seed)
-
-
 def _simplify_layout(case: Case, name: str, attempt: Callable[[Case], bool]) -> None:
     layouts: dict[str, Layout] = dict(case.layouts)
     for simpler in simpler_layouts(layouts[name]):
@@ -389,14 +416,10 @@ def _simplify_layout(case: Case, name: str, attempt: Callable[[Case], bool]) -> 
             return
 
 
-def _key(outcome: Outcome) -> str:
+def failure_key(outcome: Outcome) -> str:
     """Return what makes two failures the same: the output, and the message without its numbers."""
     letters = "".join(c for c in outcome.message.split(":")[0] if not c.isdigit())
     return f"{outcome.verdict}|{outcome.output}|{letters if not outcome.worst else ''}"
-
-
-def _bounded(source: Iterator[Recipe], limit: int) -> Iterator[Recipe]:
-    return itertools.islice(source, limit)
 
 
 def _not_offered(subject: Subject, dtype: str) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from verifier.audit import Job, Report, parse_seconds, run_job
-from verifier.examine import BUDGETS
+from verifier.examine import BUDGETS, failure_key
 from verifier.report.failure import failure_text
 from verifier.saving import save_line
 from verifier.verdicts import Finding, Line
@@ -30,7 +30,7 @@ def fuzz(
     end = started + (parse_seconds(budget) if budget not in BUDGETS else 1e9)
     report = Report(seed=seed, budget=budget)
     lines: dict[int, Line] = {}
-    known: set[str] = set()
+    known: dict[int, set[str]] = {}
     try:
         for number in range(rounds):
             if time.monotonic() >= end:
@@ -39,7 +39,10 @@ def fuzz(
                 left = end - time.monotonic()
                 if left <= 0:
                     break
-                _visit(report, lines, known, index, job, (ROUND_CASES, left), seed + number, folder, say)
+                marks = known.setdefault(index, set())
+                _visit(report, lines, marks, index, job, (ROUND_CASES, left), seed, number, folder, say)
+            if number == 0 and all(line.skipped for line in lines.values()) and not report.errors:
+                break  # nothing here can be run, however long
     except KeyboardInterrupt:
         report.interrupted = True
     report.lines = [lines[i] for i in sorted(lines)]
@@ -55,14 +58,17 @@ def _visit(  # noqa: PLR0917 (the state of one search)
     job: Job,
     share: tuple[int, float | None],
     seed: int,
+    number: int,
     folder: Path,
     say: Callable[[str], None],
 ) -> None:
-    found = run_job(job, share, seed)
+    first = number * ROUND_CASES  # of the fixed list: no round repeats what an earlier one tried
+    found = run_job(job, share, seed + number, first=first, reported=frozenset(known))
     if isinstance(found, str):
         if found not in report.errors:
             report.errors.append(found)
         return
+    # A known defect must not hide a new failure of the same kind: it has a mark of its own.
     fresh = [f for f in found.findings if _mark(f) not in known]
     known.update(_mark(f) for f in fresh)
     found.findings = fresh
@@ -93,6 +99,5 @@ def merged(first: Line, second: Line) -> Line:
 
 
 def _mark(finding: Finding) -> str:
-    """Return what makes two findings the same one."""
-    words = "".join(c for c in finding.outcome.message if not c.isdigit())
-    return f"{finding.subject}|{finding.check}|{finding.dtype}|{finding.outcome.output}|{words}"
+    """Return what makes two findings of one job the same one."""
+    return failure_key(finding.outcome) + ("|known" if finding.expected else "")

@@ -21,9 +21,15 @@ from verifier.subjects import Subject
 
 START_SECONDS = 120.0
 """A child imports torch and Triton before its first answer; on a busy machine that takes a while."""
+END_SECONDS = 5.0
+"""A child that closed its pipe has this long to end before it is killed."""
 CASE_SECONDS = 60.0
 """Wall limit of one execution; compiling a kernel for a new shape is part of it."""
 STDERR_CHARACTERS = 2000
+
+
+class StartError(RuntimeError):
+    """The child did not start: an error of the verifier or the installation, never of a subject."""
 
 
 class Runner:
@@ -62,6 +68,10 @@ class Runner:
         """Run an experiment on a subject and a case in the child.
 
         experiment: "module:function" of a function (subject, case, **options) -> Observation.
+
+        Raises:
+            StartError: the child does not start.
+
         """
         request = {
             "experiment": experiment,
@@ -71,20 +81,21 @@ class Runner:
             "case": pack_case(case),
             "options": options,
         }
+        self._start()
+        assert self._connection is not None
         try:
-            self._start()
-            assert self._connection is not None
             self._connection.send_bytes(pickle.dumps(request, protocol=5))
             if not self._connection.poll(self.case_seconds):
                 self.close()
                 return Observation(
                     status="timeout",
                     message=f"no answer within {self.case_seconds:g} seconds; it was stopped",
+                    facts={"died": True},
                 )
             reply = pickle.loads(self._connection.recv_bytes())  # noqa: S301 (our own child)
             return unpack_observation(reply)
-        except (EOFError, ConnectionError, BrokenPipeError, OSError) as error:
-            return self._death(error)
+        except (EOFError, OSError):
+            return self._death()
 
     def close(self) -> None:
         """Kill the child with everything it started."""
@@ -118,11 +129,15 @@ class Runner:
         )
         theirs.close()
         self._connection = Connection(ours.detach())
-        self._connection.send_bytes(pickle.dumps(self.options, protocol=5))
-        if not self._connection.poll(START_SECONDS):
+        try:
+            self._connection.send_bytes(pickle.dumps(self.options, protocol=5))
+            answered = self._connection.poll(START_SECONDS) and self._connection.recv_bytes()
+        except (EOFError, OSError):
+            answered = False
+        if not answered:
+            words = self._last_words()
             self.close()
-            raise OSError(f"the {self.backend} process did not start within {START_SECONDS:g} seconds")
-        self._connection.recv_bytes()
+            raise StartError(f"the {self.backend} process did not start:\n{words}")
 
     def _environment(self) -> dict[str, str]:
         from verifier.backends import backend
@@ -131,19 +146,27 @@ class Runner:
         threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         return {**os.environ, **threads, **wanted, **backend(self.backend).environment()}
 
-    def _death(self, error: BaseException) -> Observation:
-        code = self._process.wait() if self._process is not None else None
-        detail = ""
-        if self._stderr is not None:
-            self._stderr.seek(0)
-            detail = self._stderr.read().decode(errors="replace")[-STDERR_CHARACTERS:]
+    def _last_words(self) -> str:
+        if self._stderr is None:
+            return ""
+        self._stderr.seek(0)
+        return self._stderr.read().decode(errors="replace")[-STDERR_CHARACTERS:]
+
+    def _death(self) -> Observation:
+        code = None
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(END_SECONDS)
+        detail = self._last_words()
         self.close()
-        return Observation(status="crashed", message=_death_message(code, error), detail=detail)
+        return Observation(
+            status="crashed", message=_death_message(code), detail=detail, facts={"died": True}
+        )
 
 
-def _death_message(code: int | None, error: BaseException) -> str:
+def _death_message(code: int | None) -> str:
     if code is None:
-        return f"the process could not be started: {error}"
+        return "the process ended"
     if code < 0:
         return f"the process was killed by {signal.Signals(-code).name}"
     return f"the process ended with exit status {code}"
