@@ -86,12 +86,14 @@ class Form:
 
     `forward` returns the output; `backward` returns grad_input, grad_weight and grad_bias by name
     (those whose terms are present). `evaluation` is the backward pass where the statistics are
-    constants (batch norm in evaluation; None: the op's own). `reads_saved` says that the forward pass
-    too reads mean and rstd as they were saved.
+    constants (batch norm in evaluation; None: the op's own). `update(numbers, held, new, momentum)`
+    moves a running statistic (None: (1 - momentum) * held + momentum * new). `reads_saved` says that
+    the forward pass too reads mean and rstd as they were saved, and that the variance was.
     """
 
     name: str
     forward: Callable[[Any, Terms], Value]
     backward: Callable[[Any, Terms], Mapping[str, Value]]
     evaluation: Callable[[Any, Terms], Mapping[str, Value]] | None = None
+    update: Callable[[Any, Value, Value, Value], Value] | None = None
     reads_saved: bool = False

@@ -18,6 +18,7 @@ from strategies.values import Values, values
 from verifier.case import Case
 from verifier.hazards import joint_hazards
 from verifier.ops import Op, Shapes
+from verifier.ops import op as named_op
 from verifier.subjects import Subject
 
 FEW_SHAPES = ((4, 33), (3, 128), (1, 1), (2, 1000), (16, 64), (1, 4097), (129, 16), (0, 16))
@@ -182,8 +183,10 @@ def _fill(
 ) -> dict[str, torch.Tensor | None]:
     tensors: dict[str, torch.Tensor | None] = {}
     for name in (*op.tensors, *(("grad_output",) if gradients and "grad_output" not in op.tensors else ())):
-        recipe_of: Values | None = getattr(recipe, name, None)
+        # Tensors that a recipe does not speak of (running statistics) are ordinary, of the input's seed.
+        recipe_of: Values | None = getattr(recipe, name, Values(seed=recipe.input.seed))
         absent = recipe_of is None or (name in op.optional and name not in subject.signature)
+        absent = absent or (name not in shapes.tensors and name not in op.derived)
         if name in op.derived or absent:
             tensors[name] = None
             continue
@@ -200,7 +203,7 @@ def covering(subject: Subject, plan: Plan) -> Iterator[Recipe]:
     """Yield a fixed list without end: every hazard and layout in turn, over shapes at block edges."""
     hazards = plan.hazards or hazard_names(finite_only=True)
     shapes = cycle(_cover_shapes(plan))
-    variants = cycle((0, 0, 1, 2, 0, 3, 4))
+    variants = cycle((0, 0, 1, 2, 0, 3, 4, *range(5, named_op(subject.op).variants)))
     epsilons = cycle(plan.eps)
     kinds = cycle(_cover_layouts(plan, subject))
     joints = cycle((None, None, *(joint_hazards() if plan.joint else ())))
@@ -305,7 +308,10 @@ def _draw_layouts(
     shapes = op.shapes(recipe.rows, recipe.columns, recipe.variant)
     if shapes is None or plan.layouts == ("contiguous",):
         return ()
-    names = [n for n in op.tensors if n not in op.derived and n in subject.signature]
+    names = [n for n in op.tensors if n not in op.derived and n in subject.signature and n in shapes.tensors]
     names += ["grad_output"] if plan.gradients and "grad_output" not in names else []
-    chosen = [(n, draw(layouts(allow=plan.layouts, shape=shapes.tensors[n]))) for n in names]
+    # What is changed in place cannot be expanded: its elements would share memory.
+    alone = tuple(kind for kind in plan.layouts if kind != "expanded")
+    allowed = {n: alone if n in subject.mutates else plan.layouts for n in names}
+    chosen = [(n, draw(layouts(allow=allowed[n], shape=shapes.tensors[n]))) for n in names]
     return tuple((n, layout) for n, layout in chosen if layout != Layout())

@@ -31,6 +31,6 @@ def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
 
 
 def check(session: Session) -> list[Outcome]:
-    """Judge the output."""
-    seen = session.execute()
-    return session.shape_outcomes(seen, ("output",)) or judge(session.truth, seen, ("output",))
+    """Judge the output, and arguments that are results too (running statistics)."""
+    seen, names = session.execute(), session.op.outputs
+    return session.shape_outcomes(seen, names) or judge(session.truth, seen, names)

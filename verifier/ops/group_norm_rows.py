@@ -68,7 +68,7 @@ def channel_of(case: Case) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     group = np.arange(case.rows, dtype=np.int64)[:, None] % groups
     length = case.columns // max(channels, 1)
     within = np.arange(case.columns, dtype=np.int64)[None, :] // max(length, 1)
-    return group * channels + within
+    return np.asarray(group * channels + within, dtype=np.int64)
 
 
 def problem(case: Case) -> RowProblem:

@@ -10,12 +10,13 @@ import torch
 
 from verifier import variance
 from verifier.affine import Affine, AffineNumbers, bound_of
-from verifier.arithmetic import FORMATS, Array
+from verifier.arithmetic import FORMATS, INFLATION, Array
 from verifier.case import Case
 from verifier.numbers import Form, Numbers, Terms, Value
 from verifier.ops import Bounded, Setting
 from verifier.oracle.normalization import RowProblem, RowSolution
 from verifier.rounded import round_to
+from verifier.statistics import RowStatistics
 from verifier.subjects import Claim
 from verifier.variance.rstd import RstdBound, rstd_bound
 
@@ -49,6 +50,15 @@ def constant_statistics(k: Numbers, t: Terms) -> Mapping[str, Value]:
     if t.bias is not None:
         gradients["grad_bias"] = k.parameter_sum(t.grad_output)
     return gradients
+
+
+def _stored(moments: variance.MomentBound, rows: RowStatistics, held: str | None) -> variance.MomentBound:
+    """Return the bounds of a variance that is stored in a narrower format, as a sum or as the mean of it."""
+    if held is None:
+        return moments
+    narrow, error = FORMATS[held], moments.variance_error
+    lost = narrow.u * (rows.variance_upper + error) + narrow.omega
+    return replace(moments, variance_error=error + lost * INFLATION)
 
 
 def _entries(case: Case, problem: RowProblem) -> int:
@@ -165,6 +175,7 @@ class Composer:
         )
         with np.errstate(all="ignore"):
             moments = variance.algorithm(claim.variance).bound(rows, reduction)
+            moments = _stored(moments, rows, reduction.mean_cast)
             root = rstd_bound(rows, moments, self.case.eps, self._eps_error(), setting.arithmetic)
         self.moments = moments
         self._restrict(np.asarray(moments.covered), moments.why)

@@ -44,7 +44,7 @@ def saved_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
 
 def recomputed_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
     """Return the same with y as it was computed, never stored in the output's dtype."""
-    y = t.output
+    y: Value = t.output
     return {"grad_input": y * (t.grad_output - k.sum(t.grad_output * y))}
 
 

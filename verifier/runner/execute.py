@@ -12,6 +12,7 @@ import torch
 from strategies.layouts import Layout
 from strategies.placement import Placed
 from verifier.case import Case
+from verifier.ops import op
 from verifier.runner.fresh import fresh_memory
 from verifier.runner.observation import Observation
 from verifier.subjects import Subject
@@ -59,7 +60,7 @@ def execute(
     try:
         with fresh_memory(poison) as memory:
             outputs = _call(subject, call)
-            results = named_results(subject, outputs)
+            results = named_results(subject, outputs) | _mutated(subject, call)
             if gradients:
                 results |= _backward(outputs, call)
             place.finish()
@@ -104,7 +105,7 @@ def lay_out(
             )
     if gradients:
         for name in arguments:
-            if name in placed and name != "grad_output":
+            if name in placed and name in op(case.op).differentiable:
                 placed[name].tensor.requires_grad_(True)
     return Call(arguments=arguments, placed=placed)
 
@@ -138,6 +139,12 @@ def named_results(subject: Subject, outputs: Any) -> dict[str, torch.Tensor | No
                 f"(layout {value.layout}, device {value.device})"
             )
     return {n: None if v is None else v.detach() for n, v in zip(subject.returns, given, strict=True)}
+
+
+def _mutated(subject: Subject, call: Call) -> dict[str, torch.Tensor | None]:
+    """Return what the subject left in the arguments that it changes in place."""
+    changed = {name: call.arguments.get(name) for name in subject.mutates}
+    return {name: t.detach().clone() for name, t in changed.items() if isinstance(t, torch.Tensor)}
 
 
 def _backward(outputs: Any, call: Call) -> dict[str, torch.Tensor | None]:
