@@ -89,6 +89,7 @@ IN_HALF = KnownDefect(
     reason="The sums over a row, grad_weight and grad_bias are kept in the storage type: half adds in half.",
     dtypes=("float16",),
     where=lambda case: case.rows * case.columns > 1,
+    also=("*",),
 )
 ATOMICS = KnownDefect(
     check="determinism",
@@ -106,6 +107,7 @@ ATOMICS = KnownDefect(
             check="gradient",
             reason="The grid is rows / 256 rounded down: rows after the last full block are never processed.",
             where=lambda case: case.rows % THREADS != 0,
+            also=("*",),
         ),
         IN_HALF,
         ATOMICS,

@@ -9,11 +9,14 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from verifier import case as cases
 from verifier.audit import versions
 from verifier.backends import backend, default_backend
+from verifier.case import Case
 from verifier.checks import checks
 from verifier.examine import Budget, Examination
 from verifier.loading import builtin_files, load_subjects
@@ -58,12 +61,12 @@ def make(subject: Subject, defect: KnownDefect, runner: Runner, *, again: bool) 
             runner=runner,
             budget=Budget(cases=SEARCH_CASES, findings=1),
             ignore_known=True,
-            only=defect.where,
+            only=alone(subject, defect),
         )
         if path.is_file() and not again and examination.examine_case(cases.load(path)[0])[0] is not None:
             found = True
             continue
-        findings = examination.run().findings
+        findings = examination.run().findings or replace(examination, only=defect.where).run().findings
         if not findings:
             print(f"NOT FOUND  {subject.name} {defect.check} {dtype}: {defect.reason}", flush=True)
             continue
@@ -71,6 +74,17 @@ def make(subject: Subject, defect: KnownDefect, runner: Runner, *, again: bool) 
         store(path, subject, findings[0], runner.backend)
         print(f"found      {path.name}: {findings[0].outcome.message}", flush=True)
     return found
+
+
+def alone(subject: Subject, defect: KnownDefect) -> Callable[[Case], bool]:
+    """Return a predicate of cases that show this defect and no other one of the subject."""
+    others = [d.where for d in subject.known_defects if d.where is not None and d.where is not defect.where]
+
+    def only(case: Case) -> bool:
+        shown = defect.where is None or defect.where(case)
+        return shown and not any(where(case) for where in others)
+
+    return only
 
 
 def store(path: Path, subject: Subject, finding: object, place: str) -> None:
