@@ -338,3 +338,13 @@ def test_unequal_stores_of_one_warp_are_reported_only_on_request():
         run(across_warps, machine=Machine(sanitize=frozenset({"shared_races"})))
     equal = "mov.u32 %r1, tile; st.shared.b32 [%r1], 7; "
     run(equal, machine=Machine(sanitize=frozenset({"shared_races", "unequal_stores"})))
+
+
+def test_an_undefined_half_of_a_packed_register_may_be_dropped():
+    machine = Machine(sanitize=frozenset({"uninitialised"}))
+    registers = REGISTERS + ".reg .b64 %q<4>;"
+    body = "mov.b64 %q1, {%t, %r9}; mov.b64 {%r0, _}, %q1; " + STORE
+    assert run(body, machine=machine, registers=registers).tolist() == list(range(64))
+    body = "mov.b64 %q1, {%t, %r9}; mov.b64 {_, %r0}, %q1; " + STORE
+    with pytest.raises(Uninitialised):
+        run(body, machine=machine, registers=registers)

@@ -1,4 +1,8 @@
-"""Values that were never written: carried silently through arithmetic, reported where they take effect."""
+"""Values that were never written: carried silently through arithmetic, reported where they take effect.
+
+A register has one bit for each of its half-words, since compilers pack a value with an undefined half
+and unpack it again.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import numpy as np
 from verifier.machine import collectives
 from verifier.machine.carry import names, sources, targets
 from verifier.machine.memory import Fault
-from verifier.machine.syntax import Address, Instruction, Operand, Pair, Register
+from verifier.machine.syntax import BITS, Address, Immediate, Instruction, Operand, Pair, Register, Vector
 
 if TYPE_CHECKING:
     from verifier.machine.emitter import Writer
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from verifier.machine.wave import Wave
 
 LARGEST = 1 << 26  # bytes of a tensor up to which it is filled with the poison and watched
+_ALL = np.uint8(15)  # four half-words
 _RUN = 8  # so many poisoned bytes in a row, aligned, count as never written
 
 
@@ -34,7 +39,11 @@ class Flags:
 
     def fresh(self, wave: Wave) -> Array:
         """Give the flags of a register: nothing has been written yet."""
-        return np.ones((wave.blocks, wave.threads), dtype=bool)
+        return np.full((wave.blocks, wave.threads), _ALL, dtype=np.uint8)
+
+    def spread(self, value: Any) -> Array:
+        """All half-words of a result depend on all of the operands."""
+        return np.where(np.asarray(value) != 0, _ALL, np.uint8(0))
 
     def of(self, region: Region) -> Array:
         """Give the flags of a region; tensors count as unwritten where words still hold the poison."""
@@ -57,29 +66,30 @@ class Flags:
 
     def load(self, found: list[Located], shape: tuple[int, ...], width: int) -> Array:
         """Whether any byte of each lane's access was never written."""
-        result = np.zeros(shape, dtype=bool)
+        result = np.zeros(shape, dtype=np.uint8)
         for located in found:
             flags = self.of(located.region)
             missing = np.zeros(located.offsets.shape, dtype=bool)
             for byte in range(width):
                 missing |= flags[located.offsets + byte]
             if located.selection is None:
-                result = np.broadcast_to(missing, shape)
+                result = self.spread(np.broadcast_to(missing, shape))
             else:
-                result[located.selection] = missing
+                result[located.selection] = self.spread(missing)
         return result
 
     def save(self, found: list[Located], width: int, value: Array | bool) -> None:
         """Mark the bytes of a store."""
         for located in found:
             flags = self.of(located.region)
-            active = located.active(value) if np.ndim(value) else value
+            active = located.active(value) != 0 if np.ndim(value) else bool(value)
             for byte in range(width):
                 flags[located.offsets + byte] = active
 
     def check(self, site: int, group: Group, flags: Array, mask: Array | None, what: str) -> None:
         """Report the first active lane whose value was never written."""
-        wrong = flags if mask is None else flags & mask
+        wrong = np.asarray(flags) != 0
+        wrong = wrong if mask is None else wrong & mask
         if not np.any(wrong):
             return
         shape = np.shape(wrong)
@@ -92,7 +102,7 @@ class Flags:
         for located in found:
             if located.region.tag == 0 or not np.ndim(value):
                 continue
-            active = np.broadcast_to(located.active(value), located.offsets.shape).reshape(-1)
+            active = np.broadcast_to(located.active(value), located.offsets.shape).reshape(-1) != 0
             if active.any():
                 place = int(np.flatnonzero(active)[0])
                 if located.selection is not None:
@@ -134,7 +144,7 @@ class UninitialisedShadow:
 
     def any_of(self, writer: Writer, registers: list[str]) -> str:
         """Expression that is true where any register is unwritten."""
-        return " | ".join(dict.fromkeys(self.flag(writer, r) for r in registers)) or "False"
+        return " | ".join(dict.fromkeys(self.flag(writer, r) for r in registers)) or "np.uint8(0)"
 
     def write(self, writer: Writer, register: str, value: str, guard: str | None) -> None:
         """Set a flag where the guard holds."""
@@ -180,11 +190,47 @@ class UninitialisedShadow:
             condition = writer.source(predicate, "pred")
             sides = [self.any_of(writer, names(o)) for o in (first, second)]
             undecided = self.flag(writer, instruction.operands[3].name)
-            value = f"where({condition}, {sides[0]}, {sides[1]}) | {undecided}"
+            value = f"where({condition}, {sides[0]}, {sides[1]}) | flags.spread({undecided})"
         else:
-            value = self.any_of(writer, read)
+            value = self.result(writer, instruction, operation, self.any_of(writer, read))
         for register in self.written(instruction):
             self.write(writer, register, value, guard)
+
+    def result(self, writer: Writer, instruction: Instruction, operation: Operation, value: str) -> str:
+        """Expression of a result's flags; operations that keep half-words apart keep their flags apart."""
+        name, operands = operation.name, instruction.operands
+        if name in ("mov", "and", "or", "xor", "not") or (
+            operation.results[0].endswith("x2") and name != "cvt"
+        ):
+            return value
+        if name == "cvt" and operation.results[0] in ("f16x2", "bf16x2") and len(operation.sources) == 2:
+            upper, lower = (self.any_of(writer, names(o)) for o in operands[1:3])
+            return f"(flags.spread({upper}) & 2) | (flags.spread({lower}) & 1)"
+        kinds = (operation.results[0], operation.sources[0])
+        if name == "cvt" and all(k[0] in "us" for k in kinds) and BITS[kinds[0]] < BITS[kinds[1]]:
+            return f"flags.spread({value} & {(1 << max(BITS[kinds[0]] // 16, 1)) - 1})"
+        if name in ("shl", "shr") and isinstance(operands[2], Immediate) and operands[2].value % 16 == 0:
+            return f"({value} {'<<' if name == 'shl' else '>>'} {operands[2].value // 16}) & 15"
+        return f"flags.spread({value})"
+
+    def pack(self, writer: Writer, instruction: Instruction, guard: str | None) -> None:
+        """`mov` that joins or splits registers: each part keeps its own flags."""
+        target, origin = instruction.operands
+        halves = BITS[instruction.parts[-1]] // 16
+        if isinstance(origin, Vector) and isinstance(target, Register):
+            each = max(halves // len(origin.items), 1)
+            mask = (1 << each) - 1
+            parts = [
+                f"((({self.any_of(writer, names(o))}) & {mask}) << {n * each})"
+                for n, o in enumerate(origin.items)
+            ]
+            self.write(writer, target.name, f"({' | '.join(parts)}) & 15", guard)
+        elif isinstance(target, Vector):
+            each = max(halves // len(target.items), 1)
+            value = self.any_of(writer, names(origin))
+            for number, item in enumerate(target.items):
+                if isinstance(item, Register):
+                    self.write(writer, item.name, f"({value} >> {number * each}) & {(1 << each) - 1}", guard)
 
     def written(self, instruction: Instruction) -> list[str]:
         """List the registers that an instruction writes, both of a pair."""
@@ -196,7 +242,9 @@ class UninitialisedShadow:
     def move(self, writer: Writer, instruction: Instruction, kind: str) -> None:
         """Follow flags through memory, packing and shuffles."""
         guard = writer.guard(instruction)
-        if kind in ("pack", "address"):
+        if kind == "pack":
+            self.pack(writer, instruction, guard)
+        elif kind == "address":
             value = self.any_of(writer, sources(instruction))
             for register in targets(instruction):
                 self.write(writer, register, value, guard)
@@ -220,7 +268,7 @@ class UninitialisedShadow:
             )
         elif kind not in ("ldmatrix", "stmatrix", "copy"):
             for register in self.written(instruction) if instruction.operands else []:
-                self.write(writer, register, "False", guard)
+                self.write(writer, register, "0", guard)
 
     def shuffle(self, writer: Writer, instruction: Instruction) -> None:
         """Move flags as the values move."""
@@ -233,9 +281,9 @@ class UninitialisedShadow:
             moved = f"{function}({writer.group}, {mode!r}, {self.any_of(writer, names(origin))}, {where})[0]"
             self.write(writer, first.name, moved, None)
         elif isinstance(first, Register):
-            self.write(writer, first.name, "False", None)
+            self.write(writer, first.name, "0", None)
         if isinstance(target, Pair) and isinstance(target.second, Register):
-            self.write(writer, target.second.name, "False", None)
+            self.write(writer, target.second.name, "0", None)
 
     def matrix(self, writer: Writer, item: Operand, half: int, loading: bool) -> None:
         """Follow one half-word of `ldmatrix` or `stmatrix`."""
@@ -250,8 +298,6 @@ class UninitialisedShadow:
 
 def _width(instruction: Instruction) -> int:
     """Bytes of a whole access, all elements of a vector together."""
-    from verifier.machine.syntax import BITS
-
     count = next((int(p[1:]) for p in instruction.parts if p in ("v2", "v4", "v8")), 1)
     return BITS[instruction.parts[-1]] // 8 * count
 
