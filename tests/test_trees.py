@@ -1,5 +1,6 @@
 """Reduction trees: every leaf is combined once, depths and stages cover the programs they describe."""
 
+import dataclasses
 import itertools
 from fractions import Fraction
 
@@ -158,6 +159,18 @@ def test_the_example_of_a_tree_is_admitted_by_it(named, count):
 def test_any_binary_tree_of_a_declared_depth_is_covered_by_its_stages():
     stages = tree(depth=5).stages(32)
     assert (stages.updates, stages.merges, stages.imbalance) == (0, 5, 31.0)
+    assert stages.mixed
+
+
+@pytest.mark.parametrize("named", [tree(lanes=4), tree(chunks=4), tree(lanes=4, combine="sequential")])
+def test_further_additions_make_the_order_unknown(named):
+    more = dataclasses.replace(named, extra_depth=2)
+    assert named.named
+    assert not more.named
+    assert more.updates(20) is None
+    assert more.depth(20) == named.depth(20) + 2
+    assert more.stages(20).merges == named.stages(20).merges + 2
+    assert more.stages(20).imbalance == 19.0
 
 
 @pytest.mark.parametrize("arguments", [{}, {"lanes": 2, "depth": 3}, {"lanes": 0}, {"chunks": -1}])

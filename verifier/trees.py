@@ -33,11 +33,13 @@ class Stages:
 
     `updates` counts the single-element steps of one lane (d_W), `merges` the stages of merges
     after them (L), and `imbalance` bounds n_right / n_left over all merges of nonempty partners.
+    `mixed`: any of the merges may be a step of a single element, since the lanes are unknown.
     """
 
     updates: int
     merges: int
     imbalance: float
+    mixed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,25 +89,33 @@ class Tree:
             return Stages(updates=0, merges=0, imbalance=1.0)
         if self.stages_of is not None:
             return self.stages_of(n)
+        anything = float(n - 1)
         if self.kind in {"any_order", "custom"}:
-            return Stages(updates=0, merges=self.depth(n), imbalance=float(n - 1))
-        if self.kind == "sequential":
-            return Stages(updates=n - 1, merges=0, imbalance=1.0)
-        if self.kind == "pairwise":
-            return Stages(updates=0, merges=(n - 1).bit_length(), imbalance=1.0)
-        longest = -(-n // self.lanes)
-        butterfly = self.combine == "butterfly"
-        merges = (self.lanes - 1).bit_length() if butterfly else self.lanes - 1
-        imbalance = _imbalance(n, self.lanes, contiguous=self.kind == "chunks") if butterfly else float(n - 1)
+            return Stages(updates=0, merges=self.depth(n), imbalance=anything, mixed=True)
+        updates, merges, imbalance = self._own_stages(n)
         return Stages(
-            updates=longest - 1,
-            merges=min(merges, n - 1) + self.extra_depth,
-            imbalance=imbalance,
+            updates=updates,
+            merges=merges + self.extra_depth,
+            imbalance=anything if self.extra_depth else imbalance,
         )
+
+    def _own_stages(self, n: int) -> tuple[int, int, float]:
+        """Return updates, merges and imbalance without the further additions."""
+        if self.kind == "sequential":
+            return n - 1, 0, 1.0
+        if self.kind == "pairwise":
+            return 0, (n - 1).bit_length(), 1.0
+        butterfly = self.combine == "butterfly"
+        merges = min((self.lanes - 1).bit_length() if butterfly else self.lanes - 1, n - 1)
+        contiguous = self.kind == "chunks"
+        imbalance = _imbalance(n, self.lanes, contiguous=contiguous) if butterfly else float(n - 1)
+        return -(-n // self.lanes) - 1, merges, imbalance
 
     @property
     def named(self) -> bool:
-        """Whether the tree names the order of its combinations, so that `steps` can yield them."""
+        """Whether the tree names the order of all its combinations, so that bounds can follow them."""
+        if self.extra_depth:
+            return False
         return self.steps_of is not None or self.kind not in {"any_order", "custom"}
 
     @property
@@ -117,7 +127,7 @@ class Tree:
         """Return the steps within lanes if the lanes' elements are known, though perhaps not their merges."""
         if self.updates_of is not None:
             return list(self.updates_of(n))
-        return [step for step in self.steps(n) if step.update] if self.symmetric else None
+        return [step for step in self.steps(n) if step.update] if self.symmetric and self.named else None
 
     def orders(self, n: int) -> list[list[Step]]:
         """Return every program that the declaration admits on n leaves: one, for butterflies two.
@@ -149,7 +159,7 @@ class Tree:
         return list((pairwise() if deep else sequential()).steps(n))
 
     def steps(self, n: int) -> Iterator[Step]:
-        """Yield the steps of the program on n leaves; only for trees that name their order.
+        """Yield the steps of the program on n leaves, without further additions.
 
         The left node of the last step is the root (leaf 0 if there is no step).
 

@@ -13,7 +13,7 @@ from verifier.statistics import exact_moments, exact_statistics
 from verifier.trees import any_order, pairwise, sequential, tile, tree
 from verifier.variance import Reduction, algorithm, algorithms
 from verifier.variance.attack import families, utilisation
-from verifier.variance.merging import running, running_chain
+from verifier.variance.merging import closed, running, running_chain
 from verifier.variance.rstd import rstd_bound
 from verifier.variance.terms import terms
 
@@ -202,6 +202,15 @@ def test_rstd_of_flushed_sums_needs_a_normal_variance():
     usual = rstd_bound(statistics, moments, 1e-5, 0.0, flushing.arithmetic)
     assert not tiny.covered.any()
     assert usual.covered.all()
+
+
+def test_welford_in_an_unknown_order_counts_every_step_as_an_update():
+    statistics = exact_statistics(np.array([[1.0, 2.0, 4.0, 9.0, 7.0]]) + 1000.0)
+    t = terms(statistics, claim(tree=any_order()))
+    unknown = closed(t, any_order().stages(5), welford=True)
+    merges = closed(t, any_order().stages(5), welford=False)
+    more = unknown.mean_error * (t.sigma + unknown.mean_error)
+    assert (unknown.cross >= merges.cross + more * (1 - 2.0**-40)).all()
 
 
 @pytest.mark.parametrize("merge", ["increment", "weighted", "pooled"])

@@ -58,7 +58,7 @@ def proofs_of(t: Terms, stages: Stages, *, welford: bool) -> list[Moments]:
     tree = t.claim.tree
     if t.count < 2:
         return proofs
-    if tree.kind == "sequential":
+    if tree.kind == "sequential" and tree.named:
         return [*proofs, *running_chain(t, stages, welford=welford)]
     updates = tree.updates(t.count)
     if updates is not None and len(updates) <= MOST_STEPS:
@@ -79,6 +79,7 @@ def closed(t: Terms, stages: Stages, *, welford: bool) -> Moments:
     final = updated + _grown(t, merge_step(t), _imbalance(t, stages), stages.merges, updated)
     cross = 2.0 * final * t.sigma + 2.0 * final**2
     if welford:
+        updated = final if stages.mixed else updated
         cross = cross + updated * (t.sigma + updated)
     return Moments(mean_error=final, cross=cross, roundings=roundings(t, stages, welford=welford))
 
