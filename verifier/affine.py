@@ -345,9 +345,9 @@ class AffineNumbers:
 
         def total(values: Array) -> Array:
             if by_columns:
-                return values.sum(axis=0, keepdims=True)
+                return np.asarray(values.sum(axis=0, keepdims=True))
             sums = np.bincount(index.ravel(), weights=values.ravel(), minlength=self.entries)
-            return sums.reshape(1, -1)
+            return np.asarray(sums.reshape(1, -1), dtype=np.float64)
 
         errors = total(value.total)
         magnitudes = total(value.magnitude) + errors

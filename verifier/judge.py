@@ -18,6 +18,7 @@ from verifier.ops.rows import to_float64
 from verifier.oracle.normalization import solve
 from verifier.runner.observation import Observation
 from verifier.subjects import Subject
+from verifier.variance import Mask
 from verifier.verdicts import Outcome, Verdict, Worst
 
 CANONICAL_VARIANCE = "two_pass"
@@ -137,10 +138,11 @@ def judge_output(truth: Truth, name: str, actual: torch.Tensor) -> Outcome:
     )
 
 
-def _escalate(truth: Truth, name: str, values: Array, bound: Array, covered: Array) -> Any:
+def _escalate(truth: Truth, name: Any, values: Array, bound: Array, covered: Mask) -> Any:
     from verifier.oracle.ladder import decide
 
-    decision = decide(truth.problem, name, values, np.where(covered, bound, np.inf))
+    reach = np.where(covered, bound, np.inf)
+    decision = decide(truth.problem, name, values, reach, solution=truth.solution)
     passed, failed = decision.passed & covered, decision.failed & covered
     return passed, failed, decision.error_low, decision.error_high, decision.rung_counts
 
@@ -150,13 +152,13 @@ def ulp_of(magnitude: Array, format_name: str) -> Array:
     held = FORMATS[format_name]
     with np.errstate(invalid="ignore"):
         _, exponent = np.frexp(np.maximum(magnitude, held.smallest_normal))
-    return np.ldexp(1.0, np.where(np.isfinite(magnitude), exponent, 0) - held.precision)
+    return np.asarray(np.ldexp(1.0, np.where(np.isfinite(magnitude), exponent, 0) - held.precision))
 
 
 def _row_scale(expected: Array) -> Array:
     """Return the root mean square of each row; a vector is one row."""
     if expected.ndim < 2:
-        return _row_scale(expected[None, :])[0]
+        return np.asarray(_row_scale(expected[None, :])[0])
     with np.errstate(all="ignore"):
         largest = np.max(np.abs(expected), axis=1, keepdims=True, initial=0.0)
         scaled = expected / np.where(largest > 0, largest, 1.0)
@@ -166,7 +168,7 @@ def _row_scale(expected: Array) -> Array:
 
 
 def _worst(  # noqa: PLR0917
-    truth: Truth, name: str, format_name: str, values: Array, error: Array, bound: Array, covered: Array
+    truth: Truth, name: str, format_name: str, values: Array, error: Array, bound: Array, covered: Mask
 ) -> Worst:
     expected = np.broadcast_to(truth.exact[name].high, values.shape)
     with np.errstate(all="ignore"):

@@ -39,7 +39,7 @@ def _wrap(owner: Any, name: str) -> None:
     original = getattr(owner, name)
 
     def counted(*args: Any, **kwargs: Any) -> Any:
-        global _launches
+        global _launches  # noqa: PLW0603
         _launches += 1
         return original(*args, **kwargs)
 

@@ -174,8 +174,9 @@ def experiment(
 
     def function(*inputs: torch.Tensor) -> torch.Tensor:
         arguments = {**call.arguments, **dict(zip(names, inputs, strict=True))}
-        output = subject.function(**arguments)
-        return output[0] if isinstance(output, tuple | list) else output
+        output: Any = subject.function(**arguments)
+        first: torch.Tensor = output[0] if isinstance(output, tuple | list) else output
+        return first
 
     try:
         torch.autograd.gradcheck(

@@ -64,6 +64,8 @@ def _subject(request: dict[str, Any]) -> Any:
     declared = next((s for s in loaded.subjects if s.name == request["name"]), None)
     if declared is not None:
         return declared
+    if not callable(value):
+        raise TypeError(f"{request['path']} has no function {request['name']!r}")
     op, language, dtypes = request["kind"]
     return Subject(
         function=value,
