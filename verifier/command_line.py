@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,8 +45,21 @@ FindingsOption = Annotated[Path, typer.Option("--findings", help="Folder for the
 
 
 def main() -> None:
-    """Run the command."""
-    app()
+    """Run the command; what the parser rejects is said in one line."""
+    try:
+        status = app(standalone_mode=False)
+    except Exception as error:
+        # The parser's own exceptions, from whichever package typer takes them: they know how they are shown.
+        if type(error).__name__ == "NoArgsIsHelpError":
+            typer.echo(getattr(error, "message", str(error)))
+            sys.exit(USAGE_STATUS)
+        if not hasattr(error, "format_message"):
+            if type(error).__name__ == "Abort":
+                sys.exit(USAGE_STATUS)
+            raise
+        typer.echo(f"norm-verifier: {' '.join(error.format_message().split())}", err=True)
+        sys.exit(USAGE_STATUS)
+    sys.exit(status if isinstance(status, int) else 0)
 
 
 def _version(wanted: bool) -> None:
@@ -89,6 +103,7 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
         if budget not in BUDGETS:
             parse_seconds(budget)
         _writable(json_file)
+        _usable_folder(findings)
         jobs = select(
             _files(paths),
             dtypes=dtype or (),
@@ -118,6 +133,7 @@ def fuzz(  # noqa: PLR0917
         from verifier.fuzz import fuzz as run
 
         _writable(json_file)
+        _usable_folder(findings)
         jobs = select(
             _files(paths),
             dtypes=dtype or (),
@@ -134,7 +150,10 @@ def list_subjects(paths: Paths = None) -> None:
     """List kernels, ops, variance algorithms, checks and backends."""
     with _clear_errors():
         from verifier.listing import listing
+        from verifier.loading import load_subjects
 
+        for path in paths or ():
+            load_subjects(path)
         for line in listing(_files(paths)):
             typer.echo(line)
 
@@ -217,8 +236,22 @@ def _stop(message: str) -> NoReturn:
 
 
 def _writable(path: Path | None) -> None:
-    if path is not None and not path.absolute().parent.is_dir():
+    """Reject a file that cannot be written, before the work and not after it."""
+    if path is None:
+        return
+    if not path.absolute().parent.is_dir():
         raise ValueError(f"{path}: the folder {path.absolute().parent} does not exist")
+    if path.is_dir():
+        raise ValueError(f"{path}: is a folder, not a file")
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise ValueError(f"{path}: cannot be written")
+
+
+def _usable_folder(path: Path) -> None:
+    """Reject a place for findings that is a file or lies where nothing can be written."""
+    nearest = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise ValueError(f"{path}: findings cannot be stored there; {nearest} is no writable folder")
 
 
 def _with_progress(jobs: list[Job], *, budget: str, seed: int, workers: int) -> Report:

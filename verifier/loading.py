@@ -46,7 +46,12 @@ def load(path: str | Path) -> Loaded:
     name = f"{_PREFIX}.{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
     module = sys.modules[name] if name in sys.modules else _execute(file, name)
     subjects = [value for value in vars(module).values() if isinstance(value, Subject)]
-    own = {s.name: s for s in subjects if s.path == file}
+    own: dict[str, Subject] = {}
+    for one in (s for s in subjects if s.path == file):
+        if own.setdefault(one.name, one) is not one:
+            raise LoadError(
+                f"{path}: two subjects are named {one.name!r}; give their functions names of their own"
+            )
     return Loaded(path=file, module=module, subjects=tuple(own.values()))
 
 
@@ -104,6 +109,7 @@ def _execute(file: Path, name: str) -> ModuleType:
 
 def _last_line(error: BaseException, file: Path) -> str:
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
-    line = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else None
+    own = isinstance(error, SyntaxError) and error.filename == str(file)
+    line = getattr(error, "lineno", None) if own else None
     where = f"line {line or frames[-1].lineno}: " if line or frames else ""
     return f"{where}{type(error).__name__}: {error}"

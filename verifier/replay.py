@@ -8,14 +8,20 @@ from pathlib import Path
 from verifier import case as cases
 from verifier.audit import SelectionError
 from verifier.backends import backend
+from verifier.checks import check
 from verifier.examine import Examination
 from verifier.loading import load_subjects
+from verifier.ops import op
 from verifier.report.failure import failure_text
 from verifier.runner import Runner
+from verifier.subjects import Subject
+from verifier.verdicts import Verdict
 
 
 def replay(path: Path, *, kernel: Path | None = None, backend_name: str | None = None) -> tuple[str, int]:
     """Run the check of a saved case on its subject; return the report and the exit status.
+
+    The status is 1 if the case still fails, 0 if it passes, 3 if nothing about it is decided.
 
     Raises:
         CaseError: the file is not a case, or does not say what to run.
@@ -35,9 +41,9 @@ def replay(path: Path, *, kernel: Path | None = None, backend_name: str | None =
     found = {s.name: s for s in load_subjects(file)}
     if name not in found:
         raise SelectionError(f"{file} has no subject {name!r}; it has {', '.join(found)}")
-    missing = backend(place).unavailable()
-    if missing:
-        raise SelectionError(f"backend {place!r} cannot be used here: {missing}")
+    reason = _cannot_run(found[name], case, check_name, place)
+    if reason:
+        raise SelectionError(reason)
     with Runner(place) as runner:
         examination = Examination(
             subject=found[name], check_name=check_name, dtype=case.dtype, runner=runner, ignore_known=True
@@ -47,7 +53,25 @@ def replay(path: Path, *, kernel: Path | None = None, backend_name: str | None =
     if finding is not None:
         return changed + failure_text(finding), 1
     verdicts = ", ".join(f"{o.output or 'case'}: {o.verdict}" for o in outcomes) or "nothing to compare"
-    return f"{changed}{name} {check_name} {case.dtype} on {place}: {verdicts}", 0
+    decided = any(o.verdict is Verdict.PASS for o in outcomes)
+    return f"{changed}{name} {check_name} {case.dtype} on {place}: {verdicts}", 0 if decided else 3
+
+
+def _cannot_run(subject: Subject, case: cases.Case, check_name: str, place: str) -> str | None:
+    """Return why the verdict on this case would mean nothing here, or None."""
+    if case.op != subject.op:
+        return f"the case is one of {case.op}, but {subject.name} declares {subject.op}"
+    if case.dtype not in subject.dtypes:
+        return f"{subject.name} does not declare {case.dtype}"
+    there = backend(place)
+    missing = there.unavailable()
+    if missing:
+        return f"backend {place!r} cannot be used here: {missing}"
+    if subject.language not in there.LANGUAGES:
+        return f"backend {place} does not run subjects in {subject.language}"
+    refusal = there.refuses(subject, case.dtype)
+    skips = check(check_name).skips(subject, op(subject.op), case.dtype, place)
+    return refusal or skips or None
 
 
 def _changed(file: Path, document: dict[str, object]) -> str:

@@ -28,11 +28,13 @@ def save_line(line: Line, folder: Path) -> None:
 def save_finding(finding: Finding, folder: Path, **facts: Any) -> Path:
     """Write one finding's case with everything needed to replay it; returns the file.
 
-    The same finding found again has the same name: it is written over, not beside.
+    The same finding found again has the same name: it is written over, not beside. Subjects of the same
+    name in two files have findings of their own.
     """
     parts = (finding.subject, finding.check, finding.dtype, finding.backend, finding.outcome.output or "case")
     words = finding.outcome.message.split(":")[-1]
-    mark = hashlib.sha256("".join(c for c in words if c.isalpha()).encode()).hexdigest()[:6]
+    letters = "".join(c for c in words if c.isalpha())
+    mark = hashlib.sha256(f"{finding.path}|{letters}".encode()).hexdigest()[:6]
     path = folder / f"{'-'.join(parts)}-{mark}.json"
     kernel = Path(finding.path)
     cases.save(
