@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from itertools import cycle
+from itertools import count, cycle
 from typing import Any
 
 import numpy as np
@@ -207,8 +207,10 @@ def covering(subject: Subject, plan: Plan) -> Iterator[Recipe]:
     epsilons = cycle(plan.eps)
     kinds = cycle(_cover_layouts(plan, subject))
     joints = cycle((None, None, *(joint_hazards() if plan.joint else ())))
+    numbers = count()
     for strength in cycle((0, 3, 1, 5, 2, 4, 6, 7)):
         for index, hazard in enumerate(hazards):
+            number = next(numbers)  # also a plan of few hazards gets every kind of parameters and gradients
             rows, columns = next(shapes)
             joint = next(joints)
             yield Recipe(
@@ -216,9 +218,9 @@ def covering(subject: Subject, plan: Plan) -> Iterator[Recipe]:
                 columns=columns,
                 variant=next(variants),
                 input=Values(hazard=hazard, strength=strength, seed=index + 100 * strength),
-                weight=None if index % 5 == 4 or not plan.parameters else Values(seed=index),
-                bias=None if index % 7 == 3 or not plan.parameters else Values(seed=index),
-                grad_output=Values(seed=index, hazard=_GRADIENT_HAZARDS[index % len(_GRADIENT_HAZARDS)]),
+                weight=None if number % 5 == 4 or not plan.parameters else Values(seed=index),
+                bias=None if number % 7 == 4 or not plan.parameters else Values(seed=index),
+                grad_output=Values(seed=index, hazard=_GRADIENT_HAZARDS[number % len(_GRADIENT_HAZARDS)]),
                 joint=joint if hazard == "ordinary" or index % 3 == 0 else None,
                 layouts=next(kinds),
                 eps=next(epsilons),

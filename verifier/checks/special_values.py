@@ -53,7 +53,8 @@ def check(session: Session) -> list[Outcome]:
     try:
         seen = session.execute(gradients=backward)
     except StoppedError as stopped:
-        if session.case.elements or stopped.outcome.verdict is not Verdict.REFUSED:
+        refused = stopped.outcome.verdict is Verdict.REFUSED
+        if session.case.elements or not refused or NAME in session.subject.guarantees:
             raise
         text = f"output: an empty input is refused ({stopped.outcome.message})"
         return demanded(session.subject, NAME, [text], property_=_PROPERTY)
