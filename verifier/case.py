@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 
 from strategies.layouts import Layout
+from verifier.arithmetic import FORMATS
 
 SCHEMA: Final = 1
 INLINE_BYTES: Final = 1 << 20
@@ -122,9 +123,9 @@ def from_document(document: Mapping[str, Any], *, beside: Path | None = None) ->
     if document.get("schema") != SCHEMA:
         raise CaseError(f"{where}: case schema {document.get('schema')!r}; this version reads {SCHEMA}")
     try:
-        return Case(
+        found = Case(
             op=document["op"],
-            dtype=document["dtype"],
+            dtype=str(document["dtype"]),
             hazard=document.get("hazard", "ordinary"),
             origin=document.get("origin", ""),
             rows=int(document["rows"]),
@@ -138,8 +139,21 @@ def from_document(document: Mapping[str, Any], *, beside: Path | None = None) ->
             },
             layouts={name: Layout.from_json(value) for name, value in document.get("layouts", {}).items()},
         )
-    except (KeyError, TypeError, ValueError, RuntimeError, OSError, AttributeError) as error:
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        ArithmeticError,
+        RuntimeError,
+        OSError,
+        AttributeError,
+    ) as error:
         raise CaseError(f"{where}: not a readable case: {type(error).__name__}: {error}") from error
+    if found.dtype not in FORMATS or found.tensors.get("input") is None:
+        raise CaseError(
+            f"{where}: not a case: dtype {found.dtype!r}, tensors {', '.join(found.given) or 'none'}"
+        )
+    return found
 
 
 def save(case: Case, path: Path, **more: Any) -> None:
