@@ -149,7 +149,7 @@ def simulate(truth: Truth) -> dict[str, np.ndarray]:
     )
     with np.errstate(all="ignore"):
         numbers.computed = _moments(numbers, problem.input, claim, setting, truth.case.eps)
-        form = op(truth.case.op).form(claim)
+        form = op(truth.case.op).form(claim, truth.case.dtype)
         terms = Terms(
             x=numbers.plain(problem.input),
             **{

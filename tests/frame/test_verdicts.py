@@ -1,0 +1,143 @@
+"""What verdicts add up to: a failure always wins, and nothing decided is never a pass."""
+
+import math
+
+import pytest
+import torch
+
+from verifier.audit import Report
+from verifier.case import Case
+from verifier.verdicts import Finding, Line, Outcome, Verdict, Worst, summed
+
+V = Verdict
+
+
+@pytest.mark.parametrize(
+    ("parts", "whole"),
+    [
+        ((V.PASS, V.FAIL), V.FAIL),
+        ((V.PASS, V.NO_THEOREM), V.PASS),
+        ((V.NO_THEOREM,), V.NO_THEOREM),
+        ((V.PASS, V.REFUSED), V.REFUSED),
+        ((V.FAIL, V.CRASH, V.TIMEOUT), V.CRASH),
+        ((V.FAIL, V.TIMEOUT), V.TIMEOUT),
+        ((), V.UNDECIDED),
+    ],
+)
+def test_a_case_has_the_worst_verdict_of_its_parts(parts, whole):
+    assert summed(parts) is whole
+
+
+def a_case(**changes):
+    given = {
+        "op": "layer_norm",
+        "dtype": "float32",
+        "tensors": {"input": torch.ones(1, 1)},
+        "scalars": {"eps": 1e-5},
+        "rows": 1,
+        "columns": 1,
+    }
+    return Case(**{**given, **changes})
+
+
+def a_line(*outcomes, variance="two_pass"):
+    line = Line(subject="s", check="c", dtype="float32", backend="eager", variance=variance)
+    for outcome in outcomes:
+        line.add(a_case(), [outcome], outside=False)
+    return line
+
+
+def a_finding(verdict=V.FAIL, *, expected=False):
+    return Finding(
+        subject="s",
+        path="p",
+        check="c",
+        op="layer_norm",
+        dtype="float32",
+        backend="eager",
+        verdict=verdict,
+        outcome=Outcome(verdict=verdict),
+        case=a_case(),
+        declaration="",
+        expected=expected,
+    )
+
+
+def worst(utilisation, output="output", **changes):
+    given = {
+        "output": output,
+        "index": (0,),
+        "actual": 1.0,
+        "expected": 1.0,
+        "error": 0.0,
+        "bound": 1.0,
+        "ulp": utilisation,
+        "row_ulp": utilisation,
+        "utilisation": utilisation,
+    }
+    return Worst(**{**given, **changes})
+
+
+@pytest.mark.parametrize("verdict", [V.NO_THEOREM, V.REFUSED, V.SKIPPED])
+def test_a_line_that_decided_nothing_is_undecided(verdict):
+    assert a_line(*[Outcome(verdict=verdict)] * 3).verdict is V.UNDECIDED
+    assert a_line().verdict is V.UNDECIDED
+
+
+def test_one_decided_case_makes_a_pass_and_one_finding_unmakes_it():
+    line = a_line(Outcome(verdict=V.PASS, decided=4), Outcome(verdict=V.NO_THEOREM, uncovered=4))
+    assert line.verdict is V.PASS
+    line.findings.append(a_finding())
+    assert line.verdict is V.FAIL
+    assert line.unexpected
+
+
+@pytest.mark.parametrize("verdict", [V.FAIL, V.CRASH, V.TIMEOUT, V.REFUSED, V.NO_THEOREM])
+def test_the_verdict_of_a_line_is_that_of_its_worst_finding(verdict):
+    line = a_line(Outcome(verdict=V.PASS, decided=1))
+    line.findings.append(a_finding(verdict))
+    assert line.verdict is verdict
+
+
+def test_an_expected_finding_is_no_unexpected_one_and_does_not_hide_one():
+    line = a_line(Outcome(verdict=V.FAIL))
+    line.findings = [a_finding(V.CRASH, expected=True)]
+    assert not line.unexpected
+    line.findings.append(a_finding(V.FAIL))
+    assert line.unexpected
+    assert line.verdict is V.FAIL
+
+
+def test_the_worst_element_is_kept_for_each_output():
+    line = a_line(
+        Outcome(verdict=V.PASS, decided=1, worst=worst(0.5)),
+        Outcome(verdict=V.PASS, decided=1, worst=worst(0.25)),
+        Outcome(verdict=V.PASS, decided=1, worst=worst(0.75, "grad_input")),
+        Outcome(verdict=V.NO_THEOREM, uncovered=1, worst=worst(math.nan, ulp=1e9, row_ulp=1e9)),
+    )
+    assert line.outputs["output"].utilisation == 0.5
+    assert line.worst.output == "grad_input"
+    assert line.worst_ulp == 0.75, "an element without a theorem counted as the worst"
+
+
+@pytest.mark.parametrize(
+    ("lines", "errors", "status"),
+    [
+        ([], [], 3),
+        ([a_line()], [], 3),
+        ([a_line(Outcome(verdict=V.NO_THEOREM))], [], 3),
+        ([a_line(Outcome(verdict=V.PASS, decided=1))], [], 0),
+        ([a_line(Outcome(verdict=V.PASS, decided=1)), a_line()], [], 0),
+        ([a_line(Outcome(verdict=V.PASS, decided=1))], ["the verifier itself failed"], 1),
+    ],
+)
+def test_the_exit_status_says_clean_only_if_something_was_decided(lines, errors, status):
+    assert Report(lines=lines, errors=errors).status == status
+
+
+def test_the_exit_status_is_1_for_unexpected_findings_alone():
+    line = a_line(Outcome(verdict=V.FAIL))
+    line.findings = [a_finding(expected=True)]
+    assert Report(lines=[line]).status == 0
+    line.findings.append(a_finding(V.REFUSED))
+    assert Report(lines=[line]).status == 1
