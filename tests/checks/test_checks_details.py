@@ -1,0 +1,296 @@
+"""How single checks build their cases, their tables and their messages."""
+
+from dataclasses import replace
+from math import inf, nan
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from checks_support import KERNELS, cases_of, examination, failures, faulty, machine, outcomes_of, subject_of
+
+from strategies.layouts import Layout
+from verifier import load
+from verifier.backends import machine as machine_backend
+from verifier.checks import batch_invariance, gradgradcheck, large_offsets, metamorphic, special_values
+from verifier.checks.comparing import bit_numbers, differing
+from verifier.ops import op
+from verifier.recipes import Plan, covering
+from verifier.verdicts import Verdict
+
+RIGHT = Path(__file__).with_name("right_kernel.py")
+
+
+# -- comparing -------------------------------------------------------------------------------------
+
+
+def test_bits_tell_zeros_apart_and_know_a_nan_again():
+    values = torch.tensor([0.0, -0.0, nan])
+    numbers = bit_numbers(values)
+    assert numbers[0] != numbers[1]
+    assert (numbers == bit_numbers(values.clone())).all()
+
+
+def test_a_difference_names_the_first_element():
+    a, b = torch.zeros(2, 2), torch.zeros(2, 2)
+    b[1, 0] = 1.0
+    message = differing("output", {"output": a}, {"output": b}, "between runs")
+    assert message is not None
+    assert "1 of 4 elements, first at [1, 0]: 0.0 and 1.0" in message
+
+
+def test_equal_results_and_absent_ones_do_not_differ():
+    a = torch.ones(3)
+    assert differing("output", {"output": a}, {"output": a.clone()}, "") is None
+    assert differing("mean", {"output": a}, {"output": a}, "") is None
+    assert differing("mean", {"mean": None}, {"mean": a}, "") is not None
+
+
+# -- batch invariance ------------------------------------------------------------------------------
+
+
+def test_the_row_axis_is_found_and_arranged():
+    (case,) = cases_of(subject_of(RIGHT), "batch_invariance", count=1)
+    places = batch_invariance.row_places(op(case.op), case)
+    assert places is not None
+    other = batch_invariance.arranged(op(case.op), case, places, [2, 0, 2])
+    x = case.given["input"].reshape(case.rows, -1)
+    assert torch.equal(other.given["input"].reshape(3, -1), x[[2, 0, 2]])
+    assert other.rows == 3
+    assert other.columns == case.columns
+
+
+def test_rows_are_followed_to_where_they_went():
+    (case,) = cases_of(subject_of(RIGHT), "batch_invariance", count=1)
+    places = batch_invariance.row_places(op(case.op), case)
+    index = [3, 1, 1]
+    other = batch_invariance.arranged(op(case.op), case, places, index)
+    numbers = batch_invariance._row_numbers(op(case.op), other, (places, index))
+    assert list(numbers // case.columns) == index
+
+
+def test_the_cases_together_sweep_the_numbers_of_rows():
+    cases = cases_of(subject_of(RIGHT), "batch_invariance", count=60)
+    tried = set()
+    for case in cases:
+        places = batch_invariance.row_places(op(case.op), case)
+        if places is not None:
+            tried |= {len(index) for index in batch_invariance._arrangements(case, places)}
+    assert {1, 2} & tried
+    assert any(n > 500 for n in tried)
+    assert len(tried) > len(batch_invariance.COUNTS) / 2
+
+
+def test_a_single_row_without_a_row_axis_is_left_out():
+    subject = subject_of(RIGHT)
+    (case,) = cases_of(subject, "batch_invariance", count=1, shapes=((1, 8),), max_rows=1)
+    flat = replace(
+        case, tensors={n: t.reshape(8) if n in {"input", "grad_output"} else t for n, t in case.given.items()}
+    )
+    assert batch_invariance.row_places(op(case.op), flat) is None
+
+
+# -- special values --------------------------------------------------------------------------------
+
+
+def _bad(name, x, values):
+    """Return the words of the table's lines that the values do not meet."""
+    (case,) = cases_of(subject_of(RIGHT), "special_values", count=1)
+    x, values = np.array(x), np.array(values)
+    rows = special_values.TABLE[name](case, x)
+    return [words for words, where, meets in rows if (where & ~meets(values)).any()]
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "values"),
+    [
+        ("layer_norm", [[nan, 1.0]], [[nan, nan]]),
+        ("layer_norm", [[inf, 1.0]], [[nan, -inf]]),
+        ("layer_norm", [[1.0, 2.0]], [[5.0, 6.0]]),  # a finite row is no matter of the table
+        ("rms_norm", [[inf, 1.0]], [[nan, 0.0]]),
+        ("softmax", [[-inf, 1.0]], [[0.0, 1.0]]),
+        ("softmax", [[-inf, -inf]], [[nan, nan]]),
+        ("log_softmax", [[-inf, 1.0]], [[-inf, 0.0]]),
+    ],
+)
+def test_the_table_accepts_what_the_definition_gives(name, x, values):
+    assert not _bad(name, x, values)
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "values"),
+    [
+        ("layer_norm", [[nan, 1.0]], [[nan, 1.0]]),
+        ("layer_norm", [[inf, 1.0]], [[nan, 0.0]]),
+        ("rms_norm", [[inf, 1.0]], [[inf, 0.0]]),
+        ("rms_norm", [[inf, 1.0]], [[nan, 1.0]]),
+        ("softmax", [[inf, 1.0]], [[1.0, 0.0]]),
+        ("softmax", [[-inf, -inf]], [[0.5, 0.5]]),
+        ("softmax", [[nan, 1.0]], [[0.0, 1.0]]),
+    ],
+)
+def test_the_table_refuses_plausible_numbers(name, x, values):
+    assert _bad(name, x, values)
+
+
+def test_an_empty_input_may_be_refused_only_outside_the_domain():
+    subject = subject_of(RIGHT)
+    empty = cases_of(subject, "special_values", count=1, shapes=((4, 0),))[0]
+    examining = examination(subject, "special_values")
+    finding, outcomes = examining.examine_case(empty)
+    assert outcomes[0].verdict is Verdict.REFUSED
+    assert finding is None
+    promised = replace(examining, subject=subject.differing(domain=None))
+    assert promised.examine_case(empty)[0] is not None
+
+
+# -- metamorphic -----------------------------------------------------------------------------------
+
+
+def test_a_shift_is_used_only_where_it_rounds_nothing():
+    (case,) = cases_of(subject_of(RIGHT), "metamorphic", "float16", count=1)
+    x = torch.tensor([[1.0, 2.0]], dtype=torch.float16)
+    exact = replace(case, tensors={**case.tensors, "input": x})
+    assert metamorphic._shifted(exact, 1.0) is not None
+    rounding = replace(case, tensors={**case.tensors, "input": x + torch.tensor(2.0**-10).half()})
+    assert metamorphic._shifted(rounding, 32.0) is None
+
+
+def test_scaling_beyond_the_format_is_left_out():
+    (case,) = cases_of(subject_of(RIGHT), "metamorphic", "float16", count=1)
+    large = replace(case, tensors={**case.tensors, "input": torch.full((1, 2), 60000.0).half()})
+    assert metamorphic._scaled(large, 8.0) is None
+    assert metamorphic._scaled(large, 0.25) is not None
+
+
+@pytest.mark.parametrize("words", ["adding", "multiplying", "reversing"])
+def test_each_identity_is_tried(words):
+    cases = cases_of(subject_of(RIGHT), "metamorphic", count=4)
+    found = [i.words for case in cases for i in metamorphic._identities(op(case.op), case)]
+    assert any(text.startswith(words) for text in found)
+
+
+# -- claim -----------------------------------------------------------------------------------------
+
+
+def test_a_false_claim_is_told_what_it_behaves_like():
+    bad = failures(outcomes_of(faulty("welford_claimed_textbook_computed"), "claim"))
+    assert any("textbook" in o.message for o in bad)
+
+
+def test_without_a_tree_nothing_is_claimed_about_the_algorithm():
+    from verifier import any_order
+    from verifier.subjects import Trees
+
+    subject = faulty("welford_claimed_textbook_computed").differing(trees=Trees(statistics=any_order()))
+    assert "no tree" in _claim().skips(subject, op("layer_norm"), "float32", "eager")
+
+
+def _claim():
+    from verifier.checks import check
+
+    return check("claim")
+
+
+# -- second derivatives ----------------------------------------------------------------------------
+
+
+def test_torch_differentiates_its_layer_norm_twice_rightly():
+    (subject,) = load(KERNELS / "layer_norm_torch.py").subjects
+    found = outcomes_of(subject, "gradgradcheck", "float64", count=4)
+    assert found
+    assert not failures(found)
+    assert all(o.facts["error"] < 1e-3 * max(1.0, o.facts["allowed"]) for o in found)
+
+
+def test_the_tolerance_of_second_derivatives_is_far_below_them():
+    bad = failures(outcomes_of(faulty("wrong_second_derivative"), "gradgradcheck", count=4))
+    assert all(o.facts["error"] > 1e3 * o.facts["allowed"] for o in bad)
+
+
+def test_directions_of_different_turns_differ():
+    first, second = (gradgradcheck.integers((2, 4), turn) for turn in (1, 2))
+    assert not torch.equal(first, second)
+    assert int(first.abs().max()) <= gradgradcheck.LARGEST_WEIGHT
+
+
+# -- far rows --------------------------------------------------------------------------------------
+
+
+def test_far_rows_lie_beyond_32_bits_and_are_not_committed():
+    layout = Layout(row_padding=2**30)
+    values = torch.arange(9, dtype=torch.float16).reshape(3, 3)
+    placed = large_offsets._place(layout, values, guard_elements=64, poison="nan")
+    assert placed.tensor.stride(0) * 2 >= 2**31
+    assert torch.equal(placed.tensor, values)
+    assert not list(placed.value_damage())
+    placed.tensor[2, 1] = 70.0
+    assert list(placed.value_damage())
+
+
+def test_near_rows_lie_where_they_usually_do():
+    placed = large_offsets._place(Layout(row_padding=3), torch.ones(3, 3), guard_elements=64, poison="nan")
+    assert placed.tensor.stride() == (6, 1)
+    assert not list(placed.damage())
+
+
+def test_a_tensor_that_cannot_be_mapped_is_a_reason_and_no_failure(monkeypatch):
+    monkeypatch.setattr(large_offsets, "MOST_BYTES", 2**20)
+    found = outcomes_of(subject_of(RIGHT), "large_offsets", count=1)
+    assert [o.verdict for o in found] == [Verdict.SKIPPED]
+    assert "not enough memory" in found[0].message
+
+
+def test_a_domain_without_padded_rows_is_left_alone():
+    from verifier import Domain
+    from verifier.checks import check
+
+    subject = subject_of(RIGHT).differing(
+        guarantees=frozenset(), domain=Domain(layouts=("contiguous",), max_rows=4)
+    )
+    assert check("large_offsets").skips(subject, op("layer_norm"), "float32", "eager")
+
+
+# -- plans and places ------------------------------------------------------------------------------
+
+
+def test_a_plan_without_parameters_gives_none():
+    subject = subject_of(RIGHT)
+    recipes = [r for _, r in zip(range(40), covering(subject, Plan(parameters=False)), strict=False)]
+    assert all(r.weight is None and r.bias is None for r in recipes)
+
+
+def test_a_plan_of_one_hazard_still_leaves_parameters_out_now_and_then():
+    subject = subject_of(RIGHT)
+    recipes = [r for _, r in zip(range(15), covering(subject, Plan(hazards=("ordinary",))), strict=False)]
+    assert {(r.weight is None, r.bias is None) for r in recipes} >= {(False, False), (True, True)}
+
+
+def test_a_plan_takes_its_placements_in_turn():
+    far = ((("input", Layout(row_padding=5)),), (("weight", Layout(column_step=2)),))
+    recipes = [r for _, r in zip(range(4), covering(subject_of(RIGHT), Plan(placements=far)), strict=False)]
+    assert [r.layouts for r in recipes] == [far[0], far[1], far[0], far[1]]
+
+
+def test_a_varied_machine_is_the_usual_one_afterwards():
+    from verifier.machine import current
+
+    with machine():
+        usual = current().machine
+        with machine_backend.varied(schedule_seed=3):
+            assert current().machine.schedule_seed == 3
+        assert current().machine is usual
+
+
+def test_a_device_guard_makes_naming_the_current_device_right():
+    from verifier.checks.device import _guards_counted, _Named
+    from verifier.machine import current
+
+    with machine():
+        named = current().redirected = _Named()
+        with _guards_counted(named), torch.cuda.device(0):
+            torch.empty(1, device="cuda")
+        assert not named
+        with _guards_counted(named):
+            torch.empty(1, device="cuda")
+        assert named == [("empty", "cuda")]
