@@ -67,9 +67,7 @@ def check(session: Session) -> list[Outcome]:
     return [passed, note]
 
 
-UNWATCHED = (
-    "shared memory not watched for races: lanes of one warp store different values to one word at once"
-)
+UNWATCHED = "shared memory not watched for races: lanes store different copies of a value to one word at once"
 
 
 def experiment(subject: Subject, case: Case, *, place: Any, gradients: bool) -> Observation:
@@ -78,7 +76,7 @@ def experiment(subject: Subject, case: Case, *, place: Any, gradients: bool) -> 
     watched = SANITIZERS
     for seed in (None, 1):
         seen = _watched(subject, case, place, gradients, seed, watched)
-        if _one_warp_disagrees(seen):
+        if _lanes_disagree(seen):
             watched -= {"shared_races"}
             seen = _watched(subject, case, place, gradients, seed, watched)
         if seen.status != "ok":
@@ -93,10 +91,10 @@ def _watched(  # noqa: PLR0917 (an experiment's state)
         return execute(subject, case, place=place, gradients=gradients)
 
 
-def _one_warp_disagrees(seen: Observation) -> bool:
+def _lanes_disagree(seen: Observation) -> bool:
     """Whether lanes store different values to one shared word in one instruction.
 
-    PTX lets one of them win: no barrier is missing. Triton does so after a butterfly of merges, whose
-    rounding differs from lane to lane.
+    No barrier is missing: PTX lets one lane of a warp win. Triton does so where fewer elements than threads
+    are reduced: lanes and warps hold copies of one sum, whose rounding differs from lane to lane.
     """
     return seen.facts.get("machine_finding") == "shared_race" and "at once" in seen.message
