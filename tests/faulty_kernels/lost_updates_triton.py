@@ -35,6 +35,7 @@ def _backward(dx, dy, x, weight, mean, rstd, dw, db, columns, BLOCK: tl.constexp
     accumulates="float32",
     domain=Domain(max_abs=1e15, max_kappa=1e3),
     dtypes=("float32",),
+    returns=("grad_input", "grad_weight", "grad_bias"),
 )
 def lost_updates_triton(grad_output, input, weight, mean, rstd):
     dy, x = grad_output.contiguous(), input.contiguous()
