@@ -19,11 +19,31 @@ def _one_value(case):
     return case.columns == 1
 
 
+def _nothing(case):
+    return case.elements == 0
+
+
 _SHAPE_LOST = KnownDefect(
-    check="memory",
+    check="forward_error",
     reason="squeeze() takes the only dimension of the running statistics away when there is one channel.",
     where=_one_channel,
 )
+
+
+def _nan_of_one_value(check):
+    return KnownDefect(
+        check=check,
+        reason="With one value per channel the unbiased variance is 0 / 0, so every output is NaN.",
+        where=_one_value,
+    )
+
+
+def _division_by_nothing(check):
+    return KnownDefect(
+        check=check,
+        reason="An empty input ends in a division by zero: of the values by the channels, or of the count.",
+        where=_nothing,
+    )
 
 
 def _parameter(vector, input):
@@ -51,14 +71,7 @@ def _move(buffer, momentum, value):
     dtypes=("float32", "float64"),
     domain=Domain(min_rows=1, min_columns=1, max_abs=1e15, max_kappa=1e2),
     mutates=("running_mean", "running_var"),
-    known_defects=(
-        _SHAPE_LOST,
-        KnownDefect(
-            check="forward_error",
-            reason="With one value per channel running_var becomes NaN, where PyTorch refuses.",
-            where=_one_value,
-        ),
-    ),
+    known_defects=(_SHAPE_LOST,),
 )
 def batch_norm_by_hand_two_variances(
     input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5
@@ -85,11 +98,11 @@ def batch_norm_by_hand_two_variances(
     mutates=("running_mean", "running_var"),
     known_defects=(
         _SHAPE_LOST,
-        KnownDefect(
-            check="finite",
-            reason="With one value per channel the unbiased variance is 0 / 0, so every output is NaN.",
-            where=_one_value,
+        *(
+            _nan_of_one_value(check)
+            for check in ("forward_error", "finite", "gradient", "layouts", "special_values", "context")
         ),
+        *(_division_by_nothing(check) for check in ("forward_error", "gradient", "memory", "special_values")),
     ),
 )
 def batch_norm_by_hand_one_variance(

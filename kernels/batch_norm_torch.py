@@ -44,7 +44,7 @@ def _scale_overflows(case):
         ),
         KnownDefect(
             check="layouts",
-            reason="The backward pass on the CPU takes any weight for contiguous in two dimensions and channels-last.",
+            reason="The CPU backward of (N, C) and channels-last inputs takes every weight for contiguous.",
             where=_strided_weight,
             backends=("eager",),
         ),
