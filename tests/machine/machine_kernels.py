@@ -83,7 +83,9 @@ def layer_norm_backward(
     rows_b = DB + group * N + cols
     while tl.atomic_cas(lock, 0, 1) == 1:
         pass
-    if tl.load(count) == 0:
+    filled = tl.load(count)
+    tl.debug_barrier()  # every warp has read the count before it changes
+    if filled == 0:
         tl.atomic_xchg(count, 1)
     else:
         part_w += tl.load(rows_w, mask=mask)

@@ -94,8 +94,9 @@ def test_declared_constants_stand_for_rationals():
     assert int(arithmetic.lift(np.array([0.001], dtype="f4"), "f32")[0]) * 1000 % field.P == 1
 
 
-def test_softmax_equals_its_specification_in_the_field_with_exponentials():
-    with machine.session(arithmetic="field_exponential") as session:
+@pytest.mark.parametrize("architecture", [80, 100])  # sm_100 has a maximum over the warp as one instruction
+def test_softmax_equals_its_specification_in_the_field_with_exponentials(architecture):
+    with machine.session(arithmetic="field_exponential", architecture=architecture) as session:
         x = kernels.inputs(4, 100, torch.float32)[0]
         y = kernels.softmax(x)
         got = session.slots.get(y)["value"]
@@ -206,3 +207,17 @@ def test_an_operation_that_breaks_the_chain_is_reported():
     module = parse(kernel(body, 1, registers=".reg .b32 %f<5>;"))
     broken = analyse(build(module, module.functions["k"])).broken
     assert [i.opcode for i in broken] == ["mul.lo.s32"]
+
+
+def test_slots_follow_the_extremum_of_a_warp():
+    from ptx_snippets import kernel
+
+    body = """mad.lo.s64 %a0, %wide, 4, %base0; ld.global.f32 %f1, [%a0]; redux.sync.max.f32 %f2, %f1, -1;
+    st.global.f32 [%a0], %f2;"""
+    text = kernel(body, 1, registers=".reg .b32 %f<5>;", target=100)
+    values = torch.arange(-31, 33, dtype=torch.float32).flip(0).reshape(2, 32)
+    with machine.session(arithmetic="field") as session:
+        session.slots.set(values, np.arange(64, dtype=np.uint64).reshape(2, 32) + np.uint64(1000))
+        machine.launch_ptx(text, "k", (1,), (64,), 0, [values])
+        # 32 and 0 are the largest of their warps: elements 0 and 32.
+        assert session.slots.get(values).tolist() == [[1000] * 32, [1032] * 32]

@@ -29,7 +29,7 @@ LAYOUTS: dict[str, Layout] = {
     "f32x2": ((0, 32), (2, 32)),
 }
 DYNAMIC: Layout = ()
-MOVES = frozenset({"mov", "selp", "shfl"})
+MOVES = frozenset({"mov", "selp", "shfl", "redux"})
 # Integer operations that move whole half-words, by which compilers split and join registers.
 HALF_MOVES = frozenset({"shl", "shr", "or", "xor", "add", "cvt", "prmt", "and"})
 
@@ -171,6 +171,8 @@ def _given(
     if name == "mov" and any(isinstance(o, Vector) for o in instruction.operands):
         return _packed(instruction, layouts, unknown)
     if name in MOVES:
+        if name == "redux" and instruction.parts[-1] == "f32":
+            return LAYOUTS["f32"]
         operands = instruction.operands[1:2] if name != "selp" else instruction.operands[1:3]
         found = {_operand_layout(o, instruction, layouts) for o in operands} - {unknown}
         # A literal fits any layout of one float: it is lifted where it is read.

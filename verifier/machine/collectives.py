@@ -157,6 +157,15 @@ def _extremum(grid: Array, there: Array, words: list[str]) -> Array:
     return np.asarray(np.maximum.reduce(np.where(there, grid, info.min), axis=1, keepdims=True))
 
 
+def extremal_lane(group: Group, result: Array, value: Array, moved: Array, members: Array) -> Array:
+    """Give `moved` of the first member lane that holds the value which a reduction chose."""
+    warps = group.warps
+    there = warps.present & _named(warps, members)
+    chosen = (warps.spread(value) == warps.spread(result)) & there
+    lane = chosen.argmax(axis=1)[:, None]
+    return warps.collect(np.take_along_axis(warps.spread(moved), lane, axis=1))
+
+
 def elect(group: Group, members: Array) -> tuple[Array, Array]:
     """`elect.sync`: the lowest member lane, and whether this lane is it."""
     bits = ballot(group, np.array([True]), members)

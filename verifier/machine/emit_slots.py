@@ -301,6 +301,7 @@ class SlotShadow:
             "load": self.load,
             "store": self.store,
             "shfl": self.shuffle,
+            "redux": self.reduce,
             "atomic": self.atomic,
             "atomic result": self.atomic_result,
         }.get(kind)
@@ -392,6 +393,26 @@ class SlotShadow:
                 slots = f"{function}({writer.group}, {mode!r}, {slots}, {where})[0]"
                 tags = f"{function}({writer.group}, {mode!r}, {tags}, {where})[0]"
             self.put(writer, target, half, (slots, tags), None)
+
+    def reduce(self, writer: Writer, instruction: Instruction) -> None:
+        """`redux.sync` of floats: the slot of the lane whose value is the extremum, before the assignment."""
+        target, origin, members = instruction.operands[:3]
+        if not isinstance(target, Register) or not self.carry.has(target.name):
+            return
+        if instruction.parts[-1] != "f32":
+            return
+        if "abs" in instruction.parts:
+            self.write(writer, target.name, 0, "slots.lift(v0, 'f32')", None)
+            return
+        function = writer.code.constant(collectives.extremal_lane)
+        slots = self.read(writer, origin, "f32", 0)
+        value = writer.source(origin, "f32")
+        where = f"{writer.group}, v0, {value}, {slots}, {writer.source(members, 'u32')}"
+        self.write(writer, target.name, 0, f"{function}({where})", None)
+        if not self.carry.layouts[target.name]:
+            bits = f"{writer.code.constant(tag)}(v0.view('u4'), 32)"
+            self.write(writer, target.name, 0, bits, None, tags=True)
+            self.write(writer, target.name, 1, "0", None, tags=True)
 
     def atomic(self, writer: Writer, instruction: Instruction) -> None:
         """Before `atom` and `red`: give the machine the slots of the operands."""

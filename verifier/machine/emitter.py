@@ -390,6 +390,8 @@ class Emitter:
             mode = ".".join(p for p in parts[2:] if p != parts[-1])
             value, members = writer.source(operands[1], parts[-1]), writer.source(operands[2], "u32")
             writer.add(f"v0 = {call(collectives.reduce_warp)}({writer.group}, {mode!r}, {value}, {members})")
+            if self.shadow is not None:
+                self.shadow.move(writer, instruction, "redux")
             writer.assign(operands[0], parts[-1], "v0", None)
         elif name == "blockred":
             predicate = writer.source(operands[1], "pred")
@@ -402,7 +404,7 @@ class Emitter:
             self.assign_pair(writer, operands[0], "b32")
         else:
             return False
-        if self.shadow is not None and name != "shfl":
+        if self.shadow is not None and name not in ("shfl", "redux"):
             self.shadow.move(writer, instruction, name)
         return True
 

@@ -260,6 +260,8 @@ class Wave:
         """Read `count` elements a lane; lanes that are off read 0."""
         width = np.dtype(dtype).itemsize * count
         results: list[Array] | None = None
+        if self.monitors:
+            address = np.broadcast_to(address, self.whole(group))
         self.found = []
         for found in self.locate(site, group, space, address, width, mask):
             self.found.append(found)
@@ -284,6 +286,10 @@ class Wave:
             )
         self.strong = ()
         return results if results is not None else [np.zeros(address.shape, dtype=dtype)] * count
+
+    def whole(self, group: Group) -> tuple[int, ...]:
+        """Shape of one value for every lane of a group: sanitizers have to see each lane's access."""
+        return (self.blocks, self.threads) if isinstance(group, Everyone) else tuple(group.ix.shape)
 
     def announced(self, monitor: Monitor, site: int, group: Group, kind: str) -> str:
         """Kind of an access; loads and stores that synchronise count as atomics."""
@@ -310,6 +316,8 @@ class Wave:
     ) -> None:
         """Write consecutive elements for each lane."""
         shape = np.broadcast_shapes(address.shape, *(np.shape(v) for v in values))
+        if self.monitors:
+            shape = self.whole(group)
         if shape != address.shape:
             address = np.broadcast_to(address, shape)
         self.changes += 1
@@ -345,7 +353,7 @@ class Wave:
     ) -> list[Array]:
         """Do a read-modify-write for every lane in order; `operands`: the values of each vector element."""
         dtype = DTYPE[kind]
-        whole = (self.blocks, self.threads) if isinstance(group, Everyone) else group.ix.shape
+        whole = self.whole(group)
         address = np.broadcast_to(address, whole)
         width = np.dtype(dtype).itemsize
         results = [np.zeros(whole, dtype=dtype) for _ in operands]
@@ -422,7 +430,7 @@ class Wave:
         mask: Array | None,
     ) -> None:
         """Remember a `cp.async` of `size` bytes a lane, of which `actual` are read and the rest zero."""
-        whole = (self.blocks, self.threads) if isinstance(group, Everyone) else group.ix.shape
+        whole = self.whole(group)
         active = np.ones(whole, dtype=bool) if mask is None else np.broadcast_to(mask, whole)
 
         def pick(x: Array) -> Array:
