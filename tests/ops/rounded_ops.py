@@ -1,0 +1,234 @@
+"""A kernel that follows an op's form in rounded arithmetic, one rounding for each operation."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from verifier import variance
+from verifier.arithmetic import FORMATS, ieee
+from verifier.judge import Truth
+from verifier.numbers import Terms
+from verifier.ops import Setting, op
+from verifier.ops import running as running_statistics
+from verifier.recipes import build
+from verifier.rounded import Rounded, round_to
+from verifier.subjects import Claim, Subject, Trees
+from verifier.trees import pairwise, sequential
+from verifier.variance import Reduction
+
+TREES = Trees(statistics=pairwise(), row_gradients=sequential(), columns=pairwise())
+
+
+@dataclass(frozen=True)
+class Value:
+    kernel: "RoundedKernel"
+    array: np.ndarray
+
+    def __add__(self, other):
+        return self.kernel.value(self.kernel.rounded.add(self.array, other.array))
+
+    def __sub__(self, other):
+        return self.kernel.value(self.kernel.rounded.subtract(self.array, other.array))
+
+    def __mul__(self, other):
+        return self.kernel.value(self.kernel.rounded.multiply(self.array, other.array))
+
+    def __truediv__(self, other):
+        return self.kernel.value(self.kernel.rounded.divide(self.array, other.array))
+
+    def __neg__(self):
+        return self.kernel.value(-self.array)
+
+
+@dataclass
+class RoundedKernel:
+    """`verifier.numbers.Numbers` that executes. `second` takes the other way where a form offers two."""
+
+    truth: Truth
+    rounded: Rounded
+    entries: np.ndarray | None
+    second: bool = False
+    computed: tuple | None = None
+    saved: tuple | None = None
+
+    def value(self, array):
+        return Value(self, np.asarray(array))
+
+    def constant(self, number):
+        return self.value(self.rounded.of(np.full((1, 1), number)))
+
+    def count(self):
+        return self.constant(float(self.truth.case.columns))
+
+    def moments(self, x):
+        return self.computed
+
+    def saved_moments(self, x):
+        return self.saved
+
+    def sum(self, value):
+        return self.value(self._along(self._full(value), self.truth.setting.trees.row_gradients))
+
+    def mean(self, value):
+        return self.sum(value) / self.count()
+
+    def parameter_sum(self, value, held=None):
+        assert held is None
+        values, entries = self._full(value), self.entries
+        sums = [self._along(values[entries == e][None, :], TREES.columns) for e in range(entries.max() + 1)]
+        return self.value(np.concatenate(sums, axis=1))
+
+    def share(self, value, name, *, product=False):
+        return value
+
+    def cast(self, value, role):
+        held = FORMATS[self.truth.case.dtype]
+        narrow = held.precision < self.rounded.format.precision
+        return self.value(round_to(held, value.array)) if narrow else value
+
+    def either(self, one, other):
+        return other if self.second else one
+
+    def maximum(self, value):
+        return self.value(self._full(value).max(axis=1, keepdims=True))
+
+    def exp(self, value):
+        with np.errstate(under="ignore"):
+            return self.value(self.rounded.of(np.exp(value.array)))
+
+    def log(self, value):
+        return self.value(self.rounded.of(np.log(value.array)))
+
+    def _full(self, value):
+        return np.broadcast_to(value.array, (self.truth.case.rows, self.truth.case.columns))
+
+    def _along(self, values, tree):
+        nodes, root = values.copy(), 0
+        for step in tree.steps(values.shape[1]):
+            nodes[:, step.left] = self.rounded.add(nodes[:, step.left], nodes[:, step.right])
+            root = int(step.left[0])
+        return nodes[:, [root]]
+
+
+def declared(name, **claim):
+    """Return a subject of an op that takes every argument and claims a two-pass variance."""
+    return Subject(
+        function=_everything,
+        name="simulated",
+        path=Path(__file__),
+        op=name,
+        language="torch",
+        dtypes=("float16", "bfloat16", "float32", "float64"),
+        claim=Claim(**{"variance": "two_pass", "trees": TREES, "mean_contraction": "none", **claim}),
+        mutates=("running_mean", "running_var") if name == "batch_norm" else (),
+    )
+
+
+def _everything(
+    input, dim=-1, num_groups=1, running_mean=None, running_var=None, weight=None, bias=None, training=False,
+    momentum=0.1, eps=1e-5, output=None, grad_output=None, mean=None, rstd=None,
+):  # fmt: skip
+    """Never called: a simulation or torch takes its place."""
+
+
+def truth_of(subject, dtype, accumulates, recipe):
+    """Return the truth of a recipe's case, or None where the op has no such case."""
+    case = build(op(subject.op), subject, dtype, recipe, gradients=True)
+    if case is None:
+        return None
+    return Truth(subject=subject, case=case, setting=Setting(arithmetic=ieee(accumulates), trees=TREES))
+
+
+def simulate(truth, *, second=False):
+    """Run the declared form on the truth's case; returns every result in canonical rows."""
+    problem, form = truth.problem, truth.op.form(truth.subject.claim, truth.case.dtype)
+    kernel = RoundedKernel(truth, Rounded(format=truth.setting.arithmetic.format), None, second)
+    with np.errstate(all="ignore"):
+        if hasattr(problem, "logarithm"):
+            return _softmax(kernel, form, problem)
+        return _normalization(kernel, form, problem)
+
+
+def _softmax(kernel, form, problem):
+    x = kernel.value(problem.input)
+    output = form.forward(kernel, Terms(x=x))
+    terms = Terms(x=x, output=output, grad_output=kernel.value(problem.grad_output))
+    gradient = form.backward(kernel, terms)["grad_input"]
+    found = {"output": output, "grad_input": gradient}
+    return {name: kernel.cast(value, "input").array for name, value in found.items()}
+
+
+def _normalization(kernel, form, problem):
+    shape = problem.input.shape
+    parameter = problem.parameter
+    if isinstance(parameter, str):
+        parameter = np.broadcast_to(np.arange(shape[0])[:, None], shape)
+    kernel.entries = parameter
+    evaluates = problem.variance is not None
+    mean, var = (problem.mean, problem.variance) if evaluates else _moments(kernel, problem.input)
+    root = kernel.rounded.square_root(kernel.rounded.add(var, kernel.rounded.of(np.array(problem.eps))))
+    statistics = kernel.value(mean), kernel.value(kernel.rounded.divide(np.array(1.0), root))
+    kernel.computed = kernel.saved = statistics
+    if not evaluates and kernel.truth.subject.claim.saved_dtype == "input":
+        kernel.saved = tuple(kernel.cast(s, "input") for s in statistics)
+        kernel.computed = kernel.saved if form.reads_saved else statistics
+    operands = {n: getattr(problem, n) for n in ("weight", "bias", "grad_output")}
+    terms = Terms(
+        x=kernel.value(problem.input),
+        **{n: None if a is None else kernel.value(a) for n, a in operands.items()},
+    )
+    backward = form.backward
+    if evaluates and form.evaluation is not None:
+        backward = form.evaluation
+    found = {"output": form.forward(kernel, terms)}
+    if not evaluates or form.evaluation is not None:
+        found |= backward(kernel, terms)
+    vectors = ("grad_weight", "grad_bias")
+    results = {n: kernel.cast(v, "input").array for n, v in found.items()}
+    results = {n: a.reshape(-1) if n in vectors else np.broadcast_to(a, shape) for n, a in results.items()}
+    return results | _running(kernel, form, var, evaluates)
+
+
+def _moments(kernel, values):
+    reduction = Reduction(
+        arithmetic=kernel.truth.setting.arithmetic, tree=TREES.statistics, mean_contraction="none"
+    )
+    mean, var = variance.algorithm("two_pass").simulate(kernel.rounded, values, reduction)
+    return mean[:, None], var[:, None]
+
+
+def _running(kernel, form, var, evaluates):
+    case = kernel.truth.case
+    if "running_mean" not in case.given or evaluates or case.columns < 2:
+        return {}
+    factor = kernel.constant(float(case.columns)) / kernel.constant(case.columns - 1.0)
+    new = {"running_mean": kernel.saved[0], "running_var": kernel.value(var) * factor}
+    update = form.update or running_statistics.weighted
+    results = {}
+    for name, value in new.items():
+        held = kernel.value(case.given[name].double().numpy()[:, None])
+        moved = update(kernel, held, value, kernel.constant(case.scalars["momentum"]))
+        results[name] = kernel.cast(moved, name).array[:, 0]
+    return results
+
+
+def utilisation(truth, found):
+    """Return, for each result, its largest certified error divided by its bound, where there is a bound."""
+    worst = {}
+    for name, values in found.items():
+        bounded, exact = truth.bounds[name], truth.exact[name]
+        low, _ = exact.error_of(np.ascontiguousarray(values, dtype=np.float64))
+        bound, covered = (np.broadcast_to(a, values.shape) for a in (bounded.bound, bounded.covered))
+        covered = covered & np.isfinite(exact.high)
+        with np.errstate(all="ignore"):
+            ratio = np.where(bound > 0, low / bound, np.where(low > 0, np.inf, 0.0))
+        worst[name] = float(np.max(ratio[covered], initial=0.0))
+    return worst
+
+
+def variants(name):
+    return range(op(name).variants)
+
+
+__all__ = ["TREES", "declared", "replace", "simulate", "truth_of", "utilisation", "variants"]

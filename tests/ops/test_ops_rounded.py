@@ -1,0 +1,141 @@
+"""No rounded execution of a form leaves the bound that is composed for it, and every bound is nearly reached."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rounded_ops import declared, simulate, truth_of, utilisation, variants
+
+from strategies.values import Values
+from verifier import affine, elementary
+from verifier.ops import op
+from verifier.recipes import Recipe
+
+NAMES = ("softmax", "log_softmax", "group_norm", "batch_norm")
+FORMS = [(name, form) for name in NAMES for form in op(name).forms]
+FAMILIES = (
+    Values(),
+    Values(hazard="cancellation", strength=2),
+    Values(hazard="one_outlier", strength=3),
+    Values(hazard="wide_exponents", strength=3),
+    Values(hazard="small_integers"),
+    Values(hazard="constant_row"),
+    Values(scale=-9),
+    Values(scale=5),
+)
+EXTENTS = ((6, 30), (4, 16), (9, 7), (1, 64), (12, 2))
+
+
+def worst_of(subject, dtypes, *, seeds=(0, 1), families=FAMILIES):
+    """Return the largest utilisation of each result over families, variants and both ways of a form."""
+    worst: dict[str, float] = {}
+    for index, family in enumerate(families):
+        for seed in seeds:
+            rows, columns = EXTENTS[(index + seed) % len(EXTENTS)]
+            recipe = Recipe(
+                rows=rows,
+                columns=columns,
+                variant=(index + 3 * seed) % len(variants(subject.op)),
+                input=replace(family, seed=seed),
+                weight=None if index % 4 == 3 else Values(seed=seed + 1),
+                bias=None if index % 3 == 2 else Values(seed=seed + 2),
+                grad_output=Values(seed=seed + 3, hazard="lognormal" if index % 2 else "ordinary"),
+                eps=(1e-5, 0.5)[seed % 2],
+            )
+            truth = truth_of(subject, *dtypes, recipe)
+            for second in (False, True) if truth is not None else ():
+                for name, value in utilisation(truth, simulate(truth, second=second)).items():
+                    worst[name] = max(worst.get(name, 0.0), value)
+    return worst
+
+
+@pytest.mark.parametrize("dtypes", [("float32",) * 2, ("float16",) * 2, ("bfloat16", "float32")])
+@pytest.mark.parametrize(("name", "form"), FORMS)
+def test_every_form_stays_inside_its_bound(name, form, dtypes):
+    subject = declared(name, formula=form, saved_dtype="input" if name == "batch_norm" else None)
+    worst = worst_of(subject, dtypes)
+    assert {n: w for n, w in worst.items() if not w <= 1.0} == {}
+    assert worst["output"] > 0.1
+    assert worst["grad_input"] > 0.01
+    expected = {"output", "grad_input"}
+    if "norm" in name:
+        expected |= {"grad_weight", "grad_bias"}
+    if name == "batch_norm":
+        expected |= {"running_mean", "running_var"}
+    assert set(worst) == expected
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_the_rounding_of_the_stored_output_is_part_of_the_canonical_bound_only(name):
+    stored, wide = (declared(name, formula=form) for form in ("canonical", "recomputed"))
+    beyond = 0.0
+    for seed in range(4):
+        recipe = Recipe(
+            rows=3, columns=24, input=Values(seed=seed), grad_output=Values(seed=seed + 5, scale=4)
+        )
+        ran, judged = (truth_of(subject, "bfloat16", "float32", recipe) for subject in (stored, wide))
+        found = {"grad_input": simulate(ran)["grad_input"]}
+        assert utilisation(ran, found)["grad_input"] <= 1.0
+        beyond = max(beyond, utilisation(judged, found)["grad_input"])
+    assert beyond > 1.0
+
+
+def test_momentum_in_steps_of_bfloat16_needs_the_form_that_says_so():
+    steps, plain = (
+        declared("batch_norm", formula=form, saved_dtype="input") for form in ("torch_cpu", "canonical")
+    )
+    beyond = 0.0
+    for seed in range(4):
+        recipe = Recipe(rows=8, columns=24, input=Values(seed=seed))
+        ran, judged = (truth_of(subject, "bfloat16", "float32", recipe) for subject in (steps, plain))
+        found = {"running_mean": simulate(ran)["running_mean"]}
+        assert utilisation(ran, found)["running_mean"] <= 1.0
+        beyond = max(beyond, utilisation(judged, found)["running_mean"])
+    assert beyond > 1.0
+
+
+def _no_error(centre, slack, total):
+    value, around, _ = _EXP(centre, slack, total)
+    return value, around, np.zeros_like(value)
+
+
+def _log_of_no_error(centre, slack, total):
+    value, around, _ = _LOG(centre, slack, total)
+    return value, around, np.zeros_like(value)
+
+
+_EXP, _LOG = elementary.exp, elementary.log
+_ROUND, _SUM = affine.AffineNumbers._round, affine.AffineNumbers._row_sum
+
+
+def _third(self, value, relative, absolute, to):
+    return _ROUND(self, value, relative / 3, absolute, to)
+
+
+def _flat_sum(self, value, depth):
+    return _SUM(self, value, 0)
+
+
+WRONG = [
+    (elementary, "exp", _no_error, "softmax"),
+    (elementary, "log", _log_of_no_error, "log_softmax"),
+    (affine.AffineNumbers, "_round", _third, "softmax"),
+    (affine.AffineNumbers, "_row_sum", _flat_sum, "softmax"),
+    (affine.AffineNumbers, "_row_sum", _flat_sum, "batch_norm"),
+]
+
+
+@pytest.mark.parametrize(("where", "method", "wrong", "name"), WRONG)
+def test_a_wrong_rule_is_refuted_by_this_data(where, method, wrong, name, monkeypatch):
+    monkeypatch.setattr(where, method, wrong)
+    worst = 0.0
+    for seed in range(6):
+        recipe = Recipe(
+            rows=4,
+            columns=600,
+            input=Values(seed=seed, scale=2),
+            grad_output=Values(hazard="constant_row", seed=seed),
+        )
+        truth = truth_of(declared(name, formula="canonical"), "float32", "float32", recipe)
+        worst = max(worst, *utilisation(truth, simulate(truth)).values())
+    assert worst > 1.0
