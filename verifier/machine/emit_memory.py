@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from verifier.machine import collectives
-from verifier.machine.emitter import address_expression
 from verifier.machine.operations import DTYPE
 from verifier.machine.syntax import (
     BITS,
@@ -20,9 +19,11 @@ from verifier.machine.syntax import (
     Symbol,
     Vector,
 )
+from verifier.machine.writer import address_expression
 
 if TYPE_CHECKING:
-    from verifier.machine.emitter import Emitter, Writer
+    from verifier.machine.emitter import Emitter
+    from verifier.machine.writer import Writer
 
 _STRONG = frozenset({"acquire", "release", "relaxed", "volatile"})
 _ATOMIC = frozenset({"add", "and", "or", "xor", "min", "max", "inc", "dec", "cas", "exch"})
@@ -142,7 +143,7 @@ def _store(emitter: Emitter, writer: Writer, instruction: Instruction) -> None:
     for item in _items(value):
         bits = item
         if isinstance(item, Immediate) and item.kind != "integer" and kind in ("f32", "f64"):
-            from verifier.machine.emitter import immediate
+            from verifier.machine.writer import immediate
 
             values.append(writer.code.constant(immediate(item, kind).view(dtype)))
             continue

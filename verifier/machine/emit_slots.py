@@ -11,16 +11,16 @@ import numpy as np
 from verifier.machine import carry as carrying
 from verifier.machine import collectives
 from verifier.machine.carry import LAYOUTS, Carry
-from verifier.machine.emitter import immediate
 from verifier.machine.operations.table import FLOATS
 from verifier.machine.slots import tag
 from verifier.machine.syntax import BITS, Immediate, Instruction, Operand, Pair, Register, Vector
 from verifier.machine.uniformity import FULL, PER_BLOCK, PER_THREAD, SAME, Shapes
+from verifier.machine.writer import immediate
 
 if TYPE_CHECKING:
-    from verifier.machine.emitter import Writer
     from verifier.machine.flow import Program
     from verifier.machine.operations import Operation
+    from verifier.machine.writer import Writer
 
 _SUBSET = {FULL: "[ix]", PER_THREAD: "[it]", PER_BLOCK: "[ib]", SAME: ""}
 _SCALAR = {"f16x2": "f16", "bf16x2": "bf16", "f32x2": "f32"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from verifier.machine.emitter import Shadow
     from verifier.machine.flow import Program
     from verifier.machine.uniformity import Shapes
+    from verifier.machine.writer import Shadow
 
 
 def make_shadow(name: str, program: Program, shapes: Shapes) -> Shadow:

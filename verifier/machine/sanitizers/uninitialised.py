@@ -16,7 +16,6 @@ from verifier.machine.memory import Fault
 from verifier.machine.syntax import BITS, Address, Immediate, Instruction, Operand, Pair, Register, Vector
 
 if TYPE_CHECKING:
-    from verifier.machine.emitter import Writer
     from verifier.machine.flow import Program
     from verifier.machine.groups import Group
     from verifier.machine.memory import Located, Region
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from verifier.machine.operations import Operation
     from verifier.machine.uniformity import Shapes
     from verifier.machine.wave import Wave
+    from verifier.machine.writer import Writer
 
 LARGEST = 1 << 26  # bytes of a tensor up to which it is filled with the poison and watched
 _ALL = np.uint8(15)  # four half-words
