@@ -1,0 +1,301 @@
+"""An examination finds what is wrong, decides nothing without proof and respects what a subject declares."""
+
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from verifier import case as cases
+from verifier.checks import checks
+from verifier.examine import Budget, Examination
+from verifier.loading import load_subjects
+from verifier.ops import op
+from verifier.recipes import Recipe, build
+from verifier.runner.observation import Observation
+from verifier.subjects import Domain, KnownDefect
+from verifier.verdicts import Verdict
+
+KERNELS = """
+@subject(**DECLARED)
+def good(input, weight=None, bias=None, eps=1e-5):
+    return right(input, weight, bias, eps)
+
+@subject(**DECLARED)
+def wrong_in_some_short_rows(input, weight=None, bias=None, eps=1e-5):
+    wrong = 3 < input.shape[-1] < 8
+    return right(input, weight, bias, eps) * (1.5 if wrong else 1)
+
+@subject(**DECLARED)
+def wrong(input, weight=None, bias=None, eps=1e-5):
+    return right(input, weight, bias, eps) * 1.001
+
+@subject(**DECLARED)
+def one_nan(input, weight=None, bias=None, eps=1e-5):
+    out = right(input, weight, bias, eps)
+    if out.numel() > 3:
+        out.reshape(-1)[2] = float("nan")
+    return out
+
+@subject(**{**DECLARED, "variance": None})
+def claims_nothing(input, weight=None, bias=None, eps=1e-5):
+    return right(input, weight, bias, eps) * 2
+
+@subject(**DECLARED)
+def wrong_in_long_rows(input, weight=None, bias=None, eps=1e-5):
+    return right(input, weight, bias, eps) * (1.01 if input.shape[-1] > 100 else 1)
+
+@subject(**DECLARED)
+def refuses_long_rows(input, weight=None, bias=None, eps=1e-5):
+    if input.shape[-1] > 100:
+        raise ValueError("more than 100 columns are not supported")
+    return right(input, weight, bias, eps)
+
+@subject(**DECLARED)
+def flattens_what_is_not_contiguous(input, weight=None, bias=None, eps=1e-5):
+    out = right(input, weight, bias, eps)
+    return out if input.is_contiguous() else out.reshape(-1)
+
+@subject(**DECLARED)
+def without_weight_and_bias(input, eps):
+    return right(input, None, None, eps)
+"""
+
+
+@pytest.fixture
+def subjects(subjects_of):
+    return subjects_of(KERNELS)
+
+
+def examined(subject, runner, check="forward_error", cases=12, **options):
+    given = {"dtype": "float32", "budget": Budget(cases=cases), **options}
+    return Examination(subject=subject, check_name=check, runner=runner, **given).run()
+
+
+@pytest.mark.parametrize("check", list(checks()))
+def test_no_check_complains_of_a_correct_kernel(check, runner):
+    (correct,) = load_subjects(Path(__file__).parents[1] / "checks" / "right_kernel.py")
+    for dtype in correct.dtypes:
+        line = examined(correct, runner, check, dtype=dtype, cases=6)
+        assert [f.outcome.message for f in line.findings] == []
+        assert line.verdict in {Verdict.PASS, Verdict.SKIPPED}
+
+
+def test_a_correct_kernel_without_parameters_passes(subjects, runner):
+    assert examined(subjects["without_weight_and_bias"], runner, cases=25).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("name", ["wrong", "one_nan"])
+def test_a_wrong_kernel_fails_with_the_worst_element(name, subjects, runner):
+    line = examined(subjects[name], runner)
+    assert line.verdict is Verdict.FAIL
+    (finding,) = line.findings
+    worst = finding.outcome.worst
+    assert not worst.utilisation <= 1.0
+    if name == "one_nan":
+        assert math.isnan(worst.actual)
+        assert examined(subjects[name], runner, "finite").verdict is Verdict.FAIL
+
+
+def test_a_subject_that_claims_nothing_is_neither_right_nor_wrong(subjects, runner):
+    for name in checks():
+        line = examined(subjects["claims_nothing"], runner, name, cases=6)
+        assert name == "finite" or not line.findings
+        assert name in {"finite", "memory"} or line.verdict in {Verdict.UNDECIDED, Verdict.SKIPPED}, name
+
+
+def test_the_same_seed_searches_alike_and_another_one_otherwise(subjects, runner):
+    def seen(seed):
+        origins = []
+        subject = subjects["wrong_in_long_rows"]
+        known = KnownDefect(check="forward_error", reason="r", where=lambda c: bool(origins.append(c.origin)))
+        examined(subject.differing(known_defects=(known,)), runner, seed=seed, cases=20)
+        return origins
+
+    assert seen(3) == seen(3)
+    assert seen(3) != seen(4)
+
+
+def test_a_budget_of_cases_is_used_up_and_not_exceeded(subjects, runner):
+    for cases_wanted in (1, 7, 40):
+        runner.runs = 0
+        examined(subjects["good"], runner, cases=cases_wanted)
+        assert runner.runs == cases_wanted
+
+
+def test_a_budget_of_seconds_ends_the_search(subjects, runner):
+    started = time.monotonic()
+    line = examined(subjects["good"], runner, budget=Budget(cases=10**9, until=started + 0.5))
+    assert line.counts[Verdict.PASS] > 5
+    assert time.monotonic() - started < 20.0  # 500 draws of Hypothesis on a busy machine, not 10**9
+
+
+# -- domains --------------------------------------------------------------------------------------
+
+
+def test_a_refusal_inside_the_domain_is_a_finding_and_outside_it_is_right(subjects, runner):
+    subject = subjects["refuses_long_rows"]
+    line = examined(subject, runner)
+    assert line.verdict is Verdict.REFUSED
+    assert line.unexpected
+    inside = examined(subject.differing(domain=Domain(max_columns=100)), runner)
+    assert inside.verdict is Verdict.PASS
+    assert inside.outside > 0
+    assert inside.counts[Verdict.SKIPPED] > 0
+
+
+def test_a_wrong_result_outside_the_domain_is_a_finding_all_the_same(subjects, runner):
+    subject = subjects["wrong_in_long_rows"].differing(domain=Domain(max_columns=100))
+    assert examined(subject, runner).verdict is Verdict.FAIL
+
+
+def test_no_theorem_inside_a_numeric_domain_is_a_finding(subjects, runner):
+    free, promising = (
+        subjects["good"],
+        subjects["good"].differing(domain=Domain(max_abs=1e39, max_kappa=1e30)),
+    )
+    assert examined(free, runner, cases=40).verdict is Verdict.PASS
+    assert examined(promising, runner, cases=40).verdict is Verdict.NO_THEOREM
+
+
+def test_everything_outside_the_domain_and_refused_is_undecided(subjects, runner):
+    subject = subjects["refuses_long_rows"].differing(domain=Domain(min_columns=10**6))
+    line = examined(replace_function(subject), runner)
+    assert line.verdict is Verdict.UNDECIDED
+
+
+def replace_function(subject):
+    def refuses(input, weight=None, bias=None, eps=1e-5):
+        raise ValueError("never")
+
+    return replace(subject, function=refuses)
+
+
+# -- known defects --------------------------------------------------------------------------------
+
+
+def long_rows(case):
+    return case.columns > 100
+
+
+def with_defect(subject, **changes):
+    given = {"check": "forward_error", "reason": "long rows are scaled", "where": long_rows, **changes}
+    return subject.differing(known_defects=(KnownDefect(**given),))
+
+
+def save_witness(subject, columns):
+    recipe = Recipe(rows=1, columns=columns)
+    case = build(op("layer_norm"), subject, "float32", recipe, gradients=False)
+    path = subject.witness_file(subject.known_defects[0], "float32")
+    cases.save(case, path)
+
+
+def test_a_known_defect_is_confirmed_by_its_witness_and_left_out_of_the_search(subjects, runner):
+    subject = with_defect(subjects["wrong_in_long_rows"])
+    save_witness(subject, 130)
+    line = examined(subject, runner, cases=25)
+    (finding,) = line.findings
+    assert finding.expected
+    assert finding.reason == "long rows are scaled"
+    assert not line.unexpected
+    assert line.counts[Verdict.PASS] > 0
+
+
+def test_a_witness_that_passes_is_an_error(subjects, runner):
+    subject = with_defect(subjects["good"])
+    save_witness(subject, 130)
+    line = examined(subject, runner)
+    assert line.unexpected
+    assert "no longer found" in line.findings[0].outcome.message
+
+
+def test_a_known_defect_does_not_hide_another(subjects, runner):
+    line = examined(with_defect(subjects["wrong"]), runner)
+    assert line.unexpected
+    assert all(f.case.columns <= 100 for f in line.findings)
+
+
+def test_a_defect_that_the_backend_cannot_see_is_not_called_absent(subjects, runner):
+    subject = with_defect(subjects["good"], backends=("cuda",))
+    save_witness(subject, 130)
+    line = examined(subject, runner)
+    assert not line.findings
+    assert any("not observable here" in note for note in line.notes)
+
+
+def test_a_defect_everywhere_without_a_witness_is_said_and_not_passed(subjects, runner):
+    line = examined(with_defect(subjects["wrong"], where=None), runner)
+    assert line.verdict is Verdict.SKIPPED
+    assert "long rows are scaled" in line.skipped
+
+
+# -- what is found in one way only ----------------------------------------------------------------
+
+
+def test_a_shape_that_is_wrong_in_some_layouts_alone_is_found(subjects, runner):
+    subject = subjects["flattens_what_is_not_contiguous"]
+    assert examined(subject, runner).verdict is Verdict.PASS
+    assert examined(subject, runner, "layouts").verdict is Verdict.FAIL
+
+
+class Dying:
+    """A subject's process that always dies, or always has to be stopped."""
+
+    backend = "eager"
+
+    def __init__(self, status):
+        self.status, self.runs = status, 0
+
+    def run(self, subject, case, **options):
+        self.runs += 1
+        return Observation(status=self.status, message="the process ended", facts={"died": True})
+
+
+@pytest.mark.parametrize(("status", "most"), [("crashed", 200), ("timeout", 1)])
+def test_the_search_ends_early_for_a_subject_that_keeps_dying(status, most, subjects):
+    dying = Dying(status)
+    line = examined(subjects["good"], dying, cases=200)
+    assert line.verdict in {Verdict.CRASH, Verdict.TIMEOUT}
+    assert sum(line.counts.values()) <= 3
+    assert dying.runs <= most
+    assert any("ended early" in note for note in line.notes)
+
+
+# -- shrinking ------------------------------------------------------------------------------------
+
+
+def simple(tensor):
+    """Whether every number has one significant bit: a power of two or zero."""
+    return all(x == 0 or math.frexp(abs(x))[0] == 0.5 for x in tensor.reshape(-1).tolist())
+
+
+def test_a_shrunk_case_is_small_in_rows_columns_and_numbers(subjects, runner):
+    (finding,) = examined(subjects["wrong"], runner).findings
+    case = finding.case
+    assert case.rows == 1
+    assert case.columns <= 2
+    assert all(simple(t) for t in case.given.values())
+    assert case.layouts == {}
+
+
+def test_shrinking_stops_where_the_failure_would_vanish(subjects, runner):
+    (finding,) = examined(subjects["wrong_in_long_rows"], runner).findings
+    assert finding.case.rows == 1
+    assert 101 <= finding.case.columns <= 128
+    zeros = sum(int((t == 0).sum()) for t in finding.case.given.values())
+    assert zeros > 0.9 * sum(t.numel() for t in finding.case.given.values())
+
+
+def test_a_shrunk_layout_keeps_the_one_tensor_that_matters(subjects, runner):
+    (finding,) = examined(subjects["flattens_what_is_not_contiguous"], runner, "layouts").findings
+    assert list(finding.case.layouts) == ["input"]
+    assert finding.case.rows * finding.case.columns <= 4
+
+
+def test_what_hypothesis_finds_is_shrunk_too(subjects, runner):
+    """The fixed list holds no row of 4 to 7 columns, so that only a drawn case can fail."""
+    line = examined(subjects["wrong_in_some_short_rows"], runner, cases=100)
+    assert line.verdict is Verdict.FAIL
+    assert line.findings[0].case.rows == 1
+    assert line.findings[0].case.columns == 4

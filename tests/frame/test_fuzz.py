@@ -1,0 +1,101 @@
+"""Fuzzing finds a failure soon, reports it once, saves it at once and goes on to what it has not tried."""
+
+import time
+
+import pytest
+
+from verifier import fuzz as fuzzing
+from verifier.audit import SelectionError, select
+from verifier.case import load
+from verifier.fuzz import fuzz
+from verifier.verdicts import Verdict
+
+pytestmark = pytest.mark.usefixtures("no_child")
+KERNELS = """
+@subject(**DECLARED)
+def good(input, weight=None, bias=None, eps=1e-5):
+    return right(input, weight, bias, eps)
+
+@subject(**DECLARED)
+def wrong_in_long_rows(input, weight=None, bias=None, eps=1e-5):
+    return right(input, weight, bias, eps) * (1.01 if input.shape[-1] > 200 else 1)
+
+@subject(**{**DECLARED, "language": "triton"})
+def cannot_run(input, weight=None, bias=None, eps=1e-5):
+    return input
+"""
+
+
+def run(kernel_file, tmp_path, *subjects, budget="quick", seed=0, checks=("forward_error",)):
+    jobs = select([kernel_file(KERNELS)], check_names=checks, subjects=subjects)
+    said = []
+    report = fuzz(jobs, budget=budget, seed=seed, folder=tmp_path / "found", say=said.append)
+    return report, said
+
+
+def test_a_failure_is_found_shrunk_saved_and_said_once(kernel_file, tmp_path):
+    report, said = run(kernel_file, tmp_path, "wrong_in_long_rows", "good")
+    (finding,) = report.findings
+    assert report.status == 1
+    assert len(said) == 1
+    assert finding.case.columns <= 256
+    assert finding.case.rows == 1
+    (file,) = (tmp_path / "found").glob("*.json")
+    assert str(file) == finding.file
+    assert load(file)[0].columns == finding.case.columns
+
+
+def test_rounds_do_not_repeat_what_earlier_ones_tried(kernel_file, tmp_path, monkeypatch):
+    tried = []
+    original = fuzzing.run_job
+
+    def watched(job, share, seed, **options):
+        tried.append((seed, options["first"], options["reported"]))
+        return original(job, share, seed, **options)
+
+    monkeypatch.setattr(fuzzing, "run_job", watched)
+    report, _ = run(kernel_file, tmp_path, "wrong_in_long_rows", seed=5)
+    seeds, firsts, reported = zip(*tried, strict=True)
+    assert seeds == (5, 6)
+    assert firsts == (0, fuzzing.ROUND_CASES)
+    assert reported[0] == frozenset()
+    assert reported[1] == {"FAIL|output|"}
+    assert len(report.findings) == 1
+
+
+def test_seconds_are_kept_to(kernel_file, tmp_path):
+    started = time.monotonic()
+    report, _ = run(kernel_file, tmp_path, "good", budget="1s")
+    assert report.status == 0
+    assert sum(report.lines[0].counts.values()) > fuzzing.ROUND_CASES
+    assert time.monotonic() - started < 30.0  # a second, and what a busy machine makes of it
+
+
+def test_a_search_that_can_run_nothing_ends(kernel_file, tmp_path):
+    started = time.monotonic()
+    jobs = select([kernel_file(KERNELS)], check_names=("gradient",), subjects=("good",))
+    report = fuzz(jobs, budget="1h", seed=0, folder=tmp_path, say=print)
+    assert report.status == 3
+    assert report.lines[0].verdict is Verdict.SKIPPED
+    assert time.monotonic() - started < 60.0
+
+
+@pytest.mark.parametrize("budget", ["-1s", "0", "soon", "", "nan", "1e9h"])
+def test_a_budget_that_is_none_is_refused(budget, kernel_file, tmp_path):
+    with pytest.raises(SelectionError, match="budget"):
+        run(kernel_file, tmp_path, "good", budget=budget)
+
+
+def test_an_interrupt_keeps_what_was_found(kernel_file, tmp_path, monkeypatch):
+    original = fuzzing.run_job
+
+    def interrupted(job, share, seed, **options):
+        if options["first"]:
+            raise KeyboardInterrupt
+        return original(job, share, seed, **options)
+
+    monkeypatch.setattr(fuzzing, "run_job", interrupted)
+    report, _ = run(kernel_file, tmp_path, "wrong_in_long_rows")
+    assert report.interrupted
+    assert len(report.findings) == 1
+    assert list((tmp_path / "found").glob("*.json"))
