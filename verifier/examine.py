@@ -97,7 +97,7 @@ class Examination:
         elif not line.findings:
             line.skipped = f"known defect: {everywhere[0].reason} (no witness for {self.dtype} here)"
         measured = [f"{text} on {n} case(s)" for text, n in sorted(line.measured.items())]
-        if measured and not line.counts and not line.findings:
+        if measured and set(line.counts) <= {Verdict.SKIPPED} and not line.findings:
             line.skipped = "; ".join(measured)
         else:
             line.notes += measured
@@ -417,9 +417,9 @@ def _simplify_layout(case: Case, name: str, attempt: Callable[[Case], bool]) -> 
 
 
 def failure_key(outcome: Outcome) -> str:
-    """Return what makes two failures the same: the output, and the message without its numbers."""
-    letters = "".join(c for c in outcome.message.split(":")[0] if not c.isdigit())
-    return f"{outcome.verdict}|{outcome.output}|{letters if not outcome.worst else ''}"
+    """Return what makes two failures the same: the output, and the words of the message."""
+    words = "".join(c if c.isalpha() else " " for c in outcome.message.split(":")[0]).split()
+    return f"{outcome.verdict}|{outcome.output}|{'' if outcome.worst else ' '.join(words)}"
 
 
 def _not_offered(subject: Subject, dtype: str) -> str | None:
