@@ -73,7 +73,8 @@ def check(session: Session) -> list[Outcome]:
             message = _compare(session.op, name, (case, base.outputs, before), (other, seen.outputs, after))
             if message is not None:
                 found.setdefault(name, message)
-    return demanded(session.subject, NAME, found.values(), property_="bits of a row equal in every batch")
+    words = {"holds": "bits of a row equal in every batch", "broken": "bits of a row differ by the batch"}
+    return demanded(session.subject, NAME, found.values(), **words)
 
 
 def row_places(op: Op, case: Case) -> Places | None:

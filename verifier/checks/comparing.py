@@ -47,14 +47,17 @@ def differing(name: str, first: Results, second: Results, words: str) -> str | N
     )
 
 
-def demanded(subject: Subject, guarantee: str, messages: Iterable[str], *, property_: str) -> list[Outcome]:
+def demanded(
+    subject: Subject, guarantee: str, messages: Iterable[str], *, holds: str, broken: str
+) -> list[Outcome]:
     """Return a FAIL for each message where the guarantee is given; elsewhere report what was measured.
 
-    messages: sentences that begin with the name of an output. property_: what would hold, in words.
+    messages: sentences that begin with the name of an output. holds, broken: what is seen without and
+    with messages, in words.
     """
     found = list(messages)
     if guarantee not in subject.guarantees:
-        seen = f"not {property_}" if found else property_
+        seen = broken if found else holds
         text = f"{guarantee} is not guaranteed, hence not demanded; measured: {seen}"
         return [Outcome(verdict=Verdict.SKIPPED, message=text, facts={"measured": text, "found": found})]
     if not found:

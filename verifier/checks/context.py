@@ -13,7 +13,7 @@ from verifier.checks.comparing import bit_numbers
 from verifier.judge import judge
 from verifier.ops import Op
 from verifier.recipes import Plan
-from verifier.runner.execute import REFUSALS, lay_out
+from verifier.runner.execute import REFUSALS, UnusableError, failure, lay_out
 from verifier.runner.observation import Observation
 from verifier.subjects import Subject
 from verifier.verdicts import Outcome, Verdict
@@ -79,9 +79,14 @@ def _said(outcome: Outcome, words: str) -> str:
 def experiment(subject: Subject, case: Case, *, place: Any) -> Observation:
     """Differentiate norm(x) + r in three ways; runs in the child."""
     place.begin()
-    outputs, broken = _beside_a_branch(subject, case, place)
-    outputs |= _changed_in_place(subject, case, place)
-    place.finish()
+    try:
+        outputs, broken = _beside_a_branch(subject, case, place)
+        outputs |= _changed_in_place(subject, case, place)
+        place.finish()
+    except UnusableError as error:
+        return Observation(status="unusable", message=str(error))
+    except Exception as error:
+        return failure(error, place)
     return Observation(status="ok", outputs=outputs, facts={**place.facts(), "broken": broken})
 
 
@@ -126,6 +131,8 @@ def _forward(
     call = lay_out(subject, case, device=place.device(), gradients=True)
     returned = subject.function(**call.arguments)
     output = returned[0] if isinstance(returned, tuple | list) else returned
+    if not isinstance(output, torch.Tensor) or not output.requires_grad:
+        raise UnusableError("no backward pass is connected to the output (or it is no tensor)")
     wanted = {n: t for n, t in call.arguments.items() if isinstance(t, torch.Tensor) and t.requires_grad}
     return output, wanted, call.placed["grad_output"].tensor
 

@@ -47,7 +47,10 @@ def check(session: Session) -> list[Outcome]:
     """Compare the bits of several runs."""
     backward = bool(session.op.differentiable) and session.subject.differentiable
     seen = session.execute(experiment="verifier.checks.determinism:experiment", gradients=backward)
-    return demanded(session.subject, NAME, seen.facts["differences"], property_="bits equal over runs")
+    found = seen.facts["differences"]
+    return demanded(
+        session.subject, NAME, found, holds="bits equal over runs", broken="bits differ over runs"
+    )
 
 
 def experiment(subject: Subject, case: Case, *, place: Any, gradients: bool) -> Observation:

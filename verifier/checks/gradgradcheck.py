@@ -16,7 +16,7 @@ from verifier.checks import Session
 from verifier.ops import Op
 from verifier.oracle.normalization import solve
 from verifier.recipes import Plan
-from verifier.runner.execute import REFUSALS, lay_out
+from verifier.runner.execute import REFUSALS, UnusableError, failure, lay_out
 from verifier.runner.observation import Observation
 from verifier.subjects import Subject
 from verifier.verdicts import Outcome, Verdict
@@ -32,6 +32,8 @@ CATCHES = ("wrong_second_derivative", "second_derivative_missing")
 
 STEP = 2.0**-17
 """Relative step of the difference quotients of the oracle, whose 106 bits have digits to spare."""
+REFUSING = ("differentiate twice", "once_differentiable", "second deriv", "double backward", "derivative")
+"""A refusal says what is refused, in words like these: PyTorch's own, or the author's."""
 LARGEST_WEIGHT = 3
 """Weights and directions are integers from -3 to 3."""
 DIRECTIONS = 2
@@ -184,24 +186,42 @@ def _allowed(session: Session) -> float:
 
 def experiment(subject: Subject, case: Case, *, place: Any, names: list[str]) -> Observation:
     """Differentiate twice; runs in the child."""
-    call = lay_out(subject, case, device=place.device(), gradients=True)
+    place.begin()
+    try:
+        call = lay_out(subject, case, device=place.device(), gradients=True)
+        returned = subject.function(**call.arguments)
+    except UnusableError as error:
+        return Observation(status="unusable", message=str(error))
+    except Exception as error:
+        return failure(error, place)
+    output = returned[0] if isinstance(returned, tuple | list) else returned
     inputs = {name: call.placed[name].tensor for name in names}
     grad_output = call.placed["grad_output"].tensor.detach().clone().requires_grad_(True)
-    returned = subject.function(**call.arguments)
-    output = returned[0] if isinstance(returned, tuple | list) else returned
-    weights = {n: w.to(output.device) for n, w in directions(names, case).items()}
     try:
         gradients = torch.autograd.grad(
             output, list(inputs.values()), grad_output, create_graph=True, allow_unused=True
         )
-        constant = [n for n, g in zip(names, gradients, strict=True) if g is not None and not g.requires_grad]
-        if constant:
-            return Observation(status="ok", facts={"missing": constant[0]})
-        terms = [(weights[n] * g).sum() for n, g in zip(names, gradients, strict=True) if g is not None]
-        total = torch.stack(terms).sum()
+    except Exception as error:
+        return _refused(error) or failure(error, place)
+    found = {n: g for n, g in zip(names, gradients, strict=True) if g is not None}
+    constant = [name for name, gradient in found.items() if not gradient.requires_grad]
+    if constant:
+        return Observation(status="ok", facts={"missing": constant[0]})
+    weights = directions(names, case)
+    total = torch.stack([(weights[n].to(g.device) * g).sum() for n, g in found.items()]).sum()
+    try:
         # Not autograd.grad: it passes over the node that refuses, which leads to none of its inputs.
         torch.autograd.backward(total)
-    except REFUSALS as error:
-        return Observation(status="ok", facts={"refusal": f"{type(error).__name__}: {error}"[:300]})
+    except Exception as error:
+        return _refused(error) or replace(failure(error, place), status="crashed")
     second = {name: tensor.grad for name, tensor in {**inputs, "grad_output": grad_output}.items()}
     return Observation(status="ok", outputs=second)
+
+
+def _refused(error: Exception) -> Observation | None:
+    """Return the refusal that an error is, or None if a reader would not know what is refused."""
+    text = f"{type(error).__name__}: {error}"
+    clear = isinstance(error, NotImplementedError) or any(word in text for word in REFUSING)
+    if not clear or not isinstance(error, REFUSALS):
+        return None
+    return Observation(status="ok", facts={"refusal": text[:300]})

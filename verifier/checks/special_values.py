@@ -57,18 +57,18 @@ def check(session: Session) -> list[Outcome]:
         if session.case.elements or not refused or NAME in session.subject.guarantees:
             raise
         text = f"output: an empty input is refused ({stopped.outcome.message})"
-        return demanded(session.subject, NAME, [text], property_=_PROPERTY)
+        return demanded(session.subject, NAME, [text], **_WORDS)
     wrong = session.shape_outcomes(seen, ("output",))
     if session.case.elements == 0:
-        return demanded(session.subject, NAME, [o.message for o in wrong], property_=_PROPERTY)
+        return demanded(session.subject, NAME, [o.message for o in wrong], **_WORDS)
     if wrong:
         return wrong
     names = ("output", *(n for n in gradient_names(session.subject, session.op) if n == "grad_input"))
     outcomes = [o for o in judge(session.truth, seen, names) if o.decided]
-    return outcomes + demanded(session.subject, NAME, _table(session, seen), property_=_PROPERTY)
+    return outcomes + demanded(session.subject, NAME, _table(session, seen), **_WORDS)
 
 
-_PROPERTY = "as the op's table says"
+_WORDS = {"holds": "as the op's table says", "broken": "otherwise than the op's table says"}
 
 Expectation = tuple[str, Mask, Callable[[Array], Mask]]
 """What is expected in words, of which elements, and the elements of an output that meet it."""

@@ -67,7 +67,7 @@ def execute(
     except UnusableError as error:
         return Observation(status="unusable", message=str(error))
     except Exception as error:
-        return _failure(error, place)
+        return failure(error, place)
     damage = (*_damage(call.placed, subject.mutates), *memory.damage())
     return Observation(status="ok", outputs=results, damage=damage, facts=place.facts())
 
@@ -160,7 +160,8 @@ def _backward(outputs: Any, call: Call) -> dict[str, torch.Tensor | None]:
     return {f"grad_{name}": g for name, g in zip(wanted, found, strict=True)}
 
 
-def _failure(error: Exception, place: Any) -> Observation:
+def failure(error: Exception, place: Any) -> Observation:
+    """Return what an exception of the subject means: a refusal before the first launch, or a crash."""
     refused = isinstance(error, REFUSALS) and place.launches() == 0 and str(error).strip() != ""
     text = f"{type(error).__name__}: {error}"
     return Observation(
