@@ -195,3 +195,33 @@ def test_an_output_that_the_problem_does_not_pose_is_refused():
         decide(problem, "grad_input", np.zeros((3, 21)), np.zeros((3, 21)))
     with pytest.raises(ValueError, match="shape"):
         decide(problem, "output", np.zeros((3, 20)), np.zeros((3, 20)))
+
+
+def test_rows_in_blocks_keep_their_own_statistics():
+    """float64 rows longer than a block, with given statistics: each block sees its own rows' mean and rstd."""
+    rng = np.random.default_rng(0)
+    x, gradient = rng.normal(size=(3, 20000)), rng.normal(size=(3, 20000))
+    mean, rstd = x.mean(1, keepdims=True), 1 / np.sqrt(x.var(1, keepdims=True) + 1e-5)
+    problem = RowProblem(input=x, eps=1e-5, grad_output=gradient, mean=mean, rstd=rstd)
+    alone = [
+        solve(
+            RowProblem(
+                input=x[i : i + 1],
+                eps=1e-5,
+                grad_output=gradient[i : i + 1],
+                mean=mean[i : i + 1],
+                rstd=rstd[i : i + 1],
+            )
+        )
+        for i in range(3)
+    ]
+    together = solve(problem)
+    for i, one in enumerate(alone):
+        distance = np.abs(together.grad_input.high[i] - one.grad_input.high[0])
+        assert (
+            distance
+            <= together.grad_input.radius[i]
+            + one.grad_input.radius[0]
+            + np.abs(one.grad_input.low[0])
+            + np.abs(together.grad_input.low[i])
+        ).all()

@@ -140,6 +140,9 @@ def rows_between(rows: Rows, first: int, last: int) -> Rows:
         weight=cut(rows.weight),
         bias=cut(rows.bias),
         grad_output=cut(rows.grad_output),
+        mean=cut(rows.mean),
+        rstd=cut(rows.rstd),
+        variance=cut(rows.variance),
     )
 
 
