@@ -126,8 +126,8 @@ def declared(name, **claim):
 
 
 def _everything(
-    input, dim=-1, num_groups=1, running_mean=None, running_var=None, weight=None, bias=None, training=False,
-    momentum=0.1, eps=1e-5, output=None, grad_output=None, mean=None, rstd=None,
+    input, *, dim=-1, num_groups=1, running_mean=None, running_var=None, weight=None, bias=None,
+    training=False, momentum=0.1, eps=1e-5, output=None, grad_output=None, mean=None, rstd=None,
 ):  # fmt: skip
     """Never called: a simulation or torch takes its place."""
 

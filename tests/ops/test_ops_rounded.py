@@ -1,4 +1,4 @@
-"""No rounded execution of a form leaves the bound that is composed for it, and every bound is nearly reached."""
+"""No rounded execution of a form leaves the bound composed for it, and every bound is nearly reached."""
 
 from dataclasses import replace
 

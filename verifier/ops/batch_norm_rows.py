@@ -82,7 +82,8 @@ def _operands(case: Case) -> dict[str, Array | None]:
 def problem(case: Case) -> RowProblem:
     """Pose the forward op with its VJP to the oracle."""
     operands = _operands(case)
-    evaluates = not case.scalars["training"]
+    # Of no elements nothing is asked of running statistics.
+    evaluates = not case.scalars["training"] and case.elements > 0
     return RowProblem(
         input=operands["input"],
         eps=case.eps,
@@ -104,8 +105,8 @@ def given_problem(case: Case) -> RowProblem:
         weight=operands["weight"],
         grad_output=operands["grad_output"],
         parameter="rows",
-        mean=operands["mean"],
-        rstd=operands["rstd"],
+        mean=operands["mean"] if case.elements else None,
+        rstd=operands["rstd"] if case.elements else None,
     )
 
 
@@ -126,7 +127,7 @@ def bounds(
 ) -> Mapping[str, Bounded]:
     """Bound output, gradients and running statistics."""
     composer = Composer(case, claim, form, setting, solution, problem(case))
-    results = dict(composer.own())
+    results = dict(composer.own()) if case.elements else _empty_sums(case)
     held = {name: case_array(case, name) for name in RUNNING}
     if held["running_mean"] is None or held["running_var"] is None:
         return results
@@ -134,6 +135,8 @@ def bounds(
         everywhere = np.ones(case.rows, dtype=np.bool_)
         return results | {n: Bounded(bound=np.zeros(case.rows), covered=everywhere) for n in RUNNING}
     momentum = case.scalars["momentum"]
+    if not case.elements:
+        return results
     return results | moved.bounds(composer, held["running_mean"], held["running_var"], momentum)
 
 
@@ -141,7 +144,15 @@ def given_bounds(
     case: Case, claim: Claim, form: Form, setting: Setting, solution: RowSolution
 ) -> Mapping[str, Bounded]:
     """Bound the gradients of the raw backward op."""
+    if not case.elements:
+        return _empty_sums(case)
     return Composer(case, claim, form, setting, solution, given_problem(case)).given()
+
+
+def _empty_sums(case: Case) -> dict[str, Bounded]:
+    """Bound the gradients of the parameters where there is nothing to sum: they are zero."""
+    nothing = Bounded(bound=np.zeros(case.rows), covered=np.ones(case.rows, dtype=np.bool_))
+    return {"grad_weight": nothing, "grad_bias": nothing}
 
 
 def expected(case: Case, subject: Subject) -> Mapping[str, Expected]:

@@ -42,7 +42,7 @@ def shapes(rows: int, columns: int, variant: int, *, tensors: tuple[str, ...]) -
         samples, groups = rows, 1
     full = (samples, groups * channels, *positions)
     of = dict.fromkeys(("input", "grad_output"), full)
-    of |= dict.fromkeys(("weight", "bias"), full[1:2]) | dict.fromkeys(_SAVED, (rows,))
+    of |= dict.fromkeys(("weight", "bias"), full[1:2]) | dict.fromkeys(_SAVED, (samples, groups))
     return Shapes(
         tensors={name: of[name] for name in (*tensors, "grad_output")}, scalars={"num_groups": groups}
     )
@@ -54,7 +54,7 @@ def takes(subject: Subject, shapes: Shapes) -> bool:
 
 
 def canonical(case: Case, name: str, array: Array) -> Array:
-    """Bring an argument, output or gradient into canonical rows."""
+    """Bring an argument, output, statistic or gradient into canonical rows."""
     if name in _SAVED:
         return array.reshape(case.rows)
     if name in _PARAMETERS:
@@ -98,6 +98,8 @@ def problem(case: Case) -> RowProblem:
 def given_problem(case: Case) -> RowProblem:
     """Pose the raw backward op, whose statistics are exact inputs, to the oracle."""
     base = problem(case)
+    if not case.elements:
+        return base  # of no elements nothing is asked of the statistics
     mean, rstd = (case_array(case, name) for name in _SAVED)
     assert mean is not None
     assert rstd is not None
@@ -130,6 +132,11 @@ def bounds_with(*, given: bool) -> Any:
 def _bounds(
     case: Case, claim: Claim, form: Form, setting: Setting, solution: RowSolution, *, pose: Any
 ) -> Mapping[str, Bounded]:
+    if not case.elements:
+        nothing = np.zeros(case.given["input"].shape[1])
+        everywhere = np.ones(len(nothing), dtype=np.bool_)
+        empty = Bounded(bound=nothing, covered=everywhere)
+        return {"grad_weight": empty, "grad_bias": empty}
     return rows_bounds(case, claim, form, setting, solution, pose(case))
 
 
@@ -169,10 +176,9 @@ def links(tensors: Tensors, scalars: Mapping[str, Any]) -> Mapping[str, list[tup
     present = [name for name in ("input", "grad_output") if tensors.get(name) is not None]
     parameters = [(name, 0) for name in ("weight", "bias") if tensors.get(name) is not None]
     saved = [(name, 0) for name in _SAVED if tensors.get(name) is not None]
-    whole = scalars["num_groups"] == 1
     tied = {}
     for axis in range(x.dim()):
-        if (axis == 1 and not whole) or (axis == 0 and saved and not whole):
+        if axis == 1 and scalars["num_groups"] != 1:
             continue
         more = {0: saved, 1: parameters}.get(axis, [])
         tied[f"axis {axis}"] = [*((name, axis) for name in present), *more]
@@ -188,7 +194,7 @@ def column_axes(shapes: Shapes, name: str) -> tuple[int, ...]:
 def complete_backward(
     tensors: Tensors, scalars: Mapping[str, Any], subject: Subject
 ) -> dict[str, torch.Tensor | None]:
-    """Add mean and rstd in the format in which the forward pass would have saved them, (rows,)."""
+    """Add mean and rstd in the format in which the forward pass would have saved them, (samples, groups)."""
     done = dict(tensors)
     x = done["input"]
     assert x is not None
@@ -201,5 +207,6 @@ def complete_backward(
     held = getattr(torch, dtype if saved == "input" else saved)
     largest = torch.finfo(held).max
     for name, value in (("mean", mean), ("rstd", (square + scalars["eps"]).rsqrt())):
-        done[name] = value.nan_to_num(0.0).clamp(-largest, largest).to(held)
+        stored = value.nan_to_num(0.0).clamp(-largest, largest).to(held)
+        done[name] = stored.reshape(x.shape[0], scalars["num_groups"])
     return done
