@@ -21,8 +21,8 @@ from verifier.ops import Op, Shapes
 from verifier.ops import op as named_op
 from verifier.subjects import Subject
 
-FEW_SHAPES = ((4, 33), (3, 128), (1, 1), (2, 1000), (16, 64), (1, 4097), (129, 16), (0, 16))
-"""Few compilations: a tail, full blocks, one element, a long row, a longer one, many short rows, none."""
+FEW_SHAPES = ((4, 33), (3, 128), (1, 1), (2, 1000), (16, 64), (1, 4097), (300, 16), (0, 16))
+"""Few compilations: a tail, full blocks, one element, a long row, a longer one, many rows, none."""
 
 EPS_CHOICES = (1e-5, 1e-6, 1e-12, 1e-3, 0.5)
 """1e-5 and 1e-6 are the usual defaults; 1e-12 underflows in fp16; 0.5 makes a misplaced eps obvious."""

@@ -35,7 +35,7 @@ def plan(subject: Subject, op: Op) -> Plan:
         gradients=True,
         hazards=("ordinary", "small_integers"),
         joint=False,
-        max_elements=2048,
+        max_elements=4800,
         min_rows=1,
         min_columns=1,
         eps=(1e-5,),

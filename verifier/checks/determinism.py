@@ -31,7 +31,7 @@ def plan(subject: Subject, op: Op) -> Plan:
         gradients=subject.differentiable or not op.differentiable,
         hazards=("ordinary", "lognormal", "one_outlier"),
         joint=False,
-        max_elements=4096,
+        max_elements=4800,
         min_rows=1,
         min_columns=1,
         eps=(1e-5,),

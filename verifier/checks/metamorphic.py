@@ -50,7 +50,7 @@ def plan(subject: Subject, op: Op) -> Plan:
     return Plan(
         hazards=("small_integers", "ordinary", "powers_of_two", "two_level"),
         joint=False,
-        max_elements=4096,
+        max_elements=4800,
         min_rows=1,
         min_columns=1,
         eps=(1e-5, 1e-3, 0.5),

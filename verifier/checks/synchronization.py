@@ -34,7 +34,7 @@ def plan(subject: Subject, op: Op) -> Plan:
         gradients=subject.differentiable or not op.differentiable,
         hazards=("ordinary",),
         joint=False,
-        max_elements=2400,
+        max_elements=4800,
         min_rows=1,
         min_columns=1,
         eps=(1e-5,),
