@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch.autograd.function import once_differentiable
 
-from verifier import Trees, load, source, subject, tree
+from verifier import Domain, Trees, load, source, subject, tree
 from verifier.trees import Stages
 
 # ---- 1. What a device offers ----
@@ -277,6 +277,8 @@ TREES = Trees(
     trees=TREES,
     mean_contraction="none",  # the mean is the end of a division or an addition: one machine number
     clamp=True,
+    # Beyond it the bound of this variance says too little, and squares may overflow.
+    domain=Domain(max_kappa=1e2, max_abs=1e15),
     guarantees={"determinism", "batch_invariance", "layouts", "large_offsets"},
 )
 def layer_norm_welford(input, normalized_shape, weight=None, bias=None, eps=1e-5):
