@@ -11,6 +11,7 @@ KERNELS = source(__file__)
 @subject(
     op="log_softmax",
     language="cuda",
+    variance="softmax",
     accumulates="float32",
     dtypes=("float16", "bfloat16", "float32", "float64"),
     trees=library.TREES,

@@ -89,6 +89,7 @@ TREES = Trees(statistics=tree(depth=tiers.additions), row_gradients=tree(depth=b
 @subject(
     op="softmax",
     language="cuda",
+    variance="softmax",
     accumulates="float32",
     dtypes=("float16", "bfloat16", "float32", "float64"),
     trees=TREES,

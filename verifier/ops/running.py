@@ -13,7 +13,7 @@ from verifier.affine import Affine, bound_of
 from verifier.arithmetic import FORMATS, INFLATION, Array, theta
 from verifier.numbers import Numbers, Value
 from verifier.ops import Bounded
-from verifier.ops.rows import Composer, combined_reason
+from verifier.ops.rows import OVERFLOW, Composer, combined_reason
 from verifier.oracle.balls import Ball, ball, enclose, precision
 from verifier.oracle.enclosure import Enclosure
 from verifier.oracle.problem import RowSolution
@@ -96,7 +96,7 @@ def _moved(composer: Composer, held: Array, new: Affine, momentum: float, name: 
     value = numbers.cast(update(numbers, old, new, share), name)
     bound = bound_of(value)[:, 0]
     covered = composer.covered & np.isfinite(bound) & np.isfinite(held)
-    why = combined_reason([*composer.why, ("the running statistics may overflow", not bool(covered.all()))])
+    why = combined_reason([*composer.why, (OVERFLOW, not bool(covered.all()))])
     return Bounded(bound=bound, covered=covered, why=why)
 
 

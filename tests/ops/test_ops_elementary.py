@@ -1,0 +1,73 @@
+"""Exponential, logarithm and reciprocal root of a value with an error: the result encloses every outcome."""
+
+import numpy as np
+import pytest
+from mpmath import mp, mpf
+
+from verifier import elementary
+
+RANDOM = np.random.default_rng(11)
+
+
+def _check(function, reference, centre, slack, total):
+    """Compare at the ends of what the exact and the computed value may be, where there is a bound."""
+    given = [np.array(a, dtype=np.float64) for a in np.broadcast_arrays(centre, slack, total)]
+    found = function(*given)
+    bounded = 0
+    with mp.workprec(300):
+        for c, s, t, v, around, error in zip(*(a.ravel().tolist() for a in (*given, *found)), strict=True):
+            if not np.isfinite(error):
+                continue
+            bounded += 1
+            moves = []
+            for side in (-1, 0, 1):
+                exact = mpf(c) + side * mpf(s)
+                wanted = reference(exact)
+                assert abs(wanted - mpf(v)) <= mpf(around), (c, s)
+                moves += [abs(reference(exact + way * mpf(t)) - wanted) for way in (-1, 1)]
+            assert max(moves) <= mpf(error), (c, s, t)
+            # A bound far above what is attained would hide defects; 2**-900 stands for zero.
+            assert mpf(error) <= 2 * max(moves) + mpf(2) ** -900, (c, s, t)
+    return bounded
+
+
+def test_exponential():
+    centre = np.concatenate(
+        [-RANDOM.exponential(30, 300), RANDOM.normal(0, 2, 50), [0.0, -649.9, -651.0, -1e38, 640.0]]
+    )
+    total = np.where(
+        RANDOM.random(centre.size) < 0.5, 2.0**-24 * np.abs(centre), RANDOM.exponential(0.01, centre.size)
+    )
+    assert _check(elementary.exp, mp.exp, centre, 2.0**-50 * np.abs(centre), total) == centre.size
+    assert _check(elementary.exp, mp.exp, [-1e4, -50.0, -1.0], 0.0, [9e3, 40.0, 3.0]) == 3
+    assert np.isinf(elementary.exp(np.array([700.0]), np.array([0.0]), np.array([0.0]))[2]).all()
+    assert np.isinf(elementary.exp(np.array([1.0]), np.array([0.0]), np.array([np.inf]))[2]).all()
+
+
+def test_logarithm():
+    centre = np.concatenate([1 + RANDOM.exponential(1e-6, 50), np.exp(RANDOM.normal(0, 40, 300)), [1.0, 2.0]])
+    total = centre * RANDOM.choice([0.0, 2.0**-24, 0.01, 0.5], centre.size)
+    assert _check(elementary.log, mp.log, centre, 2.0**-52 * centre, total) == centre.size
+    _, _, error = elementary.log(
+        np.array([0.0, -1.0, 1.0, 1.0]), np.zeros(4), np.array([0.0, 0.0, 1.0, np.inf])
+    )
+    assert np.isinf(error).all()
+
+
+def test_reciprocal_root():
+    centre = np.exp(RANDOM.normal(0, 40, 300))
+    total = centre * RANDOM.choice([0.0, 2.0**-24, 0.01, 0.5, 0.99], centre.size)
+
+    def reference(x):
+        return 1 / mp.sqrt(x)
+
+    assert _check(elementary.rsqrt, reference, centre, 2.0**-52 * centre, total) == centre.size
+    _, _, error = elementary.rsqrt(np.array([0.0, -1.0, 1.0]), np.zeros(3), np.array([0.0, 0.0, 1.0]))
+    assert np.isinf(error).all()
+
+
+@pytest.mark.parametrize("name", ["exp", "log", "rsqrt"])
+def test_an_exact_value_has_no_error(name):
+    _, around, error = getattr(elementary, name)(np.array([0.5, 3.0]), np.zeros(2), np.zeros(2))
+    assert (error == 0).all()
+    assert (around < 2.0**-45).all()
