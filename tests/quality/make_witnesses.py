@@ -98,7 +98,7 @@ def store(path: Path, subject: Subject, finding: object, place: str) -> None:
         },
         "check": finding.check,
         "backend": place,
-        "message": finding.outcome.message,
+        "message": finding.outcome.message.replace(f"{subject.path.parent}/", ""),
         "versions": versions(),
     }
     path.parent.mkdir(exist_ok=True)

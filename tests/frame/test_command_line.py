@@ -1,0 +1,237 @@
+"""The command answers at once, says what is wrong in one line and ends with the status that it promises."""
+
+import json
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from verifier import command_line
+from verifier.case import to_document
+from verifier.command_line import main
+
+KERNELS = """
+@subject(**DECLARED)
+def good(input, weight=None, bias=None, eps=1e-5):
+    return right(input, weight, bias, eps)
+
+@subject(**DECLARED)
+def wrong(input, weight=None, bias=None, eps=1e-5):
+    return right(input, weight, bias, eps) * 1.01
+
+@subject(**{**DECLARED, "variance": None})
+def claims_nothing(input, weight=None, bias=None, eps=1e-5):
+    return right(input, weight, bias, eps)
+
+@subject(**{**DECLARED, "op": "layer_norms"})
+def of_no_op(input, weight=None, bias=None, eps=1e-5):
+    return right(input, weight, bias, eps)
+"""
+
+
+@pytest.fixture
+def file(kernel_file):
+    return str(kernel_file(KERNELS))
+
+
+@pytest.fixture
+def command(no_child, monkeypatch, capsys, tmp_path):
+    """Return a function that runs the command in this process: (status, output, error)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["norm-verifier", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        written = capsys.readouterr()
+        return ended.value.code or 0, written.out, written.err
+
+    return run
+
+
+QUICK = ("--workers", "1", "--check", "forward_error")
+
+
+def test_help_costs_less_than_half_a_second_of_processor_time():
+    """Of the processor, not of the wall: the machine may be busy with something else."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "verifier", "--help"], check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert (after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime) < 0.5
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys; from verifier.command_line import main\n"
+        "sys.argv = ['norm-verifier', 'audit', '--help']\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'triton', 'numpy', 'mpmath', 'flint', 'hypothesis', 'matplotlib', 'pytest'}\n"
+        "print('HEAVY', sorted(heavy & set(sys.modules)))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert "HEAVY []" in ended.stdout
+    assert "--budget" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["frobnicate"], "No such command 'frobnicate'"),
+        (["audit", "--frobnicate"], "No such option"),
+        (["audit", "nowhere.py"], "nowhere.py: no such file"),
+        (["audit", "FOLDER"], "no such file"),
+        (["audit", "broken.py"], "line 1: SyntaxError"),
+        (["audit", "empty.py"], "declares no subject"),
+        (["audit", "KERNEL", "--check", "beauty"], "no check 'beauty'"),
+        (["audit", "KERNEL", "--dtype", "float99"], "no subject declares dtype float99"),
+        (["audit", "KERNEL", "--dtype", "float64"], "no subject declares dtype float64"),
+        (
+            ["audit", "KERNEL", "--dtype", "float32", "--dtype", "float16"],
+            "no subject declares dtype float16",
+        ),
+        (["audit", "KERNEL", "--subject", "better"], "no subject 'better'"),
+        (["audit", "KERNEL", "--backend", "abacus"], "no backend 'abacus'"),
+        (["audit", "KERNEL", "--budget", "soon"], "budget 'soon'"),
+        (["audit", "KERNEL", "--budget", "-5s"], "budget '-5s'"),
+        (["audit", "KERNEL", "--seed", "one"], "--seed"),
+        (["audit", "KERNEL", "--seed", "-1"], "--seed"),
+        (["audit", "KERNEL", "--workers", "-1"], "--workers"),
+        (["audit", "KERNEL", "--json", "no/such/folder/r.json"], "does not exist"),
+        (["audit", "KERNEL", "--json", "FOLDER"], "is a folder"),
+        (["audit", "KERNEL", "--findings", "KERNEL"], "findings cannot be stored there"),
+        (["fuzz"], "Missing argument"),
+        (["fuzz", "KERNEL", "--budget", "soon"], "budget 'soon'"),
+        (["list", "nowhere.py"], "nowhere.py: no such file"),
+        (["replay"], "Missing argument"),
+        (["replay", "nowhere.json"], "nowhere.json: cannot be read"),
+        (["replay", "KERNEL"], "cannot be read"),
+        (["replay", "case.json"], "does not say which subject"),
+        (["describe", "nowhere.py"], "nowhere.py: no such file"),
+        (["describe", "empty.py"], "name the function"),
+        (["describe", "KERNEL", "--function", "better"], "no function 'better'"),
+    ],
+)
+def test_a_wrong_command_line_is_answered_in_one_line_with_status_2(arguments, said, command, file, tmp_path):
+    (tmp_path / "broken.py").write_text("def broken(:\n")
+    (tmp_path / "empty.py").write_text("")
+    from test_case import case_of
+    from torch import ones
+
+    (tmp_path / "case.json").write_text(json.dumps(to_document(case_of(ones(2, 4)))))
+    words = {"KERNEL": file, "FOLDER": tmp_path}
+    status, out, error = command(*(words.get(a, a) for a in arguments))
+    assert status == 2
+    assert error.count("\n") == 1, error
+    assert error.startswith("norm-verifier: ")
+    assert said in error
+    assert out == ""
+
+
+def test_status_0_where_everything_that_was_decided_passed(command, file):
+    status, out, _ = command("audit", file, "--subject", "good", *QUICK)
+    assert status == 0
+    assert "PASS" in out
+
+
+def test_status_1_with_the_finding_and_a_line_that_replays_it(command, file, tmp_path):
+    status, out, _ = command("audit", file, "--subject", "wrong", *QUICK, "--findings", "kept")
+    assert status == 1
+    (line,) = [line for line in out.splitlines() if line.strip().startswith("replay")]
+    arguments = line.split("norm-verifier ")[1].split()
+    assert (tmp_path / arguments[1]).is_file()
+    assert command(*arguments)[0] == 1
+
+
+@pytest.mark.parametrize("name", ["claims_nothing", "of_no_op"])
+def test_status_3_where_nothing_was_decided(name, command, file):
+    status, out, _ = command("audit", file, "--subject", name, *QUICK)
+    assert status == 3
+    assert "PASS" not in out
+
+
+def test_an_error_of_the_verifier_itself_is_status_1_and_not_a_verdict(command, file, monkeypatch):
+    from verifier import audit
+
+    def broken(*arguments, **options):
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(audit.Examination, "run", broken)
+    status, out, error = command("audit", file, "--subject", "good", *QUICK)
+    assert status == 1
+    assert "the verifier itself failed" in out + error
+
+
+def test_the_report_is_valid_json_without_nan(command, file, tmp_path):
+    command("audit", file, *QUICK, "--json", "r.json", "--seed", "3")
+
+    def refuse(word):
+        raise AssertionError(f"{word} is no JSON")
+
+    report = json.loads((tmp_path / "r.json").read_text(), parse_constant=refuse)
+    assert report["seed"] == 3
+    assert report["status"] == 1
+    verdicts = {line["subject"]: line["verdict"] for line in report["lines"]}
+    assert verdicts == {
+        "good": "PASS",
+        "wrong": "FAIL",
+        "claims_nothing": "UNDECIDED",
+        "of_no_op": "SKIPPED",
+    }
+    assert [f["subject"] for f in report["findings"]] == ["wrong"]
+
+
+def test_a_copy_of_a_built_in_kernel_is_audited_alike(command, tmp_path):
+    """A user's file takes the same road as our own: everything but the path is the same."""
+    from verifier.loading import builtin_folder
+
+    source = builtin_folder() / "layer_norm_torch.py"
+    copied = tmp_path / "my_kernel.py"
+    copied.write_text(source.read_text())
+    reports = []
+    for file in (source, copied):
+        command(
+            "audit", file, "--workers", "1", "--check", "layouts", "--dtype", "float32", "--json", "r.json"
+        )
+        report = json.loads((tmp_path / "r.json").read_text())
+        lines = [{k: v for k, v in line.items() if k != "seconds"} for line in report["lines"]]
+        reports.append(lines)
+    assert reports[0] == reports[1]
+    assert reports[0]
+
+
+def test_an_audit_in_worker_processes_finds_what_one_process_finds(command, file, tmp_path):
+    found = []
+    for workers in ("1", "2"):
+        command("audit", file, "--check", "forward_error", "--workers", workers, "--json", "r.json")
+        report = json.loads((tmp_path / "r.json").read_text())
+        found.append([(x["subject"], x["verdict"], x["counts"], x["worst_ulp"]) for x in report["lines"]])
+    assert found[0] == found[1]
+
+
+def test_an_audit_of_a_narrow_dtype_ends_with_what_it_costs(command, kernel_file):
+    body = KERNELS.replace("**DECLARED", '**{**DECLARED, "dtypes": ("float16",)}')
+    status, out, _ = command(
+        "audit", kernel_file(body), "--subject", "good", "--dtype", "float16", *QUICK, "--budget", "quick"
+    )
+    assert status == 0
+    assert "What float16 costs good on eager" in out
+    assert "kappa within 1, 4, 16 ulp" in out
+
+
+def test_list_names_subjects_ops_checks_and_backends(command, file):
+    status, out, _ = command("list", file)
+    assert status == 0
+    for word in ("good", "layer_norm", "two_pass", "forward_error", "eager", "machine"):
+        assert word in out
+
+
+def test_the_version_is_that_of_the_package(command):
+    from verifier import __version__
+
+    assert command("--version") == (0, f"norm-verifier {__version__}\n", "")
+
+
+def test_every_command_has_a_summary():
+    assert all(c.callback.__doc__ for c in command_line.app.registered_commands)
