@@ -81,15 +81,16 @@ def select(
     """
     _known("check", check_names, tuple(checks()))
     _known("backend", (backend_name,) if backend_name else (), tuple(backends()))
-    if backend_name and (missing := backends()[backend_name].unavailable()):
-        raise SelectionError(f"backend {backend_name!r} cannot be used here: {missing}")
+    if backend_name and (reason := backends()[backend_name].unavailable()):
+        raise SelectionError(f"backend {backend_name!r} cannot be used here: {reason}")
     found = [subject for path in paths for subject in load_subjects(path)]
     _known("subject", subjects, tuple(s.name for s in found))
     chosen = [s for s in found if not subjects or s.name in subjects]
-    if dtypes and not any(d in s.dtypes for s in chosen for d in dtypes):
-        offered = sorted({d for s in chosen for d in s.dtypes})
+    offered = sorted({d for s in chosen for d in s.dtypes})
+    missing = [d for d in dtypes if d not in offered]
+    if missing:
         raise SelectionError(
-            f"no subject declares dtype {', '.join(dtypes)}; declared are {', '.join(offered)}"
+            f"no subject declares dtype {', '.join(missing)}; declared are {', '.join(offered)}"
         )
     jobs = [job for s in chosen for job in _jobs(s, dtypes, check_names or tuple(checks()), backend_name)]
     if not jobs:
