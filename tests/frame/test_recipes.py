@@ -1,0 +1,137 @@
+"""A recipe is a whole case in a line: it is read back, makes the same case again and fits its subject."""
+
+from itertools import islice
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strategies.hazards import hazard_names
+from strategies.layouts import KINDS, Layout
+from strategies.values import Values
+from verifier.checks import checks
+from verifier.ops import op, ops
+from verifier.recipes import Plan, Recipe, build, covering, recipes
+from verifier.subjects import Claim, Subject
+
+
+def taking(op_name, *names):
+    """Return a subject of the op that takes these arguments."""
+    namespace: dict = {}
+    exec(f"def kernel({', '.join(names)}): ...", namespace)  # the signature is what counts
+    return Subject(
+        function=namespace["kernel"],
+        name="kernel",
+        path=__file__,
+        op=op_name,
+        language="torch",
+        dtypes=("float32",),
+        claim=Claim(),
+    )
+
+
+FULL = taking("layer_norm", "input", "normalized_shape", "weight", "bias", "eps")
+LAYER_NORM = op("layer_norm")
+
+
+def bits(case):
+    return {
+        n: (t.dtype, tuple(t.shape), t.contiguous().view(torch.uint8).numpy().tobytes() if t.numel() else b"")
+        for n, t in case.given.items()
+    }
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_a_recipe_is_read_back_from_its_text_and_makes_the_same_case(data):
+    plan = Plan(gradients=True, layouts=KINDS)
+    recipe = data.draw(recipes(LAYER_NORM, FULL, "float16", plan))
+    again = eval(repr(recipe), {"Recipe": Recipe, "Values": Values, "Layout": Layout})
+    assert again == recipe
+    first, second = (build(LAYER_NORM, FULL, "float16", r, gradients=True) for r in (recipe, again))
+    assert (first is None) == (second is None)
+    if first is not None:
+        assert bits(first) == bits(second)
+        assert first.layouts == second.layouts
+        assert first.rows * first.columns == first.given["input"].numel()
+        assert plan.fits(first.rows, first.columns)
+
+
+def test_tensors_of_one_recipe_are_not_the_same_numbers():
+    case = build(LAYER_NORM, FULL, "float32", Recipe(rows=1, columns=64), gradients=True)
+    rows = [t.reshape(-1) for t in case.given.values()]
+    assert len(rows) == 4
+    assert not any(torch.equal(a, b) for i, a in enumerate(rows) for b in rows[:i])
+
+
+def test_a_subject_is_given_only_what_it_takes():
+    bare = taking("layer_norm", "input", "eps")
+    case = build(LAYER_NORM, bare, "float32", Recipe(rows=2, columns=6), gradients=True)
+    assert case.tensors["weight"] is None
+    assert case.tensors["bias"] is None
+    two_dimensions = Recipe(rows=2, columns=6, variant=2)
+    assert build(LAYER_NORM, bare, "float32", two_dimensions, gradients=False) is None
+    assert build(LAYER_NORM, FULL, "float32", two_dimensions, gradients=False).scalars[
+        "normalized_shape"
+    ] == (2, 3)
+
+
+@pytest.mark.parametrize("name", list(ops()))
+def test_the_fixed_list_visits_every_hazard_and_the_edges_of_blocks(name):
+    the_op = op(name)
+    subject = taking(name, *(n for n in the_op.tensors if n != "self"), "eps")
+    wanted = hazard_names(finite_only=True)
+    listed = list(islice(covering(subject, Plan()), 8 * len(wanted)))
+    assert {r.input.hazard for r in listed} == set(wanted)
+    assert {r.input.strength for r in listed} == set(range(8))
+    extents = {(r.rows, r.columns) for r in listed}
+    assert any(r == 0 for r, _ in extents)
+    assert any(c == 1 for _, c in extents)
+    assert {1024, 1025} <= {c for _, c in extents}
+    assert {r.weight is None for r in listed} == {True, False}
+    assert len({r.eps for r in listed}) > 3
+
+
+def test_every_layout_is_listed_on_every_tensor():
+    plan = Plan(gradients=True, layouts=KINDS)
+    listed = list(islice(covering(FULL, plan), 400))
+    seen = {(name, kind) for r in listed for name, layout in r.layouts for kind in layout.kinds}
+    for name in ("input", "grad_output", "weight", "bias"):
+        for kind in ("transposed", "sliced", "expanded", "misaligned", "storage_offset"):
+            assert (name, kind) in seen
+
+
+@pytest.mark.parametrize("check", list(checks()))
+@pytest.mark.parametrize("name", list(ops()))
+def test_every_plan_of_every_check_makes_cases_for_every_op(check, name):
+    the_op, module = op(name), checks()[check]
+    every = [*the_op.tensors, "eps", *(the_op.shapes(2, 4, 0).scalars)]
+    subject = taking(name, *dict.fromkeys(every))
+    if module.skips(subject, the_op, "float32", "eager") and module.skips(
+        subject, the_op, "float64", "eager"
+    ):
+        return
+    plan = module.plan(subject, the_op)
+    made = [
+        case
+        for recipe in islice(covering(subject, plan), 16)
+        if (case := build(the_op, subject, "float32", recipe, gradients=plan.gradients)) is not None
+    ]
+    assert len(made) >= 3
+
+
+def test_kappa_and_magnitude_are_those_of_the_rows():
+    cases = {
+        k: build(
+            LAYER_NORM,
+            FULL,
+            "float64",
+            Recipe(rows=4, columns=256, input=Values(hazard="cancellation", strength=k)),
+            gradients=False,
+        )
+        for k in (1, 3, 5)
+    }
+    for power, case in cases.items():
+        assert 10**power / 4 < case.kappa < 10**power * 4
+        assert case.largest == float(case.given["input"].abs().max())
