@@ -85,7 +85,7 @@ def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
     ):
         return "the declared domain has no padded rows, hence none that lie far apart"
     if backend == "interpreter":
-        return "Triton's interpreter dies of such strides, whatever the kernel (seen with 3.9); use another backend"
+        return "Triton's interpreter dies of such strides (seen with 3.9); use another backend"
     return None
 
 
