@@ -1,0 +1,90 @@
+"""A proposed declaration says what the kernel does, with what speaks for it, and can be pasted."""
+
+import pytest
+
+from verifier.audit import SelectionError
+from verifier.describe import describe
+from verifier.loading import LoadError
+
+pytestmark = pytest.mark.usefixtures("no_child")
+BARE = "import torch\nimport torch.nn.functional as F\n\n"
+KERNELS = """
+def two_pass(input, weight=None, bias=None, eps=1e-5):
+    x = input.float()
+    d = x - x.mean(-1, keepdim=True)
+    out = d / torch.sqrt(d.square().mean(-1, keepdim=True) + eps)
+    return ((out if weight is None else out * weight) + (0 if bias is None else bias)).to(input.dtype)
+
+def textbook(input, weight=None, bias=None, eps=1e-5):
+    x = input.float()
+    mean = x.mean(-1, keepdim=True)
+    variance = (x.square().mean(-1, keepdim=True) - mean * mean).clamp(min=0)
+    out = (x - mean) / torch.sqrt(variance + eps)
+    return ((out if weight is None else out * weight) + (0 if bias is None else bias)).to(input.dtype)
+
+def root_mean_square(input, weight=None, eps=1e-6):
+    return F.rms_norm(input, input.shape[-1:], weight, eps)
+
+def half_only(input, weight=None, bias=None, eps=1e-5):
+    if input.dtype not in (torch.float16, torch.float32):
+        raise TypeError("float16 and float32 are supported")
+    return F.layer_norm(input, input.shape[-1:], weight, bias, eps)
+
+def forward_only(input, weight=None, bias=None, eps=1e-5):
+    return F.layer_norm(input, input.shape[-1:], weight, bias, eps).detach()
+
+def no_norm_at_all(input, weight=None, bias=None, eps=1e-5):
+    return input * 3
+
+def other_arguments(image, strength):
+    return image * strength
+"""
+
+
+@pytest.fixture
+def file(kernel_file):
+    return kernel_file(KERNELS, head=BARE)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("two_pass", ('op="layer_norm"', "variance='two_pass'", 'language="torch"', "differentiable=True")),
+        ("textbook", ('op="layer_norm"', "variance='textbook'", "grows with kappa squared")),
+        ("root_mean_square", ('op="rms_norm"', "variance='rms'")),
+        ("half_only", ('dtypes=("float32", "float16")',)),
+        ("forward_only", ("differentiable=False", "no backward pass")),
+    ],
+)
+def test_the_proposal_fits_the_behaviour(name, said, file):
+    text = describe(file, name)
+    for words in said:
+        assert words in text
+    assert f"def {name}(input, " in text
+
+
+def test_a_proposal_can_be_pasted_and_declares_the_kernel(file):
+    text = describe(file, "two_pass").replace("tree(lanes=...)", "tree(lanes=8)")
+    namespace: dict = {}
+    exec(text.split("def two_pass")[0] + "def two_pass(input, weight, bias, eps): ...", namespace)
+    assert namespace["two_pass"].op == "layer_norm"
+    assert namespace["two_pass"].claim.variance == "two_pass"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("no_norm_at_all", "behaves like no op known here"),
+        ("other_arguments", "none has these arguments"),
+        ("nowhere", "no function 'nowhere'"),
+        (None, "name the function"),
+    ],
+)
+def test_what_cannot_be_described_is_said(name, said, file):
+    with pytest.raises(SelectionError, match=said):
+        describe(file, name)
+
+
+def test_a_file_that_does_not_load_is_said(tmp_path):
+    with pytest.raises(LoadError, match="no such file"):
+        describe(tmp_path / "nowhere.py")
