@@ -62,14 +62,18 @@ class KernelFile(pytest.Collector):
 
     def collect(self) -> Iterator[pytest.Item]:
         """Yield the tests, sorted by id."""
+        from verifier.backends import backend
         from verifier.conformance import parameters
         from verifier.loading import LoadError, load_subjects
 
         try:
             subjects = load_subjects(self.file)
-        except LoadError as error:
+            wanted = self.config.getoption("--kernel-backend")
+            if wanted:
+                backend(wanted)
+        except (LoadError, ValueError) as error:
             raise self.CollectError(str(error)) from error
-        for name, job in parameters(subjects, backend=self.config.getoption("--kernel-backend")):
+        for name, job in parameters(subjects, backend=wanted):
             yield KernelItem.from_parent(self, name=name, job=job)
 
 
