@@ -217,13 +217,21 @@ def _results(
 
 def _placed(job: Job) -> Job:
     """Return the job with the best backend that is here, if it names none; nothing is probed earlier."""
-    if job.backend is not None or job.missing:
+    if job.missing:
         return job
     subject = next(s for s in load_subjects(job.path) if s.name == job.subject)
     if subject.op not in ops():
         return replace(job, missing=f"there is no op {subject.op!r}; there are: {', '.join(ops())}")
-    name, missing = default_backend(subject)
-    return replace(job, backend=name, missing=missing)
+    if job.backend is None:
+        name, missing = default_backend(subject)
+        return replace(job, backend=name, missing=missing)
+    place = backends()[job.backend]
+    if subject.language not in place.LANGUAGES:
+        return replace(
+            job, backend=None, missing=f"backend {job.backend} does not run subjects in {subject.language}"
+        )
+    reason = place.unavailable()
+    return job if reason is None else replace(job, backend=None, missing=f"{job.backend}: {reason}")
 
 
 _runners: dict[tuple[str, str], Runner] = {}
@@ -244,15 +252,15 @@ def run_job(
     line = Line(
         subject=job.subject, check=job.check, dtype=job.dtype, backend=job.backend or "-", variance=""
     )
-    job = _placed(job)
-    line.backend = job.backend or "-"
-    if job.backend is None:
-        line.skipped = job.missing
-        return line
     import torch
 
     torch.set_num_threads(1)  # workers share the cores; more threads only fight over them
     try:
+        job = _placed(job)
+        line.backend = job.backend or "-"
+        if job.backend is None:
+            line.skipped = job.missing
+            return line
         subject = next(s for s in load_subjects(job.path) if s.name == job.subject)
         cases, seconds = share
         until = None if seconds is None else time.monotonic() + seconds

@@ -27,6 +27,9 @@ FEW_SHAPES = ((4, 33), (3, 128), (1, 1), (2, 1000), (16, 64), (1, 4097), (300, 1
 EPS_CHOICES = (1e-5, 1e-6, 1e-12, 1e-3, 0.5)
 """1e-5 and 1e-6 are the usual defaults; 1e-12 underflows in fp16; 0.5 makes a misplaced eps obvious."""
 
+DEFAULT_EPS = 1e-5
+"""eps of torch.nn.functional.layer_norm, batch_norm and group_norm where none is given."""
+
 ORDINARY = Values()
 _PARAMETER_HAZARDS = ("ordinary", "powers_of_two", "small_integers", "lognormal", "alternating_signs")
 _GRADIENT_HAZARDS = (
@@ -112,7 +115,9 @@ def build(op: Op, subject: Subject, dtype: str, recipe: Recipe, *, gradients: bo
     shapes = op.shapes(recipe.rows, recipe.columns, recipe.variant)
     if shapes is None or not _takes(op, subject, shapes):
         return None
-    scalars = {**shapes.scalars, "eps": recipe.eps}
+    # A kernel without an argument eps has one of its own: PyTorch's default, or its domain ends there.
+    fixed = "eps" not in subject.signature and not op.derived
+    scalars = {**shapes.scalars, "eps": DEFAULT_EPS if fixed else recipe.eps}
     tensors = _fill(op, subject, dtype, recipe, shapes, gradients=gradients)
     if recipe.joint is not None:
         hazard = joint_hazards()[recipe.joint]
