@@ -151,6 +151,12 @@ def test_status_3_where_nothing_was_decided(name, command, file):
     assert "PASS" not in out
 
 
+def test_a_backend_that_does_not_run_the_language_is_said(command, file):
+    status, out, _ = command("audit", file, "--subject", "good", *QUICK, "--backend", "interpreter")
+    assert status == 3
+    assert "does not run subjects in torch" in out
+
+
 def test_an_error_of_the_verifier_itself_is_status_1_and_not_a_verdict(command, file, monkeypatch):
     from verifier import audit
 

@@ -60,6 +60,10 @@ def flattens_what_is_not_contiguous(input, weight=None, bias=None, eps=1e-5):
 @subject(**DECLARED)
 def without_weight_and_bias(input, eps):
     return right(input, None, None, eps)
+
+@subject(**DECLARED)
+def without_eps(input, weight=None, bias=None):
+    return right(input, weight, bias, 1e-5)
 """
 
 
@@ -82,8 +86,9 @@ def test_no_check_complains_of_a_correct_kernel(check, runner):
         assert line.verdict in {Verdict.PASS, Verdict.SKIPPED}
 
 
-def test_a_correct_kernel_without_parameters_passes(subjects, runner):
-    assert examined(subjects["without_weight_and_bias"], runner, cases=25).verdict is Verdict.PASS
+@pytest.mark.parametrize("name", ["without_weight_and_bias", "without_eps"])
+def test_a_correct_kernel_with_fewer_arguments_passes(name, subjects, runner):
+    assert examined(subjects[name], runner, cases=25).verdict is Verdict.PASS
 
 
 @pytest.mark.parametrize("name", ["wrong", "one_nan"])

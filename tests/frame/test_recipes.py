@@ -121,6 +121,13 @@ def test_every_plan_of_every_check_makes_cases_for_every_op(check, name):
     assert len(made) >= 3
 
 
+def test_a_subject_without_eps_is_judged_with_the_default_of_pytorch():
+    fixed = taking("layer_norm", "input", "weight", "bias")
+    given = Recipe(rows=2, columns=6, eps=0.5)
+    assert build(LAYER_NORM, fixed, "float32", given, gradients=False).eps == 1e-5
+    assert build(LAYER_NORM, FULL, "float32", given, gradients=False).eps == 0.5
+
+
 def test_kappa_and_magnitude_are_those_of_the_rows():
     cases = {
         k: build(
