@@ -61,12 +61,13 @@ def make(subject: Subject, defect: KnownDefect, runner: Runner, *, again: bool) 
             runner=runner,
             budget=Budget(cases=SEARCH_CASES, findings=1),
             ignore_known=True,
-            only=alone(subject, defect),
         )
         if path.is_file() and not again and examination.examine_case(cases.load(path)[0])[0] is not None:
             found = True
             continue
-        findings = examination.run().findings or replace(examination, only=defect.where).run().findings
+        tries = predicates(subject, defect, runner.backend, dtype)
+        searches = (replace(examination, only=only).run().findings for only in tries)
+        findings = next((found for found in searches if found), [])
         if not findings:
             print(f"NOT FOUND  {subject.name} {defect.check} {dtype}: {defect.reason}", flush=True)
             continue
@@ -76,15 +77,22 @@ def make(subject: Subject, defect: KnownDefect, runner: Runner, *, again: bool) 
     return found
 
 
-def alone(subject: Subject, defect: KnownDefect) -> Callable[[Case], bool]:
-    """Return a predicate of cases that show this defect and no other one of the subject."""
-    others = [d.where for d in subject.known_defects if d.where is not None and d.where is not defect.where]
+def alone(defect: KnownDefect, others: list[KnownDefect]) -> Callable[[Case], bool]:
+    """Return a predicate of cases that show this defect and none of the others."""
+    elsewhere = [d.where for d in others if d.where is not None and d.where is not defect.where]
 
     def only(case: Case) -> bool:
         shown = defect.where is None or defect.where(case)
-        return shown and not any(where(case) for where in others)
+        return shown and not any(where(case) for where in elsewhere)
 
     return only
+
+
+def predicates(subject: Subject, defect: KnownDefect, place: str, dtype: str) -> list[Callable[[Case], bool]]:
+    """Return predicates to try, from the purest case to any that shows the defect."""
+    seen = [d for d in subject.known_defects if d.concerns(defect.check) and d.observable(place, dtype)]
+    stopping = [d for d in seen if d.check in {"synchronization", "forward_error"}]
+    return [alone(defect, seen), alone(defect, stopping), alone(defect, [])]
 
 
 def store(path: Path, subject: Subject, finding: object, place: str) -> None:
