@@ -208,6 +208,31 @@ def test_the_tolerance_of_second_derivatives_is_far_below_them():
     assert all(o.facts["error"] > 1e3 * o.facts["allowed"] for o in bad)
 
 
+@pytest.mark.parametrize("promised", [True, False])
+def test_an_unclear_error_is_forbidden_by_the_guarantee_alone(promised):
+    from verifier.runner.observation import Observation
+
+    guarantees = frozenset({"gradgradcheck"} if promised else ())
+    subject = subject_of(RIGHT).differing(guarantees=guarantees)
+    seen = Observation(status="ok", message="RuntimeError: got None", facts={"unclear": "RuntimeError"})
+    outcome = gradgradcheck._unclear(subject, seen)
+    assert outcome.verdict is (Verdict.CRASH if promised else Verdict.SKIPPED)
+    assert ("measured" in outcome.facts) is not promised
+
+
+@pytest.mark.parametrize(
+    ("error", "clear"),
+    [
+        (RuntimeError("trying to differentiate twice a function marked with @once_differentiable"), True),
+        (NotImplementedError("no"), True),
+        (RuntimeError("Expected a proper Tensor but got None"), False),
+        (KeyError("second derivative"), False),
+    ],
+)
+def test_a_refusal_says_what_is_refused(error, clear):
+    assert (gradgradcheck._refused(error) is not None) is clear
+
+
 def test_directions_of_different_turns_differ():
     first, second = (gradgradcheck.integers((2, 4), turn) for turn in (1, 2))
     assert not torch.equal(first, second)

@@ -79,10 +79,21 @@ def check(session: Session) -> list[Outcome]:
     seen = session.execute(experiment="verifier.checks.gradgradcheck:experiment", names=names)
     if "refusal" in seen.facts:
         return [Outcome(verdict=Verdict.PASS, decided=1, facts=seen.facts)]
+    if "unclear" in seen.facts:
+        return [_unclear(session.subject, seen)]
     if "missing" in seen.facts:
         text = f"grad_{seen.facts['missing']}: has no second derivative, and says so to nobody"
         return [Outcome(verdict=Verdict.FAIL, output="second_derivative", message=text, decided=1, wrong=1)]
     return [o for name in (*names, "grad_output") for o in _judge(session, names, name, seen.outputs[name])]
+
+
+def _unclear(subject: Subject, seen: Observation) -> Outcome:
+    """Report an error that does not say what is refused: loud, so that only the guarantee forbids it."""
+    if NAME in subject.guarantees:
+        text = f"second derivative: an error that does not say what is refused ({seen.message})"
+        return Outcome(verdict=Verdict.CRASH, output="second_derivative", message=text)
+    text = f"second derivatives are not guaranteed; measured: an error that does not say so ({seen.message})"
+    return Outcome(verdict=Verdict.SKIPPED, message=text, facts={"measured": text})
 
 
 def integers(shape: tuple[int, ...], turn: int) -> torch.Tensor:
@@ -213,7 +224,8 @@ def experiment(subject: Subject, case: Case, *, place: Any, names: list[str]) ->
         # Not autograd.grad: it passes over the node that refuses, which leads to none of its inputs.
         torch.autograd.backward(total)
     except Exception as error:
-        return _refused(error) or replace(failure(error, place), status="crashed")
+        crashed = replace(failure(error, place), status="ok")
+        return _refused(error) or replace(crashed, facts={"unclear": crashed.message})
     second = {name: tensor.grad for name, tensor in {**inputs, "grad_output": grad_output}.items()}
     return Observation(status="ok", outputs=second)
 
