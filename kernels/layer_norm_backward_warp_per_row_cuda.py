@@ -17,7 +17,7 @@ UNCLEARED = "grad_input is added to memory that nobody cleared."
 @subject(
     **steps.claim(tree(lanes=WARP)),
     known_defects=(
-        KnownDefect(check="gradient", reason=UNCLEARED, also=("layouts",)),
+        KnownDefect(check="gradient", reason=UNCLEARED, also=("*",)),
         KnownDefect(check="memory", reason=UNCLEARED, backends=("machine",)),
         steps.IN_HALF,
         steps.ATOMICS,

@@ -95,6 +95,7 @@ def merged(first: Line, second: Line) -> Line:
         findings=[*first.findings, *second.findings],
         seconds=first.seconds + second.seconds,
         outside=first.outside + second.outside,
+        left_out=first.left_out + second.left_out,
     )
 
 

@@ -119,6 +119,7 @@ class Line:
     measured: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     outside: int = 0
+    left_out: int = 0
 
     @property
     def verdict(self) -> Verdict:
