@@ -263,7 +263,7 @@ class Examination:
             return [stopped.outcome], stopped.detail
 
     def _promised(self, case: Case, outcome: Outcome) -> Outcome:
-        """Take the pass from a result of which a part has no theorem, inside a domain that promises values."""
+        """Take the pass from a result that in part has no theorem, inside a domain that promises values."""
         domain = self.subject.domain
         if outcome.verdict is not Verdict.PASS or not outcome.uncovered or OVERFLOW in outcome.message:
             return outcome

@@ -133,7 +133,7 @@ def judge_output(truth: Truth, name: str, actual: torch.Tensor) -> Outcome:
         decided=decided,
         wrong=wrong,
         uncovered=int(np.sum(~covered)),
-        message=_message(name, wrong, values.size, bounded, verdict),
+        message=_message(name, wrong, values.size, bounded, complete=bool(covered.all())),
         mean_ulp=mean_ulp,
         signed_ulp=signed_ulp,
         rungs=rungs,
@@ -237,7 +237,7 @@ def _mean_ulps(exact: Any, values: Array, format_name: str, covered: Array) -> t
         return float(np.mean(np.abs(signed[usable]))), float(np.mean(signed[usable]))
 
 
-def _message(name: str, wrong: int, size: int, bounded: Bounded, verdict: Verdict) -> str:
-    if verdict is Verdict.FAIL:
+def _message(name: str, wrong: int, size: int, bounded: Bounded, *, complete: bool) -> str:
+    if wrong:
         return f"{name}: {wrong} of {size} elements are provably beyond the rounding-error bound"
-    return f"{name}: {bounded.why}" if verdict is Verdict.NO_THEOREM else ""
+    return "" if complete else f"{name}: {bounded.why}"
