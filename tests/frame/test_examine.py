@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from verifier import case as cases
 from verifier.checks import checks
 from verifier.examine import Budget, Examination
 from verifier.loading import load_subjects
 from verifier.ops import op
-from verifier.recipes import Recipe, build
+from verifier.recipes import Recipe, assemble, build
 from verifier.runner.observation import Observation
 from verifier.subjects import Domain, KnownDefect
 from verifier.verdicts import Verdict
@@ -162,6 +163,26 @@ def test_no_theorem_inside_a_numeric_domain_is_a_finding(subjects, runner):
     )
     assert examined(free, runner, cases=40).verdict is Verdict.PASS
     assert examined(promising, runner, cases=40).verdict is Verdict.NO_THEOREM
+
+
+def test_one_row_without_a_theorem_takes_the_pass_from_a_promise(subjects, runner):
+    """The first row is within its bound; of the second, whose squares cancel, the textbook says nothing."""
+    row = torch.randn(64, generator=torch.Generator().manual_seed(1))
+    tensors = {"input": torch.stack([row, row + 1e4]), "weight": None, "bias": None}
+    scalars = {"eps": 1e-5, "normalized_shape": (64,)}
+    case = assemble(op("layer_norm"), "float32", tensors, scalars, {}, hazard="cancellation", origin="")
+    textbook = subjects["good"].differing(variance="textbook")
+    free = Examination(subject=textbook, check_name="forward_error", dtype="float32", runner=runner)
+    finding, (outcome,) = free.examine_case(case)
+    assert finding is None
+    assert outcome.verdict is Verdict.PASS
+    assert outcome.uncovered == 64
+    promising = replace(free, subject=free.subject.differing(domain=Domain(max_abs=1e15)))
+    finding, _ = promising.examine_case(case)
+    assert finding.verdict is Verdict.NO_THEOREM
+    assert "variance" in finding.outcome.message
+    outside = replace(free, subject=free.subject.differing(domain=Domain(max_abs=1e15, max_kappa=1e3)))
+    assert outside.examine_case(case)[0] is None
 
 
 def test_everything_outside_the_domain_and_refused_is_undecided(subjects, runner):
