@@ -153,7 +153,10 @@ class Composer:
         exact_mean = np.zeros_like(rstd.centre) if mean is None else mean.reshape(-1, 1)
         self.numbers.saved = (self.numbers.read(exact_mean), rstd)
         self.numbers.computed = self.numbers.saved
-        return self._gradients(self._terms())
+        # A raw backward op returns grad_bias although it takes no bias: any bias has the same gradient.
+        held = self.dtypes.get("weight", self.dtypes["input"])
+        self.numbers.dtypes = {"bias": held, **self.numbers.dtypes}
+        return self._gradients(replace(self._terms(), bias=self.numbers.read(np.zeros((1, 1)))))
 
     def _terms(self) -> Terms:
         problem = self.problem
