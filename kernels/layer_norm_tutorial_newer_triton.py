@@ -226,9 +226,10 @@ LAYOUTS = "One row stride, the input's, serves all tensors, and every column str
         ),
         KnownDefect(
             check="synchronization",
+            # The source has none; Triton 3.9 puts one into the PTX, so that only older compilers show it.
             reason="No barrier stands between the stores of a part and the release of its lock.",
             where=_more_rows_than_buffers,
-            backends=("machine",),
+            backends=("cuda",),
         ),
         KnownDefect(
             check="large_offsets",
