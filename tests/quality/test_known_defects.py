@@ -1,0 +1,74 @@
+"""Every known defect of a built-in kernel is found by the search itself, and has a witness."""
+
+from itertools import chain
+
+import pytest
+
+from verifier import case as cases
+from verifier import examine
+from verifier.backends import backend, default_backend
+from verifier.examine import Budget, Examination
+from verifier.loading import builtin_files, load_subjects
+from verifier.runner import Runner
+
+SUBJECTS = tuple(chain.from_iterable(load_subjects(file) for file in builtin_files()))
+DEFECTS = [
+    pytest.param(subject, defect, id=f"{subject.name}-{defect.check}-{number}")
+    for subject in SUBJECTS
+    for number, defect in enumerate(subject.known_defects)
+]
+SEARCH_CASES = 60
+
+
+@pytest.fixture(scope="module")
+def runners():
+    """One warm child per backend."""
+    open_runners = {}
+    yield open_runners
+    for runner in open_runners.values():
+        runner.close()
+
+
+def observable_dtypes(subject, defect, place):
+    return [
+        d
+        for d in subject.dtypes
+        if defect.observable(place, d) and backend(place).refuses(subject, d) is None
+    ]
+
+
+@pytest.mark.parametrize(("subject", "defect"), DEFECTS)
+def test_the_search_finds_the_defect_without_its_witness(subject, defect, runners, monkeypatch):
+    monkeypatch.setattr(examine, "REDUCTION_CALLS", 1)  # found is enough here; shrinking has its own tests
+    place, missing = default_backend(subject)
+    if place is None:
+        pytest.skip(missing)
+    dtypes = observable_dtypes(subject, defect, place)
+    if not dtypes:
+        pytest.skip(f"not observable on {place}: {defect.backends}")
+    runner = runners.setdefault(place, Runner(place))
+    stored = [d for d in dtypes if subject.witness_file(defect, d).is_file()]
+    assert stored, (
+        f"{subject.name}: no witness for {defect.check}: {defect.reason} (make_witnesses.py makes it)"
+    )
+    search = Examination(
+        subject=subject,
+        check_name=defect.check,
+        dtype=stored[0],
+        runner=runner,
+        budget=Budget(cases=SEARCH_CASES, findings=1),
+        ignore_known=True,
+        only=defect.where,
+    )
+    assert search.run().findings, f"{subject.name}: the search does not find: {defect.reason}"
+
+
+@pytest.mark.parametrize("subject", [s for s in SUBJECTS if s.known_defects], ids=lambda s: s.name)
+def test_witnesses_lie_where_their_defect_is_declared(subject):
+    for defect in subject.known_defects:
+        for dtype in subject.dtypes:
+            path = subject.witness_file(defect, dtype)
+            if path.is_file() and defect.where is not None:
+                case, document = cases.load(path)
+                assert document["check"] == defect.check
+                assert defect.where(case), f"{path.name} is no case of its defect"
