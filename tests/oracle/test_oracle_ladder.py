@@ -198,7 +198,7 @@ def test_an_output_that_the_problem_does_not_pose_is_refused():
 
 
 def test_rows_in_blocks_keep_their_own_statistics():
-    """float64 rows longer than a block, with given statistics: each block sees its own rows' mean and rstd."""
+    """Rows longer than a block, with given statistics: each block sees the mean and rstd of its own rows."""
     rng = np.random.default_rng(0)
     x, gradient = rng.normal(size=(3, 20000)), rng.normal(size=(3, 20000))
     mean, rstd = x.mean(1, keepdims=True), 1 / np.sqrt(x.var(1, keepdims=True) + 1e-5)
