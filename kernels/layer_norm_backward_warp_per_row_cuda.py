@@ -19,8 +19,7 @@ UNCLEARED = "grad_input is added to memory that nobody cleared."
     known_defects=(
         KnownDefect(check="gradient", reason=UNCLEARED, also=("*",)),
         KnownDefect(check="memory", reason=UNCLEARED, backends=("machine",)),
-        steps.IN_HALF,
-        steps.ATOMICS,
+        # Sums in half and the order of atomics, as in the other steps, hide behind what was there before.
     ),
 )
 def layer_norm_backward_warp_per_row(grad_output, input, weight, mean, rstd):

@@ -1,4 +1,4 @@
-"""Every check on every built-in subject, as `norm-verifier audit` does: one test per subject, check and dtype.
+"""Every check on every built-in subject, as `norm-verifier audit` runs them: one test per line of it.
 
 forward_error and gradient run on all dtypes, the other checks on one; NORM_VERIFIER_BUDGET widens the search.
 """

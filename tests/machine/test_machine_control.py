@@ -305,11 +305,11 @@ mov.b32 %r1, 3;
 .loc 2 263 15 // standard.py:263:15 @[ standard.py:293:36 @[ user.py:55:16 ] ]
 mov.b32 %r1, 4;
 ret; }
-.file 1 "/home/user.py"
+.file 1 "/src/user.py"
 .file 2 "/lib/standard.py"
 """
     body = parse(text).functions["k"].body
-    assert [str(i.location) for i in body[:4]] == ["/home/user.py:54"] * 3 + ["/home/user.py:55"]
+    assert [str(i.location) for i in body[:4]] == ["/src/user.py:54"] * 3 + ["/src/user.py:55"]
     assert body[1].location.inlined == (("/lib/standard.py", 287), ("/lib/standard.py", 314))
 
 
