@@ -57,11 +57,11 @@ class Report:
 
     @property
     def status(self) -> int:
-        """Exit status: 1 with unexpected findings or errors of our own, 3 if nothing was decided, else 0."""
+        """Exit status: 1 with unexpected findings or own errors, 3 if undecided or interrupted, else 0."""
         if self.errors or any(line.unexpected for line in self.lines):
             return 1
         decided = any(line.verdict in {Verdict.PASS, Verdict.FAIL} for line in self.lines)
-        return 0 if decided else 3
+        return 0 if decided and not self.interrupted else 3
 
 
 def select(
@@ -71,8 +71,9 @@ def select(
     check_names: Sequence[str] = (),
     backend_name: str | None = None,
     subjects: Sequence[str] = (),
+    all_dtypes: bool = True,
 ) -> list[Job]:
-    """List the jobs for kernel files, restricted to what is named.
+    """List the jobs for kernel files, restricted to what is named; see `runs_on` for `all_dtypes`.
 
     Raises:
         LoadError: a file does not load.
@@ -92,10 +93,23 @@ def select(
         raise SelectionError(
             f"no subject declares dtype {', '.join(missing)}; declared are {', '.join(offered)}"
         )
-    jobs = [job for s in chosen for job in _jobs(s, dtypes, check_names or tuple(checks()), backend_name)]
+    every = [job for s in chosen for job in _jobs(s, dtypes, check_names or tuple(checks()), backend_name)]
+    by_name = {s.name: s for s in chosen}
+    jobs = [j for j in every if all_dtypes or runs_on(by_name[j.subject], j.check, j.dtype)]
     if not jobs:
         raise SelectionError("nothing to run: no subject is left")
     return jobs
+
+
+EVERYWHERE = frozenset({"forward_error", "gradient"})
+"""Checks whose answer depends on the dtype most: they run on every one even where the others run on one."""
+_IN_FLOAT64 = frozenset({"gradcheck", "gradgradcheck"})
+
+
+def runs_on(subject: Subject, check_name: str, dtype: str) -> bool:
+    """Return whether a check runs on this dtype where all but two run on one: the first, or what it needs."""
+    needs = "float64" if check_name in _IN_FLOAT64 and "float64" in subject.dtypes else subject.dtypes[0]
+    return check_name in EVERYWHERE or dtype == needs
 
 
 def _jobs(

@@ -94,6 +94,9 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
 ) -> None:
     """Run every check on every kernel and report the proved bounds, the errors and the findings.
 
+    Without kernels, dtypes or subjects named, forward_error and gradient run on every dtype of the built-in
+    kernels and the other checks on one.
+
     Exit status: 0 no unexpected finding, 1 findings, 2 wrong usage, 3 nothing was decided.
     """
     with _clear_errors():
@@ -110,6 +113,7 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
             check_names=check or (),
             backend_name=backend,
             subjects=subject or (),
+            all_dtypes=bool(paths or dtype or subject),
         )
         report = _with_progress(jobs, budget=budget, seed=seed, workers=workers or default_workers())
     _finish(report, jobs, json_file, findings, cost_of=dtype if paths else None)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from verifier.audit import Job, run_job
+from verifier.audit import Job, run_job, runs_on
 from verifier.checks import checks
 from verifier.examine import BUDGETS
 from verifier.report.failure import failure_text
@@ -20,24 +20,12 @@ def jobs_of(subject: Subject, *, backend: str | None = None, all_dtypes: bool = 
     With `all_dtypes` false only forward_error and gradient run on every dtype, the others on one:
     the first, or float64 where a check takes nothing else.
     """
-    jobs = []
-    for check_name in checks():
-        for dtype in subject.dtypes:
-            everywhere = all_dtypes or check_name in {"forward_error", "gradient"}
-            only = (
-                "float64" if check_name == "gradcheck" and "float64" in subject.dtypes else subject.dtypes[0]
-            )
-            if everywhere or dtype == only:
-                jobs.append(
-                    Job(
-                        path=str(subject.path),
-                        subject=subject.name,
-                        check=check_name,
-                        dtype=dtype,
-                        backend=backend,
-                    )
-                )
-    return jobs
+    return [
+        Job(path=str(subject.path), subject=subject.name, check=name, dtype=dtype, backend=backend)
+        for name in checks()
+        for dtype in subject.dtypes
+        if all_dtypes or runs_on(subject, name, dtype)
+    ]
 
 
 def examine_job(job: Job, *, budget: str = "quick", seed: int = 0) -> Line:
