@@ -8,7 +8,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -211,19 +211,33 @@ def _results(
         for index, job in enumerate(jobs):
             yield index, run_job(job, share(index), seed)
         return
+    waiting = list(enumerate(jobs))[::-1]
+    while waiting:
+        yield from _pooled(waiting, share, seed, workers)
+
+
+def _pooled(
+    waiting: list[tuple[int, Job]],
+    share: Callable[[int], tuple[int, float | None]],
+    seed: int,
+    workers: int,
+) -> Iterator[tuple[int, Result]]:
+    """Run waiting jobs in one pool of processes; when a worker dies, report its jobs and end the pool."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        waiting = list(enumerate(jobs))[::-1]
-        running: dict[Future[Result], int] = {}
+        running: dict[Future[Result], tuple[int, Job]] = {}
         try:
             while waiting or running:
                 while waiting and len(running) < workers:
                     index, job = waiting.pop()
-                    running[pool.submit(run_job, job, share(index), seed)] = index
+                    running[pool.submit(run_job, job, share(index), seed)] = (index, job)
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
-                    index = running.pop(future)
-                    yield index, future.result()
+                    result = future.result()
+                    yield running.pop(future)[0], result
+        except BrokenExecutor as error:
+            for index, job in running.values():
+                yield index, f"{job.subject} {job.check} {job.dtype}: a worker process died ({error})"
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
