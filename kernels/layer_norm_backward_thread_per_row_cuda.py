@@ -57,8 +57,8 @@ def _backward(k, t):
     dnorm_mean, dnorm_norm_mean = k.mean(dnorm), k.mean(dnorm * norm)
     return {
         "grad_input": (dnorm - dnorm_mean - norm * dnorm_norm_mean) * rstd,
-        "grad_weight": k.parameter_sum(norm * t.grad_output),
-        "grad_bias": k.parameter_sum(t.grad_output),
+        "grad_weight": k.parameter_sum(norm * t.grad_output, atomic=True),
+        "grad_bias": k.parameter_sum(t.grad_output, atomic=True),
     }
 
 

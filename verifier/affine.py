@@ -247,11 +247,11 @@ class AffineNumbers:
         )
         return self.share(rounded, self._fresh("mean"), product=True)
 
-    def parameter_sum(self, value: Affine, held: str | None = None) -> Affine:
+    def parameter_sum(self, value: Affine, held: str | None = None, *, atomic: bool = False) -> Affine:
         """Return the sums over the elements of each entry of weight, (1, entries).
 
         With running sums held in a narrower format, every addition is followed by a rounding to it,
-        the first one (to zero) included.
+        the first one (to zero) included. An atomic addition may flush its operand and its result.
         """
         value = self._full(value)
         index = self.element_entries()
@@ -266,6 +266,8 @@ class AffineNumbers:
             to = FORMATS[self.dtypes[held]]
             growth = theta(depth + 1, self.arithmetic.u + to.u * (1 + self.arithmetic.u))
             lost = lost + to.omega
+        if atomic:
+            lost = lost + 2.0 * to.smallest_normal
         return self._entry_sums(value, growth=growth, lost=lost * longest * (1 + growth), to=to)
 
     def share(self, value: Affine, name: str, *, product: bool = False) -> Affine:

@@ -180,8 +180,10 @@ def load(path: Path) -> tuple[Case, dict[str, Any]]:
 
 
 def raw_bytes(tensor: torch.Tensor) -> bytes:
-    """Return the bytes of a contiguous CPU tensor of any dtype."""
-    return tensor.detach().contiguous().cpu().view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+    """Return the bytes of a tensor of any dtype and layout, in the order of its elements."""
+    # contiguous() leaves a single element its stride, and a view as bytes asks for a stride of 1.
+    held = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+    return held.view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
 
 
 def from_bytes(data: bytes, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:

@@ -32,10 +32,11 @@ class Numbers(Protocol):
     def mean(self, value: Value) -> Value:
         """Return the sum over each row divided by the number of columns, (rows, 1)."""
 
-    def parameter_sum(self, value: Value, held: str | None = None) -> Value:
+    def parameter_sum(self, value: Value, held: str | None = None, *, atomic: bool = False) -> Value:
         """Return the sum of all elements that belong to one entry of weight, (1, entries).
 
         `held` names the tensor ("weight", "input") in whose dtype the running sums are stored.
+        `atomic` says that float atomics in global memory add, which flush subnormals on every device.
         """
 
     def count(self) -> Value:

@@ -8,7 +8,7 @@ import torch
 
 from strategies.layouts import Layout
 from verifier import case as cases
-from verifier.case import Case, CaseError
+from verifier.case import Case, CaseError, raw_bytes
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 INTEGER = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -136,3 +136,9 @@ def test_a_corrupt_file_is_an_error_that_names_it(what, tmp_path):
 def test_a_missing_file_is_an_error_that_names_it(tmp_path):
     with pytest.raises(CaseError, match=r"nowhere\.json"):
         cases.load(tmp_path / "nowhere.json")
+
+
+def test_one_element_with_a_stride_keeps_its_bytes():
+    lone = torch.arange(4, dtype=torch.float16)[1::2][:1]
+    assert lone.stride() == (2,)
+    assert raw_bytes(lone) == raw_bytes(torch.tensor([1.0], dtype=torch.float16))
