@@ -114,6 +114,7 @@ def judge_output(truth: Truth, name: str, actual: torch.Tensor) -> Outcome:
     bounded = truth.bounds[name]
     bound = np.broadcast_to(bounded.bound, shape)
     covered = np.broadcast_to(bounded.covered, shape) & np.isfinite(np.broadcast_to(exact.high, shape))
+    covered = covered & np.isfinite(bound)  # a bound that is not finite proves nothing, whoever made it
     failed = covered & ~(low <= bound)
     # A bound of zero (an argument that must not move, an empty sum) needs equality, which is no estimate.
     equal = (values == exact.high) & (exact.low == 0.0) & (exact.radius == 0.0)
@@ -124,7 +125,9 @@ def judge_output(truth: Truth, name: str, actual: torch.Tensor) -> Outcome:
         passed, failed, low, high, rungs = _escalate(truth, name, values, bound, covered)
     worst = _worst(truth, name, format_name, values, np.maximum(low, 0.0), bound, covered)
     decided, wrong = int(np.sum(passed | failed)), int(np.sum(failed))
-    verdict = Verdict.FAIL if wrong else Verdict.PASS if decided else Verdict.NO_THEOREM
+    # An element that stays open between bound and radius leaves the output without a pass.
+    still_open = bool(np.any(covered & ~passed & ~failed))
+    verdict = Verdict.FAIL if wrong else Verdict.PASS if decided and not still_open else Verdict.NO_THEOREM
     mean_ulp, signed_ulp = _mean_ulps(exact, values, format_name, covered)
     return Outcome(
         verdict=verdict,

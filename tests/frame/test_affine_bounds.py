@@ -12,11 +12,13 @@ from simulated_kernel import simulate, utilisation
 from strategies.values import Values
 from verifier import affine
 from verifier.arithmetic import ieee
-from verifier.judge import Truth
+from verifier.judge import Truth, judge_output
+from verifier.loading import builtin_folder, load_subjects
 from verifier.ops import Setting, op
 from verifier.recipes import Recipe, assemble, build
 from verifier.subjects import Claim, Subject, Trees
 from verifier.trees import any_order, pairwise, sequential, tree
+from verifier.verdicts import Verdict
 
 # Small extents: a tree with several lanes, powers of two and not, one column, one row.
 DECLARED = Trees(statistics=tree(lanes=4), row_gradients=tree(lanes=4), columns=sequential())
@@ -282,3 +284,15 @@ def test_a_wrong_rule_is_refuted_by_this_data(method, wrong, monkeypatch):
             if worst > 1.0:
                 return
     raise AssertionError(f"the largest error is {worst:g} of the wrong bound")
+
+
+def test_a_saved_statistic_that_overflows_its_format_has_no_bound():
+    """rstd of a constant row at eps 1e-12 is 1e6: no float16 number, hence no theorem, and nothing passes."""
+    subject = load_subjects(builtin_folder() / "layer_norm_torch.py")[0]
+    recipe = Recipe(rows=2, columns=4, input=Values(hazard="constant_row"), eps=1e-12)
+    case = build(op("layer_norm"), subject, "float16", recipe, gradients=False)
+    truth = Truth(subject=subject, case=case, setting=Setting(arithmetic=ieee("float32"), trees=Trees()))
+    for wrong in (0.0, 65504.0, float("inf"), float("nan")):
+        outcome = judge_output(truth, "rstd", torch.full((2,), wrong, dtype=torch.float16))
+        assert outcome.verdict is Verdict.NO_THEOREM
+        assert outcome.decided == 0

@@ -60,8 +60,10 @@ def experiment(subject: Subject, case: Case, *, place: Any, gradients: bool) -> 
     if finite.status != "ok":
         return finite
     again = execute(subject, case, place=place, gradients=gradients, poison="nan")
+    if again.status != "ok":
+        return again
     found = [message for name in with_nan.outputs if (message := _compare(name, with_nan, finite, again))]
-    damage = tuple(dict.fromkeys((*with_nan.damage, *finite.damage)))
+    damage = tuple(dict.fromkeys((*with_nan.damage, *finite.damage, *again.damage)))
     return Observation(
         status="ok", outputs=with_nan.outputs, damage=damage, facts={**with_nan.facts, "uninitialised": found}
     )

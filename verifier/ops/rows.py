@@ -242,9 +242,12 @@ class Composer:
 
     def _saved_bounds(self, mean: Affine, rstd: Affine) -> dict[str, Bounded]:
         values = {"mean": self._saved(mean, "mean"), "rstd": self._saved(rstd, "rstd")}
+        bounds = {name: bound_of(v)[:, 0] for name, v in values.items()}
         return {
-            name: Bounded(bound=bound_of(v)[:, 0], covered=self.covered.copy(), why=combined_reason(self.why))
-            for name, v in values.items()
+            name: Bounded(
+                bound=bound, covered=self.covered & np.isfinite(bound), why=self._reason(bound[self.covered])
+            )
+            for name, bound in bounds.items()
         }
 
     def _gradients(self, terms: Terms) -> dict[str, Bounded]:
