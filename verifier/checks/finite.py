@@ -66,6 +66,8 @@ def _judge(session: Session, seen: Observation) -> list[Outcome]:
     exact = session.truth.exact["output"]
     limit = FORMATS[format_of(actual)].maximum
     fits = np.broadcast_to(exact.magnitude(), values.shape) <= limit
+    if not fits.any():
+        return []  # no exact value fits the format: nothing is demanded, hence nothing passes
     bad = ~np.isfinite(values) & fits
     if not bad.any():
         return [Outcome(verdict=Verdict.PASS, output="output", decided=int(fits.sum()))]
