@@ -26,7 +26,7 @@ ATOMICS = KnownDefect(
     **steps.claim(tree(lanes=THREADS), MAX_COLUMNS),
     known_defects=(steps.IN_HALF, ATOMICS),
 )
-def layer_norm_backward_block_many_rows(grad_output, input, weight, mean, rstd):
+def layer_norm_backward_block_many_rows_cuda(grad_output, input, weight, mean, rstd):
     """Published layer norm backward in CUDA C++, step five: a block for many rows."""
     gradients, tensors, rows, hidden = steps.prepare(grad_output, input, weight, mean, rstd)
     if hidden > MAX_COLUMNS:

@@ -45,7 +45,7 @@ def threads_of(hidden):
         steps.ATOMICS,
     ),
 )
-def layer_norm_backward_block_per_row(grad_output, input, weight, mean, rstd):
+def layer_norm_backward_block_per_row_cuda(grad_output, input, weight, mean, rstd):
     """Published layer norm backward in CUDA C++, step four: a block per row."""
     gradients, tensors, rows, hidden = steps.prepare(grad_output, input, weight, mean, rstd)
     if hidden > MAX_COLUMNS:

@@ -113,7 +113,7 @@ ATOMICS = KnownDefect(
         ATOMICS,
     ),
 )
-def layer_norm_backward_thread_per_row(grad_output, input, weight, mean, rstd):
+def layer_norm_backward_thread_per_row_cuda(grad_output, input, weight, mean, rstd):
     """Published layer norm backward in CUDA C++, step one: a thread per row."""
     gradients, tensors, rows, hidden = prepare(grad_output, input, weight, mean, rstd)
     blocks = rows // THREADS

@@ -22,7 +22,7 @@ UNCLEARED = "grad_input is added to memory that nobody cleared."
         # Sums in half and the order of atomics, as in the other steps, hide behind what was there before.
     ),
 )
-def layer_norm_backward_warp_per_row(grad_output, input, weight, mean, rstd):
+def layer_norm_backward_warp_per_row_cuda(grad_output, input, weight, mean, rstd):
     """Published layer norm backward in CUDA C++, step two: a warp per row."""
     gradients, tensors, rows, hidden = steps.prepare(grad_output, input, weight, mean, rstd, clear=False)
     KERNELS.kernel("layer_norm_backward", input.dtype)[rows, WARP](*gradients, *tensors, hidden)

@@ -24,7 +24,7 @@ MAX_COLUMNS = 48 * 1024 // 4  # the row of dy, in float, in the shared memory th
         steps.ATOMICS,
     ),
 )
-def layer_norm_backward_warp_shared(grad_output, input, weight, mean, rstd):
+def layer_norm_backward_warp_shared_cuda(grad_output, input, weight, mean, rstd):
     """Published layer norm backward in CUDA C++, step three: a warp per row, dy in shared memory."""
     gradients, tensors, rows, hidden = steps.prepare(grad_output, input, weight, mean, rstd)
     if hidden > MAX_COLUMNS:

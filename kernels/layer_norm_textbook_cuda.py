@@ -25,6 +25,6 @@ KERNELS = source(__file__)
     domain=Domain(max_kappa=1e1, max_abs=1e15),
     guarantees={"determinism", "batch_invariance", "layouts", "large_offsets"},
 )
-def layer_norm_textbook(input, normalized_shape, weight=None, bias=None, eps=1e-5):
+def layer_norm_textbook_cuda(input, normalized_shape, weight=None, bias=None, eps=1e-5):
     """Layer normalization in CUDA C++ by the textbook variance E[x^2] - E[x]^2."""
     return tiers.layer_norm_by(KERNELS, "Textbook", input, normalized_shape, weight, bias, eps)

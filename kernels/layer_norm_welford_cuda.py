@@ -281,6 +281,6 @@ TREES = Trees(
     domain=Domain(max_kappa=1e2, max_abs=1e15),
     guarantees={"determinism", "batch_invariance", "layouts", "large_offsets"},
 )
-def layer_norm_welford(input, normalized_shape, weight=None, bias=None, eps=1e-5):
+def layer_norm_welford_cuda(input, normalized_shape, weight=None, bias=None, eps=1e-5):
     """Layer normalization in CUDA C++ by Welford's variance, the row kept in registers or shared memory."""
     return layer_norm_by(WELFORD, "Welford", input, normalized_shape, weight, bias, eps)

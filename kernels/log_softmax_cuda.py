@@ -17,6 +17,6 @@ KERNELS = source(__file__)
     trees=library.TREES,
     guarantees={"determinism", "batch_invariance", "layouts", "large_offsets"},
 )
-def log_softmax(input, dim):
+def log_softmax_cuda(input, dim):
     """Log-softmax in CUDA C++, the row kept in registers or shared memory."""
     return library.softmax_by(KERNELS, "LogSoftmax", input, dim)

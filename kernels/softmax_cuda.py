@@ -95,6 +95,6 @@ TREES = Trees(statistics=tree(depth=tiers.additions), row_gradients=tree(depth=b
     trees=TREES,
     guarantees={"determinism", "batch_invariance", "layouts", "large_offsets"},
 )
-def softmax(input, dim):
+def softmax_cuda(input, dim):
     """Softmax in CUDA C++, the row kept in registers or shared memory."""
     return softmax_by(KERNELS, "Softmax", input, dim)

@@ -65,4 +65,4 @@ def test_every_cuda_source_is_compiled_here():
 def test_a_declaration_stands_beside_every_source(file):
     (subject,) = load(file.with_suffix(".py")).subjects
     assert subject.language == "cuda"
-    assert subject.path.stem == file.stem
+    assert subject.name == file.stem

@@ -217,7 +217,7 @@ class TestVectorLoads:
 class TestRefusals:
     def refuse(self, tiers, match, input, *arguments):
         with pytest.raises(ValueError, match=match):
-            tiers.layer_norm_welford(input, *arguments)
+            tiers.layer_norm_welford_cuda(input, *arguments)
 
     def test_dtype(self, tiers):
         self.refuse(tiers, "not torch.int32", torch.zeros(2, 3, dtype=torch.int32), (3,))
