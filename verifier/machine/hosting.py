@@ -26,6 +26,7 @@ _VIEWS = frozenset((
 # fmt: on
 _COPIES = frozenset({"clone", "_to_copy", "contiguous", "to"})
 _BINARY = {"add": "add", "sub": "sub", "mul": "mul", "div": "div"}
+_KINDS = {"torch.float16": "f16", "torch.bfloat16": "bf16", "torch.float32": "f32", "torch.float64": "f64"}
 
 
 class HostSlots(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -82,10 +83,13 @@ class HostSlots(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, name: str, args: Any, kwargs: Any, before: list[Any], result: torch.Tensor
     ) -> Array | None:
         """Slots of the result, or None."""
+        heard = getattr(self.slots.arithmetic, "on_host", None)
+        if heard is not None:
+            heard(name)
         if name in _COPIES:
-            return before[0]
+            return self.apply("cvt", result, args[:1], before[:1])
         if name == "copy":
-            return before[1]
+            return self.apply("cvt", result, args[1:2], before[1:2])
         if name == "neg":
             return self.apply("neg", result, args[:1], before[:1])
         if name in _BINARY and kwargs.get("alpha", 1) == 1 and "rounding_mode" not in kwargs:
@@ -107,7 +111,8 @@ class HostSlots(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 else self.slots.lift(np.atleast_1d(plain), "f64").reshape(np.shape(plain))
             )
             slots.append(np.broadcast_to(lifted, shape))
-        return self.slots.arithmetic.apply(name, "f64", as_floats(result), tuple(floats), tuple(slots))
+        kind = _KINDS[str(result.dtype)]
+        return self.slots.arithmetic.apply(name, kind, as_floats(result), tuple(floats), tuple(slots))
 
     def total(self, name: str, args: Any, before: list[Any], result: torch.Tensor) -> Array:
         """Sum or mean over some dimensions, one slice after the other."""
@@ -129,6 +134,10 @@ class HostSlots(TorchDispatchMode):  # type: ignore[no-untyped-call]
             total = self.slots.arithmetic.apply(
                 "div", "f64", partial / len(slots), (partial, count), (total, divisor)
             )
+        # What torch computed, in its own order and format, differs from the partial sums by its own error.
+        rounded = as_floats(result).reshape(np.shape(partial))
+        partial = partial / len(slots) if name == "mean" else partial
+        total = self.slots.arithmetic.apply("cvt", _KINDS[str(result.dtype)], rounded, (partial,), (total,))
         return np.asarray(total).reshape(tuple(result.shape))
 
     def drop(self, name: str, args: Any, result: Any) -> None:

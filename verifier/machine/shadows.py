@@ -11,12 +11,14 @@ if TYPE_CHECKING:
 
 
 def make_shadow(name: str, program: Program, shapes: Shapes) -> Shadow:
-    """Build the shadow of a program: "slots" or "uninitialised"."""
-    if name == "slots":
+    """Build the shadow of a program: "slots", "lines" (slots that hear of lines) or "uninitialised"."""
+    if name in ("slots", "lines"):
         from verifier.machine import carry
+        from verifier.machine.emit_lines import LineShadow
         from verifier.machine.emit_slots import SlotShadow
 
-        return SlotShadow(program, shapes, carry.analyse(program))
+        kind = LineShadow if name == "lines" else SlotShadow
+        return kind(program, shapes, carry.analyse(program))
     from verifier.machine.sanitizers.uninitialised import UninitialisedShadow
 
     return UninitialisedShadow(program, shapes)

@@ -1,0 +1,231 @@
+"""Attribution: beside every float its exact value, and the error between them as one part per source line.
+
+An instruction's own error, at its actual operands, goes to its line. Errors of operands are carried by secant
+coefficients, so that the parts add up to `computed - exact` exactly and not to first order.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from verifier.machine.arithmetics.choice import chosen
+from verifier.machine.arithmetics.lifted import LITERALS, Lifted
+
+if TYPE_CHECKING:
+    from verifier.machine.findings import Location
+    from verifier.machine.numerics import Array
+
+_LIFTED = Lifted(literals={})
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Place:
+    """A line of a source file; file "" with line 0 is everything that stands on no known line."""
+
+    file: str = ""
+    line: int = 0
+
+
+ELSEWHERE = Place()
+CONSTANTS = Place(file="<literals>")
+"""Irrational constants that a compiler writes as float32 literals (log2 e): their own rounding."""
+
+
+class Places:
+    """Where the operation stands that is computed next: on a line of a kernel, or of a wrapper."""
+
+    def __init__(self, host_file: str) -> None:
+        """`host_file`: the user's own file, in which host operations are looked for."""
+        self.host_file = host_file
+        self.here = ELSEWHERE
+
+    def at(self, location: Location | None) -> None:
+        """Take the place of an instruction: the outermost frame of its inlining chain."""
+        self.here = ELSEWHERE if location is None else Place(file=location.file, line=location.line)
+
+    def on_host(self, name: str) -> None:
+        """Take the place of a torch operation: the innermost frame in the user's own file."""
+        del name
+        frame = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename != self.host_file:
+            frame = frame.f_back  # type: ignore[assignment]
+        self.here = ELSEWHERE if frame is None else Place(file=self.host_file, line=frame.f_lineno)
+
+
+class Census(Places):
+    """Slots without content; finds the lines that make errors, so that only they get parts."""
+
+    name, shadow = "census", "lines"
+    dtype: Any = np.uint8
+
+    def __init__(self, host_file: str) -> None:
+        """Start with no line."""
+        super().__init__(host_file)
+        self.erring: set[Place] = set()
+
+    def lift(self, values: Array, kind: str) -> Array:
+        """Nothing is kept; a literal that stands for an irrational number errs."""
+        if _literal(values, kind) is not None:
+            self.erring.add(CONSTANTS)
+        return np.zeros(np.shape(values), dtype=np.uint8)
+
+    def apply(
+        self, name: str, kind: str, result: Array, floats: tuple[Array, ...], slots: tuple[Array, ...]
+    ) -> Array:
+        """Note the line if any result differs from the exact result at these operands."""
+        del kind, slots
+        if self.here not in self.erring and name not in _EXACT and np.any(own_error(name, result, floats)):
+            self.erring.add(self.here)
+        return np.zeros(np.shape(result), dtype=np.uint8)
+
+
+class Attribution(Places):
+    """Slots are the exact value (float64) and the parts of the error, one per place and one for the rest.
+
+    `unknown`: operations without a rule, whose results were taken as exact.
+    """
+
+    name, shadow = "attribution", "lines"
+
+    def __init__(self, host_file: str, places: Sequence[Place]) -> None:
+        """`places`: those that get a part of their own."""
+        super().__init__(host_file)
+        self.places = (*(p for p in places if p != ELSEWHERE), ELSEWHERE)
+        self.columns = {place: number for number, place in enumerate(self.places)}
+        self.dtype: Any = np.dtype([("exact", "f8"), ("parts", "f8", (len(self.places),))])
+        self.unknown: set[str] = set()
+
+    def lift(self, values: Array, kind: str) -> Array:
+        """Take data as exact; a literal that stands for an irrational number has an error of its own."""
+        slots = np.zeros(np.shape(values), dtype=self.dtype)
+        slots["exact"] = values
+        meant = _literal(values, kind)
+        if meant is not None:
+            column = self.columns.get(CONSTANTS, self.columns[ELSEWHERE])
+            slots["parts"][..., column] = np.asarray(values, dtype=np.float64) - meant
+            slots["exact"] = meant
+        return slots
+
+    def apply(
+        self, name: str, kind: str, result: Array, floats: tuple[Array, ...], slots: tuple[Array, ...]
+    ) -> Array:
+        """Carry the parts of the operands and add the instruction's own error to its line."""
+        picked = chosen(name, result, floats, slots)
+        if picked is not None:
+            return np.asarray(picked)
+        if name not in _SECANTS:
+            self.unknown.add(name)
+            return self.lift(result, kind)
+        given = tuple(np.asarray(f, dtype=np.float64) for f in floats)
+        held = tuple(np.asarray(s) for s in slots)
+        exact = tuple(s["exact"] for s in held)
+        answer = np.zeros(np.shape(result), dtype=self.dtype)
+        with np.errstate(all="ignore"):
+            answer["exact"] = _LIFTED.apply(name, "f64", answer["exact"], given, exact)
+            parts = answer["parts"]
+            for coefficient, slot in zip(_SECANTS[name](given, exact), held, strict=True):
+                if np.any(slot["parts"]):
+                    # An infinite operand (a masked lane of a softmax) hands on no error.
+                    factor = np.where(np.isfinite(coefficient), coefficient, 0.0)
+                    parts += factor[..., None] * slot["parts"]
+            if name not in _EXACT:
+                parts[..., self.columns.get(self.here, self.columns[ELSEWHERE])] += own_error(
+                    name, result, floats
+                )
+        return answer
+
+
+def own_error(name: str, result: Array, floats: tuple[Array, ...]) -> Array:
+    """Return the result minus the exact result at the same operands; 0 where either is not finite."""
+    with np.errstate(all="ignore"):
+        given = tuple(np.asarray(f, dtype=np.float64) for f in floats)
+        wide = np.asarray(result, dtype=np.float64)
+        error = wide - _LIFTED.apply(name, "f64", wide, given, given)
+        return np.where(np.isfinite(error), error, 0.0)
+
+
+def _literal(values: Array, kind: str) -> float | None:
+    """Return the irrational number that a float32 literal stands for, if it does."""
+    if kind != "f32" or np.size(values) != 1:
+        return None
+    return LITERALS.get(float(np.asarray(values).reshape(-1)[0]))
+
+
+_EXACT = frozenset({"neg", "abs", "min", "max"})
+
+Operands = tuple["Array", ...]
+
+
+def _ratio(rise: Array, run: Array, tangent: Array) -> Array:
+    """Return the secant's slope, or the tangent's where the two points meet."""
+    return np.where(run == 0, tangent, rise / np.where(run == 0, 1.0, run))
+
+
+def _product(f: Operands, s: Operands) -> tuple[Array, ...]:
+    return (f[1] + s[1]) / 2, (f[0] + s[0]) / 2
+
+
+def _quotient(f: Operands, s: Operands) -> tuple[Array, ...]:
+    return (1 / f[1] + 1 / s[1]) / 2, -(f[0] + s[0]) / 2 / f[1] / s[1]
+
+
+def _root(f: Operands, s: Operands) -> tuple[Array, ...]:
+    return (1 / (np.sqrt(f[0]) + np.sqrt(s[0])),)
+
+
+def _inverse_root(f: Operands, s: Operands) -> tuple[Array, ...]:
+    a, b = np.sqrt(f[0]), np.sqrt(s[0])
+    return (-1 / (a + b) / a / b,)
+
+
+def _power_of_two(f: Operands, s: Operands) -> tuple[Array, ...]:
+    run = f[0] - s[0]
+    base = np.exp2(s[0])
+    return (base * _ratio(np.expm1(run * math.log(2)), run, np.full_like(run, math.log(2))),)
+
+
+def _logarithm(f: Operands, s: Operands) -> tuple[Array, ...]:
+    run = f[0] - s[0]
+    return (_ratio(np.log1p(run / s[0]), run, 1 / s[0]) / math.log(2),)
+
+
+def _of(function: Callable[[Array], Array], slope: Callable[[Array], Array]) -> Any:
+    return lambda f, s: (_ratio(function(f[0]) - function(s[0]), f[0] - s[0], slope(f[0])),)
+
+
+def _ones(*signs: float) -> Any:
+    return lambda f, _: tuple(np.full(np.shape(x), sign) for sign, x in zip(signs, f, strict=True))
+
+
+# Per operation the coefficients c with F(f) - F(s) = sum of c_i (f_i - s_i), f computed and s exact operands.
+_SECANTS: Mapping[str, Callable[[Operands, Operands], tuple[Array, ...]]] = {
+    "add": _ones(1, 1),
+    "sub": _ones(1, -1),
+    "neg": _ones(-1),
+    "cvt": _ones(1),
+    "abs": lambda f, _: (np.where(np.signbit(f[0]), -1.0, 1.0),),
+    "mul": _product,
+    "fma": lambda f, s: (*_product(f, s), np.ones(np.shape(f[2]))),
+    "mad": lambda f, s: (*_product(f, s), np.ones(np.shape(f[2]))),
+    "div": _quotient,
+    "divfma": lambda f, s: (*_quotient(f, s), np.ones(np.shape(f[2]))),
+    "rcp": lambda f, s: (-1 / f[0] / s[0],),
+    "sqrt": _root,
+    "rsqrt": _inverse_root,
+    "ex2": _power_of_two,
+    "lg2": _logarithm,
+    "tanh": _of(np.tanh, lambda x: 1 - np.tanh(x) ** 2),
+    "sin": _of(np.sin, np.cos),
+    "cos": _of(np.cos, lambda x: -np.sin(x)),
+}
+
+
+def build(*, places: Sequence[Place] = (), host_file: str = "") -> Attribution:
+    """Make the arithmetic with a part for each of the places."""
+    return Attribution(host_file, places)
