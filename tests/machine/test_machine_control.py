@@ -348,3 +348,20 @@ def test_an_undefined_half_of_a_packed_register_may_be_dropped():
     body = "mov.b64 %q1, {%t, %r9}; mov.b64 {_, %r0}, %q1; " + STORE
     with pytest.raises(Uninitialised):
         run(body, machine=machine, registers=registers)
+
+
+def test_registers_read_before_they_are_written_hold_the_poison_in_every_wave_and_launch():
+    poison = int(np.uint32(0xA5A5A5A5).view(np.int32))
+    for threads in (32, 32, 64):
+        found = run(f"{STORE} mov.u32 %r0, 7;", threads, machine=Machine(lanes_per_wave=threads), grid=(3,))
+        assert found[:threads].tolist() == [poison] * threads
+
+
+def test_launches_that_share_a_prepared_wave_see_their_own_arguments_and_grids():
+    body = f"mov.u32 %r1, %nctaid.x; ld.global.b32 %r2, [%base0]; add.u32 %r0, %r1, %r2; bar.sync 0; {STORE}"
+    for blocks, start in ((1, 5), (1, 6), (2, 5)):
+        out = torch.full((32,), start, dtype=torch.int32)
+        run(body, 32, out=out, grid=(blocks,), machine=Machine(lanes_per_wave=32))
+        first = start + blocks
+        assert out[1].item() in (first, first + blocks)
+        assert out[0].item() == first + (blocks - 1) * blocks

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from ptx_snippets import close_exponents, decode, execute, rounded, samples
 
+from verifier.machine import numerics
+
 RESULT = {"f16": "f2", "bf16": "u2", "f32": "f4", "f64": "f8"}
 COUNT = 512
 
@@ -220,3 +222,17 @@ def test_eight_bit_floats_round_to_the_nearest_code(kind, largest):
     for value, result in zip(x.astype(float), got, strict=True):
         best = np.abs(finite - np.clip(value, -largest, largest)).min()
         assert abs(result - np.clip(value, -largest, largest)) == best
+
+
+def test_conversions_between_halves_and_singles_agree_with_numpy_on_every_half_and_every_tie():
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    singles = numerics.half_to_single(every.copy())
+    assert (
+        singles.view(np.uint32)[~np.isnan(every)]
+        == every.astype(np.float32).view(np.uint32)[~np.isnan(every)]
+    ).all()
+    finite = singles[np.isfinite(singles)]
+    middle = ((finite.astype(np.float64)[:-1] + finite.astype(np.float64)[1:]) / 2).astype(np.float32)
+    near = np.concatenate([np.nextafter(middle, np.float32(s)) for s in (-np.inf, np.inf)] + [middle, finite])
+    expected = near.astype(np.float16)
+    assert (numerics.single_to_half(near.copy()).view(np.uint16) == expected.view(np.uint16)).all()

@@ -141,7 +141,7 @@ class Launcher:
         launch_metadata: Any, launch_enter_hook: Any, launch_exit_hook: Any, *args: Any,
     ) -> None:  # fmt: skip
         """Execute the kernel; called by Triton in place of its C launcher."""
-        from verifier.machine.launch import parsed
+        from verifier.machine.translation import parsed
 
         del stream, function, kernel_metadata
         opened = _session()

@@ -40,9 +40,9 @@ class SlotShadow:
 
     # Names of shadow registers.
 
-    def allocation(self, shape: int, tags: bool) -> str:
+    def allocation(self, shape: int, tags: bool, exposed: bool) -> str:
         """Give the expression that allocates slots or tags."""
-        return f"slots.allocate(wave, {shape}, tags={tags})"
+        return f"slots.allocate(wave, {shape}, tags={tags}, exposed={exposed})"
 
     def before(self, writer: Writer, instruction: Instruction) -> None:
         """Slots take no effect by themselves."""

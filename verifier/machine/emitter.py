@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from verifier.machine import collectives
+from verifier.machine import collectives, liveness
 from verifier.machine.findings import UnsupportedInstruction
 from verifier.machine.flow import CARRY, EXIT, is_barrier
 from verifier.machine.memory import LOCAL_TAG, SHARED_TAG, TAG_SHIFT
@@ -51,9 +51,10 @@ class Emitter:
         self.code = Code(program=program, shapes=shapes)
         self.sites: list[Instruction] = []
         self.parameters = program.kernel.parameter_offsets()
+        self.exposed = liveness.exposed(program)
 
     def emit(self) -> str:
-        """Source of `build(wave)`, which returns the two lists of block functions."""
+        """Source of `build(wave)`, which returns the two lists of block functions and `renew`."""
         body: list[str] = []
         for number in range(len(self.program.blocks)):
             body += self.function(number, part=False)
@@ -64,7 +65,7 @@ class Emitter:
         full = ", ".join(f"full_{n}" for n in range(count))
         part = "" if self.shapes.uniform else ", ".join(f"part_{n}" for n in range(count))
         lines = ["def build(wave):", *(f"    {line}" for line in head), *(f"    {line}" for line in body)]
-        return "\n".join([*lines, f"    return [{full}], [{part}]", ""])
+        return "\n".join([*lines, *self.renewal(), f"    return [{full}], [{part}], renew", ""])
 
     def prologue(self) -> list[str]:
         """Allocate registers and compute what is constant over a wave."""
@@ -75,16 +76,26 @@ class Emitter:
             if base not in done:
                 done.add(base)
                 lines.append(
-                    f"{base} = allocate(wave, {self.code.width(register)}, {self.shapes.of(register)})"
+                    f"{base} = allocate(wave, {self.code.width(register)}, {self.shapes.of(register)}, "
+                    f"{register in self.exposed})"
                 )
             view = self.code.view(register, dtype)
             lines.append(f"{view} = {base}" if dtype == "?" else f"{view} = {base}.view({dtype!r})")
             lines.append(f"{view}_flat = {view}.reshape(-1)")
         for name, (register, tags) in self.code.shadows.items():
             assert self.shadow is not None
-            lines.append(f"{name} = {self.shadow.allocation(self.shapes.of(register), tags)}")
+            allocation = self.shadow.allocation(self.shapes.of(register), tags, register in self.exposed)
+            lines.append(f"{name} = {allocation}")
             lines.append(f"{name}_flat = {name}.reshape(-1)")
         lines += [f"{name} = {expression}" for expression, name in self.code.lazy.items()]
+        return lines
+
+    def renewal(self) -> list[str]:
+        """Write `renew()`, which computes anew, in place, what the wave tells for another launch."""
+        lines = ["    def renew():", "        pass"]
+        for expression, name in self.code.lazy.items():
+            if expression.startswith("wave."):
+                lines.append(f"        copyto({name}, {expression})")
         return lines
 
     def function(self, number: int, *, part: bool) -> list[str]:

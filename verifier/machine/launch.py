@@ -4,31 +4,27 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from verifier.machine import emitter as emission
-from verifier.machine import flow, uniformity
+from verifier.machine import rooms
 from verifier.machine.approximation import Approximation, Correct
+from verifier.machine.arguments import pack
 from verifier.machine.findings import LaunchError
-from verifier.machine.memory import LOCAL_TAG, SHARED_TAG, TAG_SHIFT, GlobalMemory
-from verifier.machine.parser import parse
-from verifier.machine.sanitizers.uninitialised import Flags
+from verifier.machine.frames import lay_out
+from verifier.machine.memory import GlobalMemory
 from verifier.machine.scheduler import Scheduler
 from verifier.machine.sessions import current
-from verifier.machine.syntax import BITS, Address, Instruction, Module, Operand, Symbol, Variable, Vector
-from verifier.machine.wave import Monitor, Wave
+from verifier.machine.translation import compiled
+from verifier.machine.wave import Monitor
 
 if TYPE_CHECKING:
-    import torch
-
-    from verifier.machine.flow import Program
     from verifier.machine.numerics import Array
+    from verifier.machine.rooms import Room
 
 _MAX_THREADS = 1024
 _MAX_GRID_YZ = 65535
@@ -69,140 +65,6 @@ class Machine:
         """Bytes of shared memory that a block may ask for."""
         known = [a for a in _MAX_SHARED if a <= self.architecture]
         return _MAX_SHARED[max(known)] if known else 49152
-
-
-@dataclass(kw_only=True)
-class Compiled:
-    """A kernel translated to Python: source, code, and where each instruction came from."""
-
-    program: Program
-    source: str
-    code: Any
-    constants: dict[str, Any]
-    sites: list[Instruction]
-    shapes: uniformity.Shapes
-    used: frozenset[str]
-    broken: tuple[str, ...]
-
-
-@lru_cache(maxsize=256)
-def parsed(ptx: str) -> Module:
-    """Parse a module once."""
-    return parse(ptx)
-
-
-@lru_cache(maxsize=512)
-def compiled(ptx: str, kernel: str, contraction: str, full_shapes: bool, shadow: str | None) -> Compiled:
-    """Translate a kernel once."""
-    module = parsed(ptx)
-    function = module.functions.get(kernel)
-    if function is None or not function.is_kernel:
-        names = ", ".join(f.name for f in module.functions.values() if f.is_kernel)
-        raise LaunchError(f"no kernel {kernel!r} in the module; it has: {names}")
-    if contraction not in ("on", "off"):
-        raise ValueError(f"contraction is 'on' or 'off', not {contraction!r}")
-    program = flow.build(module, function, contraction=contraction == "on")
-    shapes = uniformity.all_full(program) if full_shapes else uniformity.analyse(program)
-    rider = None
-    if shadow is not None:
-        from verifier.machine.shadows import make_shadow
-
-        rider = make_shadow(shadow, program, shapes)
-    work = emission.Emitter(program, shapes, rider)
-    source = work.emit()
-    code = compile(source, f"<machine:{kernel}>", "exec")
-    return Compiled(
-        program=program,
-        source=source,
-        code=code,
-        constants=work.code.constants,
-        sites=work.sites,
-        shapes=shapes,
-        used=frozenset(_used_names(program)),
-        broken=tuple(f"{kernel}:{i.line} {i.opcode}" for i in rider.broken()) if rider else (),
-    )
-
-
-@dataclass(kw_only=True)
-class Frame:
-    """Byte offsets of a kernel's static shared and local variables."""
-
-    symbols: dict[str, int]
-    shared: int
-    local: int
-
-
-def lay_out(program: Program, named: frozenset[str], memory: GlobalMemory, dynamic_shared: int) -> Frame:
-    """Place variables: static shared first, then the dynamic array; local ones in each lane's frame."""
-    symbols: dict[str, int] = {}
-    shared, local = 0, 0
-    everything = {**program.module.variables, **program.variables}
-    for variable in everything.values():
-        if variable.space == "shared" and variable.size and variable.name in named:
-            shared = -(-shared // variable.alignment) * variable.alignment
-            symbols[variable.name] = shared
-            shared += variable.size
-    dynamic = -(-shared // 16) * 16
-    for variable in everything.values():
-        if variable.space == "shared" and not variable.size:
-            symbols[variable.name] = dynamic
-            shared = dynamic + dynamic_shared
-        elif variable.space in ("local", "param"):
-            local = -(-local // variable.alignment) * variable.alignment
-            symbols[variable.name] = local
-            local += variable.size
-        elif variable.space in ("global", "const") and variable.name in named:
-            symbols[variable.name] = _global_variable(program.module, variable, memory)
-    _fill_references(everything, symbols, memory)
-    return Frame(symbols=symbols, shared=shared, local=local)
-
-
-def _used_names(program: Program) -> set[str]:
-    """Variables that the kernel's instructions mention."""
-    known = {**program.module.variables, **program.variables}
-    names = {name for i in program.instructions() for name in (*symbols_of(i.operands), *i.arguments)}
-    waiting = list(names)
-    while waiting:
-        variable = known.get(waiting.pop())
-        for _, word in variable.references if variable else ():
-            name = word.split("+")[0].strip()
-            if name not in names:
-                names.add(name)
-                waiting.append(name)
-    return names
-
-
-def symbols_of(operands: Sequence[Operand]) -> list[str]:
-    """Names of the variables in operands."""
-    names = []
-    for operand in operands:
-        if isinstance(operand, Symbol):
-            names.append(operand.name)
-        elif isinstance(operand, Address):
-            names += symbols_of((operand.base,))
-        elif isinstance(operand, Vector):
-            names += symbols_of(operand.items)
-    return names
-
-
-def _global_variable(module: Module, variable: Variable, memory: GlobalMemory) -> int:
-    """Map a module variable; its contents live as long as the module."""
-    data = module.data.get(variable.name)
-    if data is None:
-        data = np.zeros(max(variable.size, 1), dtype=np.uint8)
-        if variable.initial:
-            data[: len(variable.initial)] = np.frombuffer(variable.initial, dtype=np.uint8)
-        module.data[variable.name] = data
-    return memory.map_array(data, f"variable {variable.name}").base
-
-
-def _fill_references(variables: dict[str, Variable], symbols: dict[str, int], memory: GlobalMemory) -> None:
-    """Write the addresses that initialisers name."""
-    for variable in variables.values():
-        for offset, name in variable.references if variable.name in symbols else ():
-            region = memory.regions[symbols[variable.name] >> TAG_SHIFT]
-            address = symbols[name.split("+")[0].strip()]
-            region.octets[offset : offset + 8] = np.frombuffer(struct.pack("<Q", address), dtype=np.uint8)
 
 
 def launch_ptx(
@@ -266,13 +128,15 @@ class Launch:
         if self.slots is not None:
             if shadow:
                 raise LaunchError("either an arithmetic or the tracking of uninitialised values, not both")
-            shadow = "slots"
+            shadow = getattr(self.slots.arithmetic, "shadow", "slots")
         self.compiled = compiled(ptx, kernel, machine.contraction, full or shadow == "uninitialised", shadow)
         if self.slots is not None:
             self.slots.counters.broken.update(self.compiled.broken)
         self.frame = lay_out(self.compiled.program, self.compiled.used, self.memory, shared_bytes)
         self.names = list(names) if names else [p.name for p in self.compiled.program.kernel.parameters]
-        self.parameters = self.pack(arguments)
+        self.parameters = pack(
+            self.compiled.program.kernel, self.names, arguments, self.memory, machine.bounds
+        )
         self.check()
 
     def check(self) -> None:
@@ -297,35 +161,6 @@ class Launch:
                 f"the kernel allows at most {int(np.prod(limit))} threads a block, not {threads}"
             )
 
-    def pack(self, arguments: Sequence[Any]) -> bytes:
-        """Give the parameter buffer; tensors become addresses."""
-        parameters = self.compiled.program.kernel.parameters
-        if len(arguments) != len(parameters):
-            raise LaunchError(f"{self.kernel} takes {len(parameters)} arguments, not {len(arguments)}")
-        offsets = self.compiled.program.kernel.parameter_offsets()
-        size = max((offsets[p.name] + p.size for p in parameters), default=0)
-        buffer = bytearray(size)
-        for parameter, name, value in zip(parameters, self.names, arguments, strict=True):
-            data = self.argument_bytes(parameter, name, value)
-            if len(data) > parameter.size:
-                raise LaunchError(f"argument {name} has {len(data)} bytes, the parameter {parameter.size}")
-            buffer[offsets[parameter.name] : offsets[parameter.name] + len(data)] = data
-        return bytes(buffer)
-
-    def argument_bytes(self, parameter: Variable, name: str, value: Any) -> bytes:
-        """Bytes of one argument."""
-        if value is None:
-            return bytes(parameter.size)
-        if isinstance(value, bytes | bytearray):
-            return bytes(value)
-        if hasattr(value, "data_ptr"):
-            return struct.pack("<Q", map_tensor(self.memory, value, name, self.machine.bounds))
-        if isinstance(value, np.generic | np.ndarray):
-            return value.tobytes()
-        if isinstance(value, bool | int | float):
-            return scalar_bytes(parameter, value)
-        return bytes(memoryview(value))
-
     def run(self) -> None:
         """Execute all blocks, wave after wave."""
         total = self.grid[0] * self.grid[1] * self.grid[2]
@@ -335,50 +170,38 @@ class Launch:
         per_wave = max(1, self.machine.lanes_per_wave // threads)
         numbers = block_numbers(total, self.machine.schedule_seed)
         steps = 0
-        with np.errstate(all="ignore"):
-            ready: tuple[Wave, Any] | None = None
+        with np.errstate(all="ignore"), without_modes():
+            entered: tuple[Any, Room] | None = None
             for start in range(0, total, per_wave):
                 ids = coordinates(numbers(start, min(start + per_wave, total)), self.grid)
-                if ready is None or ready[0].blocks != len(ids):
-                    ready = self.prepare(ids)
+                if entered is not None and entered[1].wave.blocks == len(ids):
+                    entered[1].wave.restart(ids)
                 else:
-                    ready[0].restart(ids)
-                steps += self.run_wave(*ready, steps)
+                    if entered is not None:
+                        rooms.leave(self, *entered)
+                    entered = rooms.enter(self, ids)
+                steps += self.run_wave(entered[1], steps)
+            assert entered is not None
+            rooms.leave(self, *entered)
         for monitor in self.monitors:
             finish = getattr(monitor, "finish", None)
             if finish:
                 finish(self)
 
-    def prepare(self, ids: Array) -> tuple[Wave, Any]:
-        """Allocate a wave for these blocks and bind the translated code to it."""
-        wave = Wave(
-            memory=self.memory,
-            block_ids=ids,
-            grid=self.grid,
-            block=self.block,
-            shared_size=self.frame.shared,
-            local_size=self.frame.local,
-            parameters=self.parameters,
-            model=self.machine.approximation,
-            poison=self.machine.poison,
-            monitors=self.monitors,
-            multiprocessors=self.machine.multiprocessors,
-            symbols=self.frame.symbols,
-            slots=self.slots,
-        )
-        if "uninitialised" in self.machine.sanitize:
-            wave.flags = Flags(wave)
-        namespace = runtime_names(wave) | self.compiled.constants
-        exec(self.compiled.code, namespace)  # noqa: S102 - our own translation of the kernel
-        return wave, namespace["build"](wave)
-
-    def run_wave(self, wave: Wave, functions: Any, steps: int) -> int:
+    def run_wave(self, room: Room, steps: int) -> int:
         """Execute a wave; return how many steps that took."""
         scheduler = Scheduler(
-            self.compiled.program, wave, self.compiled.sites, self.machine.step_limit - steps
+            self.compiled.program, room.wave, self.compiled.sites, self.machine.step_limit - steps
         )
-        scheduler.run(*functions)
+        scheduler.run(room.full, room.part)
         return scheduler.steps
+
+
+def without_modes() -> AbstractContextManager[Any]:
+    """Keep what follows host operations out of the launch, which converts numbers with torch."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    return _disable_current_modes()
 
 
 def block_numbers(total: int, seed: int | None) -> Any:
@@ -393,102 +216,3 @@ def block_numbers(total: int, seed: int | None) -> Any:
 def coordinates(numbers: Array, grid: tuple[int, int, int]) -> Array:
     """(n,) block numbers to (n, 3) coordinates."""
     return np.stack((numbers % grid[0], numbers // grid[0] % grid[1], numbers // (grid[0] * grid[1])), axis=1)
-
-
-def scalar_bytes(parameter: Variable, value: float) -> bytes:
-    """Bytes of a Python number in the type of the parameter."""
-    kind, size = parameter.type, parameter.size
-    if kind in ("f32", "f64", "f16") or (
-        isinstance(value, float) and kind in ("b32", "b64", "b16", "u32", "u64", "u16")
-    ):
-        return struct.pack({2: "<e", 4: "<f", 8: "<d"}[size], value)
-    width = BITS[kind] // 8
-    return (int(value) & ((1 << 8 * width) - 1)).to_bytes(width, "little")
-
-
-def map_tensor(memory: GlobalMemory, tensor: torch.Tensor, name: str, bounds: str) -> int:
-    """Map the tensor's storage where it lies and return the address of its first element."""
-    storage = tensor.untyped_storage()
-    pointer, size = storage.data_ptr(), storage.nbytes()
-    region = memory.by_host.get(pointer)
-    offset = tensor.data_ptr() - pointer
-    if region is None or size == 0:
-        region = memory.map_bytes(pointer, size, name, keep=tensor)
-        if bounds == "view":
-            region.low, region.high = extent_of(tensor, offset)
-    else:
-        region.name = region.name if name in region.name.split("/") else f"{region.name}/{name}"
-        if bounds == "view":
-            low, high = extent_of(tensor, offset)
-            region.low, region.high = min(region.low, low), max(region.high, high)
-    return region.base + offset
-
-
-def extent_of(tensor: torch.Tensor, offset: int) -> tuple[int, int]:
-    """First byte and one past the last byte of a tensor's elements within its storage."""
-    if tensor.numel() == 0:
-        return offset, offset
-    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    return offset, offset + (reach + 1) * tensor.element_size()
-
-
-def allocate(wave: Wave, width: int, shape: int) -> Array:
-    """Give a register for a wave, filled with the poison."""
-    rows = wave.blocks if shape & uniformity.PER_BLOCK else 1
-    columns = wave.threads if shape & uniformity.PER_THREAD else 1
-    if width == 1:
-        return np.zeros((rows, columns), dtype=bool)
-    register = np.empty((rows, columns), dtype=f"u{width // 8}")
-    register.view(np.uint8).fill(0 if wave.poison is None else wave.poison)
-    return register
-
-
-def runtime_names(wave: Wave) -> dict[str, Any]:
-    """Names that every emitted kernel uses."""
-    names = {
-        name: getattr(np, name)
-        for name in (
-            "add",
-            "subtract",
-            "multiply",
-            "divide",
-            "negative",
-            "absolute",
-            "minimum",
-            "maximum",
-            "sqrt",
-            "bitwise_and",
-            "bitwise_or",
-            "bitwise_xor",
-            "invert",
-            "equal",
-            "not_equal",
-            "less",
-            "less_equal",
-            "greater",
-            "greater_equal",
-            "positive",
-            "isfinite",
-            "isinf",
-            "isnan",
-            "reciprocal",
-            "where",
-            "copyto",
-            "rint",
-            "trunc",
-            "floor",
-            "ceil",
-        )
-    }
-    if wave.flags is not None:
-        names["flags"] = wave.flags
-    if wave.slots is not None:
-        names |= {"slots": wave.slots, "slots_zero": np.zeros((), dtype=wave.slots.arithmetic.dtype)}
-    return names | {
-        "wave": wave,
-        "allocate": allocate,
-        "model": wave.model,
-        "np": np,
-        "shared_tag": SHARED_TAG,
-        "local_tag": LOCAL_TAG,
-    }

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from verifier.machine import numerics
+from verifier.machine.shelf import Shelf
 from verifier.machine.uniformity import PER_BLOCK, PER_THREAD
 
 if TYPE_CHECKING:
@@ -83,14 +84,18 @@ class Slots:
         self.kept: list[Any] = []
         self.site = 0
         self.constants: dict[tuple[int, str], Array] = {}
+        self.shelf = Shelf()
 
     # Registers.
 
-    def allocate(self, wave: Wave, shape: int, *, tags: bool = False) -> Array:
-        """Give an array beside a register of this shape class."""
+    def allocate(self, wave: Wave, shape: int, *, tags: bool = False, exposed: bool = False) -> Array:
+        """Give an array beside a register of this shape class; `exposed` ones are cleared for every wave."""
         rows = wave.blocks if shape & PER_BLOCK else 1
         columns = wave.threads if shape & PER_THREAD else 1
-        return np.zeros((rows, columns), dtype=np.uint64 if tags else self.arithmetic.dtype)
+        array = np.zeros((rows, columns), dtype=np.uint64 if tags else self.arithmetic.dtype)
+        if exposed:
+            wave.exposed.append((array, 0))
+        return array
 
     def lift(self, values: Array, kind: str) -> Array:
         """Lift floats given as arrays of their type; bfloat16 comes as bit patterns."""

@@ -119,10 +119,10 @@ class Wave:
         self.old_slots: list[tuple[Array, Array]] = []
         self.block_numbers: dict[int, Array] = {}
         self.clock = 0
-        self.changes = 0
+        self.exposed: list[tuple[Array, int]] = []
 
     def restart(self, block_ids: Array) -> None:
-        """Run the same code for other blocks: registers keep their room, windows are poisoned again."""
+        """Run the same code for other blocks; windows and registers that may be read first are poisoned."""
         self.block_ids = block_ids
         for axis, array in self.block_numbers.items():
             array[:, 0] = block_ids[:, axis]
@@ -130,7 +130,14 @@ class Wave:
             window.region.flags = None
             window.region.slots = None
             window.region.octets.fill(0 if self.poison is None else self.poison & 0xFF)
+        for array, filler in self.exposed:
+            array.fill(filler)
         self.pending = []
+
+    def forget(self) -> None:
+        """Let go of everything that belongs to one launch."""
+        self.memory, self.monitors, self.found = GlobalMemory(), (), []
+        self.operand_slots, self.old_slots = [], []
 
     # Values that instructions read.
 
@@ -196,7 +203,7 @@ class Wave:
         """Give a kernel parameter as a (1, 1) array."""
         width = np.dtype(dtype).itemsize
         return np.frombuffer(
-            self.parameters[offset : offset + width].ljust(width, b"\0"), dtype=dtype
+            bytearray(self.parameters[offset : offset + width].ljust(width, b"\0")), dtype=dtype
         ).reshape(1, 1)
 
     def symbol(self, name: str, offset: int, dtype: str) -> Array:
@@ -320,7 +327,6 @@ class Wave:
             shape = self.whole(group)
         if shape != address.shape:
             address = np.broadcast_to(address, shape)
-        self.changes += 1
         self.found = []
         for found in self.locate(site, group, space, address, np.dtype(dtype).itemsize * len(values), mask):
             self.found.append(found)
@@ -359,7 +365,6 @@ class Wave:
         results = [np.zeros(whole, dtype=dtype) for _ in operands]
         self.old_slots = self.no_slots(whole, len(operands))
         flat_lanes = group.lanes_of(whole, None if mask is None else np.broadcast_to(mask, whole)).reshape(-1)
-        self.changes += 1
         for monitor in self.monitors:
             monitor.ordering(self, site, flat_lanes, words)
         for found in self.locate(site, group, space, address, width * len(operands), mask):

@@ -23,7 +23,7 @@ _SUBSET = {FULL: "[ix]", PER_THREAD: "[it]", PER_BLOCK: "[ib]", SAME: ""}
 class Shadow(Protocol):
     """Rides along with the emitted code: adds lines that carry a second value beside every register."""
 
-    def allocation(self, shape: int, tags: bool) -> str:
+    def allocation(self, shape: int, tags: bool, exposed: bool) -> str:
         """Give the expression that allocates a shadow register of a shape class."""
         ...
 

@@ -195,7 +195,7 @@ def _saturated(function: Any, model: bool) -> Any:
 def _mixed(parts: list[str]) -> Operation | None:
     """`add.f32.f16` and its like: narrow operands are widened exactly, the sum is float32."""
     narrow, mode, name = parts[-1], _mode(parts), parts[0]
-    widen = numerics.decode_bf16 if narrow == "bf16" else (lambda x: x.astype(np.float32))
+    widen = numerics.decode_bf16 if narrow == "bf16" else numerics.half_to_single
     if name == "fma":
         inner = _multiply_add(mode, single=True)
         function: Any = lambda a, b, c: inner(widen(a), widen(b), c)  # noqa: E731

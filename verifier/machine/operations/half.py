@@ -100,7 +100,7 @@ def _base(name: str, parts: list[str], scalar: str) -> Any:
 
 
 def _widen(scalar: str) -> Callable[[Array], Array]:
-    return numerics.decode_bf16 if scalar == "bf16" else (lambda x: np.asarray(x).astype(np.float32))
+    return numerics.decode_bf16 if scalar == "bf16" else numerics.half_to_single
 
 
 def _through_single(function: Any, scalar: str, model: bool = False) -> Any:

@@ -124,9 +124,9 @@ class UninitialisedShadow:
         """All registers have one value a lane here."""
         self.program, self.shapes = program, shapes
 
-    def allocation(self, shape: int, tags: bool) -> str:
+    def allocation(self, shape: int, tags: bool, exposed: bool) -> str:
         """Expression that allocates a flag register."""
-        del shape, tags
+        del shape, tags, exposed
         return "flags.fresh(wave)"
 
     def broken(self) -> tuple[Instruction, ...]:

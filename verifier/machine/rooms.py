@@ -1,0 +1,157 @@
+"""Room for a wave of a translated kernel: registers and bound code, kept and used again by later launches.
+
+Preparing a wave costs as much as executing a small one, so what a launch has finished with waits for the
+next launch of the same shape. Registers that may be read before they are written are poisoned again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from verifier.machine import uniformity
+from verifier.machine.memory import LOCAL_TAG, SHARED_TAG
+from verifier.machine.sanitizers.uninitialised import Flags
+from verifier.machine.shelf import Shelf
+from verifier.machine.wave import Wave
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from verifier.machine.launch import Launch
+    from verifier.machine.numerics import Array
+
+
+@dataclass(kw_only=True, eq=False)
+class Room:
+    """A wave with the code bound to it: block functions for all lanes and for some, and what to renew."""
+
+    wave: Wave
+    full: list[Callable[[], Any]]
+    part: list[Callable[[Any], Any]]
+    renew: Callable[[], None]
+    names: dict[str, Any]
+
+
+_SHELF = Shelf()
+
+
+def enter(launch: Launch, ids: Array) -> tuple[Any, Room]:
+    """Give a room for these blocks of a launch, with the key under which to give it back."""
+    machine, frame = launch.machine, launch.frame
+    key = (launch.compiled, len(ids), launch.block, frame.shared, frame.local, machine.poison)
+    room: Room | None = None
+    if "uninitialised" not in machine.sanitize:
+        room = shelf_of(launch).take(key)
+    if room is None:
+        return key, build(launch, ids)
+    wave = room.wave
+    wave.memory, wave.grid, wave.parameters = launch.memory, launch.grid, launch.parameters
+    wave.model, wave.monitors, wave.symbols = machine.approximation, launch.monitors, frame.symbols
+    wave.multiprocessors = machine.multiprocessors
+    room.names["model"] = wave.model
+    wave.restart(ids)
+    room.renew()
+    return key, room
+
+
+def leave(launch: Launch, key: Any, room: Room) -> None:
+    """Give a room back after a launch that ended well."""
+    if room.wave.flags is None:
+        room.wave.forget()
+        shelf_of(launch).give_back(key, room)
+
+
+def shelf_of(launch: Launch) -> Shelf:
+    """Slots keep their own rooms, which end with them."""
+    return _SHELF if launch.slots is None else launch.slots.shelf
+
+
+def build(launch: Launch, ids: Array) -> Room:
+    """Allocate a wave for these blocks and bind the translated code to it."""
+    wave = Wave(
+        memory=launch.memory,
+        block_ids=ids,
+        grid=launch.grid,
+        block=launch.block,
+        shared_size=launch.frame.shared,
+        local_size=launch.frame.local,
+        parameters=launch.parameters,
+        model=launch.machine.approximation,
+        poison=launch.machine.poison,
+        monitors=launch.monitors,
+        multiprocessors=launch.machine.multiprocessors,
+        symbols=launch.frame.symbols,
+        slots=launch.slots,
+    )
+    if "uninitialised" in launch.machine.sanitize:
+        wave.flags = Flags(wave)
+    names = runtime_names(wave) | launch.compiled.constants
+    exec(launch.compiled.code, names)  # noqa: S102 - our own translation of the kernel
+    full, part, renew = names["build"](wave)
+    return Room(wave=wave, full=full, part=part, renew=renew, names=names)
+
+
+def allocate(wave: Wave, width: int, shape: int, exposed: bool) -> Array:
+    """Give a register for a wave, filled with the poison; `exposed` ones are filled again for every wave."""
+    rows = wave.blocks if shape & uniformity.PER_BLOCK else 1
+    columns = wave.threads if shape & uniformity.PER_THREAD else 1
+    filler = 0 if width == 1 or wave.poison is None else wave.poison
+    register = np.empty((rows, columns), dtype=bool if width == 1 else f"u{width // 8}")
+    register.view(np.uint8).fill(filler)
+    if exposed:
+        wave.exposed.append((register.view(np.uint8), filler))
+    return register
+
+
+def runtime_names(wave: Wave) -> dict[str, Any]:
+    """Names that every emitted kernel uses."""
+    names = {
+        name: getattr(np, name)
+        for name in (
+            "add",
+            "subtract",
+            "multiply",
+            "divide",
+            "negative",
+            "absolute",
+            "minimum",
+            "maximum",
+            "sqrt",
+            "bitwise_and",
+            "bitwise_or",
+            "bitwise_xor",
+            "invert",
+            "equal",
+            "not_equal",
+            "less",
+            "less_equal",
+            "greater",
+            "greater_equal",
+            "positive",
+            "isfinite",
+            "isinf",
+            "isnan",
+            "reciprocal",
+            "where",
+            "copyto",
+            "rint",
+            "trunc",
+            "floor",
+            "ceil",
+        )
+    }
+    if wave.flags is not None:
+        names["flags"] = wave.flags
+    if wave.slots is not None:
+        names |= {"slots": wave.slots, "slots_zero": np.zeros((), dtype=wave.slots.arithmetic.dtype)}
+    return names | {
+        "wave": wave,
+        "allocate": allocate,
+        "model": wave.model,
+        "np": np,
+        "shared_tag": SHARED_TAG,
+        "local_tag": LOCAL_TAG,
+    }

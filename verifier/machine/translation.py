@@ -1,0 +1,97 @@
+"""Translation of a kernel of a PTX module, done once for each way in which it is executed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from verifier.machine import emitter as emission
+from verifier.machine import flow, uniformity
+from verifier.machine.findings import LaunchError
+from verifier.machine.parser import parse
+from verifier.machine.syntax import Address, Instruction, Module, Operand, Symbol, Vector
+
+if TYPE_CHECKING:
+    from verifier.machine.flow import Program
+
+
+@dataclass(kw_only=True, eq=False)
+class Compiled:
+    """A kernel translated to Python: source, code, and where each instruction came from."""
+
+    program: Program
+    source: str
+    code: Any
+    constants: dict[str, Any]
+    sites: list[Instruction]
+    shapes: uniformity.Shapes
+    used: frozenset[str]
+    broken: tuple[str, ...]
+
+
+@lru_cache(maxsize=256)
+def parsed(ptx: str) -> Module:
+    """Parse a module once."""
+    return parse(ptx)
+
+
+@lru_cache(maxsize=512)
+def compiled(ptx: str, kernel: str, contraction: str, full_shapes: bool, shadow: str | None) -> Compiled:
+    """Translate a kernel once."""
+    module = parsed(ptx)
+    function = module.functions.get(kernel)
+    if function is None or not function.is_kernel:
+        names = ", ".join(f.name for f in module.functions.values() if f.is_kernel)
+        raise LaunchError(f"no kernel {kernel!r} in the module; it has: {names}")
+    if contraction not in ("on", "off"):
+        raise ValueError(f"contraction is 'on' or 'off', not {contraction!r}")
+    program = flow.build(module, function, contraction=contraction == "on")
+    shapes = uniformity.all_full(program) if full_shapes else uniformity.analyse(program)
+    rider = None
+    if shadow is not None:
+        from verifier.machine.shadows import make_shadow
+
+        rider = make_shadow(shadow, program, shapes)
+    work = emission.Emitter(program, shapes, rider)
+    source = work.emit()
+    code = compile(source, f"<machine:{kernel}>", "exec")
+    return Compiled(
+        program=program,
+        source=source,
+        code=code,
+        constants=work.code.constants,
+        sites=work.sites,
+        shapes=shapes,
+        used=frozenset(_used_names(program)),
+        broken=tuple(f"{kernel}:{i.line} {i.opcode}" for i in rider.broken()) if rider else (),
+    )
+
+
+def _used_names(program: Program) -> set[str]:
+    """Variables that the kernel's instructions mention."""
+    known = {**program.module.variables, **program.variables}
+    names = {name for i in program.instructions() for name in (*symbols_of(i.operands), *i.arguments)}
+    waiting = list(names)
+    while waiting:
+        variable = known.get(waiting.pop())
+        for _, word in variable.references if variable else ():
+            name = word.split("+")[0].strip()
+            if name not in names:
+                names.add(name)
+                waiting.append(name)
+    return names
+
+
+def symbols_of(operands: Sequence[Operand]) -> list[str]:
+    """Names of the variables in operands."""
+    names = []
+    for operand in operands:
+        if isinstance(operand, Symbol):
+            names.append(operand.name)
+        elif isinstance(operand, Address):
+            names += symbols_of((operand.base,))
+        elif isinstance(operand, Vector):
+            names += symbols_of(operand.items)
+    return names
