@@ -9,29 +9,19 @@ A channel that holds NaN or infinity comes out as NaN in training. Beyond |x| = 
 overflow in fp32: the kernel makes no promise there.
 """
 
-import contextlib
 import math
+from pathlib import Path
 
 import torch
 import triton
 import triton.language as tl
 
-from verifier import Domain, Trees, subject, tile, tree
+from verifier import Domain, Trees, load, subject, tree
 
-DTYPES = ("float16", "bfloat16", "float32", "float64")
+skeleton = load(Path(__file__).with_name("layer_norm_two_pass_triton.py")).module
+divide, root, step = skeleton.divide, skeleton.root, skeleton.step
 TILE = 4096  # elements of one sweep: 16 for each of 256 threads
 LONGEST_ROW = 2**30  # elements of a row are counted in 32 bits
-
-
-@triton.jit
-def _divide(numerator, denominator):
-    # Triton's `/` is an approximation in fp32, and ptxas may contract it with what follows.
-    return numerator / denominator if numerator.dtype == tl.float64 else tl.div_rn(numerator, denominator)
-
-
-@triton.jit
-def _root(value):
-    return tl.sqrt(value) if value.dtype == tl.float64 else tl.sqrt_rn(value)
 
 
 @triton.jit
@@ -58,7 +48,7 @@ def _statistics(
         element = start + tl.arange(0, BLOCK)
         place = _place(element, channel, space, x_sample, x_channel, x_space)
         total += tl.load(x + place, mask=element < columns, other=0.0).to(ACCUMULATE)
-    mean = _divide(tl.sum(total, axis=0), count)
+    mean = divide(tl.sum(total, axis=0), count)
     total = tl.zeros((BLOCK,), ACCUMULATE)
     for start in range(0, columns, BLOCK):
         element = start + tl.arange(0, BLOCK)
@@ -67,15 +57,15 @@ def _statistics(
         centred = tl.where(element < columns, value - mean, 0.0)  # a masked lane would add mean^2
         total += centred * centred
     m2 = tl.sum(total, axis=0)
-    variance = _divide(m2, count)
+    variance = divide(m2, count)
     tl.store(means + channel, mean)
-    tl.store(rstds + channel, _divide(tl.full((), 1.0, ACCUMULATE), _root(variance + eps)))
+    tl.store(rstds + channel, divide(tl.full((), 1.0, ACCUMULATE), root(variance + eps)))
     if running_mean is not None:
         old = tl.load(running_mean + channel * mean_step).to(ACCUMULATE)
         tl.store(running_mean + channel * mean_step, (1.0 - momentum) * old + momentum * mean)
     if running_var is not None:
         old = tl.load(running_var + channel * var_step).to(ACCUMULATE)
-        unbiased = _divide(m2, count - 1.0)
+        unbiased = divide(m2, count - 1.0)
         tl.store(running_var + channel * var_step, (1.0 - momentum) * old + momentum * unbiased)
 
 
@@ -87,7 +77,7 @@ def _running(means, rstds, running_mean, running_var, mean_step, var_step, eps, 
         eps = tl.load(eps)
     variance = tl.load(running_var + channel * var_step).to(ACCUMULATE)
     tl.store(means + channel, tl.load(running_mean + channel * mean_step).to(ACCUMULATE))
-    tl.store(rstds + channel, _divide(tl.full((), 1.0, ACCUMULATE), _root(variance + eps)))
+    tl.store(rstds + channel, divide(tl.full((), 1.0, ACCUMULATE), root(variance + eps)))
 
 
 @triton.jit
@@ -147,8 +137,8 @@ def _backward(
     if db is not None:
         tl.store(db + channel, tl.sum(sum_d, axis=0))
     # In evaluation the statistics are constants, through which no gradient flows.
-    c1 = _divide(tl.sum(sum_hat_g, axis=0), count)
-    c2 = _divide(tl.sum(sum_g, axis=0), count)
+    c1 = divide(tl.sum(sum_hat_g, axis=0), count)
+    c2 = divide(tl.sum(sum_g, axis=0), count)
     dx_sample = tl.cast(channels, tl.int64) * space
     for start in range(0, columns, BLOCK):
         element = start + tl.arange(0, BLOCK)
@@ -163,29 +153,9 @@ def _backward(
         tl.store(dx + _place(element, channel, space, dx_sample, space, 1), out, mask=inside)
 
 
-def _on(tensor):
-    """Triton launches on the current device, which need not be the tensor's."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
-
-
 def _tile(columns):
     block = min(TILE, triton.next_power_of_2(columns))
     return block, min(max(block // 256, 1), 8)
-
-
-def _accumulator(dtype):
-    return (torch.float64, tl.float64) if dtype == torch.float64 else (torch.float32, tl.float32)
-
-
-def _step(vector):
-    return 0 if vector is None else vector.stride(0)
-
-
-def _scalar(value, like):
-    """A Python float reaches a kernel as fp32: doubles get theirs through memory."""
-    if like.dtype != torch.float64:
-        return value
-    return torch.full((1,), value, dtype=like.dtype, device=like.device)
 
 
 class _BatchNorm(torch.autograd.Function):
@@ -193,27 +163,27 @@ class _BatchNorm(torch.autograd.Function):
     def forward(ctx, input, running, weight, bias, training, momentum, eps):
         samples, channels = input.shape[:2]
         space = math.prod(input.shape[2:])
-        statistics, accumulate = _accumulator(input.dtype)
+        statistics, accumulate = skeleton.accumulator(input.dtype)
         output = torch.empty(input.shape, dtype=input.dtype, device=input.device)
         mean = torch.empty(channels, dtype=statistics, device=input.device)
         rstd = torch.empty_like(mean)
         if input.numel():
             x = input.reshape(samples, channels, space)  # a view where the strides allow it
             block, warps = _tile(samples * space)
-            steps = [_step(vector) for vector in running]
-            with _on(input):
+            steps = [step(vector) for vector in running]
+            with skeleton.on(input):
                 if training:
                     _statistics[(channels,)](
                         x, mean, rstd, *running, *x.stride(), *steps, samples, space,
-                        _scalar(momentum, input), _scalar(eps, input),
+                        skeleton.scalar(momentum, input), skeleton.scalar(eps, input),
                         BLOCK=block, ACCUMULATE=accumulate, num_warps=warps,
                     )  # fmt: skip
                 else:
                     _running[(channels,)](
-                        mean, rstd, *running, *steps, _scalar(eps, input), ACCUMULATE=accumulate
+                        mean, rstd, *running, *steps, skeleton.scalar(eps, input), ACCUMULATE=accumulate
                     )
                 _normalize[(channels, triton.cdiv(samples * space, block))](
-                    x, output, weight, bias, mean, rstd, *x.stride(), _step(weight), _step(bias),
+                    x, output, weight, bias, mean, rstd, *x.stride(), step(weight), step(bias),
                     samples, channels, space, BLOCK=block, ACCUMULATE=accumulate, num_warps=warps,
                 )  # fmt: skip
         ctx.save_for_backward(input, weight, mean, rstd)
@@ -234,28 +204,24 @@ class _BatchNorm(torch.autograd.Function):
         )
         if saved.numel():
             x, dy = (t.reshape(samples, channels, space) for t in (saved, grad_output))
+            accumulate = skeleton.accumulator(x.dtype)[1]
             block, warps = _tile(samples * space)
-            with _on(x):
+            with skeleton.on(x):
                 _backward[(channels,)](
                     grad_input, dy, x, weight, mean, rstd, grad_weight, grad_bias,
-                    *dy.stride(), *x.stride(), _step(weight), samples, channels, space,
-                    TRAINING=ctx.training, BLOCK=block, ACCUMULATE=_accumulator(x.dtype)[1], num_warps=warps,
+                    *dy.stride(), *x.stride(), step(weight), samples, channels, space,
+                    TRAINING=ctx.training, BLOCK=block, ACCUMULATE=accumulate, num_warps=warps,
                 )  # fmt: skip
         return grad_input, None, grad_weight, grad_bias, None, None, None
 
 
 def _refuse(input, running_mean, running_var, weight, bias, training):
     """Raises before the first launch what the kernels cannot take."""
-    if str(input.dtype).removeprefix("torch.") not in DTYPES:
-        raise ValueError(f"batch_norm takes {', '.join(DTYPES)}, not {input.dtype}.")
+    skeleton.refuse_dtype("batch_norm", input)
     if input.dim() < 2:
         raise ValueError(f"batch_norm takes (N, C, *), not shape {tuple(input.shape)}.")
     vectors = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
-    for name, vector in vectors.items():
-        if vector is not None and tuple(vector.shape) != (input.shape[1],):
-            raise ValueError(f"{name} has shape {tuple(vector.shape)}, expected {(input.shape[1],)}.")
-        if vector is not None and vector.device != input.device:
-            raise ValueError(f"{name} is on {vector.device}, input on {input.device}.")
+    skeleton.refuse_vectors(input, (input.shape[1],), **vectors)
     if not training and (running_mean is None or running_var is None):
         raise ValueError("Evaluation needs running_mean and running_var.")
     values = input.numel() // max(input.shape[1], 1)
@@ -267,8 +233,7 @@ def _refuse(input, running_mean, running_var, weight, bias, training):
 
 def _depth(columns):
     """Additions that a leaf of a sum meets at most, in whichever dtype."""
-    block, warps = _tile(columns)
-    return tile(block=block, threads=32 * warps, element_bytes=2).depth(columns)
+    return skeleton.grouped_depth(columns, _tile)
 
 
 @subject(
@@ -276,13 +241,13 @@ def _depth(columns):
     language="triton",
     variance="two_pass",
     accumulates="float32",
-    dtypes=DTYPES,
+    dtypes=skeleton.DTYPES,
     trees=Trees(statistics=tree(depth=_depth), row_gradients=tree(depth=_depth), columns=tree(depth=_depth)),
     mean_contraction="none",  # the mean ends in an IEEE division, which no compiler contracts
     # Squares and their sums stay finite, and the theorem holds for every order of summation.
     domain=Domain(max_abs=1e15, max_kappa=1e3, min_columns=2),
     mutates=("running_mean", "running_var"),
-    guarantees={"determinism", "gradgradcheck", "special_values", "layouts", "large_offsets"},
+    guarantees=skeleton.GUARANTEES - {"batch_invariance"},  # a channel is a sum over the batch
 )
 def batch_norm_triton(
     input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5

@@ -8,29 +8,19 @@ A row that holds NaN or infinity comes out as NaN, and no other row does. Beyond
 squares may overflow in fp32: the kernel makes no promise there.
 """
 
-import contextlib
 import math
+from pathlib import Path
 
 import torch
 import triton
 import triton.language as tl
 
-from verifier import Domain, Trees, subject, tile, tree
+from verifier import Domain, Trees, load, subject, tree
 
-DTYPES = ("float16", "bfloat16", "float32", "float64")
+skeleton = load(Path(__file__).with_name("layer_norm_two_pass_triton.py")).module
+divide, root, step = skeleton.divide, skeleton.root, skeleton.step
 TILE = 4096  # elements of one sweep: 16 for each of 256 threads
 LONGEST_ROW = 2**30  # elements of a row are counted in 32 bits
-
-
-@triton.jit
-def _divide(numerator, denominator):
-    # Triton's `/` is an approximation in fp32, and ptxas may contract it with what follows.
-    return numerator / denominator if numerator.dtype == tl.float64 else tl.div_rn(numerator, denominator)
-
-
-@triton.jit
-def _root(value):
-    return tl.sqrt(value) if value.dtype == tl.float64 else tl.sqrt_rn(value)
 
 
 @triton.jit
@@ -60,7 +50,7 @@ def _forward(
         element = start + tl.arange(0, BLOCK)
         place, _ = _place(element, group, sample, channels, space, x_sample, x_channel, x_space)
         total += tl.load(x + place, mask=element < columns, other=0.0).to(ACCUMULATE)
-    mean = _divide(tl.sum(total, axis=0), count)
+    mean = divide(tl.sum(total, axis=0), count)
     # Second sweep: the variance about it. A masked lane would add mean^2.
     total = tl.zeros((BLOCK,), ACCUMULATE)
     for start in range(0, columns, BLOCK):
@@ -69,8 +59,8 @@ def _forward(
         value = tl.load(x + place, mask=element < columns, other=0.0).to(ACCUMULATE)
         centred = tl.where(element < columns, value - mean, 0.0)
         total += centred * centred
-    variance = _divide(tl.sum(total, axis=0), count)
-    rstd = _divide(tl.full((), 1.0, ACCUMULATE), _root(variance + eps))
+    variance = divide(tl.sum(total, axis=0), count)
+    rstd = divide(tl.full((), 1.0, ACCUMULATE), root(variance + eps))
     tl.store(means + row, mean)
     tl.store(rstds + row, rstd)
     # Third sweep: the output, which is contiguous.
@@ -113,8 +103,8 @@ def _backward_input(
         hat = tl.where(inside, (value - mean) * rstd, 0.0)
         sum_hat_g += hat * g
         sum_g += g
-    c1 = _divide(tl.sum(sum_hat_g, axis=0), count)
-    c2 = _divide(tl.sum(sum_g, axis=0), count)
+    c1 = divide(tl.sum(sum_hat_g, axis=0), count)
+    c2 = divide(tl.sum(sum_g, axis=0), count)
     for start in range(0, columns, BLOCK):
         element = start + tl.arange(0, BLOCK)
         inside = element < columns
@@ -158,27 +148,9 @@ def _backward_channel(
         tl.store(db + channel, tl.sum(sum_db, axis=0))
 
 
-def _on(tensor):
-    """Triton launches on the current device, which need not be the tensor's."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
-
-
 def _tile(columns):
     block = min(TILE, triton.next_power_of_2(columns))
     return block, min(max(block // 256, 1), 8)
-
-
-def _accumulator(dtype):
-    return (torch.float64, tl.float64) if dtype == torch.float64 else (torch.float32, tl.float32)
-
-
-def _step(vector):
-    return 0 if vector is None else vector.stride(0)
-
-
-def _eps(eps, like):
-    """A Python float reaches a kernel as fp32: doubles get it through memory."""
-    return eps if like.dtype != torch.float64 else torch.full((1,), eps, dtype=like.dtype, device=like.device)
 
 
 class _GroupNorm(torch.autograd.Function):
@@ -187,17 +159,17 @@ class _GroupNorm(torch.autograd.Function):
         samples, channels = input.shape[:2]
         space = math.prod(input.shape[2:])
         rows = samples * groups if input.numel() else 0
-        statistics, accumulate = _accumulator(input.dtype)
+        statistics, accumulate = skeleton.accumulator(input.dtype)
         output = torch.empty(input.shape, dtype=input.dtype, device=input.device)
         mean = torch.empty(rows, dtype=statistics, device=input.device)
         rstd = torch.empty_like(mean)
         if rows:
             x = input.reshape(samples, channels, space)  # a view where the strides allow it
             block, warps = _tile(channels // groups * space)
-            with _on(input):
+            with skeleton.on(input):
                 _forward[(rows,)](
-                    x, output, weight, bias, mean, rstd, *x.stride(), _step(weight), _step(bias),
-                    groups, channels // groups, space, _eps(eps, input),
+                    x, output, weight, bias, mean, rstd, *x.stride(), step(weight), step(bias),
+                    groups, channels // groups, space, skeleton.scalar(eps, input),
                     BLOCK=block, ACCUMULATE=accumulate, num_warps=warps,
                 )  # fmt: skip
         ctx.save_for_backward(input, weight, mean, rstd)
@@ -221,12 +193,12 @@ class _GroupNorm(torch.autograd.Function):
             return grad_input, grad_weight, grad_bias, None, None
         x, dy = (t.reshape(samples, channels, space) for t in (saved, grad_output))
         strides = (*dy.stride(), *x.stride())
-        accumulate = _accumulator(x.dtype)[1]
+        accumulate = skeleton.accumulator(x.dtype)[1]
         share = channels // ctx.groups
         block, warps = _tile(share * space)
-        with _on(x):
+        with skeleton.on(x):
             _backward_input[(mean.numel(),)](
-                grad_input, dy, x, weight, mean, rstd, *strides, _step(weight), ctx.groups, share, space,
+                grad_input, dy, x, weight, mean, rstd, *strides, step(weight), ctx.groups, share, space,
                 BLOCK=block, ACCUMULATE=accumulate, num_warps=warps,
             )  # fmt: skip
             if grad_weight is not None or grad_bias is not None:
@@ -240,25 +212,19 @@ class _GroupNorm(torch.autograd.Function):
 
 def _refuse(input, num_groups, weight, bias):
     """Raises before the first launch what the kernels cannot take."""
-    if str(input.dtype).removeprefix("torch.") not in DTYPES:
-        raise ValueError(f"group_norm takes {', '.join(DTYPES)}, not {input.dtype}.")
+    skeleton.refuse_dtype("group_norm", input)
     if input.dim() < 2:
         raise ValueError(f"group_norm takes (N, C, *), not shape {tuple(input.shape)}.")
     if num_groups < 1 or input.shape[1] % num_groups:
         raise ValueError(f"{input.shape[1]} channels cannot be divided into {num_groups} groups.")
-    for name, vector in (("weight", weight), ("bias", bias)):
-        if vector is not None and tuple(vector.shape) != (input.shape[1],):
-            raise ValueError(f"{name} has shape {tuple(vector.shape)}, expected {(input.shape[1],)}.")
-        if vector is not None and vector.device != input.device:
-            raise ValueError(f"{name} is on {vector.device}, input on {input.device}.")
+    skeleton.refuse_vectors(input, (input.shape[1],), weight=weight, bias=bias)
     if input.numel() // max(min(input.shape[0], input.shape[1]), 1) > LONGEST_ROW:
         raise ValueError(f"Groups and channels of more than {LONGEST_ROW} elements are not supported.")
 
 
 def _depth(columns):
     """Additions that a leaf of a sum meets at most, in whichever dtype."""
-    block, warps = _tile(columns)
-    return tile(block=block, threads=32 * warps, element_bytes=2).depth(columns)
+    return skeleton.grouped_depth(columns, _tile)
 
 
 @subject(
@@ -266,20 +232,13 @@ def _depth(columns):
     language="triton",
     variance="two_pass",
     accumulates="float32",
-    dtypes=DTYPES,
+    dtypes=skeleton.DTYPES,
     trees=Trees(statistics=tree(depth=_depth), row_gradients=tree(depth=_depth), columns=tree(depth=_depth)),
     mean_contraction="none",  # the mean ends in an IEEE division, which no compiler contracts
     # Squares and their sums stay finite, and the theorem holds for every order of summation.
     domain=Domain(max_abs=1e15, max_kappa=1e3),
     returns=("output", "mean", "rstd"),
-    guarantees={
-        "determinism",
-        "batch_invariance",
-        "gradgradcheck",
-        "special_values",
-        "layouts",
-        "large_offsets",
-    },
+    guarantees=skeleton.GUARANTEES,
 )
 def group_norm_triton(input, num_groups, weight=None, bias=None, eps=1e-5):
     _refuse(input, num_groups, weight, bias)

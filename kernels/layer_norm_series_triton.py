@@ -59,7 +59,7 @@ def _layout_misread(case):
     return _steps_over_columns(case) or (case.input_rank == 2 and _parameters_step(case))
 
 
-def _not_a_matrix(case):
+def not_a_matrix(case):
     return case.input_rank != 2
 
 
@@ -67,11 +67,11 @@ def _squares_overflow(case):
     return case.largest > 1e18  # fp32 squares end at 1.8e19 squared; a sum of them earlier
 
 
-def _no_columns(case):
+def no_columns(case):
     return case.columns == 0
 
 
-def _beyond_32_bits(case):
+def beyond_32_bits(case):
     shapes = {name: tensor.shape for name, tensor in case.given.items()}
     strides = [max(case.layouts[name].strides(shapes[name])) for name in case.layouts if name in shapes]
     return case.rows * max(case.columns, 1, *strides) >= 2**31
@@ -98,7 +98,7 @@ def _beyond_32_bits(case):
         KnownDefect(
             check="forward_error",
             reason="The input must have two dimensions.",
-            where=_not_a_matrix,
+            where=not_a_matrix,
             also=("*",),
         ),
         KnownDefect(
@@ -115,13 +115,13 @@ def _beyond_32_bits(case):
         KnownDefect(
             check="special_values",
             reason="A row without columns breaks the launch, with no clear error.",
-            where=_no_columns,
+            where=no_columns,
             also=("*",),
         ),
         KnownDefect(
             check="large_offsets",
             reason="row * stride is a 32-bit product, which overflows at 2^31 elements.",
-            where=_beyond_32_bits,
+            where=beyond_32_bits,
         ),
     ),
 )

@@ -2,6 +2,7 @@
 
 One program a row. Forward: three sweeps in tiles of at most 64 KB, two-pass variance. Backward: dx in one
 tile; dw and db are added into one of 64 to 256 buffers under a spin lock, which a second kernel sums.
+The older page (layer_norm_tutorial_older_triton.py) has these kernels under a wrapper of its own.
 It is here to be found wrong: `layer_norm_two_pass_triton` is the same algorithm mended.
 """
 
@@ -15,7 +16,7 @@ ROW_BYTES = 65536  # the page's limit on a row
 
 
 @triton.jit
-def _forward(x, y, weight, bias, means, rstds, stride, columns, eps, BLOCK: tl.constexpr):
+def forward(x, y, weight, bias, means, rstds, stride, columns, eps, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     x += row * stride
     y += row * stride
@@ -44,7 +45,7 @@ def _forward(x, y, weight, bias, means, rstds, stride, columns, eps, BLOCK: tl.c
 
 
 @triton.jit
-def _backward_rows(
+def backward_rows(
     dx, dy, parts_dw, parts_db, x, weight, means, rstds, locks, stride, columns,
     GROUPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -86,7 +87,7 @@ def _backward_rows(
 
 
 @triton.jit
-def _backward_columns(
+def backward_columns(
     parts_dw, parts_db, dw, db, parts, columns, BLOCK_PARTS: tl.constexpr, BLOCK: tl.constexpr
 ):
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -102,12 +103,12 @@ def _backward_columns(
     tl.store(db + column, tl.sum(total_db, axis=0), mask=column < columns)
 
 
-def _tile(columns, element_size):
+def row_tile(columns, element_size):
     block = min(ROW_BYTES // element_size, triton.next_power_of_2(columns))
     return block, min(max(block // 256, 1), 8)
 
 
-def _groups(columns):
+def groups_of(columns):
     """Buffers that rows share: fewer for wider rows."""
     limits = ((1024, 256), (4096, 128), (8192, 96))
     return next((groups for limit, groups in limits if columns <= limit), 64)
@@ -121,10 +122,10 @@ class _LayerNorm(torch.autograd.Function):
         rows, columns = flat.shape
         mean = torch.empty(rows, dtype=torch.float32, device=x.device)
         rstd = torch.empty(rows, dtype=torch.float32, device=x.device)
-        block, warps = _tile(columns, x.element_size())
+        block, warps = row_tile(columns, x.element_size())
         if columns > block:
             raise RuntimeError("This layer norm doesn't support a feature dimension of 64 KB or more.")
-        _forward[(rows,)](
+        forward[(rows,)](
             flat, y, weight, bias, mean, rstd, flat.stride(0), columns, eps, BLOCK=block, num_warps=warps
         )
         ctx.save_for_backward(x, weight, bias, mean, rstd)
@@ -134,7 +135,7 @@ class _LayerNorm(torch.autograd.Function):
     def backward(ctx, dy):
         x, weight, bias, mean, rstd = ctx.saved_tensors
         columns = weight.shape[0]
-        groups = _groups(columns)
+        groups = groups_of(columns)
         locks = torch.zeros(2 * groups, dtype=torch.int32, device=weight.device)
         parts_dw = torch.zeros((groups, columns), dtype=x.dtype, device=weight.device)
         parts_db = torch.zeros((groups, columns), dtype=x.dtype, device=weight.device)
@@ -142,12 +143,12 @@ class _LayerNorm(torch.autograd.Function):
         dx = torch.empty_like(dy)
         flat = x.reshape(-1, x.shape[-1])
         rows = flat.shape[0]
-        block, warps = _tile(columns, x.element_size())
-        _backward_rows[(rows,)](
+        block, warps = row_tile(columns, x.element_size())
+        backward_rows[(rows,)](
             dx, dy, parts_dw, parts_db, flat, weight, mean, rstd, locks, flat.stride(0), columns,
             GROUPS=groups, BLOCK=block, num_warps=warps,
         )  # fmt: skip
-        _backward_columns[(triton.cdiv(columns, 128),)](
+        backward_columns[(triton.cdiv(columns, 128),)](
             parts_dw, parts_db, dw, db, min(groups, rows), columns, BLOCK_PARTS=32, BLOCK=128
         )
         return dx, dw, db, None
@@ -155,7 +156,7 @@ class _LayerNorm(torch.autograd.Function):
 
 def _row_depth(columns):
     """Additions that a leaf of a row's sum meets at most: the row is one tile, in fp32 as in half."""
-    block, warps = _tile(columns, 2)
+    block, warps = row_tile(columns, 2)
     return tile(block=block, threads=32 * warps, element_bytes=2).depth(columns)
 
 
@@ -165,7 +166,7 @@ def _column_depth(rows):
 
 
 def _more_rows_than_buffers(case):
-    return case.rows > _groups(case.columns)
+    return case.rows > groups_of(case.columns)
 
 
 def _several_rows(case):
@@ -190,54 +191,61 @@ BACKWARD_CHECKS = ("layouts", "context", "determinism", "batch_invariance", "met
 LAYOUTS = "One row stride, the input's, serves all tensors, and every column stride is taken as 1."
 
 
-@subject(
-    op="layer_norm",
-    language="triton",
-    variance="two_pass",
-    accumulates="float32",
-    dtypes=("float16", "bfloat16", "float32"),
-    trees=Trees(
+# ---- What the two pages share ----
+
+CLAIM = {
+    "op": "layer_norm",
+    "language": "triton",
+    "variance": "two_pass",
+    "accumulates": "float32",
+    "dtypes": ("float16", "bfloat16", "float32"),
+    "trees": Trees(
         statistics=tree(depth=_row_depth),
         row_gradients=tree(depth=_row_depth),
         columns=tree(depth=_column_depth),
     ),
     # Where the page says nothing, its users expect what torch does.
-    domain=Domain(min_rows=1, min_columns=1, max_columns=ROW_BYTES // 4, optional=False),
-    known_defects=(
-        KnownDefect(
-            check="gradient",
-            reason="The parts of grad_weight and grad_bias are kept and added in the input's dtype.",
-            where=_several_rows,
-            also=BACKWARD_CHECKS,
-            dtypes=("float16", "bfloat16"),
-        ),
-        KnownDefect(check="layouts", reason=LAYOUTS, where=_layout_misread, also=("large_offsets",)),
-        KnownDefect(
-            check="finite",
-            reason="The squares overflow in fp32, and the output is NaN although the exact one is ordinary.",
-            where=_squares_overflow,
-            dtypes=("bfloat16", "float32"),
-        ),
-        KnownDefect(
-            check="memory",
-            reason=LAYOUTS + " Accesses then leave the tensors.",
-            where=_layout_misread,
-            backends=("machine",),
-        ),
-        KnownDefect(
-            check="synchronization",
-            # The source has none; Triton 3.9 puts one into the PTX, so that only older compilers show it.
-            reason="No barrier stands between the stores of a part and the release of its lock.",
-            where=_more_rows_than_buffers,
-            backends=("cuda",),
-        ),
-        KnownDefect(
-            check="large_offsets",
-            reason="row * stride is a 32-bit product, which overflows at 2^31 elements.",
-            where=_beyond_32_bits,
-        ),
+    "domain": Domain(min_rows=1, min_columns=1, max_columns=ROW_BYTES // 4, optional=False),
+}
+DEFECTS = (
+    KnownDefect(
+        check="gradient",
+        reason="The parts of grad_weight and grad_bias are kept and added in the input's dtype.",
+        where=_several_rows,
+        also=BACKWARD_CHECKS,
+        dtypes=("float16", "bfloat16"),
+    ),
+    KnownDefect(check="layouts", reason=LAYOUTS, where=_layout_misread, also=("large_offsets",)),
+    KnownDefect(
+        check="finite",
+        reason="The squares overflow in fp32, and the output is NaN although the exact one is ordinary.",
+        where=_squares_overflow,
+        dtypes=("bfloat16", "float32"),
+    ),
+    KnownDefect(
+        check="memory",
+        reason=LAYOUTS + " Accesses then leave the tensors.",
+        where=_layout_misread,
+        backends=("machine",),
+    ),
+    KnownDefect(
+        check="synchronization",
+        # The source has none; Triton 3.9 puts one into the PTX, so that only older compilers show it.
+        reason="No barrier stands between the stores of a part and the release of its lock.",
+        where=_more_rows_than_buffers,
+        backends=("cuda",),
+    ),
+    KnownDefect(
+        check="large_offsets",
+        reason="row * stride is a 32-bit product, which overflows at 2^31 elements.",
+        where=_beyond_32_bits,
     ),
 )
+
+# ---- The newer page ----
+
+
+@subject(**CLAIM, known_defects=DEFECTS)
 def layer_norm_tutorial_newer_triton(input, weight, bias, eps=1e-5):
     if weight is None or bias is None:
         raise ValueError("The tutorial's layer norm needs weight and bias.")

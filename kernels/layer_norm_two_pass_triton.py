@@ -10,10 +10,16 @@ What the published form gets wrong and this one does not: strides of every tenso
 
 A row that holds NaN or infinity comes out as NaN, and no other row does. Beyond |x| = 1e15 the sum of
 squares may overflow in fp32: the kernel makes no promise there.
+
+The other Triton norms load this file for what they share with it: the layer norms of other variance
+algorithms bring a forward kernel or a `moments` of their own and leave the rest as it is here.
 """
 
 import contextlib
 import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import triton
@@ -29,45 +35,51 @@ PARTS = 32  # parts that the last kernel joins in one step
 
 
 @triton.jit
-def _divide(numerator, denominator):
+def divide(numerator, denominator):
     # Triton's `/` is an approximation in fp32, and ptxas may contract it with what follows.
     return numerator / denominator if numerator.dtype == tl.float64 else tl.div_rn(numerator, denominator)
 
 
 @triton.jit
-def _root(value):
+def root(value):
     return tl.sqrt(value) if value.dtype == tl.float64 else tl.sqrt_rn(value)
 
 
 @triton.jit
-def _forward(
-    x, y, weight, bias, means, rstds, x_row, x_column, weight_step, bias_step, columns, eps,
-    BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    x += row * x_row
-    y += row * columns
-    count = tl.cast(columns, ACCUMULATE)
-    if means.dtype.element_ty == tl.float64:
-        eps = tl.load(eps)  # a Python float reaches a kernel as fp32
-    # First sweep: the mean.
+def _moments(x, x_column, columns, count, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr):
+    """Two passes over the row at x: its mean, then the biased variance about it."""
     total = tl.zeros((BLOCK,), ACCUMULATE)
     for start in range(0, columns, BLOCK):
         column = start + tl.arange(0, BLOCK).to(tl.int64)
         total += tl.load(x + column * x_column, mask=column < columns, other=0.0).to(ACCUMULATE)
-    mean = _divide(tl.sum(total, axis=0), count)
-    # Second sweep: the variance about it. A masked lane would add mean^2.
+    mean = divide(tl.sum(total, axis=0), count)
+    # A masked lane would add mean^2.
     total = tl.zeros((BLOCK,), ACCUMULATE)
     for start in range(0, columns, BLOCK):
         column = start + tl.arange(0, BLOCK).to(tl.int64)
         value = tl.load(x + column * x_column, mask=column < columns, other=0.0).to(ACCUMULATE)
         centred = tl.where(column < columns, value - mean, 0.0)
         total += centred * centred
-    variance = _divide(tl.sum(total, axis=0), count)
-    rstd = _divide(tl.full((), 1.0, ACCUMULATE), _root(variance + eps))
+    return mean, divide(tl.sum(total, axis=0), count)
+
+
+@triton.jit
+def forward(
+    x, y, weight, bias, means, rstds, x_row, x_column, weight_step, bias_step, columns, eps,
+    MOMENTS: tl.constexpr, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
+):  # fmt: skip
+    """Normalizes one row; MOMENTS is the variance algorithm, a function like `_moments`."""
+    row = tl.program_id(0).to(tl.int64)
+    x += row * x_row
+    y += row * columns
+    count = tl.cast(columns, ACCUMULATE)
+    if means.dtype.element_ty == tl.float64:
+        eps = tl.load(eps)  # a Python float reaches a kernel as fp32
+    mean, variance = MOMENTS(x, x_column, columns, count, BLOCK, ACCUMULATE)
+    rstd = divide(tl.full((), 1.0, ACCUMULATE), root(variance + eps))
     tl.store(means + row, mean)
     tl.store(rstds + row, rstd)
-    # Third sweep: the output.
+    # Last sweep: the output.
     for start in range(0, columns, BLOCK):
         column = start + tl.arange(0, BLOCK).to(tl.int64)
         inside = column < columns
@@ -103,8 +115,8 @@ def _backward_rows(
         g = d
         if weight is not None:
             g = d * w
-        c1 = _divide(tl.sum(hat * g, axis=0), count)
-        c2 = _divide(tl.sum(g, axis=0), count)
+        c1 = divide(tl.sum(hat * g, axis=0), count)
+        c2 = divide(tl.sum(g, axis=0), count)
         tl.store(dx + row * columns + column, (g - (hat * c1 + c2)) * rstd, mask=inside)
         part_dw += d * hat
         part_db += d
@@ -138,8 +150,8 @@ def _backward_input(
         hat = tl.where(inside, (value - mean) * rstd, 0.0)
         sum_hat_g += hat * g
         sum_g += g
-    c1 = _divide(tl.sum(sum_hat_g, axis=0), count)
-    c2 = _divide(tl.sum(sum_g, axis=0), count)
+    c1 = divide(tl.sum(sum_hat_g, axis=0), count)
+    c2 = divide(tl.sum(sum_g, axis=0), count)
     for start in range(0, columns, BLOCK):
         column = start + tl.arange(0, BLOCK).to(tl.int64)
         inside = column < columns
@@ -186,51 +198,74 @@ def _join(parts, out, count, columns, PARTS: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + column, tl.sum(total, axis=0), mask=column < columns)
 
 
-def _on(tensor):
+def join_parts(parts, out, count, columns):
+    _join[(triton.cdiv(columns, 128),)](parts, out, count, columns, PARTS=PARTS, BLOCK=128)
+
+
+def on(tensor):
     """Triton launches on the current device, which need not be the tensor's."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
 
 
-def _tile(columns, dtype):
+def row_tile(columns, dtype):
     block = min(ROW_BYTES // dtype.itemsize, triton.next_power_of_2(columns))
     return block, min(max(block // 256, 1), 8)
 
 
-def _chunks(rows, columns):
+def chunks(rows, columns):
     """Programs of the backward and rows of each, from the shape alone: no device may change the bits."""
     programs = min(rows, max(CHUNKS[0], min(CHUNKS[1], 2**20 // columns)))
     chunk = triton.cdiv(rows, programs)
     return triton.cdiv(rows, chunk), chunk
 
 
-def _accumulator(dtype):
+def accumulator(dtype):
     return (torch.float64, tl.float64) if dtype == torch.float64 else (torch.float32, tl.float32)
 
 
-def _step(vector):
+def step(vector):
     return 0 if vector is None else vector.stride(0)
+
+
+def scalar(value, like):
+    """A Python float reaches a kernel as fp32: doubles get theirs through memory."""
+    if like.dtype != torch.float64:
+        return value
+    return torch.full((1,), value, dtype=like.dtype, device=like.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Design:
+    """What tells one layer norm from another: how the forward sees a row, and how a row is tiled.
+
+    tile: (columns of a tile, warps) for so many columns of a dtype, in the forward and in the backward.
+    """
+
+    forward: Any = forward
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    tile: Callable[[int, torch.dtype], tuple[int, int]] = row_tile
+    longest_row: int = LONGEST_ROW
 
 
 class _LayerNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, input, weight, bias, columns, eps):
+    def forward(ctx, input, weight, bias, columns, eps, design):
         rows = input.numel() // columns if columns else 0
-        statistics, accumulate = _accumulator(input.dtype)
+        statistics, accumulate = accumulator(input.dtype)
         output = torch.empty(input.shape, dtype=input.dtype, device=input.device)
         mean = torch.empty(rows, dtype=statistics, device=input.device)
         rstd = torch.empty_like(mean)
         x = input.reshape(rows, columns)  # a view where the strides allow it
         w, b = (None if vector is None else vector.reshape(columns) for vector in (weight, bias))
         if rows:
-            if accumulate == tl.float64:
-                eps = torch.full((1,), eps, dtype=torch.float64, device=input.device)
-            block, warps = _tile(columns, input.dtype)
-            with _on(input):
-                _forward[(rows,)](
-                    x, output, w, b, mean, rstd, *x.stride(), _step(w), _step(b), columns, eps,
-                    BLOCK=block, ACCUMULATE=accumulate, num_warps=warps,
+            block, warps = design.tile(columns, input.dtype)
+            with on(input):
+                design.forward[(rows,)](
+                    x, output, w, b, mean, rstd, *x.stride(), step(w), step(b), columns, scalar(eps, input),
+                    **design.constants, BLOCK=block, ACCUMULATE=accumulate, num_warps=warps,
                 )  # fmt: skip
         ctx.save_for_backward(input, weight, mean, rstd)
+        ctx.tile = design.tile
         ctx.parameters = [
             None if vector is None else (vector.shape, vector.dtype) for vector in (weight, bias)
         ]
@@ -249,34 +284,36 @@ class _LayerNorm(torch.autograd.Function):
             for like, needed in zip(ctx.parameters, ctx.needs_input_grad[1:3], strict=True)
         )
         if not rows:
-            return grad_input, grad_weight, grad_bias, None, None
+            return grad_input, grad_weight, grad_bias, None, None, None
         x, dy = x.reshape(rows, columns), grad_output.reshape(rows, columns)
-        programs, chunk = _chunks(rows, columns)
+        programs, chunk = chunks(rows, columns)
         parts_dw, parts_db = (
             None if out is None else mean.new_empty(programs, columns) for out in (grad_weight, grad_bias)
         )
-        with _on(x):
-            _launch_backward(grad_input, dy, x, weight, mean, rstd, parts_dw, parts_db, programs, chunk)
+        with on(x):
+            plan = (programs, chunk, *ctx.tile(columns, x.dtype))
+            _launch_backward(grad_input, dy, x, weight, mean, rstd, parts_dw, parts_db, *plan)
             for parts, out in ((parts_dw, grad_weight), (parts_db, grad_bias)):
                 if out is not None:
-                    _join[(triton.cdiv(columns, 128),)](parts, out, programs, columns, PARTS=PARTS, BLOCK=128)
-        return grad_input, grad_weight, grad_bias, None, None
+                    join_parts(parts, out, programs, columns)
+        return grad_input, grad_weight, grad_bias, None, None, None
 
 
-def _launch_backward(grad_input, dy, x, weight, mean, rstd, parts_dw, parts_db, programs, chunk):
+def _launch_backward(
+    grad_input, dy, x, weight, mean, rstd, parts_dw, parts_db, programs, chunk, block, warps
+):  # fmt: skip
     rows, columns = x.shape
     w = None if weight is None else weight.reshape(columns)
-    accumulate = _accumulator(x.dtype)[1]
-    block, warps = _tile(columns, x.dtype)
+    accumulate = accumulator(x.dtype)[1]
     strides = (*dy.stride(), *x.stride())
     if columns <= block:
         _backward_rows[(programs,)](
-            grad_input, dy, x, w, mean, rstd, parts_dw, parts_db, *strides, _step(w), rows, columns, chunk,
+            grad_input, dy, x, w, mean, rstd, parts_dw, parts_db, *strides, step(w), rows, columns, chunk,
             BLOCK=block, ACCUMULATE=accumulate, num_warps=warps,
         )  # fmt: skip
         return
     _backward_input[(rows,)](
-        grad_input, dy, x, w, mean, rstd, *strides, _step(w), columns,
+        grad_input, dy, x, w, mean, rstd, *strides, step(w), columns,
         BLOCK=block, ACCUMULATE=accumulate, num_warps=warps,
     )  # fmt: skip
     if parts_dw is not None or parts_db is not None:
@@ -286,31 +323,69 @@ def _launch_backward(grad_input, dy, x, weight, mean, rstd, parts_dw, parts_db, 
         )  # fmt: skip
 
 
-def _refuse(input, normalized_shape, weight, bias):
-    """Raises before the first launch what the kernels cannot take."""
+def refuse_dtype(op, input):
     if str(input.dtype).removeprefix("torch.") not in DTYPES:
-        raise ValueError(f"layer_norm takes {', '.join(DTYPES)}, not {input.dtype}.")
-    if not normalized_shape or tuple(input.shape[-len(normalized_shape) :]) != normalized_shape:
-        raise ValueError(f"normalized_shape {normalized_shape} is not the end of shape {tuple(input.shape)}.")
-    for name, vector in (("weight", weight), ("bias", bias)):
-        if vector is not None and tuple(vector.shape) != normalized_shape:
-            raise ValueError(f"{name} has shape {tuple(vector.shape)}, expected {normalized_shape}.")
+        raise ValueError(f"{op} takes {', '.join(DTYPES)}, not {input.dtype}.")
+
+
+def refuse_vectors(input, shape, **vectors):
+    """Raises where weight, bias or a statistic has another shape or device than the input gives it."""
+    for name, vector in vectors.items():
+        if vector is not None and tuple(vector.shape) != shape:
+            raise ValueError(f"{name} has shape {tuple(vector.shape)}, expected {shape}.")
         if vector is not None and vector.device != input.device:
             raise ValueError(f"{name} is on {vector.device}, input on {input.device}.")
-    if math.prod(normalized_shape) > LONGEST_ROW:
-        raise ValueError(f"Rows of more than {LONGEST_ROW} columns are not supported.")
 
 
-def _row_depth(columns):
+def normalized_columns(op, input, normalized_shape, longest_row=LONGEST_ROW, **vectors):
+    """Returns the number of columns, or raises before the first launch what the kernels cannot take."""
+    shape = tuple(normalized_shape)
+    refuse_dtype(op, input)
+    if not shape or tuple(input.shape[-len(shape) :]) != shape:
+        raise ValueError(f"normalized_shape {shape} is not the end of shape {tuple(input.shape)}.")
+    refuse_vectors(input, shape, **vectors)
+    if math.prod(shape) > longest_row:
+        raise ValueError(f"Rows of more than {longest_row} columns are not supported.")
+    return math.prod(shape)
+
+
+def layer_norm_by(design, input, normalized_shape, weight, bias, eps):
+    """Normalizes the last dimensions of `input`: the body of every Triton layer norm."""
+    columns = normalized_columns(
+        "layer_norm", input, normalized_shape, design.longest_row, weight=weight, bias=bias
+    )  # fmt: skip
+    return _LayerNorm.apply(input, weight, bias, columns, float(eps), design)
+
+
+def grouped_depth(columns, tile_of):
+    """Additions that a leaf of a sum meets at most, tiles being the same in every dtype."""
+    block, warps = tile_of(columns)
+    return tile(block=block, threads=32 * warps, element_bytes=2).depth(columns)
+
+
+def row_depth(columns):
     """Additions that a leaf of a row's sum meets at most, in whichever dtype."""
     sizes = [getattr(torch, dtype) for dtype in DTYPES]
-    tiles = [(*_tile(columns, dtype), dtype.itemsize) for dtype in sizes]
+    tiles = [(*row_tile(columns, dtype), dtype.itemsize) for dtype in sizes]
     return max(tile(block=b, threads=32 * w, element_bytes=size).depth(columns) for b, w, size in tiles)
 
 
-def _column_depth(rows):
+def column_depth(rows):
     """Additions that a leaf of a column's sum meets at most: within its chunk, then over the parts."""
     return triton.cdiv(rows, CHUNKS[0]) - 1 + triton.cdiv(min(rows, CHUNKS[1]), PARTS) - 1 + PARTS - 1
+
+
+# ---- The subject ----
+
+DESIGN = Design(constants={"MOMENTS": _moments})
+TREES = Trees(
+    statistics=tree(depth=row_depth),
+    row_gradients=tree(depth=row_depth),
+    columns=tree(depth=column_depth),
+)
+GUARANTEES = frozenset(
+    {"determinism", "batch_invariance", "gradgradcheck", "special_values", "layouts", "large_offsets"}
+)
 
 
 @subject(
@@ -319,25 +394,12 @@ def _column_depth(rows):
     variance="two_pass",
     accumulates="float32",
     dtypes=DTYPES,
-    trees=Trees(
-        statistics=tree(depth=_row_depth),
-        row_gradients=tree(depth=_row_depth),
-        columns=tree(depth=_column_depth),
-    ),
+    trees=TREES,
     mean_contraction="none",  # the mean ends in an IEEE division, which no compiler contracts
     # Squares and their sums stay finite, and the theorem holds for every order of summation.
     domain=Domain(max_abs=1e15, max_kappa=1e3),
     returns=("output", "mean", "rstd"),
-    guarantees={
-        "determinism",
-        "batch_invariance",
-        "gradgradcheck",
-        "special_values",
-        "layouts",
-        "large_offsets",
-    },
+    guarantees=GUARANTEES,
 )
 def layer_norm_two_pass_triton(input, normalized_shape, weight=None, bias=None, eps=1e-5):
-    normalized_shape = tuple(normalized_shape)
-    _refuse(input, normalized_shape, weight, bias)
-    return _LayerNorm.apply(input, weight, bias, math.prod(normalized_shape), float(eps))
+    return layer_norm_by(DESIGN, input, normalized_shape, weight, bias, eps)

@@ -2,266 +2,56 @@
 
 Each lane updates a count, a mean and a sum of squared deviations element by element; the lanes are then
 merged as Chan, Golub and LeVeque do, where an empty partner changes nothing. One column a lane and sweep:
-element i belongs to lane i mod 128, which is the tree that is declared. The backward does not depend on the
-variance algorithm: one program a row for dx; fixed chunks of rows, joined in a fixed order, for dw and db.
+element i belongs to lane i mod 128, which is the tree that is declared, in the backward as well. Output and
+backward are those of layer_norm_two_pass_triton.py.
 """
 
-import contextlib
-import math
+from pathlib import Path
 
-import torch
 import triton
 import triton.language as tl
 
-from verifier import Domain, Trees, subject, tree
+from verifier import Domain, Trees, load, subject, tree
 
-DTYPES = ("float16", "bfloat16", "float32", "float64")
+skeleton = load(Path(__file__).with_name("layer_norm_two_pass_triton.py")).module
+divide = skeleton.divide
 LANES = 128  # as many columns a sweep as threads: each thread is one lane
-CHUNKS = (128, 1024)  # programs of the backward: enough to fill a device, few enough to keep the parts small
-LONGEST_ROW = 2**30  # columns are counted in 32 bits
-PARTS = 32  # parts that the last kernel joins in one step
-
-
-@triton.jit
-def _divide(numerator, denominator):
-    # Triton's `/` is an approximation in fp32, and ptxas may contract it with what follows.
-    return numerator / denominator if numerator.dtype == tl.float64 else tl.div_rn(numerator, denominator)
-
-
-@triton.jit
-def _root(value):
-    return tl.sqrt(value) if value.dtype == tl.float64 else tl.sqrt_rn(value)
 
 
 @triton.jit
 def _merge(n_a, mean_a, m2_a, n_b, mean_b, m2_b):
     n = n_a + n_b
-    share = tl.where(n_b > 0.0, _divide(n_b, tl.maximum(n, 1.0)), 0.0)
+    share = tl.where(n_b > 0.0, divide(n_b, tl.maximum(n, 1.0)), 0.0)
     delta = mean_b - mean_a
     # In this order an empty lane gives an exact 0 even where delta^2 would overflow.
     return n, mean_a + delta * share, m2_a + m2_b + delta * (delta * (n_a * share))
 
 
 @triton.jit
-def _forward(
-    x, y, weight, bias, means, rstds, x_row, x_column, weight_step, bias_step, columns, eps,
-    BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    x += row * x_row
-    y += row * columns
-    count = tl.cast(columns, ACCUMULATE)
-    if means.dtype.element_ty == tl.float64:
-        eps = tl.load(eps)  # a Python float reaches a kernel as fp32
-    # First sweep: every lane's moments. The first element has count 1, and x / 1 is x.
+def _moments(x, x_column, columns, count, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr):
+    """One sweep for every lane's moments, then the merge. The first element has count 1, and x / 1 is x."""
     seen = tl.zeros((BLOCK,), ACCUMULATE)
-    means_of = tl.zeros((BLOCK,), ACCUMULATE)
+    means = tl.zeros((BLOCK,), ACCUMULATE)
     m2 = tl.zeros((BLOCK,), ACCUMULATE)
     for start in range(0, columns, BLOCK):
         column = start + tl.arange(0, BLOCK).to(tl.int64)
         inside = column < columns
         value = tl.load(x + column * x_column, mask=inside, other=0.0).to(ACCUMULATE)
-        delta = value - means_of
-        updated = means_of + _divide(delta, seen + 1.0)
+        delta = value - means
+        updated = means + divide(delta, seen + 1.0)
         # A masked lane keeps its moments and its count.
         m2 = tl.where(inside, m2 + delta * (value - updated), m2)
-        means_of = tl.where(inside, updated, means_of)
+        means = tl.where(inside, updated, means)
         seen = tl.where(inside, seen + 1.0, seen)
-    seen, mean, m2 = tl.reduce((seen, means_of, m2), 0, _merge)
-    variance = _divide(m2, count)
-    rstd = _divide(tl.full((), 1.0, ACCUMULATE), _root(variance + eps))
-    tl.store(means + row, mean)
-    tl.store(rstds + row, rstd)
-    # Second sweep: the output.
-    for start in range(0, columns, BLOCK):
-        column = start + tl.arange(0, BLOCK).to(tl.int64)
-        inside = column < columns
-        value = tl.load(x + column * x_column, mask=inside, other=0.0).to(ACCUMULATE)
-        out = (value - mean) * rstd
-        if weight is not None:
-            out *= tl.load(weight + column * weight_step, mask=inside, other=0.0).to(ACCUMULATE)
-        if bias is not None:
-            out += tl.load(bias + column * bias_step, mask=inside, other=0.0).to(ACCUMULATE)
-        tl.store(y + column, out, mask=inside)
+    seen, mean, m2 = tl.reduce((seen, means, m2), 0, _merge)
+    return mean, divide(m2, count)
 
 
-@triton.jit
-def _backward_input(
-    dx, dy, x, weight, means, rstds, dy_row, dy_column, x_row, x_column, weight_step, columns,
-    BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
-):  # fmt: skip
-    """Takes one row of any width, tile by tile: its dx."""
-    row = tl.program_id(0).to(tl.int64)
-    x += row * x_row
-    dy += row * dy_row
-    count = tl.cast(columns, ACCUMULATE)
-    mean = tl.load(means + row)
-    rstd = tl.load(rstds + row)
-    sum_hat_g = tl.zeros((BLOCK,), ACCUMULATE)
-    sum_g = tl.zeros((BLOCK,), ACCUMULATE)
-    for start in range(0, columns, BLOCK):
-        column = start + tl.arange(0, BLOCK).to(tl.int64)
-        inside = column < columns
-        value = tl.load(x + column * x_column, mask=inside, other=0.0).to(ACCUMULATE)
-        g = tl.load(dy + column * dy_column, mask=inside, other=0.0).to(ACCUMULATE)
-        if weight is not None:
-            g *= tl.load(weight + column * weight_step, mask=inside, other=0.0).to(ACCUMULATE)
-        hat = tl.where(inside, (value - mean) * rstd, 0.0)
-        sum_hat_g += hat * g
-        sum_g += g
-    c1 = _divide(tl.sum(sum_hat_g, axis=0), count)
-    c2 = _divide(tl.sum(sum_g, axis=0), count)
-    for start in range(0, columns, BLOCK):
-        column = start + tl.arange(0, BLOCK).to(tl.int64)
-        inside = column < columns
-        value = tl.load(x + column * x_column, mask=inside, other=0.0).to(ACCUMULATE)
-        g = tl.load(dy + column * dy_column, mask=inside, other=0.0).to(ACCUMULATE)
-        if weight is not None:
-            g *= tl.load(weight + column * weight_step, mask=inside, other=0.0).to(ACCUMULATE)
-        hat = (value - mean) * rstd
-        tl.store(dx + row * columns + column, (g - (hat * c1 + c2)) * rstd, mask=inside)
+def _lanes(columns, dtype):
+    return LANES, LANES // 32
 
 
-@triton.jit
-def _backward_columns(
-    dy, x, means, rstds, parts_dw, parts_db, dy_row, dy_column, x_row, x_column, rows, columns, chunk,
-    BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
-):  # fmt: skip
-    """Takes `chunk` rows of one tile of columns: one part of dw and db."""
-    program = tl.program_id(1).to(tl.int64)
-    column = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = column < columns
-    part_dw = tl.zeros((BLOCK,), ACCUMULATE)
-    part_db = tl.zeros((BLOCK,), ACCUMULATE)
-    for row in range(program * chunk, tl.minimum((program + 1) * chunk, rows)):
-        value = tl.load(x + row * x_row + column * x_column, mask=inside, other=0.0).to(ACCUMULATE)
-        d = tl.load(dy + row * dy_row + column * dy_column, mask=inside, other=0.0).to(ACCUMULATE)
-        hat = (value - tl.load(means + row)) * tl.load(rstds + row)
-        part_dw += d * hat
-        part_db += d
-    if parts_dw is not None:
-        tl.store(parts_dw + program * columns + column, part_dw, mask=inside)
-    if parts_db is not None:
-        tl.store(parts_db + program * columns + column, part_db, mask=inside)
-
-
-@triton.jit
-def _join(parts, out, count, columns, PARTS: tl.constexpr, BLOCK: tl.constexpr):
-    """Joins `count` parts of one tile of columns, always in the same order."""
-    column = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    total = tl.zeros((PARTS, BLOCK), parts.dtype.element_ty)
-    for start in range(0, count, PARTS):
-        part = start + tl.arange(0, PARTS).to(tl.int64)
-        inside = (part[:, None] < count) & (column[None, :] < columns)
-        total += tl.load(parts + part[:, None] * columns + column[None, :], mask=inside, other=0.0)
-    tl.store(out + column, tl.sum(total, axis=0), mask=column < columns)
-
-
-def _on(tensor):
-    """Triton launches on the current device, which need not be the tensor's."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
-
-
-def _chunks(rows, columns):
-    """Programs of the backward and rows of each, from the shape alone: no device may change the bits."""
-    programs = min(rows, max(CHUNKS[0], min(CHUNKS[1], 2**20 // columns)))
-    chunk = triton.cdiv(rows, programs)
-    return triton.cdiv(rows, chunk), chunk
-
-
-def _accumulator(dtype):
-    return (torch.float64, tl.float64) if dtype == torch.float64 else (torch.float32, tl.float32)
-
-
-def _step(vector):
-    return 0 if vector is None else vector.stride(0)
-
-
-class _LayerNorm(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, input, weight, bias, columns, eps):
-        rows = input.numel() // columns if columns else 0
-        statistics, accumulate = _accumulator(input.dtype)
-        output = torch.empty(input.shape, dtype=input.dtype, device=input.device)
-        mean = torch.empty(rows, dtype=statistics, device=input.device)
-        rstd = torch.empty_like(mean)
-        x = input.reshape(rows, columns)  # a view where the strides allow it
-        w, b = (None if vector is None else vector.reshape(columns) for vector in (weight, bias))
-        if rows:
-            if accumulate == tl.float64:
-                eps = torch.full((1,), eps, dtype=torch.float64, device=input.device)
-            with _on(input):
-                _forward[(rows,)](
-                    x, output, w, b, mean, rstd, *x.stride(), _step(w), _step(b), columns, eps,
-                    BLOCK=LANES, ACCUMULATE=accumulate, num_warps=LANES // 32,
-                )  # fmt: skip
-        ctx.save_for_backward(input, weight, mean, rstd)
-        ctx.parameters = [
-            None if vector is None else (vector.shape, vector.dtype) for vector in (weight, bias)
-        ]
-        ctx.mark_non_differentiable(mean, rstd)
-        return output, mean, rstd
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, grad_output, _grad_mean, _grad_rstd):
-        x, weight, mean, rstd = ctx.saved_tensors
-        rows = mean.numel()
-        columns = x.numel() // rows if rows else 0
-        grad_input = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-        grad_weight, grad_bias = (
-            torch.zeros(like[0], dtype=like[1], device=x.device) if needed else None
-            for like, needed in zip(ctx.parameters, ctx.needs_input_grad[1:3], strict=True)
-        )
-        if not rows:
-            return grad_input, grad_weight, grad_bias, None, None
-        x, dy = x.reshape(rows, columns), grad_output.reshape(rows, columns)
-        programs, chunk = _chunks(rows, columns)
-        parts_dw, parts_db = (
-            None if out is None else mean.new_empty(programs, columns) for out in (grad_weight, grad_bias)
-        )
-        with _on(x):
-            _launch_backward(grad_input, dy, x, weight, mean, rstd, parts_dw, parts_db, programs, chunk)
-            for parts, out in ((parts_dw, grad_weight), (parts_db, grad_bias)):
-                if out is not None:
-                    _join[(triton.cdiv(columns, 128),)](parts, out, programs, columns, PARTS=PARTS, BLOCK=128)
-        return grad_input, grad_weight, grad_bias, None, None
-
-
-def _launch_backward(grad_input, dy, x, weight, mean, rstd, parts_dw, parts_db, programs, chunk):
-    rows, columns = x.shape
-    w = None if weight is None else weight.reshape(columns)
-    accumulate = _accumulator(x.dtype)[1]
-    strides = (*dy.stride(), *x.stride())
-    _backward_input[(rows,)](
-        grad_input, dy, x, w, mean, rstd, *strides, _step(w), columns,
-        BLOCK=LANES, ACCUMULATE=accumulate, num_warps=LANES // 32,
-    )  # fmt: skip
-    if parts_dw is not None or parts_db is not None:
-        _backward_columns[(triton.cdiv(columns, 128), programs)](
-            dy, x, mean, rstd, parts_dw, parts_db, *strides, rows, columns, chunk,
-            BLOCK=128, ACCUMULATE=accumulate,
-        )  # fmt: skip
-
-
-def _refuse(input, normalized_shape, weight, bias):
-    """Raises before the first launch what the kernels cannot take."""
-    if str(input.dtype).removeprefix("torch.") not in DTYPES:
-        raise ValueError(f"layer_norm takes {', '.join(DTYPES)}, not {input.dtype}.")
-    if not normalized_shape or tuple(input.shape[-len(normalized_shape) :]) != normalized_shape:
-        raise ValueError(f"normalized_shape {normalized_shape} is not the end of shape {tuple(input.shape)}.")
-    for name, vector in (("weight", weight), ("bias", bias)):
-        if vector is not None and tuple(vector.shape) != normalized_shape:
-            raise ValueError(f"{name} has shape {tuple(vector.shape)}, expected {normalized_shape}.")
-        if vector is not None and vector.device != input.device:
-            raise ValueError(f"{name} is on {vector.device}, input on {input.device}.")
-    if math.prod(normalized_shape) > LONGEST_ROW:
-        raise ValueError(f"Rows of more than {LONGEST_ROW} columns are not supported.")
-
-
-def _column_depth(rows):
-    """Additions that a leaf of a column's sum meets at most: within its chunk, then over the parts."""
-    return triton.cdiv(rows, CHUNKS[0]) - 1 + triton.cdiv(min(rows, CHUNKS[1]), PARTS) - 1 + PARTS - 1
+DESIGN = skeleton.Design(constants={"MOMENTS": _moments}, tile=_lanes)
 
 
 @subject(
@@ -269,26 +59,17 @@ def _column_depth(rows):
     language="triton",
     variance="welford",
     accumulates="float32",
-    dtypes=DTYPES,
+    dtypes=skeleton.DTYPES,
     trees=Trees(
         statistics=tree(lanes=LANES),
         row_gradients=tree(lanes=LANES),
-        columns=tree(depth=_column_depth),
+        columns=skeleton.TREES.columns,
     ),
     mean_contraction="none",  # the mean ends in an addition, which leaves one number
     # Squares and their sums stay finite, and the theorem holds for every order of summation.
     domain=Domain(max_abs=1e15, max_kappa=100.0),
     returns=("output", "mean", "rstd"),
-    guarantees={
-        "determinism",
-        "batch_invariance",
-        "gradgradcheck",
-        "special_values",
-        "layouts",
-        "large_offsets",
-    },
+    guarantees=skeleton.GUARANTEES,
 )
 def layer_norm_welford_triton(input, normalized_shape, weight=None, bias=None, eps=1e-5):
-    normalized_shape = tuple(normalized_shape)
-    _refuse(input, normalized_shape, weight, bias)
-    return _LayerNorm.apply(input, weight, bias, math.prod(normalized_shape), float(eps))
+    return skeleton.layer_norm_by(DESIGN, input, normalized_shape, weight, bias, eps)

@@ -4,13 +4,15 @@ One program a row, the whole row in one block: sum of squares / N, reciprocal ro
 `rms_norm_triton` is the corrected form, for every layout and with a backward.
 """
 
+from pathlib import Path
+
 import torch
 import triton
 import triton.language as tl
 
-from verifier import Domain, KnownDefect, subject, tile, tree
+from verifier import Domain, KnownDefect, load, subject, tile, tree
 
-LARGEST_BLOCK = 2**20  # elements of Triton's largest tensor
+series = load(Path(__file__).with_name("layer_norm_series_triton.py")).module
 
 
 @triton.jit
@@ -41,20 +43,6 @@ def _steps_over_columns(case):
     return case.columns > 1 and any(layout.strides(shape)[-1] != 1 for layout, shape in pairs)
 
 
-def _not_a_matrix(case):
-    return case.input_rank != 2
-
-
-def _no_columns(case):
-    return case.columns == 0
-
-
-def _beyond_32_bits(case):
-    shapes = {name: tensor.shape for name, tensor in case.given.items()}
-    strides = [max(case.layouts[name].strides(shapes[name])) for name in case.layouts if name in shapes]
-    return case.rows * max(case.columns, 1, *strides) >= 2**31
-
-
 @subject(
     op="rms_norm",
     language="triton",
@@ -64,12 +52,12 @@ def _beyond_32_bits(case):
     trees=tree(depth=_row_depth),
     differentiable=False,
     # A row must fit Triton's largest block; where the page says nothing, there is a row and a column.
-    domain=Domain(min_rows=1, min_columns=1, max_columns=LARGEST_BLOCK),
+    domain=Domain(min_rows=1, min_columns=1, max_columns=series.LARGEST_BLOCK),
     known_defects=(
         KnownDefect(
             check="forward_error",
             reason="The input must have two dimensions.",
-            where=_not_a_matrix,
+            where=series.not_a_matrix,
             also=("*",),
         ),
         KnownDefect(
@@ -80,13 +68,13 @@ def _beyond_32_bits(case):
         KnownDefect(
             check="special_values",
             reason="A row without columns breaks the launch, with no clear error.",
-            where=_no_columns,
+            where=series.no_columns,
             also=("*",),
         ),
         KnownDefect(
             check="large_offsets",
             reason="row * stride is a 32-bit product, which overflows at 2^31 elements.",
-            where=_beyond_32_bits,
+            where=series.beyond_32_bits,
         ),
     ),
 )

@@ -10,31 +10,16 @@ A row that holds NaN comes out as NaN. Beyond |x| = 1e15 the sum of squares may 
 makes no promise there.
 """
 
-import contextlib
-import math
+from pathlib import Path
 
 import torch
 import triton
 import triton.language as tl
 
-from verifier import Domain, Trees, subject, tile, tree
+from verifier import Domain, load, subject
 
-DTYPES = ("float16", "bfloat16", "float32", "float64")
-ROW_BYTES = 65536  # a tile is at most this wide, as in the tutorial: more would spill registers
-CHUNKS = (128, 1024)  # programs of the backward: enough to fill a device, few enough to keep the parts small
-LONGEST_ROW = 2**30  # columns are counted in 32 bits
-PARTS = 32  # parts that the last kernel joins in one step
-
-
-@triton.jit
-def _divide(numerator, denominator):
-    # Triton's `/` is an approximation in fp32, and ptxas may contract it with what follows.
-    return numerator / denominator if numerator.dtype == tl.float64 else tl.div_rn(numerator, denominator)
-
-
-@triton.jit
-def _root(value):
-    return tl.sqrt(value) if value.dtype == tl.float64 else tl.sqrt_rn(value)
+skeleton = load(Path(__file__).with_name("layer_norm_two_pass_triton.py")).module
+divide, root = skeleton.divide, skeleton.root
 
 
 @triton.jit
@@ -53,8 +38,8 @@ def _forward(
         column = start + tl.arange(0, BLOCK).to(tl.int64)
         value = tl.load(x + column * x_column, mask=column < columns, other=0.0).to(ACCUMULATE)
         total += value * value
-    mean_square = _divide(tl.sum(total, axis=0), tl.cast(columns, ACCUMULATE))
-    rstd = _divide(tl.full((), 1.0, ACCUMULATE), _root(mean_square + eps))
+    mean_square = divide(tl.sum(total, axis=0), tl.cast(columns, ACCUMULATE))
+    rstd = divide(tl.full((), 1.0, ACCUMULATE), root(mean_square + eps))
     tl.store(rstds + row, rstd)
     # Second sweep: the output.
     for start in range(0, columns, BLOCK):
@@ -86,7 +71,7 @@ def _backward_rows(
         g = d
         if weight is not None:
             g = d * w
-        c1 = _divide(tl.sum(hat * g, axis=0), tl.cast(columns, ACCUMULATE))
+        c1 = divide(tl.sum(hat * g, axis=0), tl.cast(columns, ACCUMULATE))
         tl.store(dx + row * columns + column, (g - hat * c1) * rstd, mask=inside)
         part_dw += d * hat
     if parts_dw is not None:
@@ -112,7 +97,7 @@ def _backward_input(
         if weight is not None:
             g *= tl.load(weight + column * weight_step, mask=inside, other=0.0).to(ACCUMULATE)
         sum_hat_g += hat * g
-    c1 = _divide(tl.sum(sum_hat_g, axis=0), tl.cast(columns, ACCUMULATE))
+    c1 = divide(tl.sum(sum_hat_g, axis=0), tl.cast(columns, ACCUMULATE))
     for start in range(0, columns, BLOCK):
         column = start + tl.arange(0, BLOCK).to(tl.int64)
         inside = column < columns
@@ -140,59 +125,20 @@ def _backward_columns(
     tl.store(parts_dw + program * columns + column, part_dw, mask=inside)
 
 
-@triton.jit
-def _join(parts, out, count, columns, PARTS: tl.constexpr, BLOCK: tl.constexpr):
-    """Joins `count` parts of one tile of columns, always in the same order."""
-    column = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    total = tl.zeros((PARTS, BLOCK), parts.dtype.element_ty)
-    for start in range(0, count, PARTS):
-        part = start + tl.arange(0, PARTS).to(tl.int64)
-        inside = (part[:, None] < count) & (column[None, :] < columns)
-        total += tl.load(parts + part[:, None] * columns + column[None, :], mask=inside, other=0.0)
-    tl.store(out + column, tl.sum(total, axis=0), mask=column < columns)
-
-
-def _on(tensor):
-    """Triton launches on the current device, which need not be the tensor's."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
-
-
-def _tile(columns, dtype):
-    block = min(ROW_BYTES // dtype.itemsize, triton.next_power_of_2(columns))
-    return block, min(max(block // 256, 1), 8)
-
-
-def _chunks(rows, columns):
-    """Programs of the backward and rows of each, from the shape alone: no device may change the bits."""
-    programs = min(rows, max(CHUNKS[0], min(CHUNKS[1], 2**20 // columns)))
-    chunk = triton.cdiv(rows, programs)
-    return triton.cdiv(rows, chunk), chunk
-
-
-def _accumulator(dtype):
-    return (torch.float64, tl.float64) if dtype == torch.float64 else (torch.float32, tl.float32)
-
-
-def _step(vector):
-    return 0 if vector is None else vector.stride(0)
-
-
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx, input, weight, columns, eps):
         rows = input.numel() // columns if columns else 0
-        statistics, accumulate = _accumulator(input.dtype)
+        statistics, accumulate = skeleton.accumulator(input.dtype)
         output = torch.empty(input.shape, dtype=input.dtype, device=input.device)
         rstd = torch.empty(rows, dtype=statistics, device=input.device)
         x = input.reshape(rows, columns)  # a view where the strides allow it
         w = None if weight is None else weight.reshape(columns)
         if rows:
-            if accumulate == tl.float64:
-                eps = torch.full((1,), eps, dtype=torch.float64, device=input.device)
-            block, warps = _tile(columns, input.dtype)
-            with _on(input):
+            block, warps = skeleton.row_tile(columns, input.dtype)
+            with skeleton.on(input):
                 _forward[(rows,)](
-                    x, output, w, rstd, *x.stride(), _step(w), columns, eps,
+                    x, output, w, rstd, *x.stride(), skeleton.step(w), columns, skeleton.scalar(eps, input),
                     BLOCK=block, ACCUMULATE=accumulate, num_warps=warps,
                 )  # fmt: skip
         ctx.save_for_backward(input, weight, rstd)
@@ -212,31 +158,30 @@ class _RMSNorm(torch.autograd.Function):
         if not rows:
             return grad_input, grad_weight, None, None
         x, dy = x.reshape(rows, columns), grad_output.reshape(rows, columns)
-        programs, chunk = _chunks(rows, columns)
+        programs, chunk = skeleton.chunks(rows, columns)
         if grad_weight is not None:
             parts = rstd.new_empty(programs, columns)
-        with _on(x):
+        with skeleton.on(x):
             _launch_backward(grad_input, dy, x, weight, rstd, parts, programs, chunk)
             if grad_weight is not None:
-                grid = (triton.cdiv(columns, 128),)
-                _join[grid](parts, grad_weight, programs, columns, PARTS=PARTS, BLOCK=128)
+                skeleton.join_parts(parts, grad_weight, programs, columns)
         return grad_input, grad_weight, None, None
 
 
 def _launch_backward(grad_input, dy, x, weight, rstd, parts, programs, chunk):
     rows, columns = x.shape
     w = None if weight is None else weight.reshape(columns)
-    accumulate = _accumulator(x.dtype)[1]
-    block, warps = _tile(columns, x.dtype)
+    accumulate = skeleton.accumulator(x.dtype)[1]
+    block, warps = skeleton.row_tile(columns, x.dtype)
     strides = (*dy.stride(), *x.stride())
     if columns <= block:
         _backward_rows[(programs,)](
-            grad_input, dy, x, w, rstd, parts, *strides, _step(w), rows, columns, chunk,
+            grad_input, dy, x, w, rstd, parts, *strides, skeleton.step(w), rows, columns, chunk,
             BLOCK=block, ACCUMULATE=accumulate, num_warps=warps,
         )  # fmt: skip
         return
     _backward_input[(rows,)](
-        grad_input, dy, x, w, rstd, *strides, _step(w), columns,
+        grad_input, dy, x, w, rstd, *strides, skeleton.step(w), columns,
         BLOCK=block, ACCUMULATE=accumulate, num_warps=warps,
     )  # fmt: skip
     if parts is not None:
@@ -245,57 +190,20 @@ def _launch_backward(grad_input, dy, x, weight, rstd, parts, programs, chunk):
         )  # fmt: skip
 
 
-def _refuse(input, normalized_shape, weight):
-    """Raises before the first launch what the kernels cannot take."""
-    if str(input.dtype).removeprefix("torch.") not in DTYPES:
-        raise ValueError(f"rms_norm takes {', '.join(DTYPES)}, not {input.dtype}.")
-    if not normalized_shape or tuple(input.shape[-len(normalized_shape) :]) != normalized_shape:
-        raise ValueError(f"normalized_shape {normalized_shape} is not the end of shape {tuple(input.shape)}.")
-    if weight is not None and tuple(weight.shape) != normalized_shape:
-        raise ValueError(f"weight has shape {tuple(weight.shape)}, expected {normalized_shape}.")
-    if weight is not None and weight.device != input.device:
-        raise ValueError(f"weight is on {weight.device}, input on {input.device}.")
-    if math.prod(normalized_shape) > LONGEST_ROW:
-        raise ValueError(f"Rows of more than {LONGEST_ROW} columns are not supported.")
-
-
-def _row_depth(columns):
-    """Additions that a leaf of a row's sum meets at most, in whichever dtype."""
-    sizes = [getattr(torch, dtype) for dtype in DTYPES]
-    tiles = [(*_tile(columns, dtype), dtype.itemsize) for dtype in sizes]
-    return max(tile(block=b, threads=32 * w, element_bytes=size).depth(columns) for b, w, size in tiles)
-
-
-def _column_depth(rows):
-    """Additions that a leaf of a column's sum meets at most: within its chunk, then over the parts."""
-    return triton.cdiv(rows, CHUNKS[0]) - 1 + triton.cdiv(min(rows, CHUNKS[1]), PARTS) - 1 + PARTS - 1
-
-
 @subject(
     op="rms_norm",
     language="triton",
     variance="rms",
     accumulates="float32",
-    dtypes=DTYPES,
-    trees=Trees(
-        statistics=tree(depth=_row_depth),
-        row_gradients=tree(depth=_row_depth),
-        columns=tree(depth=_column_depth),
-    ),
+    dtypes=skeleton.DTYPES,
+    trees=skeleton.TREES,
     mean_contraction="none",  # the mean square ends in an IEEE division, which no compiler contracts
     domain=Domain(max_abs=1e15),  # the sum of squares stays finite
     returns=("output", "rstd"),
-    guarantees={
-        "determinism",
-        "batch_invariance",
-        "gradgradcheck",
-        "special_values",
-        "layouts",
-        "large_offsets",
-    },
+    guarantees=skeleton.GUARANTEES,
 )
 def rms_norm_triton(input, normalized_shape, weight=None, eps=None):
-    normalized_shape = tuple(normalized_shape)
-    _refuse(input, normalized_shape, weight)
-    eps = torch.finfo(_accumulator(input.dtype)[0]).eps if eps is None else float(eps)  # as PyTorch does
-    return _RMSNorm.apply(input, weight, math.prod(normalized_shape), eps)
+    columns = skeleton.normalized_columns("rms_norm", input, normalized_shape, weight=weight)
+    if eps is None:  # as PyTorch does
+        eps = torch.finfo(skeleton.accumulator(input.dtype)[0]).eps
+    return _RMSNorm.apply(input, weight, columns, float(eps))

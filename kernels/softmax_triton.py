@@ -3,25 +3,33 @@
 Forward: the largest element, the sum of exp(x - largest), and the quotients, in tiles of at most 64 KB.
 Backward: dx = y * (dy - sum(dy * y)), where y is computed again in fp32 from the row's two saved statistics:
 a y that was stored in half would bring its rounding into every element.
+Log-softmax (log_softmax_triton.py) is the same launch with LOG set: it differs in four expressions.
 
 A row that holds NaN or +infinity, and a row of -infinity alone, comes out as NaN, as in PyTorch.
 """
 
-import contextlib
+from pathlib import Path
 
 import torch
 import triton
 import triton.language as tl
 
-from verifier import Trees, subject, tile, tree
+from verifier import Trees, load, subject, tile, tree
+
+skeleton = load(Path(__file__).with_name("layer_norm_two_pass_triton.py")).module
+row_tile = skeleton.row_tile
 
 DTYPES = ("float16", "bfloat16", "float32")
-ROW_BYTES = 65536  # a tile is at most this wide: more would spill registers
-LONGEST_ROW = 2**30  # columns are counted in 32 bits
 
 
 @triton.jit
-def _forward(x, y, tops, totals, x_row, x_column, columns, BLOCK: tl.constexpr):
+def _output(shifted, whole, LOG: tl.constexpr):
+    """An element of the output, from x - largest and the row's sum of exponentials (or its logarithm)."""
+    return shifted - whole if LOG else tl.div_rn(tl.exp(shifted), whole)
+
+
+@triton.jit
+def _forward(x, y, tops, totals, x_row, x_column, columns, LOG: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     x += row * x_row
     # First sweep: the largest element, so that no exponential overflows.
@@ -40,46 +48,43 @@ def _forward(x, y, tops, totals, x_row, x_column, columns, BLOCK: tl.constexpr):
     total = tl.sum(lanes, axis=0)
     tl.store(tops + row, top)
     tl.store(totals + row, total)
+    whole = tl.log(total) if LOG else total
     # Third sweep: the output.
     for start in range(0, columns, BLOCK):
         column = start + tl.arange(0, BLOCK).to(tl.int64)
         value = tl.load(x + column * x_column, mask=column < columns, other=float("-inf")).to(tl.float32)
-        out = tl.div_rn(tl.exp(value - top), total)
-        tl.store(y + row * columns + column, out, mask=column < columns)
+        tl.store(y + row * columns + column, _output(value - top, whole, LOG), mask=column < columns)
 
 
 @triton.jit
-def _backward(dx, dy, x, tops, totals, dy_row, dy_column, x_row, x_column, columns, BLOCK: tl.constexpr):
+def _backward(
+    dx, dy, x, tops, totals, dy_row, dy_column, x_row, x_column, columns,
+    LOG: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     x += row * x_row
     dy += row * dy_row
     top = tl.load(tops + row)
     total = tl.load(totals + row)
+    whole = tl.log(total) if LOG else total
     lanes = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, columns, BLOCK):
         column = start + tl.arange(0, BLOCK).to(tl.int64)
         inside = column < columns
-        d = tl.load(dy + column * dy_column, mask=inside, other=0.0).to(tl.float32)
-        value = tl.load(x + column * x_column, mask=inside, other=float("-inf")).to(tl.float32)
-        lanes += d * tl.div_rn(tl.exp(value - top), total)
+        term = tl.load(dy + column * dy_column, mask=inside, other=0.0).to(tl.float32)
+        if not LOG:
+            value = tl.load(x + column * x_column, mask=inside, other=float("-inf")).to(tl.float32)
+            term *= _output(value - top, whole, LOG)
+        lanes += term
     dot = tl.sum(lanes, axis=0)
     for start in range(0, columns, BLOCK):
         column = start + tl.arange(0, BLOCK).to(tl.int64)
         inside = column < columns
         d = tl.load(dy + column * dy_column, mask=inside, other=0.0).to(tl.float32)
         value = tl.load(x + column * x_column, mask=inside, other=float("-inf")).to(tl.float32)
-        out = tl.div_rn(tl.exp(value - top), total)
-        tl.store(dx + row * columns + column, out * (d - dot), mask=inside)
-
-
-def _on(tensor):
-    """Triton launches on the current device, which need not be the tensor's."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
-
-
-def _tile(columns, element_size):
-    block = min(ROW_BYTES // element_size, triton.next_power_of_2(columns))
-    return block, min(max(block // 256, 1), 8)
+        out = _output(value - top, whole, LOG)
+        d = d - tl.exp(out) * dot if LOG else out * (d - dot)
+        tl.store(dx + row * columns + column, d, mask=inside)
 
 
 def _as_rows(tensor, dim):
@@ -94,10 +99,10 @@ def _as_before(rows, shape, dim):
     return rows.reshape(*rest, shape[dim]).movedim(-1, dim)
 
 
-class _Softmax(torch.autograd.Function):
+class _RowSoftmax(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, input, dim):
-        ctx.dim = dim
+    def forward(ctx, input, dim, log):
+        ctx.dim, ctx.log = dim, log
         if not input.numel():
             ctx.save_for_backward(input, None, None)
             return torch.empty_like(input)
@@ -106,9 +111,11 @@ class _Softmax(torch.autograd.Function):
         output = torch.empty(rows, columns, dtype=input.dtype, device=input.device)
         top = torch.empty(rows, dtype=torch.float32, device=input.device)
         total = torch.empty_like(top)
-        block, warps = _tile(columns, input.element_size())
-        with _on(input):
-            _forward[(rows,)](x, output, top, total, *x.stride(), columns, BLOCK=block, num_warps=warps)
+        block, warps = row_tile(columns, input.dtype)
+        with skeleton.on(input):
+            _forward[(rows,)](
+                x, output, top, total, *x.stride(), columns, LOG=log, BLOCK=block, num_warps=warps
+            )  # fmt: skip
         ctx.save_for_backward(input, top, total)
         return _as_before(output, input.shape, dim)
 
@@ -117,23 +124,37 @@ class _Softmax(torch.autograd.Function):
     def backward(ctx, grad_output):
         saved, top, total = ctx.saved_tensors
         if top is None:
-            return torch.empty_like(saved), None
+            return torch.empty_like(saved), None, None
         x, dy = _as_rows(saved, ctx.dim), _as_rows(grad_output, ctx.dim)
         rows, columns = x.shape
         grad_input = torch.empty(rows, columns, dtype=x.dtype, device=x.device)
-        block, warps = _tile(columns, x.element_size())
-        with _on(x):
+        block, warps = row_tile(columns, x.dtype)
+        with skeleton.on(x):
             _backward[(rows,)](
                 grad_input, dy, x, top, total, *dy.stride(), *x.stride(), columns,
-                BLOCK=block, num_warps=warps,
+                LOG=ctx.log, BLOCK=block, num_warps=warps,
             )  # fmt: skip
-        return _as_before(grad_input, saved.shape, ctx.dim), None
+        return _as_before(grad_input, saved.shape, ctx.dim), None, None
 
 
 def _row_depth(columns):
     """Additions that a leaf of a row's sum meets at most, in whichever dtype."""
-    tiles = [(*_tile(columns, size), size) for size in (2, 4)]
+    tiles = [(*row_tile(columns, dtype), dtype.itemsize) for dtype in (torch.float16, torch.float32)]
     return max(tile(block=b, threads=32 * w, element_bytes=size).depth(columns) for b, w, size in tiles)
+
+
+def softmax_by(op, input, dim):
+    """Softmax, or its logarithm, over one dimension; refuses before the first launch what it cannot take."""
+    if str(input.dtype).removeprefix("torch.") not in DTYPES:
+        raise ValueError(f"{op} takes {', '.join(DTYPES)}, not {input.dtype}.")
+    if not input.dim() or not -input.dim() <= dim < input.dim():
+        raise ValueError(f"dim {dim} is not a dimension of shape {tuple(input.shape)}.")
+    if input.shape[dim] > skeleton.LONGEST_ROW:
+        raise ValueError(f"Rows of more than {skeleton.LONGEST_ROW} columns are not supported.")
+    return _RowSoftmax.apply(input, dim % input.dim(), op == "log_softmax")
+
+
+TREES = Trees(statistics=tree(depth=_row_depth), row_gradients=tree(depth=_row_depth))
 
 
 @subject(
@@ -143,21 +164,8 @@ def _row_depth(columns):
     accumulates="float32",
     formula="recomputed",
     dtypes=DTYPES,
-    trees=Trees(statistics=tree(depth=_row_depth), row_gradients=tree(depth=_row_depth)),
-    guarantees={
-        "determinism",
-        "batch_invariance",
-        "gradgradcheck",
-        "special_values",
-        "layouts",
-        "large_offsets",
-    },
+    trees=TREES,
+    guarantees=skeleton.GUARANTEES,
 )
 def softmax_triton(input, dim):
-    if str(input.dtype).removeprefix("torch.") not in DTYPES:
-        raise ValueError(f"softmax takes {', '.join(DTYPES)}, not {input.dtype}.")
-    if not input.dim() or not -input.dim() <= dim < input.dim():
-        raise ValueError(f"dim {dim} is not a dimension of shape {tuple(input.shape)}.")
-    if input.shape[dim] > LONGEST_ROW:
-        raise ValueError(f"Rows of more than {LONGEST_ROW} columns are not supported.")
-    return _Softmax.apply(input, dim % input.dim())
+    return softmax_by("softmax", input, dim)
