@@ -180,6 +180,43 @@ def replay(
 
 
 @app.command()
+def explain(  # noqa: PLR0917
+    target: Annotated[Path, typer.Argument(help="A case file, as a finding names it, or a kernel file.")],
+    subject: Annotated[str | None, typer.Option(help="Which subject, if a kernel file has several.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Of a kernel's tensors; by default its first.")] = None,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of a kernel's input.")] = 16,
+    columns: Annotated[int, typer.Option("-N", "--columns", min=1, help="Columns of a row.")] = 512,
+    kappa: Annotated[float, typer.Option(min=0.0, help="|mean| / std of a row, to a power of ten.")] = 0.0,
+    seed: SeedOption = 0,
+    kernel: Annotated[
+        Path | None, typer.Option(help="Kernel file, if it has moved since the case was saved.")
+    ] = None,
+    json_file: JsonOption = None,
+) -> None:
+    """Say on which source line each output and gradient of a compiled kernel loses its bits.
+
+    The kernel runs on the machine; every instruction's rounding goes to the line that made it, and the parts
+    add up to the error against the exact result.
+    """
+    with _clear_errors():
+        from verifier.explain import case_for, case_of, document, explain, lines_of, subject_of
+        from verifier.runner import Runner
+
+        _writable(json_file)
+        if target.suffix == ".py":
+            found = subject_of(target, subject)
+            case = case_for(found, dtype, rows, columns, kappa, seed)
+        else:
+            found, case = case_of(target, kernel)
+        with Runner("machine") as runner:
+            explained = explain(found, case, runner=runner)
+    for line in lines_of(explained):
+        typer.echo(line)
+    if json_file is not None:
+        json_file.write_text(json.dumps(document(explained), indent=1) + "\n", encoding="utf-8")
+
+
+@app.command()
 def describe(
     path: Annotated[Path, typer.Argument(help="A Python file with a kernel's wrapper function.")],
     function: Annotated[str | None, typer.Option(help="Name of the function, if there are several.")] = None,

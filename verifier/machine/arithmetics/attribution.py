@@ -7,6 +7,7 @@ coefficients, so that the parts add up to `computed - exact` exactly and not to 
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,19 +23,23 @@ if TYPE_CHECKING:
     from verifier.machine.numerics import Array
 
 _LIFTED = Lifted(literals={})
+# Where Triton's standard library and CUDA's headers lie: an error made there is the caller's.
+_LIBRARY = re.compile(r"/site-packages/triton/|/triton/language/|/nvidia/|/cuda[^/]*/include/")
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Place:
-    """A line of a source file; file "" with line 0 is everything that stands on no known line."""
+    """A line of the user's source and the lines that call it, as (file, line), innermost first.
 
-    file: str = ""
-    line: int = 0
+    `word` says what a place without lines stands for.
+    """
+
+    frames: tuple[tuple[str, int], ...] = ()
+    word: str = ""
 
 
-ELSEWHERE = Place()
-CONSTANTS = Place(file="<literals>")
-"""Irrational constants that a compiler writes as float32 literals (log2 e): their own rounding."""
+ELSEWHERE = Place(word="on no known line")
+CONSTANTS = Place(word="constants rounded to float32 by the compiler (log2 e)")
 
 
 class Places:
@@ -44,10 +49,14 @@ class Places:
         """`host_file`: the user's own file, in which host operations are looked for."""
         self.host_file = host_file
         self.here = ELSEWHERE
+        self.known: dict[int, tuple[Location | None, Place]] = {}
 
     def at(self, location: Location | None) -> None:
-        """Take the place of an instruction: the outermost frame of its inlining chain."""
-        self.here = ELSEWHERE if location is None else Place(file=location.file, line=location.line)
+        """Take the place of an instruction: its inlining chain without the frames of libraries."""
+        found = self.known.get(id(location))
+        if found is None:
+            found = self.known[id(location)] = (location, place_of(location))
+        self.here = found[1]
 
     def on_host(self, name: str) -> None:
         """Take the place of a torch operation: the innermost frame in the user's own file."""
@@ -55,7 +64,15 @@ class Places:
         frame = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename != self.host_file:
             frame = frame.f_back  # type: ignore[assignment]
-        self.here = ELSEWHERE if frame is None else Place(file=self.host_file, line=frame.f_lineno)
+        self.here = ELSEWHERE if frame is None else Place(frames=((self.host_file, frame.f_lineno),))
+
+
+def place_of(location: Location | None) -> Place:
+    """Return the frames of a chain that are the user's; the outermost one where none is."""
+    if location is None:
+        return ELSEWHERE
+    chain = (*location.inlined, (location.file, location.line))
+    return Place(frames=tuple(f for f in chain if not _LIBRARY.search(f[0])) or chain[-1:])
 
 
 class Census(Places):
