@@ -20,12 +20,17 @@ def tree_text(tree: Tree) -> str:
     return words[tree.kind]
 
 
+def _option_text(value: object) -> str:
+    return tree_text(value) if isinstance(value, Tree) else str(value)
+
+
 def declaration_text(subject: Subject, dtype: str, setting: Setting) -> str:
     """Return the declaration on one line, with what is assumed marked so."""
     claim = subject.claim
     form = op(subject.op).form(claim, dtype).name
     parts = {
         "variance": claim.variance or "none declared",
+        **{name: _option_text(value) for name, value in claim.variance_options.items()},
         "accumulates": subject.accumulation(dtype),
         "formula": form,
         "tree": tree_text(setting.trees.statistics),

@@ -17,6 +17,7 @@ from verifier.loading import builtin_files, load_subjects
 from verifier.ops import ops
 from verifier.subjects import KnownDefect, Subject
 from verifier.variance import algorithms
+from verifier.variance.options import option_rules
 
 
 def checks_page() -> Iterator[str]:
@@ -45,10 +46,18 @@ def ops_page() -> Iterator[str]:
 def variance_page() -> Iterator[str]:
     """Yield the page of variance algorithms."""
     yield "# Variance algorithms\n"
-    yield "| name | theorems | computed variance never negative | what it is |\n|---|---|---|---|"
+    yield "| name | theorems | computed variance never negative | options | what it is |"
+    yield "|---|---|---|---|---|"
     for name, module in algorithms().items():
         never = "yes" if module.NONNEGATIVE else "no"
-        yield f"| {name} | {', '.join(module.THEOREMS)} | {never} | {_first_line(module)} |"
+        theorems, named = ", ".join(module.THEOREMS), ", ".join(sorted(option_rules(name))) or "none"
+        yield f"| {name} | {theorems} | {never} | {named} | {_first_line(module)} |"
+    yield "\n## Options\n"
+    yield "Given as `@subject(variance=..., variance_options={...})`.\n"
+    yield "| option | of | values | default |\n|---|---|---|---|"
+    for option, rule in sorted({o: r for n in algorithms() for o, r in option_rules(n).items()}.items()):
+        of = ", ".join(n for n in algorithms() if option in option_rules(n))
+        yield f"| {option} | {of} | {rule.metadata.get('wanted', 'any')} | {rule.default} |"
 
 
 def hazards_page() -> Iterator[str]:

@@ -123,9 +123,11 @@ class Claim:
     `formula` names a form of the op, is a `Form`, or maps dtypes to these (None: the canonical one, assumed).
     `saved_dtype` is the format of the statistics that the backward pass reads: a format's name,
     "input" for the input's, or None for the accumulation format.
+    `variance_options` is what else is claimed of the algorithm, by the names of its own options.
     """
 
     variance: str | None = None
+    variance_options: Mapping[str, Any] = field(default_factory=dict)
     accumulates: str = "float32"
     formula: Any = None
     trees: Trees = field(default_factory=Trees)
@@ -195,6 +197,8 @@ class Subject:
     def differing(self, **changes: Any) -> Subject:
         """Return the same subject with another declaration (fields of Subject or of Claim)."""
         claims = {k: v for k, v in changes.items() if k in Claim.__dataclass_fields__}
+        if "variance" in claims:  # the options of one algorithm say nothing of another
+            claims.setdefault("variance_options", {})
         rest = {k: v for k, v in changes.items() if k not in claims}
         return replace(self, claim=replace(self.claim, **claims), **rest)
 
@@ -205,6 +209,7 @@ def subject(
     language: Language,
     dtypes: tuple[str, ...],
     variance: str | None = None,
+    variance_options: Mapping[str, Any] | None = None,
     accumulates: str | None = None,
     trees: Tree | Trees | None = None,
     formula: Any = None,
@@ -227,15 +232,18 @@ def subject(
     dtypes: names of the dtypes of its tensors that it supports.
     variance, accumulates, trees, formula, mean_contraction, divide_by_n, saved_dtype, clamp: the
         claim, see `Claim`. What is left out is filled in and printed as assumed.
+    variance_options: what else the algorithm does, for instance {"merge": "weighted"} of "chan"; the
+        options of each algorithm are listed in docs/reference/variance.md.
     trees: one tree for every reduction over columns, or a `Trees`.
     guarantees: promises beyond the bound, of "determinism", "batch_invariance", ...
     differentiable: false for a forward-only kernel: no gradient is demanded of it.
 
     Raises:
-        ValueError: an unknown language, dtype, format or guarantee.
+        ValueError: an unknown language, dtype, format, guarantee or option of the algorithm.
 
     """
     _check_words(language, dtypes, accumulates, guarantees)
+    _check_options(variance, variance_options or {})
     given = {
         "accumulates": accumulates,
         "trees": trees,
@@ -246,6 +254,7 @@ def subject(
     }
     claim = Claim(
         variance=variance,
+        variance_options=dict(variance_options or {}),
         accumulates=accumulates or "float32",
         formula=formula,
         trees=_trees(trees),
@@ -296,6 +305,19 @@ def _check_words(
             raise ValueError(f"@subject: unknown {field_name} {unknown[0]!r}; known are {', '.join(known)}")
     if not dtypes:
         raise ValueError("@subject: dtypes is empty; name at least one")
+
+
+def _check_options(variance: str | None, options: Mapping[str, Any]) -> None:
+    if not options:
+        return
+    if variance is None:
+        raise ValueError("@subject: variance_options without variance; name the algorithm that they are of")
+    from verifier.variance.options import chosen_options
+
+    try:
+        chosen_options(variance, options)
+    except ValueError as error:
+        raise ValueError(f"@subject: {error}") from error
 
 
 def _trees(trees: Tree | Trees | None) -> Trees:

@@ -18,6 +18,7 @@ from verifier.oracle.normalization import RowProblem, RowSolution
 from verifier.rounded import round_to
 from verifier.statistics import RowStatistics
 from verifier.subjects import Claim
+from verifier.variance import options as variance_options
 from verifier.variance.rstd import RstdBound, rstd_bound
 
 OVERFLOW = "an intermediate may overflow"
@@ -168,17 +169,20 @@ class Composer:
         """Make the computed mean and rstd from their theorems."""
         claim, setting, rows = self.claim, self.setting, self.solution.statistics
         assert claim.variance is not None
-        reduction = variance.Reduction(
+        held = self._held() if self.form.reads_saved else None
+        reduction = variance_options.reduction(
+            claim.variance,
+            claim.variance_options,
             arithmetic=setting.arithmetic,
             tree=setting.trees.statistics,
             divide_by_n=claim.divide_by_n,
             mean_contraction=claim.mean_contraction,
             clamp=claim.clamp,
-            mean_cast=self._held() if self.form.reads_saved else None,
+            mean_cast=held,
         )
         with np.errstate(all="ignore"):
             moments = variance.algorithm(claim.variance).bound(rows, reduction)
-            moments = _stored(moments, rows, reduction.mean_cast)
+            moments = _stored(moments, rows, held)
             root = rstd_bound(rows, moments, self.case.eps, self._eps_error(), setting.arithmetic)
         self.moments = moments
         self._restrict(np.asarray(moments.covered), moments.why)

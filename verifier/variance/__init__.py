@@ -7,7 +7,9 @@ A module of this folder is a variance algorithm when it defines
 - `NONNEGATIVE`: whether the computed variance can never be negative, whatever the rounding,
 - `THEOREMS`: the numbers of its theorems in docs/explanation,
 - `bound(rows: RowStatistics, claim: Reduction) -> MomentBound`,
-- `simulate(rounded: Rounded, values, claim: Reduction) -> (mean, variance)`, the algorithm itself.
+- `simulate(rounded: Rounded, values, claim: Reduction) -> (mean, variance)`, the algorithm itself,
+
+and, where a declaration may say more of it, `OPTIONS`: a frozen dataclass (see `options.py`).
 
 Being in the folder is the registration.
 """
@@ -19,7 +21,7 @@ import pkgutil
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -42,6 +44,7 @@ class Reduction:
     ("weighted") or (n_A*m_A + n_B*m_B)/n ("pooled").
     `per_lane_means`: each lane uses the statistics that it merged itself, in its own order, as a
     shuffle by exclusive or leaves them; sums are alike in all lanes, Welford merges are not.
+    `options` is the algorithm's own record of options, for those that have no field here.
     """
 
     arithmetic: Arithmetic
@@ -55,6 +58,7 @@ class Reduction:
     corrects_mean: bool = False
     merge: Merge = "increment"
     per_lane_means: bool = False
+    options: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,11 +8,13 @@ from verifier.statistics import RowStatistics
 from verifier.variance import MomentBound, Reduction
 from verifier.variance.merging import bound_by_merging
 from verifier.variance.moments import Merging
+from verifier.variance.options import Merged
 
 NAME = "chan"
 CENTRED = True
 NONNEGATIVE = True
 THEOREMS = ("T7", "T8", "T12")
+OPTIONS = Merged
 
 
 def bound(rows: RowStatistics, claim: Reduction) -> MomentBound:

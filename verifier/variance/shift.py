@@ -24,6 +24,9 @@ def shifted(t: Terms) -> Shifted:
     rows = t.rows
     if not rows.count:
         return Shifted(offset=t.sigma, square=t.sigma, absolute=t.sigma)
+    if not -rows.count <= t.claim.shift_index < rows.count:  # no such element: no theorem
+        nothing = np.full_like(t.sigma, np.inf)
+        return Shifted(offset=nothing, square=nothing, absolute=nothing)
     shift = rows.values[:, t.claim.shift_index]
     # `mean` is the float64 nearest the exact mean: half an ulp off, and the difference rounds once more.
     offset = np.abs(rows.mean - shift) * INFLATION + 2.0**-52 * np.abs(rows.mean) + 2.0 * t.flush

@@ -9,6 +9,7 @@ from verifier.rounded import Rounded
 from verifier.statistics import RowStatistics
 from verifier.variance import MomentBound, Reduction
 from verifier.variance.execute import Executed
+from verifier.variance.options import ShiftedBy
 from verifier.variance.shift import shifted
 from verifier.variance.terms import moment_bound, terms
 
@@ -16,6 +17,7 @@ NAME = "shifted"
 CENTRED = True
 NONNEGATIVE = False
 THEOREMS = ("T5", "T12")
+OPTIONS = ShiftedBy
 
 
 def bound(rows: RowStatistics, claim: Reduction) -> MomentBound:

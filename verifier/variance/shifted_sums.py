@@ -9,6 +9,7 @@ from verifier.rounded import Rounded
 from verifier.statistics import RowStatistics
 from verifier.variance import MomentBound, Reduction
 from verifier.variance.execute import Executed
+from verifier.variance.options import ShiftedBy
 from verifier.variance.shift import shifted
 from verifier.variance.sum_form import largest_sums, variance_error
 from verifier.variance.terms import moment_bound, terms
@@ -17,6 +18,7 @@ NAME = "shifted_sums"
 CENTRED = True
 NONNEGATIVE = False
 THEOREMS = ("T5", "T5'", "T12")
+OPTIONS = ShiftedBy
 
 
 def bound(rows: RowStatistics, claim: Reduction) -> MomentBound:

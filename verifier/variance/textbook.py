@@ -9,12 +9,14 @@ from verifier.rounded import Rounded
 from verifier.statistics import RowStatistics
 from verifier.variance import MomentBound, Reduction
 from verifier.variance.execute import Executed
+from verifier.variance.options import Squares
 from verifier.variance.terms import moment_bound, terms
 
 NAME = "textbook"
 CENTRED = True
 NONNEGATIVE = False
 THEOREMS = ("T1", "T2", "T12")
+OPTIONS = Squares
 
 
 def bound(rows: RowStatistics, claim: Reduction) -> MomentBound:

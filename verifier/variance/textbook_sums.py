@@ -7,6 +7,7 @@ from verifier.rounded import Rounded
 from verifier.statistics import RowStatistics
 from verifier.variance import MomentBound, Reduction
 from verifier.variance.execute import Executed
+from verifier.variance.options import Squares
 from verifier.variance.sum_form import largest_sums, variance_error
 from verifier.variance.terms import moment_bound, terms
 
@@ -14,6 +15,7 @@ NAME = "textbook_sums"
 CENTRED = True
 NONNEGATIVE = False
 THEOREMS = ("T1", "T2'", "T12")
+OPTIONS = Squares
 
 
 def bound(rows: RowStatistics, claim: Reduction) -> MomentBound:

@@ -7,12 +7,14 @@ from verifier.rounded import Rounded
 from verifier.statistics import RowStatistics
 from verifier.variance import MomentBound, Reduction
 from verifier.variance.execute import Executed
+from verifier.variance.options import Centred
 from verifier.variance.terms import moment_bound, terms
 
 NAME = "two_pass"
 CENTRED = True
 NONNEGATIVE = True
 THEOREMS = ("T1", "T3", "T3n", "T12")
+OPTIONS = Centred
 
 
 def bound(rows: RowStatistics, claim: Reduction) -> MomentBound:

@@ -8,12 +8,14 @@ from verifier.statistics import RowStatistics
 from verifier.variance import MomentBound, Reduction
 from verifier.variance.deviations import deviations
 from verifier.variance.execute import Executed
+from verifier.variance.options import Centred
 from verifier.variance.terms import moment_bound, terms
 
 NAME = "two_pass_corrected"
 CENTRED = True
 NONNEGATIVE = False
 THEOREMS = ("T1", "T4", "T4n", "T12")
+OPTIONS = Centred
 
 
 def bound(rows: RowStatistics, claim: Reduction) -> MomentBound:

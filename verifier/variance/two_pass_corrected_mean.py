@@ -10,12 +10,14 @@ from verifier.statistics import RowStatistics
 from verifier.variance import MomentBound, Reduction
 from verifier.variance.deviations import deviations
 from verifier.variance.execute import Executed
+from verifier.variance.options import CorrectedMean
 from verifier.variance.terms import moment_bound, product_spread, terms
 
 NAME = "two_pass_corrected_mean"
 CENTRED = True
 NONNEGATIVE = False
 THEOREMS = ("T1", "T4b", "T12")
+OPTIONS = CorrectedMean
 
 
 def bound(rows: RowStatistics, claim: Reduction) -> MomentBound:
