@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from verifier.machine import demand
 from verifier.machine.flow import definitions
+from verifier.machine.liveness import exposed
 from verifier.machine.operations import resolve
 from verifier.machine.operations.table import FLOATS
 from verifier.machine.syntax import BITS, Immediate, Instruction, Operand, Pair, Register, Vector
@@ -29,6 +31,7 @@ LAYOUTS: dict[str, Layout] = {
     "f32x2": ((0, 32), (2, 32)),
 }
 DYNAMIC: Layout = ()
+WIDTHS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
 MOVES = frozenset({"mov", "selp", "shfl", "redux"})
 # Integer operations that move whole half-words, by which compilers split and join registers.
 HALF_MOVES = frozenset({"shl", "shr", "or", "xor", "add", "cvt", "prmt", "and"})
@@ -36,9 +39,13 @@ HALF_MOVES = frozenset({"shl", "shr", "or", "xor", "add", "cvt", "prmt", "and"})
 
 @dataclass(frozen=True, kw_only=True)
 class Carry:
-    """Registers with slots: their layout, `DYNAMIC` (empty) where slots need tags."""
+    """Registers with slots: their layout, `DYNAMIC` (empty) where slots need tags.
+
+    `kinds`: for registers of which every half-word is read as a float of one type, that type by half-word.
+    """
 
     layouts: dict[str, Layout]
+    kinds: dict[str, dict[int, str]]
     broken: tuple[Instruction, ...]
 
     def has(self, register: str) -> bool:
@@ -52,11 +59,12 @@ def analyse(program: Program) -> Carry:
     produced = _produced(instructions, program, loads=True)
     needed = _needed(instructions)
     carrying = produced & needed
-    layouts = _layouts(instructions, carrying, program)
+    kinds = demand.kinds(instructions, program.registers)
+    layouts = _layouts(instructions, carrying, program, kinds)
     # Loads may hold integers, so only results of float arithmetic count as values that must not be lost.
     floats = _produced(instructions, program, loads=False)
     broken = tuple(i for i in instructions if _breaks(i, floats, needed))
-    return Carry(layouts=layouts, broken=broken)
+    return Carry(layouts=layouts, kinds=kinds, broken=broken)
 
 
 def targets(instruction: Instruction) -> list[str]:
@@ -141,10 +149,19 @@ def _reads_floats(instruction: Instruction) -> bool:
     return any(kind in FLOATS for kind in operation.sources)
 
 
-def _layouts(instructions: list[Instruction], carrying: set[str], program: Program) -> dict[str, Layout]:
-    """Optimistic fixpoint: a layout holds until a definition with another one is found."""
+def _layouts(
+    instructions: list[Instruction],
+    carrying: set[str],
+    program: Program,
+    kinds: dict[str, dict[int, str]],
+) -> dict[str, Layout]:
+    """Optimistic fixpoint: a layout holds until a definition with another one is found.
+
+    A register that may be read before it is written holds bits to which no slot belongs.
+    """
     unknown: Layout = ((-1, -1),)
     layouts: dict[str, Layout] = dict.fromkeys(carrying, unknown)
+    layouts |= dict.fromkeys(carrying & exposed(program), DYNAMIC)
     changed = True
     while changed:
         changed = False
@@ -152,7 +169,7 @@ def _layouts(instructions: list[Instruction], carrying: set[str], program: Progr
             for register in targets(instruction):
                 if register not in carrying or layouts[register] == DYNAMIC:
                     continue
-                given = _given(instruction, register, layouts, unknown, program)
+                given = _given(instruction, register, layouts, unknown, program, kinds)
                 if given == unknown or given == layouts[register]:
                     continue
                 layouts[register] = given if layouts[register] == unknown else DYNAMIC
@@ -160,14 +177,21 @@ def _layouts(instructions: list[Instruction], carrying: set[str], program: Progr
     return {name: DYNAMIC if layout == unknown else layout for name, layout in layouts.items()}
 
 
-def _given(
-    instruction: Instruction, register: str, layouts: dict[str, Layout], unknown: Layout, program: Program
+def _given(  # noqa: PLR0917 - the state of one fixpoint
+    instruction: Instruction,
+    register: str,
+    layouts: dict[str, Layout],
+    unknown: Layout,
+    program: Program,
+    kinds: dict[str, dict[int, str]],
 ) -> Layout:
     """Layout that one definition gives."""
     kind = float_result(instruction)
     if kind is not None:
         return LAYOUTS[kind]
     name = instruction.parts[0]
+    if name == "ld" or (name == "mov" and isinstance(instruction.operands[1], Immediate)):
+        return _known(instruction, register, unknown, program, kinds)
     if name == "mov" and any(isinstance(o, Vector) for o in instruction.operands):
         return _packed(instruction, layouts, unknown)
     if name in MOVES:
@@ -187,6 +211,25 @@ def _given(
             return unknown
         layout = found.pop()
         return layout if not found and (len(layout) == 1 or not _has_literal(operands)) else DYNAMIC
+    return DYNAMIC
+
+
+def _known(
+    instruction: Instruction,
+    register: str,
+    unknown: Layout,
+    program: Program,
+    kinds: dict[str, dict[int, str]],
+) -> Layout:
+    """Layout of loaded data and literals: that in which they are read, so that they are lifted at once."""
+    width = BITS[program.registers[register]]
+    literal = instruction.operands[1]
+    if register in kinds and BITS[instruction.parts[-1]] == width:
+        return tuple((half, WIDTHS[kind]) for half, kind in sorted(kinds[register].items()))
+    if isinstance(literal, Immediate):
+        if literal.value == 0:  # zero is zero in every layout
+            return unknown
+        return ((0, width),) if instruction.parts[-1].startswith("f") else DYNAMIC
     return DYNAMIC
 
 

@@ -225,8 +225,10 @@ class SlotShadow:
     def literal(self, writer: Writer, origin: Immediate, target: Register, half: int) -> str:
         """Slot of a literal in a register of known layout."""
         width = dict(self.carry.layouts[target.name])[half]
-        kind = {16: "f16", 32: "f32", 64: "f64"}[width]
-        bits = int(immediate(origin, f"u{width}"))
+        known = self.carry.kinds.get(target.name, {})
+        kind = known.get(half) or {16: "f16", 32: "f32", 64: "f64"}[width]
+        whole = int(immediate(origin, f"u{writer.code.width(target.name)}"))
+        bits = whole >> 16 * half & ((1 << width) - 1)
         return writer.code.deferred(f"slots.constant({bits}, {kind!r})")
 
     def select(self, writer: Writer, instruction: Instruction, target: Register, guard: str | None) -> None:
@@ -351,17 +353,29 @@ class SlotShadow:
         if not wanted:
             return
         width = BITS[instruction.parts[-1]] // 8
-        writer.add(f"ms = slots.load(wave.found, m[0].shape, {width}, {len(items)})")
         guard = writer.guard(instruction)
+        sure = [bool(i in wanted and isinstance(i, Register) and self.carry.layouts[i.name]) for i in items]
+        if any(sure):
+            pieces = ", ".join(self.pieces(i) if ok else "()" for i, ok in zip(items, sure, strict=True))
+            writer.add(f"mf = slots.fetch(wave.found, m, {width}, ({pieces},))")
+        if any(i in wanted and not ok for i, ok in zip(items, sure, strict=True)):
+            writer.add(f"ms = slots.load(wave.found, m[0].shape, {width}, {len(items)})")
         for number, item in enumerate(items):
-            if item in wanted and isinstance(item, Register):
-                for half in self.halves(item):
-                    source = (
-                        (f"ms[{number}][{half}][0]", f"ms[{number}][{half}][1]")
-                        if 2 * half < width
-                        else _NONE
-                    )
-                    self.put(writer, item, half, source, guard)
+            if item not in wanted or not isinstance(item, Register):
+                continue
+            for place, half in enumerate(self.halves(item)):
+                if sure[number]:
+                    source = (f"mf[{number}][{place}]", "0")
+                elif 2 * half < width:
+                    source = (f"ms[{number}][{half}][0]", f"ms[{number}][{half}][1]")
+                else:
+                    source = _NONE
+                self.put(writer, item, half, source, guard)
+
+    def pieces(self, item: Operand) -> str:
+        """(half-word, type) of the floats in a register of known layout that is loaded."""
+        assert isinstance(item, Register)
+        return repr(tuple((half, self.carry.kinds[item.name][half]) for half in self.halves(item)))
 
     def store(self, writer: Writer, instruction: Instruction) -> None:
         """`st`: slots go to the cells that the store has just written."""

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _WIDTH_SHIFT = np.uint64(56)
 _MIX64 = np.uint64(0x5BD1E9955BD1E995)  # keeps tags of 64-bit patterns apart from those of narrower ones
 NO_SLOT = np.uint64(0)
+_NUMPY = {"f16": "f2", "bf16": "u2", "f32": "f4", "f64": "f8"}
+_HALVES_OF = {"f16": 1, "bf16": 1, "f32": 2, "f64": 4}
 
 
 class Arithmetic(Protocol):
@@ -57,10 +59,11 @@ def tag(bits: Array, width: int) -> Array:
 
 @dataclass(kw_only=True)
 class Store:
-    """Slots and tags of a stretch of memory, one cell per half-word."""
+    """Slots and tags of a stretch of memory, one cell per half-word; `used` once some may be written."""
 
     values: Array
     tags: Array
+    used: bool = False
 
 
 @dataclass(kw_only=True)
@@ -107,7 +110,7 @@ class Slots:
         """Lift a literal once."""
         found = self.constants.get((bits, kind))
         if found is None:
-            dtype = {"f16": "f2", "bf16": "u2", "f32": "f4", "f64": "f8"}[kind]
+            dtype = _NUMPY[kind]
             pattern = np.array([[bits]], dtype=f"u{np.dtype(dtype).itemsize}").view(dtype)
             found = self.constants[bits, kind] = self.lift(pattern, kind)[0, 0]
         return found
@@ -196,11 +199,48 @@ class Slots:
                         )
         return result
 
+    def fetch(
+        self, found: list[Located], values: list[Array], width: int, pieces: tuple[tuple[Any, ...], ...]
+    ) -> list[list[Array]]:
+        """Slots of loaded floats, lifted where there is none.
+
+        values: loaded bits, one array an element of `width` bytes; pieces: (half-word, type) of the floats in
+        each element.
+        """
+        result = []
+        halves = width // 2
+        for element, (bits, floats) in enumerate(zip(values, pieces, strict=True)):
+            rows = []
+            for half, kind in floats:
+                number = half // _HALVES_OF[kind]
+                numbers = bits.view(_NUMPY[kind]) if len(floats) == 1 else self.piece(bits, number, kind)
+                rows.append(self.fetched(found, numbers, kind, element * halves + half))
+            result.append(rows)
+        return result
+
+    def fetched(self, found: list[Located], values: Array, kind: str, place: int) -> Array:
+        """Slots of one float a lane, `place` half-words after the address."""
+        if not any(self.store_of(located.region).used for located in found):
+            self.counters.lifted += values.size
+            return self.lift(values, kind)
+        slots: Array = np.zeros(values.shape, dtype=self.arithmetic.dtype)
+        tags: Array = np.zeros(values.shape, dtype=np.uint64)
+        for located in found:
+            store = self.store_of(located.region)
+            cells = (located.offsets >> 1) + place
+            if located.selection is None:
+                slots, tags = np.take(store.values, cells, axis=0), np.take(store.tags, cells)
+            else:
+                slots[located.selection] = store.values[cells]
+                tags[located.selection] = store.tags[cells]
+        return self.read(values, kind, slots, tags)
+
     def save(self, found: list[Located], width: int, elements: list[list[tuple[Any, Any]]]) -> None:
         """Write (slot, tag) of each half-word; bytes and integers clear what they overwrite."""
         halves = max(width // 2, 1)
         for located in found:
             store, base = self.store_of(located.region), located.offsets >> 1
+            store.used = True
             for element, pieces in enumerate(elements):
                 for half in range(halves):
                     cells = base + (element * halves + half)
@@ -221,6 +261,7 @@ class Slots:
     ) -> Any:
         """Give an observer that does on slots what an atomic does on floats, and the old slots."""
         store = self.store_of(located.region)
+        store.used = True
         cells = (located.offsets.reshape(-1) >> 1) + number * (width // 2)
         active = np.ascontiguousarray(np.broadcast_to(located.active(values), located.offsets.shape)).reshape(
             -1
@@ -281,6 +322,7 @@ class Slots:
             )
             self.stores[pointer] = store
             self.kept.append(tensor)
+        store.used = True  # whoever asks for cells may write them
         width = tensor.element_size()
         index = np.full(tuple(tensor.shape), tensor.storage_offset(), dtype=np.int64)
         for axis, (extent, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
