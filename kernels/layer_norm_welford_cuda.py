@@ -252,12 +252,6 @@ def layer_norm_by(module, variance, input, normalized_shape, weight, bias, eps):
     return Normalization.apply(input, weight, bias, columns, eps, module, variance)
 
 
-def add_layer_norm(input, residual, normalized_shape, weight=None, bias=None, eps=1e-5, output_dtype=None):
-    """Normalize input + residual and convert the result, in one kernel: what the functors are for."""
-    columns = normalized_columns(input, normalized_shape, weight, bias, residual)
-    return normalize(WELFORD, "Welford", input, columns, weight, bias, eps, residual, output_dtype)[0]
-
-
 # ---- 4. The subject ----
 
 WELFORD = source(__file__)

@@ -7,7 +7,6 @@ import torch
 from cuda_verdicts import outcomes, subject_of
 
 from verifier import machine
-from verifier.ops import ops
 from verifier.verdicts import Verdict
 
 pytestmark = pytest.mark.usefixtures("compiler")
@@ -25,8 +24,6 @@ def draw(*shape, dtype=torch.float32, seed=0, mean=0.0):
 
 def judged(stem, dtype, **recipe):
     subject = subject_of(stem)
-    if subject.op not in ops():
-        pytest.skip(f"the op {subject.op} does not exist yet")
     found = outcomes(subject, dtype, "cpu", **recipe)
     # A raw backward op has no bias, hence no theorem on its gradient; it is the exact sum in a case below.
     verdicts = {o.output: o.verdict for o in found if o.output != "grad_bias" or subject.op == "layer_norm"}
@@ -227,10 +224,31 @@ def test_softmax_over_an_inner_dimension(dim):
 
 
 def test_a_fused_residual_is_the_norm_of_the_sum():
-    tiers = subject_of("layer_norm_welford_cuda").function.__globals__
+    fused = subject_of("layer_norm_residual_cuda").function.__globals__["add_layer_norm"]
     x, residual = draw(3, 40).mul(8).round(), draw(3, 40, seed=1).mul(8).round()  # sums are exact in half
-    fused = tiers["add_layer_norm"](x.half(), residual.half(), 40, output_dtype=torch.float32)
-    assert torch.equal(fused, subject_of("layer_norm_welford_cuda")(x + residual, 40))
+    output, _, _ = fused(x.half(), residual.half(), 40, output_dtype=torch.float32)
+    assert output.dtype == torch.float32
+    assert torch.equal(output, subject_of("layer_norm_welford_cuda")(x + residual, 40))
+
+
+@pytest.mark.parametrize("columns", [34, 1028])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_parts_of_the_fused_subject_change_no_bit(columns, dtype):
+    x, weight = draw(3, columns, dtype=dtype, mean=3.0), draw(columns, dtype=dtype, seed=1)
+    output, _, _ = subject_of("layer_norm_residual_cuda")(x, (columns,), weight)
+    plain = subject_of("layer_norm_welford_cuda")(x, (columns,), weight)
+    assert bits([output]) == bits([plain])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_split_is_exact(dtype):
+    split = subject_of("layer_norm_residual_cuda").function.__globals__["split"]
+    tiny, most = torch.finfo(dtype).smallest_normal, torch.finfo(dtype).max
+    scales = torch.tensor([1.0, most / 8, tiny, tiny * torch.finfo(dtype).eps * 3], dtype=torch.float64)
+    x = (draw(4, 4001, dtype=torch.float64) * scales[:, None]).to(dtype)
+    part, residual = split(x)
+    assert torch.equal(part.double() + residual.double(), x.double())
+    assert residual[:, 1:].count_nonzero() > residual[:, 1:].numel() // 2
 
 
 def test_a_second_derivative_is_refused():

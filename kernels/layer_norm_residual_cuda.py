@@ -1,0 +1,62 @@
+"""Layer normalization of input + residual with a conversion of the result, fused into one CUDA kernel.
+
+This is what the load and store functors of the row kernels are for: the Welford kernel of
+layer_norm_welford_cuda.py with a load that adds a second tensor in the compute type, and a store in another
+dtype. Only the forward is fused; the sum itself is never stored.
+"""
+
+from pathlib import Path
+
+import torch
+
+from verifier import Domain, load, subject
+
+tiers = load(Path(__file__).with_name("layer_norm_welford_cuda.py")).module
+
+
+def add_layer_norm(input, residual, normalized_shape, weight=None, bias=None, eps=1e-5, output_dtype=None):
+    """Normalize input + residual, which is neither rounded nor stored; returns (output, mean, rstd)."""
+    columns = tiers.normalized_columns(input, normalized_shape, weight, bias, residual)
+    return tiers.normalize(
+        tiers.WELFORD, "Welford", input, columns, weight, bias, eps, residual, output_dtype
+    )  # fmt: skip
+
+
+def split(input):
+    """Return two tensors whose exact sum is `input`: 3/4 and 1/4 of the even elements, halves of the odd.
+
+    A product with 1/2 or 3/4, rounded or not, lies between input / 2 and input, so that the difference is
+    exact (Sterbenz). Not one factor for all: a norm does not see a factor that its whole row has.
+    """
+    odd = torch.arange(input.shape[-1], device=input.device) % 2
+    part = input * (0.75 - 0.25 * odd).to(input.dtype)
+    return part, input - part
+
+
+@subject(
+    op="layer_norm",
+    language="cuda",
+    variance="welford",
+    accumulates="float32",
+    dtypes=("float16", "bfloat16", "float32", "float64"),
+    trees=tiers.TREES,
+    differentiable=False,
+    mean_contraction="none",  # as in the kernel without a residual
+    clamp=True,
+    # Beyond it the bound of this variance says too little, and squares may overflow.
+    domain=Domain(max_kappa=1e2, max_abs=1e15),
+    returns=("output", "mean", "rstd"),
+    guarantees={"determinism", "batch_invariance", "layouts"},
+)
+def layer_norm_residual_cuda(input, normalized_shape, weight=None, bias=None, eps=1e-5):
+    """Layer normalization in CUDA C++ of a sum of two tensors, converted in the same kernel.
+
+    The input arrives as two parts that add up to it exactly, and the output leaves in the compute dtype: one
+    rounding to the input's dtype follows, as it would in the kernel.
+    """
+    if not input.dim():
+        raise ValueError("layer_norm takes at least one dimension.")
+    part, residual = split(input)
+    wide = tiers.compute_dtype(input.dtype)
+    output, mean, rstd = add_layer_norm(part, residual, normalized_shape, weight, bias, eps, wide)
+    return output.to(input.dtype), mean, rstd
