@@ -225,6 +225,23 @@ class AffineNumbers:
         centre, slack, rest = (np.max(part, axis=1, keepdims=True, initial=-np.inf) for part in parts)
         return self._value(centre, np.maximum(slack, 0.0), {}, np.maximum(rest, 0.0))
 
+    def online_sum(self, x: Affine) -> Affine:
+        """Return the sum of exp(x - max(x)) over each row, rescaled wherever parts meet (T11, online form).
+
+        The arguments on an element's path add up to x - max(x), so the relative errors within them do as
+        well; each of the at most B = depth + 1 rescalings adds one exponential and one product.
+        """
+        arithmetic, rescalings = self.arithmetic, self.row_tree.depth(self.columns) + 1
+        away = x - self.maximum(x)
+        away = self.with_rest(away, np.full_like(away.centre, rescalings * arithmetic.addition_omega))
+        power = self.exp(away)
+        lost = arithmetic.omega * max(arithmetic.exponential, 1.0) + arithmetic.exponential_underflow
+        factor = math.log1p(arithmetic.exponential * arithmetic.u + lost) + math.log1p(arithmetic.u)
+        exponent = rescalings * factor
+        growth = math.expm1(exponent) * INFLATION if exponent < 700.0 else math.inf
+        absolute = rescalings * (lost + arithmetic.omega) * (1.0 + growth)
+        return self.sum(self.with_rest(power, growth * (power.magnitude + power.total) + absolute))
+
     def either(self, one: Affine, other: Affine) -> Affine:
         """Return the value with the larger of two bounds; both must have the same exact value."""
         rest = np.maximum(one.total, other.total)

@@ -9,6 +9,7 @@ from verifier import variance
 from verifier.arithmetic import FORMATS, ieee
 from verifier.judge import Truth
 from verifier.numbers import Terms
+from verifier.online_softmax import OnlineRun
 from verifier.ops import Setting, op
 from verifier.ops import running as running_statistics
 from verifier.recipes import build
@@ -96,6 +97,15 @@ class RoundedKernel:
     def exp(self, value):
         with np.errstate(under="ignore"):
             return self.value(self.rounded.of(np.exp(value.array)))
+
+    def online_sum(self, x):
+        values = self._full(x)
+        run = OnlineRun(
+            arithmetic=self.truth.setting.arithmetic,
+            tree=self.truth.setting.trees.statistics,
+            choose=np.zeros,
+        )
+        return self.value(run.total(values))
 
     def log(self, value):
         return self.value(self.rounded.of(np.log(value.array)))

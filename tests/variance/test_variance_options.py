@@ -90,6 +90,8 @@ def test_an_option_given_explicitly_replaces_what_the_form_implies():
     common = {"arithmetic": ieee("float32"), "tree": tree(lanes=4), "mean_cast": "float16"}
     assert reduction("two_pass", {}, **common).mean_cast == "float16"
     assert reduction("two_pass", {"mean_cast": "bfloat16"}, **common).mean_cast == "bfloat16"
+    # A cast to the format that it already has rounds nothing, and is no reason to see one mean.
+    assert reduction("two_pass", {"mean_cast": "float32"}, **common).mean_cast is None
 
 
 def test_an_algorithm_with_a_parameter_of_its_own_needs_one_file(monkeypatch):

@@ -20,6 +20,11 @@ def canonical_forward(k: Numbers, t: Terms) -> Value:
     return moved - k.log(k.sum(k.exp(moved)))
 
 
+def online_forward(k: Numbers, t: Terms) -> Value:
+    """Return the canonical form with a sum that is made in one sweep, rescaled as the maximum grows."""
+    return softmax_rows.shifted(k, t) - k.log(k.online_sum(t.x))
+
+
 def torch_cpu_forward(k: Numbers, t: Terms) -> Value:
     """Return the canonical form with sum and logarithm held in the input's dtype, as PyTorch on the CPU."""
     moved = softmax_rows.shifted(k, t)
@@ -42,6 +47,8 @@ FORMS = {
     for form in (
         Form(name="canonical", forward=canonical_forward, backward=saved_backward),
         Form(name="recomputed", forward=canonical_forward, backward=recomputed_backward),
+        Form(name="online", forward=online_forward, backward=saved_backward),
+        Form(name="online_recomputed", forward=online_forward, backward=recomputed_backward),
         Form(name="torch_cpu", forward=torch_cpu_forward, backward=saved_backward),
     )
 }

@@ -26,6 +26,16 @@ def reciprocal_forward(k: Numbers, t: Terms) -> Value:
     return power * (k.constant(1.0) / k.sum(power))
 
 
+def online_forward(k: Numbers, t: Terms) -> Value:
+    """Return the canonical quotient with a sum that is made in one sweep, rescaled as the maximum grows."""
+    return k.exp(softmax_rows.shifted(k, t)) / k.online_sum(t.x)
+
+
+def online_reciprocal_forward(k: Numbers, t: Terms) -> Value:
+    """Return exp(x - max) times the reciprocal of the online sum."""
+    return k.exp(softmax_rows.shifted(k, t)) * (k.constant(1.0) / k.online_sum(t.x))
+
+
 def torch_cpu_forward(k: Numbers, t: Terms) -> Value:
     """Return what PyTorch computes on the CPU: with half inputs the exponentials may pass through half.
 
@@ -54,6 +64,9 @@ FORMS = {
         Form(name="canonical", forward=canonical_forward, backward=saved_backward),
         Form(name="recomputed", forward=canonical_forward, backward=recomputed_backward),
         Form(name="reciprocal", forward=reciprocal_forward, backward=saved_backward),
+        Form(name="online", forward=online_forward, backward=saved_backward),
+        Form(name="online_recomputed", forward=online_forward, backward=recomputed_backward),
+        Form(name="online_reciprocal", forward=online_reciprocal_forward, backward=saved_backward),
         Form(name="torch_cpu", forward=torch_cpu_forward, backward=saved_backward),
     )
 }

@@ -81,6 +81,18 @@ class ObjectNumbers:
         np.add.at(totals, index.ravel(), wide.ravel())
         return totals.reshape(1, -1)
 
+    def online_sum(self, x: Value) -> Value:
+        """Return the sum of exp(x - max(x)): where nothing is rounded, the order does not matter."""
+        return self.sum(self.exp(x - self.maximum(x)))
+
+    def exp(self, value: Value) -> Value:
+        """Return e**value."""
+        raise NotImplementedError
+
+    def maximum(self, value: Value) -> Value:
+        """Return the largest element of each row, (rows, 1)."""
+        raise NotImplementedError
+
     def count(self) -> Value:
         """Return the number of columns."""
         return self.constant(float(self.columns))

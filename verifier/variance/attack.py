@@ -133,7 +133,7 @@ def evolve(
     for _ in range(generations):
         best = np.argsort(-scores, kind="stable")[:population]
         rows, scores = rows[best], scores[best]
-        children = _mutated(random, rows, held)
+        children = mutated(random, rows, held)
         found = utilisation(name, children, claim)
         rows = np.concatenate([rows, children])
         scores = np.concatenate([scores, found.variance])
@@ -142,7 +142,7 @@ def evolve(
     return Evolved(row=rows[worst], utilisation=float(scores[worst]), mean=mean, tried=tried)
 
 
-def _mutated(random: Random, parents: Array, format: Format) -> Array:
+def mutated(random: Random, parents: Array, format: Format) -> Array:
     """Return one child per parent: some elements of another parent, some moved by ulps, signs or powers."""
     rows, count = parents.shape
     other = parents[random.permutation(rows)]

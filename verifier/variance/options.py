@@ -8,7 +8,7 @@ runs; an algorithm with a parameter of its own defines a record in its own file 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, get_args
 
 from verifier.arithmetic import FORMATS
@@ -106,5 +106,9 @@ def reduction(name: str, given: Mapping[str, Any], **common: Any) -> Reduction:
         ValueError: see `chosen_options`.
 
     """
+    chosen = chosen_options(name, given)
     shared = {key: value for key, value in given.items() if key in Reduction.__dataclass_fields__}
-    return Reduction(**{**common, **shared}, options=chosen_options(name, given))
+    made = Reduction(**{**common, **shared}, options=chosen)
+    if made.mean_cast and FORMATS[made.mean_cast].precision >= made.arithmetic.format.precision:
+        return replace(made, mean_cast=None)  # rounds nothing, and makes no one number of a contracted product
+    return made
