@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from verifier.arithmetic import Array
+from verifier.arithmetic import ieee
 from verifier.case import Case
-from verifier.checks import Session
+from verifier.checks import Session, gradient_names
+from verifier.checks.quotients import Tolerance, tolerance
+from verifier.judge import Truth, judge
+from verifier.lifting import Lifted, attempt, rests_on_lost_slots, ride, riding, watched
 from verifier.ops import Op
-from verifier.oracle.normalization import solve
 from verifier.recipes import Plan
 from verifier.runner.execute import lay_out
 from verifier.runner.observation import Observation
@@ -23,19 +24,28 @@ from verifier.verdicts import Outcome, Verdict
 
 NAME = "gradcheck"
 ORDER = 60
-DEMANDS = "central differences of the forward pass equal the backward pass, within proved errors of both"
+DEMANDS = (
+    "central differences of the forward pass equal the backward pass, within proved errors of both; compiled "
+    "kernels of lower precision are run lifted to float64, and their lifted results are the exact ones"
+)
 WHY = "forward and backward that do not belong together, whatever either of them claims to compute"
 CATCHES = ("backward_with_eps_twice",)
 
-STEP = 2.0**-17
-"""Relative step of the central differences: near the cube root of float64's roundoff, a power of two."""
+LIFTED_SHAPES = ((3, 11), (4, 33), (7, 20), (2, 5), (1, 9))
+"""Rows with a tail, more than a warp, several rows for one program, an odd row, one row."""
+DIFFERENCED, MOST_QUOTIENTS = "ordinary", 60
+"""Hazard, and most input elements, of the cases that gradcheck is run on when lifted, for the time it takes:
+each element costs two runs of the kernels. Lifted results are compared with the exact ones on every case."""
+SHARP = 2.0**-30
+"""A bound on lifted results above this part of their row says too little (float64 gives about 2^-44)."""
+
+BIT_TRICKS = "not followed in float64: the code computes on the bits of floats, as libdevice's logarithm does"
 
 
 def plan(subject: Subject, op: Op) -> Plan:
     """Ask for few, ordinary elements: every one costs two evaluations."""
-    del subject, op
-    return Plan(
-        gradients=True,
+    small = Plan(
+        gradients=subject.differentiable or not op.differentiable,
         hazards=("ordinary", "small_integers", "two_level", "sorted_row"),
         joint=False,
         max_elements=24,
@@ -43,23 +53,39 @@ def plan(subject: Subject, op: Op) -> Plan:
         max_columns=12,
         min_rows=1,
         min_columns=2,
-        eps=(1e-5, 1e-3, 0.5),
+        # Powers of two: eps is the same number where a kernel takes it as float32.
+        eps=(2.0**-17, 2.0**-10, 0.5),
+    )
+    return small if subject.language == "torch" else _for_lifting(small)
+
+
+def _for_lifting(small: Plan) -> Plan:
+    """Return the plan of compiled kernels: few shapes, since each is a compilation."""
+    rows, columns = (max(extents) for extents in zip(*LIFTED_SHAPES, strict=True))
+    return replace(
+        small, shapes=LIFTED_SHAPES, max_elements=rows * columns, max_rows=rows, max_columns=columns
     )
 
 
+def lifts(dtype: str, backend: str) -> bool:
+    """Return whether the subject is run lifted: compiled for a lower precision, on the machine."""
+    return backend == "machine" and dtype != "float64"
+
+
 def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
-    """Apply to differentiable subjects in float64."""
-    del backend
+    """Apply in float64 to what is differentiable, and to every compiled kernel of lower precision."""
+    if op.needs_variance and not subject.claims:
+        return "no variance algorithm is declared, so the error of a difference quotient has no bound"
+    if lifts(dtype, backend):
+        return None
     if not op.differentiable:
         return f"{op.name} is a backward pass itself; see gradient"
     if not subject.differentiable:
         return "declared forward only (differentiable=False)"
-    if op.needs_variance and not subject.claims:
-        return "no variance algorithm is declared, so the error of a difference quotient has no bound"
     if dtype != "float64":
         offered = "float64" in subject.dtypes
-        return "finite differences need float64" + (
-            ", which is checked on its own line" if offered else ", which the subject does not declare"
+        return "finite differences need float64; lower precision is lifted to it on the machine alone" + (
+            "; float64 is checked on its own line" if offered else ""
         )
     return None
 
@@ -67,110 +93,173 @@ def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
 def check(session: Session) -> list[Outcome]:
     """Run gradcheck with the tolerance that the theorems of forward, backward and differences give."""
     case = session.case
-    wanted = [n for n in session.op.differentiable if n in session.subject.signature and n in case.given]
-    tolerance = _tolerance(session, wanted)
-    if tolerance is None:
-        return [Outcome(verdict=Verdict.NO_THEOREM, uncovered=1, message="gradcheck: no bound on this input")]
-    step = STEP * _scale(case)
+    if case.elements == 0 or not case.finite:
+        return []
+    if lifts(case.dtype, session.backend):
+        return _check_lifted(session)
+    if _elements(session) > MOST_QUOTIENTS:
+        return []
+    found = tolerance(session.truth, _names(session))
+    if found.why:
+        return [_without(found)]
     seen = session.execute(
-        experiment="verifier.checks.gradcheck:experiment", names=wanted, step=step, tolerance=tolerance
+        experiment="verifier.checks.gradcheck:experiment",
+        names=_names(session),
+        step=found.step,
+        tolerance=found.absolute,
     )
-    facts = {"atol": tolerance, "step": step}
+    return [_outcome(found, seen)]
+
+
+def _names(session: Session) -> list[str]:
+    known = session.subject.signature
+    return [n for n in session.op.differentiable if n in known and n in session.case.given]
+
+
+def _elements(session: Session) -> int:
+    return sum(session.case.given[name].numel() for name in _names(session))
+
+
+def _without(found: Tolerance) -> Outcome:
+    if found.vanishing:
+        return Outcome(verdict=Verdict.SKIPPED, message="gradcheck: all derivatives vanish on this input")
+    return Outcome(verdict=Verdict.NO_THEOREM, uncovered=1, message=f"gradcheck: {found.why}")
+
+
+def _outcome(found: Tolerance, seen: Observation) -> Outcome:
+    facts = {**seen.facts, "atol": found.absolute, "step": found.step, "largest_entry": found.largest}
     if seen.facts["passed"]:
-        return [Outcome(verdict=Verdict.PASS, decided=1, facts=facts)]
+        return Outcome(verdict=Verdict.PASS, decided=1, facts=facts)
     text = f"gradcheck: the backward pass is not the derivative of the forward pass ({seen.message})"
-    return [Outcome(verdict=Verdict.FAIL, message=text, facts=facts, decided=1, wrong=1)]
+    return Outcome(verdict=Verdict.FAIL, message=text, facts=facts, decided=1, wrong=1)
 
 
-def _scale(case: Case) -> float:
-    """Return a power of two near the largest input, so that the step is exact relative to it."""
-    return 2.0 ** math.frexp(max(case.largest, 1e-3))[1]
+# -- lifted ------------------------------------------------------------------------------------------
 
 
-def _tolerance(session: Session, names: list[str]) -> float | None:
-    """Return B / h + truncation + the bound of the backward pass for unit gradients.
+def lifted_truth(session: Session) -> Truth:
+    """Return the truth of the case for a run in which every operation is done in float64.
 
-    B is the float64 forward bound on these inputs; truncation is |exact difference quotient - exact
-    derivative|, both evaluated by the oracle on the same inputs.
+    Casts keep their operand, and an operation may be made of several instructions of the compiler's: four
+    roundings a division or root cover each of its sequences. NumPy's exp2 and log2 err by less than 4 ulp.
     """
-    step = STEP * _scale(session.case)
-    largest_forward, largest_backward, truncation = 0.0, 0.0, 0.0
-    unit = _with_gradient(session.case, None)
-    for moved in (unit, *_moved(session, names, step)):
-        forward = _bound(session, moved, "output")
-        if forward is None:
-            return None
-        largest_forward = max(largest_forward, forward)
-    for output in range(session.case.elements):
-        one = _with_gradient(session.case, output)
-        truth = replace(session.truth, case=one)
-        for name in names:
-            bounded = truth.bounds[f"grad_{name}"]
-            if not bounded.covered.all():
-                return None
-            largest_backward = max(largest_backward, float(bounded.bound.max(initial=0.0)))
-    truncation = _truncation(session, names, step)
-    return (largest_forward / step + truncation + largest_backward) * (1.0 + 2.0**-20)
+    case, subject = session.case, session.subject
+    wide = replace(case, dtype="float64", tensors={**case.tensors, **_doubled(case)})
+    exact = subject.differing(
+        accumulates="float64", saved_dtype=None, formula=session.op.form(subject.claim, case.dtype)
+    )
+    arithmetic = ieee(
+        "float64",
+        division=4.0,
+        reciprocal=4.0,
+        square_root=4.0,
+        reciprocal_square_root=4.0,
+        exponential=8.0,
+        exponential_argument=4.0,
+        logarithm=16.0,
+        evidence="float64 beside the compiled code",
+    )
+    setting = replace(session.setting, arithmetic=arithmetic, scalar_format="float32")
+    return Truth(subject=exact, case=wide, setting=setting)
 
 
-def _bound(session: Session, case: Case, name: str) -> float | None:
-    truth = replace(session.truth, case=case)
-    bounded = truth.bounds[name]
-    return float(np.max(bounded.bound, initial=0.0)) if bounded.covered.all() else None
+def _doubled(case: Case) -> dict[str, torch.Tensor]:
+    return {name: t.double() for name, t in case.given.items()}
 
 
-def _moved(session: Session, names: list[str], step: float) -> list[Case]:
-    """Return the case with each tensor moved by the step as a whole: the far ends of the differences."""
-    given = session.case.given
-    places = [(name, place) for name in names for place in range(given[name].numel())]
-    return [_shifted(session.case, n, place, sign * step) for n, place in places for sign in (1.0, -1.0)]
+def _check_lifted(session: Session) -> list[Outcome]:
+    """Compare lifted results with the exact ones, and differences of the forward with the backward pass."""
+    truth = lifted_truth(session)
+    differentiates = bool(session.op.differentiable) and session.subject.differentiable
+    names = _names(session) if differentiates else []
+    found = None
+    if names and session.case.hazard == DIFFERENCED and _elements(session) <= MOST_QUOTIENTS:
+        found = tolerance(truth, names)
+    asked = None if found is None or found.why else {"step": found.step, "tolerance": found.absolute}
+    seen = session.execute(
+        experiment="verifier.checks.gradcheck:lifted", gradients=differentiates, names=names, asked=asked
+    )
+    wanted = (*session.subject.returns, *session.subject.mutates)
+    wanted += gradient_names(session.subject, session.op) if differentiates else ()
+    outcomes = [_sharp(truth, o) for o in judge(truth, seen, tuple(dict.fromkeys(wanted)))]
+    if found is not None:
+        outcomes.append(_without(found) if found.why else _outcome(found, seen))
+    return [_unless_lost(o, seen) for o in outcomes]
 
 
-def _shifted(case: Case, name: str, place: int, by: float) -> Case:
-    tensor = case.given[name].clone()
-    tensor.view(-1)[place] += by
-    return replace(case, tensors={**case.tensors, name: tensor})
+def _sharp(truth: Truth, outcome: Outcome) -> Outcome:
+    """Take the verdict from a bound that is wide for float64, and say that the result is the lifted one."""
+    if outcome.verdict is Verdict.FAIL:
+        text = f"lifted to float64, {outcome.message}: the formula is another than the op's"
+        return replace(outcome, message=text)
+    exact = np.asarray(truth.exact[outcome.output].high)
+    scale = float(np.sqrt(np.mean(np.square(exact)))) if exact.size else 0.0
+    bound = truth.bounds[outcome.output].bound if outcome.output in truth.bounds else np.array(math.inf)
+    if outcome.verdict is Verdict.PASS and not float(np.max(bound, initial=0.0)) <= SHARP * max(scale, 1e-3):
+        text = f"{outcome.output}: the bound in float64 is too wide to say anything"
+        return replace(outcome, verdict=Verdict.SKIPPED, message=text, decided=0, worst=None)
+    return outcome
 
 
-def _with_gradient(case: Case, output: int | None) -> Case:
-    """Return the case with a unit gradient at one output element (or of zeros)."""
-    gradient = torch.zeros_like(case.given["grad_output"])
-    if output is not None:
-        gradient.view(-1)[output] = 1.0
-    return replace(case, tensors={**case.tensors, "grad_output": gradient})
+def _unless_lost(outcome: Outcome, seen: Observation) -> Outcome:
+    """Take the failure from results that rest on lost slots: the machine's loss is not the kernel's.
+
+    Code that computes on the bits of floats, as libdevice's logarithm does, cannot be followed at all.
+    """
+    facts = {**outcome.facts, **{k: v for k, v in seen.facts.items() if v and k != "passed"}}
+    lost = rests_on_lost_slots(seen.facts)
+    if outcome.verdict is not Verdict.FAIL or not lost:
+        return replace(outcome, facts=facts)
+    text = f"{outcome.message}; but lifted values were lost on the way: {lost}"
+    lost_for_good = {"measured": BIT_TRICKS} if seen.facts["broken_chains"] else {}
+    return Outcome(
+        verdict=Verdict.SKIPPED if lost_for_good else Verdict.UNDECIDED,
+        output=outcome.output,
+        message=text,
+        facts={**facts, **lost_for_good},
+    )
 
 
-def _truncation(session: Session, names: list[str], step: float) -> float:
-    """Return the largest |difference quotient - derivative| of the exact op over the Jacobian."""
-    the_op, case = session.op, session.case
-    worst = 0.0
-    rows: list[Mapping[str, Array]] = []
-    for output in range(case.elements):
-        problem = the_op.problem(_with_gradient(case, output))
-        found = the_op.exact(solve(problem, rung="double_double"))
-        rows.append({name: np.asarray(found[f"grad_{name}"].high).reshape(-1) for name in names})
-    for name in names:
-        for place in range(case.given[name].numel()):
-            ends = [_exact_output(the_op, _shifted(case, name, place, s * step)) for s in (1.0, -1.0)]
-            quotient = ((ends[0][0] - ends[1][0]) + (ends[0][1] - ends[1][1])) / (2.0 * step)
-            derivative = np.array([row[name][place] for row in rows])
-            worst = max(worst, float(np.max(np.abs(quotient - derivative), initial=0.0)))
-    return worst * (1.0 + 2.0**-10)
+def lifted(
+    subject: Subject,
+    case: Case,
+    *,
+    place: Any,
+    gradients: bool,
+    names: list[str],
+    asked: dict[str, float] | None,
+) -> Observation:
+    """Run the subject lifted, and gradcheck on it if asked; runs in the child."""
+    from verifier.machine.arithmetics.lifted import build
+
+    arithmetic: Any = build()
+    with riding(arithmetic) as opened:
+        lost = watched(opened, case)
+        given = {name: t.double().numpy() for name, t in case.given.items()}
+        seen, slots = ride(subject, case, place=place, opened=opened, given=given, gradients=gradients)
+        if seen.status != "ok":
+            return seen
+        tried = Observation(status="ok")
+        if asked is not None:
+            function = Lifted(subject=subject, case=case, place=place, opened=opened, names=tuple(names))
+            tensors = [case.given[name].double() for name in names]
+            tried = attempt(place, lambda: _compare(function, tensors, **asked))
+            if tried.status != "ok":
+                return tried
+        outputs = {name: torch.from_numpy(np.array(values)) for name, values in slots.items()}
+        facts = {**tried.facts, **lost.facts(), "steered_apart": arithmetic.apart[0]}
+        return Observation(status="ok", outputs=outputs, message=tried.message, facts=facts)
 
 
-def _exact_output(the_op: Op, case: Case) -> tuple[Array, Array]:
-    found = the_op.exact(solve(the_op.problem(case), rung="double_double"))["output"]
-    return np.asarray(found.high).reshape(-1), np.asarray(found.low).reshape(-1)
+# -- in float64 --------------------------------------------------------------------------------------
 
 
 def experiment(
     subject: Subject, case: Case, *, place: Any, names: list[str], step: float, tolerance: float
 ) -> Observation:
     """Call torch.autograd.gradcheck on the subject; runs in the child."""
-    from torch.autograd.gradcheck import GradcheckError
-
     call = lay_out(subject, case, device=place.device(), gradients=False)
-    tensors = [call.placed[name].tensor.detach().clone().requires_grad_(True) for name in names]
+    tensors = [call.placed[name].tensor for name in names]
 
     def function(*inputs: torch.Tensor) -> torch.Tensor:
         arguments = {**call.arguments, **dict(zip(names, inputs, strict=True))}
@@ -178,9 +267,17 @@ def experiment(
         first: torch.Tensor = output[0] if isinstance(output, tuple | list) else output
         return first
 
+    return _compare(function, tensors, step, tolerance)
+
+
+def _compare(function: Any, tensors: list[torch.Tensor], step: float, tolerance: float) -> Observation:
+    """Let torch compare the two Jacobians, entry by entry."""
+    from torch.autograd.gradcheck import GradcheckError
+
+    leaves = [t.detach().clone().requires_grad_(True) for t in tensors]
     try:
         torch.autograd.gradcheck(
-            function, tensors, eps=step, atol=tolerance, rtol=0.0, nondet_tol=tolerance, fast_mode=False
+            function, leaves, eps=step, atol=tolerance, rtol=0.0, nondet_tol=tolerance, fast_mode=False
         )
     except GradcheckError as error:
         message = " ".join(str(error).split())[:300]

@@ -15,11 +15,16 @@ if TYPE_CHECKING:
 
     from verifier.machine.numerics import Array
 
-# Float32 literals that compilers write for irrational constants, and what they stand for.
+_LOG2_E = float(np.float32(math.log2(math.e)))
+# Float32 literals that compilers write for irrational constants, and what they stand for. CUDA's expf
+# adds the rest of log2(e) in a second fma (0f32A57060): it is nothing where the first part is exact.
 LITERALS: dict[float, float] = {
-    float(np.float32(math.log2(math.e))): math.log2(math.e),
+    _LOG2_E: math.log2(math.e),
+    float(np.array([0x32A57060], dtype=np.uint32).view(np.float32)[0]): 0.0,
     float(np.float32(math.log(2))): math.log(2),
 }
+_SHIFTERS = (1.5 * 2.0**23 - 1024, 1.5 * 2.0**23 + 1024)
+"""Adding a float32 from here to there rounds to an integer: the exponent of CUDA's expf is found so."""
 
 _UNARY: dict[str, Any] = {
     "neg": np.negative,
@@ -36,11 +41,16 @@ _UNARY: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Lifted:
-    """Slots are float64 values; `literals` maps float32 constants to what they approximate."""
+    """Slots are float64 values; `literals` maps float32 constants to what they approximate.
+
+    `apart` counts the choices (min, max) that the lifted values would have made otherwise than the floats
+    by more than a rounding of float16 to the wider side: there the two runs are not of one case.
+    """
 
     name: str = "lifted"
     dtype: Any = np.float64
     literals: Mapping[float, float] = field(default_factory=lambda: dict(LITERALS))
+    apart: list[int] = field(default_factory=lambda: [0])
 
     def lift(self, values: Array, kind: str) -> Array:
         """Widen exactly, replacing known literals."""
@@ -53,10 +63,12 @@ class Lifted:
         self, name: str, kind: str, result: Array, floats: tuple[Array, ...], slots: tuple[Array, ...]
     ) -> Array:
         """Compute in float64."""
-        del kind
         a = slots[0]
         if (picked := chosen(name, result, floats, slots)) is not None:
+            self._compare(name, picked, slots)
             return np.asarray(picked)
+        if name in ("add", "sub", "fma") and kind == "f32" and _rounds(floats[-1]):
+            return np.asarray(result, dtype=np.float64)  # x + 1.5 * 2^23: the integer next to x
         if name in ("add", "sub", "mul", "div"):
             ufunc: Any = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}[name]
             return np.asarray(ufunc(a, slots[1]))
@@ -68,9 +80,25 @@ class Lifted:
             return np.asarray(_UNARY[name](a))
         if name == "abs":
             return np.where(np.signbit(floats[0]), -a, a)
+        if name == "cvt" and kind in ("f32", "f64") and floats[0].dtype == result.dtype:
+            return np.where(result == floats[0], a, result)  # to an integral value, or saturating
         if name == "cvt":
             return np.broadcast_to(a, np.shape(result))
         return self.lift(result, "other")
+
+    def _compare(self, name: str, picked: Array, slots: tuple[Array, ...]) -> None:
+        """Count choices of which the float64 values know better."""
+        best: Any = (np.fmax if name == "max" else np.fmin).reduce(np.broadcast_arrays(*slots))
+        with np.errstate(invalid="ignore"):
+            self.apart[0] += int(np.sum(np.abs(best - picked) > 2.0**-10 * np.abs(best)))
+
+
+def _rounds(addend: Array) -> bool:
+    """Tell the constant by which an addition rounds to an integer."""
+    if addend.size != 1:
+        return False
+    size = abs(float(addend.reshape(-1)[0]))
+    return _SHIFTERS[0] <= size < _SHIFTERS[1]
 
 
 def build(**settings: Any) -> Lifted:
