@@ -44,8 +44,8 @@ class Share:
     """What one place adds to the error of one output.
 
     frames: its source lines as (file, line), innermost first; word: what it is if it has none.
-    rms: its share of the squared error of all elements, worst: of the worst element's error; all shares of an
-    output add up to 1, and one that cancels others is negative. error: root mean square of the part, absolute.
+    rms: its share of the squared error of all elements, worst: of the worst element's error; the shares of an
+    output add up to 1, and one that cancels others is negative. error: the part's root mean square, absolute.
     """
 
     frames: tuple[tuple[str, int], ...]

@@ -112,7 +112,7 @@ class HostSlots(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
             slots.append(np.broadcast_to(lifted, shape))
         kind = _KINDS[str(result.dtype)]
-        return self.slots.arithmetic.apply(name, kind, as_floats(result), tuple(floats), tuple(slots))
+        return self.slots.arithmetic.apply(name, kind, _as_computed(result), tuple(floats), tuple(slots))
 
     def total(self, name: str, args: Any, before: list[Any], result: torch.Tensor) -> Array:
         """Sum or mean over some dimensions, one slice after the other."""
@@ -135,7 +135,7 @@ class HostSlots(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "div", "f64", partial / len(slots), (partial, count), (total, divisor)
             )
         # What torch computed, in its own order and format, differs from the partial sums by its own error.
-        rounded = as_floats(result).reshape(np.shape(partial))
+        rounded = _as_computed(result).reshape(np.shape(partial))
         partial = partial / len(slots) if name == "mean" else partial
         total = self.slots.arithmetic.apply("cvt", _KINDS[str(result.dtype)], rounded, (partial,), (total,))
         return np.asarray(total).reshape(tuple(result.shape))
@@ -160,3 +160,11 @@ def as_floats(value: Any) -> Array:
     if isinstance(value, torch.Tensor):
         return value.detach().double().numpy()
     return np.asarray(value, dtype=np.float64)
+
+
+def _as_computed(tensor: torch.Tensor) -> Array:
+    """Values of a result in its own format, by which a conversion is known; bfloat16 as float32."""
+    import torch
+
+    plain = tensor.detach()
+    return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()

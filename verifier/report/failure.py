@@ -10,6 +10,9 @@ from verifier.case import Case
 from verifier.verdicts import Finding, Verdict, Worst
 
 
+MEANING = "kernel or declaration wrong: no rounding of the declared algorithm errs so much"
+
+
 def failure_text(finding: Finding) -> str:
     """Return the report of a finding as lines of plain text."""
     return "\n".join(_lines(finding))
@@ -29,7 +32,7 @@ def _lines(finding: Finding) -> Iterator[str]:
         yield f"  {name:<12} {_tensor(case, name) if tensor is not None else 'None'}"
     yield f"  declaration  {finding.declaration}"
     if finding.verdict is Verdict.FAIL and outcome.worst is not None and not math.isnan(outcome.worst.bound):
-        yield "  meaning      kernel or declaration wrong: no rounding of the declared algorithm errs so much"
+        yield f"  meaning      {outcome.facts.get('meaning', MEANING)}"
     if finding.detail:
         tail = finding.detail.strip().splitlines()[-6:]
         yield "  detail       " + "\n               ".join(tail)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from verifier.machine.arithmetics.choice import chosen
+from verifier.machine.arithmetics.choice import chooses_integer, chosen, rounds_to_integer
 from verifier.machine.arithmetics.lifted import LITERALS, Lifted
 
 if TYPE_CHECKING:
@@ -96,7 +96,11 @@ class Census(Places):
         self, name: str, kind: str, result: Array, floats: tuple[Array, ...], slots: tuple[Array, ...]
     ) -> Array:
         """Note the line if any result differs from the exact result at these operands."""
-        del kind, slots
+        del slots
+        if name in ("add", "sub", "fma") and kind == "f32" and rounds_to_integer(floats[-1]):
+            return np.zeros(np.shape(result), dtype=np.uint8)
+        if name == "cvt" and chooses_integer(kind, result, floats[0]):
+            return np.zeros(np.shape(result), dtype=np.uint8)
         if self.here not in self.erring and name not in _EXACT and np.any(own_error(name, result, floats)):
             self.erring.add(self.here)
         return np.zeros(np.shape(result), dtype=np.uint8)
@@ -136,6 +140,10 @@ class Attribution(Places):
         picked = chosen(name, result, floats, slots)
         if picked is not None:
             return np.asarray(picked)
+        if name in ("add", "sub", "fma") and kind == "f32" and rounds_to_integer(floats[-1]):
+            return self.lift(result, "integer")
+        if name == "cvt" and chooses_integer(kind, result, floats[0]):
+            return np.where(result == floats[0], slots[0], self.lift(result, "integer"))
         if name not in _SECANTS:
             self.unknown.add(name)
             return self.lift(result, kind)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from verifier.machine.approximation import DOCUMENTED, allowed_error
-from verifier.machine.arithmetics.choice import chosen
+from verifier.machine.arithmetics.choice import chooses_integer, rounds_to_integer
 
 if TYPE_CHECKING:
     from verifier.machine.numerics import Array
@@ -24,43 +25,104 @@ _ROUNDING = {
 _UPWARD = 1.0 + 2.0**-45
 
 
+_SUMS = frozenset({"add", "sub", "mul", "fma", "mad"})
+# Results and operands below this may be taken as zero where an instruction flushes (.ftz, ex2.approx).
+_FLUSHED = 2.0**-126
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ball:
-    """Slots are absolute error bounds; inputs are exact. Infinity means that nothing is known."""
+    """Slots are absolute error bounds; data are exact. Infinity means that nothing is known.
+
+    given: every tensor of data has its slots from the start. Then a number without one is a literal or a
+    scalar argument, which stands for whatever rounds to it unless it is an integer or a power of two; and an
+    array of numbers without slots has lost them, so that nothing is known of it.
+    """
 
     name: str = "ball"
     dtype: Any = np.float64
+    given: bool = False
 
     def lift(self, values: Array, kind: str) -> Array:
-        """Take data as exact, by definition."""
-        del kind
-        return np.zeros(np.shape(values), dtype=np.float64)
+        """Bound what a value without a slot may differ from what it stands for."""
+        if not self.given:
+            return np.zeros(np.shape(values), dtype=np.float64)
+        size = np.abs(np.asarray(values, dtype=np.float64))
+        if kind == "integer":
+            return np.where(size <= 2.0**24, 0.0, _ROUNDING["f32"][0] * size)
+        with np.errstate(invalid="ignore"):
+            exact = np.isinf(size) | (size == np.rint(size)) | (np.frexp(size)[0] == 0.5)
+            unit = _ROUNDING[kind][0] if kind in _ROUNDING else np.inf
+            return np.where(exact, 0.0, unit * size if np.size(values) == 1 else np.inf)
 
     def apply(
         self, name: str, kind: str, result: Array, floats: tuple[Array, ...], slots: tuple[Array, ...]
     ) -> Array:
         """Bound the propagated error and add the instruction's own; NaN becomes infinity."""
-        values = tuple(np.abs(f.astype(np.float64)) for f in floats)
-        own = self.own_error(name, kind, result)
-        picked = chosen(name, result, floats, slots)
-        if picked is not None:
-            # The exact maximum of two balls is as near as the worse of them.
-            return np.asarray(np.maximum(slots[0], slots[-1]))
-        bound = (self.propagated(name, np.abs(result.astype(np.float64)), values, slots) + own) * _UPWARD
+        if name in ("min", "max"):
+            # The exact extremum of balls is as near as the worst of them.
+            return np.asarray(reduce(np.maximum, slots))
+        if name in ("neg", "abs"):
+            return np.broadcast_to(slots[0], np.shape(result))
+        if name in ("add", "sub", "fma") and kind == "f32" and rounds_to_integer(floats[-1]):
+            return np.zeros(np.shape(result))  # whichever integer it is, the code goes on from it exactly
+        with np.errstate(all="ignore"):
+            if name in _SUMS:
+                bound = self.sum_bound(name, kind, result, floats, slots)
+                if np.isfinite(np.sum(bound)):
+                    return bound
+            bound = self.general_bound(name, kind, result, floats, slots)
         return np.where(np.isnan(bound), np.inf, bound)
 
-    def own_error(self, name: str, kind: str, result: Array) -> Array | float:
-        """Bound the rounding of a basic operation, or the documented error of an approximate one."""
-        if name in ("neg", "abs", "min", "max"):
-            return 0.0
+    def sum_bound(
+        self, name: str, kind: str, result: Array, floats: tuple[Array, ...], slots: tuple[Array, ...]
+    ) -> Array:
+        """Bound sums and products, nearly all there is, in few passes; NaN where infinities meet."""
         unit, tiny = _ROUNDING[kind]
+        bound = np.abs(result.astype(np.float64))
+        bound *= unit
+        bound += 3 * _FLUSHED if kind == "f32" else tiny
+        if name in ("add", "sub"):
+            bound += slots[0]
+            bound += slots[1]
+        else:
+            a, b = (np.abs(f.astype(np.float64)) for f in floats[:2])
+            # A subnormal factor that is taken as zero.
+            bound += _FLUSHED * (a + b)
+            bound += a * slots[1]
+            b += slots[1]
+            bound += b * slots[0]
+            if name != "mul":
+                bound += slots[2]
+        bound *= _UPWARD
+        return bound
+
+    def general_bound(
+        self, name: str, kind: str, result: Array, floats: tuple[Array, ...], slots: tuple[Array, ...]
+    ) -> Array:
+        """Bound any operation."""
         wide = result.astype(np.float64)
-        rounding = unit * np.abs(wide) + tiny
+        if name == "cvt":
+            if chooses_integer(kind, result, floats[0]):
+                return np.where(wide == floats[0], slots[0], 0.0)
+            # A conversion's error is known exactly: both sides are float64 numbers.
+            return np.asarray((slots[0] + np.abs(wide - floats[0])) * _UPWARD)
+        values = tuple(np.abs(f.astype(np.float64)) for f in floats)
+        if kind == "f32":
+            slots = tuple(_may_flush(v, e) for v, e in zip(values, slots, strict=True))
+        size = np.abs(wide)
+        own = self.own_error(name, kind, size)
+        return np.asarray((self.propagated(name, size, values, slots) + own) * _UPWARD)
+
+    def own_error(self, name: str, kind: str, size: Array) -> Array | float:
+        """Bound the rounding of a basic operation, or the documented error of an approximate one."""
+        unit, tiny = _ROUNDING[kind]
         if name == "divfma":
             name = "div"
+        rounding = unit * size + (_FLUSHED if kind == "f32" and name == "ex2" else tiny)
         if name in DOCUMENTED and kind != "f64":
             # The bound is stated for the exact result; twice the bound at the computed one covers it.
-            return np.asarray(2 * allowed_error(name, wide) + rounding)
+            return np.asarray(2 * allowed_error(name, size) + rounding)
         return np.asarray(rounding)
 
     def propagated(
@@ -88,10 +150,10 @@ class Ball:
             low = np.maximum(a - ea, 0)
             return np.where(ea == 0, 0.0, 1 / np.sqrt(low) - 1 / np.sqrt(a + ea))
         if name == "ex2":
-            return result * np.expm1(ea * np.log(2)) * (1 + 2.0**-20)
+            return np.maximum(result, _FLUSHED) * np.expm1(ea * np.log(2)) * (1 + 2.0**-20)
         if name == "lg2":
             return np.where(ea == 0, 0.0, -np.log1p(-np.minimum(ea / a, 1)) / np.log(2))
-        if name in ("sin", "cos", "tanh", "neg", "abs", "cvt"):
+        if name in ("sin", "cos", "tanh"):
             return ea + np.zeros(np.shape(result))
         return np.full(np.shape(result), np.inf)
 
@@ -103,6 +165,12 @@ class Ball:
         """(ea + |a/b| eb) / (|b| - eb), unknown when the divisor's ball holds zero."""
         reach = (ea + np.where(eb == 0, 0.0, a / b * eb)) / (b - eb)
         return np.where((ea == 0) & (eb == 0), 0.0, np.where(b > eb, reach, np.inf))
+
+
+def _may_flush(size: Array, error: Array) -> Array:
+    """Let a subnormal operand be zero, as it is to an instruction that flushes."""
+    below = (size < _FLUSHED) & (size > 0)
+    return np.where(below, error + size, error) if below.any() else error
 
 
 def build(**settings: Any) -> Ball:

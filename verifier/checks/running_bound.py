@@ -1,0 +1,145 @@
+"""No output is further from the exact result than the roundings of its own compiled code can explain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from verifier.arithmetic import Array
+from verifier.checks import Session
+from verifier.judge import Truth, judge_output
+from verifier.ops import Bounded, Op
+from verifier.ops.rows import to_float64
+from verifier.recipes import Plan
+from verifier.runner.observation import Observation
+from verifier.subjects import Subject
+from verifier.verdicts import Outcome, Verdict
+
+NAME = "running_bound"
+ORDER = 45
+DEMANDS = (
+    "|computed - exact| <= the running error bound of the compiled code, for every element and gradient: "
+    "what its own roundings and the documented errors of its approximate instructions can explain"
+)
+WHY = (
+    "a formula that is slightly wrong (N - 1 for N at a large N) hides below the bound for any order of "
+    "summation; the code's own order has a bound many times smaller"
+)
+CATCHES = ("divisor_n_minus_one_triton",)
+
+_SHAPES = ((4, 33), (3, 128), (2, 1000), (1, 8192))
+"""A tail, a full block, a longer row, and one so long that bounds for any order say little."""
+_OURS = "bug of the verifier until explained"
+
+
+def plan(subject: Subject, op: Op) -> Plan:
+    """Ask for values at which a running bound says something: large means make it wide."""
+    del op
+    hazards = ("ordinary", "lognormal", "one_outlier", "ordinary")
+    return Plan(
+        gradients=subject.differentiable, hazards=hazards, joint=False, shapes=_SHAPES, eps=(1e-5, 1e-3)
+    )
+
+
+def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
+    """Apply to compiled code on the machine."""
+    del op
+    if subject.language == "torch":
+        return "torch operators are not compiled from the subject; a running bound needs its own code"
+    if backend != "machine":
+        return "a running bound rides beside the machine; it runs nowhere else (--backend machine)"
+    if dtype == "float64":
+        return "bounds and values beside float64 numbers would be float64 numbers too"
+    return None
+
+
+def check(session: Session) -> list[Outcome]:
+    """Judge every output by its running bound, and compare the verdict with the theorem's."""
+    gradients = bool(session.op.differentiable) and session.subject.differentiable
+    options = {"gradients": gradients and "grad_output" in session.case.given}
+    seen = session.execute(experiment="verifier.running:bounds", **options)
+    if seen.facts["lost"]:
+        text = f"no verdict: the machine lost track of values ({seen.facts['lost']})"
+        return [Outcome(verdict=Verdict.UNDECIDED, message=text), _noted(text)]
+    outcomes: list[Outcome] = []
+    for name in _comparable(session, seen):
+        outcomes += _judged(session, seen, name, options)
+    return outcomes
+
+
+def _comparable(session: Session, seen: Observation) -> Iterator[str]:
+    """Yield what is bounded and has an exact result; wrong shapes are another check's business."""
+    for name, actual in seen.outputs.items():
+        bounded = seen.outputs.get(f"{name}|bound")
+        if actual is None or bounded is None or name not in session.truth.exact:
+            continue
+        if actual.numel() == int(np.prod(session.truth.shape_of(name))):
+            yield name
+
+
+def _judged(session: Session, seen: Observation, name: str, options: dict[str, bool]) -> list[Outcome]:
+    actual = seen.outputs[name]
+    assert actual is not None
+    bound = _canonical(session.truth, name, actual, seen.outputs[f"{name}|bound"])
+    outcome = judge_output(_with_bound(session.truth, name, bound), name, actual)
+    if outcome.verdict is Verdict.FAIL:
+        return _confirmed(session, outcome, actual, bound, options)
+    if outcome.verdict is Verdict.PASS:
+        theorem = judge_output(session.truth, name, actual)
+        if theorem.verdict is Verdict.FAIL:
+            text = (
+                f"{name}: the roundings of the compiled code explain an error that the declared algorithm "
+                f"cannot make: the declaration is wrong, or a {_OURS}"
+            )
+            return [replace(outcome, verdict=Verdict.UNDECIDED, message=text), _noted(text)]
+    if outcome.verdict is Verdict.NO_THEOREM:
+        # No promise is broken where a running bound is unlimited: it depends on the values alone.
+        return [replace(outcome, verdict=Verdict.UNDECIDED)]
+    return [outcome]
+
+
+def _confirmed(
+    session: Session, outcome: Outcome, actual: torch.Tensor, bound: Array, options: dict[str, bool]
+) -> list[Outcome]:
+    """Let a failure stand where the code without any rounding is wrong too, within the bound."""
+    name = outcome.output
+    second = session.execute(experiment="verifier.running:unrounded", **options)
+    ideal = second.outputs.get(f"{name}|unrounded")
+    reason = str(second.facts["lost"])
+    if ideal is not None and not reason:
+        values = session.op.canonical(session.case, name, to_float64(actual))
+        exact = _canonical(session.truth, name, actual, ideal)
+        # The float64 run's own roundings are 2^-29 of those that the bound counts for float32 and narrower.
+        held = np.abs(values - exact) <= bound * (1.0 + 2.0**-20)
+        if bool(np.all(held | ~np.isfinite(bound))):
+            text = (
+                f"{name}: {outcome.wrong} element(s) are further from the exact result than all roundings of "
+                "the compiled code can explain; computed without rounding it is wrong too: the formula is"
+            )
+            meaning = "formula wrong: no rounding of the code that was compiled errs so much"
+            return [replace(outcome, message=text, facts={**outcome.facts, "meaning": meaning})]
+        reason = "the running bound does not hold the code's own unrounded result"
+    text = f"{name}: beyond the running bound, but unconfirmed ({reason}): {_OURS}"
+    return [replace(outcome, verdict=Verdict.UNDECIDED, message=text), _noted(text)]
+
+
+def _noted(text: str) -> Outcome:
+    return Outcome(verdict=Verdict.UNDECIDED, facts={"measured": text})
+
+
+def _canonical(truth: Truth, name: str, actual: torch.Tensor, beside: torch.Tensor | None) -> Array:
+    assert beside is not None
+    return np.asarray(truth.op.canonical(truth.case, name, beside.reshape(tuple(actual.shape)).numpy()))
+
+
+def _with_bound(truth: Truth, name: str, bound: Array) -> Truth:
+    """Return the same truth with the running bound of one output in the place of the theorems."""
+    why = "the running bound is unlimited: cancellation has eaten a statistic, or values overflow"
+    bounds = {name: Bounded(bound=bound, covered=np.isfinite(bound), why=why)}
+    other = replace(truth)
+    # These are cached properties: the exact results are shared, the bounds are others.
+    vars(other).update(problem=truth.problem, solution=truth.solution, exact=truth.exact, bounds=bounds)
+    return other
