@@ -9,7 +9,6 @@ from strategies.layouts import Layout
 from verifier.case import Case
 from verifier.verdicts import Finding, Verdict, Worst
 
-
 MEANING = "kernel or declaration wrong: no rounding of the declared algorithm errs so much"
 
 
