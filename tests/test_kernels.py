@@ -1,6 +1,7 @@
 """Every check on every built-in subject, as `norm-verifier audit` runs them: one test per line of it.
 
 forward_error and gradient run on all dtypes, the other checks on one; NORM_VERIFIER_BUDGET widens the search.
+Checks that map much memory are marked `heavy`; with `--dist loadgroup` one worker runs them in turn.
 """
 
 import os
@@ -8,6 +9,7 @@ from itertools import chain
 
 import pytest
 
+from verifier.checks import checks
 from verifier.conformance import assert_conforms, examine_job, parameters
 from verifier.loading import builtin_files, load_subjects
 
@@ -16,6 +18,25 @@ SUBJECTS = tuple(chain.from_iterable(load_subjects(file) for file in builtin_fil
 JOBS = parameters(SUBJECTS, all_dtypes="NORM_VERIFIER_BUDGET" in os.environ)
 
 
-@pytest.mark.parametrize("job", [job for _, job in JOBS], ids=[name for name, _ in JOBS])
+def marks(check_name):
+    heavy = getattr(checks()[check_name], "HEAVY", False)
+    return [pytest.mark.heavy, pytest.mark.xdist_group("heavy")] if heavy else []
+
+
+@pytest.mark.parametrize("job", [pytest.param(job, id=name, marks=marks(job.check)) for name, job in JOBS])
 def test_subject_meets_the_check(job):
     assert_conforms(examine_job(job, budget=CASES))
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda s: s.name)
+def test_a_subject_is_named_after_its_language(subject):
+    if subject.language != "torch":
+        assert subject.name == subject.path.stem
+        assert subject.name.endswith(f"_{subject.language}")
+
+
+def test_what_maps_much_memory_runs_in_turn():
+    heavy = {name for name, module in checks().items() if getattr(module, "HEAVY", False)}
+    assert heavy == {"large_offsets"}
+    assert [mark.name for mark in marks("large_offsets")] == ["heavy", "xdist_group"]
+    assert not marks("forward_error")

@@ -96,8 +96,19 @@ def launches() -> int:
 
 
 def facts(error: BaseException | None = None) -> dict[str, Any]:
-    """Name the device."""
+    """Name the device; after an error that left the context unusable, say that the process is lost."""
     import torch
 
-    del error
-    return {"launches": _triton.launches(), "device": torch.cuda.get_device_name()}
+    seen = {"launches": _triton.launches(), "device": torch.cuda.get_device_name()}
+    return seen | {"died": True} if error is not None and _lost() else seen
+
+
+def _lost() -> bool:
+    """Return whether every further call fails, as after an illegal access: only a new process helps."""
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False

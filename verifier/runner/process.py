@@ -93,9 +93,12 @@ class Runner:
                     facts={"died": True},
                 )
             reply = pickle.loads(self._connection.recv_bytes())  # noqa: S301 (our own child)
-            return unpack_observation(reply)
+            seen = unpack_observation(reply)
         except (EOFError, OSError):
             return self._death()
+        if seen.facts.get("died"):  # it can still answer, but its device is lost to it
+            self.close()
+        return seen
 
     def close(self) -> None:
         """Kill the child with everything it started."""

@@ -1,0 +1,61 @@
+"""An illegal access costs the process in which it happened, and nothing else."""
+
+import os
+
+import torch
+
+from verifier.backends import cuda
+from verifier.ops import op
+from verifier.recipes import Recipe, build
+from verifier.runner import Runner
+from verifier.runner.observation import Observation
+
+KERNEL = """
+from verifier import subject
+
+@subject(op="layer_norm", language="torch", variance="two_pass", dtypes=("float32",))
+def plain(input, weight=None, bias=None, eps=1e-5):
+    return input
+"""
+
+
+def answer_from(subject, case, *, place, lost):
+    """Stand in for an execution: says which process answered, and whether its device is lost."""
+    del subject, case, place
+    return Observation(status="crashed", facts={"process": os.getpid()} | ({"died": True} if lost else {}))
+
+
+def answers(tmp_path, *losses):
+    from verifier.loading import load_subjects
+
+    file = tmp_path / "plain.py"
+    file.write_text(KERNEL)
+    (subject,) = load_subjects(file)
+    case = build(op("layer_norm"), subject, "float32", Recipe(rows=2, columns=3), gradients=False)
+    with Runner("eager") as runner:
+        return [
+            runner.run(subject, case, experiment="test_cuda_lost:answer_from", lost=lost).facts["process"]
+            for lost in losses
+        ]
+
+
+def test_a_process_that_lost_its_device_is_replaced(tmp_path):
+    first, second, third = answers(tmp_path, True, False, False)
+    assert first != second == third
+
+
+def broken():
+    raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+
+def test_an_error_that_leaves_the_context_unusable_ends_the_process(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a device")
+    monkeypatch.setattr(torch.cuda, "synchronize", broken)
+    assert cuda.facts(RuntimeError("illegal"))["died"]
+    assert "died" not in cuda.facts()
+
+
+def test_an_error_that_leaves_the_context_usable_does_not(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a device")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    assert "died" not in cuda.facts(ValueError("a shape"))
