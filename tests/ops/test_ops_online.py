@@ -42,7 +42,7 @@ def test_no_row_of_a_tiny_format_exceeds_the_bound(exponential, flush):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("count", [3, 64, 700])
+@pytest.mark.parametrize("count", [3, 64, 300])
 def test_no_family_of_rows_exceeds_the_bound(dtype, count):
     random, held = np.random.default_rng(count), FORMATS[dtype]
     arithmetic = ieee(dtype, exponential=3.0)
@@ -55,7 +55,7 @@ def test_no_family_of_rows_exceeds_the_bound(dtype, count):
                 run = OnlineRun(arithmetic=arithmetic, tree=declared, choose=choose, fuses=number % 2 == 0)
                 assert utilisation(values, run, limit).max() <= 1.0, (name, declared)
             covered += int(np.isfinite(limit).all(axis=1).sum())
-    assert covered > 20
+    assert covered > 8
 
 
 @pytest.mark.parametrize("flush", [False, True])
@@ -69,7 +69,7 @@ def test_evolution_finds_no_row_beyond_the_bound(declared, flush):
 
 
 def test_the_bound_without_rescalings_is_refuted():
-    rows = np.sort(np.random.default_rng(2).normal(size=(2, 64)).astype(np.float32)).astype(np.float64)
+    rows = np.array([[10.0] + [0.0] * 63, [3.5] + [-12.0] * 63])  # the first sum is rescaled 63 times
     arithmetic, declared = ieee("float32", exponential=3.0), sequential()
     run = OnlineRun(arithmetic=arithmetic, tree=declared, choose=np.ones)
     assert (utilisation(rows, run, bound(rows, arithmetic, declared, "canonical")) > 1.0).all()
