@@ -365,3 +365,69 @@ def test_launches_that_share_a_prepared_wave_see_their_own_arguments_and_grids()
         first = start + blocks
         assert out[1].item() in (first, first + blocks)
         assert out[0].item() == first + (blocks - 1) * blocks
+
+
+WAIT_FOR_LAST = """
+    setp.ne.u32 %p1, %t, 0; @%p1 bra DONE; mov.u32 %r1, %ctaid.x;
+    atom.global.add.acq_rel.gpu.u32 %r3, [%base0], 1;
+    TRY: ld.acquire.gpu.global.b32 %r2, [%base0]; setp.lt.u32 %p2, %r2, COUNT; @%p2 bra TRY;
+    DONE: bar.sync 0; atom.global.add.u32 %r3, [%base0+4], 1;"""
+
+
+@pytest.mark.parametrize("threads", [1, 32])
+@pytest.mark.parametrize("sanitize", [(), ("shared_races", "global_races")])
+def test_blocks_wait_for_blocks_of_later_waves_that_fit_on_the_device(threads, sanitize):
+    machine = Machine(lanes_per_wave=2 * threads, multiprocessors=1, sanitize=frozenset(sanitize))
+    out = torch.zeros(2, dtype=torch.int32)
+    run(WAIT_FOR_LAST.replace("COUNT", "20"), threads, out=out, grid=(20,), machine=machine)
+    assert out.tolist() == [20, 20 * threads]
+
+
+@pytest.mark.parametrize("threads", [1, 32])
+def test_waiting_for_a_block_that_is_not_resident_is_a_deadlock(threads):
+    # sm_90 holds 32 blocks on its one multiprocessor here: the 33rd never comes.
+    machine = Machine(lanes_per_wave=8 * threads, multiprocessors=1)
+    with pytest.raises(Deadlock, match="1 blocks of the grid are not resident"):
+        run(
+            WAIT_FOR_LAST.replace("COUNT", "33"),
+            threads,
+            out=torch.zeros(2, dtype=torch.int32),
+            grid=(33,),
+            machine=machine,
+        )
+    out = torch.zeros(2, dtype=torch.int32)
+    run(
+        WAIT_FOR_LAST.replace("COUNT", "33"), threads, out=out, grid=(33,), machine=Machine(multiprocessors=2)
+    )
+    assert out[0] == 33
+
+
+@pytest.mark.parametrize("threads", [1, 32])
+def test_waiting_for_more_blocks_than_there_are_is_found_across_waves(threads):
+    machine = Machine(lanes_per_wave=2 * threads)
+    with pytest.raises(StepLimit, match="nobody"):
+        run(
+            WAIT_FOR_LAST.replace("COUNT", "9"),
+            threads,
+            out=torch.zeros(2, dtype=torch.int32),
+            grid=(8,),
+            machine=machine,
+        )
+
+
+@pytest.mark.parametrize(
+    ("architecture", "threads", "shared", "blocks"),
+    [
+        (90, 128, 0, 16),
+        (90, 1024, 0, 2),
+        (90, 32, 0, 32),
+        (80, 128, 100 << 10, 1),
+        (86, 512, 0, 3),
+        (90, 33, 40 << 10, 5),
+    ],
+)
+def test_as_many_blocks_are_resident_as_threads_and_shared_memory_allow(
+    architecture, threads, shared, blocks
+):
+    machine = Machine(architecture=architecture, multiprocessors=7)
+    assert machine.resident_blocks(threads, shared) == 7 * blocks

@@ -20,6 +20,12 @@ def source_lanes(mode: str, distance: int, control: int) -> tuple[Array, Array]:
     return _source_lanes(mode, _LANES, np.int64(distance), np.int64(control))
 
 
+@lru_cache(maxsize=512)
+def _repeated(mode: str, distance: int, control: int, threads: int) -> Array:
+    """Whether each thread's source lane is in range, the same in every warp: (1, threads)."""
+    return np.tile(source_lanes(mode, distance, control)[1], threads // WARP)[None]
+
+
 def _source_lanes(mode: str, lane: Any, distance: Any, control: Any) -> tuple[Array, Array]:
     b, clamp, segment = distance & 31, control & 31, (control >> 8) & 31
     highest = (lane & segment) | (clamp & ~segment)
@@ -42,7 +48,7 @@ def shuffle(group: Group, mode: str, value: Array, distance: Array, control: Arr
         source, valid = source_lanes(mode, np.asarray(distance).item(), np.asarray(control).item())
         if isinstance(group, Everyone) and group.threads % WARP == 0 and value.shape[-1] == group.threads:
             rows = np.take(value.reshape(-1, WARP), source, axis=1).reshape(value.shape)
-            return rows, np.tile(valid, group.threads // WARP)[None]
+            return rows, _repeated(mode, int(np.asarray(distance)), int(np.asarray(control)), group.threads)
         warps = group.warps
         return warps.collect(_take_present(warps, warps.spread(value), source[None])), warps.collect(
             valid[None]

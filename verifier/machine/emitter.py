@@ -111,7 +111,7 @@ class Emitter:
             ended = self.instruction(writer, instruction, block.target, following)
         if not ended:
             writer.add(f"return {following}")
-        names = {"ix": "ix = g.ix", "it": "it = g.it", "ib": "ib = g.ib"}
+        names = {"ix": "ix = g.span", "it": "it = g.it", "ib": "ib = g.ib"}
         head = [f"def part_{number}(g):" if part else f"def full_{number}():"]
         setup = [names[name] for name in sorted(writer.needs)] if part else []
         return head + [f"    {line}" for line in [*setup, *writer.lines]]

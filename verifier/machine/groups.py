@@ -19,6 +19,12 @@ class Group:
         self.ix, self.threads = lanes, threads
 
     @cached_property
+    def span(self) -> Array | slice:
+        """Index of the lanes into flat registers: a slice, which copies nothing, for consecutive lanes."""
+        first, last = int(self.ix[0]), int(self.ix[-1])
+        return slice(first, last + 1) if last - first == len(self.ix) - 1 else self.ix
+
+    @cached_property
     def it(self) -> Array:
         """Thread number within the block of each lane."""
         return self.ix % self.threads

@@ -7,28 +7,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from verifier.machine import rooms
 from verifier.machine.approximation import Approximation, Correct
 from verifier.machine.arguments import pack
 from verifier.machine.findings import LaunchError
 from verifier.machine.frames import lay_out
 from verifier.machine.memory import GlobalMemory
-from verifier.machine.scheduler import Scheduler
 from verifier.machine.sessions import current
 from verifier.machine.translation import compiled
 from verifier.machine.wave import Monitor
-
-if TYPE_CHECKING:
-    from verifier.machine.numerics import Array
-    from verifier.machine.rooms import Room
+from verifier.machine.waves import Waves
 
 _MAX_THREADS = 1024
 _MAX_GRID_YZ = 65535
+# Source: CUDA C++ programming guide, "Technical specifications per compute capability".
 _MAX_SHARED = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 120: 101376}
+# Threads, blocks and bytes of shared memory that a multiprocessor holds; the system keeps 1 KB a block.
+_HOLDS = {
+    80: (2048, 32, 164 << 10),
+    86: (1536, 16, 100 << 10),
+    89: (1536, 24, 100 << 10),
+    90: (2048, 32, 228 << 10),
+    100: (2048, 32, 228 << 10),
+    120: (1536, 24, 100 << 10),
+}
+_SYSTEM_SHARED = 1 << 10
 # A wave of about this many lanes keeps the live registers in the processor's cache.
 _LANES_PER_WAVE = 8192
 _STEP_LIMIT = 1_000_000
@@ -65,6 +71,17 @@ class Machine:
         """Bytes of shared memory that a block may ask for."""
         known = [a for a in _MAX_SHARED if a <= self.architecture]
         return _MAX_SHARED[max(known)] if known else 49152
+
+    def resident_blocks(self, threads: int, shared: int) -> int:
+        """Count the blocks of so many threads and bytes of shared memory that the device holds at once.
+
+        Registers may allow fewer: how many ptxas gives a thread does not stand in the PTX.
+        """
+        known = [a for a in _HOLDS if a <= self.architecture]
+        most_threads, most_blocks, most_shared = _HOLDS[max(known, default=80)]
+        by_threads = most_threads // (-(-threads // 32) * 32)
+        by_shared = most_shared // (shared + _SYSTEM_SHARED)
+        return self.multiprocessors * max(1, min(most_blocks, by_threads, by_shared))
 
 
 def launch_ptx(
@@ -163,38 +180,14 @@ class Launch:
 
     def run(self) -> None:
         """Execute all blocks, wave after wave."""
-        total = self.grid[0] * self.grid[1] * self.grid[2]
-        if total == 0:
+        if 0 in self.grid:
             return
-        threads = self.block[0] * self.block[1] * self.block[2]
-        per_wave = max(1, self.machine.lanes_per_wave // threads)
-        numbers = block_numbers(total, self.machine.schedule_seed)
-        steps = 0
         with np.errstate(all="ignore"), without_modes():
-            entered: tuple[Any, Room] | None = None
-            for start in range(0, total, per_wave):
-                ids = coordinates(numbers(start, min(start + per_wave, total)), self.grid)
-                if entered is not None and entered[1].wave.blocks == len(ids):
-                    entered[1].wave.restart(ids)
-                else:
-                    if entered is not None:
-                        rooms.leave(self, *entered)
-                    entered = rooms.enter(self, ids)
-                steps += self.run_wave(entered[1], steps)
-            assert entered is not None
-            rooms.leave(self, *entered)
+            Waves(self).run()
         for monitor in self.monitors:
             finish = getattr(monitor, "finish", None)
             if finish:
                 finish(self)
-
-    def run_wave(self, room: Room, steps: int) -> int:
-        """Execute a wave; return how many steps that took."""
-        scheduler = Scheduler(
-            self.compiled.program, room.wave, self.compiled.sites, self.machine.step_limit - steps
-        )
-        scheduler.run(room.full, room.part)
-        return scheduler.steps
 
 
 def without_modes() -> AbstractContextManager[Any]:
@@ -202,17 +195,3 @@ def without_modes() -> AbstractContextManager[Any]:
     from torch.utils._python_dispatch import _disable_current_modes
 
     return _disable_current_modes()
-
-
-def block_numbers(total: int, seed: int | None) -> Any:
-    """Order in which blocks are served, as a function of a range; random orders need the whole list."""
-    if seed is None:
-        return np.arange
-    order = np.arange(total)
-    np.random.default_rng(seed).shuffle(order)
-    return lambda start, stop: order[start:stop]
-
-
-def coordinates(numbers: Array, grid: tuple[int, int, int]) -> Array:
-    """(n,) block numbers to (n, 3) coordinates."""
-    return np.stack((numbers % grid[0], numbers // grid[0] % grid[1], numbers // (grid[0] * grid[1])), axis=1)

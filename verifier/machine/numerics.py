@@ -270,11 +270,16 @@ def single_to_half(x: Array) -> Array:
     return torch.from_numpy(x).half().numpy()
 
 
+def any_nan(values: Array) -> bool:
+    """Whether any value is NaN, which a maximum passes on: cheaper than asking each."""
+    return values.size > 0 and bool(np.isnan(np.maximum.reduce(values, axis=None)))
+
+
 def narrow16(value: Array, mode: str = "rn") -> Array:
     """Float32 or float64 to float16 in any rounding mode; NaN becomes the canonical 0x7fff."""
     wide = np.asarray(value)
     result = narrow(wide.astype(np.float64), np.float16, mode) if mode != "rn" else single_to_half(wide)
-    nan = np.isnan(wide)
-    if nan.any():
+    if any_nan(wide):
+        nan = np.isnan(wide)
         result = np.where(nan, np.uint16(0x7FFF), result.view(np.uint16)).view(np.float16)
     return result

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _FAIR = 32  # every so many turns the group that has waited longest runs, so that nobody starves
 _SPIN_TURNS = 1000  # turns in which only waiting loops ran, per group, before it is called a livelock
+PATIENCE = (
+    64  # turns in which only waiting loops ran, per group, before blocks of other waves have their turn
+)
 _KINDS: dict[str, type[findings.MachineFinding]] = {
     "out_of_bounds": findings.OutOfBounds,
     "misaligned": findings.Misaligned,
@@ -43,7 +46,7 @@ class Scheduler:
     """
 
     def __init__(self, program: Program, wave: Wave, sites: list[Instruction], step_limit: int) -> None:
-        """`step_limit`: block executions allowed."""
+        """`step_limit`: block executions allowed; `absent`: blocks that wait for a place on the device."""
         self.program, self.wave, self.sites, self.step_limit = program, wave, sites, step_limit
         self.steps = 0
         lanes = wave.blocks * wave.threads
@@ -55,44 +58,72 @@ class Scheduler:
         self.waiting_for = np.full(lanes, -1, dtype=np.int64)
         self.waits: dict[int, Wait] = {}
         self.idle_turns = 0
+        self.restless = 0
+        self.progressed = False
+        self.absent = 0
+        self.all_at: int | None = 0
+        self.spins = [block.spins for block in program.blocks]
 
-    def run(self, full: list[Callable[[], Any]], part: list[Callable[[Group], Any]]) -> None:
-        """Execute until every lane has left the kernel."""
+    def run(self, full: list[Callable[[], Any]], part: list[Callable[[Group], Any]]) -> bool:
+        """Execute until every lane has left the kernel (true), or for long only waiting loops have run."""
         group: Group = self.wave.everyone
+        self.restless, self.progressed = 0, False
         try:
-            following = self.together(full, 0)
-            while following is not None:
-                self.enter(group, following)
-                while self.groups or self.parked or (self.waiting_at >= 0).any():
+            while self.all_at is not None or self.groups or self.parked or (self.waiting_at >= 0).any():
+                if self.all_at is not None:
+                    group = self.wave.everyone
+                    following = self.together(full, self.all_at)
+                    if following is None:
+                        return True
+                    if following.__class__ is int:
+                        return False
+                    self.enter(group, following)
+                else:
                     target, lanes = self.choose()
                     if len(lanes) == self.exited.size:
-                        group = self.wave.everyone
-                        following = self.together(full, target)
-                        break
+                        self.all_at = target
+                        continue
                     group = Group(lanes, self.wave.threads)
                     self.count(target, group)
                     self.enter(group, part[target](group))
-                else:
-                    following = None
+                    if self.restless > PATIENCE * (1 + len(self.groups)):
+                        return False
         except Fault as fault:
             raise self.finding(fault, group) from None
+        return True
 
     def together(self, full: list[Callable[[], Any]], target: int) -> Any:
-        """Run blocks for all lanes until they split; None when all have left."""
-        limit, steps = self.step_limit, self.steps
+        """Run blocks for all lanes until they split; None when all have left.
+
+        A number says at which block everybody waits, which `all_at` remembers.
+        """
+        limit, steps, spins = self.step_limit, self.steps, self.spins
+        self.all_at = None
         while True:
             steps += 1
             if steps > limit:
                 self.steps = steps
                 self.count(target, self.wave.everyone)
+            if spins[target]:
+                self.waited(target, self.wave.everyone.ix)
+                if self.restless > PATIENCE:
+                    self.all_at, self.steps = target, steps
+                    return target
+            else:
+                self.restless, self.idle_turns, self.progressed = 0, 0, True
             following = full[target]()
             if following.__class__ is not int:
                 self.steps = steps
                 return following
             if following == EXIT:
                 self.steps = steps
+                self.exited[:] = True
                 return None
             target = following
+
+    def unfinished_blocks(self) -> int:
+        """Count the blocks of which a lane has not left the kernel."""
+        return int(np.count_nonzero(~self.exited.reshape(-1, self.wave.threads).all(axis=1)))
 
     def count(self, target: int, group: Group) -> None:
         """Count a step and stop at the limit."""
@@ -158,17 +189,27 @@ class Scheduler:
                 self.stuck()
 
     def watch_spinning(self, target: int, lanes: Array) -> None:
-        """Call it a livelock when for long only waiting loops have run."""
-        others = any(not self.program.blocks[t].spins for t in self.groups)
-        self.idle_turns = 0 if others or not self.program.blocks[target].spins else self.idle_turns + 1
-        if self.idle_turns > _SPIN_TURNS * (1 + len(self.groups)) * len(self.program.blocks):
-            first = self.program.blocks[target].instructions[:1]
-            raise self.make(
-                findings.StepLimit,
-                f"{len(lanes)} threads wait in a loop for what nobody will do",
-                lanes[:1],
-                first,
+        """Take note of whether anybody but waiting loops has run."""
+        if self.spins[target] and not any(not self.spins[t] for t in self.groups):
+            self.waited(target, lanes)
+        else:
+            self.restless, self.idle_turns, self.progressed = 0, 0, True
+
+    def waited(self, target: int, lanes: Array) -> None:
+        """Call it a livelock when for long only waiting loops have run, a deadlock if blocks are missing."""
+        self.restless += 1
+        self.idle_turns += 1
+        if self.idle_turns <= _SPIN_TURNS * (1 + len(self.groups)) * len(self.program.blocks):
+            return
+        first = self.program.blocks[target].instructions[:1]
+        who = f"{len(lanes)} threads wait in a loop for what"
+        if self.absent:
+            message = (
+                f"{who} no block on the device does; {self.absent} blocks of the grid are not resident, "
+                "and get no place before others end"
             )
+            raise self.make(findings.Deadlock, message, lanes[:1], first)
+        raise self.make(findings.StepLimit, f"{who} nobody will do", lanes[:1], first)
 
     def complete_warps(self, target: int, lanes: Array) -> Array:
         """Lanes whose warp is complete: a collective waits for every lane that it names."""

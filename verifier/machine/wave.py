@@ -360,6 +360,10 @@ class Wave:
         """Do a read-modify-write for every lane in order; `operands`: the values of each vector element."""
         dtype = DTYPE[kind]
         whole = self.whole(group)
+        if mask is not None and space == "global" and not self.monitors and self.slots is None:
+            few = self.sparse_atomic(site, whole, address, operation, kind, operands, mask, wanted)
+            if few is not None:
+                return few
         address = np.broadcast_to(address, whole)
         width = np.dtype(dtype).itemsize
         results = [np.zeros(whole, dtype=dtype) for _ in operands]
@@ -413,6 +417,47 @@ class Wave:
                         results[number] = old.reshape(whole)
                     else:
                         results[number][found.selection] = old
+        return results
+
+    def sparse_atomic(
+        self,
+        site: int,
+        whole: tuple[int, ...],
+        address: Array,
+        operation: str,
+        kind: str,
+        operands: list[list[Array]],
+        mask: Array,
+        wanted: bool,
+    ) -> list[Array] | None:
+        """Do an atomic on few lanes, such as one a block, alone; None if they lie in several regions."""
+        dtype = DTYPE[kind]
+        width = np.dtype(dtype).itemsize
+        results = [np.zeros(whole, dtype=dtype) for _ in operands]
+        chosen = np.nonzero(np.broadcast_to(mask, whole))
+        if not chosen[0].size:
+            return results
+        addresses = np.broadcast_to(address, whole)[chosen]
+        try:
+            found = self.memory.locate(site, addresses, width * len(operands), None)
+        except ScatteredError:
+            return None
+        except Fault as fault:
+            place = int(np.ravel_multi_index(chosen, whole)[fault.place])
+            raise Fault(fault.kind, site, place, whole, fault.message, fault.tensor) from None
+        assert found is not None
+        for number, values in enumerate(operands):
+            old = atomics.apply(
+                found.region.view(dtype),
+                found.offsets // width + number,
+                operation,
+                kind,
+                [np.broadcast_to(v, whole)[chosen] for v in values],
+                wanted=wanted,
+                flush=True,
+            )
+            if old is not None:
+                results[number][chosen] = old
         return results
 
     def no_slots(self, shape: tuple[int, ...], count: int) -> list[tuple[Array, Array]]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -24,6 +25,7 @@ _NOBODY, _SEVERAL = -1, -2
 class _Shadow:
     """Per byte of a wave's shared memory: the last writer and reader warp, and their barrier epochs."""
 
+    ids: Array
     writer: Array
     write_epoch: Array
     atomic: Array
@@ -49,15 +51,15 @@ class SharedRaces:
         butterfly hold the same sum up to rounding (every reduction whose merge does not commute exactly).
         """
         self.unequal_stores = unequal_stores
-        self.wave: Wave | None = None
-        self.state: _Shadow | None = None
+        self.states: WeakKeyDictionary[Wave, _Shadow] = WeakKeyDictionary()
 
     def shadow(self, wave: Wave) -> _Shadow:
-        """State of this wave, fresh when a new wave begins."""
-        if self.state is None or self.wave is not wave or self.state_is_old(wave):
+        """State of this wave, fresh when it begins or is restarted for other blocks."""
+        state = self.states.get(wave)
+        if state is None or state.ids is not wave.block_ids:
             size = wave.shared.region.size
-            self.wave, self.ids = wave, wave.block_ids
-            self.state = _Shadow(
+            state = self.states[wave] = _Shadow(
+                ids=wave.block_ids,
                 writer=np.full(size, _NOBODY, dtype=np.int32),
                 write_epoch=np.full(size, -1, dtype=np.int32),
                 atomic=np.zeros(size, dtype=bool),
@@ -65,11 +67,7 @@ class SharedRaces:
                 read_epoch=np.full(size, -1, dtype=np.int32),
                 epoch=np.zeros(wave.blocks, dtype=np.int32),
             )
-        return self.state
-
-    def state_is_old(self, wave: Wave) -> bool:
-        """Whether the wave has been restarted for other blocks."""
-        return self.ids is not wave.block_ids
+        return state
 
     def access(
         self,

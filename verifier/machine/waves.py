@@ -1,0 +1,117 @@
+"""Order of the waves of a launch: one after the other, and in turns where blocks wait for each other.
+
+A block may wait for any other that is on the device at the same time. As many blocks as a device holds
+are resident, no more: a block that waits for one beyond those waits for ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from verifier.machine import rooms
+from verifier.machine.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from verifier.machine.launch import Launch
+    from verifier.machine.numerics import Array
+    from verifier.machine.rooms import Room
+
+
+@dataclass(kw_only=True, eq=False)
+class Wave:
+    """Blocks that have begun: where they run, and how far they are."""
+
+    key: Any
+    room: Room
+    scheduler: Scheduler
+
+
+class Waves:
+    """The waves of one launch."""
+
+    def __init__(self, launch: Launch) -> None:
+        """Begin with no wave."""
+        self.launch = launch
+        threads = launch.block[0] * launch.block[1] * launch.block[2]
+        self.total = launch.grid[0] * launch.grid[1] * launch.grid[2]
+        self.resident = launch.machine.resident_blocks(threads, launch.frame.shared)
+        self.size = max(1, min(launch.machine.lanes_per_wave // threads, self.resident))
+        self.numbers = block_numbers(self.total, launch.machine.schedule_seed)
+        self.started, self.steps = 0, 0
+        self.waiting: list[Wave] = []
+        self.free: tuple[Any, Room] | None = None
+
+    def run(self) -> None:
+        """Execute all blocks."""
+        while self.started < self.total or self.waiting:
+            places = self.resident - sum(w.scheduler.unfinished_blocks() for w in self.waiting)
+            if self.started < self.total and places > 0:
+                self.advance(self.begin(min(self.size, places, self.total - self.started)))
+            else:
+                self.take_turns()
+        if self.free is not None:
+            rooms.leave(self.launch, *self.free)
+
+    def begin(self, count: int) -> Wave:
+        """Give the next blocks a place, that of a wave of the same size that has ended if there is one."""
+        ids = coordinates(self.numbers(self.started, self.started + count), self.launch.grid)
+        self.started += count
+        if self.free is not None and self.free[1].wave.blocks == count:
+            self.free[1].wave.restart(ids)
+        else:
+            if self.free is not None:
+                rooms.leave(self.launch, *self.free)
+            self.free = rooms.enter(self.launch, ids)
+        (key, room), self.free = self.free, None
+        compiled = self.launch.compiled
+        return Wave(
+            key=key, room=room, scheduler=Scheduler(compiled.program, room.wave, compiled.sites, self.left())
+        )
+
+    def left(self) -> int:
+        """Count the steps that are left of the launch's limit."""
+        return self.launch.machine.step_limit - self.steps
+
+    def advance(self, wave: Wave) -> bool:
+        """Let a wave run until it ends or waits; true if it did anything but wait."""
+        before = wave.scheduler.steps
+        wave.scheduler.step_limit = self.left() + before
+        ended = wave.scheduler.run(wave.room.full, wave.room.part)
+        self.steps += wave.scheduler.steps - before
+        if not ended and wave not in self.waiting:
+            self.waiting.append(wave)
+        if ended:
+            if wave in self.waiting:
+                self.waiting.remove(wave)
+            if self.free is not None:
+                rooms.leave(self.launch, *self.free)
+            self.free = (wave.key, wave.room)
+        return ended or wave.scheduler.progressed
+
+    def take_turns(self) -> None:
+        """Let every waiting wave try again; who waits while others get on has not waited in vain."""
+        moved = False
+        for wave in list(self.waiting):
+            wave.scheduler.absent = self.total - self.started
+            moved |= self.advance(wave)
+        for wave in self.waiting if moved else ():
+            wave.scheduler.idle_turns = 0
+
+
+def block_numbers(total: int, seed: int | None) -> Callable[[int, int], Array]:
+    """Order in which blocks are served, as a function of a range; random orders need the whole list."""
+    if seed is None:
+        return np.arange
+    order = np.arange(total)
+    np.random.default_rng(seed).shuffle(order)
+    return lambda start, stop: order[start:stop]
+
+
+def coordinates(numbers: Array, grid: tuple[int, int, int]) -> Array:
+    """(n,) block numbers to (n, 3) coordinates."""
+    return np.stack((numbers % grid[0], numbers // grid[0] % grid[1], numbers // (grid[0] * grid[1])), axis=1)
