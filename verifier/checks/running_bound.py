@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from verifier.arithmetic import Array
+from verifier.case import raw_bytes
 from verifier.checks import Session
 from verifier.judge import Truth, judge_output
 from verifier.ops import Bounded, Op
@@ -109,6 +110,9 @@ def _confirmed(
     second = session.execute(experiment="verifier.running:unrounded", **options)
     ideal = second.outputs.get(f"{name}|unrounded")
     reason = str(second.facts["lost"])
+    if not _same_bits(actual, second.outputs.get(name)):
+        text = f"no verdict on {name}: two runs gave different bits (see determinism and memory)"
+        return [replace(outcome, verdict=Verdict.UNDECIDED, message=text), _noted(text)]
     if ideal is not None and not reason:
         values = session.op.canonical(session.case, name, to_float64(actual))
         exact = _canonical(session.truth, name, actual, ideal)
@@ -124,6 +128,10 @@ def _confirmed(
         reason = "the running bound does not hold the code's own unrounded result"
     text = f"{name}: beyond the running bound, but unconfirmed ({reason}): {_OURS}"
     return [replace(outcome, verdict=Verdict.UNDECIDED, message=text), _noted(text)]
+
+
+def _same_bits(first: torch.Tensor, second: torch.Tensor | None) -> bool:
+    return second is not None and raw_bytes(first) == raw_bytes(second)
 
 
 def _noted(text: str) -> Outcome:

@@ -72,6 +72,7 @@ class Ball:
                 if np.isfinite(np.sum(bound)):
                     return bound
             bound = self.general_bound(name, kind, result, floats, slots)
+            bound = np.where(_stays_infinite(name, result, floats, slots), 0.0, bound)
         return np.where(np.isnan(bound), np.inf, bound)
 
     def sum_bound(
@@ -106,7 +107,8 @@ class Ball:
             if chooses_integer(kind, result, floats[0]):
                 return np.where(wide == floats[0], slots[0], 0.0)
             # A conversion's error is known exactly: both sides are float64 numbers.
-            return np.asarray((slots[0] + np.abs(wide - floats[0])) * _UPWARD)
+            lost = np.where(wide == floats[0], 0.0, np.abs(wide - floats[0]))
+            return np.asarray((slots[0] + lost) * _UPWARD)
         values = tuple(np.abs(f.astype(np.float64)) for f in floats)
         if kind == "f32":
             slots = tuple(_may_flush(v, e) for v, e in zip(values, slots, strict=True))
@@ -165,6 +167,22 @@ class Ball:
         """(ea + |a/b| eb) / (|b| - eb), unknown when the divisor's ball holds zero."""
         reach = (ea + np.where(eb == 0, 0.0, a / b * eb)) / (b - eb)
         return np.where((ea == 0) & (eb == 0), 0.0, np.where(b > eb, reach, np.inf))
+
+
+def _stays_infinite(
+    name: str, result: Array, floats: tuple[Array, ...], slots: tuple[Array, ...]
+) -> Array | bool:
+    """Tell where an operand is exactly infinite (a masked lane of a softmax), hence the result too."""
+    if name not in _SUMS or not np.isinf(result).any():
+        return False
+    known = [np.isinf(f) & (e == 0) for f, e in zip(floats, slots, strict=True)]
+    if name in ("add", "sub"):
+        sure = known[0] | known[1]
+    else:
+        # The other factor has a certain sign.
+        sides = [np.abs(f.astype(np.float64)) > e for f, e in zip(floats, slots, strict=True)]
+        sure = (known[0] & (sides[1] | known[1])) | (known[1] & (sides[0] | known[0]))
+    return np.asarray(np.isinf(result) & sure)
 
 
 def _may_flush(size: Array, error: Array) -> Array:

@@ -1,0 +1,136 @@
+"""The running bound finds formulas that the bound for any order lets pass, and says what it cannot decide."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from checks_support import (
+    KERNELS,
+    cases_of,
+    examination,
+    failures,
+    faulty,
+    machine,
+    outcomes_of,
+    passes,
+    subject_of,
+)
+
+from verifier.checks import check
+from verifier.ops import op
+from verifier.verdicts import Verdict
+
+pytest.importorskip("triton", reason="running bounds are tried on Triton kernels; Triton is not installed")
+
+FAULTY = "divisor_n_minus_one_triton"
+LONG = {"shapes": ((1, 8192),), "hazards": ("ordinary",)}
+
+
+def test_a_divisor_of_n_minus_one_in_long_rows_is_found():
+    with machine() as place:
+        found = failures(outcomes_of(faulty(FAULTY), "running_bound", place=place, count=1, **LONG))
+    assert found
+    assert "formula" in found[0].message
+
+
+@pytest.mark.parametrize("other", ["forward_error", "metamorphic", "finite", "memory"])
+def test_no_other_check_finds_it(other):
+    with machine() as place:
+        assert not failures(outcomes_of(faulty(FAULTY), other, place=place, count=1, **LONG))
+
+
+def test_every_faulty_kernel_that_the_check_names_is_tested_here():
+    assert check("running_bound").CATCHES == (FAULTY,)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("stem", ["rms_norm_triton", "softmax_triton"])
+def test_a_right_kernel_passes_in_every_output(stem, dtype):
+    with machine() as place:
+        found = outcomes_of(subject_of(KERNELS / f"{stem}.py"), "running_bound", dtype, place, count=2)
+    assert {o.verdict for o in found} == {Verdict.PASS}
+    assert {o.output for o in passes(found)} >= {"output", "grad_input"}
+    # The bound of a narrow output is hardly more than its last rounding, which some element uses up.
+    assert dtype == "float32" or max(o.worst.utilisation for o in found) > 0.9
+
+
+def outcome_with(monkeypatch, facts=None, change=None, kernel="rms_norm_triton"):
+    """Run the check on one case with observations that were changed on the way."""
+    subject = subject_of(KERNELS / f"{kernel}.py")
+    with machine() as place:
+        examining = examination(subject, "running_bound", "float32", place)
+        (case,) = cases_of(subject, "running_bound", "float32", 1)
+        run = examining.runner.run
+
+        def changed(subject, case, *, experiment, **options):
+            seen = run(subject, case, experiment=experiment, **options)
+            outputs = change(experiment, dict(seen.outputs)) if change else seen.outputs
+            return replace(seen, outputs=outputs, facts={**seen.facts, **(facts or {})})
+
+        monkeypatch.setattr(examining.runner, "run", changed)
+        return [o for o in examining.judge(case)[0] if "measured" not in o.facts]
+
+
+def test_lost_slots_are_no_verdict(monkeypatch):
+    (found,) = outcome_with(monkeypatch, facts={"lost": "3 values were changed bit by bit"})
+    assert found.verdict is Verdict.UNDECIDED
+    assert "3 values" in found.message
+
+
+def narrowed(word):
+    """Make every running bound zero; `word` changes what the unrounded run gives."""
+
+    def change(experiment, outputs):
+        for name in list(outputs):
+            if name.endswith("|bound"):
+                outputs[name] = outputs[name] * 0
+            if word == "other bits" and experiment.endswith("unrounded") and "|" not in name:
+                outputs[name] = outputs[name] + 1
+        return outputs
+
+    return change
+
+
+def test_a_bound_that_does_not_hold_the_unrounded_result_is_our_own_bug(monkeypatch):
+    found = outcome_with(monkeypatch, change=narrowed("bound"))
+    output = next(o for o in found if o.output == "output")
+    assert output.verdict is Verdict.UNDECIDED
+    assert "bug of the verifier until explained" in output.message
+
+
+def test_two_runs_with_different_bits_are_no_verdict(monkeypatch):
+    found = outcome_with(monkeypatch, change=narrowed("other bits"))
+    assert {o.verdict for o in found} == {Verdict.UNDECIDED}
+    assert "different bits" in found[0].message
+
+
+def test_an_unlimited_bound_breaks_no_promise(monkeypatch):
+    def change(experiment, outputs):
+        del experiment
+        return {n: t * np.inf if n.endswith("|bound") else t for n, t in outputs.items()}
+
+    assert {o.verdict for o in outcome_with(monkeypatch, change=change)} == {Verdict.UNDECIDED}
+
+
+def test_a_theorem_that_fails_what_rounding_explains_is_told():
+    subject = subject_of(KERNELS / "layer_norm_tutorial_older_triton.py")
+    with machine() as place:
+        found = outcomes_of(
+            subject, "running_bound", "float16", place, 2, shapes=((8, 128),), hazards=("ordinary",)
+        )
+    told = [o for o in found if "declaration is wrong" in o.message and "measured" not in o.facts]
+    assert {o.output for o in told} <= {"grad_weight", "grad_bias"}
+    assert {o.verdict for o in told} == {Verdict.UNDECIDED}
+
+
+@pytest.mark.parametrize(
+    ("stem", "dtype", "backend", "word"),
+    [
+        ("layer_norm_torch", "float32", "eager", "torch operators"),
+        ("rms_norm_triton", "float32", "cuda", "machine"),
+        ("rms_norm_triton", "float64", "machine", "float64"),
+    ],
+)
+def test_it_says_where_it_does_not_apply(stem, dtype, backend, word):
+    subject = subject_of(KERNELS / f"{stem}.py")
+    assert word in check("running_bound").skips(subject, op(subject.op), dtype, backend)

@@ -1,0 +1,132 @@
+"""The running bound holds the code's exact result, is narrow for narrow formats, and knows what it lost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="running bounds are tried on Triton kernels; Triton is not installed")
+
+import machine_kernels as kernels
+
+from verifier import machine
+from verifier.machine.arithmetics.ball import Ball
+
+DTYPES = [torch.float16, torch.bfloat16, torch.float32]
+NAMES = ("y", "mean", "rstd", "dx", "dw", "db")
+
+
+def outputs(dtype, shift=0.0, bug=None):
+    x, w, b, dy = kernels.inputs(8, 300, dtype)
+    x = (x + shift).to(dtype)
+    y, mean, rstd = kernels.forward(x, w, b)
+    return y, mean, rstd, *kernels.backward(dy, x, w, mean, rstd, bug=bug)
+
+
+def slots(arithmetic, dtype, **settings):
+    """Values of every output and its slots."""
+    options = {k: settings.pop(k) for k in ("shift", "bug") if k in settings}
+    with machine.session(arithmetic=arithmetic, **settings) as session:
+        found = outputs(dtype, **options)
+        assert not session.slots.counters.desynchronised
+        return [t.double().numpy() for t in found], [session.slots.get(t) for t in found]
+
+
+@pytest.mark.parametrize("shift", [0.0, 30.0])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("settings", [{}, {"approximation": "adversarial", "contraction": "on"}])
+def test_it_holds_the_unrounded_result(dtype, shift, settings):
+    values, bounds = slots(Ball(), dtype, shift=shift, **settings)
+    _, exact = slots("lifted", dtype, shift=shift, **settings)
+    for name, value, bound, ideal in zip(NAMES, values, bounds, exact, strict=True):
+        assert np.isfinite(bound).all(), name
+        # The float64 run's own error is 2^-29 of what the bound counts for float32.
+        assert (np.abs(value - ideal) <= bound * (1 + 2.0**-20)).all(), name
+        assert (value != ideal).any(), name
+
+
+@pytest.mark.parametrize(("dtype", "unit"), [(torch.float16, 2.0**-11), (torch.bfloat16, 2.0**-8)])
+def test_it_is_hardly_wider_than_the_final_rounding_of_a_narrow_output(dtype, unit):
+    values, bounds = slots(Ball(), dtype)
+    y, dx = (values[NAMES.index(n)] for n in ("y", "dx"))
+    for value, bound in ((y, bounds[0]), (dx, bounds[3])):
+        assert np.median(bound / (unit * np.abs(value) + 2.0**-25)) < 1.5
+
+
+def test_a_wrong_formula_is_outside():
+    _, exact = slots("lifted", torch.float32)
+    values, bounds = slots(Ball(), torch.float32, bug="c1 over N-1")
+    outside = np.abs(values[3] - exact[3]) > bounds[3]
+    assert outside.mean() > 0.5
+
+
+def test_a_conversion_counts_what_it_loses_and_no_more():
+    ball = Ball()
+    value = np.array([1.0, 1.0 + 2.0**-12], dtype=np.float32)
+    bound = ball.apply("cvt", "f16", value.astype(np.float16), (value,), (np.zeros(2),))
+    assert bound[0] == 0
+    # Exactly the difference, raised by the bound's own upward factor 1 + 2^-45.
+    assert bound[1] == 2.0**-12 * (1 + 2.0**-45)
+
+
+def test_infinities_meet_as_nothing_known():
+    ball = Ball()
+    ones = np.ones(2, dtype=np.float32)
+    bound = ball.apply("mul", "f32", ones, (ones, ones), (np.array([np.inf, 0.0]), np.zeros(2)))
+    assert np.isinf(bound[0])
+    assert np.isfinite(bound[1])
+    nan = np.array([np.nan], dtype=np.float32)
+    assert np.isinf(ball.apply("add", "f32", nan, (nan, nan), (np.zeros(1), np.zeros(1))))
+
+
+@pytest.mark.parametrize(
+    ("name", "floats", "errors", "known"),
+    [
+        ("mul", (-np.inf, 1.5), (0.0, 2.0**-24), True),
+        ("mul", (-np.inf, 1.5), (0.0, 2.0), False),
+        ("mul", (-np.inf, 1.5), (np.inf, 0.0), False),
+        ("add", (-np.inf, 1.5), (0.0, 7.0), True),
+        ("add", (3e38, 3e38), (0.0, 0.0), False),
+    ],
+)
+def test_an_exactly_infinite_operand_leaves_the_result_exactly_infinite(name, floats, errors, known):
+    a, b = (np.array([f], dtype="f4") for f in floats)
+    with np.errstate(over="ignore"):
+        result = a * b if name == "mul" else a + b
+    (bound,) = Ball().apply(name, "f32", result, (a, b), tuple(np.array([e]) for e in errors))
+    assert bound == (0.0 if known else np.inf)
+
+
+def test_a_subnormal_factor_may_count_as_zero():
+    ball = Ball()
+    small, large = np.array([2.0**-130], dtype=np.float32), np.array([2.0**100], dtype=np.float32)
+    bound = ball.apply("mul", "f32", small * large, (small, large), (np.zeros(1), np.zeros(1)))
+    assert bound[0] >= 2.0**-30  # what a flushing multiplication would have lost
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "bound"),
+    [
+        (np.array([1e-5], dtype="f4"), "f32", 2.0**-24 * float(np.float32(1e-5))),
+        (np.array([3.0], dtype="f4"), "f32", 0.0),
+        (np.array([0.25], dtype="f4"), "f32", 0.0),
+        (np.array([-np.inf], dtype="f4"), "f32", 0.0),
+        (np.array([0.3, 0.3], dtype="f4"), "f32", np.inf),
+        (np.array([np.nan, 0.0], dtype="f4"), "f32", None),
+        (np.array([1000]), "integer", 0.0),
+    ],
+)
+def test_what_has_no_slot_is_a_constant_or_lost(values, kind, bound):
+    found = Ball(given=True).lift(values, kind)
+    if bound is None:
+        assert np.isinf(found[0])
+        assert found[1] == 0
+    else:
+        assert (found == bound).all()
+
+
+def test_rounding_to_an_integer_is_a_choice_and_no_error():
+    value, shifter = np.array([2.3], dtype="f4"), np.array([1.5 * 2.0**23], dtype="f4")
+    result = value + shifter
+    assert Ball().apply("add", "f32", result, (value, shifter), (np.zeros(1), np.zeros(1)))[0] == 0
