@@ -131,6 +131,10 @@ class Field:
     dtype: Any = np.uint64
     constants: Mapping[float, Fraction] = field(default_factory=dict)
 
+    def moduli(self) -> int:
+        """Return the prime."""
+        return P
+
     def lift(self, values: Array, kind: str) -> Array:
         """Map floats exactly, declared constants to their rationals."""
         if kind == "integer":

@@ -1,22 +1,25 @@
-"""Field arithmetic with exponentials: values modulo q = 2p + 1, exponents modulo p, and 2^a as 4^a.
+"""Field arithmetic with exponentials: values modulo q = 2p + 1, exponents modulo p, and 2^a as 2^a.
 
-4 has order p modulo the safe prime q, so 4^(a + b) = 4^a * 4^b holds exactly; an exponential of an
-exponential has no meaning and gets an opaque residue. Source: the construction of the Mirage verifier.
+2 has order p modulo the safe prime q (q is 7 modulo 8, so 2 is a square), hence 2^(a + b) = 2^a * 2^b holds
+exactly, and 2^k for an integer k is the number 2^k itself. lg2 is the discrete logarithm: the exponent of a
+value or of its negative. A value made by ex2 has no exponent residue of meaning, one made by lg2 no value.
+Source: the construction of the Mirage verifier for ex2; baby and giant steps (Shanks 1971) for lg2.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from verifier.machine.arithmetics import field as plain
-from verifier.machine.arithmetics.choice import chosen
+from verifier.machine.arithmetics.choice import chooses_integer, chosen, rounds_to_integer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from fractions import Fraction
 
     from verifier.machine.numerics import Array
 
@@ -24,6 +27,16 @@ EXPONENTS = 1073740571  # the Sophie Germain prime p
 VALUES = 2 * EXPONENTS + 1
 _MODULI = {"value": np.uint64(VALUES), "exponent": np.uint64(EXPONENTS)}
 DTYPE = np.dtype([("value", np.uint64), ("exponent", np.uint64)])
+_DIGIT = 15  # powers of two are looked up in two tables, an exponent's low 15 bits and the rest
+_BABY = 1 << 20  # steps in the table of logarithms: 1024 steps are left to each value
+
+_LOG2_E = float(np.float32(1.4426950408889634))
+LITERALS: dict[float, Fraction] = {
+    float(np.float32(0.6931471805599453)): 1 / Fraction(_LOG2_E),
+    float(np.array([0x32A57060], dtype=np.uint32).view(np.float32)[0]): Fraction(0),
+}
+"""Float32 literals that compilers write: log2(e) stands for itself, ln(2) is its inverse, and the rest of
+log2(e) that CUDA's expf adds in a second fma (0f32A57060) is nothing where the first part is exact."""
 
 
 def pair(value: Array, exponent: Array) -> Array:
@@ -50,6 +63,58 @@ def power(base: Array, exponent: Array | int, modulus: np.uint64) -> Array:
     return result
 
 
+@cache
+def _powers(base: int, count: int, modulus: int) -> Array:
+    """Return base^0 ... base^(count - 1), by doubling the known part."""
+    known = np.ones(1, dtype=np.uint64)
+    while len(known) < count:
+        step = np.uint64(pow(base, len(known), modulus))
+        known = np.concatenate([known, known * step % np.uint64(modulus)])
+    return known[:count]
+
+
+def power_of_two(exponent: Array, modulus: np.uint64) -> Array:
+    """2^exponent modulo a prime, for exponents in [0, 2^30)."""
+    low = _powers(2, 1 << _DIGIT, int(modulus))
+    high = _powers(pow(2, 1 << _DIGIT, int(modulus)), 1 << _DIGIT, int(modulus))
+    exponent = np.asarray(exponent, dtype=np.uint64)
+    mask = np.uint64((1 << _DIGIT) - 1)
+    return np.asarray(
+        low[(exponent & mask).astype(np.intp)]
+        * high[(exponent >> np.uint64(_DIGIT)).astype(np.intp)]
+        % modulus
+    )
+
+
+@cache
+def _logarithms() -> tuple[Array, Array]:
+    """Return the first powers of 2 modulo q in ascending order, and their exponents."""
+    powers = _powers(2, _BABY, VALUES)
+    order = np.argsort(powers, kind="stable")
+    return powers[order], order.astype(np.uint64)
+
+
+def logarithm_of_values(values: Array) -> Array:
+    """Return a modulo p with 2^a = v or 2^a = -v modulo q; 0 for v = 0."""
+    values = np.asarray(values, dtype=np.uint64)
+    distinct, inverse = np.unique(values, return_inverse=True)
+    sorted_powers, exponents = _logarithms()
+    square = power(distinct, EXPONENTS, _MODULI["value"]) == 1
+    left = np.where(square, distinct, (_MODULI["value"] - distinct) % _MODULI["value"])
+    found = np.zeros(len(distinct), dtype=np.uint64)
+    open_ = distinct != 0
+    back = np.uint64(pow(2, -_BABY, VALUES))
+    for step in range(EXPONENTS // _BABY + 1):
+        place = np.minimum(np.searchsorted(sorted_powers, left), _BABY - 1)
+        hit = open_ & (sorted_powers[place] == left)
+        found[hit] = (exponents[place[hit]] + np.uint64(step * _BABY)) % _MODULI["exponent"]
+        open_ &= ~hit
+        if not open_.any():
+            break
+        left = left * back % _MODULI["value"]
+    return found[inverse].reshape(values.shape)
+
+
 def inverse(modulus: np.uint64, a: Array) -> Array:
     """Inverse modulo a prime."""
     m = int(modulus)
@@ -68,13 +133,21 @@ def of_floats(modulus: np.uint64, values: Array) -> Array:
     mantissa, exponent = np.frexp(np.abs(finite))
     whole = np.ldexp(mantissa, 53).astype(np.uint64) % modulus
     scale = (exponent.astype(np.int64) - 53) % (int(modulus) - 1)
-    residue = whole * power(np.uint64(2), scale.astype(np.uint64), modulus) % modulus
+    residue = whole * _scales(int(modulus), scale) % modulus
     residue = np.where(np.signbit(finite) & (residue != 0), modulus - residue, residue)
+    if np.isfinite(values).all():
+        return residue
     return np.where(
         np.isfinite(values),
         residue,
         plain.hashed("not finite", np.signbit(values).astype(np.uint64)) % modulus,
     )
+
+
+def _scales(modulus: int, scale: Array) -> Array:
+    """Return 2^scale modulo a prime, by the few distinct exponents that floats have."""
+    distinct, back = np.unique(scale, return_inverse=True)
+    return np.array([pow(2, int(e), modulus) for e in distinct], dtype=np.uint64)[back].reshape(scale.shape)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +158,12 @@ class FieldExponential:
     dtype: Any = DTYPE
     constants: Mapping[float, Fraction] = field(default_factory=dict)
 
+    def moduli(self) -> dict[str, int]:
+        """Return the primes by part."""
+        return {part: int(m) for part, m in _MODULI.items()}
+
     def lift(self, values: Array, kind: str) -> Array:
-        """Map floats exactly, declared constants to their rationals."""
+        """Map floats exactly, declared constants and known literals to their rationals."""
         if kind == "integer":
             parts = [(values.astype(np.int64) % int(m)).astype(np.uint64) for m in _MODULI.values()]
             return pair(*parts)
@@ -94,7 +171,7 @@ class FieldExponential:
         parts = []
         for modulus in _MODULI.values():
             residue = of_floats(modulus, wide)
-            for constant, meaning in self.constants.items():
+            for constant, meaning in {**LITERALS, **self.constants}.items():
                 m = int(modulus)
                 exact = meaning.numerator * pow(meaning.denominator, -1, m) % m
                 residue = np.where(wide == constant, np.uint64(exact), residue)
@@ -105,11 +182,16 @@ class FieldExponential:
         self, name: str, kind: str, result: Array, floats: tuple[Array, ...], slots: tuple[Array, ...]
     ) -> Array:
         """Compute modulo both primes."""
-        del kind
         if (picked := chosen(name, result, floats, slots)) is not None:
             return np.asarray(picked)
         if name == "ex2":
             return self.exponential(floats[0], slots[0])
+        if name == "lg2":
+            return self.logarithm(slots[0])
+        if name in ("add", "sub", "fma") and kind == "f32" and rounds_to_integer(floats[-1]):
+            return self.lift(np.asarray(result), "f32")  # the integer next to x: exact as a float
+        if name == "cvt" and chooses_integer(kind, result, floats[0]):
+            return np.where(result == floats[0], slots[0], self.lift(np.asarray(result), kind))
         rules: dict[str, Callable[..., Array]] = {
             "add": lambda m, a, b: (a + b) % m,
             "sub": lambda m, a, b: (a + (m - b)) % m,
@@ -130,11 +212,16 @@ class FieldExponential:
         return each(lambda m, *xs: np.where(result == 0, np.uint64(0), plain.hashed(name, *xs) % m), *slots)
 
     def exponential(self, argument: Array, slot: Array) -> Array:
-        """4^a in the values, nothing meaningful in the exponents; 2^-inf is 0."""
-        value = power(np.uint64(4), slot["exponent"], _MODULI["value"])
+        """2^a in the values, nothing meaningful in the exponents; 2^-inf is 0."""
+        value = power_of_two(slot["exponent"], _MODULI["value"])
         opaque = plain.hashed("ex2", slot["exponent"]) % _MODULI["exponent"]
         zero = np.isneginf(argument)
         return pair(np.where(zero, np.uint64(0), value), np.where(zero, np.uint64(0), opaque))
+
+    def logarithm(self, slot: Array) -> Array:
+        """Give the exponent of the value, and nothing meaningful as a value."""
+        exponent = logarithm_of_values(slot["value"])
+        return pair(plain.hashed("lg2", slot["value"]) % _MODULI["value"], exponent)
 
 
 def build(**settings: Any) -> FieldExponential:

@@ -1,0 +1,268 @@
+"""The compiled kernel computes the op's formula: exactly, in a field where nothing is rounded."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from verifier.checks import Session
+from verifier.lifting import Lost, ride, riding
+from verifier.ops import Op
+from verifier.recipes import Plan
+from verifier.runner.observation import Observation
+from verifier.specification.derived import Specified, blind_residues, logarithms_in, own_residues, specify
+from verifier.specification.fingerprint import pattern
+from verifier.specification.numbers import Elements, NoMeaningError
+from verifier.verdicts import Outcome, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from verifier.arithmetic import Array
+    from verifier.case import Case
+    from verifier.subjects import Subject
+
+NAME = "formula"
+ORDER = 55
+DEMANDS = "in exact arithmetic modulo a prime, every output and gradient equals the op's definition"
+WHY = "a wrong formula whose error is smaller than rounding may be: no tolerance and no bound sees it"
+CATCHES = ("variance_off_by_one_ulp_triton",)
+
+SHAPES = ((6, 40), (3, 64), (2, 33), (260, 12))
+"""A tail; a power of two; a tail of one; more rows than any kernel of ours has locks or programs."""
+EPS = (2.0**-17, 0.5)
+"""Held exactly by every format, so that no rounding of eps is part of the formula."""
+MOMENTUM = 0.25
+"""Exact in every format, as eps is."""
+
+LOGARITHM = (
+    "not decided is one number a row, the logarithm that the kernel computes by a polynomial of bits "
+    "(forward_error judges it); everything else equals the definition"
+)
+EXPLANATION = (
+    "every number was replaced by a random integer modulo a prime and every operation of the compiled code "
+    "was done exactly there, where nothing is rounded: the right formula agrees in every digit, in whatever "
+    "order it is computed"
+)
+
+
+def plan(subject: Subject, op: Op) -> Plan:
+    """Ask for few shapes: values hardly matter, every number is replaced."""
+    return Plan(
+        gradients=subject.differentiable or not op.differentiable,
+        hazards=("ordinary",),
+        joint=False,
+        shapes=SHAPES,
+        eps=EPS,
+    )
+
+
+def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
+    """Apply where compiled code runs on the machine."""
+    del subject, dtype
+    if backend != "machine":
+        return f"the formula is read off compiled code on the machine; {backend} runs no such code"
+    if not op.forms:
+        return f"{op.name} has no definition of its own to compare with"
+    return None
+
+
+def check(session: Session) -> list[Outcome]:
+    """Run the compiled kernel on random field elements and compare every element."""
+    case = _exactly_held(session.case, session.subject)
+    session = replace(session, case=case)
+    seed = zlib.crc32(repr((case.op, case.dtype, case.rows, case.columns, case.origin)).encode())
+    generator = np.random.default_rng(seed)
+    constants = meant(case)
+    try:
+        arithmetic, residues, wanted = _blind(case, constants, generator)
+    except (NoMeaningError, ValueError) as error:
+        return _undecided(f"no field has this formula: {error}")
+    seen = _run(session, arithmetic.name, constants, residues)
+    differing = _compare(session, seen, wanted)
+    lost = seen.facts["lost"]
+    if differing and _opaque(session, arithmetic, seen, residues):
+        return [_passed(seen, wanted), *_noted(Verdict.SKIPPED, LOGARITHM)]
+    if lost:
+        return _undecided(f"values left the field on the way ({lost})")
+    return _judged(session, arithmetic, constants, differing) if differing else [_passed(seen, wanted)]
+
+
+def _passed(seen: Observation, wanted: Specified) -> Outcome:
+    compared = {n: e.slots.size for n, e in wanted.results.items() if n in seen.facts["slots"]}
+    return Outcome(verdict=Verdict.PASS, decided=sum(compared.values()), facts={"outputs": sorted(compared)})
+
+
+def _opaque(session: Session, arithmetic: Any, seen: Observation, residues: Mapping[str, Array]) -> bool:
+    """Return whether everything is right but the logarithm of each row, which a polynomial computed.
+
+    A slot that was lost on the way to the logarithm does no harm here: what replaced it is no function of
+    the random elements, hence part of the one number a row that is not judged.
+    """
+    if "output" not in seen.facts["slots"]:
+        return False
+    case = session.case
+    output = session.op.canonical(case, "output", seen.facts["slots"]["output"])
+    taken = logarithms_in(output, case, arithmetic, residues)
+    if taken is None:
+        return False
+    return not _compare(session, seen, specify(case, arithmetic, residues, logarithms=taken))
+
+
+def _exactly_held(case: Case, subject: Subject) -> Case:
+    """Return the case with a momentum that every format holds, where the subject is told the momentum."""
+    if "momentum" not in case.scalars or "momentum" not in subject.signature:
+        return case
+    return replace(case, scalars={**case.scalars, "momentum": MOMENTUM})
+
+
+def meant(case: Case) -> dict[float, Fraction]:
+    """Return what the float32 and float64 roundings of 1/N, 1/(N-1) and N/(N-1) stand for."""
+    n = case.columns
+    rationals = [Fraction(1, n)] if n else []
+    rationals += [Fraction(1, n - 1), Fraction(n, n - 1)] if n > 1 else []
+    return {
+        held: rational
+        for rational in rationals
+        for held in (float(np.float32(float(rational))), float(rational))
+        if Fraction(held) != rational
+    }
+
+
+def _arithmetic(name: str, constants: Mapping[float, Fraction]) -> Any:
+    from verifier.machine.arithmetics import make
+
+    return make(name, constants=constants)
+
+
+def _blind(
+    case: Case, constants: Mapping[float, Fraction], generator: np.random.Generator
+) -> tuple[Any, dict[str, Array], Specified]:
+    """Draw field elements; the field with exponentials is taken where the formula needs one."""
+    arithmetic = _arithmetic("field", constants)
+    try:
+        residues = blind_residues(case, arithmetic, generator)
+    except NoMeaningError:
+        arithmetic = _arithmetic("field_exponential", constants)
+        residues = blind_residues(case, arithmetic, generator)
+    return arithmetic, residues, specify(case, arithmetic, residues)
+
+
+def _undecided(reason: str) -> list[Outcome]:
+    text = f"formula not decided: {reason}"
+    return [Outcome(verdict=Verdict.UNDECIDED, message=text), *_noted(Verdict.SKIPPED, text)]
+
+
+def _noted(verdict: Verdict, text: str) -> list[Outcome]:
+    """Return an outcome that is reported and decides nothing."""
+    return [Outcome(verdict=verdict, message=text, facts={"measured": text})]
+
+
+def _run(
+    session: Session, name: str, constants: Mapping[float, Fraction], residues: Mapping[str, Array]
+) -> Observation:
+    backward = bool(session.op.differentiable) and session.subject.differentiable
+    return session.execute(
+        experiment="verifier.checks.formula:experiment",
+        arithmetic=name,
+        constants=dict(constants),
+        residues=dict(residues),
+        gradients=backward,
+    )
+
+
+def _compare(session: Session, seen: Observation, wanted: Specified) -> dict[str, Any]:
+    """Return for each output that differs where it does, in canonical rows."""
+    differing = {}
+    for name, slots in seen.facts["slots"].items():
+        if name not in wanted.results:
+            continue
+        expected = wanted.results[name]
+        actual = session.op.canonical(session.case, name, slots)
+        unequal = _unequal(actual.reshape(expected.slots.shape), expected)
+        if unequal.any():
+            differing[name] = unequal
+    return differing
+
+
+def _unequal(actual: Any, expected: Elements) -> Any:
+    if actual.dtype.names is None:
+        return actual != expected.slots
+    if not expected.parts:
+        raise NoMeaningError("neither residue of this result means anything")
+    wanted: Any = expected.slots
+    return np.any([actual[part] != wanted[part] for part in sorted(expected.parts)], axis=0)
+
+
+def _judged(
+    session: Session, arithmetic: Any, constants: Mapping[float, Fraction], differing: Mapping[str, Any]
+) -> list[Outcome]:
+    """Fail what differs, unless it is right on the case's own numbers: then elements were lost."""
+    own = own_residues(session.case, arithmetic)
+    again = _run(session, arithmetic.name, constants, own)
+    confirmed = _compare(session, again, specify(session.case, arithmetic, own))
+    if not confirmed:
+        return _undecided("it equals its definition on the case's own numbers, not on others")
+    outcomes = []
+    for name, unequal in differing.items():
+        count = f"{int(unequal.sum())} of {unequal.size} element(s) differ"
+        text = (
+            f"{name}: the compiled formula is not the one of {session.op.name}: {count}, {pattern(unequal)}"
+        )
+        outcomes.append(
+            Outcome(
+                verdict=Verdict.FAIL,
+                output=name,
+                message=f"{text}; {EXPLANATION}",
+                decided=unequal.size,
+                wrong=int(unequal.sum()),
+                facts={"pattern": pattern(unequal)},
+            )
+        )
+    return outcomes
+
+
+def experiment(
+    subject: Subject,
+    case: Case,
+    *,
+    place: Any,
+    arithmetic: str,
+    constants: dict[float, Fraction],
+    residues: dict[str, Array],
+    gradients: bool,
+) -> Observation:
+    """Run the subject with these field elements beside its floats; runs in the child."""
+    with riding(_arithmetic(arithmetic, constants)) as opened:
+        assert opened.slots is not None
+        watch = _Lost(opened.slots, case)
+        watch.plain = np.append(watch.plain, list(constants))
+        seen, slots = ride(subject, case, place=place, opened=opened, given=residues, gradients=gradients)
+        facts = {**seen.facts, "slots": slots, "lost": watch.words()}
+        return replace(seen, outputs={}, facts=facts) if seen.status == "ok" else seen
+
+
+class _Lost(Lost):
+    """Counts computed values without their slot; a single value is an argument of the kernel."""
+
+    def lost_of(self, values: Array, kind: str, tags: Array) -> int:
+        """Count the values that have no slot and should have one."""
+        return 0 if np.size(values) == 1 else super().lost_of(values, kind, tags)
+
+    def words(self) -> str:
+        """Say how many elements lost their slot, and where; nothing if none did."""
+        counters, texts = self.slots.counters, []
+        if self.values:
+            texts.append(f"{self.values} value(s) without an element")
+        if counters.desynchronised:
+            texts.append(f"{counters.desynchronised} value(s) changed behind their element's back")
+        if counters.broken:
+            texts.append("not followed: " + ", ".join(sorted(counters.broken)[:4]))
+        if counters.uncovered:
+            calls = (f"{name} x {count}" for name, count in sorted(counters.uncovered.items()))
+            texts.append("torch calls without a rule: " + ", ".join(calls))
+        return "; ".join(texts)
