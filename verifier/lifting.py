@@ -36,11 +36,19 @@ def riding(arithmetic: Arithmetic) -> Iterator[Session]:
 
 
 def ride(
-    subject: Subject, case: Case, *, place: Any, opened: Session, given: SlotsOf, gradients: bool
+    subject: Subject,
+    case: Case,
+    *,
+    place: Any,
+    opened: Session,
+    given: SlotsOf,
+    gradients: bool,
+    around: Any = None,
 ) -> tuple[Observation, dict[str, Any]]:
     """Execute once under the session's arithmetic; also return the slots of what came out, by name.
 
-    given: the slots that tensors of the case start with; the others have none.
+    given: the slots that tensors of the case start with; the others have none. around: the slot of the
+    memory between the elements of those tensors.
     """
     names, slots = iter(case.given), opened.slots
     assert slots is not None
@@ -48,14 +56,52 @@ def ride(
     def put(layout: Any, values: torch.Tensor, **settings: Any) -> Any:
         placed, name = layout.place(values, **settings), next(names)
         if name in given:
+            if around is not None:
+                whole = _storage(placed.tensor)
+                slots.set(whole, np.full(tuple(whole.shape), around))
             slots.set(placed.tensor, given[name])
         return placed
 
     seen = execute(subject, case, place=place, gradients=gradients, placer=put)
-    if seen.status != "ok":
-        return seen, {}
-    found = {n: slots.get(t) for n, t in seen.outputs.items() if t is not None and t.is_floating_point()}
-    return seen, found
+    return seen, slots_of(opened, seen.outputs) if seen.status == "ok" else {}
+
+
+def ride_backward(
+    subject: Subject, case: Case, *, place: Any, opened: Session, given: SlotsOf
+) -> tuple[Observation, dict[str, Any]]:
+    """Run the forward pass without slots, then the backward pass with those given.
+
+    What the forward pass computed and saved, the statistics, has no slots; an input that it saved has.
+    """
+    outputs: dict[str, torch.Tensor | None] = {}
+
+    def both() -> Observation:
+        assert opened.slots is not None
+        call = lay_out(subject, case, device=place.device(), gradients=True)
+        returned = subject.function(**call.arguments)
+        output = returned[0] if isinstance(returned, tuple | list) else returned
+        for name, values in given.items():
+            opened.slots.set(call.placed[name].tensor.detach(), values)
+        wanted = {n: t for n, t in call.arguments.items() if isinstance(t, torch.Tensor) and t.requires_grad}
+        gradient = call.placed["grad_output"].tensor
+        found = torch.autograd.grad(output, list(wanted.values()), gradient, allow_unused=True)
+        outputs.update({f"grad_{name}": g for name, g in zip(wanted, found, strict=True)})
+        return Observation(status="ok")
+
+    seen = attempt(place, both)
+    return seen, slots_of(opened, outputs) if seen.status == "ok" else {}
+
+
+def slots_of(opened: Session, outputs: Mapping[str, torch.Tensor | None]) -> dict[str, Any]:
+    """Return the slots of results by name; what is missing or no float has none."""
+    assert opened.slots is not None
+    floats = {n: t.detach() for n, t in outputs.items() if t is not None and t.is_floating_point()}
+    return {name: opened.slots.get(tensor) for name, tensor in floats.items()}
+
+
+def _storage(tensor: torch.Tensor) -> torch.Tensor:
+    count = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return torch.as_strided(tensor.detach(), (count,), (1,), 0)
 
 
 class Lost:
