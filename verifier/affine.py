@@ -13,13 +13,20 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from verifier import elementary
 from verifier.arithmetic import FORMATS, INFLATION, Arithmetic, Array, Contraction, DivideByN, Format, theta
 from verifier.trees import Tree
+
+OVERFLOW = "an intermediate may overflow"
+"""Why there is no bound although the statistics have a theorem (T12)."""
+NOT_FINITE = "an operand is not finite"
+"""Why there is no bound where weight, bias or gradient hold a NaN or an infinity."""
+VANISHES = "a divisor or the argument of a root or logarithm may vanish"
+"""Why there is no bound where an error is as large as what is divided by."""
 
 _EPS = 2.0**-53
 _TINY = 2.0**-1074
@@ -29,13 +36,17 @@ Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 @dataclass(frozen=True, kw_only=True)
 class Affine:
-    """One value of a formula for all elements; see the module."""
+    """One value of a formula for all elements; see the module.
+
+    `reasons` says why elements have no bound, if some have none.
+    """
 
     numbers: AffineNumbers
     centre: Array
     slack: Array
     symbols: Mapping[str, Array]
     rest: Array
+    reasons: frozenset[str] = frozenset()
 
     @property
     def magnitude(self) -> Array:
@@ -80,7 +91,7 @@ class AffineNumbers:
     entries of weight: "columns", "rows" or an index array. `dtypes` gives the dtype of each role.
     A value that may leave the range of its format (T12) has an infinite rest: it has no bound, and
     neither has what is made of it. `absent` marks elements whose exponential is exactly zero (-inf in
-    a softmax; their x is read as some finite number).
+    a softmax; their x is read as some finite number). `judged`, (rows, 1): rows whose reasons count.
     """
 
     arithmetic: Arithmetic
@@ -96,6 +107,7 @@ class AffineNumbers:
     computed: tuple[Affine, Affine] | None = None
     saved: tuple[Affine, Affine] | None = None
     absent: Mask | None = None
+    judged: Mask | None = None
     _names: Iterator[int] = field(default_factory=itertools.count)
 
     # -- making values -------------------------------------------------------------------------
@@ -105,15 +117,25 @@ class AffineNumbers:
         slack = np.broadcast_to(np.asarray(slack, dtype=np.float64), centre.shape)
         return Affine(numbers=self, centre=centre, slack=slack, symbols={}, rest=np.zeros_like(centre))
 
-    def read(self, centre: Array) -> Affine:
-        """Return an input tensor: exact, unless subnormals are flushed as they are read."""
+    def read(self, centre: Array, role: str | None = None) -> Affine:
+        """Return an input tensor: exact, unless subnormals are flushed as they are read.
+
+        A tensor of a dtype that the accumulation format does not hold is rounded to that format.
+        """
         value = self.exact(centre)
-        return self.with_rest(value, np.full_like(centre, self.arithmetic.addition_omega))
+        held = None if role is None else self.dtypes.get(role)
+        if held is not None and not self.arithmetic.format.holds(FORMATS[held]):
+            value = self.rounded(value, 1.0)
+        value = self.with_rest(value, np.full_like(centre, self.arithmetic.addition_omega))
+        return self.without_bound(value, ~np.isfinite(centre), NOT_FINITE)
 
     def constant(self, number: float) -> Affine:
         """Return a constant as the accumulation format holds it; its rounding is an error."""
         value = self.exact(np.full((1, 1), number))
-        return self.rounded(value, 1.0) if _inexact(number, self.arithmetic.format) else value
+        arithmetic = self.arithmetic
+        flushed = arithmetic.flush_to_zero and 0.0 < abs(number) < arithmetic.format.smallest_normal
+        exact = arithmetic.format.represents(number) and not flushed
+        return value if exact else self.rounded(value, 1.0)
 
     def count(self) -> Affine:
         """Return the number of columns."""
@@ -121,13 +143,17 @@ class AffineNumbers:
 
     def with_rest(self, value: Affine, more: Array) -> Affine:
         """Return the value with an additional error."""
-        return Affine(
-            numbers=self,
-            centre=value.centre,
-            slack=value.slack,
-            symbols=value.symbols,
-            rest=value.rest + more,
-        )
+        return replace(value, rest=value.rest + more)
+
+    def without_bound(self, value: Affine, where: Mask, reason: str, had: Mask | bool = True) -> Affine:
+        """Return the value with no bound in some elements; the reason is that of those that `had` one."""
+        if not where.any():
+            return value
+        fresh = where & had
+        if self.judged is not None and fresh.shape[0] == self.rows:
+            fresh = fresh & self.judged
+        reasons = value.reasons | {reason} if fresh.any() else value.reasons
+        return replace(value, rest=np.where(where, np.inf, value.rest), reasons=reasons)
 
     def moments(self, x: Affine) -> tuple[Affine, Affine]:
         """Return the computed (mean, rstd)."""
@@ -156,7 +182,7 @@ class AffineNumbers:
         for name, coefficient in b.symbols.items():
             symbols[name] = symbols[name] + sign * coefficient if name in symbols else sign * coefficient
         slack = a.slack + b.slack + _EPS * np.abs(centre)
-        value = self._value(centre, slack, symbols, a.rest + b.rest)
+        value = self._joined(centre, slack, symbols, a.rest + b.rest, (a, b))
         return self._round(value, self.arithmetic.u, self.arithmetic.addition_omega, self.arithmetic.format)
 
     def product(self, a: Affine, b: Affine) -> Affine:
@@ -169,7 +195,7 @@ class AffineNumbers:
         of_a, of_b = np.abs(a.centre), np.abs(b.centre)
         rest = of_a * b.rest + of_b * a.rest + a.total * b.total + a.slack * b.total + b.slack * a.total
         slack = of_a * b.slack + of_b * a.slack + a.slack * b.slack + _EPS * np.abs(centre) + _TINY
-        return self._value(centre, slack, symbols, rest)
+        return self._joined(centre, slack, symbols, rest, (a, b))
 
     def scaled(self, a: Affine, factor: float) -> Affine:
         """Return the exact multiple by a power of two or minus one."""
@@ -180,6 +206,7 @@ class AffineNumbers:
             slack=abs(factor) * a.slack,
             symbols=symbols,
             rest=abs(factor) * a.rest,
+            reasons=a.reasons,
         )
 
     def divide(self, a: Affine, b: Affine) -> Affine:
@@ -193,19 +220,22 @@ class AffineNumbers:
                 (a.slack + ratio * b.slack) / np.where(safe, smallest, 1.0) + _EPS * np.abs(centre) + _TINY
             )
             rest = (a.total + (ratio + slack) * b.total) / np.where(safe, smallest, 1.0)
-        value = self._value(centre, slack, {}, np.where(safe, rest, np.inf))
+        had = np.isfinite(a.total) & np.isfinite(b.total)
+        centre, slack = np.where(safe, centre, 0.0), np.where(safe, slack, 0.0)
+        value = self._joined(centre, slack, {}, np.where(safe, rest, 0.0), (a, b))
+        value = self.without_bound(value, ~safe & np.ones_like(had), VANISHES, had)
         return self.rounded(value, self.arithmetic.division)
 
     def rsqrt(self, value: Affine) -> Affine:
         """Return value**-1/2; elements that may vanish have no bound (T9)."""
-        found = self._moved(elementary.rsqrt, value, value.total)
+        found = self._moved(elementary.rsqrt, value, value.total, VANISHES)
         return self.rounded(found, self.arithmetic.reciprocal_square_root)
 
     def exp(self, value: Affine) -> Affine:
         """Return e**value (T11)."""
         arithmetic = self.arithmetic
         inside = theta(arithmetic.exponential_argument, arithmetic.u) * (value.magnitude + value.total)
-        found = self._moved(elementary.exp, value, value.total + inside)
+        found = self._moved(elementary.exp, value, value.total + inside, OVERFLOW)
         lost = arithmetic.omega * max(arithmetic.exponential, 1.0) + arithmetic.exponential_underflow
         found = self._round(found, arithmetic.exponential * arithmetic.u, lost, arithmetic.format)
         return found if self.absent is None else self._zeroed(found, self.absent)
@@ -214,7 +244,7 @@ class AffineNumbers:
         """Return the natural logarithm; elements that may vanish have no bound."""
         arithmetic = self.arithmetic
         lost = arithmetic.logarithm_absolute + arithmetic.omega
-        found = self._moved(elementary.log, value, value.total)
+        found = self._moved(elementary.log, value, value.total, VANISHES)
         return self._round(found, arithmetic.logarithm * arithmetic.u, lost, arithmetic.format)
 
     def maximum(self, value: Affine) -> Affine:
@@ -223,7 +253,7 @@ class AffineNumbers:
         total = full.total
         parts = (full.centre, full.slack, total)
         centre, slack, rest = (np.max(part, axis=1, keepdims=True, initial=-np.inf) for part in parts)
-        return self._value(centre, np.maximum(slack, 0.0), {}, np.maximum(rest, 0.0))
+        return self._value(centre, np.maximum(slack, 0.0), {}, np.maximum(rest, 0.0), value)
 
     def online_sum(self, x: Affine) -> Affine:
         """Return the sum of exp(x - max(x)) over each row, rescaled wherever parts meet (T11, online form).
@@ -245,7 +275,7 @@ class AffineNumbers:
     def either(self, one: Affine, other: Affine) -> Affine:
         """Return the value with the larger of two bounds; both must have the same exact value."""
         rest = np.maximum(one.total, other.total)
-        return self._value(one.centre, one.slack, {}, rest + np.zeros_like(one.centre))
+        return self._value(one.centre, one.slack, {}, rest + np.zeros_like(one.centre), one, other)
 
     def sum(self, value: Affine) -> Affine:
         """Return the sum over each row along the declared tree."""
@@ -257,7 +287,10 @@ class AffineNumbers:
         centre = total.centre / self.columns
         symbols = {name: coefficient / self.columns for name, coefficient in total.symbols.items()}
         slack = total.slack / self.columns + _EPS * np.abs(centre) + _TINY
-        divided = self._value(centre, slack, symbols, total.rest / self.columns)
+        divided = self._value(centre, slack, symbols, total.rest / self.columns, total)
+        problem = self.arithmetic.count_problem(self.columns, self.divide_by_n)
+        if problem:
+            divided = self.without_bound(divided, np.ones_like(centre, dtype=np.bool_), problem)
         roundings = self.arithmetic.division_by_count(self.columns, self.divide_by_n)
         rounded = self._round(
             divided, roundings * self.arithmetic.u, self.arithmetic.omega, self.arithmetic.format
@@ -274,18 +307,15 @@ class AffineNumbers:
         index = self.element_entries()
         longest = int(np.bincount(index.ravel(), minlength=self.entries).max(initial=0))
         depth = self.column_tree.depth(longest)
-        growth, lost, to = (
-            theta(depth, self.arithmetic.u),
-            self.arithmetic.addition_omega,
-            self.arithmetic.format,
-        )
-        if held is not None and FORMATS[self.dtypes[held]].precision < to.precision:
+        u, lost, to = self.arithmetic.u, self.arithmetic.addition_omega, self.arithmetic.format
+        growth, largest = theta(depth, u), to.maximum
+        if held is not None and not FORMATS[self.dtypes[held]].holds(to):
             to = FORMATS[self.dtypes[held]]
-            growth = theta(depth + 1, self.arithmetic.u + to.u * (1 + self.arithmetic.u))
-            lost = lost + to.omega
+            growth = theta(depth + 1, u + to.u * (1 + u))
+            lost, largest = lost + to.omega, min(largest, to.maximum)
         if atomic:
             lost = lost + 2.0 * to.smallest_normal
-        return self._entry_sums(value, growth=growth, lost=lost * longest * (1 + growth), to=to)
+        return self._entry_sums(value, growth=growth, lost=lost * longest * (1 + growth), largest=largest)
 
     def share(self, value: Affine, name: str, *, product: bool = False) -> Affine:
         """Turn the rest of a row value that is one machine number into a symbol of its own.
@@ -298,12 +328,12 @@ class AffineNumbers:
         if product and self.contraction == "mixed":
             return value
         symbols = {**value.symbols, self._fresh(name): value.rest}
-        return self._value(value.centre, value.slack, symbols, np.zeros_like(value.rest))
+        return self._value(value.centre, value.slack, symbols, np.zeros_like(value.rest), value)
 
     def cast(self, value: Affine, role: str) -> Affine:
-        """Round to the dtype of a tensor; no rounding if that is at least as wide."""
+        """Round to the dtype of a tensor; no rounding if that holds every number of the accumulation's."""
         stored = FORMATS[self.dtypes[role]]
-        if stored.precision >= self.arithmetic.format.precision:
+        if stored.holds(self.arithmetic.format):
             return value
         return self._round(value, stored.u, stored.omega, stored)
 
@@ -313,40 +343,69 @@ class AffineNumbers:
 
     # -- insides -------------------------------------------------------------------------------
 
-    def _value(self, centre: Array, slack: Array, symbols: Mapping[str, Array], rest: Array) -> Affine:
+    def _value(
+        self, centre: Array, slack: Array, symbols: Mapping[str, Array], rest: Array, *made_of: Affine
+    ) -> Affine:
         """Assemble a result; covers the float64 rounding of every coefficient."""
         rounding = sum((4 * _EPS * np.abs(v) for v in symbols.values()), np.zeros(1))
-        return Affine(numbers=self, centre=centre, slack=slack, symbols=symbols, rest=rest + rounding)
+        reasons = frozenset[str]().union(*(part.reasons for part in made_of))
+        return Affine(
+            numbers=self, centre=centre, slack=slack, symbols=symbols, rest=rest + rounding, reasons=reasons
+        )
+
+    def _joined(
+        self,
+        centre: Array,
+        slack: Array,
+        symbols: Mapping[str, Array],
+        rest: Array,
+        of: tuple[Affine, Affine],
+    ) -> Affine:
+        """Assemble an unrounded result; where float64 itself overflows, every narrower format does."""
+        value = self._value(centre, slack, symbols, rest, *of)
+        lost = ~np.isfinite(value.magnitude + value.total)
+        if not lost.any():
+            return value
+        had = np.isfinite(of[0].magnitude + of[0].total) & np.isfinite(of[1].magnitude + of[1].total)
+        return self.without_bound(value, lost, OVERFLOW, had)
 
     def _round(self, value: Affine, relative: float, absolute: float, to: Format) -> Affine:
         reach = value.magnitude + value.total
         # A result below the largest number plus half its last place still rounds to a finite number.
         fits = reach * INFLATION <= to.maximum * (1 + to.u / 2)
-        return self.with_rest(value, np.where(fits, relative * reach + absolute, np.inf))
+        rounded = self.with_rest(value, np.where(fits, relative * reach + absolute, np.inf))
+        return self.without_bound(rounded, ~fits, OVERFLOW, np.isfinite(reach))
 
     def _moved(
-        self, through: Callable[[Array, Array, Array], elementary.Moved], value: Affine, total: Array
+        self,
+        through: Callable[[Array, Array, Array], elementary.Moved],
+        value: Affine,
+        total: Array,
+        lost: str,
     ) -> Affine:
-        """Return an unrounded function of a value; symbols end here."""
+        """Return an unrounded function of a value; symbols end here. `lost` says why it may have no bound."""
         parts = np.broadcast_arrays(value.centre, value.slack, total)
         centre, slack, rest = through(*parts)
-        return self._value(centre, slack, {}, rest)
+        moved = self._value(centre, slack, {}, rest, value)
+        return self.without_bound(moved, ~np.isfinite(rest), lost, np.isfinite(parts[2]))
 
     def _zeroed(self, value: Affine, where: Mask) -> Affine:
         """Return the value with exact zeros in some places."""
         full = self._full(value)
         centre, slack, rest = (np.where(where, 0.0, part) for part in (full.centre, full.slack, full.rest))
-        return self._value(centre, slack, {}, rest)
+        return self._value(centre, slack, {}, rest, full)
 
     def _full(self, value: Affine) -> Affine:
         shape = (self.rows, self.columns)
         symbols = {name: np.broadcast_to(v, shape) for name, v in value.symbols.items()}
         centre, slack, rest = (np.broadcast_to(v, shape) for v in (value.centre, value.slack, value.rest))
-        return Affine(numbers=self, centre=centre, slack=slack, symbols=symbols, rest=rest)
+        return replace(value, centre=centre, slack=slack, symbols=symbols, rest=rest)
 
     def _row_sum(self, value: Affine, depth: int) -> Affine:
         count, axis = self.columns, 1
-        u, flushes = self.arithmetic.u, self.arithmetic.addition_omega * count
+        u = self.arithmetic.u
+        # What one addition flushes passes through the additions above it.
+        flushes = self.arithmetic.addition_omega * count * (1 + theta(depth, u))
         magnitudes = (value.magnitude + value.total).sum(axis=axis, keepdims=True)
         fits = magnitudes * (1 + theta(depth, u)) < self.arithmetic.format.maximum / 2
         centre = value.centre.sum(axis=axis, keepdims=True)
@@ -356,9 +415,10 @@ class AffineNumbers:
         for name, coefficient in value.symbols.items():
             kept[name] = coefficient.sum(axis=axis, keepdims=True)
             rest = rest + count * _EPS * np.abs(coefficient).sum(axis=axis, keepdims=True)
-        return self._value(centre, slack, kept, np.where(fits, rest, np.inf))
+        had = np.asarray(np.isfinite(value.total * theta(depth, u)).all(axis=axis, keepdims=True))
+        return self.without_bound(self._value(centre, slack, kept, rest, value), ~fits, OVERFLOW, had)
 
-    def _entry_sums(self, value: Affine, *, growth: float, lost: float, to: Format) -> Affine:
+    def _entry_sums(self, value: Affine, *, growth: float, lost: float, largest: float) -> Affine:
         by_columns = isinstance(self.parameter, str) and self.parameter == "columns"
         index = self.element_entries()
 
@@ -371,9 +431,12 @@ class AffineNumbers:
         errors = total(value.total)
         magnitudes = total(value.magnitude) + errors
         slack = total(value.slack) + self.rows * self.columns * _EPS * magnitudes
-        fits = magnitudes * (1 + growth) + lost < to.maximum / 2
-        rest = np.where(fits, errors + growth * magnitudes + lost, np.inf)
-        return self._value(total(value.centre), slack, {}, rest)
+        fits = magnitudes * (1 + growth) + lost < largest / 2
+        rest = errors + growth * magnitudes + lost
+        summed = self._value(total(value.centre), slack, {}, rest, value)
+        unlimited = np.asarray(~np.isfinite(value.total), dtype=np.float64)
+        had = total(unlimited) == (0.0 if math.isfinite(growth) else np.nan)
+        return self.without_bound(summed, ~fits, OVERFLOW, had)
 
     def element_entries(self) -> Index:
         """Return which entry of weight each element belongs to, (rows, columns)."""
@@ -389,7 +452,3 @@ class AffineNumbers:
 def bound_of(value: Affine) -> Array:
     """Return the bound on |computed - exact|, inflated for its own float64 roundings."""
     return value.total * INFLATION
-
-
-def _inexact(number: float, held: Format) -> bool:
-    return float(number) != 0.0 and (math.frexp(number)[0] * 2.0**held.precision) % 1.0 != 0.0

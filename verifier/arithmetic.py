@@ -47,6 +47,18 @@ class Format:
         """Half the smallest subnormal number; never below float64's smallest positive number."""
         return max(math.ldexp(1.0, self.minimum_exponent - self.precision), 2.0**-1074)
 
+    def holds(self, other: Format) -> bool:
+        """Return whether every number of another format is one of this: digits, smallest and largest."""
+        finest = self.minimum_exponent - self.precision <= other.minimum_exponent - other.precision
+        return self.precision >= other.precision and finest and self.maximum >= other.maximum
+
+    def represents(self, number: float) -> bool:
+        """Return whether a finite number is one of this format, subnormal numbers included."""
+        if number == 0.0 or not abs(number) <= self.maximum:
+            return number == 0.0
+        exponent = max(math.frexp(number)[1] - 1, self.minimum_exponent)
+        return math.ldexp(number, self.precision - 1 - exponent) % 1.0 == 0.0
+
 
 FORMATS: Final[dict[str, Format]] = {
     f.name: f
@@ -120,6 +132,16 @@ class Arithmetic:
             return 0.0
         roundings = operation if how == "division" else operation + 1.0
         return roundings + inexact_count
+
+    def count_problem(self, count: int, how: DivideByN = "division") -> str:
+        """Return why no theorem covers dividing by `count`; nothing if one does."""
+        if count <= 0:
+            return "the row is empty"
+        if count > self.format.maximum:
+            return f"the count {count} overflows {self.format.name}"
+        if how == "reciprocal" and count * self.format.smallest_normal > 1.0:
+            return f"1/{count} is subnormal in {self.format.name}"
+        return ""
 
     def in_format(self, format_name: str) -> Arithmetic:
         """Return the same operations, correctly rounded to another format's precision."""

@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from strategies.layouts import Layout, simpler_layouts
 from strategies.reduce import reduce
 from verifier import case as cases
+from verifier.affine import NOT_FINITE, OVERFLOW
 from verifier.backends import backend
 from verifier.case import Case
 from verifier.checks import Session, StoppedError, check
 from verifier.declaration import declaration_text
 from verifier.ops import op
-from verifier.ops.rows import OVERFLOW
 from verifier.recipes import Plan, Recipe, assemble, build, covering, recipes
 from verifier.runner import Runner
 from verifier.subjects import KnownDefect, Subject
@@ -265,7 +265,7 @@ class Examination:
     def _promised(self, case: Case, outcome: Outcome) -> Outcome:
         """Take the pass from a result that in part has no theorem, inside a domain that promises values."""
         domain = self.subject.domain
-        if outcome.verdict is not Verdict.PASS or not outcome.uncovered or OVERFLOW in outcome.message:
+        if outcome.verdict is not Verdict.PASS or not outcome.uncovered or _excused(outcome):
             return outcome
         if domain is None or not domain.numeric or domain.excludes(case) or not case.finite:
             return outcome
@@ -284,9 +284,8 @@ class Examination:
             return not (outside and self.check_name == "finite")
         if outcome.verdict is Verdict.REFUSED:
             return not outside
-        # A domain speaks of the input; weight, bias or gradient may still carry a result out of range.
         promised = self.subject.domain is not None and self.subject.domain.numeric
-        if OVERFLOW in outcome.message:
+        if _excused(outcome):
             return False
         return outcome.verdict is Verdict.NO_THEOREM and promised and not outside and self.subject.claims
 
@@ -426,6 +425,15 @@ def _simplify_layout(case: Case, name: str, attempt: Callable[[Case], bool]) -> 
             others[name] = simpler
         if attempt(case.with_layouts(others)):
             return
+
+
+def _excused(outcome: Outcome) -> bool:
+    """Return whether every reason why there is no theorem lies outside of what a domain can promise.
+
+    A domain speaks of the input; weight, bias or gradient may still carry a result out of range.
+    """
+    reasons = set(outcome.facts.get("reasons", ()))
+    return bool(reasons) and reasons <= {OVERFLOW, NOT_FINITE}
 
 
 def failure_key(outcome: Outcome) -> str:

@@ -24,6 +24,11 @@ from verifier.verdicts import Outcome, Verdict, Worst
 CANONICAL_VARIANCE = "two_pass"
 """The algorithm of the fixed yardstick that every kernel is shown against, whatever it claims."""
 
+NO_VALUE = "the exact value is not finite"
+"""Why an element with a bound is not judged: there is nothing to compare it with."""
+STILL_OPEN = "an error lies between bound and radius of the exact value"
+"""Why elements that a theorem covers are neither passed nor failed."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
@@ -113,7 +118,8 @@ def judge_output(truth: Truth, name: str, actual: torch.Tensor) -> Outcome:
         return _observed(truth, name, actual, values, low)
     bounded = truth.bounds[name]
     bound = np.broadcast_to(bounded.bound, shape)
-    covered = np.broadcast_to(bounded.covered, shape) & np.isfinite(np.broadcast_to(exact.high, shape))
+    claimed = np.broadcast_to(bounded.covered, shape)
+    covered = claimed & np.isfinite(np.broadcast_to(exact.high, shape))
     covered = covered & np.isfinite(bound)  # a bound that is not finite proves nothing, whoever made it
     failed = covered & ~(low <= bound)
     # A bound of zero (an argument that must not move, an empty sum) needs equality, which is no estimate.
@@ -127,6 +133,11 @@ def judge_output(truth: Truth, name: str, actual: torch.Tensor) -> Outcome:
     decided, wrong = int(np.sum(passed | failed)), int(np.sum(failed))
     # An element that stays open between bound and radius leaves the output without a pass.
     still_open = bool(np.any(covered & ~passed & ~failed))
+    reasons = (
+        *bounded.reasons,
+        *((NO_VALUE,) if (claimed & ~covered).any() else ()),
+        *((STILL_OPEN,) if still_open else ()),
+    )
     verdict = Verdict.FAIL if wrong else Verdict.PASS if decided and not still_open else Verdict.NO_THEOREM
     mean_ulp, signed_ulp = _mean_ulps(exact, values, format_name, covered)
     return Outcome(
@@ -136,10 +147,11 @@ def judge_output(truth: Truth, name: str, actual: torch.Tensor) -> Outcome:
         decided=decided,
         wrong=wrong,
         uncovered=int(np.sum(~covered)),
-        message=_message(name, wrong, values.size, bounded, complete=bool(covered.all())),
+        message=_message(name, wrong, values.size, reasons, complete=bool(covered.all()) and not still_open),
         mean_ulp=mean_ulp,
         signed_ulp=signed_ulp,
         rungs=rungs,
+        facts={"reasons": reasons},
     )
 
 
@@ -240,7 +252,7 @@ def _mean_ulps(exact: Any, values: Array, format_name: str, covered: Array) -> t
         return float(np.mean(np.abs(signed[usable]))), float(np.mean(signed[usable]))
 
 
-def _message(name: str, wrong: int, size: int, bounded: Bounded, *, complete: bool) -> str:
+def _message(name: str, wrong: int, size: int, reasons: tuple[str, ...], *, complete: bool) -> str:
     if wrong:
         return f"{name}: {wrong} of {size} elements are provably beyond the rounding-error bound"
-    return "" if complete else f"{name}: {bounded.why}"
+    return "" if complete else f"{name}: {'; '.join(reasons)}"

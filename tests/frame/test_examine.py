@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from verifier import case as cases
+from verifier.affine import OVERFLOW
 from verifier.checks import checks
 from verifier.examine import Budget, Examination
 from verifier.loading import load_subjects
@@ -16,7 +17,7 @@ from verifier.ops import op
 from verifier.recipes import Recipe, assemble, build
 from verifier.runner.observation import Observation
 from verifier.subjects import Domain, KnownDefect
-from verifier.verdicts import Verdict
+from verifier.verdicts import Outcome, Verdict
 
 KERNELS = """
 @subject(**DECLARED)
@@ -183,6 +184,18 @@ def test_one_row_without_a_theorem_takes_the_pass_from_a_promise(subjects, runne
     assert "variance" in finding.outcome.message
     outside = replace(free, subject=free.subject.differing(domain=Domain(max_abs=1e15, max_kappa=1e3)))
     assert outside.examine_case(case)[0] is None
+
+
+def test_only_what_a_domain_cannot_promise_is_excused(subjects, runner):
+    """An overflow after the statistics is excused; beside another reason it excuses nothing."""
+    subject = subjects["good"].differing(domain=Domain(max_abs=1e39, max_kappa=1e30))
+    examining = Examination(subject=subject, check_name="forward_error", dtype="float32", runner=runner)
+    case = build(op("layer_norm"), subject, "float32", Recipe(rows=1, columns=8), gradients=False)
+    for verdict in (Verdict.NO_THEOREM, Verdict.PASS):
+        for reasons, found in (((OVERFLOW,), False), ((OVERFLOW, "other"), True), (("other",), True)):
+            message = f"output: {'; '.join(reasons)}"
+            outcome = Outcome(verdict=verdict, message=message, uncovered=1, facts={"reasons": reasons})
+            assert examining._is_finding(case, examining._promised(case, outcome)) == found
 
 
 def test_everything_outside_the_domain_and_refused_is_undecided(subjects, runner):

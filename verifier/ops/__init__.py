@@ -59,12 +59,17 @@ class Setting:
 class Bounded:
     """A proved bound on |computed - exact| of one output in canonical rows.
 
-    `covered` says for which elements there is a theorem; `why` names the hypothesis that fails elsewhere.
+    `covered` says for which elements there is a theorem; `reasons` are the hypotheses that fail elsewhere.
     """
 
     bound: Array
     covered: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
-    why: str = ""
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def why(self) -> str:
+        """The reasons in one sentence."""
+        return "; ".join(self.reasons)
 
 
 Tensors = Mapping[str, torch.Tensor | None]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from verifier import variance
-from verifier.affine import Affine, AffineNumbers, bound_of
+from verifier.affine import OVERFLOW, Affine, AffineNumbers, bound_of
 from verifier.arithmetic import FORMATS, INFLATION, Array
 from verifier.case import Case
 from verifier.numbers import Form, Numbers, Terms, Value
@@ -21,8 +21,8 @@ from verifier.subjects import Claim
 from verifier.variance import options as variance_options
 from verifier.variance.rstd import RstdBound, rstd_bound
 
-OVERFLOW = "an intermediate may overflow"
-"""Why there is no bound although the statistics have a theorem (T12)."""
+UNBOUNDED = "the bound is not finite"
+"""Why there is no bound where no operation says why: the errors themselves have grown beyond all limits."""
 
 
 def to_float64(tensor: torch.Tensor) -> Array:
@@ -36,9 +36,12 @@ def case_array(case: Case, name: str) -> Array | None:
     return None if tensor is None else to_float64(tensor)
 
 
-def combined_reason(reasons: list[tuple[str, bool]]) -> str:
-    """Join the reasons that apply."""
-    return "; ".join(dict.fromkeys(why for why, applies in reasons if applies and why))
+def combined_reasons(reasons: list[tuple[str, bool]], value: Affine, bound: Array) -> tuple[str, ...]:
+    """Return the reasons that apply, with those of a value whose bound is not finite everywhere."""
+    found = [why for why, applies in reasons if applies and why]
+    if not bool(np.isfinite(bound).all()):
+        found += sorted(value.reasons) or [UNBOUNDED]
+    return tuple(dict.fromkeys(found))
 
 
 def constant_statistics(k: Numbers, t: Terms) -> Mapping[str, Value]:
@@ -60,6 +63,14 @@ def _stored(moments: variance.MomentBound, rows: RowStatistics, held: str | None
     narrow, error = FORMATS[held], moments.variance_error
     lost = narrow.u * (rows.variance_upper + error) + narrow.omega
     return replace(moments, variance_error=error + lost * INFLATION)
+
+
+def _stores(moments: variance.MomentBound, rows: RowStatistics, held: str | None) -> variance.Mask:
+    """Return where mean and variance stay in the range of the format that they are stored in."""
+    if held is None:
+        return np.ones(rows.mean.shape, dtype=np.bool_)
+    means, spread = rows.mean_magnitude + moments.mean_error, rows.variance_upper + moments.variance_error
+    return np.asarray(np.maximum(means, spread) * INFLATION <= FORMATS[held].maximum)
 
 
 def _entries(case: Case, problem: RowProblem) -> int:
@@ -125,6 +136,7 @@ class Composer:
         self.covered = np.asarray(solution.statistics.finite).copy()
         self.why = [("a row is not finite", not bool(self.covered.all()))]
         self.moments: variance.MomentBound | None = None
+        self.numbers.judged = self.covered[:, None]
 
     def own(self) -> Mapping[str, Bounded]:
         """Bounds of a subject that computes its statistics itself, or reads running ones (evaluation)."""
@@ -149,10 +161,10 @@ class Composer:
     def given(self) -> Mapping[str, Bounded]:
         """Bounds of a raw backward subject, whose statistics are exact inputs."""
         assert self.problem.rstd is not None
-        rstd = self.numbers.read(self.problem.rstd.reshape(-1, 1))
+        rstd = self.numbers.read(self.problem.rstd.reshape(-1, 1), "rstd")
         mean = self.problem.mean
         exact_mean = np.zeros_like(rstd.centre) if mean is None else mean.reshape(-1, 1)
-        self.numbers.saved = (self.numbers.read(exact_mean), rstd)
+        self.numbers.saved = (self.numbers.read(exact_mean, "mean"), rstd)
         self.numbers.computed = self.numbers.saved
         # A raw backward op returns grad_bias although it takes no bias: any bias has the same gradient.
         held = self.dtypes.get("weight", self.dtypes["input"])
@@ -161,9 +173,9 @@ class Composer:
 
     def _terms(self) -> Terms:
         problem = self.problem
-        names = {"x": problem.input, "weight": problem.weight, "bias": problem.bias}
-        arrays = {**names, "grad_output": problem.grad_output}
-        return Terms(**{name: None if a is None else self.numbers.read(a) for name, a in arrays.items()})
+        arrays = {n: getattr(problem, n) for n in ("input", "weight", "bias", "grad_output")}
+        read = {n: None if a is None else self.numbers.read(a, n) for n, a in arrays.items()}
+        return Terms(x=read.pop("input"), **read)
 
     def _statistics(self) -> tuple[Affine, Affine, dict[str, Bounded]]:
         """Make the computed mean and rstd from their theorems."""
@@ -184,9 +196,13 @@ class Composer:
             moments = variance.algorithm(claim.variance).bound(rows, reduction)
             moments = _stored(moments, rows, held)
             root = rstd_bound(rows, moments, self.case.eps, self._eps_error(), setting.arithmetic)
+            stored = _stores(moments, rows, reduction.mean_cast)
         self.moments = moments
+        exact = np.full_like(self.covered, setting.arithmetic.format.holds(FORMATS[self.dtypes["input"]]))
+        self._restrict(exact, "the accumulation format does not hold the input")
         self._restrict(np.asarray(moments.covered), moments.why)
         self._restrict(np.asarray(root.covered), root.why)
+        self._restrict(stored, OVERFLOW)
         inside = self.covered[:, None]
         error = np.where(inside, np.reshape(moments.mean_error, (-1, 1)), 0.0)
         spread = np.where(inside, np.reshape(moments.mean_spread, (-1, 1)), 0.0)
@@ -212,7 +228,7 @@ class Composer:
         moments = variance.MomentBound(
             mean_error=nothing,
             mean_spread=nothing,
-            variance_error=nothing + self.setting.arithmetic.addition_omega,
+            variance_error=self._read_error("running_var", held),
             covered=everywhere,
             why="",
             nonnegative=True,
@@ -220,7 +236,15 @@ class Composer:
         with np.errstate(all="ignore"):
             root = rstd_bound(given, moments, self.case.eps, self._eps_error(), self.setting.arithmetic)
         self._restrict(np.asarray(root.covered), root.why)
-        return self.numbers.read(np.asarray(self.problem.mean)), self._rstd(root)
+        return self.numbers.read(np.asarray(self.problem.mean), "running_mean"), self._rstd(root)
+
+    def _read_error(self, name: str, values: Array) -> Array:
+        """Bound what reading a tensor loses: subnormals that are flushed, digits that sums do not hold."""
+        arithmetic = self.setting.arithmetic
+        lost = np.full(values.shape, arithmetic.addition_omega)
+        if not arithmetic.format.holds(FORMATS[self.dtypes.get(name, self.dtypes["input"])]):
+            lost += (arithmetic.u * np.abs(values) + arithmetic.omega) * INFLATION
+        return lost
 
     def _statistic(self, name: str, high: Array, radius: Array, error: Array, spread: Array) -> Affine:
         centre = np.reshape(high, (-1, 1))
@@ -232,8 +256,8 @@ class Composer:
         """Return the format of the saved statistics if it is narrower than the accumulation's."""
         saved = self.claim.saved_dtype
         held = self.dtypes["input"] if saved == "input" else saved
-        narrow = held is not None and FORMATS[held].precision < self.setting.arithmetic.format.precision
-        return held if narrow else None
+        rounds = held is not None and not FORMATS[held].holds(self.setting.arithmetic.format)
+        return held if rounds else None
 
     def _saved(self, value: Affine, name: str) -> Affine:
         """Return the stored statistic that the backward pass reads: one machine number."""
@@ -246,13 +270,7 @@ class Composer:
 
     def _saved_bounds(self, mean: Affine, rstd: Affine) -> dict[str, Bounded]:
         values = {"mean": self._saved(mean, "mean"), "rstd": self._saved(rstd, "rstd")}
-        bounds = {name: bound_of(v)[:, 0] for name, v in values.items()}
-        return {
-            name: Bounded(
-                bound=bound, covered=self.covered & np.isfinite(bound), why=self._reason(bound[self.covered])
-            )
-            for name, bound in bounds.items()
-        }
+        return {name: self.bounded(v, bound_of(v)[:, 0], self.covered) for name, v in values.items()}
 
     def _gradients(self, terms: Terms) -> dict[str, Bounded]:
         with np.errstate(all="ignore"):
@@ -269,9 +287,7 @@ class Composer:
         return results
 
     def _rows_bounded(self, value: Affine) -> Bounded:
-        bound = np.broadcast_to(bound_of(value), self.problem.input.shape)
-        covered = self.covered[:, None] & np.isfinite(bound)
-        return Bounded(bound=bound, covered=covered, why=self._reason(bound[self.covered]))
+        return self.bounded(value, np.broadcast_to(bound_of(value), self.problem.input.shape), self.covered)
 
     def _entries_bounded(self, value: Affine) -> Bounded:
         """Bound sums over rows: they have a theorem only if each of their rows has."""
@@ -279,14 +295,18 @@ class Composer:
         index = self.numbers.element_entries()
         bad = np.zeros(bound.shape[0], dtype=np.bool_)
         bad[np.unique(index[~self.covered])] = True
-        return Bounded(bound=bound, covered=~bad & np.isfinite(bound), why=self._reason(bound[~bad]))
+        return self.bounded(value, bound, ~bad)
 
-    def _reason(self, bound: Array) -> str:
-        return combined_reason([*self.why, (OVERFLOW, not bool(np.isfinite(bound).all()))])
+    def bounded(self, value: Affine, bound: Array, covered: variance.Mask) -> Bounded:
+        """Return a value's bound, which is proved where `covered` (by the first axis) and finite."""
+        reasons = combined_reasons(self.why, value, bound[covered])
+        covered = covered.reshape(-1, *[1] * (bound.ndim - 1)) & np.isfinite(bound)
+        return Bounded(bound=bound, covered=covered, reasons=reasons)
 
     def _restrict(self, covered: variance.Mask, why: str) -> None:
         self.why.append((why, bool((self.covered & ~covered).any())))
         self.covered &= covered
+        self.numbers.judged = self.covered[:, None]
 
     def _eps_error(self) -> float:
         """Relative error of eps as the kernel holds it: it may pass through a narrower argument first."""

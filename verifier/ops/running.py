@@ -13,7 +13,7 @@ from verifier.affine import Affine, bound_of
 from verifier.arithmetic import FORMATS, INFLATION, Array, theta
 from verifier.numbers import Numbers, Value
 from verifier.ops import Bounded
-from verifier.ops.rows import OVERFLOW, Composer, combined_reason
+from verifier.ops.rows import Composer, combined_reasons
 from verifier.oracle.balls import Ball, ball, enclose, precision
 from verifier.oracle.enclosure import Enclosure
 from verifier.oracle.problem import RowSolution
@@ -92,12 +92,13 @@ def weighted_in_steps(k: Numbers, held: Value, new: Value, momentum: Value) -> V
 def _moved(composer: Composer, held: Array, new: Affine, momentum: float, name: str) -> Bounded:
     numbers = composer.numbers
     update = composer.form.update or weighted
-    old, share = numbers.read(held.reshape(-1, 1)), _scalar(composer, momentum)
+    old, share = numbers.read(held.reshape(-1, 1), name), _scalar(composer, momentum)
     value = numbers.cast(update(numbers, old, new, share), name)
     bound = bound_of(value)[:, 0]
-    covered = composer.covered & np.isfinite(bound) & np.isfinite(held)
-    why = combined_reason([*composer.why, (OVERFLOW, not bool(covered.all()))])
-    return Bounded(bound=bound, covered=covered, why=why)
+    covered = composer.covered & np.isfinite(held)
+    known = ("a running statistic is not finite", not bool(np.isfinite(held).all()))
+    reasons = combined_reasons([*composer.why, known], value, bound[covered])
+    return Bounded(bound=bound, covered=covered & np.isfinite(bound), reasons=reasons)
 
 
 def _scalar(composer: Composer, number: float) -> Affine:
@@ -128,4 +129,4 @@ def _unbiased(composer: Composer) -> Affine:
     ) * INFLATION
     usable = composer.covered & np.isfinite(total)
     value = numbers.exact(np.where(usable, centre, 0.0)[:, None], np.where(usable, slack, 0.0)[:, None])
-    return numbers.with_rest(value, np.where(usable, total, np.inf)[:, None])
+    return numbers.rounded(numbers.with_rest(value, np.where(usable, total, np.inf)[:, None]), 0.0)

@@ -15,7 +15,7 @@ from verifier.case import Case
 from verifier.numbers import Form, Numbers, Terms, Value
 from verifier.ops import Bounded, Expected, Setting, Shapes, Tensors
 from verifier.ops.factors import two_factors
-from verifier.ops.rows import OVERFLOW, case_array, combined_reason
+from verifier.ops.rows import case_array, combined_reasons
 from verifier.oracle.problem import SoftmaxProblem, SoftmaxSolution
 from verifier.subjects import Claim, Subject
 
@@ -166,21 +166,22 @@ def _bounds(  # noqa: PLR0917 (an op's `bounds` takes the same, in the same orde
     """Bound output and gradient by the affine interpreter, which yields T11."""
     numbers = _numbers(case, claim, setting)
     finite = solution.finite
+    numbers.judged = finite[:, None]
     results = {}
     with np.errstate(all="ignore"):
         if posed.input is not None:
             absent = np.asarray(posed.input == -np.inf)
             numbers.absent = absent if absent.any() else None
-            x = numbers.read(_readable(posed.input, absent))
+            x = numbers.read(_readable(posed.input, absent), "input")
             output = form.forward(numbers, Terms(x=x))
             results["output"] = _bounded(numbers.cast(output, "output"), finite)
         else:
             assert posed.output is not None
             numbers.dtypes = {**numbers.dtypes, SAVED: setting.arithmetic.format.name}
-            x = output = numbers.read(np.where(np.isfinite(posed.output), posed.output, 0.0))
+            x = output = numbers.read(np.where(np.isfinite(posed.output), posed.output, 0.0), "output")
         if posed.grad_output is not None:
             numbers.row_tree = setting.trees.row_gradients
-            terms = Terms(x=x, output=output, grad_output=numbers.read(posed.grad_output))
+            terms = Terms(x=x, output=output, grad_output=numbers.read(posed.grad_output, "grad_output"))
             gradient = form.backward(numbers, terms)["grad_input"]
             results["grad_input"] = _bounded(numbers.cast(gradient, "input"), finite)
     return results
@@ -210,6 +211,5 @@ def _readable(values: Array, absent: np.ndarray[tuple[int, ...], np.dtype[np.boo
 
 def _bounded(value: Affine, finite: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Bounded:
     bound = np.broadcast_to(bound_of(value), (value.numbers.rows, value.numbers.columns))
-    proved = np.isfinite(bound)
-    reasons = [("a row is not finite", not bool(finite.all())), (OVERFLOW, not bool(proved[finite].all()))]
-    return Bounded(bound=bound, covered=finite[:, None] & proved, why=combined_reason(reasons))
+    reasons = combined_reasons([("a row is not finite", not bool(finite.all()))], value, bound[finite])
+    return Bounded(bound=bound, covered=finite[:, None] & np.isfinite(bound), reasons=reasons)
