@@ -336,18 +336,21 @@ def _finish(
     wide = None if sys.stdout.isatty() else 200
     show(report, Console(width=wide))
     narrow = [d for d in cost_of or () if d in {"float16", "bfloat16"}]
-    if narrow and not report.interrupted:
-        _show_cost(jobs, narrow)
+    costs = _show_costs(jobs, narrow) if narrow and not report.interrupted else []
     if json_file is not None:
-        json_file.write_text(json.dumps(document(report), indent=1) + "\n", encoding="utf-8")
+        told = {**document(report), "costs": costs}
+        json_file.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     close_runners()
     raise typer.Exit(report.status)
 
 
-def _show_cost(jobs: list[Job], dtypes: list[str]) -> None:
+def _show_costs(jobs: list[Job], dtypes: list[str]) -> list[dict[str, Any]]:
+    """Print what narrow dtypes cost, and return the same as JSON data."""
     from verifier.loading import load_subjects
-    from verifier.precision import account_lines
+    from verifier.precision import cost, cost_document, cost_lines
+    from verifier.report.document import plain
 
+    costs = []
     subjects: dict[str, tuple[Subject, str]] = {}
     for job in jobs:
         if job.backend is not None:
@@ -356,5 +359,8 @@ def _show_cost(jobs: list[Job], dtypes: list[str]) -> None:
     for dtype in dtypes:
         for subject, backend in subjects.values():
             if dtype in subject.dtypes:
-                for line in account_lines(subject, dtype, backend):
+                told = cost(subject, dtype, backend)
+                for line in cost_lines(told):
                     typer.echo(line)
+                costs.append(plain(cost_document(told)))
+    return costs

@@ -31,6 +31,8 @@ from verifier.runner import Runner
 from verifier.runner.observation import Observation
 from verifier.subjects import Subject
 
+WIDTH = 50
+"""Characters of a source line in a summary."""
 SHOWN = 0.001
 """Lines below this share of both errors are summed up in one row of the text."""
 
@@ -97,9 +99,7 @@ def reason_not(subject: Subject, dtype: str) -> str | None:
     if dtype not in subject.dtypes:
         return f"{subject.name} does not declare {dtype}; it has {', '.join(subject.dtypes)}"
     if dtype == "float64":
-        return (
-            "errors of float64 kernels need a wider exact value than the float64 that is carried beside them"
-        )
+        return "explain carries float64 values beside the kernel's own, which says nothing of float64 kernels"
     place = backend("machine")
     refusal: str | None = place.refuses(subject, dtype)
     return refusal
@@ -348,6 +348,37 @@ def place_text(share: Share) -> str:
 
 def _short(file: str, own: str) -> str:
     return "" if file == own else f"{Path(file).name}:"
+
+
+BRIEF = 3
+"""Places that a summary names at most."""
+ALONE = 0.99
+"""Above this share one place has all of the error, and the summary also names the next."""
+
+
+def brief(output: Explanation) -> str:
+    """Return the places with most of the error in one line: `kernel.py:41 `mean = ...` 69 %, ...`."""
+    if not output.rms:
+        return "exact in every element"
+    first = output.shares[0]
+    if first.rms < ALONE:
+        shown = [s for s in output.shares[:BRIEF] if abs(s.rms) >= 0.01]
+        return ", ".join(f"{_brief_place(s)} {100 * s.rms:.0f} %" for s in shown)
+    rest = sum(s.error**2 for s in output.shares[1:])
+    text = f"{_brief_place(first)} {100 * first.rms:.0f} %"
+    if not rest:
+        return text
+    second = max(output.shares[1:], key=lambda s: s.error)
+    return f"{text}; most of the rest ({second.error / first.error:.1e} of it): {_brief_place(second)}"
+
+
+def _brief_place(share: Share) -> str:
+    if not share.frames:
+        return share.word
+    file, line = share.frames[0]
+    text = linecache.getline(file, line).strip()
+    shown = text if len(text) <= WIDTH else text[: WIDTH - 3] + "..."
+    return f"{Path(file).name}:{line} `{shown}`"
 
 
 def document(explained: Explained) -> dict[str, Any]:

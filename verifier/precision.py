@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from strategies.values import Values
 from verifier.arithmetic import FORMATS
 from verifier.backends import backend
 from verifier.case import Case
 from verifier.checks import Session, StoppedError, gradient_names
+from verifier.explain import Explained, ExplainError, brief, document, explain, reason_not
 from verifier.judge import Truth, judge
 from verifier.ops import op
 from verifier.recipes import Recipe, build
@@ -21,6 +23,10 @@ from verifier.verdicts import Outcome
 LIMITS = (1.0, 4.0, 16.0)
 ROWS, COLUMNS = 8, 512
 SEEDS = (0, 1)
+COMPILED = "machine"
+"""Where errors are blamed on lines."""
+BLAMED = (0.0, 100.0)
+"""Values of |mean| / std at which they are: none, and what an fp16 input with six bits of signal has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,11 +137,75 @@ def _case(subject: Subject, dtype: str, kappa: float, magnitude: float, seed: in
     return build(op(subject.op), subject, dtype, recipe, gradients=True)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a narrow dtype costs a subject, and by source line where.
+
+    explained: one account by line for each kappa in BLAMED, empty where `unexplained` says why.
+    """
+
+    account: Account
+    explained: tuple[Explained, ...] = ()
+    unexplained: str = ""
+
+
+def cost(subject: Subject, dtype: str, backend_name: str) -> Cost:
+    """Measure the errors and blame them on lines."""
+    found = account(subject, dtype, backend_name)
+    reason = found.refused or reason_not(subject, dtype)
+    if reason:
+        return Cost(account=found, unexplained=reason)
+    explained = []
+    with Runner(COMPILED) as runner:
+        for kappa in BLAMED:
+            case = _case(subject, dtype, kappa, 1.0, SEEDS[0])
+            if case is None or (subject.domain is not None and subject.domain.excludes(case)):
+                continue
+            try:
+                explained.append(explain(subject, case, runner=runner))
+            except ExplainError as error:
+                return Cost(account=found, explained=tuple(explained), unexplained=str(error))
+    return Cost(account=found, explained=tuple(explained))
+
+
+def cost_document(found: Cost) -> dict[str, Any]:
+    """Return the cost as JSON data: the points of the sweep and the shares of every line."""
+    points = [asdict(p) for p in found.account.points]
+    return {
+        "subject": found.account.subject,
+        "dtype": found.account.dtype,
+        "backend": found.account.backend,
+        "refused": found.account.refused,
+        "points": points,
+        "lines": [document(e) for e in found.explained],
+        "unexplained": found.unexplained,
+    }
+
+
 def account_lines(subject: Subject, dtype: str, backend_name: str) -> Iterator[str]:
     """Yield the account as lines of text."""
-    found = account(subject, dtype, backend_name)
+    yield from cost_lines(cost(subject, dtype, backend_name))
+
+
+def cost_lines(cost: Cost) -> Iterator[str]:
+    """Yield a cost as lines of text."""
+    yield from _account_lines(cost.account)
+    if cost.account.refused:
+        return
+    for explained in cost.explained:
+        yield f"  where the bits are lost, at kappa {explained.case.kappa:.2g}:"
+        for output in explained.outputs:
+            yield f"    {output.output:<12} {brief(output)}"
+        if explained.lost:
+            yield f"    the account has a hole: {explained.lost}"
+    if cost.unexplained:
+        yield f"  where the bits are lost is not shown: {cost.unexplained}"
+
+
+def _account_lines(found: Account) -> Iterator[str]:
+    subject, dtype, backend_name = found.subject, found.dtype, found.backend
     yield ""
-    yield f"What {dtype} costs {subject.name} on {backend_name} ({ROWS} x {COLUMNS}, worst seen, not a bound)"
+    yield f"What {dtype} costs {subject} on {backend_name} ({ROWS} x {COLUMNS}, worst seen, not a bound)"
     if found.refused:
         yield f"  not measured: {found.refused}"
         return

@@ -36,11 +36,11 @@ def _line(line: Line) -> dict[str, Any]:
         "verdict": str(line.verdict),
         "unexpected": line.unexpected,
         "counts": {str(verdict): count for verdict, count in line.counts.items()},
-        "worst_ulp": _plain(line.worst_ulp),
-        "worst_row_ulp": _plain(line.worst_row_ulp),
+        "worst_ulp": plain(line.worst_ulp),
+        "worst_row_ulp": plain(line.worst_row_ulp),
         "outputs": {name: _worst(worst) for name, worst in line.outputs.items()},
-        "kappa": [_plain(k) for k in line.kappa] if line.kappa[0] <= line.kappa[1] else None,
-        "no_theorem_from": {name: _plain(value) for name, value in line.no_theorem_from.items()},
+        "kappa": [plain(k) for k in line.kappa] if line.kappa[0] <= line.kappa[1] else None,
+        "no_theorem_from": {name: plain(value) for name, value in line.no_theorem_from.items()},
         "skipped": line.skipped,
         "notes": line.notes,
         "seconds": round(line.seconds, 3),
@@ -48,7 +48,7 @@ def _line(line: Line) -> dict[str, Any]:
 
 
 def _worst(worst: Worst) -> dict[str, Any]:
-    return {name: _plain(value) for name, value in asdict(worst).items()}
+    return {name: plain(value) for name, value in asdict(worst).items()}
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
@@ -72,7 +72,10 @@ def _finding(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return repr(value)
-    return list(value) if isinstance(value, tuple) else value
+def plain(value: Any) -> Any:
+    """Return data as JSON has them: lists for tuples, strings for infinities and NaN."""
+    if isinstance(value, dict):
+        return {name: plain(inner) for name, inner in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(inner) for inner in value]
+    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
