@@ -123,7 +123,7 @@ def test_a_textbook_variance_loses_its_bits_in_the_two_sums(subjects, machine):
     assert mean[0] + variance[0] > 0.99
     assert mean[0] > 0.5
     assert adds_up(output)
-    # Float64 is 2^29 times finer than the float32 in which the kernel cancels; the parts carry the same errors.
+    # Float64 is 2^29 times finer than the float32 in which the kernel cancels, and cancels alike.
     assert output.gap < output.worst * 2.0**-20
     text = "\n".join(lines_of(explained))
     assert "kernel.py:13  mean = tl.sum(value, axis=0) / columns" in text
