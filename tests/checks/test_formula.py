@@ -1,0 +1,259 @@
+"""The check `formula`: right kernels equal their op in a field, wrong ones differ where they are wrong."""
+
+import importlib.util
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from checks_support import KERNELS, Inline, faulty, subject_of
+
+from verifier import machine
+from verifier.backends import backend
+from verifier.checks import Session, formula
+from verifier.machine.arithmetics import field, make
+from verifier.ops import op
+from verifier.recipes import Recipe, build
+from verifier.specification.derived import blind_residues, own_residues, specify
+from verifier.specification.fingerprint import pattern
+from verifier.verdicts import Verdict
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="the kernels here are Triton's, which is not installed"
+)
+
+LAYER_NORM = KERNELS / "layer_norm_two_pass_triton.py"
+EPS = 2.0**-17
+
+
+def case_of(subject, dtype="float16", rows=6, columns=40, **changes):
+    recipe = Recipe(rows=rows, columns=columns, eps=EPS, **changes)
+    gradients = formula.plan(subject, op(subject.op)).gradients
+    return build(op(subject.op), subject, dtype, recipe, gradients=gradients)
+
+
+def judged(subject, case, **settings):
+    """Outcomes of one case on a machine of its own, in this process."""
+    with machine.session(poison=0xFF, **settings):
+        session = Session(
+            subject=subject,
+            case=case,
+            backend="machine",
+            setting=backend("machine").setting(subject, case.dtype),
+            run=Inline("machine").run,
+        )
+        return formula.check(session)
+
+
+def wrong_outputs(outcomes):
+    assert all(o.verdict in {Verdict.PASS, Verdict.FAIL} for o in outcomes), [o.message for o in outcomes]
+    return {o.output for o in outcomes if o.verdict is Verdict.FAIL}
+
+
+def planted(tmp_path, changes, source=LAYER_NORM):
+    """Return the subject of a copy of a kernel file in which texts are replaced."""
+    text = source.read_text(encoding="utf-8")
+    for old, new in changes.items():
+        assert old in text, f"{source.name} has no {old!r}"
+        text = text.replace(old, new)
+    tmp_path.mkdir(exist_ok=True)
+    (tmp_path / source.name).write_text(text, encoding="utf-8")
+    return subject_of(tmp_path / source.name)
+
+
+VARIANCE = "return mean, divide(tl.sum(total, axis=0), count)"
+SAVED = "tl.store(rstds + row, rstd)"
+DX = "(g - (hat * c1 + c2)) * rstd"
+C1 = "c1 = divide(tl.sum(hat * g, axis=0), count)"
+RECIPROCAL_ROOT = "tl.store(rstds + row, divide(tl.full((), 1.0, ACCUMULATE), root({})))"
+EVERYTHING = {"output", "rstd", "grad_input", "grad_weight"}
+
+MUTANTS = {
+    "variance over N - 1": ({VARIANCE: VARIANCE.replace("count)", "count - 1)")}, EVERYTHING),
+    "eps outside the root": ({"root(variance + eps)": "(root(variance) + eps)"}, EVERYTHING),
+    "forward without eps": ({"root(variance + eps)": "root(variance)"}, EVERYTHING),
+    "masked lanes in the variance": (
+        {"centred = tl.where(column < columns, value - mean, 0.0)": "centred = value - mean"},
+        EVERYTHING,
+    ),
+    "mean over the block": (
+        {
+            "mean = divide(tl.sum(total, axis=0), count)": "mean = divide(tl.sum(total, axis=0), "
+            "tl.cast(BLOCK, ACCUMULATE))"
+        },
+        EVERYTHING | {"mean"},
+    ),
+    "backward without eps": (
+        {SAVED: RECIPROCAL_ROOT.format("variance")},
+        {"rstd", "grad_input", "grad_weight"},
+    ),
+    "backward with eps twice": (
+        {SAVED: RECIPROCAL_ROOT.format("variance + eps + eps")},
+        {"rstd", "grad_input", "grad_weight"},
+    ),
+    "c1 dropped": ({DX: "(g - c2) * rstd"}, {"grad_input"}),
+    "c2 dropped": ({DX: "(g - hat * c1) * rstd"}, {"grad_input"}),
+    "sign of c1": ({DX: "(g - (c2 - hat * c1)) * rstd"}, {"grad_input"}),
+    "c1 over N - 1": ({C1: C1.replace("count)", "count - 1)")}, {"grad_input"}),
+    "grad_weight without rstd": (
+        {"part_dw += d * hat": "part_dw += d * tl.where(inside, value - mean, 0.0)"},
+        {"grad_weight"},
+    ),
+    "last part of the rows lost": (
+        {"(part[:, None] < count)": "(part[:, None] < count - 1)"},
+        {"grad_weight", "grad_bias"},
+    ),
+    "mask that nothing needs": (
+        {"hat = tl.where(inside, (value - mean) * rstd, 0.0)": "hat = (value - mean) * rstd"},
+        set(),
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("name", list(MUTANTS))
+def test_planted_formulas_differ_in_the_outputs_that_they_touch(name, dtype, tmp_path):
+    changes, wrong = MUTANTS[name]
+    subject = planted(tmp_path, changes)
+    outcomes = judged(subject, case_of(subject, dtype))
+    assert wrong_outputs(outcomes) == wrong
+    assert all(o.wrong == o.decided for o in outcomes if o.verdict is Verdict.FAIL)
+
+
+@pytest.mark.parametrize("architecture", [80, 90, 100])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("stem", ["layer_norm_two_pass_triton", "softmax_triton"])
+def test_right_kernels_equal_their_op_on_every_architecture(stem, dtype, architecture):
+    subject = subject_of(KERNELS / f"{stem}.py")
+    outcomes = judged(subject, case_of(subject, dtype), architecture=architecture)
+    assert [o.verdict for o in outcomes] == [Verdict.PASS]
+    assert outcomes[0].decided
+
+
+@pytest.mark.parametrize(
+    ("stem", "outputs"),
+    [
+        ("batch_norm_triton", {"output", "grad_input", "grad_weight", "grad_bias", "running_mean"}),
+        ("group_norm_triton", {"output", "grad_input", "grad_weight", "grad_bias"}),
+        ("rms_norm_triton", {"output", "grad_input", "grad_weight"}),
+        ("layer_norm_welford_triton", {"output", "grad_input", "grad_weight", "grad_bias"}),
+    ],
+)
+def test_every_output_and_gradient_is_compared(stem, outputs):
+    subject = subject_of(KERNELS / f"{stem}.py")
+    (passed,) = judged(subject, case_of(subject))
+    assert passed.verdict is Verdict.PASS
+    assert outputs <= set(passed.facts["outputs"])
+
+
+def test_a_logarithm_by_polynomial_is_left_open_and_all_else_is_compared():
+    subject = subject_of(KERNELS / "log_softmax_triton.py")
+    passed, noted = judged(subject, case_of(subject))
+    assert passed.verdict is Verdict.PASS
+    assert "logarithm" in noted.facts["measured"]
+    assert noted.verdict is Verdict.SKIPPED
+
+
+def test_an_error_of_one_ulp_in_the_variance_is_found():
+    subject = faulty("variance_off_by_one_ulp_triton")
+    (failed,) = judged(subject, case_of(subject, "float16"))
+    assert (failed.verdict, failed.wrong) == (Verdict.FAIL, 240)
+    assert "nothing is rounded" in failed.message
+
+
+def test_a_lost_element_is_no_verdict(tmp_path):
+    """A product of torch's that has no rule takes the elements away: the kernel behind it is not judged."""
+    subject = planted(
+        tmp_path, {"x = input.reshape(rows, columns)": "x = input.reshape(rows, columns).asinh()"}
+    )
+    outcomes = judged(subject, case_of(subject))
+    assert {o.verdict for o in outcomes} == {Verdict.UNDECIDED, Verdict.SKIPPED}
+    assert "asinh" in outcomes[0].message
+
+
+def test_literals_that_stand_for_one_over_n_are_recognised(tmp_path):
+    source = KERNELS / "layer_norm_two_pass_triton.py"
+    text = VARIANCE.replace("divide(tl.sum(total, axis=0), count)", "tl.sum(total, axis=0) * {}")
+    right, beside = (planted(tmp_path / str(n), {VARIANCE: text.format(1 / n)}, source) for n in (40, 41))
+    assert wrong_outputs(judged(right, case_of(right))) == set()
+    assert wrong_outputs(judged(beside, case_of(beside))) == EVERYTHING
+
+
+def test_what_literals_stand_for():
+    subject = subject_of(LAYER_NORM)
+    meant = formula.meant(case_of(subject))
+    assert meant[float(np.float32(1 / 40))] == Fraction(1, 40)
+    assert formula.meant(replace(case_of(subject), columns=64)).get(1 / 64) is None
+
+
+# The specification itself.
+
+
+def by_hand(case, residues):
+    """Layer norm and its gradients with Python's integers, written out."""
+    p, n = field.P, case.columns
+    x, g = ([[int(v) for v in row] for row in residues[name]] for name in ("input", "grad_output"))
+    w, b = ([int(v) for v in residues[name]] for name in ("weight", "bias"))
+    share, eps = pow(n, -1, p), field.of_fraction(Fraction(case.eps))
+    output, grad_input, hats = [], [], []
+    for row, dy in zip(x, g, strict=True):
+        mean = sum(row) * share
+        variance = sum((v - mean) ** 2 for v in row) * share
+        rstd = pow(pow(variance + eps, 1 << 59, p), -1, p)
+        hat = [(v - mean) * rstd % p for v in row]
+        dh = [d * v for d, v in zip(dy, w, strict=True)]
+        c1, c2 = sum(h * d for h, d in zip(hat, dh, strict=True)) * share, sum(dh) * share
+        output.append([(h * v + c) % p for h, v, c in zip(hat, w, b, strict=True)])
+        grad_input.append([(d - h * c1 - c2) * rstd % p for h, d in zip(hat, dh, strict=True)])
+        hats.append(hat)
+    grad_weight = [sum(r[c] * h[c] for r, h in zip(g, hats, strict=True)) % p for c in range(n)]
+    grad_bias = [sum(r[c] for r in g) % p for c in range(n)]
+    return {
+        "output": output,
+        "grad_input": grad_input,
+        "grad_weight": grad_weight,
+        "grad_bias": grad_bias,
+    }
+
+
+def test_the_derived_specification_is_the_formula_written_by_hand():
+    subject = subject_of(LAYER_NORM)
+    case = case_of(subject, rows=3, columns=7)
+    arithmetic = make("field")
+    residues = blind_residues(case, arithmetic, np.random.default_rng(0))
+    found = specify(case, arithmetic, residues)
+    assert found.regular.all()
+    for name, wanted in by_hand(case, residues).items():
+        assert found.results[name].slots.tolist() == wanted, name
+
+
+def test_random_elements_have_a_root_in_every_row_and_the_floats_own_need_not():
+    subject = subject_of(LAYER_NORM)
+    case = case_of(subject, rows=64, columns=5)
+    arithmetic = make("field")
+    assert specify(case, arithmetic, blind_residues(case, arithmetic, np.random.default_rng(1))).regular.all()
+    own = specify(case, arithmetic, own_residues(case, arithmetic)).regular
+    assert 0 < own.sum() < 64
+
+
+def test_equal_numbers_have_equal_elements_where_a_maximum_is_taken():
+    subject = subject_of(KERNELS / "softmax_triton.py")
+    case = case_of(subject, rows=2, columns=8)
+    case = replace(case, tensors={**case.tensors, "input": case.given["input"].sign()})
+    drawn = blind_residues(case, make("field_exponential"), np.random.default_rng(2))["input"]
+    for row, elements in zip(case.given["input"].tolist(), drawn.tolist(), strict=True):
+        assert len(set(elements)) == len(set(row))
+
+
+@pytest.mark.parametrize(
+    ("marks", "words"),
+    [
+        (np.ones((3, 4)), "that is all of them"),
+        (np.eye(8)[7:].repeat(2, 0).T.astype(bool).any(1), "only entry 7 (the last)"),
+        ([[0, 0], [0, 0], [1, 1]], "only row 2 (the last)"),
+        (np.arange(16)[:, None] % 4 == [3, 3], "every 4th of the 16 rows from 3 on"),
+        (np.arange(40)[None].repeat(2, 0) >= 32, "only columns 32 to 39 of 40 (the tail"),
+    ],
+)
+def test_words_for_where_elements_differ(marks, words):
+    assert pattern(np.asarray(marks).astype(bool)).startswith(words)
