@@ -21,43 +21,67 @@ if TYPE_CHECKING:
 
 P = (1 << 61) - 1
 _P = np.uint64(P)
-_LOW31, _LOW30 = np.uint64((1 << 31) - 1), np.uint64((1 << 30) - 1)
+_1, _30, _31, _52, _61, _63 = (np.uint64(n) for n in (1, 30, 31, 52, 61, 63))
+_LOW11, _LOW30, _LOW31, _LOW52 = (np.uint64((1 << n) - 1) for n in (11, 30, 31, 52))
+_ALL_ONES = 0x7FF  # exponent of infinities and NaN in float64
+_SHIFTS = ((np.arange(2048) - 1075) % 61).astype(np.uint64)  # 2^(e - 1075) is a rotation by that many bits
 _FEW = 64  # up to so many distinct values Python's pow is faster than powering arrays
 
 
 def reduce61(x: Array) -> Array:
     """Give the representative in [0, p) of a number below 2^64."""
-    x = (x & _P) + (x >> np.uint64(61))
-    return np.where(x >= _P, x - _P, x)
+    x = (x & _P) + (x >> _61)
+    return np.minimum(x, x - _P)  # below p the difference wraps round to a large number
 
 
 def add(a: Array, b: Array) -> Array:
     """Sum modulo p."""
     total = a + b
-    return np.where(total >= _P, total - _P, total)
+    return np.minimum(total, total - _P)
+
+
+def subtract(a: Array, b: Array) -> Array:
+    """Difference modulo p."""
+    total = a - b
+    return np.minimum(total, total + _P)
 
 
 def negate(a: Array) -> Array:
     """Negative modulo p."""
-    return np.where(a == 0, a, _P - a)
+    opposite = _P - a
+    return np.minimum(opposite, opposite - _P)
 
 
 def multiply(a: Array, b: Array) -> Array:
-    """Product modulo p from 31-bit halves; no intermediate reaches 2^64."""
-    a1, a0, b1, b0 = a >> np.uint64(31), a & _LOW31, b >> np.uint64(31), b & _LOW31
-    middle = a0 * b1 + a1 * b0
-    total = (
-        ((a1 * b1) << np.uint64(1))
-        + (middle >> np.uint64(30))
-        + ((middle & _LOW30) << np.uint64(31))
-        + a0 * b0
-    )
-    return reduce61(total)
+    """Product modulo p from 31-bit halves; no intermediate reaches 2^64.
+
+    Works in few temporaries: passes over memory are what a product costs.
+    """
+    a, b = np.asarray(a), np.asarray(b)
+    shape = np.broadcast_shapes(a.shape, b.shape)
+    a, b = (x if x.ndim else x.reshape(1) for x in (a, b))
+    a1, a0, b1, b0 = a >> _31, a & _LOW31, b >> _31, b & _LOW31
+    middle, spare = a0 * b1, a1 * b0
+    middle += spare
+    total = a1 * b1
+    total <<= _1
+    total += np.right_shift(middle, _30, out=spare)
+    middle &= _LOW30
+    middle <<= _31
+    total += middle
+    total += np.multiply(a0, b0, out=spare)
+    np.right_shift(total, _61, out=spare)
+    total &= _P
+    total += spare
+    np.subtract(total, _P, out=spare)
+    return np.minimum(total, spare, out=total).reshape(shape)
 
 
 def by_distinct(a: Array, scalar: Callable[[int], int], array: Callable[[Array], Array]) -> Array:
     """Apply a costly function: to each distinct value when there are few, else to the array."""
     a = np.asarray(a)
+    if a.ndim == 2 and a.shape[1] > 1 and (a == a[:, :1]).all():  # one value in all threads of a block
+        return np.broadcast_to(by_distinct(a[:, :1], scalar, array), a.shape)
     distinct, inverse = np.unique(a, return_inverse=True)
     if len(distinct) > _FEW:
         return array(a)
@@ -67,31 +91,61 @@ def by_distinct(a: Array, scalar: Callable[[int], int], array: Callable[[Array],
 
 def inverse(a: Array) -> Array:
     """Inverse modulo p; the inverse of 0 is taken as 0."""
-    return by_distinct(a, lambda x: pow(x, P - 2, P), lambda x: _power(x, P - 2))
+    return by_distinct(a, lambda x: pow(x, P - 2, P), _inverses)
+
+
+def _inverses(a: Array) -> Array:
+    """Invert all at once: products up a binary tree, one inverse at its top, and down again."""
+    flat = np.where(a == 0, _1, a).reshape(-1)
+    levels = []
+    while len(flat) > 1:
+        if len(flat) % 2:
+            flat = np.append(flat, _1)
+        levels.append(flat)
+        flat = multiply(flat[0::2], flat[1::2])
+    inverted = np.array([pow(int(x), P - 2, P) for x in flat], dtype=np.uint64)
+    for level in reversed(levels):
+        below = np.empty_like(level)
+        inverted = inverted[: len(level) // 2]
+        below[0::2], below[1::2] = multiply(inverted, level[1::2]), multiply(inverted, level[0::2])
+        inverted = below
+    return np.where(a == 0, a, inverted[: a.size].reshape(a.shape))
 
 
 def root(a: Array) -> Array:
     """a^(2^59), a square root of a wherever a is a square."""
-    return by_distinct(a, lambda x: pow(x, 1 << 59, P), lambda x: _power(x, 1 << 59))
+    return by_distinct(a, lambda x: pow(x, 1 << 59, P), _roots)
 
 
-def _power(a: Array, exponent: int) -> Array:
-    result = np.ones_like(a)
-    for bit in f"{exponent:b}":
-        result = multiply(result, result)
-        if bit == "1":
-            result = multiply(result, a)
-    return result
+def _roots(a: Array) -> Array:
+    for _ in range(59):
+        a = multiply(a, a)
+    return a
 
 
 def of_floats(values: Array) -> Array:
     """Residues of float64 values; infinities and NaN get fixed residues of no meaning."""
     wide = np.asarray(values, dtype=np.float64)
+    bits = np.ascontiguousarray(wide).reshape(-1).view(np.uint64)
+    exponent = ((bits >> _52) & _LOW11).astype(np.intp)
+    if ((exponent == _ALL_ONES) | ((exponent == 0) & (bits << _1 != 0))).any():
+        return _of_any_floats(wide)
+    whole = (bits & _LOW52) | ((exponent != 0).astype(np.uint64) << _52)
+    shift = _SHIFTS[exponent]
+    residue = (whole << shift) & _P
+    residue |= whole >> (_61 - shift)
+    opposite = _P - residue
+    residue = np.where((bits >> _63 != 0) & (residue != 0), opposite, residue)
+    return residue.reshape(wide.shape)
+
+
+def _of_any_floats(wide: Array) -> Array:
+    """Residues of floats of which some are subnormal or not finite."""
     finite = np.where(np.isfinite(wide), wide, 0.0)
     mantissa, exponent = np.frexp(np.abs(finite))
     whole = np.ldexp(mantissa, 53).astype(np.uint64)
     shift = ((exponent.astype(np.int64) - 53) % 61).astype(np.uint64)
-    residue = reduce61(((whole << shift) & _P) | (whole >> (np.uint64(61) - shift)))
+    residue = reduce61(((whole << shift) & _P) | (whole >> (_61 - shift)))
     residue = np.where(np.signbit(finite), negate(residue), residue)
     return np.where(
         np.isfinite(wide), residue, hashed("not finite", np.asarray(np.signbit(wide), dtype=np.uint64))
@@ -117,10 +171,11 @@ def hashed(name: str, *operands: Array) -> Array:
     mixed: Any = np.uint64(
         sum((n + 1) * c for n, c in enumerate(name.encode())) * 0x9E3779B97F4A7C15 & (2**64 - 1)
     )
+    shape = np.broadcast_shapes(*(np.shape(operand) for operand in operands))
     for operand in operands:
-        mixed = (mixed ^ operand) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ np.atleast_1d(operand)) * np.uint64(0xBF58476D1CE4E5B9)  # arrays wrap silently
         mixed = mixed ^ (mixed >> np.uint64(29))
-    return reduce61(np.asarray(mixed))
+    return reduce61(np.asarray(mixed)).reshape(shape)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +197,8 @@ class Field:
         wide = values.astype(np.float64)
         residue = of_floats(wide)
         for constant, meaning in self.constants.items():
-            residue = np.where(wide == constant, np.uint64(of_fraction(meaning)), residue)
+            if (hits := wide == constant).any():
+                residue = np.where(hits, np.uint64(of_fraction(meaning)), residue)
         return residue
 
     def apply(
@@ -155,7 +211,7 @@ class Field:
             return np.asarray(picked)
         rules: dict[str, Callable[[], Array]] = {
             "add": lambda: add(a, slots[1]),
-            "sub": lambda: add(a, negate(slots[1])),
+            "sub": lambda: subtract(a, slots[1]),
             "mul": lambda: multiply(a, slots[1]),
             "fma": lambda: add(multiply(a, slots[1]), slots[2]),
             "mad": lambda: add(multiply(a, slots[1]), slots[2]),
