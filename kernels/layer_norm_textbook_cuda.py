@@ -23,6 +23,7 @@ KERNELS = source(__file__)
     clamp=True,
     # Beyond it the bound of this variance says too little, and squares may overflow.
     domain=Domain(max_kappa=1e1, max_abs=1e15),
+    returns=("output", "mean", "rstd"),
     guarantees={"determinism", "batch_invariance", "layouts", "large_offsets"},
 )
 def layer_norm_textbook_cuda(input, normalized_shape, weight=None, bias=None, eps=1e-5):

@@ -234,11 +234,12 @@ class Normalization(torch.autograd.Function):
         output, mean, rstd = normalize(module, variance, input, columns, weight, bias, eps)
         ctx.save_for_backward(input, weight, mean, rstd)
         ctx.shapes = tuple(None if t is None else t.shape for t in (weight, bias))
-        return output
+        ctx.mark_non_differentiable(mean, rstd)
+        return output, mean, rstd
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad_output):
+    def backward(ctx, grad_output, _grad_mean, _grad_rstd):
         grad_input, grad_weight, grad_bias = backward_module().gradients(grad_output, *ctx.saved_tensors)
         weight_shape, bias_shape = ctx.shapes
         grad_weight = None if weight_shape is None else grad_weight.reshape(weight_shape)
@@ -247,7 +248,7 @@ class Normalization(torch.autograd.Function):
 
 
 def layer_norm_by(module, variance, input, normalized_shape, weight, bias, eps):
-    """Normalize the last dimensions of `input`; the body of every layer norm subject here."""
+    """Normalize the last dimensions of `input`; returns (output, mean, rstd): the body of every subject."""
     columns = normalized_columns(input, normalized_shape, weight, bias)
     return Normalization.apply(input, weight, bias, columns, eps, module, variance)
 
@@ -273,6 +274,7 @@ TREES = Trees(
     clamp=True,
     # Beyond it the bound of this variance says too little, and squares may overflow.
     domain=Domain(max_kappa=1e2, max_abs=1e15),
+    returns=("output", "mean", "rstd"),
     guarantees={"determinism", "batch_invariance", "layouts", "large_offsets"},
 )
 def layer_norm_welford_cuda(input, normalized_shape, weight=None, bias=None, eps=1e-5):

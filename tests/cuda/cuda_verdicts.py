@@ -25,6 +25,12 @@ def subject_of(stem):
     return subject
 
 
+def output_of(stem, *arguments):
+    """Return the output alone of the subject of kernels/<stem>.py."""
+    results = subject_of(stem)(*arguments)
+    return results[0] if isinstance(results, tuple) else results
+
+
 def setting_of(subject, dtype):
     """Return the arithmetic of CUDA C++ on any device, and the declared trees."""
     name = subject.accumulation(dtype)
@@ -40,7 +46,8 @@ def observe(subject, case, device):
     results = named_results(subject, outputs)
     if differentiable:
         wanted = {n: t for n, t in call.arguments.items() if isinstance(t, torch.Tensor) and t.requires_grad}
-        found = torch.autograd.grad(outputs, list(wanted.values()), call.placed["grad_output"].tensor)
+        first = outputs[0] if isinstance(outputs, tuple) else outputs
+        found = torch.autograd.grad(first, list(wanted.values()), call.placed["grad_output"].tensor)
         results |= {f"grad_{name}": gradient for name, gradient in zip(wanted, found, strict=True)}
     return Observation(status="ok", outputs=results)
 

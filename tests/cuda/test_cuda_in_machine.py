@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from cuda_verdicts import outcomes, subject_of
+from cuda_verdicts import outcomes, output_of, subject_of
 
 from verifier import machine
 from verifier.verdicts import Verdict
@@ -70,9 +70,9 @@ def run(stem, x, weight=None, bias=None, grad=None):
     """Return output and gradients of a layer norm, or of a softmax over the last dimension."""
     leaves = [t.detach().requires_grad_() for t in (x, weight, bias) if t is not None]
     if "softmax" in stem:
-        output = subject_of(stem)(leaves[0], -1)
+        output = output_of(stem, leaves[0], -1)
     else:
-        output = subject_of(stem)(leaves[0], (x.shape[-1],), *leaves[1:])
+        output = output_of(stem, leaves[0], (x.shape[-1],), *leaves[1:])
     grad = torch.ones_like(output) if grad is None else grad
     return (output.detach(), *torch.autograd.grad(output, leaves, grad))
 
@@ -228,7 +228,7 @@ def test_a_fused_residual_is_the_norm_of_the_sum():
     x, residual = draw(3, 40).mul(8).round(), draw(3, 40, seed=1).mul(8).round()  # sums are exact in half
     output, _, _ = fused(x.half(), residual.half(), 40, output_dtype=torch.float32)
     assert output.dtype == torch.float32
-    assert torch.equal(output, subject_of("layer_norm_welford_cuda")(x + residual, 40))
+    assert torch.equal(output, output_of("layer_norm_welford_cuda", x + residual, 40))
 
 
 @pytest.mark.parametrize("columns", [34, 1028])
@@ -236,7 +236,7 @@ def test_a_fused_residual_is_the_norm_of_the_sum():
 def test_the_parts_of_the_fused_subject_change_no_bit(columns, dtype):
     x, weight = draw(3, columns, dtype=dtype, mean=3.0), draw(columns, dtype=dtype, seed=1)
     output, _, _ = subject_of("layer_norm_residual_cuda")(x, (columns,), weight)
-    plain = subject_of("layer_norm_welford_cuda")(x, (columns,), weight)
+    plain = output_of("layer_norm_welford_cuda", x, (columns,), weight)
     assert bits([output]) == bits([plain])
 
 
@@ -253,7 +253,7 @@ def test_the_split_is_exact(dtype):
 
 def test_a_second_derivative_is_refused():
     x = draw(2, 6).requires_grad_()
-    output = subject_of("layer_norm_welford_cuda")(x, 6)
+    output = output_of("layer_norm_welford_cuda", x, 6)
     (grad,) = torch.autograd.grad(output.square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         grad.sum().backward()

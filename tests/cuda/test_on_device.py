@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cuda_verdicts import outcomes, subject_of
+from cuda_verdicts import outcomes, output_of, subject_of
 
 from verifier.verdicts import Verdict
 
@@ -71,7 +71,7 @@ def test_rows_of_two_values_normalize_exactly(stem, columns):
         pytest.skip("Welford divides by 3: its steps are not exact")
     sign = torch.tensor([1.0, -1.0]).repeat(3, columns // 2).cuda()
     weight = torch.arange(1.0, columns + 1).cuda()
-    output = subject_of(stem)(5 + 2 * sign, columns, weight, weight + 1, 0.0)
+    output = output_of(stem, 5 + 2 * sign, columns, weight, weight + 1, 0.0)
     assert torch.equal(output, sign * weight + weight + 1)
 
 
@@ -79,8 +79,8 @@ def test_rows_of_two_values_normalize_exactly(stem, columns):
 def test_device_and_machine_agree_in_every_bit_of_exact_rows(stem):
     sign = torch.tensor([1.0, -1.0]).repeat(4, 600)
     x = (7 + 4 * sign).half()
-    on_device = subject_of(stem)(x.cuda(), 1200, None, None, 0.0).cpu()
-    assert torch.equal(on_device, subject_of(stem)(x, 1200, None, None, 0.0))
+    on_device = output_of(stem, x.cuda(), 1200, None, None, 0.0).cpu()
+    assert torch.equal(on_device, output_of(stem, x, 1200, None, None, 0.0))
 
 
 @pytest.mark.parametrize("columns", [34, 1028])
@@ -89,7 +89,7 @@ def test_a_layout_changes_no_bit(stem, columns):
     x = draw(8, columns)
 
     def run(t):
-        return subject_of(stem)(t, -1 if "softmax" in stem else columns)
+        return output_of(stem, t, -1 if "softmax" in stem else columns)
 
     plain = run(x)
     wide = torch.full((8, 2 * columns + 1), torch.nan, device="cuda")
@@ -115,9 +115,9 @@ def test_a_launch_follows_torchs_current_stream():
         x = torch.zeros(64, 4096, device="cuda")
         torch.cuda._sleep(10_000_000)  # cycles: the copy below has not happened when the kernel is queued
         x.copy_(draw(64, 4096))
-        output = subject_of("layer_norm_two_pass_cuda")(x, 4096)
+        output = output_of("layer_norm_two_pass_cuda", x, 4096)
     stream.synchronize()
-    assert torch.equal(output, subject_of("layer_norm_two_pass_cuda")(x, 4096))
+    assert torch.equal(output, output_of("layer_norm_two_pass_cuda", x, 4096))
     assert output.any()
 
 
@@ -128,6 +128,6 @@ def test_rows_beyond_32_bit_offsets_are_reached():
     values = draw(3, 1024, dtype=torch.float16)
     rows.copy_(values)
     assert torch.equal(
-        subject_of("layer_norm_two_pass_cuda")(rows, 1024),
-        subject_of("layer_norm_two_pass_cuda")(values, 1024),
+        output_of("layer_norm_two_pass_cuda", rows, 1024),
+        output_of("layer_norm_two_pass_cuda", values, 1024),
     )
