@@ -84,9 +84,7 @@ class Explained:
     lost: str
 
 
-WITHOUT_ROUNDING = (
-    "no rounding: the formula itself, its constants (eps, 1/N) and arguments in the kernel's format"
-)
+WITHOUT_ROUNDING = "no rounding: the formula itself, or its constants and arguments in the kernel's format"
 
 
 def reason_not(subject: Subject, dtype: str) -> str | None:
@@ -341,9 +339,13 @@ def place_text(share: Share) -> str:
     if not share.frames:
         return f"({share.word})"
     (file, line), *callers = share.frames
-    text = linecache.getline(file, line).strip()
+    text = _source(file, line)
     via = ", ".join(f"{_short(f, file)}{n}" for f, n in callers)
     return f"{Path(file).name}:{line}  {text}" + (f"   [called from line {via}]" if via else "")
+
+
+def _source(file: str, line: int) -> str:
+    return linecache.getline(file, line).strip() or "(source not found)"
 
 
 def _short(file: str, own: str) -> str:
@@ -376,7 +378,7 @@ def _brief_place(share: Share) -> str:
     if not share.frames:
         return share.word
     file, line = share.frames[0]
-    text = linecache.getline(file, line).strip()
+    text = _source(file, line)
     shown = text if len(text) <= WIDTH else text[: WIDTH - 3] + "..."
     return f"{Path(file).name}:{line} `{shown}`"
 
@@ -401,7 +403,7 @@ def document(explained: Explained) -> dict[str, Any]:
                 "lines": [
                     {
                         "frames": [{"file": f, "line": n} for f, n in s.frames],
-                        "source": linecache.getline(*s.frames[0]).strip() if s.frames else s.word,
+                        "source": _source(*s.frames[0]) if s.frames else s.word,
                         "share_of_rms": s.rms,
                         "share_of_worst": s.worst,
                         "rms_alone": s.error,

@@ -77,6 +77,12 @@ def refuses(input, eps=1e-5):
 """
 
 
+@pytest.fixture(autouse=True)
+def _compiled_here(monkeypatch, tmp_path):
+    """Triton's cache knows functions by their text: another test's kernel.py would answer for this one's."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+
+
 @pytest.fixture
 def path(tmp_path):
     file = tmp_path / "kernel.py"
@@ -193,6 +199,11 @@ def test_elements_that_are_not_finite_are_left_out():
 def test_an_exact_output_needs_no_lines():
     output = Explanation(output="output", rms=0.0, worst=0.0, index=(0, 0), shares=(), gap=0.0, left_out=0)
     assert brief(output) == "exact in every element"
+
+
+def test_a_line_that_is_gone_is_said_to_be():
+    share = Share(frames=(("/nowhere/k.py", 3),), word="", rms=1.0, worst=1.0, error=1.0)
+    assert "k.py:3  (source not found)" in place_text(share)
 
 
 def test_a_share_without_lines_says_what_it_is():

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from verifier.machine.arithmetics.choice import chooses_integer, chosen, rounds_to_integer
-from verifier.machine.arithmetics.lifted import LITERALS, Lifted
+from verifier.machine.arithmetics.lifted import LITERALS
 
 if TYPE_CHECKING:
     from verifier.machine.findings import Location
     from verifier.machine.numerics import Array
 
-_LIFTED = Lifted(literals={})
 # Where Triton's standard library and CUDA's headers lie: an error made there is the caller's.
 _LIBRARY = re.compile(r"/site-packages/triton/|/triton/language/|/nvidia/|/cuda[^/]*/include/")
 
@@ -144,7 +143,7 @@ class Attribution(Places):
             return self.lift(result, "integer")
         if name == "cvt" and chooses_integer(kind, result, floats[0]):
             return np.where(result == floats[0], slots[0], self.lift(result, "integer"))
-        if name not in _SECANTS:
+        if name not in _RULES:
             self.unknown.add(name)
             return self.lift(result, kind)
         given = tuple(np.asarray(f, dtype=np.float64) for f in floats)
@@ -152,9 +151,10 @@ class Attribution(Places):
         exact = tuple(s["exact"] for s in held)
         answer = np.zeros(np.shape(result), dtype=self.dtype)
         with np.errstate(all="ignore"):
-            answer["exact"] = _LIFTED.apply(name, "f64", answer["exact"], given, exact)
+            formula, secants = _RULES[name]
+            answer["exact"] = formula(*exact)
             parts = answer["parts"]
-            for coefficient, slot in zip(_SECANTS[name](given, exact), held, strict=True):
+            for coefficient, slot in zip(secants(given, exact), held, strict=True):
                 if np.any(slot["parts"]):
                     # An infinite operand (a masked lane of a softmax) hands on no error.
                     factor = np.where(np.isfinite(coefficient), coefficient, 0.0)
@@ -168,10 +168,11 @@ class Attribution(Places):
 
 def own_error(name: str, result: Array, floats: tuple[Array, ...]) -> Array:
     """Return the result minus the exact result at the same operands; 0 where either is not finite."""
+    if name not in _RULES:
+        return np.zeros(np.shape(result))
     with np.errstate(all="ignore"):
         given = tuple(np.asarray(f, dtype=np.float64) for f in floats)
-        wide = np.asarray(result, dtype=np.float64)
-        error = wide - _LIFTED.apply(name, "f64", wide, given, given)
+        error = np.asarray(result, dtype=np.float64) - _RULES[name][0](*given)
         return np.where(np.isfinite(error), error, 0.0)
 
 
@@ -228,26 +229,36 @@ def _ones(*signs: float) -> Any:
     return lambda f, _: tuple(np.full(np.shape(x), sign) for sign, x in zip(signs, f, strict=True))
 
 
-# Per operation the coefficients c with F(f) - F(s) = sum of c_i (f_i - s_i), f computed and s exact operands.
-_SECANTS: Mapping[str, Callable[[Operands, Operands], tuple[Array, ...]]] = {
-    "add": _ones(1, 1),
-    "sub": _ones(1, -1),
-    "neg": _ones(-1),
-    "cvt": _ones(1),
-    "abs": lambda f, _: (np.where(np.signbit(f[0]), -1.0, 1.0),),
-    "mul": _product,
-    "fma": lambda f, s: (*_product(f, s), np.ones(np.shape(f[2]))),
-    "mad": lambda f, s: (*_product(f, s), np.ones(np.shape(f[2]))),
-    "div": _quotient,
-    "divfma": lambda f, s: (*_quotient(f, s), np.ones(np.shape(f[2]))),
-    "rcp": lambda f, s: (-1 / f[0] / s[0],),
-    "sqrt": _root,
-    "rsqrt": _inverse_root,
-    "ex2": _power_of_two,
-    "lg2": _logarithm,
-    "tanh": _of(np.tanh, lambda x: 1 - np.tanh(x) ** 2),
-    "sin": _of(np.sin, np.cos),
-    "cos": _of(np.cos, lambda x: -np.sin(x)),
+def _fused(f: Operands, s: Operands) -> tuple[Array, ...]:
+    return *_product(f, s), np.ones(np.shape(f[2]))
+
+
+def _fused_quotient(f: Operands, s: Operands) -> tuple[Array, ...]:
+    return *_quotient(f, s), np.ones(np.shape(f[2]))
+
+
+Rule = tuple[Callable[..., Any], Callable[[Operands, Operands], tuple[Any, ...]]]
+# Per operation the exact result F, and the coefficients c with F(f) - F(s) = sum of c_i (f_i - s_i), f the
+# computed and s the exact operands.
+_RULES: Mapping[str, Rule] = {
+    "add": (np.add, _ones(1, 1)),
+    "sub": (np.subtract, _ones(1, -1)),
+    "neg": (np.negative, _ones(-1)),
+    "cvt": (np.positive, _ones(1)),
+    "abs": (np.abs, lambda f, s: (_ratio(np.abs(f[0]) - np.abs(s[0]), f[0] - s[0], np.sign(f[0])),)),
+    "mul": (np.multiply, _product),
+    "fma": (lambda a, b, c: a * b + c, _fused),
+    "mad": (lambda a, b, c: a * b + c, _fused),
+    "div": (np.divide, _quotient),
+    "divfma": (lambda a, b, c: a / b + c, _fused_quotient),
+    "rcp": (np.reciprocal, lambda f, s: (-1 / f[0] / s[0],)),
+    "sqrt": (np.sqrt, _root),
+    "rsqrt": (lambda a: 1 / np.sqrt(a), _inverse_root),
+    "ex2": (np.exp2, _power_of_two),
+    "lg2": (np.log2, _logarithm),
+    "tanh": (np.tanh, _of(np.tanh, lambda x: 1 - np.tanh(x) ** 2)),
+    "sin": (np.sin, _of(np.sin, np.cos)),
+    "cos": (np.cos, _of(np.cos, lambda x: -np.sin(x))),
 }
 
 
