@@ -380,7 +380,8 @@ def _brief_place(share: Share) -> str:
     file, line = share.frames[0]
     text = _source(file, line)
     shown = text if len(text) <= WIDTH else text[: WIDTH - 3] + "..."
-    return f"{Path(file).name}:{line} `{shown}`"
+    callers = "".join(f" from {_short(f, file)}{n}" for f, n in share.frames[1:2])
+    return f"{Path(file).name}:{line} `{shown}`{callers}"
 
 
 def document(explained: Explained) -> dict[str, Any]:
