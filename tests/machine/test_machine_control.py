@@ -14,6 +14,7 @@ from verifier.machine.findings import (
     Deadlock,
     DeviceAssertion,
     DivergentBarrier,
+    GlobalRace,
     Misaligned,
     OutOfBounds,
     SharedRace,
@@ -26,7 +27,7 @@ STORE = "mad.lo.s64 %a0, %wide, 4, %base0; st.global.b32 [%a0], %r0;"
 REGISTERS = ".reg .b32 %r<20>; .reg .pred %p<9>; .reg .f32 %f<9>; .shared .align 4 .b8 tile[4096];"
 
 
-def run(body, threads=64, *, machine=None, registers=REGISTERS, out=None, grid=(1,), target=90):
+def run(body, threads=64, *, machine=None, registers=REGISTERS, out=None, grid=(1,), target=90, copies=False):
     result = torch.zeros(threads * int(np.prod(grid)), dtype=torch.int32) if out is None else out
     launch_ptx(
         kernel(body, 1, registers=registers, target=target),
@@ -36,6 +37,7 @@ def run(body, threads=64, *, machine=None, registers=REGISTERS, out=None, grid=(
         0,
         [result],
         machine=machine or Machine(),
+        copies=copies,
     )
     return result
 
@@ -431,3 +433,80 @@ def test_as_many_blocks_are_resident_as_threads_and_shared_memory_allow(
 ):
     machine = Machine(architecture=architecture, multiprocessors=7)
     assert machine.resident_blocks(threads, shared) == 7 * blocks
+
+
+RACES = frozenset({"shared_races", "global_races"})
+
+
+def races(body, kind, *, copies, threads=128):
+    """Whether a race of this kind is reported."""
+    try:
+        run(body, threads, machine=Machine(sanitize=RACES), copies=copies)
+    except kind:
+        return True
+    return False
+
+
+# Every warp loads one word, a thread of the named warp changes it.
+OWNER = """
+    ld.global.b32 %r1, [%base0]; BARRIER setp.eq.u32 %p1, %t, OWNER; add.u32 %r1, %r1, 1;
+    @%p1 st.global.b32 [%base0], %r1;"""
+
+
+@pytest.mark.parametrize("owner", [0, 127])
+def test_the_owner_of_copies_may_overwrite_what_the_other_copies_read(owner):
+    body = OWNER.replace("OWNER", str(owner))
+    assert not races(body.replace("BARRIER", ""), GlobalRace, copies=True)
+    assert races(body.replace("BARRIER", ""), GlobalRace, copies=False)
+    assert not races(body.replace("BARRIER", "bar.sync 0;"), GlobalRace, copies=False)
+
+
+def test_whoever_overwrites_what_others_read_elsewhere_races_copies_or_not():
+    by_others = """
+    mov.u32 %r1, 0; setp.lt.u32 %p1, %t, 32; @%p1 bra FIRST; ld.global.b32 %r1, [%base0]; bra NEXT;
+    FIRST: mov.u32 %r1, 3; NEXT: setp.eq.u32 %p1, %t, 0; @%p1 st.global.b32 [%base0], %r1;"""
+    at_two_places = """
+    mov.u32 %r1, 0; setp.lt.u32 %p1, %t, 32; @%p1 bra FIRST; ld.global.b32 %r1, [%base0]; bra NEXT;
+    FIRST: ld.global.b32 %r1, [%base0]; NEXT: add.u32 %r1, %r1, 1; setp.eq.u32 %p1, %t, 0; @%p1 st.global.b32 [%base0], %r1;"""
+    for body in (by_others, at_two_places):
+        assert races(body, GlobalRace, copies=True)
+        assert races(body, GlobalRace, copies=False)
+
+
+def test_copies_of_another_block_race():
+    body = OWNER.replace("OWNER", "0").replace("BARRIER", "")
+    for copies in (True, False):
+        with pytest.raises(GlobalRace):
+            run(body, 32, grid=(2,), machine=Machine(sanitize=RACES), copies=copies)
+
+
+SAME_PLACE = "mov.u32 %r1, tile; shr.u32 %r2, %t, 5; st.shared.b32 [%r1], %r2;"
+
+
+def test_warps_that_store_their_copies_by_one_instruction_do_not_race():
+    assert not races(SAME_PLACE, SharedRace, copies=True)
+    assert races(SAME_PLACE, SharedRace, copies=False)
+    equal = SAME_PLACE.replace("shr.u32 %r2, %t, 5", "mov.u32 %r2, 9")
+    assert not races(equal, SharedRace, copies=False)
+
+
+def test_warps_that_store_at_one_instruction_at_different_times_are_treated_alike():
+    late = """
+    mov.u32 %r1, tile; shr.u32 %r2, %t, 5; mov.u32 %r3, 0;
+    WAIT: add.u32 %r3, %r3, 1; setp.lt.u32 %p1, %r3, %r2; @%p1 bra WAIT; st.shared.b32 [%r1], %r2;"""
+    assert not races(late, SharedRace, copies=True)
+    assert races(late, SharedRace, copies=False)
+
+
+def test_copies_stored_by_two_instructions_or_read_by_another_warp_race():
+    twice = SAME_PLACE + "setp.eq.u32 %p1, %t, 0; @%p1 st.shared.b32 [%r1], 7;"
+    read = SAME_PLACE + "ld.shared.b32 %r3, [%r1]; "
+    for body in (twice, read):
+        assert races(body, SharedRace, copies=True)
+
+
+def test_the_middle_one_of_many_readers_is_not_forgotten():
+    body = """
+    ld.global.b32 %r1, [%base0]; setp.eq.u32 %p1, %t, 127; mov.u32 %r2, 5;
+    @%p1 st.global.b32 [%base0], %r2;"""
+    assert races(body, GlobalRace, copies=False)

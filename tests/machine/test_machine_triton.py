@@ -183,7 +183,7 @@ def launch(entry, text, sanitize):
             value.zero_()
     launch_ptx(
         text, kernel, grid, (32 * metadata.num_warps, 1, 1), metadata.shared, values,
-        machine=machine.Machine(sanitize=frozenset(sanitize)), names=names,
+        machine=machine.Machine(sanitize=frozenset(sanitize)), names=names, copies=True,
     )  # fmt: skip
 
 

@@ -173,6 +173,7 @@ class Launcher:
             self.metadata.shared,
             values,
             names=names,
+            copies=True,
         )
 
     def scratch(self, blocks: int) -> list[Any]:

@@ -94,6 +94,7 @@ def launch_ptx(
     *,
     machine: Machine | None = None,
     names: Sequence[str] | None = None,
+    copies: bool = False,
 ) -> None:
     """Execute a kernel of a PTX module on CPU tensors, in place.
 
@@ -101,13 +102,15 @@ def launch_ptx(
     arguments: one per kernel parameter: a torch tensor (its data pointer is passed), a Python int, float or
     bool, a numpy scalar, a ctypes value, bytes (a structure passed by value), or None (a null pointer).
     Python numbers take the type and width of the PTX parameter. names: what reports call the arguments.
+    copies: where there are fewer elements than threads, the compiler lets threads be copies of each other
+    (Triton does), which the race sanitizers allow for.
 
     Raises MachineFinding for a defect that execution shows, UnsupportedInstruction for PTX outside the
     subset, LaunchError for a launch that no device would accept.
     """
     session = current()
     machine = machine or (session.machine if session else Machine())
-    Launch(ptx, kernel, grid, block, shared_bytes, arguments, machine, names).run()
+    Launch(ptx, kernel, grid, block, shared_bytes, arguments, machine, names, copies=copies).run()
 
 
 def _extents(values: Sequence[int], what: str) -> tuple[int, int, int]:
@@ -130,6 +133,8 @@ class Launch:
         arguments: Sequence[Any],
         machine: Machine,
         names: Sequence[str] | None,
+        *,
+        copies: bool = False,
     ) -> None:
         """See `launch_ptx`."""
         from verifier.machine.sanitizers import make_monitors
@@ -137,7 +142,7 @@ class Launch:
         self.machine, self.kernel = machine, kernel
         self.grid, self.block = _extents(grid, "grid"), _extents(block, "block")
         self.memory = GlobalMemory()
-        self.monitors: tuple[Monitor, ...] = make_monitors(machine)
+        self.monitors: tuple[Monitor, ...] = make_monitors(machine, copies=copies)
         full = any(getattr(monitor, "every_lane", False) for monitor in self.monitors)
         session = current()
         self.slots = session.slots if session else None

@@ -3,6 +3,12 @@
 Order comes from barriers inside a block, and across blocks from a release followed by an acquire at the
 same address. A release publishes what its own warp did, and what its block did before the last barrier;
 an acquire is known to its own warp at once, and to the block after the next barrier.
+
+Copies: where a compiler has more threads than elements (Triton), several warps load one element by one
+instruction, and the warp that owns the element may store to it while the others, whose copies nobody uses,
+are late. A store to bytes which the storing warp itself has loaded by the same instruction as the late
+warp, in the same epoch of their block, is therefore no race in such code. It is one in CUDA C++, where
+every thread stands for itself.
 """
 
 # ruff: noqa: PLR0917 - these are called by position, many times a launch
@@ -38,13 +44,17 @@ def _join(into: Knowledge, other: Knowledge) -> None:
 
 @dataclass(kw_only=True)
 class _Bytes:
-    """Per cell of a tensor: last writer and reader warp with their epochs."""
+    """Per byte of a tensor: last writer and the last two readers, with their epochs and instructions."""
 
     writer: Array
     write_epoch: Array
     atomic: Array
     reader: Array
     read_epoch: Array
+    read_site: Array
+    second: Array
+    second_epoch: Array
+    second_site: Array
 
 
 @dataclass(kw_only=True)
@@ -61,8 +71,12 @@ class GlobalRaces:
 
     every_lane = True
 
-    def __init__(self) -> None:
-        """Start with an empty history; it spans all waves of a launch, since all blocks may run at once."""
+    def __init__(self, *, copies: bool) -> None:
+        """Start with an empty history; it spans all waves of a launch, since all blocks may run at once.
+
+        copies: threads may be copies of each other, as the compiler lays out elements.
+        """
+        self.copies = copies
         self.bytes: dict[int, _Bytes] = {}
         self.warps: dict[int, _Warp] = {}
         self.epochs: dict[int, int] = {}
@@ -117,6 +131,10 @@ class GlobalRaces:
                 atomic=np.zeros(size, dtype=bool),
                 reader=np.full(size, _NOBODY, dtype=np.int64),
                 read_epoch=np.full(size, -1, dtype=np.int64),
+                read_site=np.full(size, -1, dtype=np.int32),
+                second=np.full(size, _NOBODY, dtype=np.int64),
+                second_epoch=np.full(size, -1, dtype=np.int64),
+                second_site=np.full(size, -1, dtype=np.int32),
             )
         return state
 
@@ -136,22 +154,40 @@ class GlobalRaces:
         suspects = [(state.writer[cells], state.write_epoch[cells], "written")]
         if kind != "read":
             suspects.append((state.reader[cells], state.read_epoch[cells], "read"))
+            suspects.append((state.second[cells], state.second_epoch[cells], "read"))
         for other, when, word in suspects:
             strange = (other != _NOBODY) & (other != warp)
             if harmless is not None:
                 strange &= ~harmless
-            if kind == "atomic":
+            if kind == "atomic" and word == "written":
                 strange &= ~state.atomic[cells]
+            if kind == "write" and word == "read" and self.copies:
+                strange &= ~self.copied(state, cells, warp)
             for place in np.flatnonzero(strange):
                 if not self.ordered(int(other[place]), int(when[place]), int(warp[place]), int(epoch[place])):
                     self.report(site, int(place), located, wave, int(other[place]), word, kind)
-        self.record(kind, cells, warp, epoch, state)
+        self.record(site, kind, cells, warp, epoch, state)
 
-    def record(self, kind: str, cells: Array, warp: Array, epoch: Array, state: _Bytes) -> None:
-        """Remember who was here; of several readers that are not ordered only that there were several."""
+    def copied(self, state: _Bytes, cells: Array, warp: Array) -> Array:
+        """Bytes that the storing warp and another of its block have loaded by one instruction."""
+        one, other = state.reader[cells], state.second[cells]
+        together = (state.read_site[cells] == state.second_site[cells]) & (one // _WARPS == other // _WARPS)
+        together &= state.read_epoch[cells] == state.second_epoch[cells]
+        return np.asarray(together & ((one == warp) | (other == warp)))
+
+    def record(self, site: int, kind: str, cells: Array, warp: Array, epoch: Array, state: _Bytes) -> None:
+        """Remember who was here: of readers the last two warps, first and last of one instruction."""
         if kind == "read":
-            state.reader[cells] = warp
-            state.read_epoch[cells] = epoch
+            before = state.reader[cells], state.read_epoch[cells], state.read_site[cells]
+            state.reader[cells], state.read_epoch[cells], state.read_site[cells] = warp, epoch, site
+            changed = before[0] != state.reader[cells]
+            moved = cells[changed]
+            state.second[moved] = before[0][changed]
+            state.second_epoch[moved], state.second_site[moved] = before[1][changed], before[2][changed]
+            # Several warps in this instruction: the last one won above, the first one wins here.
+            early = np.flatnonzero(state.reader[cells] != warp)[::-1]
+            state.second[cells[early]], state.second_epoch[cells[early]] = warp[early], epoch[early]
+            state.second_site[cells[early]] = site
             return
         state.writer[cells] = warp
         state.write_epoch[cells] = epoch

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 NAMES = frozenset({"uninitialised", "shared_races", "unequal_stores", "global_races", "inputs", "outputs"})
 
 
-def make_monitors(machine: Machine) -> tuple[Monitor, ...]:
-    """Give fresh monitors for one launch.
+def make_monitors(machine: Machine, *, copies: bool) -> tuple[Monitor, ...]:
+    """Give fresh monitors for one launch; `copies`: see `launch_ptx`.
 
     Raises ValueError for a name that no sanitizer has.
     """
@@ -28,9 +28,9 @@ def make_monitors(machine: Machine) -> tuple[Monitor, ...]:
         )
     monitors: list[Any] = []
     if machine.sanitize & {"shared_races", "unequal_stores"}:
-        monitors.append(SharedRaces(unequal_stores="unequal_stores" in machine.sanitize))
+        monitors.append(SharedRaces(unequal_stores="unequal_stores" in machine.sanitize, copies=copies))
     if "global_races" in machine.sanitize:
-        monitors.append(GlobalRaces())
+        monitors.append(GlobalRaces(copies=copies))
     if machine.sanitize & {"inputs", "outputs"}:
         monitors.append(Writes(machine))
     return tuple(monitors)

@@ -28,6 +28,7 @@ class _Shadow:
     ids: Array
     writer: Array
     write_epoch: Array
+    write_site: Array
     atomic: Array
     reader: Array
     read_epoch: Array
@@ -38,19 +39,22 @@ class SharedRaces:
     """Happens-before by barriers; lanes of one warp count as ordered, since the machine runs them in step.
 
     Stores of the value that is already there are harmless and common (Triton lets replicated threads store
-    the same partial sum), so they are not reported.
+    the same partial sum), so they are not reported. Where threads may be copies of each other, neither are
+    stores of two warps to one byte by one instruction in one epoch: both store their copy of one value, the
+    sums of a butterfly being equal up to rounding. In CUDA C++ they are a race.
     """
 
     every_lane = True
 
-    def __init__(self, *, unequal_stores: bool) -> None:
+    def __init__(self, *, unequal_stores: bool, copies: bool) -> None:
         """Start without any wave.
 
         unequal_stores: also report lanes of one warp that store different values to one byte in one
         instruction. PTX leaves open which of them stays; Triton does this knowingly, where the lanes of a
         butterfly hold the same sum up to rounding (every reduction whose merge does not commute exactly).
+        copies: threads may be copies of each other, as the compiler lays out elements.
         """
-        self.unequal_stores = unequal_stores
+        self.unequal_stores, self.copies = unequal_stores, copies and not unequal_stores
         self.states: WeakKeyDictionary[Wave, _Shadow] = WeakKeyDictionary()
 
     def shadow(self, wave: Wave) -> _Shadow:
@@ -62,6 +66,7 @@ class SharedRaces:
                 ids=wave.block_ids,
                 writer=np.full(size, _NOBODY, dtype=np.int32),
                 write_epoch=np.full(size, -1, dtype=np.int32),
+                write_site=np.full(size, -1, dtype=np.int32),
                 atomic=np.zeros(size, dtype=bool),
                 reader=np.full(size, _NOBODY, dtype=np.int32),
                 read_epoch=np.full(size, -1, dtype=np.int32),
@@ -101,6 +106,8 @@ class SharedRaces:
         )
         if kind == "atomic":
             foreign_write &= ~state.atomic[cells]
+        if kind == "write" and self.copies:
+            foreign_write &= state.write_site[cells] != site
         foreign_read = (
             (state.reader[cells] != _NOBODY)
             & (state.reader[cells] != warp)
@@ -114,9 +121,9 @@ class SharedRaces:
                 wrong, what = late, "overwrites what another warp reads"
         if wrong.any():
             self.report(site, int(np.flatnonzero(wrong)[0]), cells, width, what, wave, state, located)
-        self.record(state, kind, cells, warp, epoch)
+        self.record(state, site, kind, cells, warp, epoch)
 
-    def record(self, state: _Shadow, kind: str, cells: Array, warp: Array, epoch: Array) -> None:
+    def record(self, state: _Shadow, site: int, kind: str, cells: Array, warp: Array, epoch: Array) -> None:
         """Remember who was here."""
         if kind == "read":
             fresh = (state.read_epoch[cells] != epoch) | (state.reader[cells] == warp)
@@ -127,6 +134,7 @@ class SharedRaces:
             return
         state.writer[cells] = warp
         state.write_epoch[cells] = epoch
+        state.write_site[cells] = site
         state.atomic[cells] = kind == "atomic"
 
     def unchanged(self, located: Located, values: list[Array] | None, width: int) -> Array:
@@ -156,6 +164,8 @@ class SharedRaces:
         order = np.argsort(cells, kind="stable")
         same = cells[order][1:] == cells[order][:-1]
         clash = same & (written[order][1:] != written[order][:-1])
+        if self.copies:
+            return
         if not self.unequal_stores:
             clash &= warp[order][1:] != warp[order][:-1]
         if clash.any():
