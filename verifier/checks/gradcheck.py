@@ -31,6 +31,7 @@ DEMANDS = (
 WHY = "forward and backward that do not belong together, whatever either of them claims to compute"
 CATCHES = ("backward_with_eps_twice",)
 
+NATIVE_SHAPES = ((2, 5), (1, 2), (3, 4), (4, 2), (1, 12), (2, 3))
 LIFTED_SHAPES = ((3, 11), (4, 33), (7, 20), (2, 5), (1, 9))
 """Rows with a tail, more than a warp, several rows for one program, an odd row, one row."""
 DIFFERENCED, MOST_QUOTIENTS = "ordinary", 60
@@ -44,26 +45,18 @@ BIT_TRICKS = "not followed in float64: the code computes on the bits of floats, 
 
 def plan(subject: Subject, op: Op) -> Plan:
     """Ask for few, ordinary elements: every one costs two evaluations."""
-    small = Plan(
+    shapes = NATIVE_SHAPES if subject.language == "torch" else LIFTED_SHAPES
+    rows, columns = (max(extents) for extents in zip(*shapes, strict=True))
+    return Plan(
         gradients=subject.differentiable or not op.differentiable,
         hazards=("ordinary", "small_integers", "two_level", "sorted_row"),
         joint=False,
-        max_elements=24,
-        max_rows=4,
-        max_columns=12,
-        min_rows=1,
-        min_columns=2,
+        shapes=shapes,
+        max_elements=rows * columns,
+        max_rows=rows,
+        max_columns=columns,
         # Powers of two: eps is the same number where a kernel takes it as float32.
         eps=(2.0**-17, 2.0**-10, 0.5),
-    )
-    return small if subject.language == "torch" else _for_lifting(small)
-
-
-def _for_lifting(small: Plan) -> Plan:
-    """Return the plan of compiled kernels: few shapes, since each is a compilation."""
-    rows, columns = (max(extents) for extents in zip(*LIFTED_SHAPES, strict=True))
-    return replace(
-        small, shapes=LIFTED_SHAPES, max_elements=rows * columns, max_rows=rows, max_columns=columns
     )
 
 
@@ -184,7 +177,7 @@ def _check_lifted(session: Session) -> list[Outcome]:
     outcomes = [_sharp(truth, o) for o in judge(truth, seen, tuple(dict.fromkeys(wanted)))]
     if found is not None:
         outcomes.append(_without(found) if found.why else _outcome(found, seen))
-    return [_unless_lost(o, seen) for o in outcomes]
+    return _unless_lost(outcomes, seen)
 
 
 def _sharp(truth: Truth, outcome: Outcome) -> Outcome:
@@ -201,23 +194,27 @@ def _sharp(truth: Truth, outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _unless_lost(outcome: Outcome, seen: Observation) -> Outcome:
-    """Take the failure from results that rest on lost slots: the machine's loss is not the kernel's.
+def _unless_lost(outcomes: list[Outcome], seen: Observation) -> list[Outcome]:
+    """Take the verdicts of a run that failed and lost slots: the machine's loss is not the kernel's.
 
-    Code that computes on the bits of floats, as libdevice's logarithm does, cannot be followed at all.
+    A run without failure needs no such excuse. Code that computes on the bits of floats, as libdevice's
+    logarithm does, cannot be followed at all.
     """
-    facts = {**outcome.facts, **{k: v for k, v in seen.facts.items() if v and k != "passed"}}
     lost = rests_on_lost_slots(seen.facts)
-    if outcome.verdict is not Verdict.FAIL or not lost:
-        return replace(outcome, facts=facts)
-    text = f"{outcome.message}; but lifted values were lost on the way: {lost}"
-    lost_for_good = {"measured": BIT_TRICKS} if seen.facts["broken_chains"] else {}
-    return Outcome(
-        verdict=Verdict.SKIPPED if lost_for_good else Verdict.UNDECIDED,
-        output=outcome.output,
-        message=text,
-        facts={**facts, **lost_for_good},
-    )
+    facts = {k: v for k, v in seen.facts.items() if v and k != "passed"}
+    failed = [o for o in outcomes if o.verdict is Verdict.FAIL]
+    if not failed or not lost:
+        return [replace(o, facts={**o.facts, **facts}) for o in outcomes]
+    text = f"{failed[0].message}; but lifted values were lost on the way: {lost}"
+    bits = bool(seen.facts["broken_chains"])
+    return [
+        Outcome(
+            verdict=Verdict.SKIPPED if bits else Verdict.UNDECIDED,
+            output=failed[0].output,
+            message=text,
+            facts={**facts, **({"measured": BIT_TRICKS} if bits else {})},
+        )
+    ]
 
 
 def lifted(

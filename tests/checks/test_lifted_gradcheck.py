@@ -1,0 +1,217 @@
+"""gradcheck on compiled low-precision kernels: right ones pass, planted errors in gradients do not."""
+
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from checks_support import KERNELS, cases_of, failures, machine, outcomes_of, subject_of
+
+from verifier.arithmetic import ieee
+from verifier.checks import gradcheck, quotients
+from verifier.judge import Truth
+from verifier.lifting import Lost, rests_on_lost_slots
+from verifier.ops import Setting
+from verifier.runner.observation import Observation
+from verifier.verdicts import Outcome, Verdict
+
+triton = pytest.importorskip("triton", reason="lifting is tried on Triton kernels; Triton is not installed")
+
+SHAPES = ((3, 5),)
+TWO_PASS = KERNELS / "layer_norm_two_pass_triton.py"
+C1 = r"c1 = (\w+)\(tl\.sum\(hat \* g, axis=0\), count\)"
+C2 = r"c2 = (\w+)\(tl\.sum\(g, axis=0\), count\)"
+EPS = "1 / tl.sqrt(1 / (rstd * rstd) + 0.0009765625)"
+# The mutants that arithmetics beside the machine were first tried with, as (pattern, text) of one place.
+MUTANTS = {
+    "eps twice in the backward": [(r"(        )(hat = tl\.where\()", rf"\1rstd = {EPS}\n\1\2")],
+    "c1 dropped": [(C1, "c1 = count * 0.0")],
+    "c2 dropped": [(C2, "c2 = count * 0.0")],
+    "sign of c1": [(r"\(g - \(hat \* c1 \+ c2\)\)", "(g - (c2 - hat * c1))")],
+    "c1 over N - 1": [(C1, r"c1 = \1(tl.sum(hat * g, axis=0), count - 1)")],
+    "dw without rstd": [(r"part_dw \+= d \* hat", "part_dw += d * tl.where(inside, value - mean, 0.0)")],
+    "last row missing in the sums": [
+        (r"part_dw \+= d \* hat", "part_dw += tl.where(row == rows - 1, 0.0, d * hat)"),
+        (r"part_db \+= d\n", r"part_db += tl.where(row == rows - 1, 0.0, d)\n"),
+    ],
+}
+
+
+def mutant(name, folder):
+    """Return the subject of a copy of the two-pass kernel in which the first such places are others."""
+    text = TWO_PASS.read_text(encoding="utf-8")
+    for pattern, other in MUTANTS[name]:
+        text, changed = re.subn(pattern, other, text, count=1)
+        assert changed, pattern
+    path = folder / TWO_PASS.name
+    path.write_text(text, encoding="utf-8")
+    return subject_of(path)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_error_of_the_gradients_is_found(name, dtype, tmp_path):
+    with machine() as place:
+        bad = failures(outcomes_of(mutant(name, tmp_path), "gradcheck", dtype, place, count=1, shapes=SHAPES))
+    assert {o.verdict for o in bad} == {Verdict.FAIL}
+    assert any(o.message.startswith("gradcheck:") for o in bad)
+    assert any(o.output.startswith("grad_") for o in bad)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("stem", ["layer_norm_two_pass_triton", "softmax_triton", "batch_norm_triton"])
+def test_a_right_kernel_passes_with_no_slot_lost(stem, dtype):
+    with machine() as place:
+        found = outcomes_of(subject_of(KERNELS / f"{stem}.py"), "gradcheck", dtype, place, 1, shapes=SHAPES)
+    assert {o.verdict for o in found} <= {Verdict.PASS, Verdict.SKIPPED}
+    differenced = [o for o in found if "passed" in o.facts]
+    assert [o.verdict for o in differenced] == [Verdict.PASS]
+    assert not rests_on_lost_slots(differenced[0].facts)
+    # Lifted results are nearer to the exact ones than one float32 rounding is, in every dtype.
+    assert all(o.worst.error < 2.0**-40 for o in found if o.worst is not None and "running" not in o.output)
+
+
+def test_the_tolerance_is_far_below_the_derivatives():
+    with machine() as place:
+        found = outcomes_of(subject_of(TWO_PASS), "gradcheck", "float16", place, count=1, shapes=SHAPES)
+    (facts,) = [o.facts for o in found if "passed" in o.facts]
+    assert facts["atol"] < 2.0**-20 * facts["largest_entry"]
+
+
+def test_only_the_machine_lifts():
+    from verifier.ops import op
+
+    subject = subject_of(TWO_PASS)
+    assert gradcheck.skips(subject, op("layer_norm"), "float16", "machine") is None
+    assert "machine" in gradcheck.skips(subject, op("layer_norm"), "float16", "cuda")
+    assert gradcheck.skips(subject, op("layer_norm"), "float64", "eager") is None
+
+
+# -- tolerances ------------------------------------------------------------------------------------
+
+
+def truth_of(**changes):
+    """Return the truth of a small case in float64, with bounds of another arithmetic if asked."""
+    subject = subject_of(TWO_PASS)
+    (case,) = cases_of(subject, "gradcheck", "float64", 1, shapes=SHAPES)
+    setting = Setting(arithmetic=ieee("float64", **changes), trees=subject.claim.trees)
+    return Truth(subject=subject, case=case, setting=setting)
+
+
+NAMES = ("input", "weight", "bias")
+
+
+def test_a_tolerance_as_large_as_the_derivatives_is_no_theorem():
+    assert not quotients.tolerance(truth_of(), NAMES).why
+    # A division that errs by 2^-13, over a step of 2^-16.
+    wide = quotients.tolerance(truth_of(division=2.0**40), NAMES)
+    assert "as large as the derivatives" in wide.why
+    assert gradcheck._without(wide).verdict is Verdict.NO_THEOREM
+
+
+@pytest.mark.parametrize("step", ["truncation", "forward_bound"])
+def test_a_part_of_the_tolerance_that_is_no_number_leaves_none(step, monkeypatch):
+    monkeypatch.setattr(quotients._Tall, step, lambda *_: float("nan"))
+    assert quotients.tolerance(truth_of(), NAMES).why
+
+
+def test_the_tolerance_covers_the_truncation_that_quotients_have():
+    """Against quotients by torch's own gradients of the definition in float64, at a step of 2^-17."""
+    truth = truth_of()
+    found = quotients.tolerance(truth, NAMES)
+    case = truth.case
+    x = case.given["input"].clone().requires_grad_(True)
+    shape, rest = tuple(case.scalars["normalized_shape"]), (case.tensors["weight"], case.tensors["bias"])
+
+    def function(values):
+        return torch.nn.functional.layer_norm(values, shape, *rest, case.eps)
+
+    jacobian = torch.autograd.functional.jacobian(function, x)
+    for place in range(x.numel()):
+        moved = torch.zeros(x.numel(), dtype=torch.float64)
+        moved[place] = found.step
+        moved = moved.reshape(x.shape)
+        quotient = (function(x + moved) - function(x - moved)) / (2 * found.step)
+        exact = jacobian.reshape(*x.shape, -1)[..., place]
+        assert float((quotient - exact).abs().max()) <= found.absolute
+
+
+def test_one_row_without_an_axis_of_rows_has_a_tolerance_too():
+    truth = truth_of()
+    flat = {n: t[0].contiguous() if t.dim() == 2 else t for n, t in truth.case.given.items()}
+    case = replace(truth.case, tensors=flat, rows=1)
+    assert not quotients.tolerance(replace(truth, case=case), NAMES).why
+
+
+# -- lost slots ------------------------------------------------------------------------------------
+
+
+def seen_with(**facts):
+    """Return an observation with nothing lost but this."""
+    none = {"lost_slots": 0, "desynchronised_slots": 0, "broken_chains": [], "uncovered_operations": {}}
+    return Observation(status="ok", facts={**none, "steered_apart": 0, **facts})
+
+
+FAIL = Outcome(verdict=Verdict.FAIL, output="output", message="wrong", decided=1, wrong=1)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"lost_slots": 3},
+        {"desynchronised_slots": 1},
+        {"uncovered_operations": {"cumsum": 1}},
+        {"steered_apart": 1},
+    ],
+)
+def test_a_failure_that_rests_on_lost_slots_is_undecided(facts):
+    outcome = gradcheck._unless_lost([FAIL], seen_with(**facts))[0]
+    assert outcome.verdict is Verdict.UNDECIDED
+    assert not outcome.decided
+    assert "lost on the way" in outcome.message
+
+
+def test_code_on_bits_of_floats_is_measured_and_a_failure_without_loss_stays():
+    passed = Outcome(verdict=Verdict.PASS, output="grad_input", decided=1)
+    outcomes = gradcheck._unless_lost([FAIL, passed], seen_with(broken_chains=["k:7 sub.s32"]))
+    assert {o.verdict for o in outcomes} == {Verdict.SKIPPED}
+    assert outcomes[0].facts["measured"] == gradcheck.BIT_TRICKS
+    assert gradcheck._unless_lost([FAIL], seen_with())[0].verdict is Verdict.FAIL
+
+
+def test_a_computed_value_without_a_slot_counts_as_lost_and_a_constant_does_not():
+    slots = SimpleNamespace(read=None, counters=None)
+    lost = Lost(slots, SimpleNamespace(scalars={"eps": 1e-5}))
+    values = np.array([0.0, 1.0, 2.0**-7, np.inf, np.float32(1e-5), 0.3, 3.0], dtype=np.float32)
+    assert lost.lost_of(values, "f32", np.zeros(7, dtype=np.uint64)) == 2
+    assert lost.lost_of(values, "f32", np.ones(7, dtype=np.uint64)) == 0
+
+
+# -- the arithmetic --------------------------------------------------------------------------------
+
+
+def test_a_choice_that_lifted_values_would_make_otherwise_is_counted():
+    from verifier.machine.arithmetics.lifted import build
+
+    lifted = build()
+    floats = (np.array([1.0, 2.0]), np.array([2.0, 1.0]))
+    result = np.maximum(*floats)
+    same = lifted.apply("max", "f32", result, floats, floats)
+    assert same.tolist() == [2.0, 2.0]
+    assert lifted.apart == [0]
+    lifted.apply("max", "f32", result, floats, (np.array([5.0, 2.0]), np.array([2.0, 1.0])))
+    assert lifted.apart == [1]
+
+
+def test_rounding_to_an_integer_is_done_as_the_floats_do_it():
+    from verifier.machine.arithmetics.lifted import build
+
+    x, magic = np.array([2.7, -1.2], dtype=np.float32), np.array([[12582912.0]], dtype=np.float32)
+    shifted = (x + magic).astype(np.float32)
+    slots = (x.astype(np.float64), magic.astype(np.float64))
+    found = build().apply("add", "f32", shifted, (x, magic), slots)
+    assert (found - magic).tolist() == [[3.0, -1.0]]
+    rounded = build().apply("cvt", "f32", np.rint(x), (x,), (x.astype(np.float64),))
+    assert rounded.tolist() == [3.0, -1.0]
