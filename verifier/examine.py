@@ -7,6 +7,7 @@ import itertools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -23,7 +24,7 @@ from verifier.ops import op
 from verifier.recipes import Plan, Recipe, assemble, build, covering, recipes
 from verifier.runner import Runner
 from verifier.subjects import KnownDefect, Subject
-from verifier.verdicts import BAD, Finding, Line, Outcome, Verdict
+from verifier.verdicts import BAD, Finding, Line, Outcome, Verdict, failure_key
 
 FINDINGS_PER_LINE = 3
 BUDGETS = {"quick": 25, "standard": 200, "deep": 2000}
@@ -140,14 +141,31 @@ class Examination:
             if not path.is_file():
                 line.notes.append(f"known defect without a witness for this dtype: {defect.reason}")
                 continue
-            case, _ = cases.load(path)
-            found, outcomes = self.examine_case(case)
-            line.add(case, outcomes, outside=False)
-            if found is not None:
-                line.findings.append(replace(found, expected=True, reason=defect.reason, file=str(path)))
-            else:
-                text = f"known defect no longer found: {defect.reason} (its witness passes)"
-                line.findings.append(self._finding(case, Outcome(verdict=Verdict.FAIL, message=text), ""))
+            line.findings.append(self._replayed(line, defect, path))
+
+    def _replayed(self, line: Line, defect: KnownDefect, path: Path) -> Finding:
+        """Run a witness, which is expected to fail as its file says: passing or failing otherwise is news."""
+        case, document = cases.load(path)
+        outcomes, detail = self.judge(case)
+        line.add(case, outcomes, outside=False)
+        found = [o for o in outcomes if self.is_finding(case, o)]
+        wanted = document.get("failure")
+        alike = next((o for o in found if failure_key(o) == wanted), None)
+        if found and alike is None and document.get("backend") != self.runner.backend:
+            # Another backend sees the same defect otherwise: an address out of bounds is garbage on a device.
+            alike = found[0]
+            line.notes.append(
+                f"known defect seen otherwise than on {document.get('backend')}: {defect.reason}"
+            )
+        if alike is not None and document.get("check") == defect.check:
+            seen = self._finding(case, alike, detail)
+            return replace(seen, expected=True, reason=defect.reason, file=str(path))
+        if not found:
+            text = f"known defect no longer found: {defect.reason} (its witness passes)"
+            return self._finding(case, Outcome(verdict=Verdict.FAIL, message=text), "")
+        text = f"the witness of a known defect ({defect.reason}) fails otherwise: {found[0].message}"
+        text += f" (its file {path.name} expects {wanted or 'nothing'} of {document.get('check')})"
+        return self._finding(case, replace(found[0], message=text), detail)
 
     # -- search --------------------------------------------------------------------------------
 
@@ -228,7 +246,7 @@ class Examination:
         outside = self.subject.domain is not None and self.subject.domain.excludes(case) is not None
         line.add(case, [self._as_counted(case, o) for o in outcomes], outside=outside)
         for outcome in outcomes:
-            if not self._is_finding(case, outcome) or failure_key(outcome) in seen:
+            if not self.is_finding(case, outcome) or failure_key(outcome) in seen:
                 continue
             if collect is not None:
                 collect.found(recipe, case, outcome, detail)
@@ -243,7 +261,7 @@ class Examination:
             return None
         outcomes, detail = self.judge(case)
         same = next(
-            (o for o in outcomes if failure_key(o) == state.failure and self._is_finding(case, o)), None
+            (o for o in outcomes if failure_key(o) == state.failure and self.is_finding(case, o)), None
         )
         return None if same is None else (case, same, detail)
 
@@ -274,10 +292,10 @@ class Examination:
     def examine_case(self, case: Case) -> tuple[Finding | None, list[Outcome]]:
         """Judge one case as it is; return the finding, if it is one, and all outcomes."""
         outcomes, detail = self.judge(case)
-        bad = next((o for o in outcomes if self._is_finding(case, o)), None)
+        bad = next((o for o in outcomes if self.is_finding(case, o)), None)
         return (None if bad is None else self._finding(case, bad, detail)), outcomes
 
-    def _is_finding(self, case: Case, outcome: Outcome) -> bool:
+    def is_finding(self, case: Case, outcome: Outcome) -> bool:
         """Return whether an outcome is a finding, given the declared domain."""
         outside = self.subject.domain is not None and self.subject.domain.excludes(case) is not None
         if outcome.verdict in BAD:
@@ -293,7 +311,7 @@ class Examination:
         """Count what is no finding outside the domain as not judged."""
         outside = self.subject.domain is not None and self.subject.domain.excludes(case) is not None
         bad = outcome.verdict in {Verdict.REFUSED, *BAD}
-        if outside and bad and not self._is_finding(case, outcome):
+        if outside and bad and not self.is_finding(case, outcome):
             return replace(outcome, verdict=Verdict.SKIPPED, worst=None)
         return outcome
 
@@ -344,7 +362,7 @@ class Examination:
                 (
                     o
                     for o in outcomes
-                    if failure_key(o) == failure_key(outcome) and self._is_finding(candidate, o)
+                    if failure_key(o) == failure_key(outcome) and self.is_finding(candidate, o)
                 ),
                 None,
             )
@@ -434,12 +452,6 @@ def _excused(outcome: Outcome) -> bool:
     """
     reasons = set(outcome.facts.get("reasons", ()))
     return bool(reasons) and reasons <= {OVERFLOW, NOT_FINITE}
-
-
-def failure_key(outcome: Outcome) -> str:
-    """Return what makes two failures the same: the output, and the words of the message."""
-    words = "".join(c if c.isalpha() else " " for c in outcome.message.split(":")[0]).split()
-    return f"{outcome.verdict}|{outcome.output}|{'' if outcome.worst else ' '.join(words)}"
 
 
 def _not_offered(subject: Subject, dtype: str) -> str | None:

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from verifier.audit import Job, Report, parse_seconds, run_job
-from verifier.examine import BUDGETS, failure_key
+from verifier.examine import BUDGETS
 from verifier.report.failure import failure_text
 from verifier.saving import save_line
-from verifier.verdicts import Finding, Line
+from verifier.verdicts import Finding, Line, failure_key
 
 ROUND_CASES = 20
 """Cases of one job in one round: all jobs are visited before any is visited again."""

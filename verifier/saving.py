@@ -9,7 +9,7 @@ from typing import Any
 
 from verifier import case as cases
 from verifier.audit import Report, versions
-from verifier.verdicts import Finding, Line
+from verifier.verdicts import Finding, Line, failure_key
 
 
 def save_findings(report: Report, folder: Path) -> None:
@@ -48,6 +48,7 @@ def save_finding(finding: Finding, folder: Path, **facts: Any) -> Path:
         check=finding.check,
         backend=finding.backend,
         verdict=str(finding.verdict),
+        failure=failure_key(finding.outcome),
         message=finding.outcome.message,
         declaration=finding.declaration,
         versions=versions(),

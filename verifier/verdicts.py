@@ -179,6 +179,12 @@ class Line:
         self.no_theorem_from = known
 
 
+def failure_key(outcome: Outcome) -> str:
+    """Return what makes two failures alike: verdict, output, and the first words where no number is wrong."""
+    words = "".join(c if c.isalpha() else " " for c in outcome.message.split(":")[0]).split()
+    return f"{outcome.verdict}|{outcome.output}|{'' if outcome.worst else ' '.join(words)}"
+
+
 def summed(verdicts: Iterable[Verdict]) -> Verdict:
     """Return the verdict of a case from those of its parts: the worst, and PASS before NO_THEOREM."""
     found = set(verdicts)

@@ -195,7 +195,7 @@ def test_only_what_a_domain_cannot_promise_is_excused(subjects, runner):
         for reasons, found in (((OVERFLOW,), False), ((OVERFLOW, "other"), True), (("other",), True)):
             message = f"output: {'; '.join(reasons)}"
             outcome = Outcome(verdict=verdict, message=message, uncovered=1, facts={"reasons": reasons})
-            assert examining._is_finding(case, examining._promised(case, outcome)) == found
+            assert examining.is_finding(case, examining._promised(case, outcome)) == found
 
 
 def test_everything_outside_the_domain_and_refused_is_undecided(subjects, runner):
@@ -223,11 +223,12 @@ def with_defect(subject, **changes):
     return subject.differing(known_defects=(KnownDefect(**given),))
 
 
-def save_witness(subject, columns):
+def save_witness(subject, columns, **facts):
     recipe = Recipe(rows=1, columns=columns)
     case = build(op("layer_norm"), subject, "float32", recipe, gradients=False)
     path = subject.witness_file(subject.known_defects[0], "float32")
-    cases.save(case, path)
+    given = {"check": "forward_error", "backend": "eager", "failure": "FAIL|output|", **facts}
+    cases.save(case, path, **given)
 
 
 def test_a_known_defect_is_confirmed_by_its_witness_and_left_out_of_the_search(subjects, runner):
@@ -247,6 +248,32 @@ def test_a_witness_that_passes_is_an_error(subjects, runner):
     line = examined(subject, runner)
     assert line.unexpected
     assert "no longer found" in line.findings[0].outcome.message
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"failure": "CRASH||KeyError"},
+        {"failure": "FAIL|output|nan"},
+        {"failure": None},
+        {"check": "gradient"},
+    ],
+)
+def test_a_witness_that_fails_otherwise_than_its_file_says_is_a_finding(facts, subjects, runner):
+    subject = with_defect(subjects["wrong_in_long_rows"])
+    save_witness(subject, 130, **facts)
+    line = examined(subject, runner, cases=3)
+    assert line.unexpected
+    assert "fails otherwise" in line.findings[0].outcome.message
+    assert line.verdict is Verdict.FAIL
+
+
+def test_a_witness_from_another_backend_may_fail_otherwise_and_that_is_said(subjects, runner):
+    subject = with_defect(subjects["wrong_in_long_rows"])
+    save_witness(subject, 130, backend="machine", failure="CRASH||OutOfBounds")
+    line = examined(subject, runner, cases=3)
+    assert not line.unexpected
+    assert any("seen otherwise than on machine" in note for note in line.notes)
 
 
 def test_a_known_defect_does_not_hide_another(subjects, runner):

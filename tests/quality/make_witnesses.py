@@ -22,6 +22,7 @@ from verifier.examine import Budget, Examination
 from verifier.loading import builtin_files, load_subjects
 from verifier.runner import Runner
 from verifier.subjects import KnownDefect, Subject
+from verifier.verdicts import failure_key
 
 SEARCH_CASES = 200
 
@@ -62,7 +63,7 @@ def make(subject: Subject, defect: KnownDefect, runner: Runner, *, again: bool) 
             budget=Budget(cases=SEARCH_CASES, findings=1),
             ignore_known=True,
         )
-        if path.is_file() and not again and examination.examine_case(cases.load(path)[0])[0] is not None:
+        if path.is_file() and not again and still_fails(examination, path):
             found = True
             continue
         tries = predicates(subject, defect, runner.backend, dtype)
@@ -75,6 +76,14 @@ def make(subject: Subject, defect: KnownDefect, runner: Runner, *, again: bool) 
         store(path, subject, findings[0], runner.backend)
         print(f"found      {path.name}: {findings[0].outcome.message}", flush=True)
     return found
+
+
+def still_fails(examination: Examination, path: Path) -> bool:
+    """Return whether a stored witness fails as its file says."""
+    case, document = cases.load(path)
+    outcomes, _ = examination.judge(case)
+    keys = [failure_key(o) for o in outcomes if examination.is_finding(case, o)]
+    return document.get("failure") in keys
 
 
 def alone(defect: KnownDefect, others: list[KnownDefect]) -> Callable[[Case], bool]:
@@ -106,6 +115,7 @@ def store(path: Path, subject: Subject, finding: object, place: str) -> None:
         },
         "check": finding.check,
         "backend": place,
+        "failure": failure_key(finding.outcome),
         "message": finding.outcome.message.replace(f"{subject.path.parent}/", ""),
         "versions": versions(),
     }

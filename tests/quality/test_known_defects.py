@@ -71,4 +71,5 @@ def test_witnesses_lie_where_their_defect_is_declared(subject):
             if path.is_file() and defect.where is not None:
                 case, document = cases.load(path)
                 assert document["check"] == defect.check
+                assert str(document["failure"]).count("|") == 2, f"{path.name} does not say how it fails"
                 assert defect.where(case), f"{path.name} is no case of its defect"

@@ -26,10 +26,6 @@ DEMANDS = "shifted, scaled and reordered inputs give the same output, within the
 WHY = "an error that kernel, reference and claim have in common shows only between two runs"
 CATCHES = ("not_shift_invariant",)
 
-SHIFTED = frozenset({"layer_norm", "group_norm", "batch_norm", "softmax", "log_softmax"})
-"""Ops whose output does not change when a constant is added to the input."""
-SCALED = frozenset({"layer_norm", "group_norm", "batch_norm", "rms_norm"})
-"""Ops whose output does not change when the input is multiplied by s and eps by s**2."""
 SHIFTS = (1.0, -4.0, 32.0)
 SCALES = (8.0, 0.25)
 """Powers of two: scaling rounds nothing."""
@@ -88,12 +84,12 @@ def check(session: Session) -> list[Outcome]:
 def _identities(op: Op, case: Case) -> Iterator[Identity]:
     """Yield what the identities make of a case, where it can be made without rounding."""
     across = case.scalars.get("training", True)
-    if case.op in SHIFTED and across:
+    if op.shift_invariant and across:
         shifted = ((by, _shifted(case, by)) for by in SHIFTS)
         by, moved = next(((by, x) for by, x in shifted if x is not None), (0.0, None))
         if moved is not None:
             yield Identity(words=f"adding {by:g} to the input", case=_with_input(case, moved))
-    if case.op in SCALED and across:
+    if op.scale_invariant and across:
         for by in SCALES:
             scaled = _scaled(case, by)
             if scaled is not None:

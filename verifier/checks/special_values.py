@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
-from verifier.arithmetic import Array
-from verifier.case import Case
 from verifier.checks import Session, StoppedError, gradient_names
 from verifier.checks.comparing import demanded
 from verifier.judge import judge
 from verifier.ops import Op
 from verifier.ops.rows import case_array, to_float64
-from verifier.oracle.enclosure import Mask
 from verifier.recipes import Plan
 from verifier.runner.observation import Observation
 from verifier.subjects import Subject
@@ -70,9 +67,6 @@ def check(session: Session) -> list[Outcome]:
 
 _WORDS = {"holds": "as the op's table says", "broken": "otherwise than the op's table says"}
 
-Expectation = tuple[str, Mask, Callable[[Array], Mask]]
-"""What is expected in words, of which elements, and the elements of an output that meet it."""
-
 
 def _table(session: Session, seen: Observation) -> Iterator[str]:
     """Yield what differs from the op's table, one sentence for each line of it."""
@@ -82,8 +76,8 @@ def _table(session: Session, seen: Observation) -> Iterator[str]:
     values = session.op.canonical(case, "output", to_float64(tensor))
     given = case_array(case, "input")
     assert given is not None
-    rule = TABLE.get(case.op, _elementwise)
-    for words, where, meets in rule(case, session.op.canonical(case, "input", given)):
+    x = session.op.canonical(case, "input", given)
+    for words, where, meets in session.op.special(case.scalars, x):
         bad = where & ~meets(values)
         if bad.any():
             row, column = (int(i[0]) for i in np.nonzero(bad))
@@ -91,62 +85,3 @@ def _table(session: Session, seen: Observation) -> Iterator[str]:
                 f"output: {words}; {int(bad.sum())} of {int(where.sum())} such elements differ, "
                 f"first row {row}, column {column}: {float(values[row, column])!r}"
             )
-
-
-def _not_finite(values: Array) -> Mask:
-    return np.asarray(~np.isfinite(values))
-
-
-def _zero_or_nan(values: Array) -> Mask:
-    return np.asarray((values == 0) | np.isnan(values))
-
-
-def _rows_of(elements: Mask) -> Mask:
-    """Return all elements of the rows in which some element is marked."""
-    return np.asarray(np.broadcast_to(elements.any(axis=1, keepdims=True), elements.shape))
-
-
-def _elementwise(case: Case, x: Array) -> Iterator[Expectation]:
-    """NaN gives NaN: true of every op."""
-    del case
-    yield "NaN gives NaN", np.isnan(x), np.isnan
-
-
-def _centred(case: Case, x: Array) -> Iterator[Expectation]:
-    """Take deviations from a mean that is NaN or infinite: they all are."""
-    if not case.scalars.get("training", True):
-        yield from _elementwise(case, x)
-        return
-    held = _rows_of(np.isnan(x))
-    yield "a row that holds NaN is NaN throughout", held, np.isnan
-    yield "a row that holds an infinity has no finite output", _rows_of(np.isinf(x)) & ~held, _not_finite
-
-
-def _root_mean_square(case: Case, x: Array) -> Iterator[Expectation]:
-    """Divide by an infinite root mean square: finite elements vanish, infinite ones are inf / inf."""
-    del case
-    held = _rows_of(np.isnan(x))
-    infinite = _rows_of(np.isinf(x)) & ~held
-    yield "a row that holds NaN is NaN throughout", held, np.isnan
-    yield "an infinity gives NaN", infinite & np.isinf(x), np.isnan
-    yield "a number beside an infinity gives 0 (or NaN)", infinite & ~np.isinf(x), _zero_or_nan
-
-
-def _exponentials(case: Case, x: Array) -> Iterator[Expectation]:
-    """Leave no distribution of NaN, inf or -inf alone; -inf among numbers is a probability of 0."""
-    del case
-    yield "a row that holds NaN is NaN throughout", _rows_of(np.isnan(x)), np.isnan
-    yield "a row that holds +inf is NaN throughout", _rows_of(np.isposinf(x)), np.isnan
-    nothing = np.broadcast_to(np.isneginf(x).all(axis=1, keepdims=True), x.shape)
-    yield "a row of -inf alone is NaN throughout", np.asarray(nothing), np.isnan
-
-
-TABLE: Mapping[str, Callable[[Case, Array], Iterator[Expectation]]] = {
-    "layer_norm": _centred,
-    "group_norm": _centred,
-    "batch_norm": _centred,
-    "rms_norm": _root_mean_square,
-    "softmax": _exponentials,
-    "log_softmax": _exponentials,
-}
-"""What each op makes of NaN and infinities in a row, as IEEE arithmetic on its definition gives it."""

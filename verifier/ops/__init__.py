@@ -19,6 +19,7 @@ import torch
 from verifier.arithmetic import Arithmetic, Array
 from verifier.case import Case
 from verifier.numbers import Form
+from verifier.ops.special import Rule, elementwise
 from verifier.subjects import Claim, Subject, Trees
 
 
@@ -107,6 +108,9 @@ class Op:
     `links` names the axes that shrink together, `column_axes` those of a tensor that are columns.
     `takes(subject, shapes)` says whether the subject's signature has room for the shapes and scalars.
     `needs_variance` says whether bounds rest on a variance algorithm (softmax's do not).
+    `special(scalars, x)` yields what is expected of NaN and infinities in a row (see `ops/special.py`);
+    `shift_invariant`, `scale_invariant`: a constant added to the input, or a factor of it (eps going by its
+    square), changes no output.
     `derived` names tensors that `complete` makes from the others (the statistics of a raw backward op).
     """
 
@@ -131,6 +135,9 @@ class Op:
     further: Callable[[Case, Any], Mapping[str, Any]] = _nothing_further
     derived: tuple[str, ...] = ()
     needs_variance: bool = True
+    special: Rule = elementwise
+    shift_invariant: bool = False
+    scale_invariant: bool = False
     complete: Callable[[Tensors, Mapping[str, Any], Subject], dict[str, torch.Tensor | None]] = _as_they_are
 
     def form(self, claim: Claim, dtype: str) -> Form:

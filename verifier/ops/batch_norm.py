@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from verifier.numbers import Form, Numbers, Terms, Value
-from verifier.ops import Op, batch_norm_rows, trailing
+from verifier.ops import Op, batch_norm_rows, special, trailing
 from verifier.ops.layer_norm import CANONICAL
 from verifier.ops.running import weighted_in_steps
 
@@ -109,4 +109,7 @@ OP = Op(
     links=batch_norm_rows.links,
     column_axes=batch_norm_rows.column_axes,
     complete=batch_norm_rows.complete,
+    special=special.centred,
+    shift_invariant=True,
+    scale_invariant=True,
 )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from verifier.numbers import Form, Numbers, Terms, Value
-from verifier.ops import Op, group_norm_rows, trailing
+from verifier.ops import Op, group_norm_rows, special, trailing
 from verifier.ops.layer_norm import CANONICAL, scale_shift_backward
 
 TENSORS = ("input", "weight", "bias")
@@ -69,4 +69,7 @@ OP = Op(
     extents=group_norm_rows.extents,
     links=group_norm_rows.links,
     column_axes=group_norm_rows.column_axes,
+    special=special.centred,
+    shift_invariant=True,
+    scale_invariant=True,
 )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from verifier.numbers import Form, Numbers, Terms, Value
-from verifier.ops import Op, trailing
+from verifier.ops import Op, special, trailing
 
 TENSORS = ("input", "weight", "bias")
 
@@ -107,4 +107,7 @@ OP = Op(
     extents=trailing.extents,
     links=trailing.links,
     column_axes=trailing.column_axes,
+    special=special.centred,
+    shift_invariant=True,
+    scale_invariant=True,
 )

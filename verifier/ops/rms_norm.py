@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from verifier.numbers import Form, Numbers, Terms, Value
-from verifier.ops import Op, trailing
+from verifier.ops import Op, special, trailing
 from verifier.ops.layer_norm import affine, parameter_gradients
 
 TENSORS = ("input", "weight")
@@ -73,4 +73,6 @@ OP = Op(
     extents=trailing.extents,
     links=trailing.links,
     column_axes=trailing.column_axes,
+    special=special.root_mean_square,
+    scale_invariant=True,
 )

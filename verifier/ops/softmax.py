@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from verifier.numbers import Form, Numbers, Terms, Value
-from verifier.ops import Op, softmax_rows
+from verifier.ops import Op, softmax_rows, special
 
 TENSORS = ("input",)
 
@@ -89,4 +89,6 @@ OP = Op(
     links=softmax_rows.links,
     column_axes=softmax_rows.column_axes,
     needs_variance=False,
+    special=special.exponentials,
+    shift_invariant=True,
 )
