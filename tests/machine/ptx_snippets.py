@@ -34,9 +34,8 @@ ret;
 """
 
 
-def execute(opcode: str, operands: list[np.ndarray], result: str, *, guard: str = "") -> np.ndarray:
-    """Run one instruction on arrays of equal length, one element a thread, up to 1024."""
-    count = len(operands[0])
+def arrange(opcode: str, operands: list[np.ndarray], result: str, *, guard: str = "") -> str:
+    """PTX of kernel `k` that runs one instruction, an element a thread; pointers to operands, then result."""
     lines, registers = [], []
     for number, operand in enumerate(operands):
         size = operand.dtype.itemsize
@@ -49,10 +48,17 @@ def execute(opcode: str, operands: list[np.ndarray], result: str, *, guard: str 
     lines.append(f"{guard}{opcode} %y, {', '.join(f'%x{n}' for n in range(out))};")
     lines.append(f"mad.lo.s64 %a{out}, %wide, {size}, %base{out};")
     lines.append(f"st.global.{LOAD[size]} [%a{out}], %y;")
-    text = kernel("\n".join(lines), out + 1, registers="\n".join(registers))
+    return kernel("\n".join(lines), out + 1, registers="\n".join(registers))
+
+
+def execute(
+    opcode: str, operands: list[np.ndarray], result: str, *, guard: str = "", machine: Machine | None = None
+) -> np.ndarray:
+    """Run one instruction on arrays of equal length, one element a thread, up to 1024."""
+    text = arrange(opcode, operands, result, guard=guard)
     tensors = [torch.from_numpy(np.ascontiguousarray(x).view(np.uint8).copy()) for x in operands]
-    answer = torch.zeros(count * size, dtype=torch.uint8)
-    launch_ptx(text, "k", (1,), (count,), 0, [*tensors, answer], machine=Machine())
+    answer = torch.zeros(len(operands[0]) * np.dtype(result).itemsize, dtype=torch.uint8)
+    launch_ptx(text, "k", (1,), (len(operands[0]),), 0, [*tensors, answer], machine=machine or Machine())
     return answer.numpy().view(result)
 
 
@@ -93,7 +99,8 @@ def decode(values: np.ndarray, kind: str) -> np.ndarray:
     """Float64 values of an array of a format; bfloat16 is given as bit patterns."""
     if kind == "bf16":
         return (values.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    return values.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a signalling NaN is widened to a quiet one
+        return values.astype(np.float64)
 
 
 def samples(kind: str, count: int, seed: int) -> np.ndarray:

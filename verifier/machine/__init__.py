@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from verifier.machine.approximation import Adversarial, Correct, Table
+    from verifier.machine.approximation import Adversarial, Correct
     from verifier.machine.findings import (
         LaunchError,
         MachineError,
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     )
     from verifier.machine.launch import Machine, launch_ptx
     from verifier.machine.sessions import Session, current, session
+    from verifier.machine.unit import Table
 
 _HOMES = {
     "Adversarial": "approximation",
@@ -23,7 +24,7 @@ _HOMES = {
     "MachineError": "findings",
     "MachineFinding": "findings",
     "Session": "sessions",
-    "Table": "approximation",
+    "Table": "unit",
     "UnsupportedInstruction": "findings",
     "current": "sessions",
     "launch_ptx": "launch",

@@ -11,10 +11,10 @@ import numpy as np
 from verifier.machine.numerics import Array, divide32, fma32
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 # Largest error of each approximate float32 instruction, as (ulp of the exact result, relative, absolute).
-# Source: PTX ISA, sections on floating-point instructions; `table` models replace these by measurements.
+# Source: PTX ISA, sections on floating-point instructions; `unit.Table` answers as a measured device does.
 DOCUMENTED: dict[str, tuple[float, float, float]] = {
     "rcp": (1.0, 0.0, 0.0),
     "sqrt": (0.0, 2.0**-23, 0.0),
@@ -174,42 +174,6 @@ def allowed_error(name: str, value: Array) -> Array:
         # The absolute bound holds for arguments in (0.5, 2), where |lg2| < 1; the relative one elsewhere.
         return np.where(magnitude < 1, absolute, bound)
     return bound + absolute
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """Answers measured on a device, as offsets in ulp from the correctly rounded result.
-
-    `offsets`: per instruction an int8 array over the 2^23 significands of [1, 2), or 2^24 for the two
-    binades [1, 4) of the roots. Instructions without a table are correctly rounded.
-    """
-
-    offsets: Mapping[str, Array]
-    exact: Correct = field(default_factory=Correct)
-
-    def evaluate(self, name: str, *operands: Array) -> Array:
-        """Correctly rounded result moved by the measured offset; division is a times the reciprocal of b."""
-        if name == "div":
-            return self.divide(*operands)
-        if name == "div_fma":
-            return fused_quotient(self, *operands)
-        result = self.exact.evaluate(name, *operands)
-        if name not in self.offsets:
-            return result
-        bits = np.asarray(operands[0], dtype=np.float32).view(np.uint32)
-        index = bits & np.uint32(0x7FFFFF)
-        if name in ("sqrt", "rsqrt"):
-            # Binade [2, 4) follows [1, 2): exponents of odd unbiased value, that is even biased value.
-            index = index | ((~(bits >> np.uint32(23)) & np.uint32(1)) << np.uint32(23))
-        shift = self.offsets[name][index].astype(np.int32)
-        ordinary = np.isfinite(result) & (np.abs(result) >= 2.0**-126)
-        moved = (result.view(np.int32) + shift).view(np.float32)
-        return np.where(ordinary, moved, result)
-
-    def divide(self, a: Array, b: Array) -> Array:
-        """`div.full`: the reciprocal times the dividend."""
-        scaled, reciprocal = quotient_factors(self, a, b)
-        return scaled * reciprocal
 
 
 def quotient_factors(model: Approximation, a: Array, b: Array) -> tuple[Array, Array]:

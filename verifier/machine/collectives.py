@@ -48,7 +48,9 @@ def shuffle(group: Group, mode: str, value: Array, distance: Array, control: Arr
         source, valid = source_lanes(mode, np.asarray(distance).item(), np.asarray(control).item())
         if isinstance(group, Everyone) and group.threads % WARP == 0 and value.shape[-1] == group.threads:
             rows = np.take(value.reshape(-1, WARP), source, axis=1).reshape(value.shape)
-            return rows, _repeated(mode, int(np.asarray(distance)), int(np.asarray(control)), group.threads)
+            return rows, _repeated(
+                mode, np.asarray(distance).item(), np.asarray(control).item(), group.threads
+            )
         warps = group.warps
         return warps.collect(_take_present(warps, warps.spread(value), source[None])), warps.collect(
             valid[None]

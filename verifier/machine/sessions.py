@@ -55,7 +55,8 @@ def session(
     """Run every Triton kernel and every `device="cuda"` inside on the CPU, as the machine's device.
 
     machine: a ready `Machine`, or its fields as keywords (architecture, multiprocessors, contraction,
-    schedule_seed, poison, bounds, sanitize, ...). approximation: a model, or "correct" or "adversarial".
+    schedule_seed, poison, bounds, sanitize, ...). approximation: a model, or "correct", "adversarial"
+    or "device" (the measured answers of compute capability 9.0).
     arithmetic: what rides beside the IEEE run, by name ("lifted", "field", "field_exponential", "taint",
     "ball") or as an object; its slots are at `Session.slots`. plays: with "lifted", the dtype that float64
     tensors play: kernels are compiled for it, and float64 values go in and come out.
@@ -117,8 +118,12 @@ def _model(name: Approximation | str) -> Approximation:
         return Correct()
     if name.startswith("adversarial"):
         return Adversarial(seed=int(name.partition(":")[2] or 0))
+    if name == "device":
+        from verifier.machine.unit import device
+
+        return device()
     raise ValueError(
-        f"approximation is 'correct', 'adversarial', 'adversarial:<seed>' or a model, not {name!r}"
+        f"approximation is 'correct', 'device', 'adversarial', 'adversarial:<seed>' or a model, not {name!r}"
     )
 
 

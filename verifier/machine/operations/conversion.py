@@ -138,20 +138,26 @@ def _from_integer(to: str, origin: str, mode: str) -> Any:
 
 
 def _float_to_integer(parts: list[str], to: str, origin: str, flush: bool) -> Any:
-    """Float to integer: rounded as told, clamped to the range, NaN to zero."""
+    """Float to integer: rounded as told, clamped to the range.
+
+    NaN gives 0, or the top bit alone when the source is f64 or the result has 64 bits (PTX ISA on `cvt`).
+    """
     rounding = next((_TO_INTEGER[p] for p in parts if p in _TO_INTEGER), np.trunc)
     exact, dtype = widen(origin), np.dtype(DTYPE[to])
     info = np.iinfo(dtype)
+    wide = origin == "f64" or info.bits == 64
+    of_nan = dtype.type(info.min or 1 << (info.bits - 1)) if wide else dtype.type(0)
 
     def convert(x: Array) -> Array:
         value = exact(numerics.flush32(x) if flush and origin == "f32" else x)
         whole = rounding(value.astype(np.float64))
-        whole = np.where(np.isnan(whole), 0.0, whole)
+        invalid = np.isnan(whole)
+        whole = np.where(invalid, 0.0, whole)
         inside = np.clip(whole, float(info.min), float(info.max))
         # 2^63 and 2^64 are representable in float64, the largest integers are not.
         too_big = whole >= float(info.max)
         safe = np.where(too_big, 0.0, inside)
-        return np.where(too_big, dtype.type(info.max), safe.astype(dtype))
+        return np.where(invalid, of_nan, np.where(too_big, dtype.type(info.max), safe.astype(dtype)))
 
     return convert
 

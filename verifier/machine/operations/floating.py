@@ -98,8 +98,10 @@ def _multiply_add(mode: str, single: bool) -> Any:
 
 
 def _division(parts: list[str], mode: str, single: bool) -> Any:
-    if "full" in parts or "approx" in parts:
+    if "full" in parts:
         return _modelled("div")
+    if "approx" in parts:
+        return _quick_division()
     if single:
         return np.divide if mode == "rn" else lambda a, b: numerics.divide32_directed(a, b, mode)
     return np.divide if mode == "rn" else None
@@ -120,6 +122,18 @@ def _modelled(name: str) -> Callable[..., Array]:
 
     def evaluate(model: Any, *operands: Array) -> Array:
         return model.evaluate(name, *operands)
+
+    evaluate.model = True  # type: ignore[attr-defined]
+    return evaluate
+
+
+def _quick_division() -> Callable[..., Array]:
+    """`div.approx`: like `div.full`, but the reciprocal of a divisor beyond 2^126 counts as zero."""
+
+    def evaluate(model: Any, a: Array, b: Array) -> Array:
+        beyond = (np.abs(b) > np.float32(2.0**126)) & np.isfinite(b)
+        lost = np.asarray(a * np.copysign(np.float32(0), b))
+        return np.where(beyond, lost, model.evaluate("div", a, b))
 
     evaluate.model = True  # type: ignore[attr-defined]
     return evaluate

@@ -1,0 +1,40 @@
+"""Read goldens from a real device: tables of its special-function unit, single instructions, whole kernels.
+
+    python tests/goldens/make.py tables opcodes kernels [--into FOLDER]
+
+Writes verifier/machine/tables/sm_XX/ and tests/goldens/*.npz (below FOLDER if given), each with the device
+and the toolchain that answered. `tables` ends by comparing the machine's unit with the device for every
+float32: it raises if one differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+
+def main() -> None:
+    """Do what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", nargs="+", choices=["tables", "opcodes", "kernels"])
+    parser.add_argument("--into", type=Path, default=Path(__file__).parents[2])
+    asked = parser.parse_args()
+    os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
+    for name in asked.what:
+        if name == "tables":
+            import read_unit
+
+            read_unit.read(asked.into)
+        elif name == "opcodes":
+            import read_opcodes
+
+            read_opcodes.read(asked.into)
+        else:
+            import read_kernels
+
+            read_kernels.read(asked.into)
+
+
+if __name__ == "__main__":
+    main()

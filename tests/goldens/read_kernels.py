@@ -1,0 +1,190 @@
+"""Launches of our own kernels on a device: PTX, arguments, and memory before and after."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from on_device import description
+
+from verifier import cuda_source
+from verifier.loading import load_subjects
+from verifier.machine import driver as machine_driver
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+ROWS, COLUMNS = 3, 600
+KERNELS = Path(__file__).parents[2] / "kernels"
+# Subjects whose order of summation is fixed: no atomics.
+FORWARD_AND_BACKWARD = (
+    "layer_norm_two_pass_triton",
+    "layer_norm_welford_triton",
+    "layer_norm_textbook_triton",
+    "rms_norm_triton",
+    "softmax_triton",
+    "log_softmax_triton",
+    "group_norm_triton",
+    "layer_norm_two_pass_cuda",
+    "layer_norm_welford_cuda",
+    "layer_norm_textbook_cuda",
+    "softmax_cuda",
+    "log_softmax_cuda",
+)
+# Their backward passes add in the order in which blocks get a lock.
+FORWARD_ONLY = ("layer_norm_tutorial_older_triton", "layer_norm_tutorial_newer_triton")
+
+
+class Recorder:
+    """Collects launches; equal arrays are kept once."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.arrays: dict[str, np.ndarray] = {}
+        self.texts: dict[str, str] = {}
+        self.launches: list[dict[str, Any]] = []
+        self.where: dict[str, str] = {}
+
+    def keep(self, array: np.ndarray) -> str:
+        """Keep an array under the hash of its bytes."""
+        name = hashlib.sha256(array.tobytes()).hexdigest()[:16]
+        self.arrays[name] = array
+        return name
+
+    @contextmanager
+    def launch(self, ptx: str, kernel: str, shape: tuple[Any, ...], values: list[Any]) -> Iterator[None]:
+        """Note a launch: memory of every tensor argument before it and after it."""
+        text = "\n".join(line for line in ptx.splitlines() if not line.startswith("//")) + "\n"
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        self.texts[digest] = text
+        before = [_memory(v) for v in values]
+        yield
+        torch.cuda.synchronize()
+        arguments = []
+        for value, old in zip(values, before, strict=True):
+            new = _memory(value)
+            if old is None:
+                arguments.append(_scalar(value))
+            else:
+                changed = None if (old == new).all() else self.keep(new)
+                arguments.append({"before": self.keep(old), "after": changed})
+        grid, block, shared = shape
+        self.launches.append(
+            {**self.where, "ptx": digest, "kernel": kernel, "grid": grid, "block": block, "shared": shared}
+            | {"arguments": arguments}
+        )
+
+
+def _memory(value: Any) -> np.ndarray | None:
+    """Bytes of a tensor's elements, or None for what is no tensor; tensors must be dense."""
+    if not isinstance(value, torch.Tensor):
+        return None
+    if not value.is_contiguous():
+        raise ValueError("goldens take dense tensors")
+    return value.detach().reshape(-1).view(torch.uint8).cpu().numpy().copy()
+
+
+def _scalar(value: Any) -> dict[str, Any]:
+    if value is None:
+        return {"null": True}
+    if isinstance(value, np.generic):
+        return {"dtype": value.dtype.str, "bits": value.tobytes().hex()}
+    return {"python": float(value).hex() if isinstance(value, float) else int(value)}
+
+
+@contextmanager
+def recording(recorder: Recorder) -> Iterator[None]:
+    """Note every Triton and CUDA C++ launch made inside."""
+    import triton
+
+    active = triton.runtime.driver.active
+    usual, on_device = active.launcher_cls, cuda_source._launch_on_device
+
+    class Noting:
+        def __init__(self, src: Any, metadata: Any) -> None:
+            self.real, self.noted = usual(src, metadata), machine_driver.Launcher(src, metadata)
+            for name in (
+                "global_scratch_size",
+                "profile_scratch_size",
+                "launch_cooperative_grid",
+                "launch_pdl",
+            ):
+                if hasattr(self.real, name):
+                    setattr(self, name, getattr(self.real, name))
+
+        def __call__(self, *given: Any) -> Any:
+            _, values = machine_driver.flatten(self.noted.argument_names, self.noted.types, given[9:])
+            metadata = self.noted.metadata
+            shape = (tuple(given[:3]), (32 * metadata.num_warps, 1, 1), metadata.shared)
+            with recorder.launch(self.noted.ptx, metadata.name, shape, values):
+                return self.real(*given)
+
+    def noting(compiled: Any, launch: Any, values: list[Any], device: Any) -> None:
+        with recorder.launch(
+            compiled.ptx, compiled.entry, (launch.grid, launch.block, launch.shared_bytes), values
+        ):
+            on_device(compiled, launch, values, device)
+
+    active.launcher_cls, cuda_source._launch_on_device = Noting, noting
+    try:
+        yield
+    finally:
+        active.launcher_cls, cuda_source._launch_on_device = usual, on_device
+
+
+def read(root: Path) -> None:
+    """Write tests/goldens/kernels.npz."""
+    recorder, failed = Recorder(), []
+    with recording(recorder):
+        for stem in (*FORWARD_AND_BACKWARD, *FORWARD_ONLY):
+            subject = next(s for s in load_subjects(KERNELS / f"{stem}.py") if s.name == stem)
+            for dtype in DTYPES:
+                recorder.where = {"subject": stem, "dtype": str(dtype).removeprefix("torch.")}
+                try:
+                    run(subject, dtype)
+                except Exception as error:
+                    failed.append(f"{stem} {dtype}: {type(error).__name__}: {error}")
+    manifest = {**description(), "launches": recorder.launches, "ptx": recorder.texts}
+    path = root / "tests/goldens/kernels.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    packed = np.frombuffer(json.dumps(manifest).encode(), dtype=np.uint8)
+    np.savez_compressed(path, manifest=packed, **recorder.arrays)
+    print(len(recorder.launches), "launches,", path.stat().st_size, "bytes")
+    if failed:
+        print("\n".join(failed), file=sys.stderr)
+        raise SystemExit(1)
+
+
+def run(subject: Any, dtype: torch.dtype) -> None:
+    """Run forward and backward on rows of unlike means and scales."""
+    generator = torch.Generator().manual_seed(7)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    if subject.op == "group_norm":
+        value = draw(2, 6, 50)
+        given: dict[str, Any] = {"num_groups": 3, "weight": draw(6), "bias": draw(6), "eps": 1e-5}
+    else:
+        value = draw(ROWS, COLUMNS) * torch.tensor([[1.0], [0.01], [30.0]]) + torch.tensor(
+            [[0.0], [1.0], [-50.0]]
+        )
+        given = {"dim": -1}
+        if "softmax" not in subject.op:
+            given = {"normalized_shape": (COLUMNS,), "weight": draw(COLUMNS), "eps": 1e-5}
+            given |= {"bias": draw(COLUMNS)} if subject.op == "layer_norm" else {}
+    tensors = {
+        k: v.to(dtype).cuda().requires_grad_() for k, v in given.items() if isinstance(v, torch.Tensor)
+    }
+    x = value.to(dtype).cuda().requires_grad_()
+    arguments = {k: v for k, v in {"input": x, **given, **tensors}.items() if k in subject.signature}
+    y = subject(**arguments)
+    y = y[0] if isinstance(y, tuple) else y
+    if subject.name in FORWARD_ONLY:
+        return
+    y.backward(draw(*y.shape).to(dtype).cuda())
