@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +17,7 @@ from verifier.machine import unit
 from verifier.machine.numerics import flush32
 
 CHUNK = 1 << 22
-_THREADS = 16
+_THREADS = os.cpu_count() or 1
 OPCODES = {
     "rcp": "rcp.approx{}.f32",
     "sqrt": "sqrt.approx{}.f32",
