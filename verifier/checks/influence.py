@@ -26,7 +26,12 @@ DEMANDS = (
     "row that they sum and on their own entry of grad_output; memory between elements influences nothing"
 )
 WHY = "a value of another row that is multiplied by zero shows in no result, until it is NaN or infinite"
-CATCHES = ("reads_neighbour_row_triton", "grad_weight_of_next_column_triton", "row_lost_from_sums_triton")
+CATCHES = (
+    "reads_neighbour_row_triton",
+    "reads_before_the_row_triton",
+    "grad_weight_of_next_column_triton",
+    "row_lost_from_sums_triton",
+)
 
 SHAPES = ((5, 37), (40, 7), (3, 130), (60, 3), (1, 9))
 """At most as many rows as tags; a tail, many rows for one sum, more than a block of 128 columns, one row."""

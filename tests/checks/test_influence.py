@@ -1,0 +1,184 @@
+"""influence: what each result may and must depend on, and the proof by other values."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from checks_support import (
+    KERNELS,
+    cases_of,
+    examination,
+    failures,
+    faulty,
+    machine,
+    outcomes_of,
+    passes,
+    subject_of,
+)
+
+from verifier.checks import check, influence
+from verifier.ops import op
+from verifier.verdicts import Verdict
+
+pytest.importorskip("triton", reason="influence is tried on Triton kernels; Triton is not installed")
+
+
+def influences(stem, dtype="float16", count=2, **changes):
+    """Return the outcomes of a faulty kernel in the machine."""
+    with machine() as place:
+        return outcomes_of(faulty(stem), "influence", dtype, place, count, **changes)
+
+
+def test_a_row_that_is_read_and_multiplied_by_zero_is_named():
+    bad = failures(influences("reads_neighbour_row_triton", shapes=((5, 7),)))
+    assert "depends on row" in bad[0].message
+    assert {o.output for o in bad} == {"output"}
+
+
+def test_the_gradient_of_another_column_is_named():
+    bad = failures(influences("grad_weight_of_next_column_triton", shapes=((3, 7),)))
+    assert {o.output for o in bad} == {"grad_weight", "grad_bias"}
+    assert all("depends on entries" in o.message for o in bad)
+
+
+def test_lost_rows_are_named_with_their_pattern():
+    bad = failures(influences("row_lost_from_sums_triton", shapes=((40, 7),)))
+    assert {o.output for o in bad} == {"grad_weight", "grad_bias"}
+    assert all("does not depend on rows 7, 15, 23, 31, 39" in o.message for o in bad)
+    assert all("r % 8 == 7" in o.message for o in bad)
+
+
+@pytest.mark.parametrize("name", ["forward_error", "gradient", "gradcheck"])
+@pytest.mark.parametrize("stem", ["reads_neighbour_row_triton", "grad_weight_of_next_column_triton"])
+def test_no_comparison_of_values_sees_it(stem, name):
+    subject = faulty(stem)
+    if name == "gradient" and not subject.differentiable:
+        return
+    with machine() as place:
+        found = outcomes_of(subject, name, "float16", place, 3, hazards=("ordinary",), joint=False)
+    assert passes(found)
+    assert not failures(found)
+
+
+@pytest.mark.parametrize(
+    "stem",
+    [
+        "layer_norm_single_block_triton",
+        "softmax_triton",
+        "batch_norm_triton",
+        "group_norm_triton",
+        "rms_norm_triton",
+    ],
+)
+def test_right_kernels_pass(stem):
+    with machine() as place:
+        found = outcomes_of(subject_of(KERNELS / f"{stem}.py"), "influence", "float16", place, 4)
+    assert {o.verdict for o in found} == {Verdict.PASS}
+
+
+# -- what is demanded ------------------------------------------------------------------------------
+
+
+def case_of(stem, shape, variant=0):
+    """Return a case of a kernel's op with gradients."""
+    subject = subject_of(KERNELS / f"{stem}.py")
+    cases = cases_of(subject, "influence", "float32", 12, shapes=(shape,), layouts=("contiguous",))
+    return [case for case in cases if case.scalars.get("training", True)][variant]
+
+
+def test_entries_of_group_norm_sum_the_rows_of_their_channels():
+    case = case_of("group_norm_triton", (6, 8))
+    entries = influence.entries_of(op("group_norm"), case)
+    must, may = influence._demanded(op("group_norm"), case, "rows", "grad_bias", (entries.max() + 1,))
+    assert (must == may).all()
+    for entry, tags in enumerate(must.tolist()):
+        rows = np.nonzero((entries == entry).any(axis=1))[0]
+        assert tags == sum(1 << int(row) for row in rows)
+    assert 0 < len(rows) < case.rows
+
+
+def test_entries_of_batch_norm_belong_to_one_row():
+    case = case_of("batch_norm_triton", (6, 8))
+    must, _ = influence._demanded(op("batch_norm"), case, "rows", "grad_weight", (6,))
+    assert must.tolist() == [1 << row for row in range(6)]
+
+
+def test_a_softmax_has_no_entries():
+    assert influence.entries_of(op("softmax"), case_of("softmax_triton", (4, 5))) is None
+
+
+def test_tags_stand_where_the_rows_do():
+    case = case_of("batch_norm_triton", (6, 8))
+    tags = influence.tags_of(op("batch_norm"), case, "rows")
+    x = tags["input"]
+    assert (np.moveaxis(x, 1, 0).reshape(6, -1) == (1 << np.arange(6, dtype=np.uint64))[:, None]).all()
+    assert "weight" not in tags
+    assert set(influence.tags_of(op("batch_norm"), case, "rows of grad_output")) == {"grad_output"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [((3, 7, 11), "r % 4 == 3"), ((2, 3, 4), "3 rows together"), ((9,), "the last row"), ((1, 2, 5), "")],
+)
+def test_patterns_of_rows(rows, words):
+    found = influence._pattern(rows, 10)
+    assert words in found if words else not found
+
+
+# -- proof -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lacking", [True, False])
+def test_tags_that_no_value_confirms_decide_nothing(lacking):
+    """A right kernel, a false suspicion: row 0 of output depends on row 0, and not on row 1."""
+    subject = subject_of(KERNELS / "layer_norm_two_pass_triton.py")
+    wrong = np.zeros((3, 7), dtype=np.bool_)
+    wrong[0] = True
+    suspicion = influence.Suspicion(
+        output="output", kind="rows", tag=0 if lacking else 1, lacking=lacking, wrong=wrong, tags=(1,)
+    )
+    with machine() as place:
+        examining = examination(subject, "influence", "float16", place)
+        (case,) = cases_of(subject, "influence", "float16", 1, shapes=((3, 7),))
+        session = session_of(examining, case)
+        assert influence._proved(session, suspicion, True).verdict is Verdict.UNDECIDED
+        true = replace(suspicion, tag=1 - suspicion.tag)
+        assert influence._proved(session, true, True).verdict is Verdict.FAIL
+
+
+def session_of(examining, case):
+    """Return the session in which a check sees a case."""
+    from verifier.backends import backend
+    from verifier.checks import Session
+
+    place = examining.runner.backend
+    setting = backend(place).setting(examining.subject, case.dtype)
+    return Session(
+        subject=examining.subject, case=case, backend=place, setting=setting, run=examining.runner.run
+    )
+
+
+def test_memory_between_the_elements_has_a_tag():
+    """A right kernel's tags where the input has gaps: none is the gaps'."""
+    from strategies.layouts import Layout
+
+    subject = subject_of(KERNELS / "layer_norm_two_pass_triton.py")
+    with machine() as place:
+        examining = examination(subject, "influence", "float16", place)
+        (case,) = cases_of(subject, "influence", "float16", 1, shapes=((3, 7),))
+        gapped = case.with_layouts({"input": Layout(row_padding=3), "grad_output": Layout(row_padding=5)})
+        session = session_of(examining, gapped)
+        outcomes = check("influence").check(session)
+        assert [o.verdict for o in outcomes] == [Verdict.PASS]
+        read = faulty("reads_before_the_row_triton")
+        session = session_of(examination(read, "influence", "float16", place), gapped)
+        bad = failures(check("influence").check(session))
+    assert any("memory between the elements" in o.message for o in bad)
+
+
+def test_only_the_machine_follows_tags():
+    subject = subject_of(KERNELS / "layer_norm_two_pass_triton.py")
+    skips = check("influence").skips
+    assert skips(subject, op("layer_norm"), "float16", "machine") is None
+    assert "machine" in skips(subject, op("layer_norm"), "float16", "cuda")
+    assert "torch" in skips(subject.differing(language="torch"), op("layer_norm"), "float16", "eager")
