@@ -24,7 +24,8 @@ _P = np.uint64(P)
 _1, _30, _31, _52, _61, _63 = (np.uint64(n) for n in (1, 30, 31, 52, 61, 63))
 _LOW11, _LOW30, _LOW31, _LOW52 = (np.uint64((1 << n) - 1) for n in (11, 30, 31, 52))
 _ALL_ONES = 0x7FF  # exponent of infinities and NaN in float64
-_SHIFTS = ((np.arange(2048) - 1075) % 61).astype(np.uint64)  # 2^(e - 1075) is a rotation by that many bits
+BIAS = 1075  # of a float64's exponent, where its significand is a whole number of 53 bits
+_SHIFTS = ((np.arange(2048) - BIAS) % 61).astype(np.uint64)  # 2^(e - BIAS) rotates by that many bits
 _FEW = 64  # up to so many distinct values Python's pow is faster than powering arrays
 
 
@@ -126,17 +127,24 @@ def _roots(a: Array) -> Array:
 def of_floats(values: Array) -> Array:
     """Residues of float64 values; infinities and NaN get fixed residues of no meaning."""
     wide = np.asarray(values, dtype=np.float64)
-    bits = np.ascontiguousarray(wide).reshape(-1).view(np.uint64)
-    exponent = ((bits >> _52) & _LOW11).astype(np.intp)
-    if ((exponent == _ALL_ONES) | ((exponent == 0) & (bits << _1 != 0))).any():
+    parts = parts_of(wide)
+    if parts is None:
         return _of_any_floats(wide)
-    whole = (bits & _LOW52) | ((exponent != 0).astype(np.uint64) << _52)
+    whole, exponent, negative = parts
     shift = _SHIFTS[exponent]
     residue = (whole << shift) & _P
     residue |= whole >> (_61 - shift)
-    opposite = _P - residue
-    residue = np.where((bits >> _63 != 0) & (residue != 0), opposite, residue)
-    return residue.reshape(wide.shape)
+    return np.where(negative & (residue != 0), _P - residue, residue)
+
+
+def parts_of(wide: Array) -> tuple[Array, Any, Any] | None:
+    """Split float64 values into +-whole * 2^(exponent - BIAS); None if one is subnormal or not finite."""
+    bits = np.ascontiguousarray(wide).view(np.uint64).reshape(wide.shape)
+    exponent = ((bits >> _52) & _LOW11).astype(np.intp)
+    if ((exponent == _ALL_ONES) | ((exponent == 0) & (bits << _1 != 0))).any():
+        return None
+    whole = (bits & _LOW52) | ((exponent != 0).astype(np.uint64) << _52)
+    return whole, exponent, bits >> _63 != 0
 
 
 def _of_any_floats(wide: Array) -> Array:
@@ -222,7 +230,7 @@ class Field:
             "rsqrt": lambda: inverse(root(a)),
             "neg": lambda: negate(a),
             "abs": lambda: np.where(np.signbit(floats[0]), negate(a), a),
-            "cvt": lambda: np.broadcast_to(a, np.shape(result)),
+            "cvt": lambda: a if np.shape(a) == np.shape(result) else np.broadcast_to(a, np.shape(result)),
         }
         if name in rules:
             return np.asarray(rules[name]())

@@ -116,38 +116,52 @@ def logarithm_of_values(values: Array) -> Array:
 
 
 def inverse(modulus: np.uint64, a: Array) -> Array:
-    """Inverse modulo a prime."""
-    m = int(modulus)
-    return plain.by_distinct(a, lambda x: pow(x, m - 2, m), lambda x: power(x, m - 2, modulus))
+    """Inverse modulo a prime; the inverse of 0 is taken as 0."""
+    return _power_of_distinct(a, int(modulus) - 2, modulus)
 
 
 def root(modulus: np.uint64, a: Array) -> Array:
     """Square root of squares: both primes are 3 modulo 4."""
-    m = int(modulus)
-    return plain.by_distinct(a, lambda x: pow(x, (m + 1) // 4, m), lambda x: power(x, (m + 1) // 4, modulus))
+    return _power_of_distinct(a, (int(modulus) + 1) // 4, modulus)
+
+
+def _power_of_distinct(a: Array, exponent: int, modulus: np.uint64) -> Array:
+    """a^exponent, computed once for each distinct value: row statistics stand in many lanes."""
+    a = np.asarray(a)
+    if a.ndim == 2 and a.shape[1] > 1 and (a == a[:, :1]).all():
+        return np.broadcast_to(_power_of_distinct(a[:, :1], exponent, modulus), a.shape)
+    distinct, back = np.unique(a, return_inverse=True)
+    return power(distinct, exponent, modulus)[back].reshape(a.shape)
 
 
 def of_floats(modulus: np.uint64, values: Array) -> Array:
     """Residues of dyadic numbers."""
-    finite = np.where(np.isfinite(values), values, 0.0)
+    wide = np.asarray(values, dtype=np.float64)
+    parts = plain.parts_of(wide)
+    if parts is None:
+        return _of_any_floats(modulus, wide)
+    whole, exponent, negative = parts
+    residue = whole % modulus * _scales(int(modulus))[exponent] % modulus
+    return np.where(negative & (residue != 0), modulus - residue, residue)
+
+
+@cache
+def _scales(modulus: int) -> Array:
+    """Return 2^(e - BIAS) for every exponent e that a float64 has."""
+    return _powers(2, 2048, modulus) * np.uint64(pow(2, -plain.BIAS, modulus)) % np.uint64(modulus)
+
+
+def _of_any_floats(modulus: np.uint64, wide: Array) -> Array:
+    """Residues of floats of which some are subnormal or not finite."""
+    finite = np.where(np.isfinite(wide), wide, 0.0)
     mantissa, exponent = np.frexp(np.abs(finite))
     whole = np.ldexp(mantissa, 53).astype(np.uint64) % modulus
-    scale = (exponent.astype(np.int64) - 53) % (int(modulus) - 1)
-    residue = whole * _scales(int(modulus), scale) % modulus
+    distinct, back = np.unique(exponent.astype(np.int64) - 53, return_inverse=True)
+    scale = np.array([pow(2, int(e), int(modulus)) for e in distinct], dtype=np.uint64)[back]
+    residue = whole * scale.reshape(wide.shape) % modulus
     residue = np.where(np.signbit(finite) & (residue != 0), modulus - residue, residue)
-    if np.isfinite(values).all():
-        return residue
-    return np.where(
-        np.isfinite(values),
-        residue,
-        plain.hashed("not finite", np.signbit(values).astype(np.uint64)) % modulus,
-    )
-
-
-def _scales(modulus: int, scale: Array) -> Array:
-    """Return 2^scale modulo a prime, by the few distinct exponents that floats have."""
-    distinct, back = np.unique(scale, return_inverse=True)
-    return np.array([pow(2, int(e), modulus) for e in distinct], dtype=np.uint64)[back].reshape(scale.shape)
+    opaque = plain.hashed("not finite", np.asarray(np.signbit(wide), dtype=np.uint64)) % modulus
+    return np.where(np.isfinite(wide), residue, opaque)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +188,8 @@ class FieldExponential:
             for constant, meaning in {**LITERALS, **self.constants}.items():
                 m = int(modulus)
                 exact = meaning.numerator * pow(meaning.denominator, -1, m) % m
-                residue = np.where(wide == constant, np.uint64(exact), residue)
+                if (hits := wide == constant).any():
+                    residue = np.where(hits, np.uint64(exact), residue)
             parts.append(residue)
         return pair(*parts)
 

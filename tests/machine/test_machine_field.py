@@ -1,0 +1,109 @@
+"""Laws of the prime fields, against Python's integers and fractions."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from verifier.machine.arithmetics import field, field_exponential
+
+P, Q, E = field.P, field_exponential.VALUES, field_exponential.EXPONENTS
+CORNERS = [0, 1, 2, P - 1, P - 2, (1 << 31) - 1, 1 << 31, (1 << 60) + 1, P >> 1]
+FLOATS = [0.0, -0.0, 1.0, -1.0, 0.1, 2.0**1000, -(2.0**-1000), 1e308, 3.0, 2.0**-126, 5e-324, -3e-310]
+
+
+def numbers(count=2000, modulus=P, seed=0):
+    drawn = np.random.default_rng(seed).integers(0, modulus, count, dtype=np.uint64)
+    corners = [c % modulus for c in CORNERS]
+    drawn[: len(corners)] = corners[:count]
+    return drawn
+
+
+def test_operations_agree_with_pythons_integers():
+    a, b = numbers(), np.roll(numbers(), 3)
+    pairs = list(zip(a.tolist(), b.tolist(), strict=True))
+    assert field.add(a, b).tolist() == [(x + y) % P for x, y in pairs]
+    assert field.subtract(a, b).tolist() == [(x - y) % P for x, y in pairs]
+    assert field.multiply(a, b).tolist() == [x * y % P for x, y in pairs]
+    assert field.negate(a).tolist() == [-x % P for x, _ in pairs]
+
+
+def test_operations_broadcast_and_take_scalars():
+    a, b = numbers(6).reshape(6, 1), numbers(4, seed=1)
+    wanted = [[x * y % P for y in b.tolist()] for x in a[:, 0].tolist()]
+    assert field.multiply(a, b).tolist() == wanted
+    assert int(field.multiply(np.uint64(P - 1), np.uint64(P - 1))) == 1
+    assert field.multiply(a, np.uint64(2)).shape == (6, 1)
+
+
+@pytest.mark.parametrize("count", [1, 2, 63, 65, 1000, 1001])  # few are inverted singly, many by a tree
+def test_inverses(count):
+    a = numbers(count, seed=2)
+    wanted = [pow(x, -1, P) if x else 0 for x in a.tolist()]
+    assert field.inverse(a).tolist() == wanted
+    assert field.inverse(np.repeat(a[:, None], 3, 1)).tolist() == [[w] * 3 for w in wanted]
+
+
+@pytest.mark.parametrize("count", [5, 500])
+def test_roots_of_squares(count):
+    squares = field.multiply(numbers(count), numbers(count))
+    roots = field.root(squares)
+    assert (field.multiply(roots, roots) == squares).all()
+
+
+@pytest.mark.parametrize("values", [FLOATS, FLOATS[:-2], FLOATS[4:5]])
+def test_floats_are_their_rationals(values):
+    wanted = [field.of_fraction(Fraction(v)) for v in values]
+    assert field.of_floats(np.array(values)).tolist() == wanted
+    for modulus in (Q, E):
+        fractions = [Fraction(v) for v in values]
+        wanted = [f.numerator * pow(f.denominator, -1, modulus) % modulus for f in fractions]
+        assert field_exponential.of_floats(np.uint64(modulus), np.array(values)).tolist() == wanted
+
+
+def test_what_is_not_finite_differs_from_every_other():
+    residues = field.of_floats(np.array([np.inf, -np.inf, 0.0, 1.0]))
+    assert len(set(residues.tolist())) == 4
+
+
+def test_exponentials_turn_sums_into_products():
+    ride = field_exponential.build()
+    a, b = numbers(300, E), numbers(300, E, seed=3)
+    power = lambda e: field_exponential.power_of_two(e, np.uint64(Q))  # noqa: E731
+    assert power(a).tolist() == [pow(2, x, Q) for x in a.tolist()]
+    assert (power((a + b) % np.uint64(E)) == power(a) * power(b) % np.uint64(Q)).all()
+    whole = ride.lift(np.array([3.0, -5.0]), "f32")
+    found = ride.exponential(np.array([3.0, -5.0]), whole)["value"]
+    assert found.tolist() == ride.lift(np.array([8.0, 2.0**-5]), "f32")["value"].tolist()
+
+
+def test_logarithms_undo_exponentials_and_turn_products_into_sums():
+    exponents = numbers(40, E)
+    values = field_exponential.power_of_two(exponents, np.uint64(Q))
+    assert (field_exponential.logarithm_of_values(values) == exponents).all()
+    negative = np.uint64(Q) - values
+    assert (field_exponential.logarithm_of_values(negative) == exponents).all()
+    a, b = numbers(20, Q)[1:], numbers(20, Q, seed=4)[1:]
+    log = field_exponential.logarithm_of_values
+    assert (log(a * b % np.uint64(Q)) == (log(a) + log(b)) % np.uint64(E)).all()
+    assert log(np.zeros(1, dtype=np.uint64)).tolist() == [0]
+
+
+def test_literals_of_compilers_stand_for_the_constants_that_they_round():
+    ride = field_exponential.build()
+    log2_e, ln_2, rest = (
+        ride.lift(np.array([bits], dtype=np.uint32).view(np.float32), "f32")
+        for bits in (0x3FB8AA3B, 0x3F317218, 0x32A57060)
+    )
+    one = ride.apply("mul", "f32", np.ones(1), (), (log2_e, ln_2))
+    assert [int(one[part][0]) for part in ("value", "exponent")] == [1, 1]
+    assert [int(rest[part][0]) for part in ("value", "exponent")] == [0, 0]
+
+
+def test_the_integer_part_of_an_exponential_by_shifter_is_that_integer():
+    """CUDA's expf adds 1.5 * 2^23 to find the exponent: the result is an integer, not x + 1.5 * 2^23."""
+    ride = field_exponential.build()
+    x, shifter = np.array([3.7], dtype=np.float32), np.array([12582912.0], dtype=np.float32)
+    total = x + shifter
+    slot = ride.apply("add", "f32", total, (x, shifter), (ride.lift(x, "f32"), ride.lift(shifter, "f32")))
+    assert slot == ride.lift(np.array([12582916.0], dtype=np.float32), "f32")
