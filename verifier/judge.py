@@ -210,7 +210,7 @@ def _worst(  # noqa: PLR0917
             ratio = float(np.max(error[usable] / yard[usable])) if usable.any() else math.nan
     return Worst(
         output=name,
-        index=_own_index(truth, name, place),
+        index=own_index(truth, name, place),
         actual=float(values[at]),
         expected=float(expected[at]),
         error=float(error[at]),
@@ -222,7 +222,7 @@ def _worst(  # noqa: PLR0917
     )
 
 
-def _own_index(truth: Truth, name: str, place: int) -> tuple[int, ...]:
+def own_index(truth: Truth, name: str, place: int) -> tuple[int, ...]:
     """Return the index, in the output's own shape, of an element given by its place in canonical rows."""
     shape = truth.shape_of(name)
     numbers = truth.op.canonical(

@@ -74,10 +74,17 @@ def experiment(subject: Subject, case: Case, *, place: Any, gradients: bool) -> 
 def _compare(name: str, nan: Observation, finite: Observation, again: Observation) -> str | None:
     """Say that a result depends on the poison, unless it differs from run to run anyway."""
     a, b, c = (seen.outputs.get(name) for seen in (nan, finite, again))
-    if a is None or b is None or c is None or a.shape != b.shape or a.dtype not in _BITS:
+    if a is None and b is None and c is None:
         return None
+    forms = [_form(t) for t in (a, b, c)]
+    if a is None or b is None or c is None or len(set(forms)) > 1:
+        words = ("NaN in fresh memory", "a finite pattern", "NaN again")
+        seen = ", ".join(f"{form} with {word}" for form, word in zip(forms, words, strict=True))
+        return f"{name}: shape or dtype differs from run to run: {seen}"
+    if a.dtype not in _BITS:
+        return None  # a result that is no number of a floating-point format; forward_error says so
     differs = bits(a) != bits(b)
-    steady = bool(torch.equal(bits(a), bits(c))) if a.shape == c.shape else False
+    steady = bool(torch.equal(bits(a), bits(c)))
     if not bool(differs.any()):
         return None
     poisoned = torch.isnan(a) & ~torch.isnan(b)
@@ -89,6 +96,10 @@ def _compare(name: str, nan: Observation, finite: Observation, again: Observatio
         f"(unwritten output or uninitialised buffer), first at flat index {first}: "
         f"{a.flatten()[first].item()} with NaN there, {b.flatten()[first].item()} with a finite pattern"
     )
+
+
+def _form(tensor: torch.Tensor | None) -> str:
+    return "None" if tensor is None else f"{tuple(tensor.shape)} {tensor.dtype}"
 
 
 _BITS = {getattr(torch, name): kind for name, kind in BITS.items()}

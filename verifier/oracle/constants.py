@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from verifier.oracle.balls import EXACT_BITS, Ball, ball, precision
-from verifier.oracle.row_sums import RowSums, row_list
+from verifier.oracle.row_sums import RowSums
 from verifier.oracle.rows import Rows
 
 
@@ -39,6 +42,11 @@ def row_constants(rows: Rows, sums: RowSums, bits: int) -> RowConstants:
     return RowConstants(mean=mean, variance=variance, rstd=rstd, projection=projection, offset=offset)
 
 
+def _given(rows: Rows, statistic: Any, i: int) -> float:
+    """Return the given statistic of row i, which a row without columns has too."""
+    return float(np.ravel(rows.kit.host(statistic[i if statistic.shape[0] > 1 else 0]))[0])
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Numerators:
     """Exact balls of a row: N**2 variance, N**2 (variance + eps) and the numerator of the projection.
@@ -61,9 +69,9 @@ def _numerators(rows: Rows, sums: RowSums, i: int) -> _Numerators:
         mean, scale = total, count
         shifted = spread + ball(rows.eps) * (count * count)
     else:
-        mean, scale = (ball(row_list(rows, rows.mean, i)[0]) if rows.centred else zero), 1
+        mean, scale = (ball(_given(rows, rows.mean, i)) if rows.centred else zero), 1
         given = rows.rstd if rows.variance is None else rows.variance
-        shifted = ball(row_list(rows, given, i)[0]) + (0.0 if rows.variance is None else rows.eps)
+        shifted = ball(_given(rows, given, i)) + (0.0 if rows.variance is None else rows.eps)
     inner = scale * sums.products[i] - mean * sums.gradient[i] if sums.gradient else zero
     return _Numerators(mean=mean, spread=spread, shifted=shifted, inner=inner)
 
@@ -75,7 +83,7 @@ def _quotients(rows: Rows, sums: RowSums, i: int, exact: _Numerators) -> tuple[B
     if rows.own:
         mean = mean / count
     elif rows.variance is not None:
-        variance = ball(row_list(rows, rows.variance, i)[0])
+        variance = ball(_given(rows, rows.variance, i))
     if rows.rstd is None:
         positive = bool(exact.shifted > 0)
         rstd = exact.shifted.rsqrt() * (count if rows.own else 1) if positive else None

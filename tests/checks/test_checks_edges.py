@@ -1,0 +1,92 @@
+"""Checks at the edges of a format and of what can be compared: no false alarm, and nothing overlooked."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from checks_support import examination
+
+from verifier.checks import memory
+from verifier.ops import op
+from verifier.recipes import assemble
+from verifier.runner.observation import Observation
+from verifier.subjects import Claim, Subject
+from verifier.verdicts import Verdict
+
+
+def nearly_overflows(input, weight=None, bias=None, eps=1e-5):
+    """Overflow from 65400 on: what the rounding of a few operations near 65504 may do."""
+    wide = torch.nn.functional.layer_norm(input.double(), input.shape[-1:], weight.double(), None, eps)
+    out = wide.to(input.dtype)
+    return torch.where(wide.abs() > 65400.0, torch.full_like(out, math.inf), out)
+
+
+def one_nan(input, running_mean=None, running_var=None, training=True, eps=1e-5):
+    """Write NaN for the third sample of the first channel."""
+    out = torch.nn.functional.batch_norm(input, None, None, None, None, True, 0.1, eps)
+    out[2, 0] = math.nan
+    return out
+
+
+def subject_for(function, op_name, dtype, **claim):
+    return Subject(
+        function=function,
+        name=function.__name__,
+        path=Path(__file__),
+        op=op_name,
+        language="torch",
+        dtypes=(dtype,),
+        claim=Claim(**claim),
+    )
+
+
+def judged(subject, check_name, tensors, **scalars):
+    the_op, dtype = op(subject.op), subject.dtypes[0]
+    case = assemble(the_op, dtype, tensors, {"eps": 1e-5, **scalars}, {}, hazard="ordinary", origin="")
+    return examination(subject, check_name).judge(case)[0]
+
+
+def near_the_largest(weight):
+    x = torch.tensor([[-1000.0, 1000.0]], dtype=torch.float16)
+    return {"input": x, "weight": torch.full((2,), weight, dtype=torch.float16), "bias": None}
+
+
+def test_an_overflow_next_to_the_largest_number_is_judged_only_by_a_theorem():
+    """Exact values of 65472 fit, but only a bound proves that no rounding of a right kernel overflows."""
+    claims = {"variance": "two_pass"}
+    for claim, verdict in ((claims, Verdict.FAIL), ({}, None)):
+        subject = subject_for(nearly_overflows, "layer_norm", "float16", **claim)
+        found = judged(subject, "finite", near_the_largest(65472.0), normalized_shape=(2,))
+        assert {o.verdict for o in found} == ({verdict} if verdict else set())
+        clear = judged(subject, "finite", near_the_largest(65000.0), normalized_shape=(2,))
+        assert {o.verdict for o in clear} == {Verdict.PASS}
+
+
+def test_an_element_that_is_not_finite_is_named_in_the_output_s_own_shape():
+    subject = subject_for(one_nan, "batch_norm", "float32", variance="two_pass")
+    tensors = {"input": torch.arange(10.0).reshape(5, 2), "weight": None, "bias": None}
+    tensors |= {"running_mean": None, "running_var": None}
+    (found,) = judged(subject, "finite", tensors, training=True, momentum=0.1)
+    assert found.verdict is Verdict.FAIL
+    assert found.worst.index == (2, 0)
+
+
+def seen(*tensors):
+    return [Observation(status="ok", outputs={"output": t}) for t in tensors]
+
+
+@pytest.mark.parametrize(
+    "other", [torch.zeros(3, 2), torch.zeros(2, 3, dtype=torch.float16), None], ids=["shape", "dtype", "None"]
+)
+@pytest.mark.parametrize("run", [0, 1, 2])
+def test_a_result_that_changes_its_form_from_run_to_run_is_a_message(other, run):
+    results = [torch.zeros(2, 3) for _ in range(3)]
+    results[run] = other
+    message = memory._compare("output", *seen(*results))
+    assert "shape or dtype differs" in message
+
+
+def test_results_of_one_form_without_a_difference_give_no_message():
+    assert memory._compare("output", *seen(*[torch.zeros(2, 3)] * 3)) is None
+    assert memory._compare("output", *seen(None, None, None)) is None
