@@ -26,6 +26,7 @@ LITERALS: dict[float, float] = {
 _SHIFTERS = (1.5 * 2.0**23 - 1024, 1.5 * 2.0**23 + 1024)
 """Adding a float32 from here to there rounds to an integer: the exponent of CUDA's expf is found so."""
 
+_BINARY: dict[str, Any] = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
 _UNARY: dict[str, Any] = {
     "neg": np.negative,
     "rcp": np.reciprocal,
@@ -64,16 +65,15 @@ class Lifted:
     ) -> Array:
         """Compute in float64."""
         a = slots[0]
+        if name in ("add", "sub", "fma") and kind == "f32" and _rounds(floats[-1]):
+            return np.asarray(result, dtype=np.float64)  # x + 1.5 * 2^23: the integer next to x
+        if name in _BINARY:
+            return np.asarray(_BINARY[name](a, slots[1]))
+        if name in ("fma", "mad"):
+            return np.asarray(a * slots[1] + slots[2])
         if (picked := chosen(name, result, floats, slots)) is not None:
             self._compare(name, picked, slots)
             return np.asarray(picked)
-        if name in ("add", "sub", "fma") and kind == "f32" and _rounds(floats[-1]):
-            return np.asarray(result, dtype=np.float64)  # x + 1.5 * 2^23: the integer next to x
-        if name in ("add", "sub", "mul", "div"):
-            ufunc: Any = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}[name]
-            return np.asarray(ufunc(a, slots[1]))
-        if name in ("fma", "mad"):
-            return np.asarray(a * slots[1] + slots[2])
         if name == "divfma":
             return np.asarray(a / slots[1] + slots[2])
         if name in _UNARY:
