@@ -510,3 +510,30 @@ def test_the_middle_one_of_many_readers_is_not_forgotten():
     ld.global.b32 %r1, [%base0]; setp.eq.u32 %p1, %t, 127; mov.u32 %r2, 5;
     @%p1 st.global.b32 [%base0], %r2;"""
     assert races(body, GlobalRace, copies=False)
+
+
+# Odd lanes go another way and come late; the mask names all lanes, or those of one parity.
+LATE = """
+    and.b32 %r1, %t, 1; setp.eq.u32 %p1, %r1, 0; mov.u32 %r2, %t; MASK
+    @%p1 bra MEET; mov.u32 %r3, 0;
+    WAIT: add.u32 %r3, %r3, 1; setp.lt.u32 %p2, %r3, 9; @%p2 bra WAIT; add.u32 %r2, %r2, 100;
+    MEET: shfl.sync.bfly.b32 %r0, %r2, DISTANCE, 31, %r4; """
+
+
+@pytest.mark.parametrize("threads", [32, 40])
+def test_a_shuffle_waits_for_the_lanes_that_a_mask_in_a_register_names(threads):
+    values = [t + 100 * (t % 2) for t in range(64)]
+    everyone = LATE.replace("MASK", "mov.u32 %r4, -1;").replace("DISTANCE", "1") + STORE
+    found = run(everyone, threads).tolist()
+    assert found[:32] == [values[t ^ 1] for t in range(32)]
+    parity = "mov.u32 %r5, 0x55555555; shl.b32 %r4, %r5, %r1;"
+    found = run(LATE.replace("MASK", parity).replace("DISTANCE", "2") + STORE, threads).tolist()
+    assert found[:32] == [values[t ^ 2] for t in range(32)]
+
+
+def test_a_mask_in_a_register_that_names_a_lane_which_never_comes_is_found():
+    body = """
+    mov.u32 %r4, -1; and.b32 %r1, %t, 1; setp.eq.u32 %p1, %r1, 0; @%p1 bra MEET; bar.sync 1; bra OUT;
+    MEET: shfl.sync.bfly.b32 %r0, %t, 2, 31, %r4; OUT:"""
+    with pytest.raises(DivergentBarrier, match="16 others of their block for them at a collective"):
+        run(body, 32)

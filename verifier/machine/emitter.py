@@ -8,7 +8,7 @@ import numpy as np
 
 from verifier.machine import collectives, liveness
 from verifier.machine.findings import UnsupportedInstruction
-from verifier.machine.flow import CARRY, EXIT, is_barrier
+from verifier.machine.flow import CARRY, EXIT, is_barrier, is_collective
 from verifier.machine.memory import LOCAL_TAG, SHARED_TAG, TAG_SHIFT
 from verifier.machine.operations import Operation, resolve
 from verifier.machine.syntax import (
@@ -51,21 +51,41 @@ class Emitter:
         self.code = Code(program=program, shapes=shapes)
         self.sites: list[Instruction] = []
         self.parameters = program.kernel.parameter_offsets()
+        self.named: list[int] = []
         self.exposed = liveness.exposed(program)
 
     def emit(self) -> str:
-        """Source of `build(wave)`, which returns the two lists of block functions and `renew`."""
+        """Source of `build(wave)`: it returns two lists of block functions, `renew` and member masks."""
         body: list[str] = []
         for number in range(len(self.program.blocks)):
             body += self.function(number, part=False)
             if not self.shapes.uniform:
                 body += self.function(number, part=True)
+        members = [] if self.shapes.uniform else self.members()
         head = self.prologue()
         count = len(self.program.blocks)
         full = ", ".join(f"full_{n}" for n in range(count))
         part = "" if self.shapes.uniform else ", ".join(f"part_{n}" for n in range(count))
         lines = ["def build(wave):", *(f"    {line}" for line in head), *(f"    {line}" for line in body)]
-        return "\n".join([*lines, *self.renewal(), f"    return [{full}], [{part}], renew", ""])
+        lines += [*self.renewal(), *(f"    {line}" for line in members)]
+        named = ", ".join(f"{n}: members_{n}" for n in self.named)
+        return "\n".join([*lines, f"    return [{full}], [{part}], renew, {{{named}}}", ""])
+
+    def members(self) -> list[str]:
+        """Write a function for each block that begins with a collective whose mask is in a register."""
+        lines = []
+        for number, block in enumerate(self.program.blocks):
+            first = block.instructions[0] if block.instructions else None
+            if first is None or not is_collective(first) or not isinstance(first.operands[-1], Register):
+                continue
+            if first.parts[0] in ("ldmatrix", "stmatrix"):
+                continue
+            writer = Writer(self.code, part=True)
+            mask = writer.source(first.operands[-1], "u32")
+            self.named.append(number)
+            setup = [f"    {name} = g.{'span' if name == 'ix' else name}" for name in sorted(writer.needs)]
+            lines += [f"def members_{number}(g):", *setup, f"    return {mask}"]
+        return lines
 
     def prologue(self) -> list[str]:
         """Allocate registers and compute what is constant over a wave."""

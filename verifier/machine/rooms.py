@@ -26,12 +26,16 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, eq=False)
 class Room:
-    """A wave with the code bound to it: block functions for all lanes and for some, and what to renew."""
+    """A wave with the code bound to it: block functions for all lanes and for some, and what to renew.
+
+    `members`: for blocks that begin with a collective, its member mask where that is in a register.
+    """
 
     wave: Wave
     full: list[Callable[[], Any]]
     part: list[Callable[[Any], Any]]
     renew: Callable[[], None]
+    members: dict[int, Callable[[Any], Any]]
     names: dict[str, Any]
 
 
@@ -90,8 +94,8 @@ def build(launch: Launch, ids: Array) -> Room:
         wave.flags = Flags(wave)
     names = runtime_names(wave) | launch.compiled.constants
     exec(launch.compiled.code, names)  # noqa: S102 - our own translation of the kernel
-    full, part, renew = names["build"](wave)
-    return Room(wave=wave, full=full, part=part, renew=renew, names=names)
+    full, part, renew, members = names["build"](wave)
+    return Room(wave=wave, full=full, part=part, renew=renew, members=members, names=names)
 
 
 def allocate(wave: Wave, width: int, shape: int, exposed: bool) -> Array:

@@ -45,8 +45,19 @@ class Scheduler:
     for another thread come last.
     """
 
-    def __init__(self, program: Program, wave: Wave, sites: list[Instruction], step_limit: int) -> None:
-        """`step_limit`: block executions allowed; `absent`: blocks that wait for a place on the device."""
+    def __init__(
+        self,
+        program: Program,
+        wave: Wave,
+        sites: list[Instruction],
+        step_limit: int,
+        members: dict[int, Callable[[Group], Any]],
+    ) -> None:
+        """`step_limit`: block executions allowed; `absent`: blocks that wait for a place on the device.
+
+        members: give the member mask of the collective with which a block begins, if a register holds it.
+        """
+        self.members = members
         self.program, self.wave, self.sites, self.step_limit = program, wave, sites, step_limit
         self.steps = 0
         lanes = wave.blocks * wave.threads
@@ -221,7 +232,6 @@ class Scheduler:
             rows = lanes.reshape(-1, WARP)
             if not (rows[:, 0] % WARP).any() and (rows[:, -1] - rows[:, 0] == WARP - 1).all():
                 return np.ones(len(lanes), dtype=bool)
-        named = self.named(instructions[0])
         per_block = -(-threads // WARP)
         warp = lanes // threads * per_block + lanes % threads // WARP
         present = np.zeros(self.wave.blocks * per_block, dtype=np.uint32)
@@ -230,16 +240,21 @@ class Scheduler:
         alive = np.zeros_like(present)
         number = everyone // threads * per_block + everyone % threads // WARP
         np.bitwise_or.at(alive, number, np.uint32(1) << (everyone % threads % WARP).astype(np.uint32))
-        needed = alive & named if named is not None else present
-        missing = needed & ~present
-        return missing[warp] == 0
+        named: Array = np.uint32(self.named(instructions[0]))
+        if target in self.members:
+            named = self.read_members(target, lanes)
+        return (alive[warp] & named & ~present[warp]) == 0
 
-    def named(self, instruction: Instruction) -> np.uint32 | None:
-        """Member mask of a collective if it is a constant; None lets the lanes present go on."""
-        if instruction.parts[0] in ("ldmatrix", "stmatrix"):
-            return np.uint32(0xFFFFFFFF)
+    def read_members(self, target: int, lanes: Array) -> Array:
+        """Member masks that lanes hold in a register."""
+        return np.asarray(self.members[target](Group(lanes, self.wave.threads)))
+
+    def named(self, instruction: Instruction) -> int:
+        """Member mask of a collective if it is a constant, else the whole warp."""
         last = instruction.operands[-1] if instruction.operands else None
-        return np.uint32(last.value & 0xFFFFFFFF) if isinstance(last, Immediate) else None
+        if instruction.parts[0] in ("ldmatrix", "stmatrix") or not isinstance(last, Immediate):
+            return 0xFFFFFFFF
+        return last.value & 0xFFFFFFFF
 
     # Barriers of a thread block.
 
@@ -315,16 +330,19 @@ class Scheduler:
             if self.complete_warps(target, self.parked[target]).any():
                 self.unpark(target)
                 return
+        waiting = np.flatnonzero(self.waiting_at >= 0)
         if self.parked:
             target, lanes = next(iter(self.parked.items()))
             first = self.program.blocks[target].instructions[:1]
-            raise self.make(
-                findings.DivergentCollective,
-                f"{len(lanes)} lanes wait for lanes of their warp that never come",
-                lanes[:1],
-                first,
-            )
-        waiting = np.flatnonzero(self.waiting_at >= 0)
+            if len(waiting):
+                wait = self.waits[int(self.waiting_at[waiting[0]])]
+                message = (
+                    f"{len(waiting)} threads wait at a barrier, {len(lanes)} others of their block for them "
+                    f"at a collective (PTX line {first[0].line})"
+                )
+                raise self.make(findings.DivergentBarrier, message, waiting[:1], [self.sites[wait.site]])
+            message = f"{len(lanes)} lanes wait for lanes of their warp that never come"
+            raise self.make(findings.DivergentCollective, message, lanes[:1], first)
         wait = self.waits[int(self.waiting_at[waiting[0]])]
         message = f"{len(waiting)} threads wait at a barrier that the rest of their block never reaches"
         raise self.make(findings.Deadlock, message, waiting[:1], [self.sites[wait.site]])

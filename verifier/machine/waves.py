@@ -70,7 +70,9 @@ class Waves:
         (key, room), self.free = self.free, None
         compiled = self.launch.compiled
         return Wave(
-            key=key, room=room, scheduler=Scheduler(compiled.program, room.wave, compiled.sites, self.left())
+            key=key,
+            room=room,
+            scheduler=Scheduler(compiled.program, room.wave, compiled.sites, self.left(), room.members),
         )
 
     def left(self) -> int:
