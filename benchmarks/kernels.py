@@ -17,6 +17,7 @@ written bytes) measured before, between and after the points of the same run.
 from __future__ import annotations
 
 import argparse
+import importlib
 import multiprocessing
 import os
 import platform
@@ -53,7 +54,8 @@ def main(given: list[str] | None = None) -> int:
         return 2
     started = time.monotonic()
     end = started + options.budget
-    torch._functorch.config.donated_buffer = False  # the backward of one forward is run many times
+    # The backward of one forward is run many times.
+    importlib.import_module("torch._functorch.config").donated_buffer = False
     usable, missing = available(options.with_)
     notes = [f"{name} is not measured: {why}" for name, why in missing.items()]
     chosen = points(options.systems)
@@ -130,7 +132,7 @@ def warm(chosen: list[Work], extra: tuple[str, ...], jobs: int, end: float) -> N
 
 def run_once(work: Work, extra: tuple[str, ...]) -> None:
     """Call every contender of a point once; on fewer rows where code depends on columns and dtype alone."""
-    torch._functorch.config.donated_buffer = False
+    importlib.import_module("torch._functorch.config").donated_buffer = False
     if not work.coarse:
         work = replace(work, rows=min(work.rows, max(1024, 2**25 // work.columns // 1024 * 1024)))
     given = arguments(work, "cuda")
@@ -263,9 +265,14 @@ def one_pass(
         plain()
         stream.synchronize()
         return plain, False
-    graph.replay()
+
+    def replay(alive: Any = calls) -> None:
+        del alive  # what the forward saved stays allocated as long as its graph may run
+        graph.replay()
+
+    replay()
     stream.synchronize()
-    return graph.replay, True
+    return replay, True
 
 
 def repetitions(run: Callable[[], Any]) -> int:
