@@ -89,6 +89,18 @@ def test_only_the_machine_lifts():
     assert gradcheck.skips(subject, op("layer_norm"), "float64", "eager") is None
 
 
+def test_a_constant_of_single_accuracy_is_no_finding_and_no_pass(tmp_path):
+    text = TWO_PASS.read_text(encoding="utf-8")
+    path = tmp_path / TWO_PASS.name
+    other = text.replace("(value - mean) * rstd\n", "(value - mean) * (rstd * 1.00000011920929)\n", 1)
+    path.write_text(other, encoding="utf-8")
+    assert other != text
+    with machine() as place:
+        found = outcomes_of(subject_of(path), "gradcheck", "float16", place, count=1, shapes=SHAPES)
+    assert [o.verdict for o in found] == [Verdict.SKIPPED]
+    assert found[0].facts["measured"] == gradcheck.NEARLY
+
+
 # -- tolerances ------------------------------------------------------------------------------------
 
 
