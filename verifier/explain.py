@@ -33,6 +33,8 @@ from verifier.subjects import Subject
 
 WIDTH = 50
 """Characters of a source line in a summary."""
+CALLERS = 3
+"""Lines of callers that are shown of a place."""
 SHOWN = 0.001
 """Lines below this share of both errors are summed up in one row of the text."""
 
@@ -312,8 +314,9 @@ def lines_of(explained: Explained) -> Iterator[str]:
 def _output_lines(output: Explanation) -> Iterator[str]:
     place = ", ".join(str(i) for i in output.index)
     yield f"{output.output}: error {output.rms:.3g} rms, {output.worst:.3g} worst, at [{place}]"
+    left_out = f"{output.left_out} element(s) that are not finite are left out"
     if not output.rms:
-        yield "  exact in every element"
+        yield f"  {left_out}; the others are exact" if output.left_out else "  exact in every element"
         return
     yield f"  {'of rms':>8} {'of worst':>9} {'alone':>9}  line"
     shown = [s for s in output.shares if max(abs(s.rms), abs(s.worst)) >= SHOWN]
@@ -327,7 +330,7 @@ def _output_lines(output: Explanation) -> Iterator[str]:
     gap = f"largest gap between an error and its parts: {output.gap:.1e} of {output.worst:.3g}"
     yield f"  {_percent(sums[0])} {_percent(sums[1]):>9} {'':>9}  together; {gap}"
     if output.left_out:
-        yield f"  {output.left_out} element(s) that are not finite are left out"
+        yield f"  {left_out}"
 
 
 def _percent(share: float) -> str:
@@ -340,7 +343,9 @@ def place_text(share: Share) -> str:
         return f"({share.word})"
     (file, line), *callers = share.frames
     text = _source(file, line)
-    via = ", ".join(f"{_short(f, file)}{n}" for f, n in callers)
+    via = ", ".join(f"{_short(f, file)}{n}" for f, n in callers[:CALLERS]) + (
+        ", ..." if callers[CALLERS:] else ""
+    )
     return f"{Path(file).name}:{line}  {text}" + (f"   [called from line {via}]" if via else "")
 
 
@@ -361,7 +366,7 @@ ALONE = 0.99
 def brief(output: Explanation) -> str:
     """Return the places with most of the error in one line: `kernel.py:41 `mean = ...` 69 %, ...`."""
     if not output.rms:
-        return "exact in every element"
+        return "nothing finite to blame" if output.left_out else "exact in every element"
     first = output.shares[0]
     if first.rms < ALONE:
         shown = [s for s in output.shares[:BRIEF] if abs(s.rms) >= 0.01]

@@ -199,6 +199,9 @@ def test_elements_that_are_not_finite_are_left_out():
 def test_an_exact_output_needs_no_lines():
     output = Explanation(output="output", rms=0.0, worst=0.0, index=(0, 0), shares=(), gap=0.0, left_out=0)
     assert brief(output) == "exact in every element"
+    lost = replace(output, left_out=3)
+    assert brief(lost) == "nothing finite to blame"
+    assert "3 element(s) that are not finite are left out" in list(explaining._output_lines(lost))[1]
 
 
 def test_a_line_that_is_gone_is_said_to_be():

@@ -145,7 +145,7 @@ def _canonical(truth: Truth, name: str, actual: torch.Tensor, beside: torch.Tens
 
 def _with_bound(truth: Truth, name: str, bound: Array) -> Truth:
     """Return the same truth with the running bound of one output in the place of the theorems."""
-    why = "the running bound is unlimited: cancellation has eaten a statistic, or values overflow"
+    why = "the running bound is unlimited: a statistic is lost, a value overflows or its origin is unknown"
     bounds = {name: Bounded(bound=bound, covered=np.isfinite(bound), reasons=(why,))}
     other = replace(truth)
     # These are cached properties: the exact results are shared, the bounds are others.
