@@ -10,6 +10,8 @@ import torch
 
 from verifier import Domain, KnownDefect, subject
 
+SOURCE = "norm series in PyTorch, Triton and CUDA; as published"
+
 
 def _one_channel(case):
     return case.given["input"].shape[1] == 1

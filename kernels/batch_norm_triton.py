@@ -18,6 +18,8 @@ import triton.language as tl
 
 from verifier import Domain, Trees, load, subject, tree
 
+SOURCE = "norm series in PyTorch, Triton and CUDA, which leaves it to the reader; our own"
+
 skeleton = load(Path(__file__).with_name("layer_norm_two_pass_triton.py")).module
 divide, root, step = skeleton.divide, skeleton.root, skeleton.step
 TILE = 4096  # elements of one sweep: 16 for each of 256 threads

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from verifier import KnownDefect, load, source, subject, tree
 
+SOURCE = "LayerNorm backward in CUDA, five steps: step 5; as published"
+
 steps = load(Path(__file__).with_name("layer_norm_backward_thread_per_row_cuda.py")).module
 KERNELS = source(__file__)
 THREADS = 256

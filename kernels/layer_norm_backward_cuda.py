@@ -12,6 +12,8 @@ import torch
 
 from verifier import Trees, load, source, subject, tree
 
+SOURCE = "LayerNorm backward in CUDA, five steps; corrected"
+
 tiers = load(Path(__file__).with_name("layer_norm_welford_cuda.py")).module
 KERNELS = source(__file__)
 

@@ -11,6 +11,8 @@ import torch
 
 from verifier import Domain, load, subject
 
+SOURCE = "OneFlow, efficient LayerNorm and Softmax CUDA kernels; corrected, its fused load and store"
+
 tiers = load(Path(__file__).with_name("layer_norm_welford_cuda.py")).module
 
 

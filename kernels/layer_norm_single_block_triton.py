@@ -14,6 +14,8 @@ import triton.language as tl
 
 from verifier import Domain, Trees, load, subject, tree
 
+SOURCE = "norm series in PyTorch, Triton and CUDA; corrected"
+
 skeleton = load(Path(__file__).with_name("layer_norm_two_pass_triton.py")).module
 divide, root = skeleton.divide, skeleton.root
 LONGEST_ROW = 2**16  # one block; Triton itself ends at 2^20, where nothing is left in registers

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from verifier import Domain, load, source, subject
 
+SOURCE = "OneFlow, efficient LayerNorm and Softmax CUDA kernels; corrected, with another variance"
+
 tiers = load(Path(__file__).with_name("layer_norm_welford_cuda.py")).module
 KERNELS = source(__file__)
 

@@ -12,6 +12,8 @@ import triton.language as tl
 
 from verifier import Domain, load, subject
 
+SOURCE = "Triton tutorial, Layer Normalization; corrected, with another variance"
+
 skeleton = load(Path(__file__).with_name("layer_norm_two_pass_triton.py")).module
 divide = skeleton.divide
 

@@ -12,6 +12,8 @@ import triton.language as tl
 
 from verifier import Domain, KnownDefect, Trees, subject, tile, tree
 
+SOURCE = "Triton tutorial, Layer Normalization, newer page; as published"
+
 ROW_BYTES = 65536  # the page's limit on a row
 
 

@@ -27,6 +27,8 @@ import triton.language as tl
 
 from verifier import Domain, Trees, subject, tile, tree
 
+SOURCE = "Triton tutorial, Layer Normalization; corrected"
+
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 ROW_BYTES = 65536  # a tile is at most this wide, as in the tutorial: more would spill registers
 CHUNKS = (128, 1024)  # programs of the backward: enough to fill a device, few enough to keep the parts small

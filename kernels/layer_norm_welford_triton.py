@@ -13,6 +13,8 @@ import triton.language as tl
 
 from verifier import Domain, Trees, load, subject, tree
 
+SOURCE = "Triton tutorial, Layer Normalization; corrected, with another variance"
+
 skeleton = load(Path(__file__).with_name("layer_norm_two_pass_triton.py")).module
 divide = skeleton.divide
 LANES = 128  # as many columns a sweep as threads: each thread is one lane

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from verifier import load, source, subject
 
+SOURCE = "OneFlow, efficient LayerNorm and Softmax CUDA kernels; corrected"
+
 library = load(Path(__file__).with_name("softmax_cuda.py")).module
 KERNELS = source(__file__)
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from verifier import load, subject
 
+SOURCE = "our own, after the log-softmax of OneFlow's library"
+
 library = load(Path(__file__).with_name("softmax_triton.py")).module
 
 

@@ -12,6 +12,8 @@ import triton.language as tl
 
 from verifier import Domain, KnownDefect, load, subject, tile, tree
 
+SOURCE = "norm series in PyTorch, Triton and CUDA; as published"
+
 series = load(Path(__file__).with_name("layer_norm_series_triton.py")).module
 
 

@@ -18,6 +18,8 @@ import triton.language as tl
 
 from verifier import Domain, load, subject
 
+SOURCE = "norm series in PyTorch, Triton and CUDA; corrected"
+
 skeleton = load(Path(__file__).with_name("layer_norm_two_pass_triton.py")).module
 divide, root = skeleton.divide, skeleton.root
 

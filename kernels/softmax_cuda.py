@@ -11,6 +11,8 @@ from torch.autograd.function import once_differentiable
 
 from verifier import Trees, load, source, subject, tree
 
+SOURCE = "OneFlow, efficient LayerNorm and Softmax CUDA kernels; corrected"
+
 tiers = load(Path(__file__).with_name("layer_norm_welford_cuda.py")).module
 KERNELS = source(__file__)
 WARPS = 4  # rows of a block in the gradient's warp form
