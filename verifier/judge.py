@@ -13,7 +13,7 @@ import torch
 
 from verifier.arithmetic import FORMATS, Array
 from verifier.case import Case
-from verifier.ops import Bounded, Op, Setting, op
+from verifier.ops import Bounded, Op, Setting, op, places
 from verifier.ops.rows import to_float64
 from verifier.oracle.normalization import solve
 from verifier.runner.observation import Observation
@@ -225,10 +225,8 @@ def _worst(  # noqa: PLR0917
 def own_index(truth: Truth, name: str, place: int) -> tuple[int, ...]:
     """Return the index, in the output's own shape, of an element given by its place in canonical rows."""
     shape = truth.shape_of(name)
-    numbers = truth.op.canonical(
-        truth.case, name, np.arange(math.prod(shape), dtype=np.float64).reshape(shape)
-    )
-    return tuple(int(i) for i in np.unravel_index(int(numbers.reshape(-1)[place]), shape or (1,)))
+    flat = int(places(truth.op, truth.case, name, shape).reshape(-1)[place])
+    return tuple(int(i) for i in np.unravel_index(flat, shape or (1,)))
 
 
 def _observed(truth: Truth, name: str, actual: torch.Tensor, values: Array, error: Array) -> Outcome:

@@ -17,7 +17,7 @@ from strategies.shapes import row_column_shapes
 from strategies.values import Values, values
 from verifier.case import Case
 from verifier.hazards import joint_hazards
-from verifier.ops import Op, Shapes
+from verifier.ops import Op, Shapes, from_rows
 from verifier.ops import op as named_op
 from verifier.subjects import Subject
 
@@ -123,7 +123,7 @@ def build(op: Op, subject: Subject, dtype: str, recipe: Recipe, *, gradients: bo
         hazard = joint_hazards()[recipe.joint]
         if any(tensors.get(name) is None for name in hazard.NEEDS):
             return None
-        tensors |= hazard.apply(tensors, scalars, recipe.columns)
+        tensors |= hazard.apply(op, _view(op, dtype, op.complete(tensors, scalars, subject), scalars))
     layouts_used = {
         name: layout
         for name, layout in recipe.layouts
@@ -148,18 +148,8 @@ def assemble(
     origin: str,
 ) -> Case:
     """Make a case of given tensors; the op reads extents and dependent scalars off them."""
-    rows, columns, known = op.extents(tensors, scalars)
-    case = Case(
-        op=op.name,
-        dtype=dtype,
-        tensors=dict(tensors),
-        scalars=known,
-        layouts=dict(layouts_used),
-        rows=rows,
-        columns=columns,
-        hazard=hazard,
-        origin=origin,
-    )
+    case = _view(op, dtype, tensors, scalars)
+    case = replace(case, layouts=dict(layouts_used), hazard=hazard, origin=origin)
     kappa, largest = _magnitudes(op, case)
     return replace(case, kappa=kappa, largest=largest)
 
@@ -187,6 +177,7 @@ def _fill(
     op: Op, subject: Subject, dtype: str, recipe: Recipe, shapes: Shapes, *, gradients: bool
 ) -> dict[str, torch.Tensor | None]:
     tensors: dict[str, torch.Tensor | None] = {}
+    view = _view(op, dtype, {"input": torch.empty(shapes.tensors["input"])}, shapes.scalars)
     for name in (*op.tensors, *(("grad_output",) if gradients and "grad_output" not in op.tensors else ())):
         # Tensors that a recipe does not speak of (running statistics) are ordinary, of the input's seed.
         recipe_of: Values | None = getattr(recipe, name, Values(seed=recipe.input.seed))
@@ -199,9 +190,18 @@ def _fill(
         # Two tensors of the same recipe must not be the same numbers.
         of_its_own = replace(recipe_of, seed=recipe_of.seed + sum(map(ord, name)) * 7919)
         shape = shapes.tensors[name]
-        axes = op.column_axes(shapes, name)
-        tensors[name] = of_its_own.fill(shape, dtype, axes=axes)
+        if shape == shapes.tensors["input"]:
+            rows = of_its_own.fill((view.rows, view.columns), dtype)
+            tensors[name] = from_rows(op, view, name, rows)
+        else:  # a vector of parameters, or of statistics, is one row
+            tensors[name] = of_its_own.fill(shape, dtype, axes=tuple(range(len(shape))))
     return tensors
+
+
+def _view(op: Op, dtype: str, tensors: Mapping[str, torch.Tensor | None], scalars: Mapping[str, Any]) -> Case:
+    """Return a case of tensors that are not all there yet: it knows its extents and canonical rows."""
+    rows, columns, known = op.extents(tensors, scalars)
+    return Case(op=op.name, dtype=dtype, tensors=dict(tensors), scalars=known, rows=rows, columns=columns)
 
 
 def covering(subject: Subject, plan: Plan) -> Iterator[Recipe]:

@@ -12,6 +12,7 @@ from strategies.layouts import KINDS, Layout
 from strategies.values import Values
 from verifier.checks import checks
 from verifier.ops import op, ops
+from verifier.oracle.normalization import solve
 from verifier.recipes import Plan, Recipe, build, covering, recipes
 from verifier.subjects import Claim, Subject
 
@@ -142,3 +143,43 @@ def test_kappa_and_magnitude_are_those_of_the_rows():
     for power, case in cases.items():
         assert 10**power / 4 < case.kappa < 10**power * 4
         assert case.largest == float(case.given["input"].abs().max())
+
+
+# -- hazards are those of canonical rows ------------------------------------------------------------
+
+NORMS = {
+    "layer_norm": ("input", "normalized_shape", "weight", "bias", "eps"),
+    "rms_norm": ("input", "normalized_shape", "weight", "eps"),
+    "group_norm": ("input", "num_groups", "weight", "bias", "eps"),
+    "batch_norm": ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"),
+}
+
+
+@pytest.mark.parametrize("variant", [0, 1, 2])
+def test_every_group_of_a_group_norm_has_the_hazard_of_its_own(variant):
+    subject = taking("group_norm", *NORMS["group_norm"])
+    constant, outlier = (
+        Recipe(rows=4, columns=12, variant=variant, input=Values(hazard=h))
+        for h in ("constant_row", "one_outlier")
+    )
+    case = build(op("group_norm"), subject, "float32", constant, gradients=False)
+    assert case.scalars["num_groups"] > 1
+    rows = op("group_norm").canonical(case, "input", case.given["input"].numpy())
+    assert (rows == rows[:, :1]).all()
+    assert len(set(rows[:, 0].tolist())) == len(rows)
+    case = build(op("group_norm"), subject, "float32", outlier, gradients=False)
+    rows = abs(op("group_norm").canonical(case, "input", case.given["input"].numpy()))
+    assert ((rows == 10.0).sum(axis=1) == 1).all()  # the outlier of that strength
+
+
+@pytest.mark.parametrize("variant", [0, 1, 2])
+@pytest.mark.parametrize("name", list(NORMS))
+def test_the_null_space_gradient_vanishes_exactly_for_every_norm(name, variant):
+    """The exact grad_input is the small rest that eps and rounding leave, far below its terms."""
+    recipe = Recipe(
+        rows=4, columns=24, variant=variant, weight=Values(seed=5), eps=1e-9, joint="null_space_gradient"
+    )
+    case = build(op(name), taking(name, *NORMS[name]), "float64", recipe, gradients=True)
+    found = solve(op(name).problem(case))
+    terms = abs(found.rstd.high.max() * case.given["grad_output"] * 1.0).max().item()
+    assert 0.0 < abs(found.grad_input.high).max() < 1e-7 * terms

@@ -3,9 +3,9 @@
 A module of this folder is a joint hazard when it defines `NAME`, `AIMS_AT` (the bug class),
 `NEEDS` (argument names that must be there) and
 
-`apply(tensors, scalars, columns) -> dict[str, torch.Tensor]`
+`apply(op: Op, case: Case) -> dict[str, torch.Tensor]`
 
-which returns the tensors to replace. Being in the folder is the registration.
+which returns the tensors of the case to replace. Being in the folder is the registration.
 Hazards of one tensor alone live in `strategies`.
 """
 

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import torch
+
+from verifier.case import Case
+from verifier.ops import Op
 
 NAME = "eps_dominated"
 AIMS_AT = "eps outside the root, forgotten, added twice or held in a format that rounds it away"
 NEEDS = ("input",)
 
 
-def apply(
-    tensors: Mapping[str, torch.Tensor | None], scalars: Mapping[str, Any], columns: int
-) -> dict[str, torch.Tensor]:
+def apply(op: Op, case: Case) -> dict[str, torch.Tensor]:
     """Return the input scaled by a power of two to a standard deviation near sqrt(eps)."""
-    del columns
-    x = tensors["input"]
-    assert x is not None
+    del op
+    x = case.given["input"]
     largest = float(x.double().abs().amax()) if x.numel() else 0.0
-    eps = float(scalars.get("eps", 1e-5))
+    eps = float(case.scalars.get("eps", 1e-5))
     if largest in {0.0, math.inf} or math.isnan(largest) or eps <= 0:
         return {}
     shift = math.frexp(math.sqrt(eps))[1] - math.frexp(largest)[1]

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+import numpy as np
 import torch
+
+from verifier.case import Case
+from verifier.ops import Op, from_rows
+from verifier.ops.rows import to_float64
 
 NAME = "null_space_gradient"
 AIMS_AT = "row sums of the backward pass that are dropped, scaled wrongly or taken over the wrong count"
 NEEDS = ("grad_output", "input")
 
 
-def apply(
-    tensors: Mapping[str, torch.Tensor | None], scalars: Mapping[str, Any], columns: int
-) -> dict[str, torch.Tensor]:
-    """Return grad_output near (1 + xhat) / weight, whose exact grad_input is eps * rstd**3 * xhat."""
-    del scalars
-    x, weight = tensors["input"], tensors.get("weight")
-    assert x is not None
-    rows = x.reshape(-1, max(columns, 1)).double()
-    centred = rows - rows.mean(1, keepdim=True)
-    deviation = centred.square().mean(1, keepdim=True).sqrt()
-    normalized = centred / torch.where(deviation > 0, deviation, torch.ones_like(deviation))
-    scale = torch.ones(1, dtype=torch.float64)
-    if weight is not None and weight.numel() == columns:
-        scale = weight.reshape(1, -1).double()
-    wanted = (1.0 + normalized) / torch.where(scale == 0, torch.ones_like(scale), scale)
+def apply(op: Op, case: Case) -> dict[str, torch.Tensor]:
+    """Return grad_output near (1 + xhat) / weight in every row, whose exact grad_input nearly vanishes.
+
+    It is eps * rstd**3 * xhat for a centred norm; without a mean, xhat / weight has that property.
+    """
+    posed = op.problem(case)
+    rows = torch.from_numpy(np.array(op.canonical(case, "input", to_float64(case.given["input"]))))
+    centred = getattr(posed, "centred", True)
+    away = rows - rows.mean(1, keepdim=True) if centred else rows
+    deviation = away.square().mean(1, keepdim=True).sqrt()
+    normalized = away / torch.where(deviation > 0, deviation, torch.ones_like(deviation))
+    weight = getattr(posed, "weight", None)
+    scale = torch.ones(1, 1).double() if weight is None else torch.from_numpy(np.asarray(weight))
+    wanted = (normalized + float(centred)) / torch.where(scale == 0, torch.ones_like(scale), scale)
     # A weight near zero would ask for a gradient beyond every format.
-    gradient = torch.nan_to_num(wanted, nan=0.0).clamp(-1e4, 1e4)
-    return {"grad_output": gradient.reshape(x.shape).to(x.dtype)}
+    gradient = torch.nan_to_num(wanted, nan=0.0).clamp(-1e4, 1e4).to(case.given["input"].dtype)
+    return {"grad_output": from_rows(op, case, "grad_output", gradient.expand(rows.shape))}

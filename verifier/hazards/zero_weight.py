@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
+
+from verifier.case import Case
+from verifier.ops import Op
 
 NAME = "zero_weight"
 AIMS_AT = "a backward pass that recovers the normalized input by dividing the output by weight"
 NEEDS = ("weight",)
 
 
-def apply(
-    tensors: Mapping[str, torch.Tensor | None], scalars: Mapping[str, Any], columns: int
-) -> dict[str, torch.Tensor]:
+def apply(op: Op, case: Case) -> dict[str, torch.Tensor]:
     """Return weight with zeros."""
-    del scalars, columns
-    weight = tensors["weight"]
-    assert weight is not None
-    holes = weight.clone()
+    del op
+    holes = case.given["weight"].clone()
     holes.view(-1)[::3] = 0
     return {"weight": holes}

@@ -7,6 +7,7 @@ Terms are seen in *canonical rows*: (rows, columns) arrays whose rows the statis
 from __future__ import annotations
 
 import importlib
+import math
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -105,7 +106,7 @@ class Op:
     the exact results, `further(case, solution)` those that need numbers of the case (running statistics).
     `bounds(case, claim, form, setting, solution)` proves a bound for every output and gradient.
     `extents(tensors, scalars)` reads (rows, columns, scalars) off tensors whose shapes were reduced;
-    `links` names the axes that shrink together, `column_axes` those of a tensor that are columns.
+    `links` names the axes that shrink together.
     `takes(subject, shapes)` says whether the subject's signature has room for the shapes and scalars.
     `needs_variance` says whether bounds rest on a variance algorithm (softmax's do not).
     `special(scalars, x)` yields what is expected of NaN and infinities in a row (see `ops/special.py`);
@@ -130,7 +131,6 @@ class Op:
     expected: Callable[[Case, Subject], Mapping[str, Expected]]
     extents: Callable[[Tensors, Mapping[str, Any]], tuple[int, int, Mapping[str, Any]]]
     links: Callable[[Tensors, Mapping[str, Any]], Mapping[str, list[tuple[str, int]]]]
-    column_axes: Callable[[Shapes, str], tuple[int, ...]]
     takes: Callable[[Subject, Shapes], bool] = _any_shapes
     further: Callable[[Case, Any], Mapping[str, Any]] = _nothing_further
     derived: tuple[str, ...] = ()
@@ -155,6 +155,20 @@ class Op:
         if named not in self.forms:
             raise ValueError(f"{self.name} has no form {named!r}; there are: {', '.join(self.forms)}")
         return self.forms[named]
+
+
+def places(op: Op, case: Case, name: str, shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return where the elements of a tensor's canonical rows lie in the tensor: flat indices."""
+    numbers = np.arange(math.prod(shape), dtype=np.float64).reshape(shape)
+    return op.canonical(case, name, numbers).astype(np.int64)
+
+
+def from_rows(op: Op, case: Case, name: str, rows: torch.Tensor) -> torch.Tensor:
+    """Return the tensor of the input's shape whose canonical rows are given."""
+    shape = tuple(case.given["input"].shape)
+    flat = torch.empty(math.prod(shape), dtype=rows.dtype)
+    flat[torch.from_numpy(places(op, case, name, shape).reshape(-1))] = rows.reshape(-1)
+    return flat.reshape(shape)
 
 
 @cache

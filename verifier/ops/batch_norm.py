@@ -107,7 +107,6 @@ OP = Op(
     expected=batch_norm_rows.expected,
     extents=batch_norm_rows.extents,
     links=batch_norm_rows.links,
-    column_axes=batch_norm_rows.column_axes,
     complete=batch_norm_rows.complete,
     special=special.centred,
     shift_invariant=True,

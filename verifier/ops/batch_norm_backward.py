@@ -25,7 +25,6 @@ OP = Op(
     expected=batch_norm_rows.expected_backward,
     extents=batch_norm_rows.extents,
     links=batch_norm_rows.links,
-    column_axes=batch_norm_rows.column_axes,
     needs_variance=False,
     derived=("mean", "rstd"),
     complete=batch_norm_rows.complete_backward,

@@ -197,12 +197,6 @@ def links(tensors: Tensors, scalars: Mapping[str, Any]) -> Mapping[str, list[tup
     }
 
 
-def column_axes(shapes: Shapes, name: str) -> tuple[int, ...]:
-    """Name the axes of a tensor that are columns: all but the channels."""
-    rank = len(shapes.tensors[name])
-    return tuple(axis for axis in range(rank) if axis != 1) if rank > 1 else (0,)
-
-
 def _statistics(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return mean and population variance of each channel in float64; zeros of no values at all."""
     rows = x.double().transpose(0, 1).flatten(1)

@@ -68,7 +68,6 @@ OP = Op(
     expected=group_norm_rows.expected,
     extents=group_norm_rows.extents,
     links=group_norm_rows.links,
-    column_axes=group_norm_rows.column_axes,
     special=special.centred,
     shift_invariant=True,
     scale_invariant=True,

@@ -27,7 +27,6 @@ OP = Op(
     expected=group_norm_rows.expected_backward,
     extents=group_norm_rows.extents,
     links=group_norm_rows.links,
-    column_axes=group_norm_rows.column_axes,
     needs_variance=False,
     derived=("mean", "rstd"),
     complete=group_norm_rows.complete_backward,

@@ -185,12 +185,6 @@ def links(tensors: Tensors, scalars: Mapping[str, Any]) -> Mapping[str, list[tup
     return tied
 
 
-def column_axes(shapes: Shapes, name: str) -> tuple[int, ...]:
-    """Name the axes of a tensor that are columns: all but the samples."""
-    rank = len(shapes.tensors[name])
-    return tuple(range(1, rank)) if rank > 1 else (0,)
-
-
 def complete_backward(
     tensors: Tensors, scalars: Mapping[str, Any], subject: Subject
 ) -> dict[str, torch.Tensor | None]:

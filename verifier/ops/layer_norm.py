@@ -106,7 +106,6 @@ OP = Op(
     expected=trailing.expected,
     extents=trailing.extents,
     links=trailing.links,
-    column_axes=trailing.column_axes,
     special=special.centred,
     shift_invariant=True,
     scale_invariant=True,

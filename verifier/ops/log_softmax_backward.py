@@ -26,7 +26,6 @@ OP = Op(
     expected=softmax_rows.expected_backward,
     extents=softmax_rows.extents,
     links=softmax_rows.links,
-    column_axes=softmax_rows.column_axes,
     needs_variance=False,
     derived=("output",),
     complete=partial(softmax_rows.complete_backward, logarithm=True),

@@ -72,7 +72,6 @@ OP = Op(
     expected=trailing.expected,
     extents=trailing.extents,
     links=trailing.links,
-    column_axes=trailing.column_axes,
     special=special.root_mean_square,
     scale_invariant=True,
 )

@@ -25,7 +25,6 @@ OP = Op(
     expected=trailing.expected_backward,
     extents=trailing.extents,
     links=trailing.links,
-    column_axes=trailing.column_axes,
     needs_variance=False,
     derived=("rstd",),
     complete=partial(trailing.complete_backward, centred=False),

@@ -87,7 +87,6 @@ OP = Op(
     expected=softmax_rows.expected,
     extents=softmax_rows.extents,
     links=softmax_rows.links,
-    column_axes=softmax_rows.column_axes,
     needs_variance=False,
     special=special.exponentials,
     shift_invariant=True,

@@ -71,12 +71,6 @@ def links(tensors: Tensors, scalars: Mapping[str, Any]) -> Mapping[str, list[tup
     return {f"axis {axis}": [(name, axis) for name in names] for axis in range(x.dim())}
 
 
-def column_axes(shapes: Shapes, name: str) -> tuple[int, ...]:
-    """Name the axes of a tensor that are columns: the one of the softmax."""
-    del name
-    return (shapes.scalars["dim"],)
-
-
 def expected(case: Case, subject: Subject) -> Mapping[str, Expected]:
     """Return the shape and dtype of output and gradient: the input's."""
     del subject

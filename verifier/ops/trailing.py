@@ -174,12 +174,6 @@ def links(tensors: Tensors, scalars: Mapping[str, Any]) -> Mapping[str, list[tup
     return tied
 
 
-def column_axes(shapes: Shapes, name: str) -> tuple[int, ...]:
-    """Name the axes of a tensor that are columns: the normalized ones."""
-    del name
-    return tuple(range(-len(shapes.scalars["normalized_shape"]), 0))
-
-
 def complete_backward(
     tensors: Tensors, scalars: Mapping[str, Any], subject: Subject, *, centred: bool
 ) -> dict[str, torch.Tensor | None]:
