@@ -104,12 +104,15 @@ def select(
 EVERYWHERE = frozenset({"forward_error", "gradient"})
 """Checks whose answer depends on the dtype most: they run on every one even where the others run on one."""
 _IN_FLOAT64 = frozenset({"gradcheck", "gradgradcheck"})
+"""Checks that need float64; compiled kernels are also lifted to it from the first dtype."""
 
 
 def runs_on(subject: Subject, check_name: str, dtype: str) -> bool:
     """Return whether a check runs on this dtype where all but two run on one: the first, or what it needs."""
-    needs = "float64" if check_name in _IN_FLOAT64 and "float64" in subject.dtypes else subject.dtypes[0]
-    return check_name in EVERYWHERE or dtype == needs
+    needs = {subject.dtypes[0]}
+    if check_name in _IN_FLOAT64 and "float64" in subject.dtypes:
+        needs = {"float64"} | (needs if subject.language != "torch" else set())
+    return check_name in EVERYWHERE or dtype in needs
 
 
 def _jobs(

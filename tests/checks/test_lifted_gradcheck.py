@@ -101,6 +101,13 @@ def test_a_constant_of_single_accuracy_is_no_finding_and_no_pass(tmp_path):
     assert found[0].facts["measured"] == gradcheck.NEARLY
 
 
+def test_where_one_dtype_is_run_compiled_kernels_are_lifted_too():
+    from verifier.audit import runs_on
+
+    subject = subject_of(TWO_PASS)
+    assert [d for d in subject.dtypes if runs_on(subject, "gradcheck", d)] == ["float16", "float64"]
+
+
 # -- tolerances ------------------------------------------------------------------------------------
 
 
