@@ -55,10 +55,12 @@ def blind_residues(case: Case, arithmetic: Any, generator: np.random.Generator) 
     redrawn = "running_var" if evaluates and "running_var" in drawn else "input"
     place = _places(case)[redrawn]
     alike = _alike(case, place)
+    differentiable = bool(op(case.op).differentiable)  # roots are taken in the forward pass
+    forward = replace(case, tensors={**case.tensors, "grad_output": None}) if differentiable else case
     for _ in range(REDRAWS):
         flat = drawn[redrawn].reshape(-1)
         flat[place] = flat[alike]
-        bad = ~specify(case, arithmetic, drawn).regular
+        bad = ~specify(forward, arithmetic, drawn, logarithms=_none(case, arithmetic)).regular
         if not bad.any():
             return drawn
         index = place[bad].reshape(-1)
@@ -145,6 +147,11 @@ class _Taken:
         return self.numbers.elements(self.residues[name].reshape(-1)[index])
 
 
+def _none(case: Case, arithmetic: Any) -> Elements:
+    """Return zeros in the place of logarithms that are costly and not asked for, (rows, 1)."""
+    return Elements(arithmetic, arithmetic.lift(np.zeros((case.rows, 1)), "f64"), frozenset({"exponent"}))
+
+
 def logarithms_in(
     output: Array, case: Case, arithmetic: Any, residues: Mapping[str, Array]
 ) -> Elements | None:
@@ -154,9 +161,8 @@ def logarithms_in(
     """
     if op(case.op).needs_variance or case.columns == 0:
         return None
-    zero = Elements(arithmetic, arithmetic.lift(np.zeros((case.rows, 1)), "f64"), frozenset({"exponent"}))
     try:
-        bare = specify(case, arithmetic, residues, logarithms=zero).results["output"]
+        bare = specify(case, arithmetic, residues, logarithms=_none(case, arithmetic)).results["output"]
     except (KeyError, NoMeaningError):
         return None
     if "exponent" not in bare.parts:

@@ -180,11 +180,10 @@ class FieldNumbers(ObjectNumbers):
         """Return the natural logarithm, known as an exponent; remember where the value has one."""
         if not hasattr(self.arithmetic, "logarithm"):
             raise NoMeaningError("log")
+        self.regular.append(self.arithmetic.has_logarithm(value.slots))
         if self.logarithms is not None:
             return self.logarithms
         result = self.arithmetic.logarithm(value.slots)
-        powers = self.arithmetic.exponential(np.zeros(np.shape(result)), result)
-        self.regular.append(powers["value"] == value.slots["value"])
         return Elements(self.arithmetic, result, frozenset({"exponent"})) / self.number(LOG2_E)
 
     def square_rows(self) -> Any:

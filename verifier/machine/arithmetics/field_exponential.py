@@ -99,8 +99,7 @@ def logarithm_of_values(values: Array) -> Array:
     values = np.asarray(values, dtype=np.uint64)
     distinct, inverse = np.unique(values, return_inverse=True)
     sorted_powers, exponents = _logarithms()
-    square = power(distinct, EXPONENTS, _MODULI["value"]) == 1
-    left = np.where(square, distinct, (_MODULI["value"] - distinct) % _MODULI["value"])
+    left = np.where(_is_power(distinct), distinct, (_MODULI["value"] - distinct) % _MODULI["value"])
     found = np.zeros(len(distinct), dtype=np.uint64)
     open_ = distinct != 0
     back = np.uint64(pow(2, -_BABY, VALUES))
@@ -113,6 +112,11 @@ def logarithm_of_values(values: Array) -> Array:
             break
         left = left * back % _MODULI["value"]
     return found[inverse].reshape(values.shape)
+
+
+def _is_power(values: Array) -> Any:
+    """Whether values are squares modulo q, which are the powers of 2."""
+    return power(values, EXPONENTS, _MODULI["value"]) == 1
 
 
 def inverse(modulus: np.uint64, a: Array) -> Array:
@@ -232,6 +236,10 @@ class FieldExponential:
         opaque = plain.hashed("ex2", slot["exponent"]) % _MODULI["exponent"]
         zero = np.isneginf(argument)
         return pair(np.where(zero, np.uint64(0), value), np.where(zero, np.uint64(0), opaque))
+
+    def has_logarithm(self, slot: Array) -> Any:
+        """Whether values are powers of 2, and not their negatives."""
+        return _is_power(slot["value"])
 
     def logarithm(self, slot: Array) -> Array:
         """Give the exponent of the value, and nothing meaningful as a value."""
