@@ -537,3 +537,59 @@ def test_a_mask_in_a_register_that_names_a_lane_which_never_comes_is_found():
     MEET: shfl.sync.bfly.b32 %r0, %t, 2, 31, %r4; OUT:"""
     with pytest.raises(DivergentBarrier, match="16 others of their block for them at a collective"):
         run(body, 32)
+
+
+def still_works():
+    return run(f"mov.u32 %r0, 4; {STORE}", 32).tolist() == [4] * 32
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_huge_grid_ends_at_the_step_limit(seed):
+    body = "mov.u32 %r1, 1;"
+    with pytest.raises(StepLimit):
+        run(
+            body,
+            1,
+            grid=((1 << 31) - 1,),
+            out=torch.zeros(1),
+            machine=Machine(step_limit=300, schedule_seed=seed),
+        )
+    assert still_works()
+
+
+def test_a_random_order_of_a_huge_grid_serves_every_block_once(monkeypatch):
+    from verifier.machine import waves
+
+    monkeypatch.setattr(waves, "_SHUFFLED", 8)
+    for total in (9, 16, 30):
+        orders = {tuple(waves.block_numbers(total, seed)(0, total).tolist()) for seed in range(8)}
+        assert all(sorted(order) == list(range(total)) for order in orders)
+        assert len(orders) > 1
+
+
+def test_more_shared_or_local_memory_than_a_device_has_is_refused():
+    with pytest.raises(LaunchError, match="shared memory"):
+        shared = ".reg .b32 %r<3>; .shared .align 4 .b8 big[1073741824];"
+        launch_ptx(kernel("mov.u32 %r1, big;", 1, registers=shared), "k", (1,), (32,), 0, [None])
+    frame = ".reg .b32 %r<3>; .local .align 4 .b8 frame[1073741824];"
+    with pytest.raises(LaunchError, match="local memory"):
+        launch_ptx(kernel("mov.u32 %r1, frame;", 1, registers=frame), "k", (1,), (32,), 0, [None])
+    assert still_works()
+
+
+def test_large_frames_run_in_waves_that_fit_into_memory():
+    registers = REGISTERS + ".local .align 4 .b8 frame[400000];"
+    body = f"mov.u32 %r1, frame; st.local.b32 [%r1+399996], %t; ld.local.b32 %r0, [%r1+399996]; {STORE}"
+    out = torch.zeros(64, dtype=torch.int32)
+    run(body, 64, registers=registers, out=out, grid=(24,))
+    assert out.tolist() == list(range(64))
+
+
+def test_an_allocation_that_fails_in_the_wrapper_leaves_the_session_usable():
+    from verifier import machine
+
+    with machine.session():
+        with pytest.raises(RuntimeError, match="alloc"):
+            torch.empty(1 << 55, device="cuda")
+        assert still_works()
+    assert still_works()

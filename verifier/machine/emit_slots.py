@@ -107,7 +107,7 @@ class SlotShadow:
                     self.slot(writer, operand.name, half),
                     self.slot(writer, operand.name, half, tags=True),
                 )
-                return f"slots.read({value}, {scalar!r}, {slots}, {tags})"
+                return f"slots.read({value}, {scalar!r}, {slots}, {tags}, {writer.site})"
         return f"slots.lift({value}, {scalar!r})"
 
     def half(self, writer: Writer, operand: Operand, half: int) -> Half:
@@ -357,7 +357,7 @@ class SlotShadow:
         sure = [bool(i in wanted and isinstance(i, Register) and self.carry.layouts[i.name]) for i in items]
         if any(sure):
             pieces = ", ".join(self.pieces(i) if ok else "()" for i, ok in zip(items, sure, strict=True))
-            writer.add(f"mf = slots.fetch(wave.found, m, {width}, ({pieces},))")
+            writer.add(f"mf = slots.fetch(wave.found, m, {width}, ({pieces},), {writer.site})")
         if any(i in wanted and not ok for i, ok in zip(items, sure, strict=True)):
             writer.add(f"ms = slots.load(wave.found, m[0].shape, {width}, {len(items)})")
         for number, item in enumerate(items):

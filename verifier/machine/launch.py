@@ -34,6 +34,7 @@ _HOLDS = {
     100: (2048, 32, 228 << 10),
     120: (1536, 24, 100 << 10),
 }
+_MAX_LOCAL = 512 << 10  # bytes a thread, same table
 _SYSTEM_SHARED = 1 << 10
 # A wave of about this many lanes keeps the live registers in the processor's cache.
 _LANES_PER_WAVE = 8192
@@ -154,6 +155,7 @@ class Launch:
         self.compiled = compiled(ptx, kernel, machine.contraction, full or shadow == "uninitialised", shadow)
         if self.slots is not None:
             self.slots.counters.broken.update(self.compiled.broken)
+            self.slots.enter(kernel, self.compiled.sites)
         self.frame = lay_out(self.compiled.program, self.compiled.used, self.memory, shared_bytes)
         self.names = list(names) if names else [p.name for p in self.compiled.program.kernel.parameters]
         self.parameters = pack(
@@ -173,6 +175,10 @@ class Launch:
         if self.frame.shared > self.machine.max_shared():
             raise LaunchError(
                 f"{self.frame.shared} bytes of shared memory; the device has {self.machine.max_shared()}"
+            )
+        if self.frame.local > _MAX_LOCAL:
+            raise LaunchError(
+                f"{self.frame.local} bytes of local memory a thread; at most {_MAX_LOCAL} are possible"
             )
         required = self.compiled.program.kernel.directives.get("reqntid")
         if required and _extents(required, "reqntid") != self.block:

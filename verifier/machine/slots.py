@@ -20,6 +20,7 @@ from verifier.machine.uniformity import PER_BLOCK, PER_THREAD
 if TYPE_CHECKING:
     from verifier.machine.memory import Located, Region
     from verifier.machine.numerics import Array
+    from verifier.machine.syntax import Instruction
     from verifier.machine.wave import Wave
 
 _WIDTH_SHIFT = np.uint64(56)
@@ -68,12 +69,26 @@ class Store:
 
 @dataclass(kw_only=True)
 class Counters:
-    """How often a value had to be lifted: without a slot, or because its slot belonged to other bits."""
+    """How often a value had to be lifted: without a slot, or because its slot belonged to other bits.
+
+    `lifted`: values that had no slot, data of the caller included. `desynchronised`: values whose bits had
+    changed since their slot was computed; `lost` counts them by the instruction that read them (kernel, PTX
+    line, opcode, source line). `broken`: instructions that change the bits of floats which something may
+    still read, found without running. `uncovered`: host operations that slots do not follow, with counts.
+    """
 
     lifted: int = 0
     desynchronised: int = 0
+    lost: dict[str, int] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
     uncovered: dict[str, int] = field(default_factory=dict)
+
+    def describe(self) -> tuple[str, ...]:
+        """Say, a sentence each, where chains of slots have broken; nothing if none has."""
+        return (
+            *(f"{count} values had lost their slots at {place}" for place, count in self.lost.items()),
+            *(f"the host's {name} is not followed ({count} times)" for name, count in self.uncovered.items()),
+        )
 
 
 class Slots:
@@ -85,7 +100,8 @@ class Slots:
         self.counters = Counters()
         self.stores: dict[int, Store] = {}
         self.kept: list[Any] = []
-        self.site = 0
+        self.sites: list[Instruction] = []
+        self.kernel = ""
         self.constants: dict[tuple[int, str], Array] = {}
         self.shelf = Shelf()
 
@@ -115,16 +131,32 @@ class Slots:
             found = self.constants[bits, kind] = self.lift(pattern, kind)[0, 0]
         return found
 
-    def read(self, values: Array, kind: str, slots: Array, tags: Array) -> Array:
-        """Slots of floats, lifting those whose tag does not fit the bits."""
+    def enter(self, kernel: str, sites: list[Instruction]) -> None:
+        """Take note of the kernel that runs next; `sites`: instructions by the numbers that reads give."""
+        self.kernel, self.sites = kernel, sites
+
+    def read(self, values: Array, kind: str, slots: Array, tags: Array, site: int = -1) -> Array:
+        """Slots of floats, lifting those whose tag does not fit the bits; `site` numbers the instruction."""
         width = values.dtype.itemsize * 8
         fits = tags == tag(values.view(f"u{width // 8}"), width)
         if fits.all():
             return slots
         stale = ~fits
         self.counters.lifted += int(np.count_nonzero(stale & (tags == NO_SLOT)))
-        self.counters.desynchronised += int(np.count_nonzero(stale & (tags != NO_SLOT)))
+        lost = int(np.count_nonzero(stale & (tags != NO_SLOT)))
+        if lost:
+            self.counters.desynchronised += lost
+            place = self.place(site)
+            self.counters.lost[place] = self.counters.lost.get(place, 0) + lost
         return np.where(fits, slots, self.lift(values, kind))
+
+    def place(self, site: int) -> str:
+        """Describe an instruction of the kernel that runs; -1 stands for the host."""
+        if not 0 <= site < len(self.sites):
+            return "a host operation"
+        instruction = self.sites[site]
+        where = f", source {instruction.location}" if instruction.location else ""
+        return f"{self.kernel}, PTX line {instruction.line}, {instruction.opcode}{where}"
 
     def piece(self, values: Array, number: int, kind: str) -> Array:
         """Give one float of a packed register."""
@@ -200,12 +232,17 @@ class Slots:
         return result
 
     def fetch(
-        self, found: list[Located], values: list[Array], width: int, pieces: tuple[tuple[Any, ...], ...]
+        self,
+        found: list[Located],
+        values: list[Array],
+        width: int,
+        pieces: tuple[tuple[Any, ...], ...],
+        site: int,
     ) -> list[list[Array]]:
         """Slots of loaded floats, lifted where there is none.
 
         values: loaded bits, one array an element of `width` bytes; pieces: (half-word, type) of the floats in
-        each element.
+        each element; site: number of the load.
         """
         result = []
         halves = width // 2
@@ -214,11 +251,11 @@ class Slots:
             for half, kind in floats:
                 number = half // _HALVES_OF[kind]
                 numbers = bits.view(_NUMPY[kind]) if len(floats) == 1 else self.piece(bits, number, kind)
-                rows.append(self.fetched(found, numbers, kind, element * halves + half))
+                rows.append(self.fetched(found, numbers, kind, element * halves + half, site))
             result.append(rows)
         return result
 
-    def fetched(self, found: list[Located], values: Array, kind: str, place: int) -> Array:
+    def fetched(self, found: list[Located], values: Array, kind: str, place: int, site: int) -> Array:
         """Slots of one float a lane, `place` half-words after the address."""
         if not any(self.store_of(located.region).used for located in found):
             self.counters.lifted += values.size
@@ -233,7 +270,7 @@ class Slots:
             else:
                 slots[located.selection] = store.values[cells]
                 tags[located.selection] = store.tags[cells]
-        return self.read(values, kind, slots, tags)
+        return self.read(values, kind, slots, tags, site)
 
     def save(self, found: list[Located], width: int, elements: list[list[tuple[Any, Any]]]) -> None:
         """Write (slot, tag) of each half-word; bytes and integers clear what they overwrite."""

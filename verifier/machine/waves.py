@@ -7,6 +7,7 @@ are resident, no more: a block that waits for one beyond those waits for ever.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from verifier.machine.launch import Launch
     from verifier.machine.numerics import Array
     from verifier.machine.rooms import Room
+
+
+_SHUFFLED = 1 << 22  # blocks up to which a random order is a shuffled list (32 MB)
+_WINDOWS = 1 << 28  # bytes of shared and local memory that one wave may take
 
 
 @dataclass(kw_only=True, eq=False)
@@ -40,7 +45,9 @@ class Waves:
         threads = launch.block[0] * launch.block[1] * launch.block[2]
         self.total = launch.grid[0] * launch.grid[1] * launch.grid[2]
         self.resident = launch.machine.resident_blocks(threads, launch.frame.shared)
-        self.size = max(1, min(launch.machine.lanes_per_wave // threads, self.resident))
+        window = launch.frame.shared + threads * launch.frame.local
+        by_memory = _WINDOWS // max(window, 1)
+        self.size = max(1, min(launch.machine.lanes_per_wave // threads, self.resident, by_memory))
         self.numbers = block_numbers(self.total, launch.machine.schedule_seed)
         self.started, self.steps = 0, 0
         self.waiting: list[Wave] = []
@@ -106,12 +113,18 @@ class Waves:
 
 
 def block_numbers(total: int, seed: int | None) -> Callable[[int, int], Array]:
-    """Order in which blocks are served, as a function of a range; random orders need the whole list."""
+    """Order in which blocks are served, as a function of a range of places."""
     if seed is None:
         return np.arange
-    order = np.arange(total)
-    np.random.default_rng(seed).shuffle(order)
-    return lambda start, stop: order[start:stop]
+    generator = np.random.default_rng(seed)
+    if total <= _SHUFFLED:
+        order = generator.permutation(total)
+        return lambda start, stop: order[start:stop]
+    # A list of so many blocks would not fit into memory: multiples of a number without common divisor.
+    step, first = int(generator.integers(1, total)), int(generator.integers(total))
+    while gcd(step, total) != 1:
+        step = step % (total - 1) + 1
+    return lambda start, stop: np.array([(first + step * n) % total for n in range(start, stop)])
 
 
 def coordinates(numbers: Array, grid: tuple[int, int, int]) -> Array:

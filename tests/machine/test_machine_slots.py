@@ -1,0 +1,81 @@
+"""Slots beside registers and memory: where they are lifted, and where their chains break."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from ptx_snippets import kernel
+
+from verifier import machine
+
+REGISTERS = ".reg .b32 %r<9>; .reg .f32 %f<9>; .reg .b16 %h<9>; .reg .pred %p<3>;"
+ADDRESS = "mad.lo.s64 %a0, %wide, 4, %base0; "
+
+
+def run(body, values, arithmetic="lifted", **session):
+    with machine.session(arithmetic=arithmetic, **session) as opened:
+        tensor = torch.tensor(values, dtype=torch.float32)
+        machine.launch_ptx(
+            kernel(ADDRESS + body, 1, registers=REGISTERS), "k", (1,), (len(values),), 0, [tensor]
+        )
+        return opened.slots.get(tensor), opened.slots.counters
+
+
+def test_a_float_changed_by_integer_operations_is_lost_where_it_is_read_next():
+    body = """
+    ld.global.f32 %f1, [%a0]; mul.f32 %f2, %f1, 0f3DCCCCCD; mov.b32 %r1, %f2;
+    and.b32 %r2, %r1, 0x7fffffff; or.b32 %r2, %r2, %r1;
+    xor.b32 %r2, %r2, 0x80000000;
+    mov.b32 %f3, %r2; add.f32 %f4, %f3, %f1; st.global.f32 [%a0], %f4;"""
+    found, counters = run(body, [1.0, 2.0, 4.0])
+    assert counters.desynchronised == sum(counters.lost.values()) == 3
+    (place,) = counters.lost
+    assert place.startswith("k, PTX line ")
+    assert "add.f32" in place
+    assert any("3 values had lost their slots at k" in sentence for sentence in counters.describe())
+    rounded = np.float32(0.1)
+    assert found.tolist() == [x - float(np.float32(x * rounded)) for x in (1.0, 2.0, 4.0)]
+
+
+def test_nothing_is_lost_where_half_words_only_move():
+    body = """
+    ld.global.f32 %f1, [%a0]; mul.f32 %f2, %f1, 0f3DCCCCCD; mov.b32 %r1, %f2;
+    shr.u32 %r2, %r1, 16; shl.b32 %r3, %r2, 16; and.b32 %r4, %r1, 0xffff; or.b32 %r5, %r3, %r4;
+    mov.b32 %f3, %r5; add.f32 %f4, %f3, %f1; st.global.f32 [%a0], %f4;"""
+    found, counters = run(body, [1.0, 2.0])
+    assert (counters.desynchronised, counters.lost, counters.describe()) == (0, {}, ())
+    assert found.tolist() == [x + x * float(np.float32(0.1)) for x in (1.0, 2.0)]
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_loaded_halves_are_lifted_as_what_they_are_read_as(kind):
+    body = f"""
+    ld.global.b32 %r1, [%a0]; mov.b32 {{%h1, %h2}}, %r1; cvt.f32.{kind} %f1, %h1; cvt.f32.{kind} %f2, %h2;
+    add.f32 %f3, %f1, %f2; st.global.f32 [%a0], %f3;"""
+    dtype = {"f16": torch.float16, "bf16": torch.bfloat16}[kind]
+    pairs = torch.tensor([[1.5, 2.25], [-3.0, 0.5]]).to(dtype)
+    found, counters = run(body, pairs.view(torch.float32).reshape(-1).tolist())
+    assert found.tolist() == [3.75, -2.5]
+    assert counters.desynchronised == 0
+
+
+def test_a_load_that_a_guard_leaves_out_keeps_the_literal_beside_it():
+    body = """
+    mov.b32 %r1, 0f40400000; setp.gt.u32 %p1, %t, 0; @%p1 ld.global.b32 %r1, [%a0];
+    mov.b32 %f1, %r1; mul.f32 %f2, %f1, 0f3DCCCCCD; st.global.f32 [%a0], %f2;"""
+    found, _ = run(body, [1.0, 2.0])
+    assert found.tolist() == [3 * float(np.float32(0.1)), 2 * float(np.float32(0.1))]
+
+
+def test_values_stored_by_one_launch_are_found_by_the_next():
+    with machine.session(arithmetic="lifted") as opened:
+        tensor = torch.tensor([1.0, 3.0])
+        body = """
+        ld.global.f32 %f1, [%a0]; mul.f32 %f2, %f1, 0f3DCCCCCD; st.global.f32 [%a0], %f2;"""
+        text = kernel(ADDRESS + body, 1, registers=REGISTERS)
+        for _ in range(3):
+            machine.launch_ptx(text, "k", (1,), (2,), 0, [tensor])
+        third = float(np.float32(0.1)) ** 3
+        assert opened.slots.counters.lifted == 2
+        assert (np.abs(opened.slots.get(tensor) - [third, 3 * third]) <= 3 * third * 2.0**-51).all()
