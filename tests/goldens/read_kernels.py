@@ -140,6 +140,9 @@ def recording(recorder: Recorder) -> Iterator[None]:
 def read(root: Path) -> None:
     """Write tests/goldens/kernels.npz."""
     recorder, failed = Recorder(), []
+    # Fresh memory holds NaN, so that what a launch writes is seen to change.
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
     with recording(recorder):
         for stem in (*FORWARD_AND_BACKWARD, *FORWARD_ONLY):
             subject = next(s for s in load_subjects(KERNELS / f"{stem}.py") if s.name == stem)
