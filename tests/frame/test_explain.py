@@ -26,6 +26,7 @@ from verifier.explain import (
 )
 from verifier.loading import load_subjects
 from verifier.machine import session
+from verifier.report.document import plain
 from verifier.saving import save_finding
 from verifier.verdicts import Finding, Outcome, Verdict
 
@@ -213,6 +214,19 @@ def test_a_share_without_lines_says_what_it_is():
     assert place_text(Share(frames=(), word="log2 e", rms=1.0, worst=1.0, error=1.0)) == "(log2 e)"
 
 
+def test_cuda_kernels_are_blamed_on_lines_of_their_device_code(machine):
+    (subject,) = load_subjects(Path(__file__).parents[2] / "kernels" / "layer_norm_textbook_cuda.py")
+    missing = reason_not(subject, "float32")
+    if missing:
+        pytest.skip(missing)
+    explained = explain(subject, case_for(subject, "float32", 4, 300, 10.0, 0), runner=machine)
+    output = next(o for o in explained.outputs if o.output == "output")
+    assert adds_up(output)
+    files = {Path(file).suffix for share in output.shares for file, _ in share.frames}
+    assert files <= {".cu", ".cuh"}
+    assert share_of(output, "layer_norm_textbook_cuda.cu:")[0] > 0.5
+
+
 # The command
 
 
@@ -295,7 +309,9 @@ def test_the_account_of_a_narrow_dtype_ends_with_its_lines(subjects, machine, mo
     text = list(precision.cost_lines(found))
     start = next(n for n, line in enumerate(text) if "where the bits are lost, at kappa" in line)
     assert "tl.store" in text[start + 1]
-    assert len(precision.cost_document(found)["lines"]) == len(precision.BLAMED)
+    data = plain(precision.cost_document(found))
+    assert len(data["lines"]) == len(precision.BLAMED)
+    assert json.loads(json.dumps(data, allow_nan=False)) == data
 
 
 def test_the_account_says_where_it_has_no_lines(monkeypatch):
