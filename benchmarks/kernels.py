@@ -62,21 +62,45 @@ def main(given: list[str] | None = None) -> int:
     if options.jobs > 1:
         warm(chosen, usable, options.jobs, started + WARM_SHARE * options.budget)
     notes += compiler_note()
-    copies, records, reached = [copy_bandwidth()], [], 0
-    for work in chosen:
-        if time.monotonic() > end:
-            break
-        records += measure(work, contenders(work, usable), notes)
-        torch._dynamo.reset()  # static shapes: nothing is used again
-        reached += 1
-        if reached % 20 == 0:
-            copies.append(copy_bandwidth())
-    copies.append(copy_bandwidth())
+    records, copies, reached = run(chosen, usable, end, notes)
     if reached < len(chosen):
         notes.append(f"the budget of {options.budget:g} s ended after {reached} of {len(chosen)} points")
     write(options.out, document(records, copies, notes, time.monotonic() - started))
     print(f"{reached} points, {len(records)} times; copy {statistics.median(copies) / 1e9:.0f} GB/s")
     return 0
+
+
+def run(
+    chosen: list[Work], extra: tuple[str, ...], end: float, notes: list[str]
+) -> tuple[list[dict[str, Any]], list[float], int]:
+    """Measure points until the clock or the device ends; a point that fails is noted, and costs no other."""
+    copies, records, reached = [copy_bandwidth()], [], 0
+    for work in chosen:
+        if time.monotonic() > end:
+            break
+        try:
+            records += measure(work, contenders(work, extra), notes)
+            torch._dynamo.reset()  # static shapes: nothing is used again
+            torch.cuda.empty_cache()
+            reached += 1
+            if reached % 20 == 0:
+                copies.append(copy_bandwidth())
+        except Exception as error:
+            notes.append(f"{work.name}: {type(error).__name__}: {first_line(error)}")
+            if lost():
+                notes.append("the device was lost there; nothing after it is measured")
+                return records, copies, reached
+    copies.append(copy_bandwidth())
+    return records, copies, reached
+
+
+def lost() -> bool:
+    """Return whether every further call would fail, as after an illegal access."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
 
 
 def parse(given: list[str] | None) -> argparse.Namespace:
@@ -126,6 +150,8 @@ def warm(chosen: list[Work], extra: tuple[str, ...], jobs: int, end: float) -> N
                 result.get(max(end - time.monotonic(), 0.001))
             except multiprocessing.TimeoutError:
                 break
+            except Exception as error:  # the measurement meets it again and notes it
+                print(f"while compiling ahead: {first_line(error)}", file=sys.stderr)
         pool.terminate()
     del os.environ["TORCHINDUCTOR_COMPILE_THREADS"]
 

@@ -197,6 +197,54 @@ class TestCommand:
         assert not list(tmp_path.iterdir())
 
 
+class TestRun:
+    @pytest.fixture(autouse=True)
+    def _pretended_device(self, monkeypatch):
+        import kernels
+
+        monkeypatch.setattr(kernels, "copy_bandwidth", lambda: COPY)
+        monkeypatch.setattr(kernels, "contenders", lambda work, extra: [])
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+    def run(self, monkeypatch, measure, end=float("inf")):
+        import kernels
+
+        monkeypatch.setattr(kernels, "measure", measure)
+        notes = []
+        works = [small(op, "forward") for op in OPS]
+        return *kernels.run(works, (), end, notes), notes
+
+    def test_a_point_that_fails_costs_no_other(self, monkeypatch):
+        def measure(work, found, notes):
+            if work.op == "rms_norm":
+                raise RuntimeError("out of memory")
+            return [work.op]
+
+        records, copies, reached, notes = self.run(monkeypatch, measure)
+        assert records == [op for op in OPS if op != "rms_norm"]
+        assert (reached, len(copies)) == (len(OPS) - 1, 2)
+        assert ["rms_norm" in note and "out of memory" in note for note in notes] == [True]
+
+    def test_a_lost_device_ends_the_run_with_what_there_is(self, monkeypatch):
+        def measure(work, found, notes):
+            if work.op == "batch_norm":
+                monkeypatch.setattr(torch.cuda, "synchronize", broken)
+                broken()
+            return [work.op]
+
+        def broken():
+            raise RuntimeError("an illegal memory access")
+
+        records, _, reached, notes = self.run(monkeypatch, measure)
+        assert records == ["layer_norm", "rms_norm"]
+        assert reached == 2
+        assert "lost" in notes[-1]
+
+    def test_the_clock_ends_the_run(self, monkeypatch):
+        records, _, reached, _ = self.run(monkeypatch, lambda *_: [1], end=0.0)
+        assert (records, reached) == ([], 0)
+
+
 def recorded(work, contender, kind, fraction, *, graph=True):
     from dataclasses import asdict
 
