@@ -119,10 +119,10 @@ class Lost:
         self.values = 0
         slots.read = self.watch
 
-    def watch(self, values: Array, kind: str, slots: Array, tags: Array) -> Array:
+    def watch(self, values: Array, kind: str, slots: Array, tags: Array, *where: Any) -> Array:
         """Read as the session does, and count."""
         before = self.slots.counters.lifted
-        found: Array = self.read(values, kind, slots, tags)
+        found: Array = self.read(values, kind, slots, tags, *where)
         if self.slots.counters.lifted != before:
             self.values += self.lost_of(values, kind, tags)
         return found
@@ -144,6 +144,7 @@ class Lost:
         return {
             "lost_slots": self.values,
             "desynchronised_slots": counters.desynchronised,
+            "lost_at": dict(counters.lost),
             "broken_chains": sorted(counters.broken),
             "uncovered_operations": dict(counters.uncovered),
         }
