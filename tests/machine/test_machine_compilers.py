@@ -192,3 +192,81 @@ def test_division_with_full_range_scales_huge_and_subnormal_divisors():
         np.float32(1) / np.float32(3),
     ]
     assert Table(results={}).evaluate("div", a, b).tolist()[:2] == [2.0**-27, 2.0**-10]
+
+
+def compiled_code(body):
+    return census(HEAD + body + STORE)
+
+
+def declared(**changes):
+    from verifier import subject
+
+    return subject(
+        **{"op": "layer_norm", "language": "cuda", "variance": "two_pass", "dtypes": ("float16",), **changes}
+    )(lambda input, normalized_shape, weight, bias, eps: input)  # noqa: A006 - PyTorch's names
+
+
+HALF_SUM = ".reg .b16 %h<3>; ld.global.b16 %h1, [%rd1]; add.f16 %h2, %h1, %h1; st.global.b16 [%rd1], %h2;"
+FLUSHED, FUSED = "add.ftz.f32 %f9, %f1, %f2;", "fma.rn.f32 %f9, %f1, %f2, %f3;"
+ATOMIC = "red.global.add.f32 [%rd1], %f1;"
+
+
+@pytest.mark.parametrize(
+    ("body", "changes", "word"),
+    [
+        (HALF_SUM, {"accumulates": "float32"}, "half precision"),
+        (FLUSHED, {}, "flushes subnormals"),
+        (FUSED, {"mean_contraction": "none"}, "no contraction"),
+        (ATOMIC, {"guarantees": {"determinism"}}, "atomics"),
+    ],
+)
+def test_code_that_contradicts_its_declaration_is_told(body, changes, word):
+    from verifier.arithmetic import ieee
+    from verifier.backends._compiled import contradictions
+
+    assumed = ieee("float32")
+    (text,) = contradictions(declared(**changes), "float16", assumed, compiled_code(body))
+    assert word in text
+    plain = compiled_code("add.rn.f32 %f9, %f1, %f2;")
+    assert contradictions(declared(**changes), "float16", assumed, plain) == ()
+
+
+def test_half_sums_that_are_declared_contradict_nothing():
+    from verifier.arithmetic import ieee
+    from verifier.backends._compiled import contradictions
+
+    assert (
+        contradictions(declared(accumulates="float16"), "float16", ieee("float16"), compiled_code(HALF_SUM))
+        == ()
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        ("div.rn.f32 %f9, %f1, %f2; sqrt.rn.f32 %f10, %f9;", (1, 1, 1, 2)),
+        ("div.full.f32 %f9, %f1, %f2; sqrt.rn.f32 %f10, %f9;", (5, 3, 3, 5)),
+        ("rcp.approx.f32 %f9, %f1; sqrt.rn.f32 %f10, %f9;", (5, 3, 3, 5)),
+        ("div.rn.f32 %f9, %f1, %f2; rsqrt.approx.f32 %f10, %f9;", (1, 1, 3, 5)),
+    ],
+)
+def test_the_arithmetic_takes_what_is_correctly_rounded_from_the_code(body, wanted):
+    from verifier.arithmetic import ieee
+    from verifier.backends._compiled import refined
+
+    documented = ieee("float32", division=5.0, reciprocal=3.0, square_root=3.0, reciprocal_square_root=5.0)
+    found = refined(documented, compiled_code(body))
+    assert (found.division, found.reciprocal, found.square_root, found.reciprocal_square_root) == wanted
+    assert not found.contracts
+    assert not found.flush_to_zero
+    assert refined(documented, compiled_code(FLUSHED)).flush_to_zero
+    assert refined(documented, compiled_code(FUSED)).contracts
+    assert refined(documented, compiled_code("mul.f32 %f5,%f1,%f2; add.f32 %f9,%f5,%f3;")).contracts
+
+
+def test_counts_of_several_kernels_add_up():
+    from verifier.backends._compiled import merged
+
+    total = merged([compiled_code(FUSED), compiled_code(FLUSHED + FUSED)])
+    assert (total.fused, total.flushing, total.approximate) == (2, 1, {})
+    assert merged([]) is None

@@ -80,6 +80,7 @@ def begin() -> None:
     assert playing is not None
     playing.launches.clear()
     playing.redirected.clear()
+    playing.codes.clear()
 
 
 @contextmanager
@@ -107,6 +108,20 @@ def launches() -> int:
 
     playing = current()
     return 0 if playing is None else len(playing.launches)
+
+
+def notes(subject: Subject, dtype: str) -> tuple[str, ...]:
+    """Say what the code launched since the start of the execution consists of, and what it contradicts."""
+    from verifier.backends import _compiled
+    from verifier.machine import current
+
+    playing = current()
+    codes = sorted(playing.codes) if playing is not None else []
+    found = _compiled.merged(_compiled.of_kernel(ptx, kernel) for ptx, kernel in codes)
+    if found is None:
+        return ()
+    assumed = setting(subject, dtype).arithmetic
+    return (_compiled.summary(found), *_compiled.contradictions(subject, dtype, assumed, found))
 
 
 def facts(error: BaseException | None = None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from verifier.case import Case
@@ -53,7 +54,7 @@ def check(session: Session) -> list[Outcome]:
     """Run under the race sanitizers; what the machine finds otherwise is no matter of this check."""
     backward = bool(session.op.differentiable) and session.subject.differentiable
     try:
-        session.execute(experiment="verifier.checks.synchronization:experiment", gradients=backward)
+        seen = session.execute(experiment="verifier.checks.synchronization:experiment", gradients=backward)
     except StoppedError as stopped:
         if stopped.outcome.facts.get("machine_finding") not in KINDS:
             raise
@@ -61,9 +62,11 @@ def check(session: Session) -> list[Outcome]:
         message = f"{kind}: {stopped.outcome.message}"
         failed = Outcome(verdict=Verdict.FAIL, output=kind, message=message, decided=1, wrong=1)
         raise StoppedError(failed, stopped.detail) from None
-    return [
-        Outcome(verdict=Verdict.PASS, decided=1, facts={"watched": sorted(SANITIZERS), "orders": len(ORDERS)})
-    ]
+    passed = Outcome(
+        verdict=Verdict.PASS, decided=1, facts={"watched": sorted(SANITIZERS), "orders": len(ORDERS)}
+    )
+    notes = seen.facts.get("notes", ())
+    return [passed, *(Outcome(verdict=Verdict.SKIPPED, message=n, facts={"measured": n}) for n in notes)]
 
 
 def experiment(subject: Subject, case: Case, *, place: Any, gradients: bool) -> Observation:
@@ -74,4 +77,4 @@ def experiment(subject: Subject, case: Case, *, place: Any, gradients: bool) -> 
             seen = execute(subject, case, place=place, gradients=gradients)
         if seen.status != "ok":
             break
-    return seen
+    return replace(seen, facts={**seen.facts, "notes": place.notes(subject, case.dtype)})

@@ -111,6 +111,8 @@ def launch_ptx(
     """
     session = current()
     machine = machine or (session.machine if session else Machine())
+    if session is not None:
+        session.codes.add((ptx, kernel))
     Launch(ptx, kernel, grid, block, shared_bytes, arguments, machine, names, copies=copies).run()
 
 
