@@ -194,6 +194,7 @@ class AffineNumbers:
             symbols[name] = symbols[name] + term if name in symbols else term
         of_a, of_b = np.abs(a.centre), np.abs(b.centre)
         rest = of_a * b.rest + of_b * a.rest + a.total * b.total + a.slack * b.total + b.slack * a.total
+        rest = rest + 8.0 * _TINY  # each of these products may underflow in float64, and so may coefficients
         slack = of_a * b.slack + of_b * a.slack + a.slack * b.slack + _EPS * np.abs(centre) + _TINY
         return self._joined(centre, slack, symbols, rest, (a, b))
 

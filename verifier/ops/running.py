@@ -106,7 +106,8 @@ def _scalar(composer: Composer, number: float) -> Affine:
     value = composer.numbers.constant(number)
     name = composer.setting.scalar_format
     passed = number if name is None else float(round_to(FORMATS[name], np.array(number)))
-    return composer.numbers.with_rest(value, np.full_like(value.centre, abs(passed - number)))
+    lost = abs(passed - number) * (1.0 + composer.numbers.arithmetic.u)  # rounded once more where it is used
+    return composer.numbers.with_rest(value, np.full_like(value.centre, lost))
 
 
 def _unbiased(composer: Composer) -> Affine:
