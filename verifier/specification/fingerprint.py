@@ -14,7 +14,7 @@ _MULTIPLES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 def pattern(unequal: Any) -> str:
     """Describe a mask of differing elements, (rows, columns) or (entries,), by rows and columns."""
     if unequal.all():
-        return "that is all of them"
+        return "in every element"
     if unequal.ndim == 1:
         return _axis(unequal, "entry", "entries")
     rows, columns = unequal.any(axis=1), unequal.any(axis=0)
@@ -24,23 +24,23 @@ def pattern(unequal: Any) -> str:
         parts.append(_axis(rows, "row", "rows"))
     if not columns.all():
         parts.append(_axis(columns, "column", "columns"))
-    text = " and ".join(parts) or "scattered over all rows and columns"
-    return text if whole or not parts else f"within {text}"
+    text = " and ".join(parts) or "in scattered elements of all rows and columns"
+    return text if whole or not parts else f"in some elements, {text}"
 
 
 def _axis(differs: Any, one: str, many: str) -> str:
     places, extent = np.flatnonzero(differs), len(differs)
     if len(places) == 1:
         last = " (the last)" if places[0] == extent - 1 else ""
-        return f"only {one} {int(places[0])}{last}"
+        return f"in only {one} {int(places[0])}{last}"
     steps = np.unique(np.diff(places))
     if len(steps) == 1 and steps[0] > 1:
-        return f"every {int(steps[0])}th of the {extent} {many} from {int(places[0])} on (a lock group?)"
+        return f"in every {int(steps[0])}th of the {extent} {many} from {int(places[0])} on (a lock group?)"
     if len(steps) == 1:
         first, final = int(places[0]), int(places[-1])
         tail = final == extent - 1 and any(first and first % m == 0 for m in _MULTIPLES)
         words = " (the tail beyond the last full block)" if tail else ""
-        return f"only {many} {first} to {final} of {extent}{words}"
+        return f"in only {many} {first} to {final} of {extent}{words}"
     shown = ", ".join(str(int(p)) for p in places[:_SHOWN])
     more = ", ..." if len(places) > _SHOWN else ""
-    return f"only {len(places)} of {extent} {many}: {shown}{more}"
+    return f"in only {len(places)} of {extent} {many} ({shown}{more})"
