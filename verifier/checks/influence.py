@@ -263,11 +263,13 @@ def _words(case: Case, suspicion: Suspicion) -> str:
     summed = suspicion.output in {"grad_weight", "grad_bias"}
     where = _listed("entry" if summed else "row", suspicion.wrong)
     if suspicion.kind == "entries":
-        source = f"entries {_numbers(suspicion.tags)} (modulo {ENTRY_TAGS}) of grad_output"
+        noun = "entry" if len(suspicion.tags) == 1 else "entries"
+        source = f"{noun} {_numbers(suspicion.tags)} (modulo {ENTRY_TAGS}) of grad_output"
     elif suspicion.tag == NEIGHBOUR:
         source = "memory between the elements of a tensor"
     elif summed:
-        source = f"rows {_numbers(suspicion.tags)}{_pattern(suspicion.tags, case.rows)}"
+        noun = "row" if len(suspicion.tags) == 1 else "rows"
+        source = f"{noun} {_numbers(suspicion.tags)}{_pattern(suspicion.tags, case.rows)}"
     elif suspicion.lacking:
         source = f"itself ({len(suspicion.tags)} such rows in all)"
     else:
