@@ -7,8 +7,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from verifier.arithmetic import ieee
+from verifier.statistics import exact_statistics
 from verifier.trees import (
     any_order,
+    either,
     fold,
     pairwise,
     sequential,
@@ -17,6 +20,7 @@ from verifier.trees import (
     torch_cascade,
     tree,
 )
+from verifier.variance import Reduction, algorithm
 
 LENGTHS = (1, 2, 3, 5, 8, 9, 16, 31, 33, 100, 257, 1000)
 NAMED = {
@@ -185,3 +189,26 @@ def test_sums_along_every_tree_are_exact_in_rationals():
     leaves = [Fraction(1, k) for k in range(1, 40)]
     for named, shift in itertools.product(NAMED.values(), range(3)):
         assert fold(named, leaves[shift:], lambda a, b: a + b) == sum(leaves[shift:])
+
+
+def test_a_kernel_that_follows_one_of_several_trees_has_the_bound_of_the_worst():
+    trees = (torch_cascade(lanes=8), torch_cascade(lanes=16), torch_cascade(lanes=8, registers=2))
+    both = either(*trees)
+    for n in (1, 2, 17, 1000):
+        assert both.depth(n) == max(t.depth(n) for t in trees)
+        stages = [t.stages(n) for t in trees]
+        assert both.stages(n).updates == max(s.updates for s in stages)
+        assert both.stages(n).merges == max(s.merges for s in stages)
+        assert both.stages(n).imbalance == max(s.imbalance for s in stages)
+        assert len(both.orders(n)) == 3
+    values = np.random.default_rng(0).normal(size=(2, 1000)) + 50.0
+    statistics = exact_statistics(np.float32(values).astype(np.float64))
+    errors = [
+        algorithm("welford").bound(statistics, Reduction(arithmetic=ieee("float32"), tree=t)).variance_error
+        for t in (both, *trees)
+    ]
+    assert (errors[0] >= np.maximum.reduce(errors[1:])).all()
+    with pytest.raises(ValueError, match="name their orders"):
+        either(pairwise(), tree(depth=3))
+    with pytest.raises(ValueError, match="name their orders"):
+        either()

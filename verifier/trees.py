@@ -54,6 +54,7 @@ class Tree:
     `extra_depth` adds further additions per leaf, for instance partial sums of several blocks.
     `depth_of`, `steps_of`, `updates_of` and `stages_of` define a custom tree; only the first is needed.
     `updates_of` yields the steps within lanes where the order of the lanes' merges is unknown.
+    `alternatives` are trees of which the kernel follows one (see `either`); `orders` has them all.
     """
 
     kind: Kind
@@ -64,6 +65,7 @@ class Tree:
     steps_of: Callable[[int], Iterator[Step]] | None = None
     updates_of: Callable[[int], Iterator[Step]] | None = None
     stages_of: Callable[[int], Stages] | None = None
+    alternatives: tuple[Tree, ...] = ()
 
     @property
     def declared(self) -> bool:
@@ -136,6 +138,8 @@ class Tree:
             ValueError: the tree names no order.
 
         """
+        if self.alternatives:
+            return [order for tree in self.alternatives for order in tree.orders(n)]
         first = list(self.steps(n))
         lanes = min(self.lanes, n)
         if not self.symmetric or lanes <= 2:
@@ -297,6 +301,36 @@ def torch_cascade(*, lanes: int, registers: int = 1) -> Tree:
         return stages.updates + stages.merges
 
     return Tree(kind="custom", depth_of=depth_of, steps_of=steps_of, stages_of=stages_of)
+
+
+def either(*trees: Tree) -> Tree:
+    """Declare that the kernel follows one of these trees, decided where it runs: bounds hold for all.
+
+    Simulations follow the first. All trees must name their orders.
+
+    Raises:
+        ValueError: no tree is given, or one names no order.
+
+    """
+    if not trees or not all(tree.named for tree in trees):
+        raise ValueError("either() takes trees that name their orders")
+
+    def stages_of(n: int) -> Stages:
+        found = [tree.stages(n) for tree in trees]
+        return Stages(
+            updates=max(s.updates for s in found),
+            merges=max(s.merges for s in found),
+            imbalance=max(s.imbalance for s in found),
+            mixed=any(s.mixed for s in found),
+        )
+
+    return Tree(
+        kind="custom",
+        depth_of=lambda n: max(tree.depth(n) for tree in trees),
+        steps_of=trees[0].steps,
+        stages_of=stages_of,
+        alternatives=trees,
+    )
 
 
 def stages_along(steps: Iterable[Step], n: int) -> Stages:
