@@ -10,6 +10,7 @@ from checks_support import KERNELS, Inline, faulty, subject_of
 
 from verifier import machine
 from verifier.backends import backend
+from verifier.backends.machine import compiler_missing
 from verifier.checks import Session, formula
 from verifier.machine.arithmetics import field, make
 from verifier.ops import op
@@ -144,6 +145,33 @@ def test_every_output_and_gradient_is_compared(stem, outputs):
     (passed,) = judged(subject, case_of(subject))
     assert passed.verdict is Verdict.PASS
     assert outputs <= set(passed.facts["outputs"])
+
+
+@pytest.mark.parametrize("stem", ["softmax_cuda", "layer_norm_backward_cuda"])
+def test_cuda_kernels_equal_their_op(stem):
+    """expf with its integer exponent is 2^a, and a raw backward op is given its statistics."""
+    if missing := compiler_missing():
+        pytest.skip(missing)
+    subject = subject_of(KERNELS / f"{stem}.py")
+    (passed,) = judged(subject, case_of(subject))
+    assert passed.verdict is Verdict.PASS
+    assert "grad_input" in passed.facts["outputs"]
+
+
+def test_evaluation_takes_the_running_statistics():
+    subject = subject_of(KERNELS / "batch_norm_triton.py")
+    case = case_of(subject, variant=3)
+    assert not case.scalars["training"]
+    (passed,) = judged(subject, case)
+    assert passed.verdict is Verdict.PASS
+
+
+def test_large_inputs_of_a_softmax_are_scaled_down_where_exponentials_would_vanish():
+    subject = subject_of(KERNELS / "softmax_triton.py")
+    case = case_of(subject)
+    far = replace(case, largest=300.0, tensors={**case.tensors, "input": case.given["input"] * 100})
+    assert float(formula._tame(far).given["input"].abs().max()) <= formula.LARGEST_EXPONENT
+    assert formula._tame(replace(case, largest=1.0)).given["input"] is case.given["input"]
 
 
 def test_a_logarithm_by_polynomial_is_left_open_and_all_else_is_compared():

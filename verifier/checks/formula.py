@@ -99,7 +99,7 @@ def check(session: Session) -> list[Outcome]:
     if not differing:
         return [_passed(seen, wanted)]
     if without := seen.facts["without"]:
-        return _undecided(f"{without} computed value(s) came without their element")
+        return _undecided("computed values came without their element", f" ({without} of them)")
     return _judged(session, arithmetic, constants, differing)
 
 
@@ -176,9 +176,9 @@ def _blind(
     return arithmetic, residues
 
 
-def _undecided(reason: str) -> list[Outcome]:
+def _undecided(reason: str, count: str = "") -> list[Outcome]:
     text = f"formula not decided: {reason}"
-    return [Outcome(verdict=Verdict.UNDECIDED, message=text), *_noted(Verdict.SKIPPED, text)]
+    return [Outcome(verdict=Verdict.UNDECIDED, message=text + count), *_noted(Verdict.SKIPPED, text)]
 
 
 def _noted(verdict: Verdict, text: str) -> list[Outcome]:
