@@ -110,5 +110,5 @@ def reduction(name: str, given: Mapping[str, Any], **common: Any) -> Reduction:
     shared = {key: value for key, value in given.items() if key in Reduction.__dataclass_fields__}
     made = Reduction(**{**common, **shared}, options=chosen)
     if made.mean_cast and FORMATS[made.mean_cast].precision >= made.arithmetic.format.precision:
-        return replace(made, mean_cast=None)  # rounds nothing, and makes no one number of a contracted product
+        return replace(made, mean_cast=None)  # rounds nothing: a contracted product stays several numbers
     return made
