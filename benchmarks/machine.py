@@ -1,7 +1,8 @@
 """Speed of the PTX machine against Triton's own interpreter, side by side in one run.
 
 Run it as `python benchmarks/machine.py`; it starts the interpreter in a second process of its own, since
-Triton decides at import whether it interprets. Prints milliseconds (least and median) and their ratios.
+Triton decides at import whether it interprets. Prints milliseconds (least and median) and their ratios,
+the cost of each arithmetic beside the plain run, and time and memory of one large launch.
 """
 
 # ruff: noqa: PLR0917 - kernels take their arguments by position
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -19,7 +21,8 @@ import torch
 import triton
 import triton.language as tl
 
-ROWS, COLUMNS, REPEATS = 64, 1024, 15
+ROWS, COLUMNS, REPEATS, LARGE = 64, 1024, 15, 4096
+ARITHMETICS = ("lifted", "field", "taint", "ball")
 CASES = ("forward", "backward", "backward with contention")
 
 
@@ -64,13 +67,16 @@ def layer_norm_backward(DX, DY, DW, X, W, Mean, Rstd, Lock, N, GROUPS: tl.conste
 
 
 def milliseconds(function) -> list[float]:
-    """Sorted times of several runs, the first one (compilation) left out."""
+    """Sorted processor times of several runs, the first one (compilation) left out.
+
+    Processor time, since everything runs in one thread and other processes may share the machine.
+    """
     function()
     times = []
     for _ in range(REPEATS):
-        start = time.perf_counter()
+        start = time.process_time()
         function()
-        times.append(1e3 * (time.perf_counter() - start))
+        times.append(1e3 * (time.process_time() - start))
     return sorted(times)
 
 
@@ -94,11 +100,25 @@ def measure() -> dict[str, list[float]]:
     return {name: milliseconds(case) for name, case in zip(CASES, cases, strict=True)}
 
 
-def in_interpreter() -> dict[str, list[float]]:
-    """The same in a process whose Triton interprets."""
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    script = [sys.executable, str(Path(__file__).resolve()), "--here"]
-    output = subprocess.run(script, env=environment, check=True, capture_output=True, text=True).stdout
+def large() -> tuple[float, float]:
+    """Seconds and largest resident memory in GiB of one large forward, this process included."""
+    from verifier import machine
+
+    x, w, b = torch.randn(LARGE, LARGE).half(), torch.randn(LARGE).half(), torch.randn(LARGE).half()
+    y, mean, rstd = torch.empty_like(x), torch.empty(LARGE), torch.empty(LARGE)
+    with machine.session():
+        start = time.perf_counter()
+        layer_norm_forward[(LARGE,)](x, y, w, b, mean, rstd, LARGE, 1e-5, BLOCK=LARGE, num_warps=8)
+        seconds = time.perf_counter() - start
+    return seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # Linux: KiB
+
+
+def in_process(part: str, **environment: str):
+    """What a part measures in a process of its own."""
+    script = [sys.executable, str(Path(__file__).resolve()), part]
+    output = subprocess.run(
+        script, env={**os.environ, **environment}, check=True, capture_output=True, text=True
+    ).stdout
     return json.loads(output.splitlines()[-1])
 
 
@@ -106,17 +126,17 @@ def main() -> None:
     """Print the table."""
     from verifier import machine
 
-    if "--here" in sys.argv:
-        print(json.dumps(measure()))
+    if len(sys.argv) > 1:
+        print(json.dumps({"--here": measure, "--large": large}[sys.argv[1]]()))
         return
     with machine.session():
         ours = measure()
     shadowed = {}
-    for name in ("lifted", "field", "taint", "ball"):
+    for name in ARITHMETICS:
         with machine.session(arithmetic=name):
             shadowed[name] = measure()
-    theirs = in_interpreter()
-    print(f"{ROWS} x {COLUMNS} float16, least and median of {REPEATS} runs in milliseconds")
+    theirs = in_process("--here", TRITON_INTERPRET="1")
+    print(f"{ROWS} x {COLUMNS} float16, least and median of {REPEATS} runs in milliseconds of processor time")
     for case in CASES:
         a, b = ours[case], theirs[case]
         ratio = f"{b[0] / a[0]:.1f} (least), {b[REPEATS // 2] / a[REPEATS // 2]:.1f} (median)"
@@ -124,6 +144,8 @@ def main() -> None:
         print(f"{case}: machine {times[0]}, interpreter {times[1]}, ratio {ratio}")
         costs = ", ".join(f"{name} {t[case][0] / a[0]:.1f}x" for name, t in shadowed.items())
         print(f"  arithmetics against the plain machine: {costs}")
+    seconds, gibibytes = in_process("--large")
+    print(f"forward {LARGE} x {LARGE} float16: {seconds:.1f} s, at most {gibibytes:.2f} GiB resident")
 
 
 if __name__ == "__main__":

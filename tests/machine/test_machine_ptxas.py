@@ -1,0 +1,85 @@
+"""Contraction of whole kernels: as many fused operations as the machine code of ptxas has."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="ptxas and nvdisasm come with Triton, which is not installed")
+
+import machine_kernels as kernels
+import triton
+
+from verifier import machine
+from verifier.machine.driver import Launcher
+from verifier.machine.flow import build
+from verifier.machine.parser import parse
+
+TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+# No inner loops, which ptxas would unroll. Divisions become several FMUL, so those are not counted.
+STRAIGHT = ("layer_norm_backward", "column_sums", "softmax_rows")
+
+
+def compiled(architecture, monkeypatch):
+    """PTX of every kernel, by name."""
+    found, execute = {}, Launcher.execute
+
+    def record(self, kernel, grid, values, names):
+        found[kernel] = self.ptx
+        execute(self, kernel, grid, values, names)
+
+    monkeypatch.setattr(Launcher, "execute", record)
+    with machine.session(architecture=architecture):
+        x, w, b, dy = kernels.inputs(4, 300, torch.float16)
+        _, mean, rstd = kernels.forward(x, w, b)
+        kernels.backward(dy, x, w, mean, rstd, groups=2)
+        kernels.softmax(x)
+    return found
+
+
+def machine_code(text, where):
+    """What ptxas makes of the text; the newer assembler where the older does not know its version."""
+    source, cubin = where / "k.ptx", where / "k.cubin"
+    source.write_text(text)
+    target = re.search(r"\.target\s+(sm_\w+)", text)[1]
+    for name in ("ptxas", "ptxas-blackwell"):
+        if (TOOLS / name).exists():
+            command = [TOOLS / name, f"-arch={target}", source, "-o", cubin]
+            if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+                command = [TOOLS / "nvdisasm", "-c", cubin]
+                return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    pytest.skip("this Triton carries no assembler for the PTX that it emits")
+    return ""
+
+
+def counts_of_the_pass(text, kernel, *, contraction):
+    module = parse(text)
+    program = build(module, module.functions[kernel], contraction=contraction)
+    names = [i.parts[0] for i in program.instructions() if i.parts[-1] == "f32"]
+    return sum(n in ("fma", "divfma") for n in names), sum(n in ("add", "sub") for n in names)
+
+
+@pytest.mark.parametrize("architecture", [80, 90])
+def test_our_kernels_are_contracted_as_ptxas_contracts_them(architecture, monkeypatch, tmp_path):
+    texts = compiled(architecture, monkeypatch)
+    for kernel in STRAIGHT:
+        code = machine_code(texts[kernel], tmp_path)
+        fused, sums = (len(re.findall(rf"\b{name}\b", code)) for name in ("FFMA", "FADD"))
+        ours = counts_of_the_pass(texts[kernel], kernel, contraction=True)
+        assert fused == ours[0], kernel
+        # ptxas drops sums that it finds to be computed twice, and adds none.
+        assert 0 < sums <= ours[1], kernel
+
+
+def test_what_is_contracted_in_the_forward_changes_the_counts(monkeypatch):
+    texts = compiled(90, monkeypatch)
+    plain, fused = (
+        counts_of_the_pass(texts["layer_norm_forward"], "layer_norm_forward", contraction=c)
+        for c in (False, True)
+    )
+    assert fused[0] > plain[0]
+    assert fused[1] < plain[1]
