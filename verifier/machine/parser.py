@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-import struct
 from bisect import bisect_right
-from functools import lru_cache
 
+from verifier.machine.declarations import (
+    VARIABLE,
+    make_variable,
+    parse_literal,
+    read_parameters,
+    split_operands,
+)
 from verifier.machine.findings import ParseError
 from verifier.machine.locations import LocationTracker
 from verifier.machine.syntax import (
-    BITS,
     Address,
     Function,
     Immediate,
@@ -36,18 +40,11 @@ _LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
 _REGISTERS = re.compile(r"\.reg\s+\.(\w+)\s+([^;]*);")
 _STATEMENT = re.compile(r"(?:@(!?)(" + _NAME + r")\s+)?([a-z][\w.:]*)\s*([^;]*);")
 _DIRECTIVE = re.compile(r"\.([a-z_]+)\b")
-_INTEGER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|\d+)U?$")
 _SPECIAL = re.compile(
     r"%(?:tid|ntid|ctaid|nctaid|clusterid|nclusterid|cluster_ctaid|cluster_nctaid)\.[xyz]$"
     r"|%(?:laneid|warpid|nwarpid|smid|nsmid|gridid|clock|clock64|clock_hi|globaltimer|globaltimer_lo"
     r"|globaltimer_hi|lanemask_(?:eq|le|lt|ge|gt)|dynamic_smem_size|total_smem_size|is_explicit_cluster"
     r"|cluster_ctarank|cluster_nctarank|reserved_smem_offset_\w+)$|WARP_SZ$"
-)
-_VARIABLE = re.compile(
-    r"(?:\.(?:visible|extern|weak|common)\s+)*\.(?P<space>global|shared|const|local|param)\s+"
-    r"(?:\.attribute\([^)]*\)\s*)?(?:\.align\s+(?P<align>\d+)\s+)?(?:\.(?P<vector>v[24])\s+)?\.(?P<type>\w+)\s+"
-    r"(?:\.ptr\s*(?:\.(?:global|shared|const|local|param)\s*)?(?:\.align\s+\d+\s*)?)?"
-    r"(?P<name>" + _NAME + r")\s*(?P<shape>(?:\[[^\]]*\]\s*)*)(?:=\s*(?P<value>[^;]*))?"
 )
 _FUNCTION = re.compile(
     r"(?:\.(?:visible|extern|weak|alias)\s+)*\.(?P<kind>entry|func)\b(?:\s*\.(?:noinline|attribute\([^)]*\)))*\s*"
@@ -130,7 +127,7 @@ class _ModuleReader:
         elif (match := _FUNCTION.match(self.text, self.position)) is not None:
             self.position = match.end()
             self.read_function(match)
-        elif (match := _VARIABLE.match(self.text, self.position)) is not None:
+        elif (match := VARIABLE.match(self.text, self.position)) is not None:
             self.position = match.end()
             variable = make_variable(match)
             self.variables[variable.name] = variable
@@ -237,7 +234,7 @@ class _BodyReader:
             self.locations.advance(module.take(_LOC)[1])
         elif kind.startswith(".reg"):
             self.declare_registers(module.take(_REGISTERS))
-        elif (match := _VARIABLE.match(module.text, module.position)) is not None:
+        elif (match := VARIABLE.match(module.text, module.position)) is not None:
             module.position = match.end()
             module.take(re.compile(r"\s*;"))
             self.declare_variable(make_variable(match))
@@ -392,93 +389,3 @@ class _BodyReader:
         if not isinstance(base, Register | Symbol | Immediate):
             raise self.module.fail(f"unknown address {text!r}")
         return Address(base, sum(int(part, 0) for part in match[2].split("+") if part.strip()))
-
-
-@lru_cache(maxsize=4096)
-def parse_literal(text: str) -> Immediate | None:
-    """Read an integer or a hexadecimal or decimal float; None for anything else."""
-    digits = text[2:]
-    if text[:2] in ("0f", "0F") and len(digits) == 8:
-        return Immediate(int(digits, 16), "f32")
-    if text[:2] in ("0d", "0D") and len(digits) == 16:
-        return Immediate(int(digits, 16), "f64")
-    if _INTEGER.match(text):
-        digits = text.rstrip("U")
-        plain = digits.lstrip("-")
-        if len(plain) > 1 and plain[0] == "0" and plain.isdigit():
-            return Immediate(int(digits, 8))
-        return Immediate(int(digits, 0))
-    if re.fullmatch(r"-?\d+\.\d*(?:[eE][-+]?\d+)?", text):
-        return Immediate(struct.unpack("<Q", struct.pack("<d", float(text)))[0], "f64")
-    return None
-
-
-def split_operands(text: str) -> list[str]:
-    """Split at the commas that stand outside braces and brackets."""
-    if not text.strip():
-        return []
-    if "{" not in text and "/" not in text:
-        return text.split(",")
-    text = re.sub(r"//[^\n]*", "", text)
-    parts, depth, start = [], 0, 0
-    for position, letter in enumerate(text):
-        if letter in "{[(":
-            depth += 1
-        elif letter in "}])":
-            depth -= 1
-        elif letter == "," and depth == 0:
-            parts.append(text[start:position])
-            start = position + 1
-    parts.append(text[start:])
-    return parts
-
-
-def read_parameters(text: str | None) -> tuple[Variable, ...]:
-    """Read a parameter list."""
-    cleaned = re.sub(r"//[^\n]*", "", text or "")
-    variables = []
-    for part in (piece.strip() for piece in cleaned.split(",")):
-        if not part:
-            continue
-        match = _VARIABLE.fullmatch(part)
-        if not match:
-            raise ParseError(f"unknown parameter {part!r}")
-        variables.append(make_variable(match))
-    return tuple(variables)
-
-
-def make_variable(match: re.Match[str]) -> Variable:
-    """Compute size, alignment and initial bytes of a declared variable."""
-    width = BITS[match["type"]] // 8 * int((match["vector"] or "v1")[1:])
-    count = 1
-    for extent in re.findall(r"\[([^\]]*)\]", match["shape"] or ""):
-        count *= int(extent, 0) if extent.strip() else 0
-    initial, references = initial_bytes(match["value"], match["type"])
-    size = width * count
-    if match["shape"] and count == 0 and initial is not None:
-        size = len(initial)
-    return Variable(
-        name=match["name"],
-        space=match["space"],
-        type=match["type"],
-        alignment=int(match["align"] or width),
-        size=size,
-        initial=initial,
-        references=references,
-    )
-
-
-def initial_bytes(text: str | None, type_name: str) -> tuple[bytes | None, tuple[tuple[int, str], ...]]:
-    """Bytes of an initialiser, and (offset, name) of the addresses it holds."""
-    if text is None:
-        return None, ()
-    width = BITS[type_name] // 8
-    data, references = bytearray(), []
-    for word in (part.strip() for part in re.sub(r"[{}]", " ", text).split(",")):
-        literal = parse_literal(word) if word else None
-        if literal is not None:
-            data += (literal.value & ((1 << 8 * width) - 1)).to_bytes(width, "little")
-        elif word:
-            references.append((len(data), re.sub(r"generic\(([^)]*)\)", r"\1", word)))
-            data += bytes(width)
-    return bytes(data), tuple(references)
