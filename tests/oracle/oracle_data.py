@@ -96,21 +96,41 @@ def five():
     )
 
 
+def scalable(seed=0):
+    """Yield (name, problem) of float64 rows outside the window that a power of two brings back."""
+    random = np.random.default_rng(seed)
+    x, grad = (random.normal(size=(2, 7)) for _ in range(2))
+    weight = random.normal(size=(1, 7))
+
+    def make(values, **changes):
+        return RowProblem(**({"input": values, "grad_output": grad, "weight": weight, "eps": 1e-5} | changes))
+
+    yield "1e300", make(x * 1e300)
+    yield "1e-300", make(x * 1e-300, eps=0.0)
+    yield "1e-100 with a little eps", make(x * 1e-100, eps=1e-201)
+    yield "1e-100 with much eps", make(x * 1e-100, eps=1e-40)
+    limit = np.finfo(np.float64).max
+    yield "largest", make(np.where(x > 0, limit, -limit))
+    yield "largest and smaller", make(x / np.abs(x).max() * limit)
+    yield "subnormal", make(x * 2.0**-1022, grad_output=grad * 1e-9, eps=0.0)
+    yield "kappa 1e12 at 1e200", make((1.0 + x * 1e-12) * 1e200)
+    yield "one row of three", make(np.concatenate([x, x[:1] * 1e200]), grad_output=x[[0, 1, 0]])
+    given = {"mean": np.array([[1e300], [-2e299]]), "rstd": np.array([[1e-300], [3e-301]])}
+    yield "given statistics", make(x * 1e300, **given)
+    running = {"mean": np.array([[1e-200], [0.0]]), "variance": np.array([[3e-300], [1e-308]])}
+    yield "running statistics", make(x * 1e-150, eps=1e-300, **running)
+
+
 def beyond_window(seed=0):
-    """Yield (name, problem) that only Arb can do: float64 exponents whose squares leave float64."""
+    """Yield (name, problem) whose last row only Arb can do: too wide, or a result far from its terms."""
     random = np.random.default_rng(seed)
     x = random.normal(size=(2, 7))
     grad = random.normal(size=(2, 7))
-    yield "1e300", RowProblem(input=x * 1e300, grad_output=grad, eps=1e-5)
-    yield "1e-300", RowProblem(input=x * 1e-300, grad_output=grad, eps=0.0)
     yield "1e-300 with eps", RowProblem(input=x * 1e-300, grad_output=grad, eps=1e-5)
+    yield "huge weight", RowProblem(input=x * 1e300, weight=1e60 * x[:1], grad_output=grad, eps=1e-5)
     yield (
         "mixed",
         RowProblem(input=x * 10.0 ** random.integers(-290, 290, size=(2, 7)), grad_output=grad, eps=1e-5),
     )
-    yield (
-        "one row of three",
-        RowProblem(
-            input=np.concatenate([x, x[:1] * 1e200]), grad_output=np.concatenate([grad, grad[:1]]), eps=1e-5
-        ),
-    )
+    wide = np.concatenate([x, x[:1] * np.array([1e200, *[1.0] * 6])])
+    yield "one row of three", RowProblem(input=wide, grad_output=x[[0, 1, 0]], eps=1e-5)

@@ -28,6 +28,8 @@ def test_torch_operators_keep_the_radius(rung, block, on_torch, monkeypatch):
         assert violations(problem, solve(problem, rung=rung)) == {}
     for name, problem in oracle_data.hostile(1):
         assert violations(problem, solve(problem, rung=rung)) == {}, name
+    for name, problem in oracle_data.scalable(1):
+        assert violations(problem, solve(problem, rung=rung), bits=14000) == {}, name
 
 
 def test_torch_operators_group_by_an_index(on_torch):

@@ -74,6 +74,18 @@ def test_ordinary_bounds_never_leave_the_first_rung():
         assert found.rung_counts == {"float64": exact.size}
 
 
+def test_the_first_rung_decides_scaled_rows_too():
+    for name, problem in oracle_data.scalable():
+        solution = solve(problem)
+        for output in ("output", "grad_input", "grad_weight"):
+            exact = getattr(solution, output).high
+            bound = np.abs(exact).max() * 2.0**-40 + 2.0**-1060
+            found = decide(problem, output, exact, np.full(exact.shape, bound), solution=solution)
+            assert found.rung_counts == {"float64": exact.size}, (name, output)
+            moved = decide(problem, output, exact + 4 * bound, np.full(exact.shape, bound), solution=solution)
+            assert moved.failed.all(), (name, output)
+
+
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("bound", [0.0, 1.0, 1e300])
 def test_nothing_but_a_finite_number_passes(wrong, bound):

@@ -119,6 +119,52 @@ def test_rows_beyond_the_window_are_done_in_arb(rung):
         assert np.isfinite(solution.output.radius).all(), name
 
 
+@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("centred", [True, False])
+def test_rows_that_a_power_of_two_brings_back(rung, centred):
+    for seed in range(3):
+        for name, problem in oracle_data.scalable(seed):
+            if not centred and problem.mean is not None:
+                continue  # without a mean there is none to give
+            case = replace(problem, centred=centred)
+            assert violations(case, solve(case, rung=rung), bits=14000) == {}, (name, seed)
+
+
+@pytest.mark.parametrize(("rung", "limit"), [("float64", 2.0**-48), ("double_double", 2.0**-90)])
+def test_the_fast_rungs_themselves_do_scaled_rows(rung, limit):
+    for name, problem in oracle_data.scalable():
+        solution = solve(problem, rung=rung)
+        for output in ELEMENTS:
+            found = getattr(solution, output)
+            largest = np.abs(found.high).max(1, keepdims=True)
+            assert (found.radius <= limit * largest + 2.0**-1068).all(), (name, output)
+
+
+def test_a_scaled_gradient_beyond_float64_is_admitted():
+    problem = RowProblem(
+        input=np.array([[1.0, 3.0, 4.0], [1.0, 3.0, 4.0]]) * [[2.0**-1060], [1.0]],
+        grad_output=np.array([[2.0, 0.0, 1.0]] * 2),
+        eps=0.0,
+    )
+    for rung in ("float64", "double_double"):
+        solution = solve(problem, rung=rung)
+        assert np.isinf(solution.grad_input.radius).any(1).tolist() == [True, False]
+        assert np.isfinite(solution.output.radius).all()
+        assert violations(problem, solution, bits=14000) == {}
+
+
+@pytest.mark.parametrize("rung", ["float64", "double_double"])
+def test_a_wrong_radius_of_a_scaled_row_would_be_caught(rung):
+    for name, problem in oracle_data.scalable():
+        solution = solve(problem, rung=rung)
+        for output in ELEMENTS:
+            found = getattr(solution, output)
+            narrowed = replace(found, radius=found.radius * 2.0**-30)
+            if output == "grad_input" and np.abs(found.high).max() < 2.0**-900:
+                continue  # the radius is mostly what gradual underflow may lose, and did not
+            assert violations(problem, replace(solution, **{output: narrowed}), bits=14000), (name, output)
+
+
 @pytest.mark.parametrize("rung", ["float64", "double_double"])
 def test_fast_rungs_admit_that_a_row_is_beyond_them(rung):
     for name, problem in oracle_data.beyond_window():

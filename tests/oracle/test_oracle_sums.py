@@ -22,6 +22,7 @@ def fraction(value):
 def problems():
     yield from oracle_data.hostile(7)
     yield from oracle_data.beyond_window(7)
+    yield from ((name, problem) for name, problem in oracle_data.scalable(7) if problem.mean is None)
     for dtype in oracle_data.DTYPES:
         yield dtype, oracle_data.ordinary(dtype, columns=57, mean=77.0)
 

@@ -51,6 +51,16 @@ def balls(numbers: Iterable[float]) -> list[Ball]:
     return list(map(_arb(), numbers))
 
 
+def shifted(value: Ball, exponent: int) -> Ball:
+    """Return value * 2**exponent, to the precision that is set."""
+    return value * _power(exponent)
+
+
+@cache
+def _power(exponent: int) -> Ball:
+    return _arb()((1, exponent))
+
+
 def exact_sum(numbers: Iterable[Any]) -> Ball:
     """Return the exact sum of floats or exact balls; call it within precision(EXACT_BITS)."""
     total = _arb()(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from verifier.arithmetic import Array
 from verifier.oracle.arrays import Kit, Values
-from verifier.oracle.balls import Ball, parts, precision
+from verifier.oracle.balls import Ball, parts, precision, shifted
 from verifier.oracle.constants import RowConstants
 from verifier.oracle.enclosure import UNIT, Mask
 
@@ -17,6 +18,11 @@ FLOOR: Final = 2.0**-1000
 """Added to every row constant of a radius: covers what underflow loses (below 2**-1069 an element)."""
 PUBLISHED: Final = 2.0**-900
 """Added to every radius that leaves the fast rungs; tolerances are 2**-150 or more."""
+
+
+LARGEST: Final = 2.0**400
+"""Of |mean| and rstd (and of 1 / rstd): with the window of the operands no product of two of them and a
+low part loses bits, and what is still lost later is at most 2**-1070 an operation, which FLOOR covers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,17 +53,21 @@ class FastConstants:
         return FastConstants(**{field.name: cut(getattr(self, field.name)) for field in fields(self)})
 
 
-def fast_constants(kit: Kit, constants: RowConstants) -> FastConstants:
-    """Return the constants of every row in float64 parts; refused rows are not usable."""
+def fast_constants(kit: Kit, constants: RowConstants, shifts: Array | None = None) -> FastConstants:
+    """Return the constants of every row in float64 parts; refused rows are not usable.
+
+    shifts: (rows,), k of rows that are scaled by 2**-k: their mean is, and their rstd by 2**k.
+    """
     with precision(256):
+        mean, rstd = _scaled(constants, shifts)
         table = [
             (*parts(mean, 3), *_parts(rstd), *parts(projection, 2), *parts(offset, 2))
             for mean, rstd, projection, offset in zip(
-                constants.mean, constants.rstd, constants.projection, constants.offset, strict=True
+                mean, rstd, constants.projection, constants.offset, strict=True
             )
         ]
     columns = np.array(table).reshape(-1, 13).T
-    finite = np.isfinite(columns).all(0)
+    finite = np.isfinite(columns).all(0) & _within_range(columns[0]) & _within_range(columns[4], both=True)
     columns = np.where(finite, columns, 0.0)
     wide = [np.ascontiguousarray(column)[:, None] for column in columns]
     device = [kit.device(column) for column in wide]
@@ -71,6 +81,21 @@ def fast_constants(kit: Kit, constants: RowConstants) -> FastConstants:
         usable_float64=finite & _within(columns[4:7], 1) & _within(columns[7:10], 1),
         usable_double=finite & _within(columns[4:7], 2) & _within(columns[7:10], 2),
     )
+
+
+def _scaled(constants: RowConstants, shifts: Array | None) -> tuple[Sequence[Ball], Sequence[Ball | None]]:
+    if shifts is None:
+        return constants.mean, constants.rstd
+    mean, rstd = list(constants.mean), list(constants.rstd)
+    for i in np.flatnonzero(shifts).tolist():
+        mean[i] = shifted(mean[i], -int(shifts[i]))
+        rstd[i] = None if rstd[i] is None else shifted(rstd[i], int(shifts[i]))
+    return mean, rstd
+
+
+def _within_range(value: Array, *, both: bool = False) -> Mask:
+    size = np.abs(value)
+    return np.asarray((size <= LARGEST) & ((size >= 1.0 / LARGEST) | (size == 0) | (not both)))
 
 
 def _parts(value: Ball | None) -> tuple[float, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from verifier.arithmetic import Array
 from verifier.oracle.arrays import NUMPY, Kit, Values
-from verifier.oracle.balls import EXACT_BITS, Ball, ball, balls, exact_sum, precision
+from verifier.oracle.balls import EXACT_BITS, Ball, ball, balls, exact_sum, precision, shifted
 from verifier.oracle.doubled import split, two_product
 from verifier.oracle.extraction import exact_parts
 from verifier.oracle.rows import Rows, rows_between
@@ -37,6 +37,7 @@ class RowSums:
 def row_sums(rows: Rows, *, fast: bool = True) -> RowSums:
     """Return the exact sums of each row, by extraction where the exponents allow it; not fast: by balls."""
     count = rows.shape[1]
+    rows = rows.scaled if fast else rows
     slow = rows.unusual if fast else np.ones(rows.shape[0], dtype=bool)
     if slow.all():
         return _assemble(count, [_by_balls(rows, i) for i in range(rows.shape[0])])
@@ -45,6 +46,8 @@ def row_sums(rows: Rows, *, fast: bool = True) -> RowSums:
         for i in np.flatnonzero(slow):
             for column, value in zip(columns, _by_balls(rows, int(i)), strict=True):
                 column[i] = value
+    if rows.shifts is not None:
+        _unscale(columns, rows.shifts)
     return _assemble(count, list(zip(*columns, strict=True)))
 
 
@@ -65,6 +68,14 @@ def _in_blocks(rows: Rows) -> list[list[Ball]]:
     step = max(1, BLOCK // max(1, columns)) if rows.kit is NUMPY else max(1, extent)
     blocks = [_by_extraction(rows_between(rows, i, min(i + step, extent))) for i in range(0, extent, step)]
     return [list(chain.from_iterable(column)) for column in zip(*blocks, strict=True)]
+
+
+def _unscale(columns: list[list[Ball]], shifts: Array) -> None:
+    """Give the sums of scaled rows their magnitude."""
+    with precision(EXACT_BITS):
+        for i in np.flatnonzero(shifts).tolist():
+            for column, degree in zip(columns, (1, 2, 0, 1), strict=False):  # powers of x in each sum
+                column[i] = shifted(column[i], degree * int(shifts[i]))
 
 
 def _by_extraction(rows: Rows) -> list[list[Ball]]:

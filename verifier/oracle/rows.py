@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from verifier.arithmetic import Array
 from verifier.oracle.arrays import NUMPY, Kit, Values, torch_kit
 from verifier.oracle.enclosure import Mask
 from verifier.oracle.problem import RowProblem
@@ -17,7 +18,7 @@ NARROW_TYPES = frozenset(
 )
 WINDOW = (2.0**-160, 2.0**160)
 """Nonzero magnitudes of which no product of three loses bits to underflow (2**-480 * 2**-106); holds all
-of float32. Rows outside it are for Arb."""
+of float32. Rows whose input leaves it are scaled by powers of two (`Rows.scaled`); others are for Arb."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,7 @@ class Rows:
     to (rows, columns), elements whose weight or bias (grad_output or weight) are not finite; bad_gradient:
     (rows, columns), those of grad_output alone; None: none.
     narrow: every operand is a float32 number, so that products of two are exact.
+    shifts: (rows,), whole numbers k of rows whose x is 2**-k times the input (see `scaled`); None: all 0.
     """
 
     kit: Kit
@@ -47,6 +49,7 @@ class Rows:
     bad_output: Mask | None
     bad_gradient: Mask | None
     bad_grad: Mask | None
+    shifts: Array | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -64,23 +67,39 @@ class Rows:
         return self.variance is not None
 
     @cached_property
-    def operands(self) -> list[Values]:
-        """All operands that are present."""
-        named = (self.x, self.weight, self.bias, self.grad_output, self.mean, self.rstd, self.variance)
-        return [operand for operand in named if operand is not None]
-
-    @cached_property
     def unusual(self) -> Mask:
-        """(rows,): rows with magnitudes outside the window, which the fast rungs leave to Arb."""
-        rows = self.shape[0]
-        far = np.zeros(rows, dtype=bool)
+        """(rows,): rows with magnitudes outside the window, which the fast rungs leave to Arb.
+
+        Given statistics need no window: they enter through balls (`FastConstants` limits their parts).
+        """
+        far = np.zeros(self.shape[0], dtype=bool)
         if self.narrow and abs(self.eps) <= WINDOW[1]:
             return far
-        for operand in self.operands:
-            size = abs(operand)
-            outside = (size > WINDOW[1]) | ((size < WINDOW[0]) & (size != 0))
-            far |= self.kit.host(outside.any(1)).astype(bool)
+        for operand in (self.x, self.weight, self.bias, self.grad_output):
+            if operand is not None:
+                far |= _beyond(self.kit, operand)
         return far | (abs(self.eps) > WINDOW[1])
+
+    @cached_property
+    def scaled(self) -> Rows:
+        """These rows, with x times 2**-k, exactly, where that brings a row into the window.
+
+        k makes the largest |x| of the row 1 to 2. A row that is too wide for the window keeps its x.
+        Only x is scaled: mean and rstd of what the fast rungs compute scale with it, all else does not.
+        """
+        if self.narrow or self.shifts is not None or not all(self.shape):
+            return self
+        far = _beyond(self.kit, self.x)
+        if not far.any():
+            return self
+        exponents = np.frexp(self.kit.host(self.kit.magnitude(self.x)))[1].astype(np.int64) - 1
+        shifts = np.where(far, exponents, 0)
+        trial = replace(self, x=times_power(self.kit, self.x, -shifts))
+        shifts[trial.unusual] = 0
+        if not shifts.any():
+            return self
+        x = self.kit.where(self.kit.device(shifts != 0)[:, None], trial.x, self.x)
+        return replace(self, x=x, shifts=shifts)
 
 
 def collect(problem: RowProblem) -> Rows:
@@ -143,7 +162,26 @@ def rows_between(rows: Rows, first: int, last: int) -> Rows:
         mean=cut(rows.mean),
         rstd=cut(rows.rstd),
         variance=cut(rows.variance),
+        shifts=None if rows.shifts is None else rows.shifts[first:last],
     )
+
+
+def times_power(kit: Kit, values: Values, exponents: Array) -> Values:
+    """Return values * 2**exponents, row by row: exact, or rounded to a multiple of 2**-1074 twice.
+
+    values: (rows, columns); exponents: (rows,), whole numbers of magnitude at most 2044.
+    """
+    half = exponents // 2
+    for part in (half, exponents - half):  # 2**1074 itself is no float64
+        values = values * kit.device(np.ldexp(1.0, part))[:, None]
+    return values
+
+
+def _beyond(kit: Kit, operand: Values) -> Mask:
+    """Return which rows have a nonzero magnitude outside the window."""
+    size = abs(operand)
+    outside = (size > WINDOW[1]) | ((size < WINDOW[0]) & (size != 0))
+    return np.asarray(kit.host(outside.any(1)).astype(bool))
 
 
 def _require_given(problem: RowProblem) -> None:

@@ -13,11 +13,11 @@ from verifier.oracle.balls import enclose, precision
 from verifier.oracle.constants import RowConstants
 from verifier.oracle.elements_arb import row_elements
 from verifier.oracle.elements_float64 import Part
-from verifier.oracle.enclosure import Enclosure, Mask
+from verifier.oracle.enclosure import TINY, Enclosure, Mask
 from verifier.oracle.fast_constants import FastConstants, fast_constants
 from verifier.oracle.parameter_sums import Partial, block_sums, join
 from verifier.oracle.parameters import Grouping, rows_of
-from verifier.oracle.rows import Rows, rows_between
+from verifier.oracle.rows import Rows, rows_between, times_power
 
 FastRung = Literal["float64", "double_double"]
 BLOCKS: Final[dict[FastRung, int]] = {"float64": 2**16, "double_double": 2**14}
@@ -35,8 +35,9 @@ def element_enclosures(
     Rows that the rung cannot do (exponents outside the window, refused rows) have infinite radius,
     or, with rescue_bits, are done in Arb of that precision; refused rows keep it.
     """
-    fast = fast_constants(rows.kit, constants)
-    usable = (fast.usable_float64 if rung == "float64" else fast.usable_double) & ~rows.unusual
+    near = rows.scaled
+    fast = fast_constants(rows.kit, constants, near.shifts)
+    usable = (fast.usable_float64 if rung == "float64" else fast.usable_double) & ~near.unusual
     extent, columns = rows.shape
     step = max(1, (BLOCKS[rung] if rows.kit is NUMPY else DEVICE_BLOCK) // columns)
     blocks = [(first, min(first + step, extent)) for first in range(0, extent, step)]
@@ -44,8 +45,9 @@ def element_enclosures(
     sums: list[tuple[Partial, Partial]] = []
     with np.errstate(all="ignore"):
         for first, last in blocks:
-            block = rows_between(rows, first, last)
+            block = rows_between(near, first, last)
             elements = _elements(block, fast.slice(first, last), rung)
+            _restore(block, elements)
             lost = _finish(block, elements, usable[first:last])
             if rescue_bits is not None and lost.any():
                 _rescue(rows, constants, elements, first=first, lost=lost, bits=rescue_bits)
@@ -63,6 +65,18 @@ def _elements(block: Rows, fast: FastConstants, rung: FastRung) -> dict[str, Par
     if rung == "float64":
         return elements_float64.elements(block, fast)
     return elements_double_double.elements(block, fast)
+
+
+def _restore(block: Rows, elements: dict[str, Part]) -> None:
+    """Undo the scaling of rows: grad_input has a factor rstd, the other elements have none."""
+    if block.shifts is None or not block.shifts.any() or "grad_input" not in elements:
+        return
+    kit = block.kit
+    high, low, radius = elements["grad_input"]
+    high = times_power(kit, high, -block.shifts)
+    low = None if low is None else times_power(kit, low, -block.shifts)
+    radius = times_power(kit, radius, -block.shifts) + TINY
+    elements["grad_input"] = (high, low, kit.where(kit.finite(high), radius, np.inf))
 
 
 def _finish(block: Rows, elements: dict[str, Part], usable: Mask) -> Mask:
