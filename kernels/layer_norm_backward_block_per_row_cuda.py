@@ -27,8 +27,7 @@ def threads_of(hidden):
             check="synchronization",
             reason="The barrier stands in a loop that threads leave at different turns.",
             where=lambda case: case.columns > 0 and case.columns % threads_of(case.columns) != 0,
-            also=("*",),  # the machine stops at such a barrier, whatever is checked
-            backends=("machine",),
+            also=("*",),  # the machine stops at such a barrier and a device hangs, whatever is checked
         ),
         KnownDefect(
             check="memory",

@@ -90,7 +90,6 @@ IN_HALF = KnownDefect(
     check="gradient",
     reason="The sums over a row, grad_weight and grad_bias are kept in the storage type: half adds in half.",
     dtypes=("float16",),
-    where=lambda case: case.rows * case.columns > 1,
     also=("*",),
 )
 ATOMICS = KnownDefect(

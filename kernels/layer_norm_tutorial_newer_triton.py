@@ -228,7 +228,6 @@ DEFECTS = (
         check="memory",
         reason=LAYOUTS + " Accesses then leave the tensors.",
         where=_layout_misread,
-        backends=("machine",),
     ),
     KnownDefect(
         check="synchronization",

@@ -75,13 +75,12 @@ UNWRITTEN = "All buffers are summed, and those that no row was added to are unin
             check="gradient",
             reason=UNWRITTEN,
             where=_fewer_rows_than_buffers,
-            also=(*newer.BACKWARD_CHECKS, "gradcheck"),
+            also=(*newer.BACKWARD_CHECKS, "gradcheck", "formula", "running_bound"),
         ),
         KnownDefect(
             check="memory",
             reason=UNWRITTEN,
             where=_fewer_rows_than_buffers,
-            backends=("machine",),
         ),
         KnownDefect(
             check="device",

@@ -276,6 +276,14 @@ def test_a_witness_from_another_backend_may_fail_otherwise_and_that_is_said(subj
     assert any("seen otherwise than on machine" in note for note in line.notes)
 
 
+def test_a_witness_from_another_backend_that_passes_here_is_noted_alone(subjects, runner):
+    subject = with_defect(subjects["good"])
+    save_witness(subject, 130, backend="machine", failure="CRASH||OutOfBounds")
+    line = examined(subject, runner, cases=3)
+    assert not line.findings
+    assert any("not shown here by its witness of machine" in note for note in line.notes)
+
+
 def test_a_known_defect_does_not_hide_another(subjects, runner):
     line = examined(with_defect(subjects["wrong"]), runner)
     assert line.unexpected
