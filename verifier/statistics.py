@@ -9,8 +9,10 @@ from fractions import Fraction
 import numpy as np
 
 from verifier.arithmetic import Array
+from verifier.deferred import deferrable
 
 
+@deferrable
 @dataclass(frozen=True, kw_only=True)
 class RowStatistics:
     """Certified statistics of each row x of an input; every field but `count` has shape (rows,).

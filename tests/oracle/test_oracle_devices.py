@@ -121,3 +121,12 @@ def test_a_gpu_gives_the_bits_of_the_cpu(rung):
     for k in range(1000):
         centres = [Fraction(e.high[k]) + Fraction(e.low[k]) for e in ends]
         assert abs(centres[0] - centres[1]) <= sum(Fraction(e.radius[k]) for e in ends)
+
+
+def test_elements_stay_on_the_device_until_they_are_read(on_torch):
+    solution = solve(oracle_data.ordinary("float32"))
+    for record, fields in ((solution.output, ("high", "low", "radius")), (solution.statistics, ("values",))):
+        assert not set(fields) & set(vars(record))
+        for field in fields:
+            assert isinstance(getattr(record, field), np.ndarray)
+        assert set(fields) <= set(vars(record))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -10,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from verifier.arithmetic import Array
 from verifier.oracle.enclosure import Enclosure
 
 Ball = Any
@@ -71,45 +71,43 @@ def exact_sum(numbers: Iterable[Any]) -> Ball:
     return total
 
 
+def uppers(values: Sequence[Ball]) -> Array:
+    """Return float64 numbers that are at least |value|, infinite where it overflows or is unknown."""
+    bounds = np.array([float(value.abs_upper()) for value in values], dtype=np.float64)
+    above = np.where(np.isnan(bounds), np.inf, np.nextafter(bounds, np.inf))
+    for i in np.flatnonzero(bounds == 0).tolist():  # exactly 0, or below float64's range
+        above[i] = 0.0 if values[i].is_zero() else 5e-324
+    return above
+
+
 def upper(value: Ball) -> float:
-    """Return a float64 that is at least |value|, infinite where it overflows or is unknown."""
-    bound = float(value.abs_upper())
-    if bound == 0.0:
-        return 0.0 if value.is_zero() else 5e-324
-    return math.nextafter(bound, math.inf) if bound == bound else math.inf  # noqa: PLR0124
+    """Return `uppers` of one value."""
+    return float(uppers([value])[0])
 
 
-def parts(value: Ball, count: int) -> tuple[float, ...]:
-    """Return `count` float64 numbers, largest first, and the radius around their sum.
+def parts_of(values: Sequence[Ball], count: int) -> Array:
+    """Return (count + 1, values): `count` float64 numbers of each, largest first, and the radius around them.
 
     Each part is the nearest float64 to what the parts before it leave. A value outside the range
     of float64 gives zeros with infinite radius.
     """
-    numbers = []
-    for _ in range(count):
-        number = float(value)
-        if not math.isfinite(number):
-            return (*([0.0] * count), math.inf)
-        numbers.append(number)
-        value = value - number
-    return (*numbers, upper(value))
+    table, rests = np.zeros((count + 1, len(values))), values
+    for k in range(count):
+        numbers = [float(rest) for rest in rests]
+        table[k] = numbers
+        rests = [rest - number for rest, number in zip(rests, numbers, strict=True)]
+    table[count] = uppers(rests)
+    lost = ~np.isfinite(table[:count]).all(0)
+    table[:count, lost], table[count, lost] = 0.0, np.inf
+    return table
+
+
+def parts(value: Ball, count: int) -> tuple[float, ...]:
+    """Return `parts_of` one value."""
+    return tuple(parts_of([value], count)[:, 0].tolist())
 
 
 def enclose(values: Sequence[Ball], shape: tuple[int, ...]) -> Enclosure:
-    """Return the enclosure of balls in row-major order, in two parts each (see `parts`)."""
-    high = [float(value) for value in values]
-    if not all(map(math.isfinite, high)):
-        table = np.array([parts(value, 2) for value in values]).T
-        return Enclosure(
-            high=table[0].reshape(shape), low=table[1].reshape(shape), radius=table[2].reshape(shape)
-        )
-    rests = [value - number for value, number in zip(values, high, strict=True)]
-    low = [float(rest) for rest in rests]
-    tails = [rest - number for rest, number in zip(rests, low, strict=True)]
-    sizes = np.array([float(tail.abs_upper()) for tail in tails])
-    radius = np.nextafter(sizes, np.inf)
-    for k in np.flatnonzero(sizes == 0).tolist():  # exactly 0, or below float64's range
-        radius[k] = upper(tails[k])
-    return Enclosure(
-        high=np.array(high).reshape(shape), low=np.array(low).reshape(shape), radius=radius.reshape(shape)
-    )
+    """Return the enclosure of balls in row-major order, in two parts each (see `parts_of`)."""
+    high, low, radius = parts_of(values, 2)
+    return Enclosure(high=high.reshape(shape), low=low.reshape(shape), radius=radius.reshape(shape))

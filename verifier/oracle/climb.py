@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from verifier.arithmetic import Array
-from verifier.oracle.balls import Ball, ball, parts, precision, upper
+from verifier.oracle.balls import Ball, ball, parts_of, precision, uppers
 from verifier.oracle.enclosure import Enclosure, Mask
 
 Rung = Callable[[Mask], "Enclosure | Balls"]
@@ -82,20 +82,26 @@ def _by_enclosure(exact: Enclosure, actual: Array, limit: Array) -> tuple[Array,
 
 
 def _by_balls(exact: Balls, actual: Array, limit: Array) -> tuple[Array, Array, Mask, Mask]:
+    size = actual.size
+    low, high = np.full(size, np.nan), np.full(size, np.nan)
+    passed, failed = np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
+    exists = np.array([value is not None for value in exact.values], dtype=bool)
+    known = np.array([value is not None and value.is_finite() for value in exact.values], dtype=bool)
+    low[exists & ~known], high[exists & ~known] = 0.0, np.inf
+    wild = known & ~np.isfinite(actual)
+    low[wild], high[wild], failed[wild] = np.inf, np.inf, limit[wild] < np.inf
+    places = np.flatnonzero(known & ~wild)
     with precision(exact.bits):
-        found = [_one(*item) for item in zip(exact.values, actual.tolist(), limit.tolist(), strict=True)]
-    low, high, passed, failed = np.array(found).reshape(-1, 4).T
-    return low, high, passed == 1, failed == 1
+        errors = [abs(ball(actual[k]) - exact.values[k]) for k in places.tolist()]
+        low[places], high[places] = _bounds(errors)
+        limits = limit[places].tolist()
+        passed[places] = [bool(error <= most) for error, most in zip(errors, limits, strict=True)]
+        failed[places] = [bool(error > most) for error, most in zip(errors, limits, strict=True)]
+    return low, high, passed, failed
 
 
-def _one(exact: Ball | None, actual: float, limit: float) -> tuple[float, float, bool, bool]:
-    if exact is None:
-        return np.nan, np.nan, False, False
-    if not exact.is_finite():
-        return 0.0, np.inf, False, False
-    if not np.isfinite(actual):
-        return np.inf, np.inf, False, limit < np.inf
-    error = abs(ball(actual) - exact)
-    number, tail, radius = parts(error, 2)
-    below = max(0.0, float(np.nextafter(number, 0.0))) if tail < radius else number
-    return below if radius < np.inf else 0.0, upper(error), bool(error <= limit), bool(error > limit)
+def _bounds(errors: Sequence[Ball]) -> tuple[Array, Array]:
+    """Return float64 bounds of balls of magnitudes."""
+    number, tail, radius = parts_of(errors, 2)
+    below = np.where(tail < radius, np.maximum(np.nextafter(number, 0.0), 0.0), number)
+    return np.where(radius < np.inf, below, 0.0), uppers(errors)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from verifier.oracle.balls import EXACT_BITS, Ball, ball, precision
+from verifier.oracle.balls import EXACT_BITS, Ball, ball, balls, precision
 from verifier.oracle.row_sums import RowSums
 from verifier.oracle.rows import Rows
 
@@ -35,58 +35,67 @@ def row_constants(rows: Rows, sums: RowSums, bits: int) -> RowConstants:
     Numerators are formed exactly; what follows is one division, one root, one product.
     """
     with precision(EXACT_BITS):
-        numerators = [_numerators(rows, sums, i) for i in range(rows.shape[0])]
+        exact = _numerators(rows, sums)
     with precision(bits):
-        table = [_quotients(rows, sums, i, found) for i, found in enumerate(numerators)]
-    mean, variance, rstd, projection, offset = zip(*table, strict=True) if table else ((),) * 5
-    return RowConstants(mean=mean, variance=variance, rstd=rstd, projection=projection, offset=offset)
+        return _quotients(rows, sums, exact)
 
 
-def _given(rows: Rows, statistic: Any, i: int) -> float:
-    """Return the given statistic of row i, which a row without columns has too."""
-    return float(np.ravel(rows.kit.host(statistic[i if statistic.shape[0] > 1 else 0]))[0])
+def _given(rows: Rows, statistic: Any) -> list[Ball]:
+    """Return the given statistic of every row, which a row without columns has too."""
+    return balls(np.ravel(rows.kit.host(statistic)).tolist())
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Numerators:
-    """Exact balls of a row: N**2 variance, N**2 (variance + eps) and the numerator of the projection.
+    """Exact balls of each row: N**2 variance, N**2 (variance + eps) and the numerator of the projection.
 
     With given statistics: `shifted` is the given variance + eps, or the given rstd itself.
     """
 
-    mean: Ball
-    spread: Ball
-    shifted: Ball
-    inner: Ball
+    mean: Sequence[Ball]
+    spread: Sequence[Ball]
+    shifted: Sequence[Ball]
+    inner: Sequence[Ball]
 
 
-def _numerators(rows: Rows, sums: RowSums, i: int) -> _Numerators:
+def _numerators(rows: Rows, sums: RowSums) -> _Numerators:
     """Return what is exact; products are of sums, so that no cancellation loses anything."""
-    zero, count = ball(0.0), sums.count
-    total = sums.x[i] if rows.centred else zero
-    spread = count * sums.squares[i] - total * total
+    count, scale = sums.count, sums.count if rows.own else 1
+    zeros = [ball(0.0)] * rows.shape[0]
+    totals = sums.x if rows.centred else zeros
+    spread = [count * square - total * total for square, total in zip(sums.squares, totals, strict=True)]
+    eps = ball(rows.eps)
     if rows.own:
-        mean, scale = total, count
-        shifted = spread + ball(rows.eps) * (count * count)
+        mean, eps = totals, eps * (count * count)
+        shifted = [value + eps for value in spread]
     else:
-        mean, scale = (ball(_given(rows, rows.mean, i)) if rows.centred else zero), 1
-        given = rows.rstd if rows.variance is None else rows.variance
-        shifted = ball(_given(rows, given, i)) + (0.0 if rows.variance is None else rows.eps)
-    inner = scale * sums.products[i] - mean * sums.gradient[i] if sums.gradient else zero
+        mean = _given(rows, rows.mean) if rows.centred else zeros
+        shifted = _given(rows, rows.rstd if rows.variance is None else rows.variance)
+        shifted = shifted if rows.variance is None else [value + eps for value in shifted]
+    inner = [
+        scale * product - middle * gradient
+        for product, middle, gradient in zip(sums.products, mean, sums.gradient, strict=False)
+    ]
     return _Numerators(mean=mean, spread=spread, shifted=shifted, inner=inner)
 
 
-def _quotients(rows: Rows, sums: RowSums, i: int, exact: _Numerators) -> tuple[Ball | None, ...]:
-    count, zero = sums.count, ball(0.0)
-    variance = exact.spread / (count * count)
-    mean, rstd = exact.mean, exact.shifted
+def _quotients(rows: Rows, sums: RowSums, exact: _Numerators) -> RowConstants:
+    count, zeros = sums.count, [ball(0.0)] * rows.shape[0]
+    square = count * count
+    mean, rstd, projection = exact.mean, exact.shifted, zeros
+    variance = [value / square for value in exact.spread]
     if rows.own:
-        mean = mean / count
+        mean = [value / count for value in mean]
     elif rows.variance is not None:
-        variance = ball(_given(rows, rows.variance, i))
+        variance = _given(rows, rows.variance)
     if rows.rstd is None:
-        positive = bool(exact.shifted > 0)
-        rstd = exact.shifted.rsqrt() * (count if rows.own else 1) if positive else None
-    projection = zero if rstd is None else rstd * exact.inner / (count * count if rows.own else count)
-    offset = sums.gradient[i] / count if sums.gradient and rows.centred else zero
-    return mean, variance, rstd, projection, offset
+        factor = count if rows.own else 1
+        rstd = [value.rsqrt() * factor if value > 0 else None for value in exact.shifted]
+    if exact.inner:
+        divisor = square if rows.own else count
+        projection = [
+            zero if root is None else root * inner / divisor
+            for zero, root, inner in zip(zeros, rstd, exact.inner, strict=True)
+        ]
+    offset = [value / count for value in sums.gradient] if sums.gradient and rows.centred else zeros
+    return RowConstants(mean=mean, variance=variance, rstd=rstd, projection=projection, offset=offset)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from verifier.arithmetic import Array, Format
+from verifier.deferred import deferrable
 from verifier.oracle.doubled import two_sum
 from verifier.rounded import round_to
 
@@ -19,6 +20,7 @@ TINY = 2.0**-1070
 """Covers the underflow of the few float64 operations that evaluate a bound."""
 
 
+@deferrable
 @dataclass(frozen=True, kw_only=True)
 class Enclosure:
     """Elementwise |exact - (high + low)| <= radius.

@@ -10,7 +10,7 @@ import numpy as np
 
 from verifier.arithmetic import Array
 from verifier.oracle.arrays import Kit, Values
-from verifier.oracle.balls import Ball, parts, precision, shifted
+from verifier.oracle.balls import Ball, ball, parts_of, precision, shifted
 from verifier.oracle.constants import RowConstants
 from verifier.oracle.enclosure import UNIT, Mask
 
@@ -60,14 +60,21 @@ def fast_constants(kit: Kit, constants: RowConstants, shifts: Array | None = Non
     """
     with precision(256):
         mean, rstd = _scaled(constants, shifts)
-        table = [
-            (*parts(mean, 3), *_parts(rstd), *parts(projection, 2), *parts(offset, 2))
-            for mean, rstd, projection, offset in zip(
-                mean, rstd, constants.projection, constants.offset, strict=True
-            )
-        ]
-    columns = np.array(table).reshape(-1, 13).T
-    finite = np.isfinite(columns).all(0) & _within_range(columns[0]) & _within_range(columns[4], both=True)
+        columns = np.concatenate(
+            [
+                parts_of(mean, 3),
+                parts_of([ball(0.0) if value is None else value for value in rstd], 2),
+                parts_of(constants.projection, 2),
+                parts_of(constants.offset, 2),
+            ]
+        )
+    refused = np.array([value is None for value in rstd], dtype=bool)
+    finite = (
+        ~refused
+        & np.isfinite(columns).all(0)
+        & _within_range(columns[0])
+        & _within_range(columns[4], both=True)
+    )
     columns = np.where(finite, columns, 0.0)
     wide = [np.ascontiguousarray(column)[:, None] for column in columns]
     device = [kit.device(column) for column in wide]
@@ -96,10 +103,6 @@ def _scaled(constants: RowConstants, shifts: Array | None) -> tuple[Sequence[Bal
 def _within_range(value: Array, *, both: bool = False) -> Mask:
     size = np.abs(value)
     return np.asarray((size <= LARGEST) & ((size >= 1.0 / LARGEST) | (size == 0) | (not both)))
-
-
-def _parts(value: Ball | None) -> tuple[float, ...]:
-    return (0.0, 0.0, np.inf) if value is None else parts(value, 2)
 
 
 def _within(value: Array, kept: int) -> Mask:

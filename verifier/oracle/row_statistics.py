@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from verifier.arithmetic import Array
+from verifier.deferred import defer
 from verifier.oracle.arrays import Kit, Values
-from verifier.oracle.balls import EXACT_BITS, Ball, parts, precision, upper
+from verifier.oracle.balls import EXACT_BITS, Ball, parts_of, precision, uppers
 from verifier.oracle.enclosure import TINY, UNIT
 from verifier.oracle.row_sums import RowSums
 from verifier.oracle.rows import Rows
@@ -37,19 +38,17 @@ def row_statistics(
     """Return the statistics of each row; known: its mean and variance balls, if computed before."""
     means, variances = known or moments(sums)
     with precision(MOMENT_BITS):
-        table = [
-            (*parts(mean, 1), upper(mean), *_interval(variance), upper(squares / sums.count))
-            for mean, variance, squares in zip(means, variances, sums.squares, strict=True)
-        ]
-    mean, mean_slack, mean_magnitude, lower, higher, mean_square = np.array(table).reshape(-1, 6).T
+        mean, mean_slack = parts_of(means, 1)
+        mean_magnitude = uppers(means)
+        lower, higher = _intervals(variances)
+        mean_square = uppers([squares / sums.count for squares in sums.squares])
     largest, mean_absolute, farthest, mean_deviation = _absolute(rows, mean, mean_slack)
     finite = ~rows.bad_rows
     with np.errstate(invalid="ignore"):
         hidden = np.where(finite, 0.0, np.nan)
-        values = rows.kit.host(rows.x)
-        if rows.bad_rows.any():
-            values = np.where(finite[:, None], values, np.nan)
-        return RowStatistics(
+        return defer(
+            RowStatistics,
+            {"values": lambda: _values(rows)},
             count=sums.count,
             mean=mean + hidden,
             mean_magnitude=mean_magnitude + hidden,
@@ -61,18 +60,25 @@ def row_statistics(
             largest_deviation=farthest + hidden,
             largest=largest + hidden,
             finite=finite,
-            values=values,
         )
 
 
-def _interval(value: Ball) -> tuple[float, float]:
-    """Return float64 bounds of a non-negative value."""
-    high, low, radius = parts(value, 2)
-    if radius == np.inf:  # beyond float64, or no value at all (rows without elements)
-        return (float(np.finfo(np.float64).max), np.inf) if value.is_finite() else (np.nan, np.nan)
-    below = float(np.nextafter(high, -np.inf)) if low < radius else high
-    above = float(np.nextafter(high, np.inf)) if low > -radius else high
-    return max(below, 0.0), above
+def _values(rows: Rows) -> Array:
+    values = rows.kit.host(rows.x)
+    return np.where(rows.bad_rows[:, None], np.nan, values) if rows.bad_rows.any() else values
+
+
+def _intervals(values: Sequence[Ball]) -> tuple[Array, Array]:
+    """Return float64 bounds of non-negative values."""
+    high, low, radius = parts_of(values, 2)
+    below = np.where(low < radius, np.nextafter(high, -np.inf), high)
+    above = np.where(low > -radius, np.nextafter(high, np.inf), high)
+    for i in np.flatnonzero(
+        radius == np.inf
+    ).tolist():  # beyond float64, or no value at all (rows without elements)
+        within = values[i].is_finite()
+        below[i], above[i] = (np.finfo(np.float64).max, np.inf) if within else (np.nan, np.nan)
+    return np.maximum(below, 0.0), above
 
 
 def _absolute(rows: Rows, mean: Array, mean_slack: Array) -> tuple[Array, ...]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, Literal
 
 import numpy as np
 
+from verifier.arithmetic import Array
+from verifier.deferred import defer
 from verifier.oracle import elements_double_double, elements_float64
-from verifier.oracle.arrays import NUMPY, Values
+from verifier.oracle.arrays import NUMPY
 from verifier.oracle.balls import enclose, precision
 from verifier.oracle.constants import RowConstants
 from verifier.oracle.elements_arb import row_elements
@@ -53,8 +56,8 @@ def element_enclosures(
                 _rescue(rows, constants, elements, first=first, lost=lost, bits=rescue_bits)
             if rows.grad_output is not None:
                 sums.append(_block_sums(rows_of(group, first, last), block, elements["normalized"], rung))
-            found.append({name: _on_host(rows, part) for name, part in elements.items()})
-    enclosures = {name: _joined([block[name] for block in found]) for name in found[0]}
+            found.append(elements)
+    enclosures = {name: _joined(rows, [block[name] for block in found]) for name in found[0]}
     if rows.grad_output is not None:
         enclosures["grad_weight"] = join(group, [weight for weight, _ in sums])
         enclosures["grad_bias"] = join(group, [bias for _, bias in sums])
@@ -120,22 +123,18 @@ def _block_sums(group: Grouping, block: Rows, normalized: Part, rung: FastRung) 
     return block_sums(group, block.grad_output, normalized, doubled_precision=rung == "double_double")
 
 
-def _on_host(rows: Rows, part: Part) -> Part:
-    high, low, radius = part
-    host = rows.kit.host
-    return host(high), None if low is None else host(low), host(radius)
+def _joined(rows: Rows, parts: Sequence[Part]) -> Enclosure:
+    """Return the blocks as one; what a device holds is copied when it is read."""
+    whole = {name: partial(_column, rows, parts, k) for k, name in enumerate(("high", "low", "radius"))}
+    if rows.kit is NUMPY:
+        return Enclosure(high=whole["high"](), low=whole["low"](), radius=whole["radius"]())
+    return defer(Enclosure, whole)
 
 
-def _joined(parts: Sequence[Part]) -> Enclosure:
-    if len(parts) == 1:
-        high, low, radius = parts[0]
-    else:
-        high, radius = (np.concatenate([part[k] for part in parts]) for k in (0, 2))
-        low = None
-        if any(part[1] is not None for part in parts):
-            low = np.concatenate([_or_zero(part[1], part[0]) for part in parts])
-    return Enclosure(high=high, low=np.broadcast_to(0.0, high.shape) if low is None else low, radius=radius)
-
-
-def _or_zero(low: Values | None, high: Values) -> Values:
-    return np.zeros(high.shape) if low is None else low
+def _column(rows: Rows, parts: Sequence[Part], k: int) -> Array:
+    if all(part[k] is None for part in parts):
+        return np.broadcast_to(0.0, rows.shape)
+    columns = [part[0] * 0.0 if part[k] is None else part[k] for part in parts]
+    if len(columns) == 1:
+        return rows.kit.host(columns[0])
+    return np.concatenate([rows.kit.host(column) for column in columns])
