@@ -262,9 +262,11 @@ def plot(
         bounds = np.fmax.reduce([[p.declared.variance for p in curves[n]] for n in names])
         seen = np.fmax.reduce([[p.observed.variance for p in curves[n]] for n in names])
         colour, mark, label = f"C{number}", _MARKS[number % len(_MARKS)], ", ".join(names)
-        axes.plot(kappas, bounds, color=colour, linewidth=1.5, label=label)
+        axes.plot(kappas, bounds, color=colour, linewidth=1.5)
         seen = np.where(seen > 0.0, seen, math.nan)
-        axes.plot(kappas, seen, color=colour, linestyle="none", marker=mark, markersize=4.5, fillstyle="none")
+        look = {"color": colour, "marker": mark, "markersize": 4.5, "fillstyle": "none"}
+        axes.plot(kappas, seen, linestyle="none", **look)
+        axes.plot([], [], linewidth=1.5, label=label, **look)  # one key for a line and its points
     u = reduction(dtype, tree, accumulates).arithmetic.u
     for level, text in ((u, "u"), (math.sqrt(u), "half of the bits gone"), (1.0, "no bits left")):
         axes.axhline(level, color="0.7", linewidth=0.8, zorder=0)
@@ -283,11 +285,16 @@ def plot(
         xlabel="kappa = |mean| / standard deviation",
         ylabel="relative error of the variance",
         ylim=(u / 30.0, 30.0),
-        title=f"{dtype}, N = {columns}: proved bounds (lines) over observed errors (points)",
+        title=f"{dtype}, N = {columns}, {_order(tree)}: proved bounds (lines) over observed errors (points)",
     )
     figure.legend(fontsize=8, loc="outside lower center", ncols=3)
     figure.savefig(path, dpi=150)
     return Path(path)
+
+
+def _order(tree: Tree) -> str:
+    """Return the kind of a tree as a title can say it."""
+    return f"{tree.lanes} {tree.kind}" if tree.kind in {"lanes", "chunks"} else tree.kind.replace("_", " ")
 
 
 _MARKS = "os^vDP*X<>"

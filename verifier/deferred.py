@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 Record = TypeVar("Record")
@@ -23,7 +23,7 @@ def deferrable(kind: type[Record]) -> type[Record]:
     return kind
 
 
-def defer(kind: type[Record], later: dict[str, Callable[[], Any]], **fields: Any) -> Record:
+def defer(kind: type[Record], later: Mapping[str, Callable[[], Any]], **fields: Any) -> Record:
     """Return a record with `fields` now and the fields `later` when they are read.
 
     Large results of a device are copied to the host in this way only if someone wants them.
