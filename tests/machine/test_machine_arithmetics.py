@@ -109,57 +109,6 @@ def test_softmax_equals_its_specification_in_the_field_with_exponentials(archite
         assert residue.tolist() == [e * inverse % q for e in powers]
 
 
-class LayerNorm(torch.autograd.Function):
-    bug = None
-
-    @staticmethod
-    def forward(ctx, x, w, b):
-        y, mean, rstd = kernels.forward(x, w, b)
-        ctx.save_for_backward(x, w, mean, rstd)
-        return y
-
-    @staticmethod
-    def backward(ctx, dy):
-        x, w, mean, rstd = ctx.saved_tensors
-        return kernels.backward(dy.contiguous(), x, w, mean, rstd, groups=2, bug=LayerNorm.bug)
-
-
-def derived_tolerance(x, w, b):
-    """Return step and tolerance of gradcheck for a two-pass layer norm in float64, with eps as float32."""
-    from verifier.arithmetic import ieee
-    from verifier.checks.quotients import tolerance
-    from verifier.judge import Truth
-    from verifier.ops import Setting, op
-    from verifier.recipes import assemble
-    from verifier.subjects import Trees, subject
-    from verifier.trees import any_order
-
-    declared = subject(
-        op="layer_norm", language="triton", dtypes=("float64",), variance="two_pass", accumulates="float64"
-    )(kernels.forward)
-    tensors = {"input": x, "weight": w, "bias": b, "grad_output": torch.ones_like(x)}
-    scalars = {"normalized_shape": (x.shape[1],), "eps": float(np.float32(EPS))}
-    case = assemble(op("layer_norm"), "float64", tensors, scalars, {}, hazard="ordinary", origin="")
-    trees = Trees(statistics=any_order(), row_gradients=any_order())
-    truth = Truth(subject=declared, case=case, setting=Setting(arithmetic=ieee("float64"), trees=trees))
-    found = tolerance(truth, ("input", "weight", "bias"))
-    assert not found.why
-    return {"eps": found.step, "atol": found.absolute, "rtol": 0.0}
-
-
-@pytest.mark.parametrize("role", [torch.float16, torch.float32])
-@pytest.mark.parametrize("bug", [None, "c2 dropped", "c1 over N-1", "dw without rstd"])
-def test_gradcheck_of_a_compiled_low_precision_kernel(role, bug):
-    generator = torch.Generator().manual_seed(1)
-    x, w, b = (torch.randn(*s, generator=generator, dtype=torch.float64) for s in ((2, 9), (9,), (9,)))
-    LayerNorm.bug = bug
-    check = {**derived_tolerance(x, w, b), "raise_exception": False}
-    with machine.session(arithmetic="lifted", plays=role) as session:
-        inputs = tuple(t.requires_grad_() for t in (x, w, b))
-        assert torch.autograd.gradcheck(LayerNorm.apply, inputs, **check) == (bug is None)
-        assert session.launches
-
-
 def test_lifted_values_are_float64_results():
     with machine.session(arithmetic="lifted") as session:
         x, w, b, dy = kernels.inputs(6, 200, torch.float16)

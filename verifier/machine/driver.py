@@ -206,10 +206,6 @@ def flatten(names: Sequence[str], types: Sequence[Any], values: Sequence[Any]) -
 
 def _plain(value: Any) -> Any:
     """Give the tensor inside Triton's wrappers."""
-    from verifier.machine.playing import Player
-
-    if isinstance(value, Player):
-        return value.view()
     inner = getattr(value, "base", None)
     if hasattr(value, "data_ptr") and not hasattr(value, "untyped_storage") and inner is not None:
         return inner

@@ -34,10 +34,10 @@ _KINDS = {"torch.float16": "f16", "torch.bfloat16": "bf16", "torch.float32": "f3
 class HostSlots(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows copies, sums and basic arithmetic; counts what it does not know, and forgets its slots."""
 
-    def __init__(self, slots: Slots, *, materialise: bool) -> None:
-        """`materialise`: float64 results take the value of their slots, as tensors that play a role do."""
+    def __init__(self, slots: Slots) -> None:
+        """Follow what happens to tensors that have these slots."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.slots, self.materialise = slots, materialise
+        self.slots = slots
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation on floats, then on slots."""
@@ -75,9 +75,6 @@ class HostSlots(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if value is None:
             return False
         del in_place
-        if self.materialise and result.dtype == torch.float64:
-            result.detach().numpy()[...] = value
-            return True
         self.slots.set(result, np.broadcast_to(value, tuple(result.shape)))
         return True
 

@@ -11,8 +11,6 @@ from verifier.machine.approximation import Adversarial, Approximation, Correct
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import torch
-
     from verifier.machine.launch import Machine
     from verifier.machine.slots import Arithmetic, Slots
 
@@ -36,7 +34,6 @@ class Session:
     redirected: list[tuple[str, str]] = field(default_factory=list)
     configurations: dict[int, dict[Any, Any]] = field(default_factory=dict)
     slots: Slots | None = None
-    plays: torch.dtype | None = None
 
 
 def current() -> Session | None:
@@ -51,7 +48,6 @@ def session(
     approximation: Approximation | str | None = None,
     autotune_seed: int | None = None,
     arithmetic: Arithmetic | str | None = None,
-    plays: torch.dtype | None = None,
     **settings: Any,
 ) -> Iterator[Session]:
     """Run every Triton kernel and every `device="cuda"` inside on the CPU, as the machine's device.
@@ -60,16 +56,13 @@ def session(
     schedule_seed, poison, bounds, sanitize, ...). approximation: a model, or "correct", "adversarial"
     or "device" (the measured answers of compute capability 9.0).
     arithmetic: what rides beside the IEEE run, by name ("lifted", "field", "field_exponential", "taint",
-    "ball") or as an object; its slots are at `Session.slots`. plays: with "lifted", the dtype that float64
-    tensors play: kernels are compiled for it, and float64 values go in and come out.
+    "ball") or as an object; its slots are at `Session.slots`.
 
     Raises TypeError for a keyword that `Machine` lacks.
     """
     from verifier.machine.device import redirected
     from verifier.machine.launch import Machine as MachineRecord
 
-    if plays is not None and arithmetic != "lifted":
-        raise ValueError("float64 tensors play another dtype only with arithmetic='lifted'")
     if approximation is not None:
         settings["approximation"] = _model(approximation)
     if machine is None:
@@ -86,21 +79,17 @@ def session(
     elif settings:
         raise TypeError("either a machine or its fields, not both")
     with ExitStack() as stack:
-        opened = Session(machine=machine, autotune_seed=autotune_seed, slots=_slots(arithmetic), plays=plays)
+        opened = Session(machine=machine, autotune_seed=autotune_seed, slots=_slots(arithmetic))
         stack.enter_context(_pushed(opened))
         stack.enter_context(redirected(opened))
         if _has_triton():
             from verifier.machine.driver import installed
 
             stack.enter_context(installed())
-        if plays is not None:
-            from verifier.machine.playing import casting
-
-            stack.enter_context(casting(opened))
         if opened.slots is not None:
             from verifier.machine.hosting import HostSlots
 
-            stack.enter_context(HostSlots(opened.slots, materialise=plays is not None))
+            stack.enter_context(HostSlots(opened.slots))
         yield opened
 
 
