@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -264,7 +265,7 @@ def plot(
         colour, mark, label = f"C{number}", _MARKS[number % len(_MARKS)], ", ".join(names)
         axes.plot(kappas, bounds, color=colour, linewidth=1.5)
         seen = np.where(seen > 0.0, seen, math.nan)
-        look = {"color": colour, "marker": mark, "markersize": 4.5, "fillstyle": "none"}
+        look: dict[str, Any] = {"color": colour, "marker": mark, "markersize": 4.5, "fillstyle": "none"}
         axes.plot(kappas, seen, linestyle="none", **look)
         axes.plot([], [], linewidth=1.5, label=label, **look)  # one key for a line and its points
     u = reduction(dtype, tree, accumulates).arithmetic.u
