@@ -27,6 +27,8 @@ def _option_text(value: object) -> str:
 def declaration_text(subject: Subject, dtype: str, setting: Setting) -> str:
     """Return the declaration on one line, with what is assumed marked so."""
     claim = subject.claim
+    if op(subject.op).own:
+        return "the subject's own specification, no algorithm"
     form = op(subject.op).form(claim, dtype).name
     parts = {
         "variance": claim.variance or "none declared",

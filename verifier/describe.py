@@ -147,7 +147,7 @@ def _candidates(wrapper: Callable[..., Any]) -> list[Op]:
         if p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD}
     }
     fitting = []
-    for candidate in ops().values():
+    for candidate in (o for o in ops().values() if not o.own):
         scalars = candidate.shapes(2, 4, 0)
         known = {*candidate.tensors, "eps", *(scalars.scalars if scalars else ())}
         if "output" in candidate.outputs and "input" in required and required <= known:

@@ -83,6 +83,7 @@ class Examination:
         reason = (
             _not_offered(self.subject, self.dtype)
             or place.refuses(self.subject, self.dtype)
+            or the_op.inapplicable.get(self.check_name)
             or the_check.skips(self.subject, the_op, self.dtype, self.runner.backend)
         )
         if reason:

@@ -55,12 +55,16 @@ class Truth:
 
     @cached_property
     def solution(self) -> Any:
-        """The oracle's first answer."""
-        return solve(self.problem)
+        """The oracle's first answer; none where the subject brings its own specification."""
+        return None if self.op.own else solve(self.problem)
 
     @cached_property
     def exact(self) -> Mapping[str, Any]:
         """Enclosures of the exact results by name, in canonical rows."""
+        if self.op.own:
+            from verifier.specification.own import enclosures
+
+            return enclosures(self.subject, self.case)
         return {**self.op.exact(self.solution), **self.op.further(self.case, self.solution)}
 
     @cached_property

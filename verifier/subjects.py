@@ -237,9 +237,12 @@ def subject(
     trees: one tree for every reduction over columns, or a `Trees`.
     guarantees: promises beyond the bound, of "determinism", "batch_invariance", ...
     differentiable: false for a forward-only kernel: no gradient is demanded of it.
+    specification: with op "unknown", what the kernel computes: a function of arguments of the kernel by
+        name, written with torch on a (rows, columns) input (see docs/how-to/own-specification.md).
 
     Raises:
-        ValueError: an unknown language, dtype, format, guarantee or option of the algorithm.
+        ValueError: an unknown language, dtype, format, guarantee or option of the algorithm; a specification
+            that is missing, not wanted or uses what has no exact meaning.
 
     """
     _check_words(language, dtypes, accumulates, guarantees)
@@ -266,6 +269,7 @@ def subject(
     )
 
     def declare(function: Callable[..., Any]) -> Subject:
+        _check_specification(op, specification, variance, function, returns)
         made = Subject(
             function=function,
             name=function.__name__,
@@ -318,6 +322,31 @@ def _check_options(variance: str | None, options: Mapping[str, Any]) -> None:
         chosen_options(variance, options)
     except ValueError as error:
         raise ValueError(f"@subject: {error}") from error
+
+
+def _check_specification(
+    op: str, specification: Any, variance: str | None, function: Any, returns: tuple[str, ...]
+) -> None:
+    if op != "unknown":
+        if specification is not None:
+            raise ValueError(f"@subject: {op} has a meaning of its own; a specification is of op='unknown'")
+        return
+    if specification is None or variance is not None:
+        raise ValueError("@subject: op 'unknown' needs specification= and has no variance algorithm")
+    taken, offered = inspect.signature(specification).parameters, inspect.signature(function).parameters
+    strange = [name for name in taken if name not in offered]
+    if strange:
+        raise ValueError(
+            f"@subject: the specification takes {strange[0]!r}, which {function.__name__}() does not take"
+        )
+    from verifier.ops.unknown import PARAMETERS, TENSORS
+    from verifier.specification.expression import leaves_of, trace
+
+    arguments = leaves_of(TENSORS, (2, 4), PARAMETERS)
+    try:
+        trace(specification, {**dict.fromkeys(taken, 0.5), **arguments, "normalized_shape": (4,)}, returns)
+    except ValueError as error:
+        raise ValueError(f"@subject: specification: {error}") from error
 
 
 def _trees(trees: Tree | Trees | None) -> Trees:

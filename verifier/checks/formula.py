@@ -86,7 +86,7 @@ def check(session: Session) -> list[Outcome]:
     generator = np.random.default_rng(seed)
     constants = meant(case)
     try:
-        arithmetic, residues = _blind(case, constants, generator)
+        arithmetic, residues = _blind(session, constants, generator)
     except (NoMeaningError, ValueError) as error:
         return _undecided(f"no field has this formula: {error}")
     seen = _run(session, arithmetic.name, constants, residues)
@@ -94,7 +94,7 @@ def check(session: Session) -> list[Outcome]:
     if lost:
         opened = _with_open_logarithms(session, arithmetic, seen, residues)
         return opened or _undecided(f"values left the field on the way ({lost})")
-    wanted = specify(case, arithmetic, residues)
+    wanted = specify(case, arithmetic, residues, subject=session.subject)
     differing = _compare(session, seen, wanted)
     if not differing:
         return [_passed(seen, wanted)]
@@ -164,15 +164,15 @@ def _arithmetic(name: str, constants: Mapping[float, Fraction]) -> Any:
 
 
 def _blind(
-    case: Case, constants: Mapping[float, Fraction], generator: np.random.Generator
+    session: Session, constants: Mapping[float, Fraction], generator: np.random.Generator
 ) -> tuple[Any, dict[str, Array]]:
     """Draw field elements; the field with exponentials is taken where the formula needs one."""
     arithmetic = _arithmetic("field", constants)
     try:
-        residues = blind_residues(case, arithmetic, generator)
+        residues = blind_residues(session.case, arithmetic, generator, session.subject)
     except NoMeaningError:
         arithmetic = _arithmetic("field_exponential", constants)
-        residues = blind_residues(case, arithmetic, generator)
+        residues = blind_residues(session.case, arithmetic, generator, session.subject)
     return arithmetic, residues
 
 
@@ -228,13 +228,14 @@ def _judged(
     """Fail what differs, unless it is right on the case's own numbers: then elements were lost."""
     own = own_residues(session.case, arithmetic)
     again = _run(session, arithmetic.name, constants, own)
-    confirmed = _compare(session, again, specify(session.case, arithmetic, own))
+    confirmed = _compare(session, again, specify(session.case, arithmetic, own, subject=session.subject))
     if not confirmed:
         return _undecided("it equals its definition on the case's own numbers, not on others")
     outcomes = []
     for name, unequal in differing.items():
         # The words before the colon tell failures apart: a smaller case is one that differs in the same way.
-        where = f"{name} is another formula than {session.op.name}, {pattern(unequal)}"
+        meant_by = "its specification" if session.op.own else session.op.name
+        where = f"{name} is another formula than {meant_by}, {pattern(unequal)}"
         text = f"{where}: {int(unequal.sum())} of {unequal.size} element(s) differ"
         outcomes.append(
             Outcome(

@@ -113,6 +113,8 @@ class Op:
     `shift_invariant`, `scale_invariant`: a constant added to the input, or a factor of it (eps going by its
     square), changes no output.
     `derived` names tensors that `complete` makes from the others (the statistics of a raw backward op).
+    `own` says that the exact meaning is the subject's `specification`, `inapplicable` which checks need more
+    than the op can say, and why; `parameters` are the tensors of one row, alike for all rows.
     """
 
     name: str
@@ -134,6 +136,9 @@ class Op:
     takes: Callable[[Subject, Shapes], bool] = _any_shapes
     further: Callable[[Case, Any], Mapping[str, Any]] = _nothing_further
     derived: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ("weight", "bias")
+    own: bool = False
+    inapplicable: Mapping[str, str] = field(default_factory=dict)
     needs_variance: bool = True
     special: Rule = elementwise
     shift_invariant: bool = False

@@ -13,12 +13,14 @@ from verifier.ops import op, running
 from verifier.ops.rows import constant_statistics, to_float64
 from verifier.oracle.problem import RowProblem
 from verifier.specification.numbers import Elements, FieldNumbers, NoMeaningError
+from verifier.specification.own import field_results
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from verifier.arithmetic import Array
     from verifier.case import Case
+    from verifier.subjects import Subject
 
 REDRAWS = 100
 """Half of all elements are squares: a row that has no root after so many draws is no accident."""
@@ -42,8 +44,12 @@ def own_residues(case: Case, arithmetic: Any) -> dict[str, Array]:
     return {name: arithmetic.lift(to_float64(t), "f64") for name, t in case.given.items()}
 
 
-def blind_residues(case: Case, arithmetic: Any, generator: np.random.Generator) -> dict[str, Array]:
+def blind_residues(
+    case: Case, arithmetic: Any, generator: np.random.Generator, subject: Subject | None = None
+) -> dict[str, Array]:
     """Return random field elements for every tensor, such that every root of a row exists.
+
+    subject: whose own specification it is about, where the op has none.
 
     Raises:
         ValueError: no such elements were found (a row whose root does not depend on its input).
@@ -60,7 +66,8 @@ def blind_residues(case: Case, arithmetic: Any, generator: np.random.Generator) 
     for _ in range(REDRAWS):
         flat = drawn[redrawn].reshape(-1)
         flat[place] = flat[alike]
-        bad = ~specify(forward, arithmetic, drawn, logarithms=_none(case, arithmetic)).regular
+        none = None if op(case.op).own else _none(case, arithmetic)
+        bad = ~specify(forward, arithmetic, drawn, logarithms=none, subject=subject).regular
         if not bad.any():
             return drawn
         index = place[bad].reshape(-1)
@@ -114,18 +121,30 @@ def _places(case: Case) -> dict[str, Any]:
 
 
 def specify(
-    case: Case, arithmetic: Any, residues: Mapping[str, Array], *, logarithms: Elements | None = None
+    case: Case,
+    arithmetic: Any,
+    residues: Mapping[str, Array],
+    *,
+    logarithms: Elements | None = None,
+    subject: Subject | None = None,
 ) -> Specified:
-    """Run the op's canonical form on field elements.
+    """Run the op's canonical form on field elements, or the subject's own specification.
 
     residues: field elements of every tensor of the case, in its shape. logarithms: (rows, 1), what the
-    logarithm of each row is taken to be (None: the field's own).
+    logarithm of each row is taken to be (None: the field's own). subject: whose specification it is, where
+    the op has none of its own.
     Results are in canonical rows: (rows, columns) or (entries,).
 
     Raises:
         NoMeaningError: the formula needs a function that the field does not have.
 
     """
+    if op(case.op).own:
+        assert subject is not None
+        results, regular = field_results(
+            subject, case, arithmetic, residues, lambda number: as_held(number, case.dtype)
+        )
+        return Specified(results=results, regular=regular)
     posed = op(case.op).problem(_numbered(case))
     run = _rows if isinstance(posed, RowProblem) else _softmax
     numbers, results = run(case, arithmetic, residues, posed, logarithms)
@@ -159,7 +178,7 @@ def logarithms_in(
 
     output: (rows, columns) field elements. The first column says what was taken from the whole row.
     """
-    if op(case.op).needs_variance or case.columns == 0:
+    if op(case.op).needs_variance or op(case.op).own or case.columns == 0:
         return None
     try:
         bare = specify(case, arithmetic, residues, logarithms=_none(case, arithmetic)).results["output"]

@@ -1,0 +1,240 @@
+"""Op 'unknown': a kernel is judged by a specification of its author's own, and a wrong one is found."""
+
+# ruff: noqa: A006 (arguments carry PyTorch's names)
+
+import importlib.util
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from checks_support import cases_of, examination, failures, faulty, machine, outcomes_of, subject_of
+
+from verifier import subject
+from verifier.case import Case
+from verifier.checks import checks
+from verifier.machine.arithmetics import make
+from verifier.machine.arithmetics.field import of_fraction
+from verifier.ops import op
+from verifier.specification.derived import specify
+from verifier.specification.expression import FUNCTIONS, SpecificationError, leaves_of, trace
+from verifier.specification.own import enclosures
+from verifier.verdicts import Verdict
+
+SOURCE = Path(__file__).with_name("own_specification.py")
+compiled = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="the kernel is Triton's, which is not installed"
+)
+
+MUTANTS = {
+    "mean over N - 1": ("axis=0) / columns\n    rstd", "axis=0) / (columns - 1)\n    rstd", "output"),
+    "eps outside the root": ("tl.sqrt(square + eps)", "(tl.sqrt(square) + eps)", "output"),
+    "weight without one": ("(1.0 + weight)", "weight", "output"),
+    "no mean term": ("(g - hat * c)", "g", "grad_input"),
+    "gradient of the other gate": ("g = grad * weight", "g = grad * (weight - 1.0)", "grad_input"),
+    "first row lost": ("total += grad * hat", "total += tl.where(row > 0, grad * hat, 0.0)", "grad_weight"),
+}
+
+
+def planted(tmp_path, name):
+    """Return the subject with one bug."""
+    old, new, _ = MUTANTS[name]
+    text = SOURCE.read_text(encoding="utf-8")
+    assert old in text
+    (tmp_path / SOURCE.name).write_text(text.replace(old, new), encoding="utf-8")
+    return subject_of(tmp_path / SOURCE.name)
+
+
+@compiled
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("check", ["formula", "running_bound", "influence"])
+def test_a_right_kernel_passes(check, dtype):
+    with machine() as place:
+        found = outcomes_of(subject_of(SOURCE), check, dtype, place, count=4)
+    assert {o.verdict for o in found} == {Verdict.PASS}
+
+
+@compiled
+@pytest.mark.parametrize("name", list(MUTANTS))
+def test_formula_finds_every_planted_bug(tmp_path, name):
+    with machine() as place:
+        found = failures(outcomes_of(planted(tmp_path, name), "formula", "float16", place, count=2))
+    assert MUTANTS[name][2] in {o.output for o in found}
+    assert all("than its specification" in o.message for o in found)
+
+
+@compiled
+@pytest.mark.parametrize("name", ["mean over N - 1", "no mean term", "weight without one"])
+def test_the_running_bound_finds_what_is_larger_than_rounding(tmp_path, name):
+    with machine() as place:
+        found = failures(outcomes_of(planted(tmp_path, name), "running_bound", "float32", place, count=2))
+    assert MUTANTS[name][2] in {o.output for o in found}
+
+
+@compiled
+def test_the_running_bound_sees_a_stride_that_is_assumed(tmp_path):
+    text = SOURCE.read_text(encoding="utf-8").replace(
+        "x, w = input.contiguous(), weight.contiguous()", "x, w = input, weight"
+    )
+    (tmp_path / SOURCE.name).write_text(text, encoding="utf-8")
+    with machine() as place:
+        found = outcomes_of(subject_of(tmp_path / SOURCE.name), "running_bound", "float32", place, count=8)
+    assert failures(found)
+
+
+def test_every_check_runs_or_says_why_not():
+    the_op = op("unknown")
+    assert set(the_op.inapplicable) <= set(checks())
+    for name, why in the_op.inapplicable.items():
+        line = examination(subject_of(SOURCE), name, place="machine").run()
+        assert line.skipped == why
+        assert len(why) > 20
+    judged = {"formula", "running_bound", "influence", "memory", "determinism", "synchronization", "finite"}
+    assert not judged & set(the_op.inapplicable)
+
+
+# -- values ----------------------------------------------------------------------------------------------
+
+
+def bare(specification, **changes):
+    """Declare a specification without a kernel: only its meaning is asked for."""
+
+    def nothing(input, weight=None, bias=None, residual=None, gate=None, eps=1e-5):  # noqa: PLR0917
+        raise AssertionError("never called")
+
+    return subject(
+        op="unknown", specification=specification, language="torch", dtypes=("float64",), **changes
+    )(nothing)
+
+
+def case_of(*names, rows=3, columns=5):
+    generator = torch.Generator().manual_seed(7)
+    shapes = {"weight": (columns,), "bias": (columns,)}
+    tensors = {
+        n: torch.randn(shapes.get(n, (rows, columns)), generator=generator, dtype=torch.float64)
+        for n in names
+    }
+    return Case(
+        op="unknown", dtype="float64", tensors=tensors, scalars={"eps": 2.0**-7}, rows=rows, columns=columns
+    )
+
+
+def everything(input, weight, gate, eps):
+    """Use every kind of step, so that each derivative has a witness."""
+    rstd = ((input - input.mean(-1, keepdim=True)).square().mean(-1, keepdim=True) + eps).rsqrt()
+    share = weight.sum(-1, keepdim=True) * 0.25
+    inner = torch.nn.functional.silu(gate) * rstd + torch.tanh(gate - 1) ** 3 / (2 + weight**2)
+    return torch.exp(-inner) * (1 - share) + torch.log(1 + input**2) - weight.reciprocal() + gate**-1.5 * 0
+
+
+def positive(case):
+    """Return the case with positive numbers, whose roots and logarithms exist."""
+    tensors = {n: t if n == "grad_output" else t.abs() + 0.5 for n, t in case.tensors.items()}
+    return replace(case, tensors=tensors)
+
+
+def test_enclosures_hold_what_torch_computes_and_differentiates():
+    case = positive(case_of("input", "weight", "gate", "grad_output"))
+    exact = enclosures(bare(everything), case)
+    leaves = {n: t.clone().requires_grad_(True) for n, t in case.tensors.items() if n != "grad_output"}
+    output = everything(**leaves, eps=case.scalars["eps"])
+    found = torch.autograd.grad(output, list(leaves.values()), case.tensors["grad_output"])
+    actual = {"output": output.detach(), **{f"grad_{n}": g for n, g in zip(leaves, found, strict=True)}}
+    assert set(exact) == set(actual)
+    for name, value in actual.items():
+        assert np.all(exact[name].radius <= 2.0**-100)
+        # Fewer than 2^7 roundings of float64, in terms below 2^6: torch's own error, not ours.
+        assert np.all(np.abs(value.numpy() - exact[name].high) <= 2.0**-53 * 2**13), name
+
+
+def test_an_enclosure_is_the_exact_value_by_another_library():
+    case = case_of("input", "weight", rows=2, columns=3)
+    found = enclosures(
+        bare(
+            lambda input, weight, eps: (
+                input / ((input * input).mean(-1, keepdim=True) + eps).sqrt() * weight.exp()
+            )
+        ),
+        case,
+    )["output"]
+    with mpmath.workprec(300):
+        for i, row in enumerate(case.tensors["input"].tolist()):
+            root = mpmath.sqrt(sum(mpmath.mpf(x) ** 2 for x in row) / 3 + mpmath.mpf(2) ** -7)
+            for j, x in enumerate(row):
+                wanted = mpmath.mpf(x) / root * mpmath.exp(mpmath.mpf(case.tensors["weight"][j].item()))
+                assert (
+                    abs(wanted - mpmath.mpf(found.high[i, j]) - mpmath.mpf(found.low[i, j]))
+                    <= found.radius[i, j]
+                )
+
+
+def test_the_field_agrees_with_fractions_for_a_rational_specification():
+    case = case_of("input", "weight", "grad_output")
+    arithmetic = make("field")
+    residues = {n: arithmetic.lift(t.numpy(), "f64") for n, t in case.tensors.items()}
+    own = bare(lambda input, weight: input * input.sum(-1, keepdim=True) / 4 + weight)
+    found = specify(case, arithmetic, residues, subject=own).results
+    x = [[Fraction(v) for v in row] for row in case.tensors["input"].tolist()]
+    g = [[Fraction(v) for v in row] for row in case.tensors["grad_output"].tolist()]
+    for i, j in np.ndindex(3, 5):
+        output = x[i][j] * sum(x[i]) / 4 + Fraction(case.tensors["weight"][j].item())
+        slope = (g[i][j] * sum(x[i]) + sum(a * b for a, b in zip(g[i], x[i], strict=True))) / 4
+        assert int(found["output"].slots[i, j]) == of_fraction(output)
+        assert int(found["grad_input"].slots[i, j]) == of_fraction(slope)
+        assert int(found["grad_weight"].slots[j]) == of_fraction(sum(row[j] for row in g))
+
+
+# -- what is refused -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("specification", "word"),
+    [
+        (lambda input: input.clamp(0), "clamp"),
+        (lambda input: torch.cumsum(input, -1), "cumsum"),
+        (lambda input: input.sum(0, keepdim=True) + input, "last dimension"),
+        (lambda input: input - input.mean(-1), "keepdim"),
+        (lambda input: input**0.3, "0.3"),
+        (lambda input: input or -input, "branch"),
+        (lambda input: input * torch.ones(4), "Tensor"),
+        (lambda input: (input, input), "returns"),
+        (lambda input: input.mean(-1, keepdim=True), "vary"),
+        (lambda other: other, "does not take"),
+        (None, "specification="),
+    ],
+)
+def test_a_specification_without_exact_meaning_is_refused_where_it_is_declared(specification, word):
+    with pytest.raises(ValueError, match=word):
+        bare(specification)
+
+
+def test_a_known_op_takes_no_specification_and_an_unknown_one_no_algorithm():
+    with pytest.raises(ValueError, match="meaning of its own"):
+        subject(op="rms_norm", specification=lambda input: input, language="torch", dtypes=("float32",))(
+            print
+        )
+    with pytest.raises(ValueError, match="no variance algorithm"):
+        bare(lambda input: input, variance="rms")
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function_that_is_named_can_be_used(name):
+    x = leaves_of(("input",), (2, 4), ())["input"]
+    given = {"sum": (-1, True), "mean": (-1, True), "pow": (2,)}
+    given |= dict.fromkeys(("add", "sub", "mul", "div", "true_divide"), (2.0,))
+
+    def specification(input):
+        return input + getattr(input, name)(*given.get(name, ()))
+
+    assert trace(specification, {"input": x}, ("output",))["output"].shape == (2, 4)
+    with pytest.raises(SpecificationError, match=name):
+        x.relu()
+
+
+def test_other_subjects_are_not_touched():
+    assert not any(op(name).own for name in ("layer_norm", "softmax", "batch_norm"))
+    assert faulty("divisor_n_minus_one_triton").specification is None
+    assert len(cases_of(subject_of(SOURCE), "running_bound", "float32", 8)) == 8

@@ -1,0 +1,121 @@
+"""unknown: a row-wise function of the user's own, whose meaning is the subject's `specification`."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from strategies.values import Values
+from verifier.case import Case
+from verifier.numbers import Form, Numbers, Terms, Value
+from verifier.ops import Expected, Op, Shapes, Tensors, trailing
+from verifier.subjects import Subject
+
+PARAMETERS = ("weight", "bias")
+TENSORS = ("input", "weight", "bias", "residual", "gate")
+
+_NO_BOUND = (
+    "a specification of the subject's own claims no algorithm, so no theorem bounds its rounding errors; "
+    "running_bound judges the results by the roundings of the compiled code"
+)
+INAPPLICABLE = {
+    **dict.fromkeys(("forward_error", "gradient", "context", "saved_statistics"), _NO_BOUND),
+    **dict.fromkeys(("layouts", "large_offsets"), f"{_NO_BOUND}, in every layout"),
+    "gradcheck": "a specification of the subject's own claims no algorithm, so differences have no bound; "
+    "formula compares the gradients exactly with the specification's",
+    "gradgradcheck": "second derivatives of a specification of the subject's own are not derived",
+    "special_values": "a specification of the subject's own does not say what NaN and infinities give",
+    "metamorphic": "of a specification of the subject's own no identity is known",
+    "claim": "a specification of the subject's own claims no algorithm",
+}
+"""Checks that need more than a specification, and why."""
+
+
+def shapes(rows: int, columns: int, variant: int) -> Shapes | None:
+    """Lay out rows as norms over trailing dimensions have them; residual and gate are like the input."""
+    found = trailing.shapes(rows, columns, variant, tensors=("input", "weight", "bias"))
+    if found is None:
+        return None
+    like = dict.fromkeys(("residual", "gate"), found.tensors["input"])
+    return Shapes(tensors={**found.tensors, **like}, scalars=found.scalars)
+
+
+def expected(case: Case, subject: Subject) -> Mapping[str, Expected]:
+    """Return the shape and dtype of output and gradients; what else is returned may have any."""
+    x = case.given["input"]
+    results = {"output": Expected(shape=tuple(x.shape), dtype=x.dtype)}
+    results |= {
+        f"grad_{name}": Expected(shape=tuple(t.shape), dtype=t.dtype)
+        for name, t in case.given.items()
+        if name in TENSORS and name in subject.signature
+    }
+    return results
+
+
+def links(tensors: Tensors, scalars: Mapping[str, Any]) -> Mapping[str, list[tuple[str, int]]]:
+    """Name the axes that shrink together; residual and gate shrink with the input."""
+    like = [name for name in ("residual", "gate") if tensors.get(name) is not None]
+    return {
+        axis: [*places, *((name, k) for n, k in places if n == "input" for name in like)]
+        for axis, places in trailing.links(tensors, scalars).items()
+    }
+
+
+def complete(
+    tensors: Tensors, scalars: Mapping[str, Any], subject: Subject
+) -> dict[str, torch.Tensor | None]:
+    """Leave out what the subject does not take; fill in what it cannot do without, with ordinary values."""
+    taken = {"input", "grad_output", *subject.signature}
+    done, x = {n: t for n, t in tensors.items() if n in taken}, tensors["input"]
+    assert x is not None
+    dtype = str(x.dtype).removeprefix("torch.")
+    for name in PARAMETERS:
+        wanted = subject.signature.get(name)
+        if done.get(name) is None and wanted is not None and wanted.default is inspect.Parameter.empty:
+            shape = tuple(scalars["normalized_shape"])
+            done[name] = Values(seed=math.prod(shape) + len(name)).fill(
+                shape, dtype, axes=tuple(range(len(shape)))
+            )
+    return done
+
+
+def _no_problem(case: Case) -> None:
+    """Pose nothing to the oracle of norms: `verifier.specification.own` encloses the results."""
+    del case
+
+
+def _not_a_form(k: Numbers, t: Terms) -> Value:
+    """Compute what the subject's specification says."""
+    raise NotImplementedError("the specification of op 'unknown' is the subject's, not a form of the op")
+
+
+def _no_bounds(*_: Any) -> Mapping[str, Any]:
+    return {}
+
+
+OP = Op(
+    name="unknown",
+    summary="A function of rows whose exact meaning is the subject's own `specification`",
+    tensors=TENSORS,
+    optional=("weight", "bias", "residual", "gate"),
+    differentiable=TENSORS,
+    parameters=PARAMETERS,
+    variants=trailing.VARIANTS,
+    forms={"specification": Form(name="specification", forward=_not_a_form, backward=_not_a_form)},
+    shapes=shapes,
+    canonical=trailing.canonical,
+    problem=_no_problem,
+    exact=_no_bounds,
+    bounds=_no_bounds,
+    expected=expected,
+    extents=trailing.extents,
+    links=links,
+    complete=complete,
+    needs_variance=False,
+    own=True,
+    inapplicable=INAPPLICABLE,
+)

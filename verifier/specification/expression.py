@@ -1,0 +1,327 @@
+"""Expressions: what a user's specification computes, recorded step by step and differentiated.
+
+A specification is called with expressions in the place of tensors; operators, methods and torch functions
+that mean something without rounding (`FUNCTIONS`) make further expressions. Everything is (rows, columns),
+(rows, 1), (1, columns) or (1, 1), and sums run over the last dimension only: rows cannot mix.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+FUNCTIONS = (
+    *("add", "sub", "mul", "div", "true_divide", "neg", "square", "pow", "reciprocal", "sqrt", "rsqrt"),
+    *("exp", "log", "sigmoid", "silu", "tanh", "sum", "mean", "float", "double", "to", "contiguous", "clone"),
+)
+"""Methods, and functions of torch and torch.nn.functional, that a specification may use."""
+
+
+class SpecificationError(ValueError):
+    """A specification that uses what has no meaning in every number system, or mixes rows."""
+
+
+class Expression:
+    """One step: `kind` of `operands`; `rows` and `columns` say along which axes it varies.
+
+    Kinds: leaf (`label` its name), constant (`label` its number), add, sub, mul, div, neg, sqrt, exp, log,
+    row_sum (over columns), column_sum (over rows; gradients only).
+    """
+
+    __array_ufunc__ = None
+
+    def __init__(
+        self,
+        kind: str,
+        operands: tuple[Expression, ...] = (),
+        *,
+        extents: tuple[int, int],
+        label: Any = None,
+        varies: tuple[bool, bool] = (False, False),
+    ) -> None:
+        """Record a step; what is elementwise varies with any of its operands."""
+        self.kind, self.operands, self.extents, self.label = kind, operands, extents, label
+        self.rows: bool = kind != "column_sum" and (varies[0] or any(o.rows for o in operands))
+        self.columns: bool = kind != "row_sum" and (varies[1] or any(o.columns for o in operands))
+
+    # -- what a specification may use ----------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns, 1 where it does not vary."""
+        return (self.extents[0] if self.rows else 1, self.extents[1] if self.columns else 1)
+
+    def _as(self, other: Any) -> Expression:
+        if isinstance(other, Expression):
+            return other
+        if isinstance(other, int | float) and not isinstance(other, bool):
+            return Expression("constant", extents=self.extents, label=other)
+        raise SpecificationError(
+            f"a {type(other).__name__} stands in the expression; use numbers and arguments"
+        )
+
+    def _step(self, kind: str, *operands: Any) -> Expression:
+        return Expression(kind, tuple(self._as(o) for o in operands), extents=self.extents)
+
+    def __add__(self, other: Any) -> Expression:
+        """Return the sum."""
+        return self._step("add", self, other)
+
+    def __radd__(self, other: Any) -> Expression:
+        """Return the sum."""
+        return self._step("add", other, self)
+
+    def __sub__(self, other: Any) -> Expression:
+        """Return the difference."""
+        return self._step("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Expression:
+        """Return the difference."""
+        return self._step("sub", other, self)
+
+    def __mul__(self, other: Any) -> Expression:
+        """Return the product."""
+        return self._step("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Expression:
+        """Return the product."""
+        return self._step("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Expression:
+        """Return the quotient."""
+        return self._step("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Expression:
+        """Return the quotient."""
+        return self._step("div", other, self)
+
+    def __neg__(self) -> Expression:
+        """Return the negative."""
+        return self._step("neg", self)
+
+    def __pow__(self, exponent: Any) -> Expression:
+        """Return a whole or half power."""
+        if isinstance(exponent, int | float) and float(2 * exponent).is_integer() and abs(exponent) <= 16:
+            return self._power(round(2 * exponent))
+        raise SpecificationError(f"the power {exponent!r}; whole and half ones up to 16 have a meaning")
+
+    def _power(self, halves: int) -> Expression:
+        if halves < 0:
+            return 1 / self._power(-halves)
+        whole = self.sqrt() if halves % 2 else None
+        for _ in range(halves // 2):
+            whole = self if whole is None else whole * self
+        return self._as(1) if whole is None else whole
+
+    add, sub, mul, div, true_divide, neg, pow = (
+        *(__add__, __sub__, __mul__, __truediv__, __truediv__, __neg__, __pow__),
+    )
+
+    def square(self) -> Expression:
+        """Return self * self."""
+        return self * self
+
+    def reciprocal(self) -> Expression:
+        """Return 1 / self."""
+        return 1 / self
+
+    def sqrt(self) -> Expression:
+        """Return the square root."""
+        return self._step("sqrt", self)
+
+    def rsqrt(self) -> Expression:
+        """Return 1 / sqrt(self)."""
+        return 1 / self.sqrt()
+
+    def exp(self) -> Expression:
+        """Return e**self."""
+        return self._step("exp", self)
+
+    def log(self) -> Expression:
+        """Return the natural logarithm."""
+        return self._step("log", self)
+
+    def sigmoid(self) -> Expression:
+        """Return 1 / (1 + exp(-self))."""
+        return 1 / (1 + (-self).exp())
+
+    def silu(self) -> Expression:
+        """Return self * sigmoid(self)."""
+        return self * self.sigmoid()
+
+    def tanh(self) -> Expression:
+        """Return 2 sigmoid(2 self) - 1."""
+        return 2 * (2 * self).sigmoid() - 1
+
+    def sum(self, dim: Any = None, keepdim: bool = False) -> Expression:
+        """Return the sum over the last dimension, (rows, 1).
+
+        Raises:
+            SpecificationError: another dimension, or keepdim is not given.
+
+        """
+        if (list(dim) if isinstance(dim, tuple | list) else [dim]) not in ([-1], [1]) or not keepdim:
+            raise SpecificationError("sums and means run over the last dimension: (-1, keepdim=True)")
+        return self._step("row_sum", self)
+
+    def mean(self, dim: Any = None, keepdim: bool = False) -> Expression:
+        """Return the mean over the last dimension, (rows, 1)."""
+        return self.sum(dim, keepdim) / self.extents[1]
+
+    def to(self, *_dtype: Any, **_options: Any) -> Expression:
+        """Return the same: nothing is rounded."""
+        return self
+
+    float = double = contiguous = clone = to
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Answer functions of torch by the method of the same name."""
+        del types
+        name = getattr(function, "__name__", str(function))
+        if name not in FUNCTIONS or not args or not isinstance(args[0], Expression):
+            raise SpecificationError(f"{name} has no exact meaning here; there are: {', '.join(FUNCTIONS)}")
+        return getattr(args[0], name)(
+            *args[1:], **{k: v for k, v in (kwargs or {}).items() if k != "inplace"}
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        """Say what there is."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise SpecificationError(f".{name} has no exact meaning here; there are: {', '.join(FUNCTIONS)}")
+
+    def __bool__(self) -> bool:
+        """Refuse: an expression has no value to branch by."""
+        raise SpecificationError("a specification cannot branch by values")
+
+
+def leaves_of(
+    names: Iterable[str], extents: tuple[int, int], parameters: tuple[str, ...]
+) -> dict[str, Expression]:
+    """Return arguments as expressions; `parameters` are the same in every row."""
+    return {
+        name: Expression("leaf", extents=extents, label=name, varies=(name not in parameters, True))
+        for name in names
+    }
+
+
+def trace(
+    specification: Callable[..., Any], arguments: Mapping[str, Any], returns: tuple[str, ...]
+) -> dict[str, Expression]:
+    """Call a specification with those arguments that it takes; return its results by name.
+
+    Raises:
+        SpecificationError: it returns something else, or uses what has no meaning.
+
+    """
+    taken = inspect.signature(specification).parameters
+    returned = specification(**{name: arguments[name] for name in taken})
+    found = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
+    if len(found) != len(returns) or not all(isinstance(e, Expression) for e in found):
+        raise SpecificationError(f"a specification returns what its kernel does ({', '.join(returns)})")
+    results = dict(zip(returns, found, strict=True))
+    if "output" in results and not (results["output"].rows and results["output"].columns):
+        raise SpecificationError("the output does not vary along rows and columns, as the input does")
+    return results
+
+
+# -- derivatives and values ------------------------------------------------------------------------------
+
+
+def _order(ends: list[Expression]) -> Iterator[Expression]:
+    """Yield every step after its operands, once."""
+    seen: set[int] = set()
+    stack = [(end, False) for end in reversed(ends)]
+    while stack:
+        step, ready = stack.pop()
+        if ready:
+            yield step
+        elif id(step) not in seen:
+            seen.add(id(step))
+            stack.append((step, True))
+            stack += [(o, False) for o in step.operands]
+
+
+def _slopes(step: Expression, g: Expression) -> tuple[Expression, ...]:
+    """Return what each operand's gradient gains, before sums over axes along which it does not vary."""
+    a, b = (*step.operands, None, None)[:2]
+    assert a is not None
+    if step.kind in {"row_sum", "add"}:
+        return (g,) * len(step.operands)
+    if step.kind == "sub":
+        return g, -g
+    if step.kind == "neg":
+        return (-g,)
+    if step.kind == "sqrt":
+        return (g / (2 * step),)
+    if step.kind == "exp":
+        return (g * step,)
+    if step.kind == "log":
+        return (g / a,)
+    assert b is not None
+    return (g * b, g * a) if step.kind == "mul" else (g / b, -(g * step) / b)
+
+
+def gradients(
+    output: Expression, seed: Expression, wanted: Mapping[str, Expression]
+) -> dict[str, Expression]:
+    """Return the vector-Jacobian product for each wanted leaf, by its name.
+
+    seed: the gradient of `output`, of its shape.
+    """
+    steps = list(_order([output]))
+    found: dict[int, Expression] = {id(output): seed}
+    for step in reversed(steps):
+        if id(step) not in found or not step.operands:
+            continue
+        summed = step.kind == "row_sum"
+        for operand, slope in zip(step.operands, _slopes(step, found[id(step)]), strict=True):
+            gain = slope
+            # The step stands for every element of its own extents, of which the operand may have one alone.
+            if (step.columns or summed) and not operand.columns:
+                gain = slope._step("row_sum", gain)
+            if step.rows and not operand.rows:
+                gain = slope._step("column_sum", gain)
+            known = found.get(id(operand))
+            found[id(operand)] = gain if known is None else known + gain
+    nothing = output * 0
+    return {name: found.get(id(end), nothing) for name, end in wanted.items()}
+
+
+def evaluate(ends: Mapping[str, Expression], ring: Any) -> dict[str, Any]:
+    """Return the values of expressions in a number system.
+
+    ring: `leaf(name)`, `constant(number)`, `sqrt`, `exp`, `log` and `total(value, axis, extent)`, the last
+    a sum along an axis that is kept, of `extent` copies if the value does not vary there. Values have
+    operators and broadcast.
+    """
+    values: dict[int, Any] = {}
+    for step in _order(list(ends.values())):
+        given = [values[id(o)] for o in step.operands]
+        values[id(step)] = _value(step, given, ring)
+    return {name: values[id(end)] for name, end in ends.items()}
+
+
+def _value(step: Expression, given: list[Any], ring: Any) -> Any:
+    if step.kind == "leaf":
+        return ring.leaf(step.label)
+    if step.kind == "constant":
+        return ring.constant(step.label)
+    if step.kind in {"row_sum", "column_sum"}:
+        axis = 1 if step.kind == "row_sum" else 0
+        varies = (step.operands[0].rows, step.operands[0].columns)[axis]
+        return ring.total(given[0], axis, None if varies else step.extents[axis])
+    if step.kind in {"sqrt", "exp", "log"}:
+        return getattr(ring, step.kind)(given[0])
+    rules: dict[str, Callable[..., Any]] = {
+        "add": lambda a, b: a + b,
+        "sub": lambda a, b: a - b,
+        "mul": lambda a, b: a * b,
+        "div": lambda a, b: a / b,
+        "neg": lambda a: -a,
+    }
+    return rules[step.kind](*given)

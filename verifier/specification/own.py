@@ -1,0 +1,172 @@
+"""Runs a subject's own specification: in a finite field, and enclosed in Arb balls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from verifier.ops import op
+from verifier.ops.rows import to_float64
+from verifier.oracle.balls import balls, enclose, precision
+from verifier.specification.expression import Expression, evaluate, gradients, leaves_of, trace
+from verifier.specification.numbers import Elements, FieldNumbers
+
+if TYPE_CHECKING:
+    from verifier.arithmetic import Array
+    from verifier.case import Case
+    from verifier.oracle.enclosure import Enclosure
+    from verifier.subjects import Subject
+
+BITS = 256
+"""Precision of the balls; where cancellation leaves them wide, the judge decides nothing."""
+
+
+def traced(subject: Subject, case: Case) -> dict[str, Expression]:
+    """Return every result of the specification by name, gradients included where there is a grad_output."""
+    the_op = op(case.op)
+    leaves = leaves_of(case.given, (case.rows, case.columns), the_op.parameters)
+    arguments = {n: leaves.get(n) for n in case.tensors} | dict(case.scalars)
+    results = trace(subject.specification, arguments, subject.returns)
+    if "grad_output" in leaves:
+        wanted = {f"grad_{n}": e for n, e in leaves.items() if n in the_op.differentiable}
+        results |= gradients(results["output"], leaves["grad_output"], wanted)
+    return results
+
+
+def _rows(case: Case, name: str, array: Any) -> Any:
+    """Return a tensor in canonical rows of two dimensions."""
+    return np.atleast_2d(op(case.op).canonical(case, name, array))
+
+
+def _extent(case: Case, name: str, expression: Expression) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the extents of a result, and its shape in canonical rows."""
+    if name.removeprefix("grad_") in op(case.op).parameters:
+        return (1, case.columns), (case.columns,)
+    if expression.columns or name == "output" or name.startswith("grad_"):
+        return (case.rows, case.columns), (case.rows, case.columns)
+    return (case.rows, 1), (case.rows,)
+
+
+# -- in a field ------------------------------------------------------------------------------------------
+
+
+class _Field:
+    """Field elements, with roots and logarithms remembered where they do not exist."""
+
+    def __init__(
+        self, numbers: FieldNumbers, leaves: Mapping[str, Elements], held: Callable[[Any], float]
+    ) -> None:
+        self.numbers, self.leaves, self.held = numbers, leaves, held
+
+    def leaf(self, name: str) -> Elements:
+        return self.leaves[name]
+
+    def constant(self, number: float) -> Elements:
+        return self.numbers.number(self.held(number))
+
+    def sqrt(self, value: Elements) -> Elements:
+        root = value._with("sqrt")
+        back: Any = (root * root).slots
+        parts = sorted(value.parts) if back.dtype.names else ()
+        own: Any = value.slots
+        same = [back[p] == own[p] for p in parts] or [back == own]
+        self.numbers.regular.append(np.all(same, axis=0))
+        return root
+
+    def exp(self, value: Elements) -> Any:
+        return self.numbers.exp(value)
+
+    def log(self, value: Elements) -> Any:
+        return self.numbers.log(value)
+
+    def total(self, value: Elements, axis: int, copies: int | None) -> Elements:
+        return value.folded(axis) if copies is None else value * self.numbers.number(copies)
+
+
+def field_results(
+    subject: Subject,
+    case: Case,
+    arithmetic: Any,
+    residues: Mapping[str, Array],
+    held: Callable[[Any], float],
+) -> tuple[dict[str, Elements], Any]:
+    """Return the results in a field, in canonical rows, and for each row whether its roots exist.
+
+    residues: field elements of every tensor, in its shape. held: a scalar as kernels hold it.
+
+    Raises:
+        NoMeaningError: the specification needs a function that the field does not have.
+
+    """
+    numbers = FieldNumbers(arithmetic=arithmetic, rows=case.rows, columns=case.columns)
+    places = {
+        n: _rows(case, n, np.arange(t.numel(), dtype=np.float64).reshape(tuple(t.shape)))
+        for n, t in case.given.items()
+    }
+    leaves = {n: numbers.elements(residues[n].reshape(-1)[p.astype(np.int64)]) for n, p in places.items()}
+    expressions = traced(subject, case)
+    found = evaluate(expressions, _Field(numbers, leaves, held))
+    results = {}
+    for name, value in found.items():
+        extents, shape = _extent(case, name, expressions[name])
+        results[name] = Elements(arithmetic, value.shaped(*extents).slots.reshape(shape), value.parts)
+    regular = np.ones(case.rows, dtype=np.bool_)
+    for known in numbers.regular:
+        regular &= np.broadcast_to(known, (case.rows, np.shape(known)[1])).all(axis=1)
+    return results, regular
+
+
+# -- enclosed --------------------------------------------------------------------------------------------
+
+
+class _Balls:
+    """Arrays of Arb balls."""
+
+    def __init__(self, leaves: Mapping[str, Any]) -> None:
+        self.leaves = leaves
+        self.zero = balls([0.0])[0]
+
+    def leaf(self, name: str) -> Any:
+        return self.leaves[name]
+
+    def constant(self, number: float) -> Any:
+        return _objects(balls([number]), (1, 1))
+
+    def sqrt(self, value: Any) -> Any:
+        return np.frompyfunc(lambda x: x.sqrt(), 1, 1)(value)
+
+    def exp(self, value: Any) -> Any:
+        return np.frompyfunc(lambda x: x.exp(), 1, 1)(value)
+
+    def log(self, value: Any) -> Any:
+        return np.frompyfunc(lambda x: x.log(), 1, 1)(value)
+
+    def total(self, value: Any, axis: int, copies: int | None) -> Any:
+        if copies is not None:
+            return value * self.constant(copies)
+        return np.add.reduce(value, axis=axis, keepdims=True, initial=self.zero)
+
+
+def _objects(values: list[Any], shape: tuple[int, ...]) -> Any:
+    made = np.empty(len(values), dtype=object)
+    made[:] = values
+    return made.reshape(shape)
+
+
+def enclosures(subject: Subject, case: Case) -> dict[str, Enclosure]:
+    """Return certified enclosures of the specification's results by name, in canonical rows.
+
+    Every tensor and scalar of the case is taken as the number that it is.
+    """
+    expressions = traced(subject, case)
+    with precision(BITS):
+        arrays = {n: _rows(case, n, to_float64(t)) for n, t in case.given.items()}
+        leaves = {n: _objects(balls(a.reshape(-1).tolist()), a.shape) for n, a in arrays.items()}
+        found = evaluate(expressions, _Balls(leaves))
+        results = {}
+        for name, value in found.items():
+            extents, shape = _extent(case, name, expressions[name])
+            results[name] = enclose(list(np.broadcast_to(value, extents).reshape(-1)), shape)
+        return results
