@@ -3,6 +3,7 @@
 # ruff: noqa: A006 (arguments carry PyTorch's names)
 
 import importlib.util
+import re
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -94,6 +95,14 @@ def test_every_check_runs_or_says_why_not():
         assert len(why) > 20
     judged = {"formula", "running_bound", "influence", "memory", "determinism", "synchronization", "finite"}
     assert not judged & set(the_op.inapplicable)
+
+
+def test_the_declaration_in_the_docs_holds(tmp_path):
+    page = SOURCE.parents[2] / "docs" / "how-to" / "own-specification.md"
+    (block,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "documented.py").write_text(block, encoding="utf-8")
+    found = outcomes_of(subject_of(tmp_path / "documented.py"), "finite", count=4)
+    assert {o.verdict for o in found} == {Verdict.PASS}
 
 
 # -- values ----------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import torch
 pytest.importorskip("triton", reason="running bounds are tried on Triton kernels; Triton is not installed")
 
 import machine_kernels as kernels
+from ptx_snippets import arrange
 
 from verifier import machine
 from verifier.machine.arithmetics.ball import Ball
@@ -130,3 +131,71 @@ def test_rounding_to_an_integer_is_a_choice_and_no_error():
     value, shifter = np.array([2.3], dtype="f4"), np.array([1.5 * 2.0**23], dtype="f4")
     result = value + shifter
     assert Ball().apply("add", "f32", result, (value, shifter), (np.zeros(1), np.zeros(1)))[0] == 0
+
+
+def modified(name, modifiers, kind, result, floats, errors):  # noqa: PLR0917
+    """Bound of one operation on single numbers of a format."""
+    number = {"f16": np.float16, "f32": np.float32}[kind]
+    arrays = tuple(np.array([f], dtype=number) for f in floats)
+    slots = tuple(np.array([e]) for e in errors)
+    answer = np.array([result], dtype=number)
+    return float(Ball().modified(name, frozenset(modifiers), kind, answer, arrays, slots)[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "modifiers", "kind"),
+    [
+        ("add", ("rz",), "f32"),
+        ("fma", ("rm",), "f32"),
+        ("mul", ("rp", "ftz"), "f32"),
+        ("mul", ("sat",), "f32"),
+        ("add", ("sat",), "f16"),
+        ("mul", ("ftz",), "f16"),
+        ("fma", ("relu",), "f16"),
+        ("max", ("xorsign",), "f32"),
+        ("max", ("ftz",), "f16"),
+    ],
+)
+def test_what_rounds_or_clamps_otherwise_is_not_bounded(name, modifiers, kind):
+    arity = 3 if name == "fma" else 2
+    assert modified(name, modifiers, kind, 0.5, (0.5,) * arity, (0.0,) * arity) == np.inf
+
+
+def test_clamping_to_zero_and_one_keeps_the_error_of_what_it_clamps():
+    """A value of 1.2 that may have been 0.8 becomes 1, which may have been 0.8 too."""
+    assert modified("cvt", ("sat",), "f32", 1.0, (1.25,), (0.5,)) == 0.5
+
+
+def test_a_flushed_operand_of_a_maximum_is_counted():
+    tiny = 2.0**-130
+    assert modified("max", ("ftz",), "f32", 0.0, (tiny, -1.0), (0.0, 0.0)) >= tiny
+    assert modified("max", ("ftz",), "f32", 2.0, (2.0, -1.0), (0.0, 0.25)) == 0.25
+    assert modified("max", ("ftz",), "f32", -np.inf, (-np.inf, -np.inf), (0.0, 0.0)) == 0
+
+
+def test_an_integer_that_is_chosen_by_directed_rounding_is_a_choice():
+    assert modified("fma", ("rm",), "f32", 12582914.0, (0.5, 2.0, 12582913.0), (np.inf, 0.0, 0.0)) == 0
+
+
+@pytest.mark.parametrize(
+    ("opcode", "kind", "finite"),
+    [
+        ("add.rn.f32", "f4", True),
+        ("add.rn.ftz.f32", "f4", True),
+        ("add.rz.f32", "f4", False),
+        ("add.rn.sat.f32", "f4", False),
+        ("mul.rn.f16", "f2", True),
+        ("mul.rn.ftz.f16", "f2", False),
+        ("add.rn.sat.f16", "f2", False),
+    ],
+)
+def test_compiled_code_with_such_an_instruction_has_no_bound(opcode, kind, finite):
+    number = np.dtype(kind)
+    operands = [torch.from_numpy(np.full(4, v, dtype=number)) for v in (0.3, 0.4)]
+    answer = torch.empty(4, dtype=operands[0].dtype)
+    text = arrange(opcode, [t.numpy() for t in operands], kind)
+    with machine.session(arithmetic=Ball()) as session:
+        machine.launch_ptx(text, "k", (1,), (4,), 0, [*operands, answer])
+        bound = session.slots.get(answer)
+    assert np.isfinite(bound).all() == finite
+    assert (bound > 0).all()

@@ -12,7 +12,7 @@ from verifier.machine import carry as carrying
 from verifier.machine import collectives
 from verifier.machine.carry import LAYOUTS, Carry
 from verifier.machine.operations.table import FLOATS
-from verifier.machine.slots import tag
+from verifier.machine.slots import MODIFIERS, tag
 from verifier.machine.syntax import BITS, Immediate, Instruction, Operand, Pair, Register, Vector
 from verifier.machine.uniformity import FULL, PER_BLOCK, PER_THREAD, SAME, Shapes
 from verifier.machine.writer import immediate
@@ -198,7 +198,8 @@ class SlotShadow:
         kinds = ", ".join(repr(_SCALAR.get(k, k)) for _, k in floats)
         values = ", ".join(self.float_piece(writer, o, k, n) for (o, k), n in zip(floats, index, strict=True))
         slots = ", ".join(self.read(writer, o, k, n) for (o, k), n in zip(floats, index, strict=True))
-        return f"slots.apply({operation.name!r}, {scalar!r}, {result}, ({kinds},), ({values},), ({slots},))"
+        name = ".".join((operation.name, *(p for p in instruction.parts if p in MODIFIERS)))
+        return f"slots.apply({name!r}, {scalar!r}, {result}, ({kinds},), ({values},), ({slots},))"
 
     def halves(self, target: Register) -> list[int]:
         """Half-words of a target that have slots."""

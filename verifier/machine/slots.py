@@ -30,10 +30,16 @@ _NUMPY = {"f16": "f2", "bf16": "u2", "f32": "f4", "f64": "f8"}
 _HALVES_OF = {"f16": 1, "bf16": 1, "f32": 2, "f64": 4}
 
 
+MODIFIERS = frozenset({"rz", "rm", "rp", "ftz", "sat", "relu", "xorsign"})
+"""Of an instruction, what changes how its result is rounded, flushed or clamped."""
+
+
 class Arithmetic(Protocol):
     """What slots mean: a value for a float that has none, and a rule for each operation.
 
-    `dtype`: numpy type of a slot, structured if it has several parts.
+    `dtype`: numpy type of a slot, structured if it has several parts. One that cares how results are rounded
+    also has `modified(name, modifiers, kind, result, floats, slots)`, called for instructions with
+    `MODIFIERS`.
     """
 
     name: str
@@ -172,12 +178,21 @@ class Slots:
         floats: tuple[Array, ...],
         slots: tuple[Array, ...],
     ) -> Array:
-        """Slots of an operation's results; bfloat16 is decoded for the arithmetic."""
+        """Slots of an operation's results; bfloat16 is decoded for the arithmetic.
+
+        name: of the operation, with those of its `MODIFIERS` that it has, joined by dots.
+        """
         values = tuple(
             numerics.decode_bf16(f) if k == "bf16" else f for k, f in zip(kinds, floats, strict=True)
         )
         answer = numerics.decode_bf16(result) if kind == "bf16" else result
-        return self.arithmetic.apply(name, kind, np.asarray(answer), values, slots)
+        plain, _, modifiers = name.partition(".")
+        if modifiers and (modified := getattr(self.arithmetic, "modified", None)) is not None:
+            found: Array = modified(
+                plain, frozenset(modifiers.split(".")), kind, np.asarray(answer), values, slots
+            )
+            return found
+        return self.arithmetic.apply(plain, kind, np.asarray(answer), values, slots)
 
     def from_integer(self, values: Array) -> Array:
         """Slots of integers converted to float."""

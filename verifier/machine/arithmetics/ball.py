@@ -75,6 +75,30 @@ class Ball:
             bound = np.where(_stays_infinite(name, result, floats, slots), 0.0, bound)
         return np.where(np.isnan(bound), np.inf, bound)
 
+    def modified(  # noqa: PLR0917 (as `apply`, with one more)
+        self,
+        name: str,
+        modifiers: frozenset[str],
+        kind: str,
+        result: Array,
+        floats: tuple[Array, ...],
+        slots: tuple[Array, ...],
+    ) -> Array:
+        """Bound an instruction that rounds, flushes or clamps; unlimited where no rule is proved for that."""
+        if name == "cvt":
+            if "sat" in modifiers and chooses_integer(kind, result, floats[0]):
+                return np.broadcast_to(slots[0], np.shape(result))  # clamping brings nothing apart
+            return self.apply(name, kind, result, floats, slots)  # what it lost is measured, whatever it was
+        if name in ("add", "sub", "fma") and kind == "f32" and rounds_to_integer(floats[-1]):
+            return self.apply(name, kind, result, floats, slots)  # CUDA's expf chooses its integer by fma.rm
+        if modifiers != {"ftz"} or kind in ("f16", "bf16"):
+            return np.full(np.shape(result), np.inf)
+        bound = self.apply(name, kind, result, floats, slots)
+        if name in ("neg", "abs", "min", "max"):  # the others count what float32 flushes at every step
+            below = [(np.abs(f) < _FLUSHED) & (f != 0) for f in floats]
+            bound = np.where(reduce(np.logical_or, below), (bound + _FLUSHED) * _UPWARD, bound)
+        return bound
+
     def sum_bound(
         self, name: str, kind: str, result: Array, floats: tuple[Array, ...], slots: tuple[Array, ...]
     ) -> Array:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from verifier.machine.arithmetics.choice import chosen
+from verifier.machine.arithmetics.choice import chooses_integer, chosen, rounds_to_integer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,8 +23,6 @@ LITERALS: dict[float, float] = {
     float(np.array([0x32A57060], dtype=np.uint32).view(np.float32)[0]): 0.0,
     float(np.float32(math.log(2))): math.log(2),
 }
-_SHIFTERS = (1.5 * 2.0**23 - 1024, 1.5 * 2.0**23 + 1024)
-"""Adding a float32 from here to there rounds to an integer: the exponent of CUDA's expf is found so."""
 
 _BINARY: dict[str, Any] = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
 _UNARY: dict[str, Any] = {
@@ -65,7 +63,7 @@ class Lifted:
     ) -> Array:
         """Compute in float64."""
         a = slots[0]
-        if name in ("add", "sub", "fma") and kind == "f32" and _rounds(floats[-1]):
+        if name in ("add", "sub", "fma") and kind == "f32" and rounds_to_integer(floats[-1]):
             return np.asarray(result, dtype=np.float64)  # x + 1.5 * 2^23: the integer next to x
         if name in _BINARY:
             return np.asarray(_BINARY[name](a, slots[1]))
@@ -80,7 +78,7 @@ class Lifted:
             return np.asarray(_UNARY[name](a))
         if name == "abs":
             return np.where(np.signbit(floats[0]), -a, a)
-        if name == "cvt" and kind in ("f32", "f64") and floats[0].dtype == result.dtype:
+        if name == "cvt" and chooses_integer(kind, result, floats[0]):
             return np.where(result == floats[0], a, result)  # to an integral value, or saturating
         if name == "cvt":
             return np.broadcast_to(a, np.shape(result))
@@ -91,14 +89,6 @@ class Lifted:
         best: Any = (np.fmax if name == "max" else np.fmin).reduce(np.broadcast_arrays(*slots))
         with np.errstate(invalid="ignore"):
             self.apart[0] += int(np.sum(np.abs(best - picked) > 2.0**-10 * np.abs(best)))
-
-
-def _rounds(addend: Array) -> bool:
-    """Tell the constant by which an addition rounds to an integer."""
-    if addend.size != 1:
-        return False
-    size = abs(float(addend.reshape(-1)[0]))
-    return _SHIFTERS[0] <= size < _SHIFTERS[1]
 
 
 def build(**settings: Any) -> Lifted:
