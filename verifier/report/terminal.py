@@ -36,7 +36,7 @@ def show(report: Report, console: Console) -> None:
     if console.is_terminal:
         console.print(_table(report.lines))
     show_findings(report, console)
-    _skips(report.lines, console)
+    _remarks(report.lines, console)
     for error in report.errors:
         console.print(Text(error, style="red"))
     console.print(summary(report))
@@ -117,19 +117,21 @@ def _counts(counts: Counter[Verdict]) -> str:
     return ", ".join(f"{n}{words.get(v, f' {v}')}" for v, n in sorted(counts.items()) if n) or "0"
 
 
-def _skips(lines: list[Line], console: Console) -> None:
-    """Say once per reason what was not run, and what is not observable here."""
-    grouped: dict[str, list[Line]] = {}
-    for line in lines:
-        for reason in (line.skipped, *line.notes):
-            if reason:
-                grouped.setdefault(reason, []).append(line)
-    if grouped:
-        console.print("\nNot run, and why:")
-    for reason, group in grouped.items():
-        names = ", ".join(dict.fromkeys(f"{line.subject}/{line.check}" for line in group))
-        dtypes = ", ".join(dict.fromkeys(line.dtype for line in group))
-        console.print(Text(f"  {reason}\n    {_shorten(names)} ({dtypes})", style="dim"), soft_wrap=True)
+def _remarks(lines: list[Line], console: Console) -> None:
+    """Say once per reason what was not run; then what is to be known of what was."""
+    skipped = [(line.skipped, line) for line in lines if line.skipped]
+    noted = [(note, line) for line in lines for note in line.notes]
+    for heading, remarks in (("Not run, and why:", skipped), ("Notes:", noted)):
+        if remarks:
+            console.print(f"\n{heading}")
+        grouped: dict[str, list[Line]] = {}
+        for words, line in remarks:
+            grouped.setdefault(words, []).append(line)
+        for words, group in grouped.items():
+            names = ", ".join(dict.fromkeys(f"{line.subject}/{line.check}" for line in group))
+            dtypes = ", ".join(dict.fromkeys(line.dtype for line in group))
+            text = f"  {words}\n    {_shorten(names)} ({dtypes})"
+            console.print(Text(text, style="dim"), soft_wrap=True)
 
 
 def _shorten(names: str, limit: int = 300) -> str:
