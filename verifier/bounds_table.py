@@ -268,7 +268,8 @@ def plot(
         look: dict[str, Any] = {"color": colour, "marker": mark, "markersize": 4.5, "fillstyle": "none"}
         axes.plot(kappas, seen, linestyle="none", **look)
         axes.plot([], [], linewidth=1.5, label=label, **look)  # one key for a line and its points
-    u = reduction(dtype, tree, accumulates).arithmetic.u
+    sums = reduction(dtype, tree, accumulates).arithmetic.format
+    held, u = (dtype if sums.name == dtype else f"{dtype}, sums in {sums.name}"), sums.u
     for level, text in ((u, "u"), (math.sqrt(u), "half of the bits gone"), (1.0, "no bits left")):
         axes.axhline(level, color="0.7", linewidth=0.8, zorder=0)
         axes.annotate(
@@ -286,7 +287,7 @@ def plot(
         xlabel="kappa = |mean| / standard deviation",
         ylabel="relative error of the variance",
         ylim=(u / 30.0, 30.0),
-        title=f"{dtype}, N = {columns}, {_order(tree)}: proved bounds (lines) over observed errors (points)",
+        title=f"{held}, N = {columns}, {_order(tree)}: proved bounds (lines) over observed errors (points)",
     )
     figure.legend(fontsize=8, loc="outside lower center", ncols=3)
     figure.savefig(path, dpi=150)

@@ -102,6 +102,18 @@ def test_thirty_thousand_float64_elements_against_double_double(dtype):
         assert (distance > 0.4 * rough.radius).any(), name  # the radius is not idle either
 
 
+def test_where_the_gradient_cancels_its_own_rounding_is_in_the_radius():
+    random = np.random.default_rng(2)
+    weight = random.normal(size=(1, 500))
+    # grad_output * weight is 1.01 and a little, so that grad_input is hardly more than roundings
+    gradient = (1.01 + 1e-13 * random.normal(size=(60, 500))) / weight
+    problem = oracle_data.ordinary("float64", rows=60, columns=500, weight=weight, grad_output=gradient)
+    rough, fine = (solve(problem, rung=rung).grad_input for rung in ("float64", "double_double"))
+    distance = np.abs((rough.high - fine.high) - fine.low)
+    assert (distance * (1 - 2.0**-50) <= rough.radius + fine.radius).all()
+    assert (distance > 0.6 * rough.radius).any()
+
+
 @pytest.mark.parametrize("rung", RUNGS)
 @pytest.mark.parametrize("centred", [True, False])
 def test_hostile_rows(rung, centred):
