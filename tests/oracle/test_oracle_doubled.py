@@ -66,6 +66,22 @@ def test_products(seed):
     assert worst(doubled.scale(a, short, narrow=True), true) <= doubled.SCALED_ERROR
 
 
+def long_pairs(seed, size=2000):
+    """Return pairs a little above 1 whose low parts are as large as they can be: roundings weigh most there."""
+    random = np.random.default_rng(seed)
+    high = 1.0 + random.integers(0, 2**36, size=size) * 2.0**-52
+    low = 2.0**-53 * random.uniform(0.98, 1.0, size=size) * random.choice([-1.0, 1.0], size=size)
+    return doubled.two_sum(high, low)
+
+
+def test_products_of_long_pairs_come_near_their_bounds():
+    a, b = long_pairs(1), long_pairs(51)
+    true = [p * q for p, q in zip(exact(a), exact(b), strict=True)]
+    assert 3.5 < worst(doubled.multiply(a, b), true) <= doubled.PRODUCT_ERROR
+    true = [p * q for p, q in zip(exact(a), single(b[0]), strict=True)]
+    assert 1.4 < worst(doubled.scale(a, b[0]), true) <= doubled.SCALED_ERROR
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_error_free_transformations(seed):
     a, b = pairs(seed)[0], pairs(seed + 100)[0]
