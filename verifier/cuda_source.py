@@ -32,6 +32,7 @@ DEFAULT_ARCHITECTURE: Final = 90
 STATIC_SHARED_LIMIT: Final = 48 * 1024
 """Bytes of dynamic shared memory that a kernel may use without opting in (CUDA C++ Programming Guide)."""
 _COUNTER = {"launches": 0}
+_CODES: set[tuple[str, str]] = set()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +60,7 @@ class Launch:
         compiled = self.kernel.compile(_architecture(device))
         values = _convert(self.kernel.expression, compiled.parameters, arguments)
         _COUNTER["launches"] += 1
+        _CODES.add((compiled.ptx, compiled.entry))
         if device.type == "cpu":
             from verifier.machine import launch_ptx
 
@@ -140,6 +142,11 @@ def source(file: str | Path) -> Source:
 def launches() -> int:
     """Return how many kernels this process has launched: a refusal comes before the first."""
     return _COUNTER["launches"]
+
+
+def codes() -> set[tuple[str, str]]:
+    """Return PTX and entry of what was launched since the set, which is the caller's to empty, was empty."""
+    return _CODES
 
 
 # Names and arguments
@@ -300,4 +307,4 @@ def _succeed(answer: tuple[Any, ...]) -> Any:
     return results[0] if results else None
 
 
-__all__ = ["Kernel", "Launch", "Source", "launches", "source"]
+__all__ = ["Kernel", "Launch", "Source", "codes", "launches", "source"]

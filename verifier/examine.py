@@ -19,6 +19,7 @@ from verifier.affine import NOT_FINITE, OVERFLOW
 from verifier.backends import backend
 from verifier.case import Case
 from verifier.checks import Session, StoppedError, check
+from verifier.compiled import Compiled, joined, remarks, summary
 from verifier.declaration import declaration_text
 from verifier.ops import op
 from verifier.recipes import Plan, Recipe, assemble, build, covering, recipes
@@ -33,6 +34,8 @@ COVERING_SHARE = 0.6
 """Share of a budget that the fixed list gets; Hypothesis draws the rest."""
 DRAWS_AT_ONCE = 500
 """Examples that Hypothesis is asked for at a time: a run of it cannot be ended early by the clock."""
+CODE_SHOWN_BY = ("forward_error", "gradient")
+"""Checks whose lines say what the compiled code consists of: forward, and forward and backward."""
 DEATHS_PER_LINE = 3
 """Deaths of the subject's process after which a search ends: each costs the start of another."""
 REDUCTION_CALLS = 120
@@ -73,6 +76,7 @@ class Examination:
     on_finding: Callable[[Finding], None] | None = None
     on_case: Callable[[], None] | None = None
     _deaths: int = 0
+    _code: Compiled | None = None
 
     def run(self) -> Line:
         """Replay the witnesses of known defects, then search; findings come shrunk."""
@@ -103,6 +107,8 @@ class Examination:
             line.skipped = "; ".join(measured)
         else:
             line.notes += measured
+        if self._code is not None and self.check_name in CODE_SHOWN_BY:
+            line.notes += [summary(self._code), *remarks(self.subject, self.dtype, self._code)]
         if self._deaths >= DEATHS_PER_LINE or line.counts[Verdict.TIMEOUT]:
             line.notes.append("the search ended early: the subject's process died or had to be stopped")
         line.seconds = time.monotonic() - started
@@ -291,6 +297,8 @@ class Examination:
             return [self._promised(case, o) for o in check(self.check_name).check(session)], ""
         except StoppedError as stopped:
             return [stopped.outcome], stopped.detail
+        finally:
+            self._code = joined(code for code in (self._code, session.compiled) if code is not None)
 
     def _promised(self, case: Case, outcome: Outcome) -> Outcome:
         """Take the pass from a result that in part has no theorem, inside a domain that promises values."""

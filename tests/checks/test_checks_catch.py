@@ -27,6 +27,7 @@ MACHINE = (
     ("synchronization", "lost_updates_triton"),
     ("device", "device_named_triton"),
     ("large_offsets", "offsets_in_32_bits_triton"),
+    ("claim", "squares_summed_in_half_triton"),
 )
 NAMES = sorted({name for name, _ in (*EAGER, *MACHINE)})
 

@@ -1,4 +1,4 @@
-"""Counts launches of kernels, whatever executes them."""
+"""Counts launches of kernels, whatever executes them, with the code of those that were compiled."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 _launches = 0
 _cuda_before = 0
+_codes: set[tuple[str, str]] = set()
 
 
 def count_launches() -> None:
@@ -20,12 +21,12 @@ def count_launches() -> None:
 def reset() -> None:
     """Start the count at zero."""
     global _launches, _cuda_before
+    from verifier.cuda_source import codes as cuda_codes
     from verifier.cuda_source import launches as cuda_launches
 
     _launches, _cuda_before = 0, cuda_launches()
-
-
-_cuda_before = 0
+    _codes.clear()
+    cuda_codes().clear()
 
 
 def launches() -> int:
@@ -35,13 +36,24 @@ def launches() -> int:
     return _launches + cuda_launches() - _cuda_before
 
 
+def codes() -> set[tuple[str, str]]:
+    """Return PTX and name of each kernel compiled for a device and launched since the last reset."""
+    from verifier.cuda_source import codes as cuda_codes
+
+    return _codes | cuda_codes()
+
+
 def _wrap(owner: Any, name: str) -> None:
     original = getattr(owner, name)
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         global _launches  # noqa: PLW0603
         _launches += 1
-        return original(*args, **kwargs)
+        kernel = original(*args, **kwargs)
+        code = getattr(kernel, "asm", {})
+        if "ptx" in code:
+            _codes.add((code["ptx"], kernel.metadata.name))
+        return kernel
 
     setattr(owner, name, counted)
 

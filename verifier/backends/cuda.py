@@ -7,6 +7,7 @@ from typing import Any
 
 from verifier.arithmetic import ieee
 from verifier.backends import _triton
+from verifier.compiled import Compiled
 from verifier.ops import Setting
 from verifier.subjects import Subject
 
@@ -97,6 +98,17 @@ def finish() -> None:
 def launches() -> int:
     """Count launches since the start of the execution."""
     return _triton.launches()
+
+
+def compiled(host: frozenset[str]) -> Compiled | None:
+    """Say what the code launched since the start of the execution consists of; None if nothing was.
+
+    host: names of torch operations that computed meanwhile. What ptxas fuses does not stand in the PTX:
+    a product and a sum that name no rounding count as fused.
+    """
+    from verifier.backends import _compiled
+
+    return _compiled.of_codes(_triton.codes(), host)
 
 
 def facts(error: BaseException | None = None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from verifier.arithmetic import ieee
 from verifier.backends import _triton
 from verifier.backends.cuda import documented
+from verifier.compiled import Compiled
 from verifier.ops import Setting
 from verifier.subjects import Subject
 
@@ -114,18 +115,16 @@ def launches() -> int:
     return 0 if playing is None else len(playing.launches)
 
 
-def notes(subject: Subject, dtype: str) -> tuple[str, ...]:
-    """Say what the code launched since the start of the execution consists of, and what it contradicts."""
+def compiled(host: frozenset[str]) -> Compiled | None:
+    """Say what the code launched since the start of the execution consists of.
+
+    host: names of torch operations that computed meanwhile.
+    """
     from verifier.backends import _compiled
     from verifier.machine import current
 
     playing = current()
-    codes = sorted(playing.codes) if playing is not None else []
-    found = _compiled.merged(_compiled.of_kernel(ptx, kernel) for ptx, kernel in codes)
-    if found is None:
-        return ()
-    assumed = setting(subject, dtype).arithmetic
-    return (_compiled.summary(found), *_compiled.contradictions(subject, dtype, assumed, found))
+    return _compiled.of_codes(playing.codes if playing is not None else (), host)
 
 
 def facts(error: BaseException | None = None) -> dict[str, Any]:

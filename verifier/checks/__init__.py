@@ -16,13 +16,14 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any
 
 import torch
 
 from verifier.case import Case
+from verifier.compiled import Compiled, contradictions, joined, refined
 from verifier.judge import Truth
 from verifier.ops import Op, Setting, op
 from verifier.runner.observation import Observation
@@ -40,6 +41,25 @@ class StoppedError(Exception):
         self.detail = detail
 
 
+class _Truths(dict[Compiled | None, Truth]):
+    """Truths about one case by what is known of the code; the oracle is asked once for all of them."""
+
+    def __init__(self, plain: Truth) -> None:
+        super().__init__({None: plain})
+
+    def __missing__(self, code: Compiled) -> Truth:
+        plain = self[None]
+        subject, setting = refined(plain.subject, plain.setting, code)
+        if subject is plain.subject and setting is plain.setting:
+            self[code] = plain
+            return plain
+        made = replace(plain, subject=subject, setting=setting)
+        for name in ("solution", "exact"):
+            vars(made)[name] = getattr(plain, name)
+        self[code] = made
+        return made
+
+
 @dataclass(frozen=True, kw_only=True)
 class Session:
     """One subject on one case at one place, as a check sees it."""
@@ -49,11 +69,22 @@ class Session:
     backend: str
     setting: Setting
     run: Callable[..., Observation]
+    _codes: list[Compiled | None] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    @property
+    def truth(self) -> Truth:
+        """Exact results, and bounds that hold for everything that was executed so far."""
+        return self._truths[self.compiled]
+
+    @property
+    def compiled(self) -> Compiled | None:
+        """What is known of the code of all executions so far; None if that of any is unknown."""
+        known = [code for code in self._codes if code is not None]
+        return joined(known) if len(known) == len(self._codes) else None
 
     @cached_property
-    def truth(self) -> Truth:
-        """Exact results and bounds."""
-        return Truth(subject=self.subject, case=self.case, setting=self.setting)
+    def _truths(self) -> _Truths:
+        return _Truths(Truth(subject=self.subject, case=self.case, setting=self.setting))
 
     @property
     def op(self) -> Op:
@@ -69,12 +100,22 @@ class Session:
         """
         seen = self.run(self.subject, self.case, experiment=experiment, **options)
         if seen.status == "ok":
+            self._codes.append(seen.facts.get("compiled"))
             return seen
         verdict = {"refused": Verdict.REFUSED, "timeout": Verdict.TIMEOUT, "unusable": Verdict.FAIL}
         raise StoppedError(
             Outcome(verdict=verdict.get(seen.status, Verdict.CRASH), message=seen.message, facts=seen.facts),
             seen.detail,
         )
+
+    def contradictions(self) -> list[Outcome]:
+        """Return a FAIL for each point in which the executed code certainly is not what is declared."""
+        code = self.compiled
+        found = () if code is None else contradictions(self.subject, self.case.dtype, code)
+        return [
+            Outcome(verdict=Verdict.FAIL, output="declaration", message=text, decided=1, wrong=1)
+            for text in found
+        ]
 
     def shape_outcomes(self, seen: Observation, names: tuple[str, ...]) -> list[Outcome]:
         """Return a FAIL for each named result that is missing, or has a wrong shape or dtype."""

@@ -1,13 +1,19 @@
-"""Every element of the output lies within the proved rounding-error bound of the claimed algorithm."""
+"""Every element of the output lies within the proved rounding-error bound, on every admissible device."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+from verifier.case import Case
 from verifier.checks import Session
 from verifier.judge import judge
 from verifier.ops import Op
 from verifier.recipes import Plan
+from verifier.runner.execute import execute
+from verifier.runner.observation import Observation
 from verifier.subjects import Subject
-from verifier.verdicts import Outcome
+from verifier.verdicts import Outcome, Verdict
 
 NAME = "forward_error"
 ORDER = 10
@@ -15,7 +21,16 @@ DEMANDS = "|computed - exact| <= the proved bound for the declared algorithm, fo
 WHY = (
     "wrong formulas, dropped tails, narrow accumulation and unstable variances hide below guessed tolerances"
 )
-CATCHES = ("variance_over_n_minus_one", "eps_outside_root", "tail_dropped")
+CATCHES = (
+    "variance_over_n_minus_one",
+    "eps_outside_root",
+    "tail_dropped",
+    "reciprocals_of_reciprocals_triton",
+)
+ADMISSIBLE = ((1, "on"), (2, "off"))
+"""Seeds of other devices, and whether their compiler contracts."""
+MOST_ELEMENTS_ELSEWHERE = 2048
+"""Elements of a case beyond which one device has to do."""
 
 
 def plan(subject: Subject, op: Op) -> Plan:
@@ -33,4 +48,37 @@ def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
 def check(session: Session) -> list[Outcome]:
     """Judge the output, and arguments that are results too (running statistics)."""
     seen, names = session.execute(), session.op.outputs
-    return session.shape_outcomes(seen, names) or judge(session.truth, seen, names)
+    wrong = session.shape_outcomes(seen, names)
+    if wrong:
+        return wrong
+    outcomes = judge(session.truth, seen, names)
+    if any(o.verdict is Verdict.FAIL for o in outcomes):
+        return outcomes
+    return outcomes + _on_other_devices(session, names)
+
+
+def _on_other_devices(session: Session, names: tuple[str, ...]) -> list[Outcome]:
+    """Return what fails on devices that differ where PTX leaves them free; in small cases."""
+    code = session.compiled
+    small = session.case.elements <= MOST_ELEMENTS_ELSEWHERE
+    if session.backend != "machine" or code is None or not small or not (code.approximate or code.fuses):
+        return []
+    failed = []
+    for seed, contraction in ADMISSIBLE:
+        experiment = "verifier.checks.forward_error:elsewhere"
+        seen = session.execute(experiment=experiment, seed=seed, contraction=contraction)
+        where = f"with approximate instructions at the edge of their errors and contraction {contraction}"
+        failed += [
+            replace(o, message=f"{o.message}, on an admissible device ({where})")
+            for o in judge(session.truth, seen, names)
+            if o.verdict is Verdict.FAIL
+        ]
+    return failed
+
+
+def elsewhere(subject: Subject, case: Case, *, place: Any, seed: int, contraction: str) -> Observation:
+    """Execute on a device whose approximate instructions err as far as documented; runs in the child."""
+    from verifier.machine.approximation import Adversarial
+
+    with place.varied(approximation=Adversarial(seed=seed, extreme=True), contraction=contraction):
+        return execute(subject, case, place=place)

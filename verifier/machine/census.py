@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from verifier.machine import flow
 from verifier.machine.findings import LaunchError
+from verifier.machine.flow import registers_of
 from verifier.machine.parser import parse
 
 if TYPE_CHECKING:
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 _HALVES = frozenset({"f16", "bf16", "f16x2", "bf16x2"})
 _SUMS = frozenset({"add", "sub", "fma", "mad"})
+_ROUNDINGS = frozenset({"rn", "rz", "rm", "rp"})
+_FLOATS = frozenset({"f32", "f64", "f32x2", *_HALVES})
+# What carries the bits of a half between registers without computing with them.
+_MOVING = frozenset({"mov", "prmt", "shl", "shr", "shf", "bfe", "bfi", "and", "or", "lop3", "selp", "cvt"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +33,10 @@ class Census:
     `contractible`: sums that ptxas fuses with a product although the PTX does not say so.
     `half_sums`: additions in float16 or bfloat16; `half_atomics`: the same as atomics.
     `float_atomics`: float additions whose order is not determined. `lines`: opcode to source lines.
+    `flushing_operations`: those of `flushing` that are not approximate. `open_products`, `open_sums`: float
+    products and sums that name no rounding, which a compiler may fuse. `directed`: by name, quotients and
+    roots that do not round to nearest. `lane_sums`: where a number that came from another thread is added in
+    half precision.
     """
 
     kernel: str
@@ -42,6 +51,11 @@ class Census:
     half_atomics: int
     float_atomics: int
     barriers: int
+    flushing_operations: int = 0
+    open_products: int = 0
+    open_sums: int = 0
+    directed: Mapping[str, int] = field(default_factory=dict)
+    lane_sums: tuple[str, ...] = ()
     lines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def correctly_rounded(self) -> bool:
@@ -75,6 +89,11 @@ def census(ptx: str, kernel: str | None = None) -> Census:
         half_atomics=sum(is_float_atomic(i) and i.parts[-1] in _HALVES for i in instructions),
         float_atomics=sum(is_float_atomic(i) for i in instructions),
         barriers=sum(flow.is_barrier(i) for i in instructions),
+        flushing_operations=sum("ftz" in i.parts and not is_approximate(i) for i in instructions),
+        open_products=sum(is_open(i, ("mul", "div")) for i in instructions),
+        open_sums=sum(is_open(i, ("add", "sub")) for i in instructions),
+        directed=Counter(i.parts[0] for i in instructions if is_directed(i)),
+        lane_sums=lane_sums(instructions),
         lines=source_lines(instructions),
     )
 
@@ -94,6 +113,64 @@ def is_float_atomic(instruction: Instruction) -> bool:
     """Atomic additions of floats."""
     parts = instruction.parts
     return parts[0] in ("atom", "red") and "add" in parts and parts[-1].startswith(("f", "bf"))
+
+
+def is_open(instruction: Instruction, names: tuple[str, ...]) -> bool:
+    """Float operations that name no rounding, so that a compiler may fuse them."""
+    parts = instruction.parts
+    return parts[0] in names and parts[-1] in _FLOATS and not _ROUNDINGS & set(parts)
+
+
+def is_directed(instruction: Instruction) -> bool:
+    """Quotients and roots that round up, down or to zero: up to two units of roundoff."""
+    parts = instruction.parts
+    return parts[0] in ("div", "rcp", "sqrt") and bool({"rz", "rm", "rp"} & set(parts))
+
+
+def lane_sums(instructions: list[Instruction]) -> tuple[str, ...]:
+    """Places where a half is added to what a shuffle brought of the same sum, in no wider format.
+
+    That is a step of a reduction and nothing else: a change of layout shuffles one of two operands, too, but
+    not the other's own number.
+    """
+    writers: dict[str, list[Instruction]] = {}
+    for instruction in instructions:
+        for name in flow.definitions(instruction):
+            writers.setdefault(name, []).append(instruction)
+    halves = [i for i in instructions if i.parts[0] in ("add", "sub") and i.parts[-1] in _HALVES]
+    found = [i for i in halves if _meets_itself(i, writers)]
+    return tuple(dict.fromkeys(str(i.location) if i.location else f"PTX line {i.line}" for i in found))
+
+
+def _meets_itself(instruction: Instruction, writers: Mapping[str, list[Instruction]]) -> bool:
+    """Whether one operand is another thread's copy of the other."""
+    names = [name for operand in instruction.operands[1:] for name in registers_of(operand)]
+    sides = [_origins(name, writers) for name in names]
+    return any((name, not brought) in b for a in sides for b in sides if a is not b for name, brought in a)
+
+
+def _origins(name: str, writers: Mapping[str, list[Instruction]]) -> set[tuple[str, bool]]:
+    """List the registers that bits come from by moves alone, with whether a shuffle brought them."""
+    found, seen, waiting = set(), set(), [(name, False)]
+    while waiting:
+        place = waiting.pop()
+        if place in seen:
+            continue
+        seen.add(place)
+        register, brought = place
+        movers = [w for w in writers.get(register, ()) if _moves(w)]
+        if len(movers) < max(1, len(writers.get(register, ()))):
+            found.add(place)
+        for writer in movers:
+            shuffles = writer.parts[0] == "shfl"
+            sources = registers_of(writer.operands[1]) if shuffles else flow.uses(writer)
+            waiting += [(source, brought or shuffles) for source in sources]
+    return found
+
+
+def _moves(instruction: Instruction) -> bool:
+    parts = instruction.parts
+    return parts[0] == "shfl" or (parts[0] in _MOVING and not _FLOATS & set(parts))
 
 
 def source_lines(instructions: list[Instruction]) -> dict[str, tuple[str, ...]]:

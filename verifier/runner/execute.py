@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from strategies.placement import Placed
 from verifier.case import Case
 from verifier.ops import op
 from verifier.runner.fresh import fresh_memory
+from verifier.runner.host import HostArithmetic
 from verifier.runner.observation import Observation
 from verifier.subjects import Subject
 
@@ -58,7 +60,7 @@ def execute(
         return Observation(status="unusable", message=str(error))
     place.begin()
     try:
-        with fresh_memory(poison) as memory:
+        with fresh_memory(poison) as memory, _watched(place) as host:
             outputs = _call(subject, call)
             results = named_results(subject, outputs) | _mutated(subject, call)
             if gradients:
@@ -69,7 +71,19 @@ def execute(
     except Exception as error:
         return failure(error, place)
     damage = (*_damage(call.placed, subject.mutates), *memory.damage())
-    return Observation(status="ok", outputs=results, damage=damage, facts=place.facts())
+    return Observation(
+        status="ok", outputs=results, damage=damage, facts={**place.facts(), **_code(place, host)}
+    )
+
+
+def _watched(place: Any) -> AbstractContextManager[HostArithmetic | None]:
+    """Watch the host where the backend has the code of the kernels: a bound needs to know both."""
+    return HostArithmetic() if hasattr(place, "compiled") else nullcontext()
+
+
+def _code(place: Any, host: HostArithmetic | None) -> dict[str, Any]:
+    """Return what is known of the code that was executed."""
+    return {} if host is None else {"compiled": place.compiled(frozenset(host.seen))}
 
 
 def lay_out(

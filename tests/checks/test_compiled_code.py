@@ -1,0 +1,82 @@
+"""What was compiled has a say in verdicts: the bounds take its arithmetic, other devices must agree."""
+
+import pytest
+import torch
+from checks_support import KERNELS, cases_of, examination, failures, faulty, machine, outcomes_of, subject_of
+
+from verifier.backends import backend
+from verifier.checks import Session, forward_error
+from verifier.runner.host import HostArithmetic
+
+pytest.importorskip("triton")
+
+
+def session_of(subject, dtype="float32", count=1):
+    case = cases_of(subject, "forward_error", dtype, count)[-1]
+    setting = backend("machine").setting(subject, dtype)
+    run = examination(subject, "forward_error", dtype, "machine").runner.run
+    return Session(subject=subject, case=case, backend="machine", setting=setting, run=run)
+
+
+def test_a_session_takes_the_arithmetic_of_what_it_executed():
+    session = session_of(subject_of(KERNELS / "layer_norm_two_pass_triton.py"))
+    before = session.truth.setting.arithmetic
+    assert before.division == 5
+    with machine():
+        session.execute()
+    assert session.compiled.host == frozenset()
+    assert session.truth.setting.arithmetic.division < before.division
+    assert session.truth is session.truth
+
+
+def test_a_session_knows_nothing_if_one_execution_is_unknown():
+    session = session_of(subject_of(KERNELS / "layer_norm_two_pass_triton.py"))
+    with machine():
+        session.execute()
+    session.execute(experiment=f"{__name__}:without_code")
+    assert session.compiled is None
+    assert session.truth.setting == session.setting
+
+
+def without_code(subject, case, *, place):
+    from verifier.runner.observation import Observation
+
+    del subject, case, place
+    return Observation(status="ok")
+
+
+def test_a_root_and_a_quotient_that_are_approximate_err_more_than_a_reciprocal_root():
+    session = session_of(subject_of(KERNELS / "layer_norm_tutorial_newer_triton.py"))
+    with machine():
+        session.execute()
+    assert session.compiled.approximate >= {"div", "sqrt"}
+    assert session.truth.setting.arithmetic.reciprocal_square_root == 8
+
+
+def test_what_correctly_rounded_quotients_hide_other_devices_show(monkeypatch):
+    with machine():
+        subject = faulty("reciprocals_of_reciprocals_triton")
+        found = failures(outcomes_of(subject, "forward_error", place="machine", count=3))
+        assert found
+        assert "on an admissible device" in found[0].message
+        monkeypatch.setattr(forward_error, "ADMISSIBLE", ())
+        assert not failures(outcomes_of(subject, "forward_error", place="machine", count=3))
+
+
+def test_sums_over_threads_in_half_are_told_by_their_line():
+    with machine():
+        (found, *_) = failures(
+            outcomes_of(faulty("squares_summed_in_half_triton"), "claim", place="machine", count=1)
+        )
+    assert found.output == "declaration"
+    assert "squares_summed_in_half_triton.py:" in found.message
+
+
+def test_the_host_is_seen_where_it_computes():
+    x = torch.ones(4, 4)
+    with HostArithmetic() as host:
+        torch.empty_like(x.reshape(-1, 2).contiguous()).copy_(x.view(-1, 2)).to(torch.float16).sum()
+        torch.arange(4) // 3
+        assert host.seen == set()
+        x.var(-1).rsqrt()
+    assert host.seen == {"var", "rsqrt"}

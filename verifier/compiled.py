@@ -1,0 +1,150 @@
+"""What is known of the arithmetic of the code that was executed, as far as it bears on bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from verifier.arithmetic import FORMATS, Arithmetic
+from verifier.ops import Setting
+from verifier.subjects import Claim, Subject
+
+_TWO_ROUNDINGS = 2.0  # u: a quotient made as the product with a reciprocal, both correctly rounded
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiled:
+    """The arithmetic of all kernels that one execution launched, and of the host between them.
+
+    approximate: float32 instructions that are not correctly rounded, by name (div, rcp, sqrt, rsqrt, ...).
+    roots: whether there is a square root. flushes: operations but approximate ones treat subnormals as zero.
+    fuses: products and sums are fused, or a later compiler may fuse them. half_sums: a sentence for each
+    place where numbers of several threads are certainly added in half precision, `half_places` where
+    anything is. atomics: where floats are added in no certain order.
+    host: torch operations between the launches that compute.
+    """
+
+    kernels: tuple[str, ...] = ()
+    approximate: frozenset[str] = frozenset()
+    roots: bool = False
+    flushes: bool = False
+    fuses: bool = False
+    half_sums: tuple[str, ...] = ()
+    half_places: tuple[str, ...] = ()
+    atomics: tuple[str, ...] = ()
+    host: frozenset[str] = frozenset()
+
+
+def joined(found: Iterable[Compiled]) -> Compiled | None:
+    """Return what holds of several together; None for none."""
+    total: Compiled | None = None
+    for one in found:
+        total = one if total is None or total == one else _both(total, one)
+    return total
+
+
+def _both(a: Compiled, b: Compiled) -> Compiled:
+    def places(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(sorted({*first, *second}))
+
+    return Compiled(
+        kernels=places(a.kernels, b.kernels),
+        approximate=a.approximate | b.approximate,
+        roots=a.roots or b.roots,
+        flushes=a.flushes or b.flushes,
+        fuses=a.fuses or b.fuses,
+        half_sums=places(a.half_sums, b.half_sums),
+        half_places=places(a.half_places, b.half_places),
+        atomics=places(a.atomics, b.atomics),
+        host=a.host | b.host,
+    )
+
+
+def refined(subject: Subject, setting: Setting, found: Compiled) -> tuple[Subject, Setting]:
+    """Return declaration and setting with what the code says where the declaration is silent.
+
+    A bound becomes tighter only if everything that computes was read: torch operations on the host were not.
+    """
+    arithmetic = setting.arithmetic
+    if found.flushes:
+        arithmetic = replace(arithmetic, flush_to_zero=True)
+    if arithmetic.format.name == "float32":
+        arithmetic = _operations(arithmetic, subject.claim, found)
+    if not found.host and not found.fuses:
+        arithmetic = replace(arithmetic, contracts=False)
+        if "mean_contraction" in subject.claim.assumed:
+            subject = subject.differing(mean_contraction="none")
+    if arithmetic != setting.arithmetic:
+        evidence = f"{arithmetic.evidence}, as the compiled code uses them"
+        setting = replace(setting, arithmetic=replace(arithmetic, evidence=evidence))
+    return subject, setting
+
+
+def _operations(documented: Arithmetic, claim: Claim, found: Compiled) -> Arithmetic:
+    """Return the errors of quotients and roots that the instructions at hand allow, in u.
+
+    A quotient may be made of a reciprocal: it counts as correctly rounded only if neither is approximate,
+    and as two roundings where nothing is declared of how it is made. 1 / sqrt is a reciprocal root, or a
+    root and a quotient: the worse of those that the code has. Where the host computes, only what is
+    larger than documented is taken.
+    """
+    silent = bool({"divide_by_n", "formula"} & claim.assumed)
+    exact = not found.approximate & {"div", "rcp"}
+    division = (_TWO_ROUNDINGS if silent else 1.0) if exact else documented.division
+    reciprocal = 1.0 if exact else documented.reciprocal
+    root = documented.square_root if "sqrt" in found.approximate else 1.0
+    ways = [root + (1.0 if exact else documented.division)] if found.roots else []
+    ways += [documented.reciprocal_square_root] if "rsqrt" in found.approximate else []
+    changes = {
+        "division": min(division, documented.division),
+        "reciprocal": reciprocal,
+        "square_root": root if found.roots else documented.square_root,
+        "reciprocal_square_root": max(ways, default=documented.reciprocal_square_root),
+    }
+    if found.host:
+        changes = {name: max(value, getattr(documented, name)) for name, value in changes.items()}
+    return replace(documented, **changes)  # type: ignore[arg-type]
+
+
+def summary(found: Compiled) -> str:
+    """Say in one line what the code's arithmetic leaves open."""
+    approximate = ", ".join(sorted(found.approximate)) or "none"
+    text = (
+        f"compiled code ({', '.join(found.kernels)}): approximate instructions {approximate}; "
+        f"subnormals flushed {_word(found.flushes)}; products fused into sums {_word(found.fuses)}; "
+        f"half-precision additions {_word(bool(found.half_places))}; "
+        f"float atomics {_word(bool(found.atomics))}"
+    )
+    if not found.host:
+        return text
+    return f"{text}; torch computes on the host ({', '.join(sorted(found.host))}), so no bound is tightened"
+
+
+def _word(holds: bool) -> str:
+    return "yes" if holds else "no"
+
+
+def contradictions(subject: Subject, dtype: str, found: Compiled) -> tuple[str, ...]:
+    """Say, a sentence each, where the code certainly does what the declaration excludes."""
+    declared = FORMATS[subject.accumulation(dtype)]
+    if declared.precision <= FORMATS["float16"].precision or not found.half_sums:
+        return ()
+    text = f"sums are declared in {declared.name}, the compiled code adds numbers of several threads"
+    return (f"{text} in half precision ({', '.join(found.half_sums)})",)
+
+
+def remarks(subject: Subject, dtype: str, found: Compiled) -> tuple[str, ...]:
+    """Say what may contradict the declaration: it does if the place belongs to what is declared."""
+    said = []
+    wide = FORMATS[subject.accumulation(dtype)].precision > FORMATS["float16"].precision
+    if wide and found.half_places and not found.half_sums:
+        said.append(f"the compiled code also adds in half precision ({', '.join(found.half_places)})")
+    if found.atomics and "determinism" in subject.guarantees:
+        said.append(
+            "determinism is guaranteed, the compiled code adds floats by atomics, in no certain order "
+            f"({', '.join(found.atomics)})"
+        )
+    silent = "mean_contraction" in subject.claim.assumed or subject.claim.mean_contraction != "none"
+    if subject.claim.divide_by_n == "reciprocal" and not silent and found.fuses:
+        said.append("the mean is declared uncontracted, the compiled code fuses products into sums")
+    return tuple(said)

@@ -1,0 +1,45 @@
+"""Sees which torch operations compute while a subject runs, beside its kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# Operations that round nothing but to the format of their result: views, allocations, copies, sums.
+# fmt: off
+_PLAIN = frozenset((
+    "_reshape_alias", "_to_copy", "_unsafe_view", "alias", "arange", "as_strided", "cat",
+    "chunk", "clone", "constant_pad_nd", "contiguous", "copy_", "detach", "empty", "empty_like",
+    "empty_permuted", "empty_strided", "expand", "fill", "fill_", "full", "full_like", "is_same_size",
+    "lift_fresh", "narrow", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros", "ones",
+    "ones_like", "permute", "repeat", "reshape", "resize_", "select", "set_", "slice", "split",
+    "split_with_sizes", "squeeze", "stack", "sum", "t", "to", "transpose", "unbind", "unsqueeze", "view",
+    "zero_", "zeros", "zeros_like",
+))
+# fmt: on
+
+
+class HostArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Collects the names of operations on floats that divide, multiply or otherwise round."""
+
+    def __init__(self) -> None:
+        """Begin with nothing seen."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation as it is."""
+        del types
+        result = func(*args, **(kwargs or {}))
+        name = str(func.overloadpacket.__name__)
+        if name not in _PLAIN and any(map(_floating, (*args, result))):
+            self.seen.add(name)
+        return result
+
+
+def _floating(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return any(map(_floating, value))
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
