@@ -67,7 +67,7 @@ def test_products(seed):
 
 
 def long_pairs(seed, size=2000):
-    """Return pairs a little above 1 whose low parts are as large as they can be: roundings weigh most there."""
+    """Return pairs a little above 1 with low parts as large as they can be, where roundings weigh most."""
     random = np.random.default_rng(seed)
     high = 1.0 + random.integers(0, 2**36, size=size) * 2.0**-52
     low = 2.0**-53 * random.uniform(0.98, 1.0, size=size) * random.choice([-1.0, 1.0], size=size)

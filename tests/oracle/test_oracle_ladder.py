@@ -11,6 +11,7 @@ from mpmath import mp, mpf
 from test_oracle_radius import entry_index, rows_of
 
 from verifier.oracle.arb_rung import ArbRung
+from verifier.oracle.balls import ball, precision
 from verifier.oracle.climb import Balls, climb
 from verifier.oracle.ladder import decide
 from verifier.oracle.normalization import RowProblem, solve
@@ -84,6 +85,22 @@ def test_the_first_rung_decides_scaled_rows_too():
             assert found.rung_counts == {"float64": exact.size}, (name, output)
             moved = decide(problem, output, exact + 4 * bound, np.full(exact.shape, bound), solution=solution)
             assert moved.failed.all(), (name, output)
+
+
+def test_errors_against_balls_are_rounded_outwards():
+    numerators = list(range(1, 200))
+    with precision(256):
+        values = [ball(float(k)) / 7 for k in numerators]
+    actual = np.array([np.float32(k / 7) for k in numerators], dtype=np.float64)
+    found = climb(
+        actual, np.full(actual.shape, 1e-30), [("arb", lambda still: Balls(values=values, bits=256))]
+    )
+    errors = [abs(Fraction(a) - Fraction(k, 7)) for a, k in zip(actual.tolist(), numerators, strict=True)]
+    for low, high, error in zip(found.error_low.tolist(), found.error_high.tolist(), errors, strict=True):
+        assert Fraction(low) <= error <= Fraction(high)
+        assert Fraction(high) - Fraction(low) <= error * Fraction(2) ** -50
+    assert found.passed.tolist() == [error == 0 for error in errors]
+    assert found.failed.tolist() == [error != 0 for error in errors]
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
