@@ -103,6 +103,15 @@ def test_errors_against_balls_are_rounded_outwards():
     assert found.failed.tolist() == [error != 0 for error in errors]
 
 
+def test_nothing_but_a_finite_number_passes_against_balls():
+    exact = Balls(values=[ball(1.0)] * 4 + [None], bits=256)
+    actual = np.array([np.nan, np.inf, -np.inf, np.nan, np.nan])
+    found = climb(actual, np.array([1.0, 1e300, 0.0, np.inf, 1.0]), [("arb", lambda still: exact)])
+    assert not found.passed.any()
+    assert found.failed.tolist() == [True, True, True, False, False]
+    assert np.isnan(found.error_low).tolist() == [False] * 4 + [True]
+
+
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("bound", [0.0, 1.0, 1e300])
 def test_nothing_but_a_finite_number_passes(wrong, bound):
