@@ -112,6 +112,19 @@ def test_an_unlimited_bound_breaks_no_promise(monkeypatch):
     assert {o.verdict for o in outcome_with(monkeypatch, change=change)} == {Verdict.UNDECIDED}
 
 
+def test_one_unlimited_element_breaks_no_promise_either(monkeypatch):
+    def change(experiment, outputs):
+        del experiment
+        for name in (n for n in outputs if n.endswith("|bound")):
+            outputs[name] = outputs[name].clone()
+            outputs[name].reshape(-1)[0] = np.inf
+        return outputs
+
+    found = outcome_with(monkeypatch, change=change, kernel="layer_norm_two_pass_triton")
+    assert {o.verdict for o in found} == {Verdict.PASS}
+    assert {o.facts["unlimited"] for o in found} == {1}
+
+
 def test_a_theorem_that_fails_what_rounding_explains_is_told():
     subject = subject_of(KERNELS / "layer_norm_tutorial_older_triton.py")
     with machine() as place:

@@ -102,9 +102,11 @@ def _judged(session: Session, seen: Observation, name: str, options: dict[str, b
                 f"cannot make: the declaration is wrong, or a {_OURS}"
             )
             return [replace(outcome, verdict=Verdict.UNDECIDED, message=text), _noted(text)]
+    # No promise is broken where a running bound is unlimited: it depends on the values alone.
     if outcome.verdict is Verdict.NO_THEOREM:
-        # No promise is broken where a running bound is unlimited: it depends on the values alone.
         return [replace(outcome, verdict=Verdict.UNDECIDED)]
+    if outcome.uncovered:
+        return [replace(outcome, uncovered=0, facts={**outcome.facts, "unlimited": outcome.uncovered})]
     return [outcome]
 
 
