@@ -91,7 +91,7 @@ def test_errors_against_balls_are_rounded_outwards():
     numerators = list(range(1, 200))
     with precision(256):
         values = [ball(float(k)) / 7 for k in numerators]
-    actual = np.array([np.float32(k / 7) for k in numerators], dtype=np.float64)
+    actual = np.array([np.float32(1.001 * k / 7) for k in numerators], dtype=np.float64)
     found = climb(
         actual, np.full(actual.shape, 1e-30), [("arb", lambda still: Balls(values=values, bits=256))]
     )
