@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from strategies.layouts import Layout
 from verifier.case import Case
-from verifier.runner.execute import execute
+from verifier.lifting import ride, riding
 from verifier.runner.observation import Observation
 from verifier.subjects import Subject
 
@@ -35,25 +34,10 @@ def run_beside(
     gradients: run the backward pass too. given: tell the arithmetic which tensors are data, so that whatever
     has no slot later has lost it.
     """
-    from dataclasses import replace
-
-    from verifier.machine import current, session
-
-    playing = current()
-    if playing is None:
-        raise RuntimeError("arithmetics ride beside the machine; this process plays none")
-    machine = replace(playing.machine, lanes_per_wave=lanes)
-    with session(machine=machine, arithmetic=arithmetic) as opened:
-
-        def put(layout: Layout, values: Any, **options: Any) -> Any:
-            placed = layout.place(values, **options)
-            if given and placed.tensor.is_floating_point() and placed.tensor.numel():
-                assert opened.slots is not None
-                zero = np.zeros((), dtype=arithmetic.dtype)
-                opened.slots.set(placed.tensor, np.broadcast_to(zero, tuple(placed.tensor.shape)))
-            return placed
-
-        seen = execute(subject, case, place=place, gradients=gradients, placer=put)
+    slots = {n: np.zeros(tuple(t.shape), arithmetic.dtype) for n, t in case.given.items() if t.numel()}
+    with riding(arithmetic, lanes=lanes) as opened:
+        settings: dict[str, Any] = {"place": place, "opened": opened, "gradients": gradients}
+        seen, _ = ride(subject, case, given=slots if given else {}, **settings)
         return seen, opened
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,13 +25,17 @@ SlotsOf = Mapping[str, Any]
 
 
 @contextmanager
-def riding(arithmetic: Arithmetic) -> Iterator[Session]:
-    """Let an arithmetic ride on the machine that is in force; what is inside runs on the same device."""
+def riding(arithmetic: Arithmetic, *, lanes: int | None = None) -> Iterator[Session]:
+    """Let an arithmetic ride on the machine that is in force; what is inside runs on the same device.
+
+    lanes: of a wave, where slots are so large that fewer of them are faster (None: the machine's own).
+    """
     from verifier.machine import current, session
 
     playing = current()
     assert playing is not None, "an arithmetic rides on the machine, in the machine's process"
-    with session(machine=playing.machine, arithmetic=arithmetic) as opened:
+    machine = playing.machine if lanes is None else replace(playing.machine, lanes_per_wave=lanes)
+    with session(machine=machine, arithmetic=arithmetic) as opened:
         yield opened
 
 
