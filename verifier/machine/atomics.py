@@ -1,5 +1,7 @@
 """Read-modify-write operations, lane after lane in lane order."""
 
+# ruff: noqa: PLR0917 - called by position, many times a launch
+
 from __future__ import annotations
 
 from typing import Any
@@ -7,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from verifier.machine import numerics
+from verifier.machine.memory import Fault, GlobalMemory, ScatteredError
 from verifier.machine.numerics import Array
 from verifier.machine.operations.table import DTYPE
 
@@ -43,6 +46,48 @@ def apply(
         if observe is not None:
             observe(turn, before, after)
     return old if wanted else None
+
+
+def sparse(
+    memory: GlobalMemory,
+    site: int,
+    whole: tuple[int, ...],
+    address: Array,
+    operation: str,
+    kind: str,
+    operands: list[list[Array]],
+    mask: Array,
+    wanted: bool,
+) -> list[Array] | None:
+    """Do an atomic on few lanes, such as one a block, alone; None if they lie in several regions."""
+    dtype = DTYPE[kind]
+    width = np.dtype(dtype).itemsize
+    results = [np.zeros(whole, dtype=dtype) for _ in operands]
+    chosen = np.nonzero(np.broadcast_to(mask, whole))
+    if not chosen[0].size:
+        return results
+    addresses = np.broadcast_to(address, whole)[chosen]
+    try:
+        found = memory.locate(site, addresses, width * len(operands), None)
+    except ScatteredError:
+        return None
+    except Fault as fault:
+        place = int(np.ravel_multi_index(chosen, whole)[fault.place])
+        raise Fault(fault.kind, site, place, whole, fault.message, fault.tensor) from None
+    assert found is not None
+    for number, values in enumerate(operands):
+        old = apply(
+            found.region.view(dtype),
+            found.offsets // width + number,
+            operation,
+            kind,
+            [np.broadcast_to(v, whole)[chosen] for v in values],
+            wanted=wanted,
+            flush=True,
+        )
+        if old is not None:
+            results[number][chosen] = old
+    return results
 
 
 def _turns(index: Array) -> list[Any]:

@@ -208,15 +208,15 @@ def _copy(emitter: Emitter, writer: Writer, instruction: Instruction) -> None:
         if len(sizes) > 1 and isinstance(sizes[1], Register) and writer.code.width(sizes[1].name) == 1:
             raise emitter.refuse(instruction, "ignore-src")
         what = f"{target}, {source}, {first.value}, {actual}, {guard}"
-        writer.add(f"wave.copy_async({writer.site}, {writer.group}, {what})")
+        writer.add(f"wave.copies.start(wave, {writer.site}, {writer.group}, {what})")
     elif parts[2] == "commit_group":
-        writer.add(f"wave.commit({writer.group})")
+        writer.add(f"wave.copies.commit({writer.group})")
     elif parts[2] == "wait_group":
         operand = instruction.operands[0]
         assert isinstance(operand, Immediate)
-        writer.add(f"wave.wait({writer.group}, {operand.value})")
+        writer.add(f"wave.copies.wait(wave, {writer.group}, {operand.value})")
     else:
-        writer.add(f"wave.wait({writer.group}, None)")
+        writer.add(f"wave.copies.wait(wave, {writer.group}, None)")
 
 
 def _matrix(emitter: Emitter, writer: Writer, instruction: Instruction) -> None:

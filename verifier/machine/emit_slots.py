@@ -6,134 +6,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from verifier.machine import carry as carrying
 from verifier.machine import collectives
-from verifier.machine.carry import LAYOUTS, Carry
+from verifier.machine.carry import LAYOUTS
 from verifier.machine.operations.table import FLOATS
+from verifier.machine.slot_operands import NONE, SCALAR, Half, SlotOperands
 from verifier.machine.slots import MODIFIERS, tag
 from verifier.machine.syntax import BITS, Immediate, Instruction, Operand, Pair, Register, Vector
-from verifier.machine.uniformity import FULL, PER_BLOCK, PER_THREAD, SAME, Shapes
-from verifier.machine.writer import immediate
+from verifier.machine.uniformity import FULL, PER_THREAD
 
 if TYPE_CHECKING:
-    from verifier.machine.flow import Program
     from verifier.machine.operations import Operation
     from verifier.machine.writer import Writer
 
-_SUBSET = {FULL: "[ix]", PER_THREAD: "[it]", PER_BLOCK: "[ib]", SAME: ""}
-_SCALAR = {"f16x2": "f16", "bf16x2": "bf16", "f32x2": "f32"}
-_NONE = ("slots_zero", "0")
 # Selectors of `prmt` that move whole half-words: nibble pairs 10, 32, 54, 76.
 _HALF_OF_NIBBLES = {0x10: 0, 0x32: 1, 0x54: 2, 0x76: 3}
 
-Half = tuple[str, str]
 
-
-class SlotShadow:
+class SlotShadow(SlotOperands):
     """Writes slot lines for one program."""
-
-    def __init__(self, program: Program, shapes: Shapes, carry: Carry) -> None:
-        """Take what carries slots."""
-        self.program, self.shapes, self.carry = program, shapes, carry
-
-    # Names of shadow registers.
-
-    def allocation(self, shape: int, tags: bool, exposed: bool) -> str:
-        """Give the expression that allocates slots or tags."""
-        return f"slots.allocate(wave, {shape}, tags={tags}, exposed={exposed})"
-
-    def before(self, writer: Writer, instruction: Instruction) -> None:
-        """Slots take no effect by themselves."""
-
-    def broken(self) -> tuple[Instruction, ...]:
-        """Give the integer operations by which a chain of slots may be lost."""
-        return self.carry.broken
-
-    def slot(self, writer: Writer, register: str, half: int, *, tags: bool = False) -> str:
-        """Expression of a register's slot or tag in the lanes of this form."""
-        name = self.name(writer, register, half, tags)
-        if not writer.part or writer.narrow:
-            return name
-        subset = _SUBSET[self.shapes.of(register)]
-        if subset:
-            writer.needs.add(subset[1:-1])
-        return f"{name}_flat{subset}"
-
-    def name(self, writer: Writer, register: str, half: int, tags: bool) -> str:
-        """Name of a shadow array, declared on first use."""
-        name = f"{'T' if tags else 'S'}_{writer.code.register(register)}_{half}"
-        writer.code.shadows[name] = (register, tags)
-        return name
-
-    def write(
-        self, writer: Writer, register: str, half: int, value: str, guard: str | None, *, tags: bool = False
-    ) -> None:
-        """Assign a slot or tag where the guard holds."""
-        name = self.name(writer, register, half, tags)
-        if not writer.part or writer.narrow:
-            writer.add(f"copyto({name}, {value}{f', where={guard}' if guard else ''})")
-            return
-        writer.needs.add("ix")
-        merged = f"where({guard}, {value}, {name}_flat[ix])" if guard else value
-        writer.add(f"{name}_flat[ix] = {merged}")
-
-    # Reading slots of operands.
-
-    def float_piece(self, writer: Writer, operand: Operand, kind: str, piece: int) -> str:
-        """Expression of one float of an operand."""
-        source = writer.source(operand, kind)
-        if kind in _SCALAR:
-            return f"slots.piece({source}, {piece}, {_SCALAR[kind]!r})"
-        return source
-
-    def read(self, writer: Writer, operand: Operand, kind: str, piece: int) -> str:
-        """Expression of the slot that belongs to one float of an operand."""
-        scalar = _SCALAR.get(kind, kind)
-        half, width = LAYOUTS[kind][piece]
-        if isinstance(operand, Immediate):
-            bits = int(immediate(operand, kind).view(f"u{BITS[kind] // 8}")) >> (16 * half) & (
-                (1 << width) - 1
-            )
-            return writer.code.deferred(f"slots.constant({bits}, {scalar!r})")
-        value = self.float_piece(writer, operand, kind, piece)
-        if isinstance(operand, Register) and self.carry.has(operand.name):
-            layout = self.carry.layouts[operand.name]
-            if (half, width) in layout:
-                return self.slot(writer, operand.name, half)
-            if not layout:
-                slots, tags = (
-                    self.slot(writer, operand.name, half),
-                    self.slot(writer, operand.name, half, tags=True),
-                )
-                return f"slots.read({value}, {scalar!r}, {slots}, {tags}, {writer.site})"
-        return f"slots.lift({value}, {scalar!r})"
-
-    def half(self, writer: Writer, operand: Operand, half: int) -> Half:
-        """(slot, tag) of one half-word of an operand."""
-        if not isinstance(operand, Register) or not self.carry.has(operand.name):
-            return _NONE
-        layout = self.carry.layouts[operand.name]
-        if not layout:
-            if half * 16 >= writer.code.width(operand.name):
-                return _NONE
-            return self.slot(writer, operand.name, half), self.slot(writer, operand.name, half, tags=True)
-        for start, width in layout:
-            if start == half:
-                return self.slot(writer, operand.name, half), self.tag_of(writer, operand.name, half, width)
-        return _NONE
-
-    def tag_of(self, writer: Writer, register: str, half: int, width: int) -> str:
-        """Tag of a float that is known to fit, from the register's bits."""
-        have = writer.code.width(register)
-        bits = writer.read(register, f"u{have // 8}")
-        if have != width:
-            shift = writer.code.constant(np.array(16 * half, dtype=f"u{have // 8}"))
-            bits = f"({bits} >> {shift}).astype('u{width // 8}')"
-        return f"{writer.code.constant(tag)}({bits}, {width})"
-
-    # Instructions.
 
     def pure(self, writer: Writer, instruction: Instruction, operation: Operation) -> None:
         """Write the slots of an operation whose result is in v0."""
@@ -163,9 +54,9 @@ class SlotShadow:
     ) -> None:
         """Write one float result."""
         kind = operation.results[0]
-        scalar = _SCALAR.get(kind, kind)
+        scalar = SCALAR.get(kind, kind)
         half, width = LAYOUTS[kind][piece]
-        result = f"slots.piece(v0, {piece}, {scalar!r})" if kind in _SCALAR else "v0"
+        result = f"slots.piece(v0, {piece}, {scalar!r})" if kind in SCALAR else "v0"
         writer.add(f"z = {self.value(writer, instruction, operation, piece, result)}")
         self.write(writer, target.name, half, "z", guard)
         if self.carry.layouts[target.name]:
@@ -183,9 +74,9 @@ class SlotShadow:
     ) -> str:
         """Expression of a result's slot."""
         kind = operation.results[0]
-        scalar = _SCALAR.get(kind, kind)
+        scalar = SCALAR.get(kind, kind)
         operands = list(zip(instruction.operands[1:], operation.sources, strict=False))
-        if operation.name == "cvt" and kind in _SCALAR and len(operands) == 2:
+        if operation.name == "cvt" and kind in SCALAR and len(operands) == 2:
             operands = [operands[1 - piece]]
         elif operation.name == "cvt" and operation.sources[0] not in FLOATS:
             if operation.sources[0] in ("e4m3x2", "e5m2x2"):
@@ -194,19 +85,12 @@ class SlotShadow:
         floats = [(o, k) for o, k in operands if k in FLOATS]
         if not floats:
             return f"slots.lift({result}, {scalar!r})"
-        index = [piece if k in _SCALAR else 0 for _, k in floats]
-        kinds = ", ".join(repr(_SCALAR.get(k, k)) for _, k in floats)
+        index = [piece if k in SCALAR else 0 for _, k in floats]
+        kinds = ", ".join(repr(SCALAR.get(k, k)) for _, k in floats)
         values = ", ".join(self.float_piece(writer, o, k, n) for (o, k), n in zip(floats, index, strict=True))
         slots = ", ".join(self.read(writer, o, k, n) for (o, k), n in zip(floats, index, strict=True))
         name = ".".join((operation.name, *(p for p in instruction.parts if p in MODIFIERS)))
         return f"slots.apply({name!r}, {scalar!r}, {result}, ({kinds},), ({values},), ({slots},))"
-
-    def halves(self, target: Register) -> list[int]:
-        """Half-words of a target that have slots."""
-        layout = self.carry.layouts[target.name]
-        if layout:
-            return [start for start, _ in layout]
-        return list(range(BITS[self.program.registers[target.name]] // 16))
 
     def put(self, writer: Writer, target: Register, half: int, source: Half, guard: str | None) -> None:
         """Move one half-word's slot, and its tag where the target keeps tags."""
@@ -222,15 +106,6 @@ class SlotShadow:
             if isinstance(origin, Immediate) and self.carry.layouts[target.name]:
                 source = (self.literal(writer, origin, target, half), "0")
             self.put(writer, target, half, source, guard)
-
-    def literal(self, writer: Writer, origin: Immediate, target: Register, half: int) -> str:
-        """Slot of a literal in a register of known layout."""
-        width = dict(self.carry.layouts[target.name])[half]
-        known = self.carry.kinds.get(target.name, {})
-        kind = known.get(half) or {16: "f16", 32: "f32", 64: "f64"}[width]
-        whole = int(immediate(origin, f"u{writer.code.width(target.name)}"))
-        bits = whole >> 16 * half & ((1 << width) - 1)
-        return writer.code.deferred(f"slots.constant({bits}, {kind!r})")
 
     def select(self, writer: Writer, instruction: Instruction, target: Register, guard: str | None) -> None:
         """`selp`: the slot of the side that was chosen."""
@@ -252,7 +127,7 @@ class SlotShadow:
         """Integer operations that move half-words; anything else drops the slots."""
         moved = self.moved_halves(writer, instruction)
         for half in self.halves(target):
-            self.put(writer, target, half, moved.get(half, _NONE), guard)
+            self.put(writer, target, half, moved.get(half, NONE), guard)
 
     def moved_halves(self, writer: Writer, instruction: Instruction) -> dict[int, Half]:
         """Where each half-word of the result comes from."""
@@ -287,8 +162,8 @@ class SlotShadow:
         found: dict[int, Half] = {}
         for half in range(BITS[instruction.parts[-1]] // 16):
             sides = [self.half(writer, o, half) for o in instruction.operands[1:3]]
-            if sides[0] == _NONE or sides[1] == _NONE:
-                found[half] = sides[1] if sides[0] == _NONE else sides[0]
+            if sides[0] == NONE or sides[1] == NONE:
+                found[half] = sides[1] if sides[0] == NONE else sides[0]
             else:
                 present = f"(np.asarray({sides[0][1]}) != 0)"
                 found[half] = (
@@ -370,7 +245,7 @@ class SlotShadow:
                 elif 2 * half < width:
                     source = (f"ms[{number}][{half}][0]", f"ms[{number}][{half}][1]")
                 else:
-                    source = _NONE
+                    source = NONE
                 self.put(writer, item, half, source, guard)
 
     def pieces(self, item: Operand) -> str:
@@ -404,7 +279,7 @@ class SlotShadow:
         where = f"{writer.source(distance, 'b32')}, {writer.source(control, 'b32')}"
         for half in self.halves(target):
             slots, tags = self.half(writer, origin, half)
-            if not whole and (slots, tags) != _NONE:
+            if not whole and (slots, tags) != NONE:
                 slots = f"{function}({writer.group}, {mode!r}, {slots}, {where})[0]"
                 tags = f"{function}({writer.group}, {mode!r}, {tags}, {where})[0]"
             self.put(writer, target, half, (slots, tags), None)
@@ -449,7 +324,7 @@ class SlotShadow:
                     source = (
                         (f"wave.old_slots[{number}][0]", f"wave.old_slots[{number}][1]")
                         if half == 0
-                        else _NONE
+                        else NONE
                     )
                     self.put(writer, item, half, source, writer.guard(instruction))
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from verifier.machine import collectives, liveness
+from verifier.machine import liveness
 from verifier.machine.findings import UnsupportedInstruction
 from verifier.machine.flow import CARRY, EXIT, is_barrier, is_collective
 from verifier.machine.memory import LOCAL_TAG, SHARED_TAG, TAG_SHIFT
@@ -20,7 +20,7 @@ from verifier.machine.syntax import (
     Register,
     Vector,
 )
-from verifier.machine.uniformity import FULL, PER_THREAD, Shapes
+from verifier.machine.uniformity import FULL, Shapes
 from verifier.machine.wave import Wait
 from verifier.machine.writer import Code, Shadow, Writer
 
@@ -144,7 +144,7 @@ class Emitter:
         self, writer: Writer, instruction: Instruction, target: int | None, following: int
     ) -> bool:
         """Write one instruction; True if it ends the block by itself."""
-        from verifier.machine import emit_memory
+        from verifier.machine import emit_memory, emit_warps
 
         name = instruction.parts[0]
         if self.shadow is not None:
@@ -154,7 +154,7 @@ class Emitter:
             return True
         if is_barrier(instruction):
             return self.barrier(writer, instruction, following)
-        if emit_memory.write(self, writer, instruction) or self.exchange(writer, instruction):
+        if emit_memory.write(self, writer, instruction) or emit_warps.write(self, writer, instruction):
             return False
         if name in _IGNORED or instruction.parts[:2] == ("bar", "warp"):
             return False
@@ -199,74 +199,6 @@ class Emitter:
             return False
         writer.add(f"return {wait}")
         return True
-
-    # Lanes of a warp.
-
-    def exchange(self, writer: Writer, instruction: Instruction) -> bool:
-        """Shuffles, votes, matches and reductions over a warp."""
-        parts, name = instruction.parts, instruction.parts[0]
-        call = writer.code.constant
-        operands = instruction.operands
-        if name == "shfl":
-            self.shuffle(writer, instruction)
-        elif name == "activemask":
-            writer.add(f"v0 = {call(collectives.active_mask)}({writer.group})")
-            writer.assign(operands[0], "b32", "v0", None)
-        elif name == "vote":
-            predicate, members = writer.source(operands[1], "pred"), writer.source(operands[2], "u32")
-            writer.add(f"v0 = {call(collectives.vote)}({writer.group}, {parts[2]!r}, {predicate}, {members})")
-            writer.assign(operands[0], "b32" if parts[2] == "ballot" else "pred", "v0", None)
-        elif name == "match":
-            value, members = writer.source(operands[1], parts[-1]), writer.source(operands[2], "u32")
-            mode = parts[1] if parts[1] in ("any", "all") else parts[2]
-            writer.add(f"v0, v1 = {call(collectives.match)}({writer.group}, {mode!r}, {value}, {members})")
-            self.assign_pair(writer, operands[0], "b32")
-        elif name == "redux":
-            mode = ".".join(p for p in parts[2:] if p != parts[-1])
-            value, members = writer.source(operands[1], parts[-1]), writer.source(operands[2], "u32")
-            writer.add(f"v0 = {call(collectives.reduce_warp)}({writer.group}, {mode!r}, {value}, {members})")
-            if self.shadow is not None:
-                self.shadow.move(writer, instruction, "redux")
-            writer.assign(operands[0], parts[-1], "v0", None)
-        elif name == "blockred":
-            predicate = writer.source(operands[1], "pred")
-            writer.add(f"v0 = {call(collectives.block_reduce)}({writer.group}, {parts[1]!r}, {predicate})")
-            writer.assign(operands[0], parts[-1], "v0", None)
-        elif name == "elect":
-            writer.add(
-                f"v0, v1 = {call(collectives.elect)}({writer.group}, {writer.source(operands[1], 'u32')})"
-            )
-            self.assign_pair(writer, operands[0], "b32")
-        else:
-            return False
-        if self.shadow is not None and name not in ("shfl", "redux"):
-            self.shadow.move(writer, instruction, name)
-        return True
-
-    def assign_pair(self, writer: Writer, operand: Operand, kind: str) -> None:
-        """Assign `d|p` or `d` from v0 and v1."""
-        if isinstance(operand, Pair):
-            writer.assign(operand.first, kind, "v0", None)
-            writer.assign(operand.second, "pred", "v1", None)
-        else:
-            writer.assign(operand, kind, "v0", None)
-
-    def shuffle(self, writer: Writer, instruction: Instruction) -> None:
-        """`shfl.sync`; a value that all lanes of the warp share needs no exchange."""
-        operands = instruction.operands
-        value, distance, control = (writer.source(o, "b32") for o in operands[1:4])
-        target = operands[0]
-        register = operands[1]
-        same = not isinstance(register, Register) or not self.shapes.of(register.name) & PER_THREAD
-        if same and isinstance(target, Register) and not self.shapes.of(target.name) & PER_THREAD:
-            writer.add(f"v0 = {value}")
-        else:
-            function = writer.code.constant(collectives.shuffle)
-            mode = instruction.parts[2] if instruction.parts[1] == "sync" else instruction.parts[1]
-            writer.add(f"v0, v1 = {function}({writer.group}, {mode!r}, {value}, {distance}, {control})")
-        if self.shadow is not None:
-            self.shadow.move(writer, instruction, "shfl")
-        self.assign_pair(writer, target, "b32")
 
     # Values.
 

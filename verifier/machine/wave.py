@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from verifier.machine import atomics
+from verifier.machine import atomics, specials
+from verifier.machine.copies import Copies
 from verifier.machine.groups import Everyone, Group
 from verifier.machine.memory import (
     LOCAL_TAG,
@@ -68,20 +69,6 @@ class Monitor(Protocol):
         """Note a fence, or the semantics of an atomic about to be performed."""
 
 
-@dataclass(kw_only=True)
-class Pending:
-    """A `cp.async` that has not been waited for."""
-
-    lanes: Array
-    site: int
-    target: Array
-    source: Array
-    size: int
-    active: Array
-    full: Array
-    group: int | None = None
-
-
 @dataclass(eq=False)
 class Wave:
     """Blocks that run together: `block_ids` (blocks, 3), extents, memory, and the device's model."""
@@ -112,7 +99,7 @@ class Wave:
         self.local_windows = (np.arange(self.blocks * self.threads) * self.local.stride).reshape(
             self.blocks, self.threads
         )
-        self.pending: list[Pending] = []
+        self.copies = Copies()
         self.found: list[Located] = []
         self.strong: tuple[str, ...] = ()
         self.operand_slots: list[Array] = []
@@ -132,7 +119,7 @@ class Wave:
             window.region.octets.fill(0 if self.poison is None else self.poison & 0xFF)
         for array, filler in self.exposed:
             array.fill(filler)
-        self.pending = []
+        self.copies.pending = []
 
     def forget(self) -> None:
         """Let go of everything that belongs to one launch."""
@@ -143,56 +130,7 @@ class Wave:
 
     def special(self, name: str) -> Array:
         """Give a special register, in its own shape."""
-        thread = np.arange(self.threads, dtype=np.uint32)[None]
-        x, y, _ = self.block
-        axis = "xyz".find(name[-1])
-        lane = thread & np.uint32(31)
-        table: dict[str, Any] = {
-            "%laneid": lane,
-            "%warpid": thread >> np.uint32(5),
-            "%nwarpid": -(-self.threads // 32),
-            "WARP_SZ": 32,
-            "%smid": (np.arange(self.blocks) % self.multiprocessors)[:, None],
-            "%nsmid": self.multiprocessors,
-            "%gridid": 1,
-            "%dynamic_smem_size": self.shared_size,
-            "%total_smem_size": self.shared_size,
-            "%is_explicit_cluster": 0,
-            "%cluster_ctarank": 0,
-            "%cluster_nctarank": 1,
-            "%lanemask_eq": np.uint32(1) << lane,
-            "%lanemask_lt": (np.uint32(1) << lane) - np.uint32(1),
-            "%lanemask_le": (np.uint32(2) << lane) - np.uint32(1),
-            "%lanemask_ge": ~((np.uint32(1) << lane) - np.uint32(1)),
-            "%lanemask_gt": ~((np.uint32(2) << lane) - np.uint32(1)),
-        }
-        if name.startswith("%tid."):
-            return (
-                (
-                    thread,
-                    thread % np.uint32(x),
-                    thread // np.uint32(x) % np.uint32(y),
-                    thread // np.uint32(x * y),
-                )[axis + 1]
-                if axis
-                else thread % np.uint32(x)
-            )
-        if name.startswith(("%ctaid.", "%clusterid.")):
-            if axis not in self.block_numbers:
-                self.block_numbers[axis] = np.ascontiguousarray(
-                    self.block_ids[:, axis].astype(np.uint32)[:, None]
-                )
-            return self.block_numbers[axis]
-        if name.startswith(("%nctaid.", "%nclusterid.")):
-            table[name] = self.grid[axis]
-        if name.startswith("%ntid."):
-            table[name] = self.block[axis]
-        if name.startswith("%cluster_ctaid."):
-            table[name] = 0
-        if name.startswith("%cluster_nctaid."):
-            table[name] = 1
-        value = np.asarray(table[name], dtype=np.uint32)
-        return value if value.ndim == 2 else value.reshape(1, 1)
+        return specials.value(self, name)
 
     def tick(self, dtype: str) -> Array:
         """Give a clock that only ever moves forward."""
@@ -361,7 +299,7 @@ class Wave:
         dtype = DTYPE[kind]
         whole = self.whole(group)
         if mask is not None and space == "global" and not self.monitors and self.slots is None:
-            few = self.sparse_atomic(site, whole, address, operation, kind, operands, mask, wanted)
+            few = atomics.sparse(self.memory, site, whole, address, operation, kind, operands, mask, wanted)
             if few is not None:
                 return few
         address = np.broadcast_to(address, whole)
@@ -419,136 +357,12 @@ class Wave:
                         results[number][found.selection] = old
         return results
 
-    def sparse_atomic(
-        self,
-        site: int,
-        whole: tuple[int, ...],
-        address: Array,
-        operation: str,
-        kind: str,
-        operands: list[list[Array]],
-        mask: Array,
-        wanted: bool,
-    ) -> list[Array] | None:
-        """Do an atomic on few lanes, such as one a block, alone; None if they lie in several regions."""
-        dtype = DTYPE[kind]
-        width = np.dtype(dtype).itemsize
-        results = [np.zeros(whole, dtype=dtype) for _ in operands]
-        chosen = np.nonzero(np.broadcast_to(mask, whole))
-        if not chosen[0].size:
-            return results
-        addresses = np.broadcast_to(address, whole)[chosen]
-        try:
-            found = self.memory.locate(site, addresses, width * len(operands), None)
-        except ScatteredError:
-            return None
-        except Fault as fault:
-            place = int(np.ravel_multi_index(chosen, whole)[fault.place])
-            raise Fault(fault.kind, site, place, whole, fault.message, fault.tensor) from None
-        assert found is not None
-        for number, values in enumerate(operands):
-            old = atomics.apply(
-                found.region.view(dtype),
-                found.offsets // width + number,
-                operation,
-                kind,
-                [np.broadcast_to(v, whole)[chosen] for v in values],
-                wanted=wanted,
-                flush=True,
-            )
-            if old is not None:
-                results[number][chosen] = old
-        return results
-
     def no_slots(self, shape: tuple[int, ...], count: int) -> list[tuple[Array, Array]]:
         """Give empty places for the slots of old values."""
         if self.slots is None:
             return []
         dtype = self.slots.arithmetic.dtype
         return [(np.zeros(shape, dtype=dtype), np.zeros(shape, dtype=np.uint64)) for _ in range(count)]
-
-    # Asynchronous copies: the bytes arrive when they are waited for, not before.
-
-    def copy_async(
-        self,
-        site: int,
-        group: Group,
-        target: Array,
-        source: Array,
-        size: int,
-        actual: Array,
-        mask: Array | None,
-    ) -> None:
-        """Remember a `cp.async` of `size` bytes a lane, of which `actual` are read and the rest zero."""
-        whole = self.whole(group)
-        active = np.ones(whole, dtype=bool) if mask is None else np.broadcast_to(mask, whole)
-
-        def pick(x: Array) -> Array:
-            return np.broadcast_to(x, whole)[active]
-
-        self.pending.append(
-            Pending(
-                lanes=group.ix.reshape(whole)[active],
-                site=site,
-                target=pick(target).astype(np.uint64),
-                source=pick(source),
-                size=size,
-                active=active,
-                full=pick(actual).astype(np.int64),
-            )
-        )
-
-    def commit(self, group: Group) -> None:
-        """Close the open group of copies of these lanes."""
-        for entry in self.pending:
-            if entry.group is None and np.isin(entry.lanes, group.ix).any():
-                entry.group = 0
-            elif entry.group is not None and np.isin(entry.lanes, group.ix).any():
-                entry.group += 1
-
-    def wait(self, group: Group, remaining: int | None) -> None:
-        """Finish all copies but those of the last `remaining` groups; None means even uncommitted ones."""
-        keep = []
-        for entry in self.pending:
-            due = remaining is None or (entry.group is not None and entry.group >= remaining)
-            mine = np.isin(entry.lanes, group.ix)
-            if not due or not mine.any():
-                keep.append(entry)
-                continue
-            self.finish(entry, mine)
-            if not mine.all():
-                rest = ~mine
-                keep.append(
-                    Pending(
-                        lanes=entry.lanes[rest],
-                        site=entry.site,
-                        target=entry.target[rest],
-                        source=entry.source[rest],
-                        size=entry.size,
-                        active=entry.active,
-                        full=entry.full[rest],
-                        group=entry.group,
-                    )
-                )
-        self.pending = keep
-
-    def finish(self, entry: Pending, mine: Array) -> None:
-        """Copy the bytes of some lanes of a pending entry."""
-        group = Group(entry.lanes[mine], self.threads)
-        step = next(n for n in (8, 4, 2, 1) if entry.size % n == 0 and not (entry.full[mine] % n).any())
-        for start in range(0, entry.size, step):
-            inside = entry.full[mine] > start
-            address = entry.source[mine] + np.uint64(start)
-            values = self.load(entry.site, group, "global", address, f"u{step}", 1, inside)
-            moved = self.slots.load(self.found, values[0].shape, step, 1) if self.slots is not None else None
-            missing = self.flags.load(self.found, values[0].shape, step) if self.flags is not None else None
-            self.store(
-                entry.site, group, "shared", entry.target[mine] + np.uint64(start), f"u{step}", values, None
-            )
-            if self.flags is not None and missing is not None:
-                self.flags.save(self.found, step, missing)
-            if self.slots is not None and moved is not None:
-                self.slots.save(self.found, step, [list(row) for row in moved])
 
     # Control flow.
 
