@@ -230,3 +230,21 @@ def test_the_bound_of_rstd_is_its_formula(eps_error):
     share = (moved + U * (t + moved)) / t
     own = claim.arithmetic.reciprocal_square_root * U
     check(found.relative_error[0], ((1 - share) ** mpf("-0.5") - 1) * (1 + own) + own, "rstd")
+
+
+def test_flushed_bounds_are_their_formulas():
+    w, sigma = SMALLEST, mp.sqrt(v)
+    for how in ("division", "reciprocal"):
+        flushing = Arithmetic(format=HELD, flush_to_zero=True)
+        claim = Reduction(arithmetic=flushing, tree=pairwise(), divide_by_n=how, mean_contraction="none")
+        sums = theta(DEPTH + per_count(claim))
+        lost = 2 * w * (1 + sums) + w
+        e = sums * (A1 + w) + w + w * (1 + sums)
+        k = theta(DEPTH + 3 + per_count(claim))
+        wanted = k * (sigma + w) ** 2 + (1 + k) * e**2 + w**2 + lost + 2 * w * sigma + w**2
+        bound = algorithm("two_pass").bound(ROWS, claim)
+        check(bound.mean_error[0], e + w, claim)
+        check(bound.variance_error[0], wanted, claim)
+        read = mp.sqrt(A2) + w
+        wanted = theta(DEPTH + 1 + per_count(claim)) * read**2 + lost + 2 * w * read + w**2
+        check(algorithm("rms").bound(ROWS, claim).variance_error[0], wanted, claim)
