@@ -80,24 +80,29 @@ class Rows:
                 far |= _beyond(self.kit, operand)
         return far | (abs(self.eps) > WINDOW[1])
 
-    @cached_property
+    @property
     def scaled(self) -> Rows:
         """These rows, with x times 2**-k, exactly, where that brings a row into the window.
 
         k makes the largest |x| of the row 1 to 2. A row that is too wide for the window keeps its x.
         Only x is scaled: mean and rstd of what the fast rungs compute scale with it, all else does not.
         """
+        return self._scaled or self
+
+    @cached_property
+    def _scaled(self) -> Rows | None:
+        """None where nothing is scaled: a record that held itself would outlive its use."""
         if self.narrow or self.shifts is not None or not all(self.shape):
-            return self
+            return None
         far = _beyond(self.kit, self.x)
         if not far.any():
-            return self
+            return None
         exponents = np.frexp(self.kit.host(self.kit.magnitude(self.x)))[1].astype(np.int64) - 1
         shifts = np.where(far, exponents, 0)
         trial = replace(self, x=times_power(self.kit, self.x, -shifts))
         shifts[trial.unusual] = 0
         if not shifts.any():
-            return self
+            return None
         x = self.kit.where(self.kit.device(shifts != 0)[:, None], trial.x, self.x)
         return replace(self, x=x, shifts=shifts)
 
