@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 from fractions import Fraction
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -125,11 +126,35 @@ def test_lanes_take_turns_and_chunks_are_contiguous():
     assert fold(tree(chunks=2), leaves, lambda a, b: f"({a}{b})") == "(((01)2)((34)5))"
 
 
-def test_the_cascade_is_that_of_torch():
-    """Three chunks of 16 vectors of one lane, two elements that fill no vector of two lanes."""
-    nested = fold(torch_cascade(lanes=2), [f"{i}." for i in range(67)], lambda a, b: f"({a}{b})")
-    assert nested.startswith("((66.")
-    assert nested.count("(") == 66
+def joined(a, b):
+    return (a or b) if a is None or b is None else f"({a}{b})"
+
+
+def as_torch_nests(count, lanes, registers):
+    """Return the moments' order as docs/explanation/bounds.md tells it, lane by lane."""
+    width = lanes * registers
+    vectors = [range(i, i + width) for i in range(0, count - width + 1, width)]
+    chunks = [vectors[i : i + 16] for i in range(0, len(vectors), 16)]
+    total = reduce(joined, [f"{i}." for i in range(len(vectors) * width, count)], None)
+    for lane in range(lanes):
+        levels = [None] * max((len(chunks) - 1).bit_length(), 1)
+        for number, chunk in enumerate(chunks, start=1):
+            for register in range(registers):
+                own = reduce(joined, [f"{vector[register * lanes + lane]}." for vector in chunk])
+                levels[0] = joined(levels[0], own)
+            for level in range(1, len(levels)):
+                if number % 2**level:
+                    break
+                levels[level], levels[level - 1] = joined(levels[level], levels[level - 1]), None
+        total = joined(total, reduce(joined, levels))
+    return total
+
+
+@pytest.mark.parametrize("registers", [1, 2])
+@pytest.mark.parametrize("count", [1, 5, 32, 67, 96, 130, 257, 400, 701])
+def test_the_cascade_is_that_of_torch(count, registers):
+    nested = fold(torch_cascade(lanes=2, registers=registers), [f"{i}." for i in range(count)], joined)
+    assert nested == as_torch_nests(count, 2, registers)
 
 
 @pytest.mark.parametrize(("count", "declared"), [(1024, 10), (1000, 10), (4096, 13)])
