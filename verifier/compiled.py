@@ -110,7 +110,7 @@ def summary(found: Compiled) -> str:
     """Say in one line what the code's arithmetic leaves open."""
     approximate = ", ".join(sorted(found.approximate)) or "none"
     text = (
-        f"compiled code ({', '.join(found.kernels)}): approximate instructions {approximate}; "
+        f"compiled code ({len(found.kernels)} kernel(s)): approximate instructions {approximate}; "
         f"subnormals flushed {_word(found.flushes)}; products fused into sums {_word(found.fuses)}; "
         f"half-precision additions {_word(bool(found.half_places))}; "
         f"float atomics {_word(bool(found.atomics))}"

@@ -5,7 +5,7 @@ import pytest
 from verifier import subject as declaring
 from verifier.arithmetic import ieee
 from verifier.backends import _compiled
-from verifier.compiled import contradictions, joined, refined, remarks
+from verifier.compiled import contradictions, joined, refined, remarks, summary
 from verifier.ops import Setting
 from verifier.subjects import Trees
 
@@ -147,3 +147,12 @@ def test_what_holds_of_several_kernels_is_what_holds_of_each():
     assert code.flushes
     assert code.approximate == {"div"}
     assert joined([]) is None
+
+
+def test_the_report_says_what_the_code_leaves_open():
+    code = read("div.full.f32 %f9, %f1, %f2;" + FLUSHED, host=["mul"])
+    assert summary(code) == (
+        "compiled code (1 kernel(s)): approximate instructions div; subnormals flushed yes; "
+        "products fused into sums yes; half-precision additions no; float atomics no; "
+        "torch computes on the host (mul), so no bound is tightened"
+    )
