@@ -9,6 +9,7 @@ from verifier.arithmetic import FORMATS, Arithmetic
 from verifier.ops import Setting
 from verifier.subjects import Claim, Subject
 
+_RECIPROCAL_ROOT = 5.0  # u: rsqrt.approx alone, 2**-22.9 relative (PTX ISA) and its comparison's half ulp
 _TWO_ROUNDINGS = 2.0  # u: a quotient made as the product with a reciprocal, both correctly rounded
 
 
@@ -94,7 +95,8 @@ def _operations(documented: Arithmetic, claim: Claim, found: Compiled) -> Arithm
     reciprocal = 1.0 if exact else documented.reciprocal
     root = documented.square_root if "sqrt" in found.approximate else 1.0
     ways = [root + (1.0 if exact else documented.division)] if found.roots else []
-    ways += [documented.reciprocal_square_root] if "rsqrt" in found.approximate else []
+    rsqrt = min(_RECIPROCAL_ROOT, documented.reciprocal_square_root)
+    ways += [rsqrt] if "rsqrt" in found.approximate else []
     changes = {
         "division": min(division, documented.division),
         "reciprocal": reciprocal,

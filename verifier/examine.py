@@ -103,7 +103,7 @@ class Examination:
         elif not line.findings:
             line.skipped = f"known defect: {everywhere[0].reason} (no witness for {self.dtype} here)"
         measured = [f"{text} on {n} case(s)" for text, n in sorted(line.measured.items())]
-        if measured and set(line.counts) <= {Verdict.SKIPPED} and not line.findings:
+        if measured and set(line.counts) <= {Verdict.SKIPPED} and not (line.findings or line.doubtful):
             line.skipped = "; ".join(measured)
         else:
             line.notes += measured
@@ -164,12 +164,11 @@ class Examination:
         wanted = document.get("failure")
         elsewhere = document.get("backend") != self.runner.backend
         alike = next((o for o in found if failure_key(o) == wanted), None)
-        if found and alike is None and elsewhere:
-            # Another backend sees the same defect otherwise: an address out of bounds is garbage on a device.
-            alike = found[0]
-            line.notes.append(
-                f"known defect seen otherwise than on {document.get('backend')}: {defect.reason}"
-            )
+        if alike is None and elsewhere:
+            alike = next((o for o in found if _akin(str(wanted), o)), None)
+            if alike is not None:
+                text = f"known defect seen otherwise than on {document.get('backend')}: {defect.reason}"
+                line.notes.append(text)
         if alike is not None and document.get("check") == defect.check:
             seen = self._finding(case, alike, detail)
             return replace(seen, expected=True, reason=defect.reason, file=str(path))
@@ -463,6 +462,19 @@ def _simplify_layout(case: Case, name: str, attempt: Callable[[Case], bool]) -> 
             others[name] = simpler
         if attempt(case.with_layouts(others)):
             return
+
+
+def _akin(wanted: str, outcome: Outcome) -> bool:
+    """Return whether another backend may see the failure of this key (see `failure_key`) as the outcome.
+
+    It has the same output, or is of the same kind: wrong numbers, another demand broken, a crash, no answer.
+    What an access out of bounds does beyond the machine is not defined: it may be garbage in any output.
+    """
+    verdict, output, words = [*wanted.split("|"), "", ""][:3]
+    same_kind = verdict == outcome.verdict and (words == "") == (outcome.worst is not None)
+    if verdict != Verdict.FAIL:
+        same_kind = verdict == outcome.verdict
+    return same_kind or (output != "" and output == outcome.output) or words.startswith("OutOfBounds")
 
 
 def _excused(outcome: Outcome) -> bool:

@@ -96,6 +96,7 @@ def merged(first: Line, second: Line) -> Line:
         seconds=first.seconds + second.seconds,
         outside=first.outside + second.outside,
         left_out=first.left_out + second.left_out,
+        doubtful=first.doubtful + second.doubtful,
     )
 
 

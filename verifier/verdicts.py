@@ -117,20 +117,22 @@ class Line:
     skipped: str = ""
     notes: list[str] = field(default_factory=list)
     measured: Counter[str] = field(default_factory=Counter)
+    doubtful: int = 0
     seconds: float = 0.0
     outside: int = 0
     left_out: int = 0
 
     @property
     def verdict(self) -> Verdict:
-        """Sum up: the worst that happened; PASS needs at least one decided case."""
+        """Sum up: the worst that happened; PASS needs at least one decided case and none in doubt."""
         if self.skipped:
             return Verdict.SKIPPED
         if self.findings:
             worst = {f.verdict for f in self.findings if not f.expected} or {f.verdict for f in self.findings}
             order = (Verdict.CRASH, Verdict.TIMEOUT, Verdict.FAIL, Verdict.REFUSED, Verdict.NO_THEOREM)
             return next(v for v in order if v in worst)
-        return Verdict.PASS if self.counts[Verdict.PASS] else Verdict.UNDECIDED
+        passed = self.counts[Verdict.PASS] and not self.doubtful
+        return Verdict.PASS if passed else Verdict.UNDECIDED
 
     @property
     def unexpected(self) -> bool:
@@ -148,6 +150,8 @@ class Line:
         # What no guarantee demands is measured: it is reported and decides nothing.
         measured = {str(o.facts["measured"]) for o in outcomes if "measured" in o.facts}
         self.measured.update(measured)
+        # A case in doubt differs from what is right, perhaps for a good reason: no other case makes up for it.
+        self.doubtful += any(o.facts.get("doubtful") for o in outcomes)
         outcomes = [o for o in outcomes if "measured" not in o.facts]
         if not outcomes:
             return
@@ -186,13 +190,17 @@ def failure_key(outcome: Outcome) -> str:
 
 
 def summed(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the verdict of a case from those of its parts: the worst, and PASS before NO_THEOREM."""
+    """Return the verdict of a case from those of its parts: the worst, and PASS before NO_THEOREM.
+
+    What was looked at and stays open outweighs what passed.
+    """
     found = set(verdicts)
     order = (
         Verdict.CRASH,
         Verdict.TIMEOUT,
         Verdict.FAIL,
         Verdict.REFUSED,
+        Verdict.UNDECIDED,
         Verdict.PASS,
         Verdict.NO_THEOREM,
         Verdict.SKIPPED,

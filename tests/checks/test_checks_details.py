@@ -16,6 +16,7 @@ from verifier.checks import batch_invariance, gradgradcheck, large_offsets, meta
 from verifier.checks.comparing import bit_numbers, differing
 from verifier.ops import op
 from verifier.recipes import Plan, covering
+from verifier.subjects import Domain
 from verifier.verdicts import Verdict
 
 RIGHT = Path(__file__).with_name("right_kernel.py")
@@ -79,6 +80,12 @@ def test_the_cases_together_sweep_the_numbers_of_rows():
     assert {1, 2} & tried
     assert any(n > 500 for n in tried)
     assert len(tried) > len(batch_invariance.COUNTS) / 2
+
+
+def test_one_row_that_is_promised_alone_is_compared_with_nothing():
+    subject = subject_of(RIGHT).differing(domain=Domain(max_rows=1))
+    assert "batch_invariance" in subject.guarantees
+    assert not outcomes_of(subject, "batch_invariance", count=3, shapes=((1, 8),), max_rows=1)
 
 
 def test_a_single_row_without_a_row_axis_is_left_out():

@@ -109,7 +109,20 @@ def test_an_unlimited_bound_breaks_no_promise(monkeypatch):
         del experiment
         return {n: t * np.inf if n.endswith("|bound") else t for n, t in outputs.items()}
 
-    assert {o.verdict for o in outcome_with(monkeypatch, change=change)} == {Verdict.UNDECIDED}
+    assert {o.verdict for o in outcome_with(monkeypatch, change=change)} == {Verdict.SKIPPED}
+
+
+def test_an_element_without_limit_beside_a_failure_is_no_missing_theorem(monkeypatch):
+    def change(experiment, outputs):
+        outputs = narrowed("bound")(experiment, outputs)
+        for name in (n for n in outputs if n.endswith("|bound")):
+            outputs[name] = outputs[name].clone()
+            outputs[name].reshape(-1)[0] = np.inf
+        return outputs
+
+    found = outcome_with(monkeypatch, change=change, kernel="layer_norm_two_pass_triton")
+    assert Verdict.UNDECIDED in {o.verdict for o in found}
+    assert {o.uncovered for o in found} == {0}
 
 
 def test_one_unlimited_element_breaks_no_promise_either(monkeypatch):

@@ -276,6 +276,15 @@ def test_a_witness_from_another_backend_may_fail_otherwise_and_that_is_said(subj
     assert any("seen otherwise than on machine" in note for note in line.notes)
 
 
+@pytest.mark.parametrize("failure", ["CRASH||KeyError", "TIMEOUT||no answer", "FAIL|mean|mean has shape"])
+def test_a_failure_of_another_kind_than_that_of_another_backend_is_a_finding(failure, subjects, runner):
+    subject = with_defect(subjects["wrong_in_long_rows"])
+    save_witness(subject, 130, backend="machine", failure=failure)
+    line = examined(subject, runner, cases=3)
+    assert line.unexpected
+    assert "fails otherwise" in line.findings[0].outcome.message
+
+
 def test_a_witness_from_another_backend_that_passes_here_is_noted_alone(subjects, runner):
     subject = with_defect(subjects["good"])
     save_witness(subject, 130, backend="machine", failure="CRASH||OutOfBounds")

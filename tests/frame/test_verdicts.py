@@ -17,6 +17,8 @@ V = Verdict
     [
         ((V.PASS, V.FAIL), V.FAIL),
         ((V.PASS, V.NO_THEOREM), V.PASS),
+        ((V.PASS, V.UNDECIDED), V.UNDECIDED),
+        ((V.FAIL, V.UNDECIDED), V.FAIL),
         ((V.NO_THEOREM,), V.NO_THEOREM),
         ((V.PASS, V.REFUSED), V.REFUSED),
         ((V.FAIL, V.CRASH, V.TIMEOUT), V.CRASH),
@@ -76,6 +78,13 @@ def worst(utilisation, output="output", **changes):
         "utilisation": utilisation,
     }
     return Worst(**{**given, **changes})
+
+
+def test_a_case_in_doubt_takes_the_pass_from_its_line():
+    doubt = Outcome(verdict=V.UNDECIDED, facts={"measured": "close", "doubtful": True})
+    line = a_line(Outcome(verdict=V.PASS, decided=1), doubt)
+    assert line.verdict is V.UNDECIDED
+    assert line.measured["close"] == 1
 
 
 @pytest.mark.parametrize("verdict", [V.NO_THEOREM, V.REFUSED, V.SKIPPED])

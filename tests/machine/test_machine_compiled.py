@@ -1,11 +1,13 @@
 """What the bounds take from the compiled code, and where it contradicts a declaration."""
 
+import numpy as np
 import pytest
 
 from verifier import subject as declaring
 from verifier.arithmetic import ieee
-from verifier.backends import _compiled
+from verifier.backends import _compiled, cuda
 from verifier.compiled import contradictions, joined, refined, remarks, summary
+from verifier.machine.approximation import Adversarial
 from verifier.ops import Setting
 from verifier.subjects import Trees
 
@@ -70,7 +72,7 @@ def test_code_that_may_contradict_its_declaration_is_told(body, changes, word):
 
 
 DOCUMENTED = ieee(
-    "float32", division=5.0, reciprocal=3.0, square_root=3.0, reciprocal_square_root=5.0, exponential=6.0
+    "float32", division=5.0, reciprocal=3.0, square_root=3.0, reciprocal_square_root=8.0, exponential=6.0
 )
 KNOWN = {"divide_by_n": "division", "formula": "canonical"}
 
@@ -90,7 +92,7 @@ def setting(arithmetic=DOCUMENTED):
         ("div.rz.f32 %f9, %f1, %f2; sqrt.rn.f32 %f10, %f9;", (5, 3, 1, 6)),
         ("div.rn.f32 %f9, %f1, %f2; rsqrt.approx.f32 %f10, %f9;", (1, 1, 3, 5)),
         ("div.rn.f32 %f9, %f1, %f2; rsqrt.approx.f32 %f10, %f9; sqrt.rn.f32 %f11, %f9;", (1, 1, 1, 5)),
-        (PLAIN, (1, 1, 3, 5)),
+        (PLAIN, (1, 1, 3, 8)),
     ],
 )
 def test_the_bounds_take_the_errors_of_the_instructions_at_hand(body, wanted):
@@ -112,7 +114,16 @@ def test_no_bound_gets_tighter_where_torch_computes_on_the_host():
     assert subject.claim.mean_contraction == "mixed"
     rough = read("div.full.f32 %f9, %f1, %f2; sqrt.rn.f32 %f10, %f9;", host=["mul"])
     _, seen = refined(declared(), setting(), rough)
-    assert seen.arithmetic.reciprocal_square_root == 6
+    assert seen.arithmetic.reciprocal_square_root == 8
+
+
+def test_the_documented_reciprocal_root_holds_for_every_way_to_make_it():
+    x = np.linspace(1.0, 4.0, 200_001).astype(np.float32)
+    exact = 1.0 / np.sqrt(x.astype(np.float64))
+    device, claimed = Adversarial(seed=3, extreme=True), cuda.documented("float32")["reciprocal_square_root"]
+    made = device.evaluate("div", np.ones_like(x), device.evaluate("sqrt", x)).astype(np.float64)
+    worst = float(np.max(np.abs(made - exact) / exact)) * 2.0**24
+    assert 5.0 < worst <= claimed
 
 
 @pytest.mark.parametrize(

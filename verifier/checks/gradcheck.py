@@ -181,7 +181,8 @@ def _check_lifted(session: Session) -> list[Outcome]:
     wanted += gradient_names(session.subject, session.op) if differentiates else ()
     outcomes = [_sharp(truth, o) for o in judge(truth, seen, tuple(dict.fromkeys(wanted)))]
     if _nearly_exact(session, seen, outcomes):
-        return [Outcome(verdict=Verdict.SKIPPED, message=NEARLY, facts={**seen.facts, "measured": NEARLY})]
+        facts = {**seen.facts, "measured": NEARLY, "doubtful": True}
+        return [Outcome(verdict=Verdict.UNDECIDED, message=NEARLY, facts=facts)]
     if found is not None:
         outcomes.append(_without(found) if found.why else _outcome(found, seen))
     return _unless_lost(outcomes, seen)

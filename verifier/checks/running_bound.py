@@ -92,6 +92,10 @@ def _judged(session: Session, seen: Observation, name: str, options: dict[str, b
     assert actual is not None
     bound = _canonical(session.truth, name, actual, seen.outputs[f"{name}|bound"])
     outcome = judge_output(_with_bound(session.truth, name, bound), name, actual)
+    # No promise is broken where a running bound is unlimited: it depends on the values alone.
+    if outcome.uncovered:
+        facts = {**outcome.facts, "unlimited": outcome.uncovered}
+        outcome = replace(outcome, uncovered=0, facts=facts)
     if outcome.verdict is Verdict.FAIL:
         return _confirmed(session, outcome, actual, bound, options)
     if outcome.verdict is Verdict.PASS:
@@ -102,11 +106,8 @@ def _judged(session: Session, seen: Observation, name: str, options: dict[str, b
                 f"cannot make: the declaration is wrong, or a {_OURS}"
             )
             return [replace(outcome, verdict=Verdict.UNDECIDED, message=text), _noted(text)]
-    # No promise is broken where a running bound is unlimited: it depends on the values alone.
     if outcome.verdict is Verdict.NO_THEOREM:
-        return [replace(outcome, verdict=Verdict.UNDECIDED)]
-    if outcome.uncovered:
-        return [replace(outcome, uncovered=0, facts={**outcome.facts, "unlimited": outcome.uncovered})]
+        return [replace(outcome, verdict=Verdict.SKIPPED)]
     return [outcome]
 
 
