@@ -150,7 +150,7 @@ class Line:
         # What no guarantee demands is measured: it is reported and decides nothing.
         measured = {str(o.facts["measured"]) for o in outcomes if "measured" in o.facts}
         self.measured.update(measured)
-        # A case in doubt differs from what is right, perhaps for a good reason: no other case makes up for it.
+        # A case in doubt differs from what is right, perhaps with reason: no other case makes up for it.
         self.doubtful += any(o.facts.get("doubtful") for o in outcomes)
         outcomes = [o for o in outcomes if "measured" not in o.facts]
         if not outcomes:

@@ -122,12 +122,27 @@ class Session:
         outcomes = []
         for name in names:
             wanted = self.op.expected(self.case, self.subject).get(name)
-            if wanted is None or name not in seen.outputs:
-                continue
-            problem = _mismatch(name, seen.outputs[name], wanted.shape, wanted.dtype)
+            problem = None
+            if name not in seen.outputs:
+                problem = self._undeclared(name)
+            elif wanted is not None:
+                problem = _mismatch(name, seen.outputs[name], wanted.shape, wanted.dtype)
             if problem:
                 outcomes.append(Outcome(verdict=Verdict.FAIL, output=name, message=problem))
         return outcomes
+
+    def _undeclared(self, name: str) -> str | None:
+        """Say that the op demands a result for an argument taken here, which the declaration leaves out."""
+        argument = name.removeprefix("grad_")
+        taken = argument in self.subject.signature and argument in self.case.given
+        # Evaluation moves no running statistics, and neither does an input without elements.
+        asked = name.startswith("grad_") or (self.case.scalars.get("training", True) and self.case.elements)
+        if name not in self.op.outputs or not taken or not asked:
+            return None
+        return (
+            f"{name} is neither in returns= nor in mutates= of the declaration, although {self.op.name} "
+            f"demands it where {argument} is given: it is not judged"
+        )
 
 
 def _mismatch(
