@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from verifier.machine.arithmetics import field, field_exponential
+from verifier.machine.arithmetics import field, field_exponential, make
 
 P, Q, E = field.P, field_exponential.VALUES, field_exponential.EXPONENTS
 CORNERS = [0, 1, 2, P - 1, P - 2, (1 << 31) - 1, 1 << 31, (1 << 60) + 1, P >> 1]
@@ -107,3 +107,50 @@ def test_the_integer_part_of_an_exponential_by_shifter_is_that_integer():
     total = x + shifter
     slot = ride.apply("add", "f32", total, (x, shifter), (ride.lift(x, "f32"), ride.lift(shifter, "f32")))
     assert slot == ride.lift(np.array([12582916.0], dtype=np.float32), "f32")
+
+
+# -- what no formula says: integers chosen and results clamped -------------------------------------
+
+
+@pytest.mark.parametrize("name", ["field", "field_exponential", "lifted"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_a_float_made_integral_is_no_element_of_the_formula(name, dtype):
+    """`cvt.rmi` of 2.5 and of 3: the first result is another number, the second is the operand."""
+    arithmetic, kind = make(name), f"f{8 * np.dtype(dtype).itemsize}"
+    x = np.array([2.5, 3.0], dtype)
+    slots = arithmetic.lift(np.array([7.0, 11.0]), "f64")
+    found = arithmetic.apply("cvt", kind, np.floor(x), (x,), (slots,))
+    assert found[0] == arithmetic.lift(np.array([2.0]), "f64")[0]
+    assert found[1] == slots[1]
+
+
+@pytest.mark.parametrize("name", ["field", "field_exponential", "lifted"])
+@pytest.mark.parametrize(
+    ("modifier", "x", "clamped"),
+    [("sat", [-0.5, 0.25, 1.5], [0.0, None, 1.0]), ("relu", [-0.5, 0.25, 1.5], [0.0, None, None])],
+)
+@pytest.mark.parametrize("operation", ["add", "mul", "fma", "cvt"])
+def test_a_clamped_result_is_taken_from_the_float(name, modifier, x, clamped, operation):
+    arithmetic = make(name)
+    values = np.array(x, np.float32)
+    one, zero = np.float32([1.0] * 3), np.float32([0.0] * 3)
+    floats = {"add": (values, zero), "mul": (values, one), "fma": (values, one, zero), "cvt": (values,)}
+    random = arithmetic.lift(np.array([7.0, 11.0, 13.0]), "f64")
+    slots = (random, *(arithmetic.lift(f, "f32") for f in floats[operation][1:]))
+    result = np.clip(values, 0, 1 if modifier == "sat" else None)
+    found = arithmetic.modified(operation, frozenset({modifier}), "f32", result, floats[operation], slots)
+    free = arithmetic.modified(operation, frozenset({"ftz"}), "f32", values, floats[operation], slots)
+    assert (free == random).all()
+    for lane, number in enumerate(clamped):
+        want = random[lane] if number is None else arithmetic.lift(np.array([number]), "f64")[0]
+        assert found[lane] == want
+
+
+def test_the_shifter_of_exponents_chooses_an_integer():
+    """x + 1.5 * 2^23 - 1.5 * 2^23 is the integer next to x, and no x."""
+    arithmetic = make("field")
+    x, shifter = np.float32([2.25]), np.float32([1.5 * 2**23])
+    shifted = arithmetic.apply(
+        "add", "f32", x + shifter, (x, shifter), (np.uint64([7]), arithmetic.lift(shifter, "f32"))
+    )
+    assert shifted[0] == arithmetic.lift(np.array([2 + 1.5 * 2**23]), "f64")[0]

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from verifier.machine.numerics import Array
 
 
@@ -33,4 +35,29 @@ def rounds_to_integer(addend: Array) -> bool:
 
 def chooses_integer(kind: str, result: Array, value: Array) -> bool:
     """Tell the conversion of a float to its own format: to an integral value, or saturating."""
-    return kind in ("f32", "f64") and value.dtype == result.dtype
+    return kind in ("f16", "f32", "f64") and value.dtype == result.dtype
+
+
+CLAMPS = frozenset({"sat", "relu"})
+_BEFORE_CLAMPING: dict[str, Callable[..., Any]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "fma": lambda a, b, c: a * b + c,
+    "mad": lambda a, b, c: a * b + c,
+    "cvt": lambda a: a,
+}
+
+
+def clamped(name: str, modifiers: frozenset[str], result: Array, floats: tuple[Array, ...]) -> Any:
+    """Whether `.sat` (to [0, 1]) or `.relu` (to 0 and above) gave a result that the operation does not.
+
+    Float64 holds sums and products of narrower formats with the right sign, and on the right side of 1.
+    """
+    rule = _BEFORE_CLAMPING.get(name)
+    if rule is None:
+        return (result == 0) | (("sat" in modifiers) & (result == 1))
+    with np.errstate(over="ignore", invalid="ignore"):
+        raw = rule(*(np.asarray(value, dtype=np.float64) for value in floats))
+    within = (raw >= 0) & (raw <= 1) if "sat" in modifiers else raw >= 0
+    return np.broadcast_to(~within, np.shape(result))

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from verifier.machine.arithmetics.choice import chosen
+from verifier.machine.arithmetics.choice import (
+    CLAMPS,
+    chooses_integer,
+    chosen,
+    clamped,
+    rounds_to_integer,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -213,10 +219,14 @@ class Field:
         self, name: str, kind: str, result: Array, floats: tuple[Array, ...], slots: tuple[Array, ...]
     ) -> Array:
         """Compute modulo p; transcendental functions are opaque."""
-        del kind
         a = slots[0]
         if (picked := chosen(name, result, floats, slots)) is not None:
             return np.asarray(picked)
+        if name in ("add", "sub", "fma") and kind == "f32" and rounds_to_integer(floats[-1]):
+            return self.lift(np.asarray(result), kind)  # the integer next to x: exact as a float
+        if name == "cvt" and chooses_integer(kind, result, floats[0]):
+            same = (result == floats[0]) | np.isnan(result)
+            return np.where(same, a, self.lift(np.asarray(result), kind))
         rules: dict[str, Callable[[], Array]] = {
             "add": lambda: add(a, slots[1]),
             "sub": lambda: subtract(a, slots[1]),
@@ -236,6 +246,21 @@ class Field:
             return np.asarray(rules[name]())
         opaque = hashed(name, *slots)
         return np.where(result == 0, np.uint64(0), opaque)
+
+    def modified(  # noqa: PLR0917 (as `apply`, with one more)
+        self,
+        name: str,
+        modifiers: frozenset[str],
+        kind: str,
+        result: Array,
+        floats: tuple[Array, ...],
+        slots: tuple[Array, ...],
+    ) -> Array:
+        """Compute as ever, but take what a clamp changed from the float: it is no result of the formula."""
+        found = self.apply(name, kind, result, floats, slots)
+        if not modifiers & CLAMPS:
+            return found
+        return np.where(clamped(name, modifiers, result, floats), self.lift(np.asarray(result), kind), found)
 
 
 def build(**settings: Any) -> Field:

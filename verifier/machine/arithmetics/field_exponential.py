@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from verifier.machine.arithmetics import field as plain
-from verifier.machine.arithmetics.choice import chooses_integer, chosen, rounds_to_integer
+from verifier.machine.arithmetics.choice import (
+    CLAMPS,
+    chooses_integer,
+    chosen,
+    clamped,
+    rounds_to_integer,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -229,6 +235,21 @@ class FieldExponential:
         if name in rules:
             return each(rules[name], *slots)
         return each(lambda m, *xs: np.where(result == 0, np.uint64(0), plain.hashed(name, *xs) % m), *slots)
+
+    def modified(  # noqa: PLR0917 (as `apply`, with one more)
+        self,
+        name: str,
+        modifiers: frozenset[str],
+        kind: str,
+        result: Array,
+        floats: tuple[Array, ...],
+        slots: tuple[Array, ...],
+    ) -> Array:
+        """Compute as ever, but take what a clamp changed from the float: it is no result of the formula."""
+        found = self.apply(name, kind, result, floats, slots)
+        if not modifiers & CLAMPS:
+            return found
+        return np.where(clamped(name, modifiers, result, floats), self.lift(np.asarray(result), kind), found)
 
     def exponential(self, argument: Array, slot: Array) -> Array:
         """2^a in the values, nothing meaningful in the exponents; 2^-inf is 0."""

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from verifier.machine.arithmetics.choice import chooses_integer, chosen, rounds_to_integer
+from verifier.machine.arithmetics.choice import (
+    CLAMPS,
+    chooses_integer,
+    chosen,
+    clamped,
+    rounds_to_integer,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,6 +89,21 @@ class Lifted:
         if name == "cvt":
             return np.broadcast_to(a, np.shape(result))
         return self.lift(result, "other")
+
+    def modified(  # noqa: PLR0917 (as `apply`, with one more)
+        self,
+        name: str,
+        modifiers: frozenset[str],
+        kind: str,
+        result: Array,
+        floats: tuple[Array, ...],
+        slots: tuple[Array, ...],
+    ) -> Array:
+        """Compute as ever, but take what a clamp changed from the float: its derivative is 0."""
+        found = self.apply(name, kind, result, floats, slots)
+        if not modifiers & CLAMPS:
+            return found
+        return np.where(clamped(name, modifiers, result, floats), np.asarray(result, dtype=np.float64), found)
 
     def _compare(self, name: str, picked: Array, slots: tuple[Array, ...]) -> None:
         """Count choices of which the float64 values know better."""
