@@ -199,6 +199,7 @@ CLAIM = {
     "op": "layer_norm",
     "language": "triton",
     "variance": "two_pass",
+    "divide_by_n": "division",
     "accumulates": "float32",
     "dtypes": ("float16", "bfloat16", "float32"),
     "trees": Trees(
@@ -228,6 +229,10 @@ DEFECTS = (
         check="memory",
         reason=LAYOUTS + " Accesses then leave the tensors.",
         where=_layout_misread,
+    ),
+    KnownDefect(
+        check="gradgradcheck",
+        reason="The backward pass has no second derivative, and does not say so: it is not marked once_differentiable.",
     ),
     KnownDefect(
         check="synchronization",

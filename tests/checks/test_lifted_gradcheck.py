@@ -235,3 +235,13 @@ def test_rounding_to_an_integer_is_done_as_the_floats_do_it():
     assert (found - magic).tolist() == [[3.0, -1.0]]
     rounded = build().apply("cvt", "f32", np.rint(x), (x,), (x.astype(np.float64),))
     assert rounded.tolist() == [3.0, -1.0]
+
+
+def test_threads_that_see_tied_floats_in_other_orders_choose_one_lifted_value():
+    from verifier.machine.arithmetics.lifted import build
+
+    lifted, tied = build(), np.array([1.0], dtype=np.float32)
+    low, high = np.array([1.0]), np.array([1 + 2.0**-40])
+    for name, wanted in (("max", high), ("min", low)):
+        for slots in ((low, high), (high, low)):
+            assert lifted.apply(name, "f32", tied, (tied, tied), slots) == wanted

@@ -76,6 +76,7 @@ class Lifted:
         if name in ("fma", "mad"):
             return np.asarray(a * slots[1] + slots[2])
         if (picked := chosen(name, result, floats, slots)) is not None:
+            picked = _of_tied(name, result, floats, slots, picked)
             self._compare(name, picked, slots)
             return np.asarray(picked)
         if name == "divfma":
@@ -110,6 +111,16 @@ class Lifted:
         best: Any = (np.fmax if name == "max" else np.fmin).reduce(np.broadcast_arrays(*slots))
         with np.errstate(invalid="ignore"):
             self.apart[0] += int(np.sum(np.abs(best - picked) > 2.0**-10 * np.abs(best)))
+
+
+def _of_tied(
+    name: str, result: Array, floats: tuple[Array, ...], slots: tuple[Array, ...], picked: Any
+) -> Any:
+    """Decide by the lifted values between operands of equal floats, so that every thread decides alike."""
+    better: Any = np.fmax if name == "max" else np.fmin
+    equal = [np.where(value == result, slot, np.nan) for value, slot in zip(floats, slots, strict=True)]
+    best = better.reduce(np.broadcast_arrays(*equal))
+    return np.where(np.isnan(best), picked, best)
 
 
 def build(**settings: Any) -> Lifted:
