@@ -246,6 +246,7 @@ def _depth(columns):
     dtypes=skeleton.DTYPES,
     trees=Trees(statistics=tree(depth=_depth), row_gradients=tree(depth=_depth), columns=tree(depth=_depth)),
     mean_contraction="none",  # the mean ends in an IEEE division, which no compiler contracts
+    divide_by_n="division",
     # Squares and their sums stay finite, and the theorem holds for every order of summation.
     domain=Domain(max_abs=1e15, max_kappa=1e3, min_columns=2),
     mutates=("running_mean", "running_var"),

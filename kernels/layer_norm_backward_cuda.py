@@ -117,6 +117,7 @@ def _launch(grad_output, input, weight, mean, rstd, results, rows, columns):
     dtypes=("float16", "bfloat16", "float32", "float64"),
     trees=Trees(row_gradients=tree(depth=row_additions), columns=tree(depth=column_additions)),
     mean_contraction="none",
+    divide_by_n="division",
     guarantees={"determinism", "layouts", "large_offsets"},
     returns=("grad_input", "grad_weight", "grad_bias"),
 )

@@ -77,6 +77,7 @@ def claim(row_tree, max_columns=None):
         "trees": Trees(row_gradients=row_tree, columns=any_order()),
         "formula": FORM,
         "mean_contraction": "none",
+        "divide_by_n": "division",
         "saved_dtype": "input",
         "domain": Domain(
             min_rows=1, min_columns=1, max_columns=max_columns, layouts=("contiguous",), optional=False

@@ -44,6 +44,7 @@ def split(input):
     trees=tiers.TREES,
     differentiable=False,
     mean_contraction="none",  # as in the kernel without a residual
+    divide_by_n="division",
     clamp=True,
     # Beyond it the bound of this variance says too little, and squares may overflow.
     domain=Domain(max_kappa=1e2, max_abs=1e15),

@@ -83,6 +83,7 @@ def beyond_32_bits(case):
     op="layer_norm",
     language="triton",
     variance="two_pass",
+    divide_by_n="division",
     accumulates="float32",
     dtypes=("float16", "bfloat16", "float32"),
     trees=tree(depth=_row_depth),

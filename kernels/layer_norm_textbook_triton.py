@@ -45,6 +45,7 @@ DESIGN = skeleton.Design(constants={"MOMENTS": _moments})
     trees=skeleton.TREES,
     clamp=True,
     mean_contraction="none",  # the mean ends in an IEEE division, which no compiler contracts
+    divide_by_n="division",
     # Squares and their sums stay finite, and the theorem holds for every order of summation.
     domain=Domain(max_abs=1e15, max_kappa=10.0),
     returns=("output", "mean", "rstd"),

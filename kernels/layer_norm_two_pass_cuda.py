@@ -22,6 +22,7 @@ KERNELS = source(__file__)
     dtypes=("float16", "bfloat16", "float32", "float64"),
     trees=tiers.TREES,
     mean_contraction="none",  # the mean is the quotient of a division: one machine number
+    divide_by_n="division",
     clamp=True,
     # Beyond it the bound of this variance says too little, and squares may overflow.
     domain=Domain(max_kappa=1e3, max_abs=1e15),

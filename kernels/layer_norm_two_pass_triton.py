@@ -398,6 +398,7 @@ GUARANTEES = frozenset(
     dtypes=DTYPES,
     trees=TREES,
     mean_contraction="none",  # the mean ends in an IEEE division, which no compiler contracts
+    divide_by_n="division",
     # Squares and their sums stay finite, and the theorem holds for every order of summation.
     domain=Domain(max_abs=1e15, max_kappa=1e3),
     returns=("output", "mean", "rstd"),

@@ -273,6 +273,7 @@ TREES = Trees(
     dtypes=("float16", "bfloat16", "float32", "float64"),
     trees=TREES,
     mean_contraction="none",  # the mean is the end of a division or an addition: one machine number
+    divide_by_n="division",
     clamp=True,
     # Beyond it the bound of this variance says too little, and squares may overflow.
     domain=Domain(max_kappa=1e2, max_abs=1e15),

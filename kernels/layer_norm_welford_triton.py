@@ -68,6 +68,7 @@ DESIGN = skeleton.Design(constants={"MOMENTS": _moments}, tile=_lanes)
         columns=skeleton.TREES.columns,
     ),
     mean_contraction="none",  # the mean ends in an addition, which leaves one number
+    divide_by_n="division",
     # Squares and their sums stay finite, and the theorem holds for every order of summation.
     domain=Domain(max_abs=1e15, max_kappa=100.0),
     returns=("output", "mean", "rstd"),

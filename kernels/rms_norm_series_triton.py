@@ -49,6 +49,7 @@ def _steps_over_columns(case):
     op="rms_norm",
     language="triton",
     variance="rms",
+    divide_by_n="division",
     accumulates="float32",
     dtypes=("float16", "bfloat16", "float32"),
     trees=tree(depth=_row_depth),

@@ -200,6 +200,7 @@ def _launch_backward(grad_input, dy, x, weight, rstd, parts, programs, chunk):
     dtypes=skeleton.DTYPES,
     trees=skeleton.TREES,
     mean_contraction="none",  # the mean square ends in an IEEE division, which no compiler contracts
+    divide_by_n="division",
     domain=Domain(max_abs=1e15),  # the sum of squares stays finite
     returns=("output", "rstd"),
     guarantees=skeleton.GUARANTEES,

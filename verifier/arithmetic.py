@@ -75,7 +75,7 @@ FORMATS: Final[dict[str, Format]] = {
     )
 }
 
-DivideByN = Literal["division", "reciprocal"]
+DivideByN = Literal["division", "reciprocal", "either"]
 Contraction = Literal["none", "uniform", "mixed"]
 
 
@@ -125,7 +125,12 @@ class Arithmetic:
         return self.format.smallest_normal if self.flush_to_zero else 0.0
 
     def division_by_count(self, count: int, how: DivideByN = "division") -> float:
-        """Return the roundings, in u, that dividing a sum by `count` costs (c_m of the theorems)."""
+        """Return the roundings, in u, that dividing a sum by `count` costs (c_m of the theorems).
+
+        how: "either" where nothing is known of it: the larger of both ways.
+        """
+        if how == "either":
+            return max(self.division_by_count(count, way) for way in ("division", "reciprocal"))
         inexact_count = 1.0 if _odd_part(count) > 2.0**self.format.precision else 0.0
         operation = self.division if how == "division" else self.reciprocal
         if _is_power_of_two(count) and operation == 1.0:
@@ -139,7 +144,7 @@ class Arithmetic:
             return "the row is empty"
         if count > self.format.maximum:
             return f"the count {count} overflows {self.format.name}"
-        if how == "reciprocal" and count * self.format.smallest_normal > 1.0:
+        if how != "division" and count * self.format.smallest_normal > 1.0:
             return f"1/{count} is subnormal in {self.format.name}"
         return ""
 

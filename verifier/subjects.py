@@ -123,6 +123,7 @@ class Claim:
     `formula` names a form of the op, is a `Form`, or maps dtypes to these (None: the canonical one, assumed).
     `saved_dtype` is the format of the statistics that the backward pass reads: a format's name,
     "input" for the input's, or None for the accumulation format.
+    `divide_by_n` "either" allows for both ways.
     `variance_options` is what else is claimed of the algorithm, by the names of its own options.
     """
 
@@ -262,7 +263,7 @@ def subject(
         formula=formula,
         trees=_trees(trees),
         mean_contraction=mean_contraction or ("none" if language == "torch" else "mixed"),
-        divide_by_n=divide_by_n or "division",
+        divide_by_n=divide_by_n or "either",
         saved_dtype=saved_dtype,
         clamp=clamp,
         assumed=frozenset(name for name, value in given.items() if value is None),

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from verifier import subject
 from verifier.arithmetic import ieee
 from verifier.rounded import Rounded
 from verifier.statistics import exact_moments, exact_statistics
@@ -47,6 +48,25 @@ def test_mixed_contraction_refutes_the_corrected_bound_of_one_mean(row):
     one, several = against_one_mean("two_pass_corrected", row)
     assert one > 100
     assert several <= 1.0
+
+
+@pytest.mark.parametrize("name", ["two_pass", "two_pass_corrected"])
+def test_a_division_that_nothing_is_said_of_may_be_a_product_contracted_in_some_uses(name):
+    statistics, done = exact_statistics(np.array([FIRST])), utilisation(name, np.array([FIRST]), mixed())
+    bounds = {
+        how: float(algorithm(name).bound(statistics, mixed(divide_by_n=how)).variance_error[0])
+        for how in ("division", "reciprocal", "either")
+    }
+    error = float(done.variance[0]) * bounds["reciprocal"]
+    assert bounds["division"] < error <= bounds["either"]
+
+
+def test_a_subject_that_says_nothing_of_its_division_is_bounded_for_both_ways():
+    settings = {"op": "layer_norm", "language": "triton", "variance": "two_pass", "dtypes": ("float64",)}
+    silent = subject(**settings)(lambda x, eps: x)
+    assert silent.claim.divide_by_n == "either"
+    assert "divide_by_n" in silent.claim.assumed
+    assert subject(**settings, divide_by_n="division")(silent.function).claim.divide_by_n == "division"
 
 
 def test_a_fused_chain_of_squares_needs_the_rounding_of_the_first_square():

@@ -152,7 +152,7 @@ def _common_guards(t: Terms) -> tuple[Guard, ...]:
     arithmetic, count = t.claim.arithmetic, t.count
     everywhere = np.ones(t.rows.mean.shape, dtype=np.bool_)
     too_many = count > arithmetic.format.maximum
-    tiny = t.claim.divide_by_n == "reciprocal" and count * arithmetic.format.smallest_normal > 1.0
+    tiny = t.claim.divide_by_n != "division" and count * arithmetic.format.smallest_normal > 1.0
     return (
         (np.asarray(t.rows.finite, dtype=np.bool_), "the row holds a NaN or an infinity"),
         (everywhere & (count > 0), "the row is empty"),
@@ -184,7 +184,10 @@ def mean_spread(claim: Reduction, count: int, magnitude: Array, error: Array) ->
 
 
 def product_spread(claim: Reduction, count: int, magnitude: Array, error: Array) -> Array:
-    """Return how far sum * (1 / N) may be from its rounded value; a correct quotient is one number."""
+    """Return how far sum * (1 / N) may be from its rounded value; a correct quotient is one number.
+
+    Where nothing is said of the division it may be such a product.
+    """
     arithmetic = claim.arithmetic
     one_number = (
         claim.mean_contraction == "none"
