@@ -103,7 +103,7 @@ class Examination:
         elif not line.findings:
             line.skipped = f"known defect: {everywhere[0].reason} (no witness for {self.dtype} here)"
         measured = [f"{text} on {n} case(s)" for text, n in sorted(line.measured.items())]
-        if measured and set(line.counts) <= {Verdict.SKIPPED} and not (line.findings or line.doubtful):
+        if measured and set(line.counts) <= {Verdict.SKIPPED} and not line.findings:
             line.skipped = "; ".join(measured)
         else:
             line.notes += measured
