@@ -232,7 +232,8 @@ DEFECTS = (
     ),
     KnownDefect(
         check="gradgradcheck",
-        reason="The backward pass has no second derivative, and does not say so: it is not marked once_differentiable.",
+        reason="The backward pass has no second derivative, and does not say so: "
+        "it is not marked once_differentiable.",
     ),
     KnownDefect(
         check="synchronization",

@@ -122,8 +122,8 @@ def _jobs(
     subject: Subject, dtypes: Sequence[str], check_names: Sequence[str], backend_name: str | None
 ) -> Iterator[Job]:
     name, missing = (backend_name, "") if backend_name else default_backend(subject)
-    if subject.op not in ops():
-        name, missing = None, f"there is no op {subject.op!r}; there are: {', '.join(ops())}"
+    if unknown := _unknown_word(subject):
+        name, missing = None, unknown
     if backend_name and subject.language not in backends()[backend_name].LANGUAGES:
         name, missing = None, f"backend {backend_name} does not run subjects in {subject.language}"
     for dtype in (d for d in subject.dtypes if not dtypes or d in dtypes):
@@ -249,13 +249,25 @@ def _pooled(
             raise
 
 
+def _unknown_word(subject: Subject) -> str:
+    """Say that a declaration names an op or a variance algorithm that does not exist, or nothing."""
+    from verifier.variance import algorithms
+
+    if subject.op not in ops():
+        return f"there is no op {subject.op!r}; there are: {', '.join(ops())}"
+    variance = subject.claim.variance
+    if ops()[subject.op].needs_variance and variance is not None and variance not in algorithms():
+        return f"there is no variance algorithm {variance!r}; there are: {', '.join(algorithms())}"
+    return ""
+
+
 def _placed(job: Job) -> Job:
     """Return the job with the best backend that is here, if it names none; nothing is probed earlier."""
     if job.missing:
         return job
     subject = next(s for s in load_subjects(job.path) if s.name == job.subject)
-    if subject.op not in ops():
-        return replace(job, missing=f"there is no op {subject.op!r}; there are: {', '.join(ops())}")
+    if unknown := _unknown_word(subject):
+        return replace(job, missing=unknown)
     if job.backend is None:
         name, missing = default_backend(subject)
         return replace(job, backend=name, missing=missing)

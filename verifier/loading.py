@@ -39,6 +39,8 @@ def load(path: str | Path) -> Loaded:
 
     """
     file = Path(path).expanduser().resolve()
+    if file.is_dir():
+        raise LoadError(f"{path}: is a folder; name a kernel file in it")
     if not file.is_file():
         raise LoadError(f"{path}: no such file")
     if file.suffix != ".py":

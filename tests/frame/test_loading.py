@@ -96,7 +96,7 @@ def test_an_error_is_found_again_when_the_file_has_been_mended(kernel_file):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("nowhere.py", "no such file"), ("kernel.cu", "declaring .py"), (".", "no such file")]
+    ("name", "said"), [("nowhere.py", "no such file"), ("kernel.cu", "declaring .py"), (".", "is a folder")]
 )
 def test_what_is_no_kernel_file_is_said(name, said, tmp_path):
     (tmp_path / "kernel.cu").write_text("")
