@@ -69,8 +69,13 @@ def check(session: Session) -> list[Outcome]:
     options = {"gradients": gradients and "grad_output" in session.case.given}
     seen = session.execute(experiment="verifier.running:bounds", **options)
     if seen.facts["lost"]:
-        text = f"no verdict: the machine lost track of values ({seen.facts['lost']})"
-        return [Outcome(verdict=Verdict.UNDECIDED, message=text), _noted(text)]
+        kind = str(seen.facts["lost"]).partition(" at ")[0]
+        text = f"no running bound: the machine lost track of values ({kind})"
+        return [
+            Outcome(
+                verdict=Verdict.SKIPPED, message=text, facts={"lost": seen.facts["lost"], "measured": text}
+            )
+        ]
     outcomes: list[Outcome] = []
     for name in _comparable(session, seen):
         outcomes += _judged(session, seen, name, options)
