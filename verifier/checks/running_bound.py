@@ -112,7 +112,8 @@ def _judged(session: Session, seen: Observation, name: str, options: dict[str, b
             )
             return [replace(outcome, verdict=Verdict.UNDECIDED, message=text), _noted(text)]
     if outcome.verdict is Verdict.NO_THEOREM:
-        return [replace(outcome, verdict=Verdict.SKIPPED)]
+        text = f"the running bound of {name} is unlimited"
+        return [replace(outcome, verdict=Verdict.SKIPPED, facts={**outcome.facts, "measured": text})]
     return [outcome]
 
 
