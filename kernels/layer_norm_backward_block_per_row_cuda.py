@@ -40,7 +40,6 @@ def threads_of(hidden):
             reason="Shared slots that no warp wrote are added to the sums over a row.",
             where=lambda case: threads_of(case.columns) < MOST_THREADS,
             also=("*",),
-            backends=("machine",),
         ),
         steps.IN_HALF,
         steps.ATOMICS,
