@@ -182,3 +182,47 @@ def test_only_the_machine_follows_tags():
     assert skips(subject, op("layer_norm"), "float16", "machine") is None
     assert "machine" in skips(subject, op("layer_norm"), "float16", "cuda")
     assert "torch" in skips(subject.differing(language="torch"), op("layer_norm"), "float16", "eager")
+
+
+# -- tags that are lost ------------------------------------------------------------------------------
+
+
+def test_lost_tags_are_no_pass(monkeypatch):
+    """A right kernel of which an operation on the way is not followed."""
+    monkeypatch.setattr(influence, "_lost", lambda counters: "somewhere")
+    subject = subject_of(KERNELS / "layer_norm_two_pass_triton.py")
+    with machine() as place:
+        (case,) = cases_of(subject, "influence", "float16", 1, shapes=((3, 7),))
+        (outcome,) = influence.check(session_of(examination(subject, "influence", "float16", place), case))
+    assert outcome.verdict is Verdict.UNDECIDED
+    assert "somewhere" in outcome.message
+
+
+def test_tagged_values_that_become_integers_are_counted():
+    from verifier.machine.arithmetics import make
+    from verifier.machine.slots import Slots, tag
+
+    slots, values = Slots(make("taint")), np.float32([1.5, 2.5, 3.5])
+    held, tags = np.uint64([0, 4, 8]), tag(values.view("u4"), 32)
+    slots.leave(values, held, None, -1)
+    slots.leave(values, held, np.where(values == 2.5, np.uint64(0), tags), -1)
+    assert slots.counters.integers == {"a host operation": 3}
+    assert "became integers" in influence._lost(slots.counters)
+
+
+def test_unknown_operations_of_torch_in_place_are_counted():
+    import torch
+
+    from verifier.machine.arithmetics import make
+    from verifier.machine.hosting import HostSlots
+    from verifier.machine.slots import Slots
+
+    slots, x = Slots(make("taint")), torch.ones(3)
+    slots.set(x, np.uint64([1, 2, 4]))
+    with HostSlots(slots):
+        x.mul_(2.0)
+        x.zero_()
+        assert not slots.counters.uncovered
+        x.clamp_(0.0, 1.0)
+    assert slots.counters.uncovered == {"clamp_": 1}
+    assert "clamp_" in influence._lost(slots.counters)

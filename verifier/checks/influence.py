@@ -22,8 +22,9 @@ from verifier.verdicts import Outcome, Verdict
 NAME = "influence"
 ORDER = 70
 DEMANDS = (
-    "rows of output and grad_input depend on their own row, entries of grad_weight and grad_bias on every "
-    "row that they sum and on their own entry of grad_output; memory between elements influences nothing"
+    "what rows of output and grad_input are computed from is their own row, entries of grad_weight and "
+    "grad_bias every row that they sum and their own entry of grad_output; memory between elements is in "
+    "nothing (a dependence through a comparison, a branch or an address alone is not seen)"
 )
 WHY = "a value of another row that is multiplied by zero shows in no result, until it is NaN or infinite"
 CATCHES = (
@@ -95,6 +96,7 @@ def check(session: Session) -> list[Outcome]:
         return []
     backward = bool(session.op.differentiable) and session.subject.differentiable
     found: list[Suspicion] = []
+    lost: list[str] = []
     sums = "grad_output" in case.given and entries_of(session.op, case) is not None
     for kind in KINDS if sums else KINDS[:1]:
         seen = session.execute(
@@ -102,10 +104,16 @@ def check(session: Session) -> list[Outcome]:
         )
         tags = {n: t.numpy().view(np.uint64) for n, t in seen.outputs.items() if t is not None}
         found += list(_suspicions(session.op, case, kind, tags))
+        lost += [words for words in [seen.facts["lost"]] if words and words not in lost]
     proved = [_proved(session, s, backward) for s in _of_each_kind(found)]
     # A row that is lost is lost under more than one kind of tags.
     outcomes = list({(o.verdict, o.message): o for o in proved}.values())
-    return outcomes or [Outcome(verdict=Verdict.PASS, decided=1)]
+    if outcomes:
+        return outcomes
+    if lost:
+        text = f"influence not decided: tags were lost on the way ({'; '.join(lost).partition(' at ')[0]})"
+        return [Outcome(verdict=Verdict.UNDECIDED, message=text, facts={"measured": text, "doubtful": True})]
+    return [Outcome(verdict=Verdict.PASS, decided=1)]
 
 
 # -- what may depend on what ---------------------------------------------------------------------------
@@ -321,4 +329,13 @@ def experiment(subject: Subject, case: Case, *, place: Any, kind: str, gradients
         if seen.status != "ok":
             return seen
         held = {name: torch.from_numpy(np.array(t).view(np.int64)) for name, t in tags.items()}
-        return Observation(status="ok", outputs=held, facts=seen.facts)
+        assert opened.slots is not None
+        facts = {**seen.facts, "lost": _lost(opened.slots.counters)}
+        return Observation(status="ok", outputs=held, facts=facts)
+
+
+def _lost(counters: Any) -> str:
+    """Say where tags ended although something may still have depended on them; nothing if nowhere."""
+    ended = [f"{n} values became integers at {place}" for place, n in counters.integers.items()]
+    broken = [f"bits of floats are changed by {name}" for name in sorted(counters.broken)]
+    return "; ".join([*ended, *counters.describe(), *broken][:4])

@@ -144,8 +144,8 @@ def _reads_floats(instruction: Instruction) -> bool:
     if instruction.parts[0] in MOVES or instruction.parts[0] in ("ld", "st", "atom", "red"):
         return False
     operation = resolve(instruction.opcode)
-    if operation is None or operation.results[0] not in FLOATS:
-        return False
+    if operation is None or (operation.results[0] not in FLOATS and instruction.parts[0] != "cvt"):
+        return False  # a conversion to integers reads floats: their slots end there
     return any(kind in FLOATS for kind in operation.sources)
 
 

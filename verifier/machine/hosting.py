@@ -24,8 +24,13 @@ _VIEWS = frozenset((
     "is_same_size", "_reshape_alias",
 ))
 # fmt: on
-# Operations that ask a tensor for its shape alone.
-_FILLED = frozenset(("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"))
+# Operations that ask a tensor for its shape alone, or overwrite all of it.
+# fmt: off
+_FILLED = frozenset((
+    "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "zero_", "fill_",
+    "normal_", "uniform_", "random_",
+))
+# fmt: on
 _COPIES = frozenset({"clone", "_to_copy", "contiguous", "to"})
 _BINARY = {"add": "add", "sub": "sub", "mul": "mul", "div": "div"}
 _KINDS = {"torch.float16": "f16", "torch.bfloat16": "bf16", "torch.float32": "f32", "torch.float64": "f64"}
@@ -146,7 +151,7 @@ class HostSlots(TorchDispatchMode):  # type: ignore[no-untyped-call]
         outputs = result if isinstance(result, tuple | list) else [result]
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
         read = any(self.slots.has(t) for t in tensors if t.is_floating_point())
-        if read and not name.endswith("_") and name not in _FILLED:
+        if read and name not in _FILLED:
             self.slots.counters.uncovered[name] = self.slots.counters.uncovered.get(name, 0) + 1
         for output in outputs:
             if isinstance(output, torch.Tensor):

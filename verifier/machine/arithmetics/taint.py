@@ -26,6 +26,10 @@ class Taint:
         del kind
         return np.zeros(np.shape(values), dtype=np.uint64)
 
+    def tagged(self, slots: Array) -> Any:
+        """Tell which values depend on anything."""
+        return slots != 0
+
     def apply(
         self, name: str, kind: str, result: Array, floats: tuple[Array, ...], slots: tuple[Array, ...]
     ) -> Array:
