@@ -111,8 +111,14 @@ def check(session: Session) -> list[Outcome]:
     if outcomes:
         return outcomes
     if lost:
-        text = f"influence not decided: tags were lost on the way ({'; '.join(lost).partition(' at ')[0]})"
-        return [Outcome(verdict=Verdict.UNDECIDED, message=text, facts={"measured": text, "doubtful": True})]
+        text = "influence not decided: tags were lost on the way (integers, bit operations, host operations)"
+        return [
+            Outcome(
+                verdict=Verdict.UNDECIDED,
+                message=f"{text}: {'; '.join(lost)}",
+                facts={"measured": text, "doubtful": True, "lost": lost},
+            )
+        ]
     return [Outcome(verdict=Verdict.PASS, decided=1)]
 
 
