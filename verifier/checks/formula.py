@@ -43,6 +43,13 @@ LARGEST_EXPONENT = 4.0
 """Of a softmax's inputs: exp(-8) is a normal number in every format."""
 MOMENTUM = 0.25
 """Exact in every format, as eps is."""
+SURE_ROWS = 64
+"""So many rows do not all have the other root by chance, twice: 2^-128."""
+SHORT = 12
+"""Bits of a constant that is exact: one that was rounded is hardly ever so short."""
+NEAR = 2.0**-22
+"""Of significands in [1/2, 1): four units of float32 in the last place, as far as a slip of ulps goes."""
+SHOWN = 4
 
 LOGARITHM = (
     "not decided is one number a row, the logarithm that the kernel computes by a polynomial of bits "
@@ -100,7 +107,7 @@ def check(session: Session) -> list[Outcome]:
         return [_passed(seen, wanted)]
     if without := seen.facts["without"]:
         return _undecided("computed values came without their element", f" ({without} of them)")
-    return _judged(session, arithmetic, constants, differing)
+    return _judged(session, arithmetic, seen, wanted, differing)
 
 
 def _passed(seen: Observation, wanted: Specified) -> Outcome:
@@ -145,13 +152,17 @@ def _tame(case: Case) -> Case:
 
 
 def meant(case: Case) -> dict[float, Fraction]:
-    """Return what the float32 and float64 roundings of 1/N, 1/(N-1) and N/(N-1) stand for."""
+    """Return what the float32 and float64 roundings of 1/N, 1/(N-1) and N/(N-1) stand for.
+
+    Of both signs, halved and doubled: a power of two rounds nothing.
+    """
     n = case.columns
     rationals = [Fraction(1, n)] if n else []
     rationals += [Fraction(1, n - 1), Fraction(n, n - 1)] if n > 1 else []
     return {
         held: rational
-        for rational in rationals
+        for plain in rationals
+        for rational in (sign * scale * plain for sign in (1, -1) for scale in (1, 2, Fraction(1, 2)))
         for held in (float(np.float32(float(rational))), float(rational))
         if Fraction(held) != rational
     }
@@ -223,14 +234,27 @@ def _unequal(actual: Any, expected: Elements) -> Any:
 
 
 def _judged(
-    session: Session, arithmetic: Any, constants: Mapping[float, Fraction], differing: Mapping[str, Any]
+    session: Session,
+    arithmetic: Any,
+    seen: Observation,
+    wanted: Specified,
+    differing: Mapping[str, Any],
 ) -> list[Outcome]:
     """Fail what differs, unless it is right on the case's own numbers: then elements were lost."""
     own = own_residues(session.case, arithmetic)
-    again = _run(session, arithmetic.name, constants, own)
-    confirmed = _compare(session, again, specify(session.case, arithmetic, own, subject=session.subject))
+    again = _run(session, arithmetic.name, arithmetic.constants, own)
+    wanted_again = specify(session.case, arithmetic, own, subject=session.subject)
+    confirmed = _compare(session, again, wanted_again)
     if not confirmed:
         return _undecided("it equals its definition on the case's own numbers, not on others")
+    doubts = [_of_signs(session, arithmetic, s, w) for s, w in ((seen, wanted), (again, wanted_again))]
+    if any(doubts) and not (all(d == "all" for d in doubts) and session.case.rows >= SURE_ROWS):
+        return _undecided("rows equal their definition but for the sign of a root, which no field has")
+    if rounded := suspects(seen.facts["literals"], arithmetic.constants, session.case):
+        shown = ", ".join(f"{number!r}" for number in rounded[:SHOWN])
+        return _undecided(
+            f"the kernel uses a constant that may round a number the field does not know: {shown}"
+        )
     outcomes = []
     for name, unequal in differing.items():
         # The words before the colon tell failures apart: a smaller case is one that differs in the same way.
@@ -250,6 +274,63 @@ def _judged(
     return outcomes
 
 
+def _of_signs(session: Session, arithmetic: Any, seen: Observation, wanted: Specified) -> str:
+    """Say whether "some" rows of a result, or "all" of one, are the negatives of what they should be.
+
+    Nothing is said of a result in which anything else is wrong, nor of sums over rows.
+    """
+    said = ""
+    for name, slots in seen.facts["slots"].items():
+        if name not in wanted.results or name in {"grad_weight", "grad_bias"}:
+            continue
+        expected = wanted.results[name]
+        actual = session.op.canonical(session.case, name, slots).reshape(expected.slots.shape)
+        rows = (session.case.rows, -1)
+        opposite = Elements(arithmetic, _opposite(expected.slots, arithmetic.moduli()), expected.parts)
+        same = ~_unequal(actual, expected).reshape(rows).any(axis=1)
+        turned = ~_unequal(actual, opposite).reshape(rows).any(axis=1) & ~same
+        if not (same | turned).all():
+            continue
+        if turned.any():
+            said = "all" if turned.all() and said != "some" else "some"
+    return said
+
+
+def _opposite(slots: Array, moduli: Any) -> Array:
+    """Negate field elements."""
+    if isinstance(moduli, int):
+        return (np.uint64(moduli) - slots) % np.uint64(moduli)
+    result = np.empty_like(slots)
+    for part, modulus in moduli.items():
+        result[part] = (np.uint64(modulus) - slots[part]) % np.uint64(modulus)
+    return result
+
+
+def suspects(literals: list[float], constants: Mapping[float, Fraction], case: Case) -> list[float]:
+    """Return the constants of a kernel that may be roundings of what no field element is known for.
+
+    Not those that are declared, arguments of the case, short (so that they are what they say), next to a
+    short number (so that they are meant to differ from it), or nearest to 1/k for a whole k.
+    """
+    from verifier.machine.arithmetics.field_exponential import LITERALS
+
+    own = [case.eps, *(float(v) for v in case.scalars.values() if isinstance(v, float))]
+    known = {*constants, *LITERALS, *own, *(float(np.float32(v)) for v in own)}
+    return [n for n in literals if n not in known and -n not in known and _may_be_rounded(abs(n))]
+
+
+def _may_be_rounded(number: float) -> bool:
+    """Whether a positive number is a long one, and of none of the kinds that are what they say."""
+    if not math.isfinite(number) or number == 0:
+        return False
+    mantissa, _ = math.frexp(number)
+    short = round(mantissa * 2**SHORT) / 2**SHORT
+    if abs(mantissa - short) <= NEAR:
+        return False
+    whole = round(1 / number) if number > 2.0**-20 else 0
+    return not whole or number not in {1 / whole, float(np.float32(1 / whole))}
+
+
 def experiment(
     subject: Subject,
     case: Case,
@@ -267,11 +348,29 @@ def experiment(
         watch.plain = np.append(watch.plain, list(constants))
         seen, slots = ride(subject, case, place=place, opened=opened, given=residues, gradients=gradients)
         facts = {**seen.facts, "slots": slots, "lost": watch.words(), "without": watch.values}
+        facts["literals"] = sorted(watch.literals)
         return replace(seen, outputs={}, facts=facts) if seen.status == "ok" else seen
 
 
 class _Lost(Lost):
-    """Counts computed values without their slot; a single value is an argument of the kernel."""
+    """Counts computed values without their slot; a single value is an argument of the kernel.
+
+    `literals`: single values that were lifted, the constants and arguments of the kernels.
+    """
+
+    def __init__(self, slots: Any, case: Case) -> None:
+        """Watch the reads of one session, and the values that are lifted."""
+        super().__init__(slots, case)
+        self.literals: set[float] = set()
+        self.lift = slots.lift
+        slots.lift = self.lifted
+
+    def lifted(self, values: Array, kind: str) -> Array:
+        """Lift as the session does, and keep single values."""
+        if np.size(values) == 1 and kind in {"f32", "f64"}:
+            self.literals.add(float(np.asarray(values).reshape(-1)[0]))
+        found: Array = self.lift(values, kind)
+        return found
 
     def lost_of(self, values: Array, kind: str, tags: Array) -> int:
         """Count the values that have no slot and should have one."""
