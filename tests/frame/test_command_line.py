@@ -81,7 +81,7 @@ def test_help_imports_nothing_heavy():
         (["frobnicate"], "No such command 'frobnicate'"),
         (["audit", "--frobnicate"], "No such option"),
         (["audit", "nowhere.py"], "nowhere.py: no such file"),
-        (["audit", "FOLDER"], "no such file"),
+        (["audit", "FOLDER"], "is a folder"),
         (["audit", "broken.py"], "line 1: SyntaxError"),
         (["audit", "empty.py"], "declares no subject"),
         (["audit", "KERNEL", "--check", "beauty"], "no check 'beauty'"),
