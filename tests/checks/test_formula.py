@@ -288,3 +288,49 @@ def test_equal_numbers_have_equal_elements_where_a_maximum_is_taken():
 )
 def test_words_for_where_elements_differ(marks, words):
     assert pattern(np.asarray(marks).astype(bool)).startswith(words)
+
+
+# -- constants that round, and the signs of roots ------------------------------------------------------
+
+
+def test_fractions_of_n_are_known_in_both_signs_halved_and_doubled():
+    known = formula.meant(case_of(subject_of(LAYER_NORM), columns=40))
+    for numerator in (Fraction(1), Fraction(-1), Fraction(2), Fraction(-1, 2)):
+        for whole in (40, 39):
+            assert known[float(np.float32(numerator / whole))] == numerator / whole
+    assert float(np.float32(1 / 41)) not in known
+
+
+@pytest.mark.parametrize("number", [40**0.5, -(40**0.5), 3 / 41, 0.7978845608028654])
+def test_constants_that_may_round_are_suspect(number):
+    number = float(np.float32(number))
+    assert formula.suspects([number], {}, case_of(subject_of(LAYER_NORM))) == [number]
+
+
+@pytest.mark.parametrize(
+    "number", [1 / 41, -1 / 41, 1e-6, 1 + 2.0**-23, 1 - 2.0**-24, 0.75, 1000.0, EPS, 0.0]
+)
+def test_constants_that_are_what_they_say_are_not(number):
+    number = float(np.float32(number))
+    assert not formula.suspects([number], {}, case_of(subject_of(LAYER_NORM)))
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict"),
+    [("2.5", Verdict.FAIL), ("1.00000011920929", Verdict.FAIL), ("0.3", Verdict.UNDECIDED)],
+)
+def test_a_wrong_factor_fails_unless_it_may_be_a_rounding(tmp_path, factor, verdict):
+    subject = planted(tmp_path, {VARIANCE: f"{VARIANCE} * {factor}"})
+    outcomes = judged(subject, case_of(subject))
+    assert {o.verdict for o in outcomes if o.verdict is not Verdict.SKIPPED} == {verdict}
+
+
+ROOT = "root(variance + eps)"
+
+
+@pytest.mark.parametrize(("rows", "sure"), [(6, False), (300, True)])
+def test_a_negated_root_is_wrong_where_it_cannot_be_chance(tmp_path, rows, sure):
+    subject = planted(tmp_path, {ROOT: f"(-{ROOT})"})
+    outcomes = judged(subject, case_of(subject, rows=rows, columns=16))
+    verdicts = {o.verdict for o in outcomes if o.verdict is not Verdict.SKIPPED}
+    assert verdicts == {Verdict.FAIL if sure else Verdict.UNDECIDED}
