@@ -102,11 +102,11 @@ class Session:
         if seen.status == "ok":
             self._codes.append(seen.facts.get("compiled"))
             return seen
-        verdict = {"refused": Verdict.REFUSED, "timeout": Verdict.TIMEOUT, "unusable": Verdict.FAIL}
-        raise StoppedError(
-            Outcome(verdict=verdict.get(seen.status, Verdict.CRASH), message=seen.message, facts=seen.facts),
-            seen.detail,
-        )
+        verdicts = {"refused": Verdict.REFUSED, "timeout": Verdict.TIMEOUT, "unusable": Verdict.FAIL}
+        verdict = verdicts.get(seen.status, Verdict.CRASH)
+        if seen.facts.get("machine_finding") == "step_limit":  # it would go on for ever, as far as we can see
+            verdict = Verdict.TIMEOUT
+        raise StoppedError(Outcome(verdict=verdict, message=seen.message, facts=seen.facts), seen.detail)
 
     def contradictions(self) -> list[Outcome]:
         """Return a FAIL for each point in which the executed code certainly is not what is declared."""
