@@ -187,9 +187,14 @@ def _blind(
     return arithmetic, residues
 
 
-def _undecided(reason: str, count: str = "") -> list[Outcome]:
+def _undecided(reason: str, count: str = "", *, doubtful: bool = False) -> list[Outcome]:
+    """Decide nothing; `doubtful`: results differ, so that no other case makes the line a pass."""
     text = f"formula not decided: {reason}"
-    return [Outcome(verdict=Verdict.UNDECIDED, message=text + count), *_noted(Verdict.SKIPPED, text)]
+    facts = {"doubtful": True} if doubtful else {}
+    return [
+        Outcome(verdict=Verdict.UNDECIDED, message=text + count, facts=facts),
+        *_noted(Verdict.SKIPPED, text),
+    ]
 
 
 def _noted(verdict: Verdict, text: str) -> list[Outcome]:
@@ -246,14 +251,17 @@ def _judged(
     wanted_again = specify(session.case, arithmetic, own, subject=session.subject)
     confirmed = _compare(session, again, wanted_again)
     if not confirmed:
-        return _undecided("it equals its definition on the case's own numbers, not on others")
+        return _undecided("it equals its definition on the case's own numbers, not on others", doubtful=True)
     doubts = [_of_signs(session, arithmetic, s, w) for s, w in ((seen, wanted), (again, wanted_again))]
     if any(doubts) and not (all(d == "all" for d in doubts) and session.case.rows >= SURE_ROWS):
-        return _undecided("rows equal their definition but for the sign of a root, which no field has")
+        return _undecided(
+            "rows equal their definition but for the sign of a root, which no field has", doubtful=True
+        )
     if rounded := suspects(seen.facts["literals"], arithmetic.constants, session.case):
         shown = ", ".join(f"{number!r}" for number in rounded[:SHOWN])
         return _undecided(
-            f"the kernel uses a constant that may round a number the field does not know: {shown}"
+            f"the kernel uses a constant that may round a number the field does not know: {shown}",
+            doubtful=True,
         )
     outcomes = []
     for name, unequal in differing.items():
