@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -92,6 +92,13 @@ class Truth:
         setting = self.setting.with_format(name)
         return self.op.bounds(self.case, subject.claim, form, setting, self.solution)
 
+    def bounded_by(self, bounds: Mapping[str, Bounded]) -> Truth:
+        """Return the same truth with other bounds in the place of the theorems'."""
+        other = replace(self)
+        # These are cached properties: the exact results are shared, the bounds are others.
+        vars(other).update(problem=self.problem, solution=self.solution, exact=self.exact, bounds=bounds)
+        return other
+
 
 def judge(truth: Truth, seen: Observation, names: tuple[str, ...]) -> list[Outcome]:
     """Judge the named outputs of an execution; leaves out those that are empty, missing or misshapen."""
@@ -176,10 +183,10 @@ def ulp_of(magnitude: Array, format_name: str) -> Array:
     return np.asarray(np.ldexp(1.0, np.where(np.isfinite(magnitude), exponent, 0) - held.precision))
 
 
-def _row_scale(expected: Array) -> Array:
+def row_scale(expected: Array) -> Array:
     """Return the root mean square of each row; a vector is one row."""
     if expected.ndim < 2:
-        return np.asarray(_row_scale(expected[None, :])[0])
+        return np.asarray(row_scale(expected[None, :])[0])
     with np.errstate(all="ignore"):
         largest = np.max(np.abs(expected), axis=1, keepdims=True, initial=0.0)
         scaled = expected / np.where(largest > 0, largest, 1.0)
@@ -203,7 +210,7 @@ def _worst(  # noqa: PLR0917
     at = np.unravel_index(place, values.shape)
     with np.errstate(over="ignore"):
         ulp = error / ulp_of(np.abs(expected), format_name)
-        row_ulp = error / ulp_of(np.maximum(_row_scale(expected), np.abs(expected)), format_name)
+        row_ulp = error / ulp_of(np.maximum(row_scale(expected), np.abs(expected)), format_name)
     within = covered if covered.any() else np.ones_like(covered)
     canonical = truth.canonical_bounds.get(name)
     ratio = math.nan

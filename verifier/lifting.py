@@ -244,9 +244,13 @@ class Lifted:
         assert self.opened.slots is not None
         return torch.from_numpy(np.array(self.opened.slots.get(tensor.detach())))
 
+    def slots_for(self, values: torch.Tensor) -> Any:
+        """Return the slots of float64 values."""
+        return values.detach().numpy()
+
     def _ride(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
         assert self.opened.slots is not None
-        self.opened.slots.set(tensor.detach(), values.detach().numpy())
+        self.opened.slots.set(tensor.detach(), self.slots_for(values))
 
 
 def attempt(place: Any, experiment: Any) -> Observation:

@@ -11,14 +11,15 @@ import torch
 
 from verifier.arithmetic import ieee
 from verifier.case import Case
-from verifier.checks import Session, gradient_names
-from verifier.checks.quotients import Tolerance, tolerance
+from verifier.checks import Session, enclosing, gradient_names
+from verifier.checks.quotients import Tolerance, compared, step_of, tolerance
 from verifier.judge import Truth, judge
 from verifier.lifting import Lifted, attempt, rests_on_lost_slots, ride, riding, watched
 from verifier.ops import Op
 from verifier.recipes import Plan
 from verifier.runner.execute import lay_out
 from verifier.runner.observation import Observation
+from verifier.specification.own import constants
 from verifier.subjects import Subject
 from verifier.verdicts import Outcome, Verdict
 
@@ -72,6 +73,8 @@ def lifts(dtype: str, backend: str) -> bool:
 
 def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
     """Apply in float64 to what is differentiable, and to every compiled kernel of lower precision."""
+    if op.own and not lifts(dtype, backend):
+        return "only lifted results have a radius without a declared algorithm: compiled code, on the machine"
     if op.needs_variance and not subject.claims:
         return "no variance algorithm is declared, so the error of a difference quotient has no bound"
     if lifts(dtype, backend):
@@ -93,6 +96,8 @@ def check(session: Session) -> list[Outcome]:
     case = session.case
     if case.elements == 0 or not case.finite:
         return []
+    if session.op.own:
+        return _check_own(session)
     if lifts(case.dtype, session.backend):
         return _check_lifted(session)
     if _elements(session) > MOST_QUOTIENTS:
@@ -181,11 +186,15 @@ def _check_lifted(session: Session) -> list[Outcome]:
     wanted += gradient_names(session.subject, session.op) if differentiates else ()
     outcomes = [_sharp(truth, o) for o in judge(truth, seen, tuple(dict.fromkeys(wanted)))]
     if _nearly_exact(session, seen, outcomes):
-        facts = {**seen.facts, "measured": NEARLY, "doubtful": True}
-        return [Outcome(verdict=Verdict.UNDECIDED, message=NEARLY, facts=facts)]
+        return [_nearly(seen)]
     if found is not None:
         outcomes.append(_without(found) if found.why else _outcome(found, seen))
     return _unless_lost(outcomes, seen)
+
+
+def _nearly(seen: Observation) -> Outcome:
+    facts = {**seen.facts, "measured": NEARLY, "doubtful": True}
+    return Outcome(verdict=Verdict.UNDECIDED, message=NEARLY, facts=facts)
 
 
 def _nearly_exact(session: Session, seen: Observation, outcomes: list[Outcome]) -> bool:
@@ -218,7 +227,9 @@ def _sharp(truth: Truth, outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _unless_lost(outcomes: list[Outcome], seen: Observation) -> list[Outcome]:
+def _unless_lost(
+    outcomes: list[Outcome], seen: Observation, bad: tuple[Verdict, ...] = (Verdict.FAIL,)
+) -> list[Outcome]:
     """Take the verdicts of a run that failed and lost slots: the machine's loss is not the kernel's.
 
     A run without failure needs no such excuse. Code that computes on the bits of floats, as libdevice's
@@ -226,7 +237,7 @@ def _unless_lost(outcomes: list[Outcome], seen: Observation) -> list[Outcome]:
     """
     lost = rests_on_lost_slots(seen.facts)
     facts = {k: v for k, v in seen.facts.items() if v and k != "passed"}
-    failed = [o for o in outcomes if o.verdict is Verdict.FAIL]
+    failed = [o for o in outcomes if o.verdict in bad]
     if not failed or not lost:
         return [replace(o, facts={**o.facts, **facts}) for o in outcomes]
     text = f"{failed[0].message}; but lifted values were lost on the way: {lost}"
@@ -264,12 +275,55 @@ def lifted(
         if asked is not None:
             function = Lifted(subject=subject, case=case, place=place, opened=opened, names=tuple(names))
             tensors = [case.given[name].double() for name in names]
-            tried = attempt(place, lambda: _compare(function, tensors, **asked))
+            tried = attempt(place, lambda: compared(function, tensors, **asked))
             if tried.status != "ok":
                 return tried
         outputs = {name: torch.from_numpy(np.array(values)) for name, values in slots.items()}
         facts = {**tried.facts, **lost.facts(), "steered_apart": arithmetic.apart[0]}
         return Observation(status="ok", outputs=outputs, message=tried.message, facts=facts)
+
+
+# -- by a specification of the subject's own ----------------------------------------------------------
+
+
+def _check_own(session: Session) -> list[Outcome]:
+    """Compare enclosed results with the specification, and differences of them with the backward pass."""
+    differentiates = session.subject.differentiable and "grad_output" in session.case.given
+    names = _names(session) if differentiates else []
+    settings = {
+        "gradients": differentiates,
+        "names": names,
+        "as_written": constants(session.subject, session.case),
+    }
+    asked = None
+    if names and session.case.hazard == DIFFERENCED and _elements(session) <= MOST_QUOTIENTS:
+        step = step_of(session.case)
+        known = enclosing.exact_jacobian(session.subject, session.case, names, step)
+        asked = {"step": step, "truncation": known.truncation, "largest": max(known.largest)}
+    run = "verifier.checks.enclosing:experiment"
+    seen = session.execute(experiment=run, unit=enclosing.DOUBLE, asked=asked, **settings)
+    wanted = (*session.subject.returns, *(gradient_names(session.subject, session.op) if names else ()))
+    outcomes = enclosing.judged(session.truth, seen, tuple(dict.fromkeys(wanted)))
+    failed = [o for o in outcomes if o.verdict is Verdict.FAIL]
+    if failed and len(seen.facts["constants"]) >= enclosing.POLYNOMIAL:
+        single = session.execute(experiment=run, unit=enclosing.SINGLE, asked=None, **settings)
+        if enclosing.explained_by_single_precision(session.truth, single, failed):
+            return _unless_lost([_nearly(seen)], seen)
+    if asked is not None and "atol" in seen.facts:
+        outcomes.append(_differenced(seen, asked))
+    return _unless_lost(outcomes, seen, (Verdict.FAIL, Verdict.NO_THEOREM))
+
+
+def _differenced(seen: Observation, asked: dict[str, float]) -> Outcome:
+    facts = seen.facts
+    found = Tolerance(
+        step=asked["step"],
+        absolute=facts["atol"],
+        largest=asked["largest"],
+        why=facts.get("why", ""),
+        vanishing=facts["vanishing"],
+    )
+    return _without(found) if found.why else _outcome(found, seen)
 
 
 # -- in float64 --------------------------------------------------------------------------------------
@@ -288,19 +342,4 @@ def experiment(
         first: torch.Tensor = output[0] if isinstance(output, tuple | list) else output
         return first
 
-    return _compare(function, tensors, step, tolerance)
-
-
-def _compare(function: Any, tensors: list[torch.Tensor], step: float, tolerance: float) -> Observation:
-    """Let torch compare the two Jacobians, entry by entry."""
-    from torch.autograd.gradcheck import GradcheckError
-
-    leaves = [t.detach().clone().requires_grad_(True) for t in tensors]
-    try:
-        torch.autograd.gradcheck(
-            function, leaves, eps=step, atol=tolerance, rtol=0.0, nondet_tol=tolerance, fast_mode=False
-        )
-    except GradcheckError as error:
-        message = " ".join(str(error).split())[:300]
-        return Observation(status="ok", message=message, facts={"passed": False})
-    return Observation(status="ok", facts={"passed": True})
+    return compared(function, tensors, step, tolerance)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from verifier.case import Case
 from verifier.checks.batch_invariance import Places, arranged, row_places
 from verifier.judge import Truth
 from verifier.oracle.normalization import solve
+from verifier.runner.observation import Observation
 
 STEP = 2.0**-17
 """Relative step of the central differences: near the cube root of float64's roundoff, a power of two."""
@@ -44,7 +46,7 @@ def tolerance(truth: Truth, names: Sequence[str]) -> Tolerance:
     copy of all rows for each column that is moved. Output is affine in weight and bias: their quotients have
     no truncation, and a bound at weights and biases of larger size holds for those of smaller.
     """
-    step = STEP * _scale(truth.case)
+    step = step_of(truth.case)
     flat = _with_row_axis(truth.case)
     places = row_places(truth.op, flat)
     if places is None:
@@ -65,9 +67,9 @@ def tolerance(truth: Truth, names: Sequence[str]) -> Tolerance:
     )
 
 
-def _scale(case: Case) -> float:
-    """Return a power of two near the largest input, so that the step is exact relative to it."""
-    return 2.0 ** math.frexp(max(case.largest, 1e-3))[1]
+def step_of(case: Case) -> float:
+    """Return the step of differences, a power of two near a part of the largest input: exact beside it."""
+    return STEP * 2.0 ** math.frexp(max(case.largest, 1e-3))[1]
 
 
 def _with_row_axis(case: Case) -> Case:
@@ -181,3 +183,18 @@ def _worst(truth: Truth, names: Sequence[str]) -> float:
     if not found or not all(b.covered.all() for b in found):
         return math.inf
     return float(max(np.max(b.bound, initial=0.0) for b in found))
+
+
+def compared(function: Any, tensors: list[torch.Tensor], step: float, tolerance: float) -> Observation:
+    """Let torch compare the two Jacobians, entry by entry."""
+    from torch.autograd.gradcheck import GradcheckError
+
+    leaves = [t.detach().clone().requires_grad_(True) for t in tensors]
+    try:
+        torch.autograd.gradcheck(
+            function, leaves, eps=step, atol=tolerance, rtol=0.0, nondet_tol=tolerance, fast_mode=False
+        )
+    except GradcheckError as error:
+        message = " ".join(str(error).split())[:300]
+        return Observation(status="ok", message=message, facts={"passed": False})
+    return Observation(status="ok", facts={"passed": True})

@@ -161,8 +161,4 @@ def _canonical(truth: Truth, name: str, actual: torch.Tensor, beside: torch.Tens
 def _with_bound(truth: Truth, name: str, bound: Array) -> Truth:
     """Return the same truth with the running bound of one output in the place of the theorems."""
     why = "the running bound is unlimited: a statistic is lost, a value overflows or its origin is unknown"
-    bounds = {name: Bounded(bound=bound, covered=np.isfinite(bound), reasons=(why,))}
-    other = replace(truth)
-    # These are cached properties: the exact results are shared, the bounds are others.
-    vars(other).update(problem=truth.problem, solution=truth.solution, exact=truth.exact, bounds=bounds)
-    return other
+    return truth.bounded_by({name: Bounded(bound=bound, covered=np.isfinite(bound), reasons=(why,))})

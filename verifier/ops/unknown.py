@@ -25,8 +25,6 @@ _NO_BOUND = (
 INAPPLICABLE = {
     **dict.fromkeys(("forward_error", "gradient", "context", "saved_statistics"), _NO_BOUND),
     **dict.fromkeys(("layouts", "large_offsets"), f"{_NO_BOUND}, in every layout"),
-    "gradcheck": "a specification of the subject's own claims no algorithm, so differences have no bound; "
-    "formula compares the gradients exactly with the specification's",
     "gradgradcheck": "second derivatives of a specification of the subject's own are not derived",
     "special_values": "a specification of the subject's own does not say what NaN and infinities give",
     "metamorphic": "of a specification of the subject's own no identity is known",

@@ -232,6 +232,11 @@ def trace(
 # -- derivatives and values ------------------------------------------------------------------------------
 
 
+def steps(ends: Mapping[str, Expression]) -> Iterator[Expression]:
+    """Yield every step of some expressions after its operands, once."""
+    return _order(list(ends.values()))
+
+
 def _order(ends: list[Expression]) -> Iterator[Expression]:
     """Yield every step after its operands, once."""
     seen: set[int] = set()
@@ -273,9 +278,9 @@ def gradients(
 
     seed: the gradient of `output`, of its shape.
     """
-    steps = list(_order([output]))
+    ordered = list(_order([output]))
     found: dict[int, Expression] = {id(output): seed}
-    for step in reversed(steps):
+    for step in reversed(ordered):
         if id(step) not in found or not step.operands:
             continue
         summed = step.kind == "row_sum"
@@ -300,7 +305,7 @@ def evaluate(ends: Mapping[str, Expression], ring: Any) -> dict[str, Any]:
     operators and broadcast.
     """
     values: dict[int, Any] = {}
-    for step in _order(list(ends.values())):
+    for step in steps(ends):
         given = [values[id(o)] for o in step.operands]
         values[id(step)] = _value(step, given, ring)
     return {name: values[id(end)] for name, end in ends.items()}

@@ -10,7 +10,7 @@ import numpy as np
 from verifier.ops import op
 from verifier.ops.rows import to_float64
 from verifier.oracle.balls import balls, enclose, precision
-from verifier.specification.expression import Expression, evaluate, gradients, leaves_of, trace
+from verifier.specification.expression import Expression, evaluate, gradients, leaves_of, steps, trace
 from verifier.specification.numbers import Elements, FieldNumbers
 
 if TYPE_CHECKING:
@@ -33,6 +33,11 @@ def traced(subject: Subject, case: Case) -> dict[str, Expression]:
         wanted = {f"grad_{n}": e for n, e in leaves.items() if n in the_op.differentiable}
         results |= gradients(results["output"], leaves["grad_output"], wanted)
     return results
+
+
+def constants(subject: Subject, case: Case) -> list[float]:
+    """Return the numbers that a specification writes, in no order that means anything."""
+    return sorted({float(step.label) for step in steps(traced(subject, case)) if step.kind == "constant"})
 
 
 def _rows(case: Case, name: str, array: Any) -> Any:

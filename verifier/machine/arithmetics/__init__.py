@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from verifier.machine.slots import Arithmetic
 
-NAMES = ("attribution", "ball", "field", "field_exponential", "lifted", "taint")
+NAMES = ("attribution", "ball", "enclosed", "field", "field_exponential", "lifted", "taint")
 
 
 def make(name: str, **settings: Any) -> Arithmetic:

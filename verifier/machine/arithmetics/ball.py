@@ -22,7 +22,7 @@ _ROUNDING = {
     "f64": (2.0**-53, 2.0**-1075),
 }
 # Bounds are computed in float64; each rule has fewer than 32 roundings, 2^-45 more than covers them.
-_UPWARD = 1.0 + 2.0**-45
+UPWARD = 1.0 + 2.0**-45
 
 
 _SUMS = frozenset({"add", "sub", "mul", "fma", "mad"})
@@ -72,7 +72,7 @@ class Ball:
                 if np.isfinite(np.sum(bound)):
                     return bound
             bound = self.general_bound(name, kind, result, floats, slots)
-            bound = np.where(_stays_infinite(name, result, floats, slots), 0.0, bound)
+            bound = np.where(stays_infinite(name, result, floats, slots), 0.0, bound)
         return np.where(np.isnan(bound), np.inf, bound)
 
     def modified(  # noqa: PLR0917 (as `apply`, with one more)
@@ -96,7 +96,7 @@ class Ball:
         bound = self.apply(name, kind, result, floats, slots)
         if name in ("neg", "abs", "min", "max"):  # the others count what float32 flushes at every step
             below = [(np.abs(f) < _FLUSHED) & (f != 0) for f in floats]
-            bound = np.where(reduce(np.logical_or, below), (bound + _FLUSHED) * _UPWARD, bound)
+            bound = np.where(reduce(np.logical_or, below), (bound + _FLUSHED) * UPWARD, bound)
         return bound
 
     def sum_bound(
@@ -119,7 +119,7 @@ class Ball:
             bound += b * slots[0]
             if name != "mul":
                 bound += slots[2]
-        bound *= _UPWARD
+        bound *= UPWARD
         return bound
 
     def general_bound(
@@ -132,13 +132,13 @@ class Ball:
                 return np.where(wide == floats[0], slots[0], 0.0)
             # A conversion's error is known exactly: both sides are float64 numbers.
             lost = np.where(wide == floats[0], 0.0, np.abs(wide - floats[0]))
-            return np.asarray((slots[0] + lost) * _UPWARD)
+            return np.asarray((slots[0] + lost) * UPWARD)
         values = tuple(np.abs(f.astype(np.float64)) for f in floats)
         if kind == "f32":
             slots = tuple(_may_flush(v, e) for v, e in zip(values, slots, strict=True))
         size = np.abs(wide)
         own = self.own_error(name, kind, size)
-        return np.asarray((self.propagated(name, size, values, slots) + own) * _UPWARD)
+        return np.asarray((self.propagated(name, size, values, slots) + own) * UPWARD)
 
     def own_error(self, name: str, kind: str, size: Array) -> Array | float:
         """Bound the rounding of a basic operation, or the documented error of an approximate one."""
@@ -173,8 +173,9 @@ class Ball:
         if name == "sqrt":
             return np.where(ea == 0, 0.0, ea / (np.sqrt(a) + np.sqrt(np.maximum(a - ea, 0))))
         if name == "rsqrt":
-            low = np.maximum(a - ea, 0)
-            return np.where(ea == 0, 0.0, 1 / np.sqrt(low) - 1 / np.sqrt(a + ea))
+            # 1/sqrt(a - ea) - 1/sqrt(a), written so that nothing cancels however small ea is.
+            root, low = np.sqrt(a), np.sqrt(np.maximum(a - ea, 0))
+            return np.where(ea == 0, 0.0, ea / (root * low * (root + low)))
         if name == "ex2":
             return np.maximum(result, _FLUSHED) * np.expm1(ea * np.log(2)) * (1 + 2.0**-20)
         if name == "lg2":
@@ -193,7 +194,7 @@ class Ball:
         return np.where((ea == 0) & (eb == 0), 0.0, np.where(b > eb, reach, np.inf))
 
 
-def _stays_infinite(
+def stays_infinite(
     name: str, result: Array, floats: tuple[Array, ...], slots: tuple[Array, ...]
 ) -> Array | bool:
     """Tell where an operand is exactly infinite (a masked lane of a softmax), hence the result too."""

@@ -1,0 +1,270 @@
+"""Lifted results with proved radii: what stands in for a float64 theorem where no algorithm is declared."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from verifier.arithmetic import Array
+from verifier.case import Case
+from verifier.judge import STILL_OPEN, Truth, judge_output, row_scale
+from verifier.lifting import Lifted, attempt, ride, riding, watched
+from verifier.ops import Bounded
+from verifier.ops.rows import to_float64
+from verifier.runner.observation import Observation
+from verifier.specification.own import enclosures
+from verifier.subjects import Subject
+from verifier.verdicts import Outcome, Verdict
+
+SHARP = 2.0**-30
+"""A radius above this part of its row's scale says too little (float64 gives about 2^-44)."""
+SHARP_WITH_CONSTANTS = 2.0**-18
+"""The same where the code has rounded constants, each of which costs 2^-22; 16 bits see 2^-11 at best."""
+SMALLEST_SCALE = 1e-3
+"""Rows of ordinary cases that are smaller vanish by cancellation: what is left of them has no scale."""
+POLYNOMIAL = 3
+"""A polynomial that stands for a function has at least so many constants of float32's accuracy."""
+DOUBLE, SINGLE = 2.0**-53, 2.0**-24
+"""Unit roundoffs of float64, and of float32, by which such polynomials are right."""
+_ROOM = 16.0
+"""Radii of the run itself are allowed to grow by so much at the ends of differences before a second try."""
+TOO_WIDE = "the radius of the lifted result is too wide to say anything (or nothing is known of it)"
+
+
+# -- results -----------------------------------------------------------------------------------------
+
+
+def judged(truth: Truth, seen: Observation, names: tuple[str, ...]) -> list[Outcome]:
+    """Judge lifted results by their own radii; no theorem where a radius is wide for its row."""
+    outcomes = []
+    for name in names:
+        value, radius = seen.outputs.get(name), seen.outputs.get(f"{name}|radius")
+        if value is None or radius is None or name not in truth.exact or value.numel() == 0:
+            continue
+        if value.numel() != math.prod(truth.shape_of(name)):
+            continue
+        bounded = _bounded(truth, name, value, radius, constants=bool(seen.facts["constants"]))
+        outcome = judge_output(truth.bounded_by({name: bounded}), name, value)
+        if outcome.verdict is Verdict.FAIL:
+            text = (
+                f"lifted to float64, {name}: {outcome.wrong} of {value.numel()} elements are further from "
+                "their specification than the radius around them: the formula is another"
+            )
+            outcome = replace(outcome, message=text)
+        outcomes.append(outcome)
+    return outcomes
+
+
+def _bounded(
+    truth: Truth, name: str, value: torch.Tensor, radius: torch.Tensor, *, constants: bool
+) -> Bounded:
+    exact = truth.exact[name]
+    lifted = np.asarray(truth.op.canonical(truth.case, name, to_float64(value)))
+    reach = np.asarray(truth.op.canonical(truth.case, name, to_float64(radius)))
+    part = SHARP_WITH_CONSTANTS if constants else SHARP
+    says = reach <= part * np.maximum(row_scale(np.asarray(exact.high)), SMALLEST_SCALE)
+    # However wide a radius is, what lies outside of it is wrong.
+    beyond = exact.error_of(lifted)[0] > reach
+    return Bounded(bound=reach, covered=np.isfinite(reach) & (says | beyond), reasons=(TOO_WIDE,))
+
+
+def explained_by_single_precision(truth: Truth, seen: Observation, failed: list[Outcome]) -> bool:
+    """Return whether all that failed lies within the radii that float32's roundings would have.
+
+    seen: a run whose radii were computed with the unit roundoff of float32.
+    """
+    for outcome in failed:
+        value, radius = seen.outputs[outcome.output], seen.outputs[f"{outcome.output}|radius"]
+        assert value is not None
+        assert radius is not None
+        reach = np.asarray(truth.op.canonical(truth.case, outcome.output, to_float64(radius)))
+        bounded = Bounded(bound=reach, covered=np.ones(reach.shape, dtype=np.bool_), reasons=(STILL_OPEN,))
+        again = judge_output(truth.bounded_by({outcome.output: bounded}), outcome.output, value)
+        if again.verdict is Verdict.FAIL:
+            return False
+    return True
+
+
+# -- differences -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exact:
+    """What is known of a specification's Jacobian before anything runs.
+
+    truncation: largest |exact difference quotient - exact derivative|. largest: the largest |entry| for
+    each tensor, the smallest of them. Both absolute.
+    """
+
+    truncation: float
+    largest: tuple[float, ...]
+
+
+def exact_jacobian(subject: Subject, case: Case, names: list[str], step: float) -> Exact:
+    """Compare the specification's difference quotients, entry by entry, with its derivatives."""
+    wide = replace(case, dtype="float64", tensors={n: t.double() for n, t in case.given.items()})
+    derivative = _derivatives(subject, wide, names)
+    forward = replace(wide, tensors={n: t for n, t in wide.given.items() if n != "grad_output"})
+    truncation, largest = 0.0, []
+    for name in names:
+        for place in range(wide.given[name].numel()):
+            quotient = _quotient(subject, forward, name, place, step)
+            apart = np.abs(quotient - derivative[name][:, place])
+            truncation = max(truncation, float(np.max(apart)))
+        largest.append(float(np.max(np.abs(derivative[name]))))
+    return Exact(truncation=truncation * (1.0 + 2.0**-10), largest=tuple(largest))
+
+
+def _derivatives(subject: Subject, case: Case, names: list[str]) -> dict[str, Array]:
+    """Return d output / d tensor for each tensor, (elements of output, elements of tensor)."""
+    count = case.given["grad_output"].numel()
+    rows: dict[str, list[Array]] = {name: [] for name in names}
+    for place in range(count):
+        seed = torch.zeros_like(case.given["grad_output"])
+        seed.view(-1)[place] = 1.0
+        exact = enclosures(subject, replace(case, tensors={**case.tensors, "grad_output": seed}))
+        for name in names:
+            rows[name].append(_in_order(case, name, np.asarray(exact[f"grad_{name}"].high)))
+    return {name: np.array(found) for name, found in rows.items()}
+
+
+def _quotient(subject: Subject, case: Case, name: str, place: int, step: float) -> Array:
+    """Return the exact central difference quotient of every output element, at the ends that torch takes."""
+    ends = []
+    for sign in (1.0, -1.0):
+        moved = case.given[name].clone()
+        moved.view(-1)[place] += sign * step
+        exact = enclosures(subject, replace(case, tensors={**case.tensors, name: moved}))["output"]
+        ends.append((_in_order(case, "input", exact.high), _in_order(case, "input", exact.low)))
+    (above, more), (below, less) = ends
+    return ((above - below) + (more - less)) / (2.0 * step)
+
+
+def _in_order(case: Case, name: str, canonical: Array) -> Array:
+    """Return canonical rows in the order of a tensor's own elements."""
+    from verifier.ops import op
+
+    shape = tuple(case.given[name].shape)
+    numbers = np.arange(math.prod(shape), dtype=np.float64).reshape(shape)
+    place = np.asarray(op(case.op).canonical(case, name, numbers)).reshape(-1).astype(np.int64)
+    found = np.empty(place.size)
+    found[place] = np.broadcast_to(canonical, np.shape(canonical)).reshape(-1)
+    return found
+
+
+# -- in the child ------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class Enclosing(Lifted):
+    """A subject as a differentiable float64 function that remembers the widest radii of what it returned."""
+
+    widest: dict[str, float] = field(default_factory=lambda: {"forward": 0.0, "backward": 0.0})
+    _side: str = "forward"
+
+    def wide(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the lifted values of a tensor."""
+        assert self.opened.slots is not None
+        slots = self.opened.slots.get(tensor.detach())
+        self.widest[self._side] = max(self.widest[self._side], _widest(slots))
+        return torch.from_numpy(np.array(slots["value"]))
+
+    def backward(
+        self, leaves: list[torch.Tensor], output: torch.Tensor, gradient: torch.Tensor
+    ) -> list[torch.Tensor | None]:
+        """Return the lifted gradients for a lifted grad_output."""
+        self._side = "backward"
+        try:
+            return super().backward(leaves, output, gradient)
+        finally:
+            self._side = "forward"
+
+    def slots_for(self, values: torch.Tensor) -> Any:
+        """Return the slots of exact numbers."""
+        from verifier.machine.arithmetics.enclosed import exact
+
+        return exact(values.detach().numpy())
+
+
+def _widest(slots: Any) -> float:
+    return float(np.max(slots["radius"], initial=0.0))
+
+
+def experiment(
+    subject: Subject,
+    case: Case,
+    *,
+    place: Any,
+    gradients: bool,
+    unit: float,
+    as_written: list[float],
+    names: list[str],
+    asked: dict[str, Any] | None,
+) -> Observation:
+    """Run the subject enclosed, and gradcheck on it if asked; `<name>|radius` comes beside every result.
+
+    unit: relative error of every operation. as_written: constants of the specification.
+    """
+    from verifier.machine.arithmetics.enclosed import build, exact
+
+    arithmetic: Any = build(unit=unit, as_written=as_written)
+    with riding(arithmetic) as opened:
+        lost = watched(opened, case)
+        given = {name: exact(t.double().numpy()) for name, t in case.given.items()}
+        seen, slots = ride(subject, case, place=place, opened=opened, given=given, gradients=gradients)
+        if seen.status != "ok":
+            return seen
+        constants = sorted(arithmetic.rounded)
+        facts = {**lost.facts(), "steered_apart": arithmetic.apart, "constants": constants}
+        outputs = {name: torch.from_numpy(np.array(found["value"])) for name, found in slots.items()}
+        outputs |= {f"{n}|radius": torch.from_numpy(np.array(s["radius"])) for n, s in slots.items()}
+        message = ""
+        if asked is not None and not constants:
+            function = Enclosing(subject=subject, case=case, place=place, opened=opened, names=tuple(names))
+            start = {
+                "forward": _widest(slots["output"]),
+                "backward": max((_widest(s) for n, s in slots.items() if n.startswith("grad_")), default=0.0),
+            }
+            tried = _differences(function, [case.given[n].double() for n in names], start, **asked)
+            if tried.status != "ok":
+                return tried
+            message, facts = tried.message, {**facts, **tried.facts}
+            # What was lost meanwhile counts too.
+            facts |= {**lost.facts(), "steered_apart": arithmetic.apart}
+        return Observation(status="ok", outputs=outputs, message=message, facts=facts)
+
+
+def _differences(
+    function: Enclosing,
+    tensors: list[torch.Tensor],
+    start: dict[str, float],
+    *,
+    step: float,
+    truncation: float,
+    largest: float,
+) -> Observation:
+    """Let torch compare the Jacobians with a tolerance that the radii met on the way must keep.
+
+    They are known once the differences have been taken: the first tolerance allows them `_ROOM` times those
+    of the run itself, a second one twice those that were met.
+    """
+    from verifier.checks.quotients import VANISHING, compared
+
+    allowed = {side: _ROOM * radius for side, radius in start.items()}
+    for _ in range(2):
+        absolute = allowed["forward"] / step + truncation + allowed["backward"] + 2.0**-50 * largest
+        facts = {"atol": absolute, "vanishing": absolute < VANISHING}
+        if not absolute < largest:
+            return Observation(
+                status="ok", facts={**facts, "why": "the tolerance is as large as the derivatives"}
+            )
+        tolerance = absolute * (1.0 + 2.0**-20)
+        tried = attempt(function.place, lambda: compared(function, tensors, step, tolerance))  # noqa: B023
+        if tried.status != "ok" or all(function.widest[side] <= allowed[side] for side in allowed):
+            return replace(tried, facts={**tried.facts, **facts})
+        allowed = {side: 2.0 * radius for side, radius in function.widest.items()}
+    return Observation(status="ok", facts={**facts, "why": "radii grew while differences were taken"})
