@@ -125,7 +125,7 @@ def _jobs(
     if unknown := _unknown_word(subject):
         name, missing = None, unknown
     if backend_name and subject.language not in backends()[backend_name].LANGUAGES:
-        name, missing = None, f"backend {backend_name} does not run subjects in {subject.language}"
+        name, missing = None, _other_language(backend_name, subject)
     for dtype in (d for d in subject.dtypes if not dtypes or d in dtypes):
         for check_name in check_names:
             yield Job(
@@ -261,6 +261,11 @@ def _unknown_word(subject: Subject) -> str:
     return ""
 
 
+def _other_language(backend_name: str, subject: Subject) -> str:
+    able = ", ".join(name for name, b in backends().items() if subject.language in b.LANGUAGES)
+    return f"backend {backend_name} does not run subjects in {subject.language} (that is for {able})"
+
+
 def _placed(job: Job) -> Job:
     """Return the job with the best backend that is here, if it names none; nothing is probed earlier."""
     if job.missing:
@@ -273,9 +278,7 @@ def _placed(job: Job) -> Job:
         return replace(job, backend=name, missing=missing)
     place = backends()[job.backend]
     if subject.language not in place.LANGUAGES:
-        return replace(
-            job, backend=None, missing=f"backend {job.backend} does not run subjects in {subject.language}"
-        )
+        return replace(job, backend=None, missing=_other_language(job.backend, subject))
     reason = place.unavailable()
     return job if reason is None else replace(job, backend=None, missing=f"{job.backend}: {reason}")
 

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -116,7 +117,8 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
             all_dtypes=bool(paths or dtype or subject),
         )
         report = _with_progress(jobs, budget=budget, seed=seed, workers=workers or default_workers())
-    _finish(report, jobs, json_file, findings, cost_of=dtype if paths else None)
+    told = Told(lines=not sys.stdout.isatty())
+    _finish(report, jobs, json_file, findings, told=told, cost_of=dtype if paths else None)
 
 
 @app.command()
@@ -146,7 +148,7 @@ def fuzz(  # noqa: PLR0917
             subjects=subject or (),
         )
         report = run(jobs, budget=budget, seed=seed, folder=findings, say=typer.echo)
-    _finish(report, jobs, json_file, findings, cost_of=None)
+    _finish(report, jobs, json_file, findings, told=Told(findings=True))
 
 
 @app.command("list")
@@ -233,7 +235,9 @@ def describe(
 def bounds(
     columns: Annotated[int, typer.Option("-N", "--columns", min=1, help="Columns of a row.")] = 4096,
     kappa: Annotated[float, typer.Option(min=0.0, help="|mean| / standard deviation.")] = 0.0,
-    dtype: Annotated[str, typer.Option(help="Accumulation format.")] = "float32",
+    dtype: Annotated[
+        str, typer.Option(help="Of the rows; sums are in float32, or in the rows' if wider.")
+    ] = "float32",
     lanes: Annotated[int, typer.Option(min=1, help="Lanes of the declared reduction tree.")] = 256,
     plot: Annotated[Path | None, typer.Option(help="Draw error against kappa to this PNG file.")] = None,
 ) -> None:
@@ -300,17 +304,16 @@ def _with_progress(jobs: list[Job], *, budget: str, seed: int, workers: int) -> 
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from verifier.audit import audit as run
-    from verifier.report.terminal import plain_line
+    from verifier.loading import load_subjects
+    from verifier.report.columns import widths
+    from verifier.report.terminal import PlainTable
 
     console = Console(stderr=True)
     if not sys.stdout.isatty():
-        return run(
-            jobs,
-            budget=budget,
-            seed=seed,
-            workers=workers,
-            on_line=lambda line: print(plain_line(line), flush=True),
-        )
+        found = [s for path in dict.fromkeys(job.path for job in jobs) for s in load_subjects(path)]
+        wide = widths([job.subject for job in jobs], [s.claim.variance or "" for s in found])
+        table = PlainTable(widths=wide, say=lambda text: print(text, flush=True))
+        return run(jobs, budget=budget, seed=seed, workers=workers, on_line=table.add)
     columns = (TextColumn("{task.description:50}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("starting", total=len(jobs))
@@ -321,8 +324,22 @@ def _with_progress(jobs: list[Job], *, budget: str, seed: int, workers: int) -> 
         return run(jobs, budget=budget, seed=seed, workers=workers, on_line=advance)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What of a report was printed while it was made."""
+
+    lines: bool = False
+    findings: bool = False
+
+
 def _finish(
-    report: Report, jobs: list[Job], json_file: Path | None, folder: Path, *, cost_of: list[str] | None
+    report: Report,
+    jobs: list[Job],
+    json_file: Path | None,
+    folder: Path,
+    *,
+    told: Told,
+    cost_of: list[str] | None = None,
 ) -> NoReturn:
     """Save the cases of findings, print the report and end with its status."""
     from rich.console import Console
@@ -334,12 +351,12 @@ def _finish(
 
     save_findings(report, folder)
     wide = None if sys.stdout.isatty() else 200
-    show(report, Console(width=wide))
+    show(report, Console(width=wide), lines=not told.lines, findings=not told.findings)
     narrow = [d for d in cost_of or () if d in {"float16", "bfloat16"}]
     costs = _show_costs(jobs, narrow) if narrow and not report.interrupted else []
     if json_file is not None:
-        told = {**document(report), "costs": costs}
-        json_file.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        text = json.dumps({**document(report), "costs": costs}, indent=1)
+        json_file.write_text(text + "\n", encoding="utf-8")
     close_runners()
     raise typer.Exit(report.status)
 

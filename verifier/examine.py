@@ -22,6 +22,7 @@ from verifier.checks import Session, StoppedError, check
 from verifier.compiled import Compiled, joined, remarks, summary
 from verifier.declaration import declaration_text
 from verifier.ops import op
+from verifier.places import beside, code_beside
 from verifier.recipes import Plan, Recipe, assemble, build, covering, recipes
 from verifier.runner import Runner
 from verifier.subjects import KnownDefect, Subject
@@ -36,6 +37,8 @@ DRAWS_AT_ONCE = 500
 """Examples that Hypothesis is asked for at a time: a run of it cannot be ended early by the clock."""
 CODE_SHOWN_BY = ("forward_error", "gradient")
 """Checks whose lines say what the compiled code consists of: forward, and forward and backward."""
+LEFT_OUT = "left out of the search by a known defect: "
+"""How a note begins that says why a search had no case."""
 DEATHS_PER_LINE = 3
 """Deaths of the subject's process after which a search ends: each costs the start of another."""
 REDUCTION_CALLS = 120
@@ -77,6 +80,7 @@ class Examination:
     on_case: Callable[[], None] | None = None
     _deaths: int = 0
     _code: Compiled | None = None
+    _excluded: dict[str, None] = field(default_factory=dict)
 
     def run(self) -> Line:
         """Replay the witnesses of known defects, then search; findings come shrunk."""
@@ -107,8 +111,11 @@ class Examination:
             line.skipped = "; ".join(measured)
         else:
             line.notes += measured
+        if not set(line.counts) - {Verdict.SKIPPED}:
+            line.notes += [f"{LEFT_OUT}{reason}" for reason in self._excluded]
         if self._code is not None and self.check_name in CODE_SHOWN_BY:
-            line.notes += [summary(self._code), *remarks(self.subject, self.dtype, self._code)]
+            code = code_beside(self._code, self.subject.path)
+            line.notes += [summary(code), *remarks(self.subject, self.dtype, code)]
         if self._deaths >= DEATHS_PER_LINE or line.counts[Verdict.TIMEOUT]:
             line.notes.append("the search ended early: the subject's process died or had to be stopped")
         line.seconds = time.monotonic() - started
@@ -137,7 +144,12 @@ class Examination:
         """Return whether the search passes this case over, because of a known defect or a restriction."""
         if self.only is not None and not self.only(case):
             return True
-        return not self.ignore_known and any(d.where is None or d.where(case) for d in self._known())
+        if self.ignore_known:
+            return False
+        why = next((d.reason for d in self._known() if d.where is None or d.where(case)), None)
+        if why is not None:
+            self._excluded[why] = None
+        return why is not None
 
     def _replay_witnesses(self, line: Line) -> None:
         for defect in (d for d in self.subject.known_defects if d.check == self.check_name):
@@ -293,11 +305,16 @@ class Examination:
             run=self.runner.run,
         )
         try:
-            return [self._promised(case, o) for o in check(self.check_name).check(session)], ""
+            return [self._promised(case, self._near(o)) for o in check(self.check_name).check(session)], ""
         except StoppedError as stopped:
-            return [stopped.outcome], stopped.detail
+            return [self._near(stopped.outcome)], stopped.detail
         finally:
             self._code = joined(code for code in (self._code, session.compiled) if code is not None)
+
+    def _near(self, outcome: Outcome) -> Outcome:
+        """Return the outcome with sources named as they stand beside the subject's own file."""
+        near = beside(outcome.message, self.subject.path)
+        return outcome if near == outcome.message else replace(outcome, message=near)
 
     def _promised(self, case: Case, outcome: Outcome) -> Outcome:
         """Take the pass from a result that in part has no theorem, inside a domain that promises values."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from verifier.audit import Job, Report, parse_seconds, run_job
 from verifier.examine import BUDGETS
-from verifier.report.failure import failure_text
+from verifier.report.failure import cause, failure_text
 from verifier.saving import save_line
 from verifier.verdicts import Finding, Line, failure_key
 
@@ -31,6 +31,7 @@ def fuzz(
     report = Report(seed=seed, budget=budget)
     lines: dict[int, Line] = {}
     known: dict[int, set[str]] = {}
+    tell = _teller(say)
     try:
         for number in range(rounds):
             if time.monotonic() >= end:
@@ -40,7 +41,7 @@ def fuzz(
                 if left <= 0:
                     break
                 marks = known.setdefault(index, set())
-                _visit(report, lines, marks, index, job, (ROUND_CASES, left), seed, number, folder, say)
+                _visit(report, lines, marks, index, job, (ROUND_CASES, left), seed, number, folder, tell)
             if number == 0 and all(line.skipped for line in lines.values()) and not report.errors:
                 break  # nothing here can be run, however long
     except KeyboardInterrupt:
@@ -60,7 +61,7 @@ def _visit(  # noqa: PLR0917 (the state of one search)
     seed: int,
     number: int,
     folder: Path,
-    say: Callable[[str], None],
+    tell: Callable[[Finding], None],
 ) -> None:
     first = number * ROUND_CASES  # of the fixed list: no round repeats what an earlier one tried
     found = run_job(job, share, seed + number, first=first, reported=frozenset(known))
@@ -75,8 +76,23 @@ def _visit(  # noqa: PLR0917 (the state of one search)
     save_line(found, folder)
     for finding in found.findings:
         if not finding.expected:
-            say(failure_text(finding) + "\n")
+            tell(finding)
     lines[index] = found if index not in lines else merged(lines[index], found)
+
+
+def _teller(say: Callable[[str], None]) -> Callable[[Finding], None]:
+    """Return a function that tells a finding in full, or in one line if one of its cause was told before."""
+    told: dict[Hashable, Finding] = {}
+
+    def tell(finding: Finding) -> None:
+        before = told.setdefault(cause(finding), finding)
+        if before is finding:
+            say(failure_text(finding) + "\n")
+            return
+        head = f"{finding.verdict}  {finding.subject}  {finding.check}  {finding.dtype}"
+        say(f"{head}  as in {before.check} ({before.dtype}) above: {finding.file}\n")
+
+    return tell
 
 
 def merged(first: Line, second: Line) -> Line:

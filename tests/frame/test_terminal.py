@@ -1,24 +1,58 @@
-"""The report on a terminal: what was not run stands apart from notes on what was."""
+"""The report for a person: columns that are explained, findings told once, known defects apart."""
 
+import io
+import math
+from dataclasses import replace
 from io import StringIO
+from pathlib import Path
 
+import pytest
+import torch
 from rich.console import Console
 
 from verifier.audit import Report
-from verifier.report.terminal import show
-from verifier.verdicts import Line
+from verifier.case import Case
+from verifier.examine import LEFT_OUT
+from verifier.places import beside, code_beside
+from verifier.report.columns import COLUMNS
+from verifier.report.failure import failure_text, of_one_cause
+from verifier.report.frames import traceback_lines
+from verifier.report.terminal import PlainTable, show, summary
+from verifier.verdicts import Finding, Line, Outcome, Verdict, Worst
 
 NOT_RUN, NOTES = "\nNot run, and why:\n", "\nNotes:\n"
 
 
 def line(check, **changes):
-    return Line(subject="kernel", check=check, dtype="float16", backend="machine", variance="none", **changes)
+    given = {"subject": "kernel", "dtype": "float16", "backend": "machine", "variance": "none", **changes}
+    return Line(check=check, **given)
 
 
-def printed(*lines):
+def finding(check="forward_error", dtype="float16", message="output: 1 of 2 elements", **changes):
+    given = {"subject": "kernel", "path": "/home/me/kernel.py", "verdict": Verdict.FAIL, **changes}
+    worst = given.pop("worst", None)
+    case = Case(op="layer_norm", dtype=dtype, tensors={}, scalars={"eps": 1e-5}, rows=1, columns=2)
+    return Finding(
+        check=check,
+        op="layer_norm",
+        dtype=dtype,
+        backend="machine",
+        outcome=Outcome(verdict=given["verdict"], message=message, worst=worst),
+        case=given.pop("case", case),
+        declaration="declared",
+        **given,
+    )
+
+
+def worst(error=1.0):
+    numbers = dict.fromkeys(("actual", "expected", "bound", "ulp", "row_ulp", "utilisation"), 1.0)
+    return Worst(output="output", index=(0,), error=error, **numbers)
+
+
+def printed(*lines, **options):
     """Return what a report of these lines prints where no terminal is."""
     out = StringIO()
-    show(Report(lines=list(lines), seed=0, budget="quick"), Console(file=out, width=200))
+    show(Report(lines=list(lines), seed=0, budget="quick"), Console(file=out, width=200), **options)
     return out.getvalue()
 
 
@@ -31,8 +65,8 @@ def test_a_note_on_a_check_that_ran_is_no_reason_why_it_did_not():
 
 
 def test_one_reason_is_said_once_for_all_checks_that_share_it():
-    text = printed(*(line(name, skipped="no theorem") for name in ("claim", "gradient")))
-    assert text.count("no theorem") == 1
+    text = printed(*(line(name, skipped="too wide") for name in ("claim", "gradient")))
+    assert text.count("too wide") == 1
     assert "kernel/claim, kernel/gradient (float16)" in text
 
 
@@ -40,3 +74,183 @@ def test_without_remarks_there_are_no_headings():
     text = printed(line("memory"))
     assert NOT_RUN not in text
     assert NOTES not in text
+
+
+# -- the table ---------------------------------------------------------------------------------
+
+
+def plain(*lines, wide=None):
+    said = []
+    table = PlainTable(widths=wide or {"subject": 12, "variance": 10}, say=said.append)
+    for one in lines:
+        table.add(one)
+    return said
+
+
+def test_plain_lines_stand_in_columns_under_one_heading():
+    passed = line("forward_error", subject="a", variance="two_pass", outputs={"output": worst()})
+    said = plain(passed, line("finite", subject="longer_name", dtype="float32", skipped="why"))
+    (head,) = [text for text in said if text.startswith("subject")]
+    rows = said[said.index(head) + 1 :]
+    assert len(rows) == 2
+    for name, words in (("check", ("forward_error", "finite")), ("verdict", ("UNDECIDED", "SKIPPED"))):
+        at = head.index(name)
+        assert [text[at:].split()[0] for text in rows] == list(words)
+        assert all(text[at - 1] == " " for text in rows)
+
+
+def test_a_heading_names_and_explains_the_columns_before_the_first_line():
+    said = plain(line("finite"))
+    head = next(text for text in said if text.startswith("subject"))
+    explained = said[: said.index(head)]
+    for column in COLUMNS:
+        assert column.name in head
+        assert not column.meaning or any(column.meaning in text for text in explained)
+
+
+def test_a_terminal_names_the_columns_as_plain_lines_do():
+    out = io.StringIO()
+    console = Console(file=out, width=250, force_terminal=True, color_system=None)
+    show(Report(lines=[line("finite")], seed=0, budget="quick"), console)
+    head = next(text for text in out.getvalue().splitlines() if text.startswith("subject"))
+    assert head.split() == " ".join(column.name for column in COLUMNS).split()
+
+
+def test_lines_that_were_told_are_not_told_again():
+    assert "forward_error" in printed(line("forward_error"))
+    assert "forward_error" not in printed(line("forward_error"), lines=False)
+
+
+def test_what_keeps_a_subject_from_running_is_one_sentence():
+    lines = [line(c, backend="-", skipped="backend eager does not run it") for c in ("finite", "memory")]
+    text = printed(*lines)
+    assert text.count("backend eager does not run it") == 1
+    assert "kernel: not run: backend eager does not run it" in text
+    assert "worst ulp" not in text
+    assert "nothing was decided" in text
+
+
+# -- known defects -----------------------------------------------------------------------------
+
+
+def test_a_declared_defect_is_told_apart_from_news_at_the_line_and_in_the_summary():
+    known = line("memory", findings=[finding(expected=True, reason="forgets a mask")])
+    news = line("finite", findings=[finding(), finding(expected=True, reason="forgets a mask")])
+    rows = plain(known, news)[-2:]
+    assert "FAIL (known)" in rows[0]
+    assert "FAIL  " in rows[1]
+    assert "(known)" not in rows[1]
+    assert "1 FAIL, 1 FAIL (known)" in summary(Report(lines=[known, news]))
+
+
+def test_a_line_without_a_case_says_which_known_defect_leaves_none():
+    empty = line("memory", left_out=25, notes=[f"{LEFT_OUT}half adds in half"])
+    (row,) = plain(empty)[-1:]
+    assert "UNDECIDED (known)" in row
+    assert "no case left, known defect: half adds in half" in row
+    text = summary(Report(lines=[empty, line("finite")]))
+    assert "1 UNDECIDED, 1 UNDECIDED (known)" in text
+    assert "1 line with no case left beside known defects" in text
+
+
+@pytest.mark.parametrize("count", [{Verdict.UNDECIDED: 1}, {Verdict.NO_THEOREM: 1}])
+def test_what_was_tried_and_not_decided_is_not_excused_by_a_known_defect(count):
+    open_still = line("memory", left_out=25, notes=[f"{LEFT_OUT}half adds in half"])
+    open_still.counts.update(count)
+    assert "known" not in plain(open_still)[-1]
+
+
+# -- findings ----------------------------------------------------------------------------------
+
+
+def test_findings_of_one_cause_are_told_once_with_all_their_places():
+    found = [finding(c, d, f"output: {n} of 9 elements") for n, c in enumerate("abc") for d in ("x", "y")]
+    text = printed(line("a", findings=found), lines=False)
+    assert text.count("of 9 elements") == 1
+    assert "also in      a (y); b, c (x, y)" in text
+    assert "6 unexpected findings of 1 kind" in text
+
+
+def test_findings_of_other_causes_are_not_told_as_one():
+    odd = Case(op="layer_norm", dtype="float16", tensors={}, scalars={}, rows=1, columns=2)
+    odd = replace(odd, layouts={"input": None})
+    causes = [
+        finding(worst=worst()),
+        finding(worst=worst(math.nan)),
+        finding(worst=worst(), case=odd),
+        finding(message="grad_input: 1 of 2 elements"),
+        finding(subject="other"),
+        finding(path="/home/you/kernel.py"),
+        finding(verdict=Verdict.CRASH),
+    ]
+    assert [len(group) for group in of_one_cause(causes)] == [1] * len(causes)
+
+
+RAISED = """Traceback (most recent call last):
+  File "{torch}/nn/modules/module.py", line 3, in first
+    raise OSError
+OSError
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "{verifier}/runner/execute.py", line 50, in execute
+    outputs = call()
+  File "/home/me/kernel.py", line 7, in wrapper
+    return launch(x)
+           ^^^^^^^^^
+  File "/home/me/helpers/launching.py", line 9, in launch
+    torch.stack(x)
+  File "{torch}/functional.py", line 1, in stack
+    fail()
+KeyError: 'odd'
+and what it says besides
+""".format(torch=Path(torch.__file__).parent, verifier=Path(__file__).parents[2] / "verifier")
+
+
+def test_a_traceback_shows_the_frames_of_the_users_files_innermost_first():
+    assert list(traceback_lines(RAISED, Path("/home/me/kernel.py"))) == [
+        "launching.py:9, in launch: torch.stack(x)",
+        "kernel.py:7, in wrapper: return launch(x)",
+        "(2 other frames, of the verifier and of libraries)",
+        "and what it says besides",
+    ]
+
+
+def test_a_built_in_kernel_is_the_users_own_file_though_it_stands_in_the_package():
+    path = Path(__file__).parents[2] / "verifier" / "kernels" / "some.py"
+    text = f'Traceback (most recent call last):\n  File "{path}", line 7, in f\n    g()\nKeyError: 1\n'
+    assert list(traceback_lines(text, path)) == ["some.py:7, in f: g()"]
+
+
+def test_the_last_words_of_a_killed_process_are_kept():
+    text = (
+        "Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n"
+        '  File "/home/me/kernel.py", line 7 in inner\n  File "/home/me/kernel.py", line 9 in outer\n\n'
+        "Extension modules: numpy._core (total: 1)\n"
+    )
+    assert list(traceback_lines(text, Path("/home/me/kernel.py"))) == [
+        "kernel.py:7, in inner",
+        "kernel.py:9, in outer",
+        "Fatal Python error: Segmentation fault",
+    ]
+
+
+def test_a_message_that_ends_in_a_colon_is_ended_by_the_exceptions_last_words():
+    text = failure_text(finding(message="CompilationError: at 3:1:", detail=RAISED))
+    assert "  CompilationError: at 3:1: and what it says besides\n" in text
+    assert "\n  raised       launching.py:9" in text
+
+
+# -- places in sources -------------------------------------------------------------------------
+
+
+def test_a_source_of_another_checkout_is_named_as_the_one_beside_the_subject(tmp_path):
+    from verifier.compiled import Compiled
+
+    own = tmp_path / "norm.py"
+    own.write_text("")
+    assert beside("sums (/elsewhere/kernels/norm.py:86)", own) == "sums (norm.py:86)"
+    assert beside("sums (/elsewhere/kernels/other.py:86)", own) == "sums (/elsewhere/kernels/other.py:86)"
+    code = Compiled(half_places=("/one/norm.py:86", "/two/norm.py:86", "/two/norm.py:9"))
+    assert code_beside(code, own).half_places == ("norm.py:86", "norm.py:9")

@@ -1,27 +1,68 @@
-"""The text of one finding: it must make sense to someone who has never opened this project."""
+"""The text of a finding: it must make sense to someone who has never opened this project."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 from strategies.layouts import Layout
 from verifier.case import Case
+from verifier.report.frames import traceback_lines
 from verifier.verdicts import Finding, Verdict, Worst
 
 MEANING = "kernel or declaration wrong: no rounding of the declared algorithm errs so much"
 
 
-def failure_text(finding: Finding) -> str:
-    """Return the report of a finding as lines of plain text."""
-    return "\n".join(_lines(finding))
+def failure_text(finding: Finding, alike: Sequence[Finding] = ()) -> str:
+    """Return the report of a finding as lines of plain text; of those `alike` only their places are named."""
+    return "\n".join(_lines(finding, alike))
 
 
-def _lines(finding: Finding) -> Iterator[str]:
+def of_one_cause(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """Return findings in groups that seem to have one cause, in order: each is to be told once.
+
+    They are of one subject and say the same up to numbers. A wrong number that needs an odd layout is not
+    taken for one that does not, nor one that is not finite for one that is.
+    """
+    groups: dict[Hashable, list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault(cause(finding), []).append(finding)
+    return list(groups.values())
+
+
+def cause(finding: Finding) -> Hashable:
+    """Return what findings that seem to have one cause share, see `of_one_cause`."""
+    worst = finding.outcome.worst
+    return (
+        finding.path,
+        finding.subject,
+        finding.verdict,
+        re.sub(r"[-+\d.]+(e[-+]?\d+)?|\bnan\b|\binf\b", "#", finding.outcome.message),
+        worst is not None and bool(finding.case.layouts),
+        worst is None or math.isfinite(worst.error),
+    )
+
+
+def also_in(alike: Iterable[Finding]) -> str:
+    """Return checks and dtypes of findings in a few words: checks of the same dtypes together."""
+    dtypes: dict[str, dict[str, None]] = {}
+    for finding in alike:
+        dtypes.setdefault(finding.check, {})[finding.dtype] = None
+    checks: dict[str, list[str]] = {}
+    for check, names in dtypes.items():
+        checks.setdefault(", ".join(names), []).append(check)
+    return "; ".join(f"{', '.join(names)} ({among})" for among, names in checks.items())
+
+
+def _lines(finding: Finding, alike: Sequence[Finding]) -> Iterator[str]:
     case, outcome = finding.case, finding.outcome
     head = f"{finding.verdict}  {finding.subject}  {finding.check}  {finding.dtype}  on {finding.backend}"
     yield head + (f"  (known defect: {finding.reason})" if finding.expected else "")
-    yield f"  {outcome.message or 'the check failed'}"
+    raised = list(traceback_lines(finding.detail, Path(finding.path)))
+    more = f" {raised[-1].strip()}" if raised and outcome.message.endswith(":") else ""
+    yield f"  {outcome.message or 'the check failed'}{more}"
     if outcome.worst is not None:
         yield from _numbers(outcome.worst)
     yield f"  case         {case.op}, hazard {case.hazard}, {case.rows} x {case.columns}, {_kappa(case)}"
@@ -32,9 +73,10 @@ def _lines(finding: Finding) -> Iterator[str]:
     yield f"  declaration  {finding.declaration}"
     if finding.verdict is Verdict.FAIL and outcome.worst is not None and not math.isnan(outcome.worst.bound):
         yield f"  meaning      {outcome.facts.get('meaning', MEANING)}"
-    if finding.detail:
-        tail = finding.detail.strip().splitlines()[-6:]
-        yield "  detail       " + "\n               ".join(tail)
+    for index, text in enumerate(raised):
+        yield ("  raised       " if index == 0 else "               ") + text
+    if alike:
+        yield f"  also in      {also_in(alike)}"
     if finding.file:
         yield f"  replay       norm-verifier replay {finding.file}"
 

@@ -2,124 +2,128 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from verifier.audit import Report
-from verifier.report.failure import failure_text
-from verifier.verdicts import Line, Verdict, Worst
-
-COLUMNS = (
-    "subject",
-    "dtype",
-    "check",
-    "variance",
-    "worst ulp",
-    "row ulp",
-    "bound",
-    "error/bound",
-    "error/two-pass",
-    "kappa",
-    "cases",
-    "verdict",
+from verifier.report.columns import (
+    COLUMNS,
+    KNOWN,
+    legend,
+    no_case_left,
+    row,
+    runs_nowhere,
+    verdict_words,
+    widths,
 )
+from verifier.report.failure import also_in, failure_text, of_one_cause
+from verifier.verdicts import Finding, Line, Verdict
+
 _STYLES = {Verdict.PASS: "green", Verdict.SKIPPED: "dim", Verdict.UNDECIDED: "yellow"}
+_ORDER = (
+    Verdict.PASS,
+    Verdict.FAIL,
+    Verdict.CRASH,
+    Verdict.TIMEOUT,
+    Verdict.REFUSED,
+    Verdict.NO_THEOREM,
+    Verdict.UNDECIDED,
+    Verdict.SKIPPED,
+)
 
 
-def show(report: Report, console: Console) -> None:
-    """Print the table, the findings and a summary."""
-    if console.is_terminal:
-        console.print(_table(report.lines))
-    show_findings(report, console)
+@dataclass(kw_only=True)
+class PlainTable:
+    """Says lines of the table one by one, for logs; the heading comes before the first.
+
+    widths: of the columns that depend on what is audited, see `columns.widths`.
+    """
+
+    widths: dict[str, int]
+    say: Callable[[str], None]
+    _headed: bool = False
+    _nowhere: set[str] = field(default_factory=set)
+
+    def add(self, line: Line) -> None:
+        """Say one line; what keeps a whole subject from running is said once."""
+        if runs_nowhere(line):
+            text = _nowhere_text(line)
+            if text not in self._nowhere:
+                self.say(text)
+            self._nowhere.add(text)
+            return
+        if not self._headed:
+            self._headed = True
+            for text in (*legend(), "", row([column.name for column in COLUMNS], self.widths)):
+                self.say(text)
+        self.say(row([column.text(line) for column in COLUMNS], self.widths))
+
+
+def show(report: Report, console: Console, *, lines: bool = True, findings: bool = True) -> None:
+    """Print the table, the findings and a summary; without lines or findings that were told already."""
+    if lines:
+        _lines(report.lines, console)
+    if findings:
+        show_findings(report, console)
     _remarks(report.lines, console)
     for error in report.errors:
-        console.print(Text(error, style="red"))
-    console.print(summary(report))
+        console.print(Text(error, style="red"), soft_wrap=True)
+    console.print(Text("\n" + summary(report)), soft_wrap=True)
+
+
+def _lines(lines: Sequence[Line], console: Console) -> None:
+    if not console.is_terminal:
+        wide = widths([line.subject for line in lines], [line.variance for line in lines])
+        table = PlainTable(widths=wide, say=lambda text: console.print(Text(text), soft_wrap=True))
+        for line in lines:
+            table.add(line)
+        return
+    for text in dict.fromkeys(_nowhere_text(line) for line in lines if runs_nowhere(line)):
+        console.print(Text(text))
+    if placed := [line for line in lines if not runs_nowhere(line)]:
+        console.print(_table(placed))
+        console.print(Text("\n".join(legend()), style="dim"))
+
+
+def _nowhere_text(line: Line) -> str:
+    return f"{line.subject}: not run: {line.skipped}"
 
 
 def show_findings(report: Report, console: Console) -> None:
-    """Print every finding; known defects after the unexpected ones, in one line each."""
-    for finding in (f for f in report.findings if not f.expected):
+    """Print every unexpected finding, those of one cause together, and then the known defects."""
+    for first, *alike in of_one_cause(f for f in report.findings if not f.expected):
         console.print()
-        console.print(Text(failure_text(finding)), soft_wrap=True)
+        console.print(Text(failure_text(first, alike)), soft_wrap=True)
     known = [f for f in report.findings if f.expected]
     if known:
-        console.print(f"\n{len(known)} declared known defect(s) confirmed by their witnesses:")
+        console.print("\nDeclared known defects, confirmed by their witnesses:")
+    grouped: dict[tuple[str, str], list[Finding]] = {}
     for finding in known:
-        text = f"  {finding.subject} {finding.check} {finding.dtype}: {finding.reason}"
-        console.print(Text(text), soft_wrap=True)
-
-
-def plain_line(line: Line) -> str:
-    """Return one line of the table for logs."""
-    return "  ".join(_cells(line))
+        grouped.setdefault((finding.subject, finding.reason), []).append(finding)
+    for (subject, reason), group in grouped.items():
+        console.print(Text(f"  {subject}: {reason}\n    {also_in(group)}"), soft_wrap=True)
 
 
 def _table(lines: Iterable[Line]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for name in COLUMNS:
-        table.add_column(name, overflow="fold")
+    for column in COLUMNS:
+        table.add_column(column.name, overflow="fold", justify="right" if column.right else "left")
     for line in lines:
-        style = "red" if line.unexpected else _STYLES.get(line.verdict, "magenta")
-        cells = _cells(line)
-        table.add_row(*cells[:-1], Text(cells[-1], style=style))
+        words = verdict_words(line)
+        style = "dim" if words.endswith(KNOWN) else _STYLES.get(line.verdict, "red")
+        cells = [Text(words, style=style) if c.name == "verdict" else c.text(line) for c in COLUMNS]
+        table.add_row(*cells)
     return table
-
-
-def _cells(line: Line) -> list[str]:
-    worst = line.worst
-    return [
-        line.subject,
-        line.dtype,
-        line.check,
-        line.variance or "-",
-        _number(line.worst_ulp) if line.outputs else "-",
-        _number(line.worst_row_ulp) if line.outputs else "-",
-        _bound(worst),
-        _number(worst.utilisation) if worst else "-",
-        _number(max((w.canonical for w in line.outputs.values()), default=math.nan)),
-        _kappa(line),
-        _counts(line.counts),
-        _verdict(line),
-    ]
-
-
-def _verdict(line: Line) -> str:
-    if line.skipped:
-        return "SKIPPED"
-    known = sum(f.expected for f in line.findings)
-    unexpected = len(line.findings) - known
-    if known and not unexpected:
-        return f"{line.verdict} ({known} known)"
-    return str(line.verdict)
-
-
-def _bound(worst: Worst | None) -> str:
-    return "-" if worst is None or math.isnan(worst.bound) else f"{worst.bound:.3g}"
-
-
-def _number(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.3g}"
-
-
-def _kappa(line: Line) -> str:
-    low, high = line.kappa
-    return "-" if low > high else f"{low:.2g}..{high:.2g}"
-
-
-def _counts(counts: Counter[Verdict]) -> str:
-    words = {Verdict.PASS: "", Verdict.NO_THEOREM: " no theorem", Verdict.SKIPPED: " outside the domain"}
-    return ", ".join(f"{n}{words.get(v, f' {v}')}" for v, n in sorted(counts.items()) if n) or "0"
 
 
 def _remarks(lines: list[Line], console: Console) -> None:
     """Say once per reason what was not run; then what is to be known of what was."""
-    skipped = [(line.skipped, line) for line in lines if line.skipped]
+    skipped = [(line.skipped, line) for line in lines if line.skipped and not runs_nowhere(line)]
     noted = [(note, line) for line in lines for note in line.notes]
     for heading, remarks in (("Not run, and why:", skipped), ("Notes:", noted)):
         if remarks:
@@ -139,16 +143,28 @@ def _shorten(names: str, limit: int = 300) -> str:
 
 
 def summary(report: Report) -> str:
-    """Return the closing line."""
-    counts = Counter(str(line.verdict) for line in report.lines)
+    """Return the closing lines: verdicts, and what they come to."""
+    counts = Counter(verdict_words(line) for line in report.lines)
+    order = [str(v) for v in _ORDER] + [f"{v}{KNOWN}" for v in _ORDER]
+    words = ", ".join(f"{counts[name]} {name}" for name in order if counts[name])
     cases = sum(n for line in report.lines for v, n in line.counts.items() if v != Verdict.SKIPPED)
-    words = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
-    unexpected = sum(not f.expected for f in report.findings)
-    known = len(report.findings) - unexpected
+    unexpected = [f for f in report.findings if not f.expected]
     subjects = len({line.subject for line in report.lines})
-    end = " (interrupted: what was found is kept)" if report.interrupted else ""
+    known = len(report.findings) - len(unexpected)
+    parts = [_plural(len(unexpected), "unexpected finding")]
+    if causes := len(of_one_cause(unexpected)):
+        parts[0] += f" of {_plural(causes, 'kind')}"
+    parts += [f"{_plural(known, 'known defect')} confirmed"] if known else []
+    left = sum(no_case_left(line) for line in report.lines)
+    parts += [f"{_plural(left, 'line')} with no case left beside known defects"] if left else []
+    parts += [f"{_plural(len(report.errors), 'error')} of the verifier itself"] if report.errors else []
+    parts += ["nothing was decided"] if report.status == 3 and not report.interrupted else []
+    parts += ["interrupted: what was found is kept"] if report.interrupted else []
     return (
-        f"\n{subjects} subjects, {len(report.lines)} lines: {words}; {cases} cases, "
-        f"{unexpected} unexpected finding(s), {known} known defect(s) confirmed, "
-        f"{report.seconds:.0f} s, seed {report.seed}{end}"
+        f"{_plural(subjects, 'subject')}, {_plural(len(report.lines), 'line')}: {words or 'none'}\n"
+        f"{_plural(cases, 'case')} in {report.seconds:.0f} s, seed {report.seed}: {'; '.join(parts)}"
     )
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

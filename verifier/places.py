@@ -1,0 +1,35 @@
+"""Names places in sources by the files that stand beside the subject's own."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from verifier.compiled import Compiled
+
+_ABSOLUTE = re.compile(r"/[^\s:,()'\"<>]+/([^\s:,()'\"<>/]+\.(?:py|cu|cuh))\b")
+
+
+def beside(text: str, path: Path) -> str:
+    """Return the text with absolute paths cut to the file's name where such a file stands beside `path`.
+
+    Compiled code is cached by what it says, and names the copy of the source that was compiled first:
+    another checkout's, perhaps.
+    """
+    folder = path.parent
+    return _ABSOLUTE.sub(lambda found: found[1] if (folder / found[1]).is_file() else found[0], text)
+
+
+def code_beside(code: Compiled, path: Path) -> Compiled:
+    """Return what is known of compiled code with its places named by `beside`, each once."""
+
+    def named(places: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(beside(place, path) for place in places))
+
+    return replace(
+        code,
+        half_sums=named(code.half_sums),
+        half_places=named(code.half_places),
+        atomics=named(code.atomics),
+    )
