@@ -3,12 +3,16 @@
 Forward: the largest element, the sum of exp(x - largest), and the quotients, in tiles of at most 64 KB.
 Backward: dx = y * (dy - sum(dy * y)), where y is computed again in fp32 from the row's two saved statistics:
 a y that was stored in half would bring its rounding into every element.
-Log-softmax (log_softmax_triton.py) is the same launch with LOG set: it differs in four expressions.
+Log-softmax (log_softmax_triton.py) is the same launch with LOG set: it differs in four expressions. The
+online forms (softmax_online_triton.py) bring a `sums` of their own, which sweeps the row once, and a tile.
 
 A row that holds NaN or +infinity, and a row of -infinity alone, comes out as NaN, as in PyTorch.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import triton
@@ -31,27 +35,36 @@ def _output(shifted, whole, LOG: tl.constexpr):
 
 
 @triton.jit
-def _forward(x, y, tops, totals, x_row, x_column, columns, LOG: tl.constexpr, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    x += row * x_row
-    # First sweep: the largest element, so that no exponential overflows.
+def _sums(x, x_column, columns, BLOCK: tl.constexpr):
+    """Two sweeps over the row at x: its largest element, so that no exponential overflows, then the sum."""
     largest = tl.full((BLOCK,), float("-inf"), tl.float32)
     for start in range(0, columns, BLOCK):
         column = start + tl.arange(0, BLOCK).to(tl.int64)
         value = tl.load(x + column * x_column, mask=column < columns, other=float("-inf")).to(tl.float32)
         largest = tl.maximum(largest, value)
     top = tl.max(largest, axis=0)
-    # Second sweep: the sum. A masked lane is -infinity and adds 0.
+    # A masked lane is -infinity and adds 0.
     lanes = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, columns, BLOCK):
         column = start + tl.arange(0, BLOCK).to(tl.int64)
         value = tl.load(x + column * x_column, mask=column < columns, other=float("-inf")).to(tl.float32)
         lanes += tl.exp(value - top)
-    total = tl.sum(lanes, axis=0)
+    return top, tl.sum(lanes, axis=0)
+
+
+@triton.jit
+def _forward(
+    x, y, tops, totals, x_row, x_column, columns,
+    SUMS: tl.constexpr, LOG: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Takes one row; SUMS finds its largest element and its sum of exponentials, as `_sums` does."""
+    row = tl.program_id(0).to(tl.int64)
+    x += row * x_row
+    top, total = SUMS(x, x_column, columns, BLOCK)
     tl.store(tops + row, top)
     tl.store(totals + row, total)
     whole = tl.log(total) if LOG else total
-    # Third sweep: the output.
+    # Last sweep: the output.
     for start in range(0, columns, BLOCK):
         column = start + tl.arange(0, BLOCK).to(tl.int64)
         value = tl.load(x + column * x_column, mask=column < columns, other=float("-inf")).to(tl.float32)
@@ -101,10 +114,21 @@ def _as_before(rows, shape, dim):
     return rows.reshape(*rest, shape[dim]).movedim(-1, dim)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Design:
+    """What tells one softmax from another: how the forward sums a row, and how a row is tiled.
+
+    tile: (columns of a tile, warps) for so many columns of a dtype, in the forward and in the backward.
+    """
+
+    sums: Any = _sums
+    tile: Callable[[int, torch.dtype], tuple[int, int]] = row_tile
+
+
 class _RowSoftmax(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, input, dim, log):
-        ctx.dim, ctx.log = dim, log
+    def forward(ctx, input, dim, log, design):
+        ctx.dim, ctx.log, ctx.tile = dim, log, design.tile
         if not input.numel():
             ctx.save_for_backward(input, None, None)
             return torch.empty_like(input)
@@ -113,10 +137,11 @@ class _RowSoftmax(torch.autograd.Function):
         output = torch.empty(rows, columns, dtype=input.dtype, device=input.device)
         top = torch.empty(rows, dtype=torch.float32, device=input.device)
         total = torch.empty_like(top)
-        block, warps = row_tile(columns, input.dtype)
+        block, warps = design.tile(columns, input.dtype)
         with skeleton.on(input):
             _forward[(rows,)](
-                x, output, top, total, *x.stride(), columns, LOG=log, BLOCK=block, num_warps=warps
+                x, output, top, total, *x.stride(), columns,
+                SUMS=design.sums, LOG=log, BLOCK=block, num_warps=warps,
             )  # fmt: skip
         ctx.save_for_backward(input, top, total)
         return _as_before(output, input.shape, dim)
@@ -126,17 +151,17 @@ class _RowSoftmax(torch.autograd.Function):
     def backward(ctx, grad_output):
         saved, top, total = ctx.saved_tensors
         if top is None:
-            return torch.empty_like(saved), None, None
+            return torch.empty_like(saved), None, None, None
         x, dy = _as_rows(saved, ctx.dim), _as_rows(grad_output, ctx.dim)
         rows, columns = x.shape
         grad_input = torch.empty(rows, columns, dtype=x.dtype, device=x.device)
-        block, warps = row_tile(columns, x.dtype)
+        block, warps = ctx.tile(columns, x.dtype)
         with skeleton.on(x):
             _backward[(rows,)](
                 grad_input, dy, x, top, total, *dy.stride(), *x.stride(), columns,
                 LOG=ctx.log, BLOCK=block, num_warps=warps,
             )  # fmt: skip
-        return _as_before(grad_input, saved.shape, ctx.dim), None, None
+        return _as_before(grad_input, saved.shape, ctx.dim), None, None, None
 
 
 def _row_depth(columns):
@@ -145,7 +170,10 @@ def _row_depth(columns):
     return max(tile(block=b, threads=32 * w, element_bytes=size).depth(columns) for b, w, size in tiles)
 
 
-def softmax_by(op, input, dim):
+DESIGN = Design()
+
+
+def softmax_by(op, input, dim, design=DESIGN):
     """Softmax, or its logarithm, over one dimension; refuses before the first launch what it cannot take."""
     if str(input.dtype).removeprefix("torch.") not in DTYPES:
         raise ValueError(f"{op} takes {', '.join(DTYPES)}, not {input.dtype}.")
@@ -153,7 +181,7 @@ def softmax_by(op, input, dim):
         raise ValueError(f"dim {dim} is not a dimension of shape {tuple(input.shape)}.")
     if input.shape[dim] > skeleton.LONGEST_ROW:
         raise ValueError(f"Rows of more than {skeleton.LONGEST_ROW} columns are not supported.")
-    return _RowSoftmax.apply(input, dim % input.dim(), op == "log_softmax")
+    return _RowSoftmax.apply(input, dim % input.dim(), op == "log_softmax", design)
 
 
 TREES = Trees(statistics=tree(depth=_row_depth), row_gradients=tree(depth=_row_depth))

@@ -108,12 +108,14 @@ def source_of(subject: Subject) -> str:
 
 
 def claim_of(subject: Subject) -> str:
-    """Return what a subject claims, in a few words: variance, format of the sums, trees, domain."""
+    """Return what a subject claims, in a few words: variance, form, format of the sums, trees, domain."""
     claim, domain = subject.claim, subject.domain
     over_columns = (*((claim.trees.statistics,) if claim.variance else ()), claim.trees.row_gradients)
     trees = dict.fromkeys(map(tree_text, over_columns))
+    form = claim.formula if isinstance(claim.formula, str) else getattr(claim.formula, "name", None)
     words = [
         f"variance {claim.variance}" if claim.variance else "statistics given",
+        *((f"form {form}",) if form else ()),
         f"sums in {claim.accumulates}",
         f"tree: {', '.join(trees)}",
     ]

@@ -1,0 +1,99 @@
+"""The online softmax where its sum is rescaled: rows of several tiles, late maxima, empty lanes."""
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from verifier import load, machine
+from verifier.backends import backend
+from verifier.checks import Session, check
+from verifier.ops import op
+from verifier.recipes import Recipe, build, covering
+from verifier.verdicts import Verdict
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="the kernels here are Triton's, which is not installed"
+)
+
+ROOT = Path(__file__).parents[1]
+TILE = 512  # columns of the kernel's tile
+ROW = 3 * TILE + 8
+NOTHING, LOWEST = -math.inf, -torch.finfo(torch.float32).max
+
+
+@pytest.fixture(autouse=True)
+def _checks_on_the_path(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "checks"))
+    yield
+    sys.modules.pop("checks_support", None)
+
+
+def module_of(stem="softmax_online_triton"):
+    return load(ROOT / "kernels" / f"{stem}.py")
+
+
+def softmax_of(values):
+    with machine.session(poison=0xFF):
+        (subject,) = module_of().subjects
+        return subject(torch.tensor(values), dim=-1)
+
+
+@pytest.mark.parametrize("stem", ["softmax_online_triton", "log_softmax_online_triton"])
+@pytest.mark.parametrize("name", ["forward_error", "gradient", "formula", "determinism"])
+def test_rows_of_several_tiles_are_among_the_first_cases(stem, name):
+    (subject,) = module_of(stem).subjects
+    plan = check(name).plan(subject, op(subject.op)).few_shapes()
+    recipes = [recipe for recipe, _ in zip(covering(subject, plan), range(10), strict=False)]
+    assert module_of().module.TILE == TILE
+    assert max(recipe.columns for recipe in recipes) > TILE
+
+
+@pytest.mark.parametrize("before", [NOTHING, LOWEST, -1000.0])
+@pytest.mark.parametrize("start", [0, 1, TILE - 4, TILE, ROW - 8])
+def test_equal_maxima_share_the_row_wherever_they_stand(before, start):
+    row = [before] * ROW
+    row[start : start + 8] = [5.0] * 8  # exp(0) is 1, their sum 8, and everything else vanishes
+    wanted = [0.0] * ROW
+    wanted[start : start + 8] = [0.125] * 8
+    assert softmax_of([row]).tolist() == [wanted]
+
+
+@pytest.mark.parametrize("value", [LOWEST, -LOWEST])
+def test_the_extreme_numbers_are_as_good_as_others(value):
+    row = [NOTHING] * ROW
+    row[TILE - 2 : TILE + 2] = [value] * 4
+    assert softmax_of([row])[0, TILE - 2 : TILE + 2].tolist() == [0.25] * 4
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, NOTHING])
+@pytest.mark.parametrize("at", [0, TILE, ROW - 1])
+def test_a_row_without_a_value_is_nan_and_no_other_is(bad, at):
+    rows = torch.zeros(3, ROW)
+    rows[1, :] = NOTHING if bad == NOTHING else rows[1]
+    rows[1, at] = bad
+    found = softmax_of(rows.tolist())
+    assert found[1].isnan().all()
+    assert found[0].tolist() == found[2].tolist()
+    assert set(found[0].tolist()) == {float(torch.tensor(1.0) / ROW)}
+
+
+@pytest.mark.parametrize("columns", [1000, 40])
+def test_formula_does_not_pass_a_sum_that_is_not_rescaled(columns):
+    from checks_support import Inline, faulty
+
+    subject = faulty("rescaling_forgotten_triton")
+    case = build(op("softmax"), subject, "float32", Recipe(rows=2, columns=columns), gradients=False)
+    with machine.session(poison=0xFF):
+        setting = backend("machine").setting(subject, "float32")
+        run = Inline("machine").run
+        session = Session(subject=subject, case=case, backend="machine", setting=setting, run=run)
+        found = check("formula").check(session)
+    if columns == 40:  # within a tile nothing is rescaled
+        assert [o.verdict for o in found] == [Verdict.PASS]
+    else:
+        assert any(o.verdict is Verdict.FAIL or o.facts.get("doubtful") for o in found)
+        assert not any(o.verdict is Verdict.PASS for o in found)
