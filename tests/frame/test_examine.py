@@ -11,7 +11,7 @@ import torch
 from verifier import case as cases
 from verifier.affine import OVERFLOW
 from verifier.checks import checks
-from verifier.examine import Budget, Examination
+from verifier.examine import LEFT_OUT, Budget, Examination
 from verifier.loading import load_subjects
 from verifier.ops import op
 from verifier.recipes import Recipe, assemble, build
@@ -240,6 +240,16 @@ def test_a_known_defect_is_confirmed_by_its_witness_and_left_out_of_the_search(s
     assert finding.reason == "long rows are scaled"
     assert not line.unexpected
     assert line.counts[Verdict.PASS] > 0
+
+
+def test_a_search_that_a_known_defect_leaves_without_a_case_says_so(subjects, runner):
+    subject = with_defect(subjects["good"], where=lambda case: True, backends=("machine",))
+    assert not [n for n in examined(subject, runner).notes if n.startswith(LEFT_OUT)]
+    subject = with_defect(subjects["good"], check="gradient", also=("*",), where=lambda case: True)
+    line = examined(subject, runner)
+    assert line.verdict is Verdict.UNDECIDED
+    assert line.left_out
+    assert [n for n in line.notes if n.startswith(LEFT_OUT)] == [f"{LEFT_OUT}long rows are scaled"]
 
 
 def test_a_witness_that_passes_is_an_error(subjects, runner):

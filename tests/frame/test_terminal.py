@@ -59,15 +59,21 @@ def printed(*lines, **options):
 def test_a_note_on_a_check_that_ran_is_no_reason_why_it_did_not():
     text = printed(line("memory", notes=["bits equal"]), line("gradcheck", skipped="needs float64"))
     not_run, notes = text.split(NOT_RUN)[1].split(NOTES)
-    assert "needs float64\n    kernel/gradcheck (float16)" in not_run
+    assert "needs float64\n    kernel: gradcheck (float16)" in not_run
     assert "bits equal" not in not_run
-    assert "bits equal\n    kernel/memory (float16)" in notes
+    assert "bits equal\n    kernel: memory (float16)" in notes
 
 
 def test_one_reason_is_said_once_for_all_checks_that_share_it():
     text = printed(*(line(name, skipped="too wide") for name in ("claim", "gradient")))
     assert text.count("too wide") == 1
-    assert "kernel/claim, kernel/gradient (float16)" in text
+    assert "kernel: claim, gradient (float16)" in text
+
+
+def test_a_remark_names_each_subject_with_its_own_checks_and_dtypes():
+    said = [("a", "memory", "x"), ("a", "memory", "y"), ("b", "memory", "x"), ("c", "memory", "x")]
+    text = printed(*(line(c, subject=s, dtype=d, notes=["bits equal"]) for s, c, d in said))
+    assert "bits equal\n    a: memory (x, y)\n    b, c: memory (x)\n" in text
 
 
 def test_without_remarks_there_are_no_headings():
@@ -112,8 +118,10 @@ def test_a_terminal_names_the_columns_as_plain_lines_do():
     out = io.StringIO()
     console = Console(file=out, width=250, force_terminal=True, color_system=None)
     show(Report(lines=[line("finite")], seed=0, budget="quick"), console)
-    head = next(text for text in out.getvalue().splitlines() if text.startswith("subject"))
-    assert head.split() == " ".join(column.name for column in COLUMNS).split()
+    above, head, *_ = out.getvalue().strip().splitlines()
+    assert above == "subject kernel  variance none"
+    rest = [column.name for column in COLUMNS if column.name not in {"subject", "variance"}]
+    assert head.split() == " ".join(rest).split()
 
 
 def test_lines_that_were_told_are_not_told_again():

@@ -98,6 +98,11 @@ def _cases(line: Line) -> str:
     return ", ".join(f"{counts[v]} {word}" for v, word in _CASES.items() if counts[v]) or "none"
 
 
+def told_in_line(note: str) -> bool:
+    """Return whether a note stands in its line of the table in full."""
+    return note.startswith(LEFT_OUT) and _cut(note.removeprefix(LEFT_OUT)) == note.removeprefix(LEFT_OUT)
+
+
 def _cut(text: str) -> str:
     return text if len(text) <= _REASON_SHOWN else text[:_REASON_SHOWN].rsplit(" ", 1)[0] + " ..."
 
@@ -113,7 +118,7 @@ COLUMNS = (
     ),
     Column(
         name="verdict",
-        meaning="(known): declared as a known defect, and nothing else was found",
+        meaning="(known): due to known defects that the subject declares, and to nothing else",
         text=verdict_words,
         width=17,
     ),

@@ -10,7 +10,7 @@ from pathlib import Path
 from strategies.layouts import Layout
 from verifier.case import Case
 from verifier.report.frames import traceback_lines
-from verifier.verdicts import Finding, Verdict, Worst
+from verifier.verdicts import Finding, Line, Verdict, Worst
 
 MEANING = "kernel or declaration wrong: no rounding of the declared algorithm errs so much"
 
@@ -45,8 +45,8 @@ def cause(finding: Finding) -> Hashable:
     )
 
 
-def also_in(alike: Iterable[Finding]) -> str:
-    """Return checks and dtypes of findings in a few words: checks of the same dtypes together."""
+def also_in(alike: Iterable[Finding | Line]) -> str:
+    """Return checks and dtypes in a few words: checks of the same dtypes together."""
     dtypes: dict[str, dict[str, None]] = {}
     for finding in alike:
         dtypes.setdefault(finding.check, {})[finding.dtype] = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -18,6 +19,7 @@ from verifier.report.columns import (
     no_case_left,
     row,
     runs_nowhere,
+    told_in_line,
     verdict_words,
     widths,
 )
@@ -86,8 +88,8 @@ def _lines(lines: Sequence[Line], console: Console) -> None:
     for text in dict.fromkeys(_nowhere_text(line) for line in lines if runs_nowhere(line)):
         console.print(Text(text))
     if placed := [line for line in lines if not runs_nowhere(line)]:
-        console.print(_table(placed))
-        console.print(Text("\n".join(legend()), style="dim"))
+        _tables(placed, console)
+        console.print(Text("\n".join(("", *legend())), style="dim"))
 
 
 def _nowhere_text(line: Line) -> str:
@@ -109,22 +111,39 @@ def show_findings(report: Report, console: Console) -> None:
         console.print(Text(f"  {subject}: {reason}\n    {also_in(group)}"), soft_wrap=True)
 
 
+_OF_SUBJECTS = ("subject", "variance")
+"""Columns that are the same on all lines of a subject: a terminal has no room to repeat them."""
+
+
+def _tables(lines: Sequence[Line], console: Console) -> None:
+    """Print a table for each subject, under a heading of what is the same on all of its lines."""
+    by_subject: dict[tuple[str, ...], list[Line]] = {}
+    for line in lines:
+        heads = tuple(f"{c.name} {c.text(line)}" for c in COLUMNS if c.name in _OF_SUBJECTS)
+        by_subject.setdefault(heads, []).append(line)
+    for heads, own in by_subject.items():
+        console.print(Text("\n" + "  ".join(heads), style="bold"), soft_wrap=True)
+        console.print(_table(own))
+
+
 def _table(lines: Iterable[Line]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in COLUMNS:
-        table.add_column(column.name, overflow="fold", justify="right" if column.right else "left")
+    shown = [column for column in COLUMNS if column.name not in _OF_SUBJECTS]
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in shown:
+        whole = column.name in {"dtype", "check", "verdict"}
+        justify: Literal["right", "left"] = "right" if column.right else "left"
+        table.add_column(column.name, overflow="fold", justify=justify, no_wrap=whole)
     for line in lines:
         words = verdict_words(line)
         style = "dim" if words.endswith(KNOWN) else _STYLES.get(line.verdict, "red")
-        cells = [Text(words, style=style) if c.name == "verdict" else c.text(line) for c in COLUMNS]
-        table.add_row(*cells)
+        table.add_row(*(Text(words, style=style) if c.name == "verdict" else c.text(line) for c in shown))
     return table
 
 
 def _remarks(lines: list[Line], console: Console) -> None:
     """Say once per reason what was not run; then what is to be known of what was."""
     skipped = [(line.skipped, line) for line in lines if line.skipped and not runs_nowhere(line)]
-    noted = [(note, line) for line in lines for note in line.notes]
+    noted = [(note, line) for line in lines for note in line.notes if not told_in_line(note)]
     for heading, remarks in (("Not run, and why:", skipped), ("Notes:", noted)):
         if remarks:
             console.print(f"\n{heading}")
@@ -132,14 +151,19 @@ def _remarks(lines: list[Line], console: Console) -> None:
         for words, line in remarks:
             grouped.setdefault(words, []).append(line)
         for words, group in grouped.items():
-            names = ", ".join(dict.fromkeys(f"{line.subject}/{line.check}" for line in group))
-            dtypes = ", ".join(dict.fromkeys(line.dtype for line in group))
-            text = f"  {words}\n    {_shorten(names)} ({dtypes})"
+            text = "\n    ".join([f"  {words}", *_places(group)])
             console.print(Text(text, style="dim"), soft_wrap=True)
 
 
-def _shorten(names: str, limit: int = 300) -> str:
-    return names if len(names) <= limit else names[:limit].rsplit(",", 1)[0] + ", ..."
+def _places(group: Iterable[Line]) -> list[str]:
+    """Return where something is said of lines: subjects of the same checks and dtypes together."""
+    by_subject: dict[str, list[Line]] = {}
+    for line in group:
+        by_subject.setdefault(line.subject, []).append(line)
+    by_place: dict[str, list[str]] = {}
+    for subject, lines in by_subject.items():
+        by_place.setdefault(also_in(lines), []).append(subject)
+    return [f"{', '.join(subjects)}: {place}" for place, subjects in by_place.items()]
 
 
 def summary(report: Report) -> str:
