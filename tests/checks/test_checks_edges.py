@@ -72,8 +72,9 @@ def test_an_element_that_is_not_finite_is_named_in_the_output_s_own_shape():
     assert found.worst.index == (2, 0)
 
 
-def seen(*tensors):
-    return [Observation(status="ok", outputs={"output": t}) for t in tensors]
+def seen(nan, finite, again):
+    runs = [Observation(status="ok", outputs={"output": t}) for t in (nan, again, finite)]
+    return runs[:2], runs[2:]
 
 
 @pytest.mark.parametrize(
@@ -84,9 +85,33 @@ def test_a_result_that_changes_its_form_from_run_to_run_is_a_message(other, run)
     results = [torch.zeros(2, 3) for _ in range(3)]
     results[run] = other
     message = memory._compare("output", *seen(*results))
-    assert "shape or dtype differs" in message
+    assert message.proved
+    assert "shape or dtype differs" in message.words
 
 
 def test_results_of_one_form_without_a_difference_give_no_message():
     assert memory._compare("output", *seen(*[torch.zeros(2, 3)] * 3)) is None
     assert memory._compare("output", *seen(None, None, None)) is None
+
+
+def observed(monkeypatch, values, *, steady):
+    """Run the experiment on a subject whose runs give these numbers, one after the other."""
+    given = iter(values)
+
+    def execute(*_, **__):
+        return Observation(status="ok", outputs={"output": torch.tensor([next(given)])})
+
+    monkeypatch.setattr(memory, "execute", execute)
+    facts = memory.experiment(None, None, place=None, gradients=False, steady=steady).facts
+    return len(facts["uninitialised"]), len(facts["unproved"]), len(list(given))
+
+
+def test_a_difference_of_bits_is_no_proof_where_the_order_of_additions_may_change(monkeypatch):
+    nan = float("nan")
+    always = [1.0, 2.0, 1.0] * memory.ROUNDS  # NaN, the finite pattern and NaN again in fresh memory
+    assert observed(monkeypatch, always, steady=True) == (1, 0, 0)
+    assert observed(monkeypatch, always, steady=False) == (0, 1, 0)
+    by_chance = [1.0, 2.0, 1.0, 1.0, 1.0, 2.0, 9.0]
+    assert observed(monkeypatch, by_chance, steady=True) == (0, 0, 1)
+    assert observed(monkeypatch, by_chance, steady=False) == (0, 0, 1)
+    assert observed(monkeypatch, [nan, 2.0, 1.0], steady=False) == (1, 0, 0)  # the poison's own NaN
