@@ -83,9 +83,9 @@ def passes(outcomes):
 
 
 @contextmanager
-def machine():
+def machine(**settings):
     """Play a device, as the child process of the machine backend does."""
     from verifier.machine import session
 
-    with session():
+    with session(**settings):
         yield "machine"

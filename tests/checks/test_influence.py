@@ -48,6 +48,17 @@ def test_lost_rows_are_named_with_their_pattern():
     assert all("r % 8 == 7" in o.message for o in bad)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("architecture", [80, 90, 100])
+def test_a_row_whose_bits_are_changed_as_integers_is_named(dtype, architecture):
+    """The tags of a value outlive the operations on its bits."""
+    with machine(architecture=architecture) as place:
+        subject = faulty("neighbour_row_through_bits_triton")
+        bad = failures(outcomes_of(subject, "influence", dtype, place, 2, shapes=((5, 7),)))
+    assert "depends on row" in bad[0].message
+    assert {o.output for o in bad} == {"output"}
+
+
 @pytest.mark.parametrize("name", ["forward_error", "gradient", "gradcheck"])
 @pytest.mark.parametrize("stem", ["reads_neighbour_row_triton", "grad_weight_of_next_column_triton"])
 def test_no_comparison_of_values_sees_it(stem, name):
@@ -198,16 +209,21 @@ def test_lost_tags_are_no_pass(monkeypatch):
     assert "somewhere" in outcome.message
 
 
-def test_tagged_values_that_become_integers_are_counted():
-    from verifier.machine.arithmetics import make
-    from verifier.machine.slots import Slots, tag
+def test_integers_that_depend_on_something_are_counted_where_torch_takes_them():
+    import torch
 
-    slots, values = Slots(make("taint")), np.float32([1.5, 2.5, 3.5])
-    held, tags = np.uint64([0, 4, 8]), tag(values.view("u4"), 32)
-    slots.leave(values, held, None, -1)
-    slots.leave(values, held, np.where(values == 2.5, np.uint64(0), tags), -1)
-    assert slots.counters.integers == {"a host operation": 3}
-    assert "became integers" in influence._lost(slots.counters)
+    from verifier.machine.arithmetics import make
+    from verifier.machine.hosting import HostSlots
+    from verifier.machine.tags import TagSlots
+
+    slots, x, plain = TagSlots(make("taint")), torch.ones(3), torch.ones(3, dtype=torch.int32)
+    slots.set(x, np.uint64([1, 2, 4]))
+    slots.set(plain, np.uint64([0, 0, 0]))
+    with HostSlots(slots):
+        plain.float()
+        assert not slots.counters.uncovered
+        x.view(torch.int32).float()
+    assert slots.counters.uncovered == {"_to_copy": 1}
 
 
 def test_unknown_operations_of_torch_in_place_are_counted():
@@ -215,14 +231,15 @@ def test_unknown_operations_of_torch_in_place_are_counted():
 
     from verifier.machine.arithmetics import make
     from verifier.machine.hosting import HostSlots
-    from verifier.machine.slots import Slots
+    from verifier.machine.tags import TagSlots
 
-    slots, x = Slots(make("taint")), torch.ones(3)
+    slots, x = TagSlots(make("taint")), torch.ones(3)
     slots.set(x, np.uint64([1, 2, 4]))
     with HostSlots(slots):
         x.mul_(2.0)
         x.zero_()
         assert not slots.counters.uncovered
+        slots.set(x, np.uint64([1, 2, 4]))
         x.clamp_(0.0, 1.0)
     assert slots.counters.uncovered == {"clamp_": 1}
     assert "clamp_" in influence._lost(slots.counters)

@@ -60,7 +60,7 @@ def analyse(program: Program) -> Carry:
     needed = _needed(instructions)
     carrying = produced & needed
     kinds = demand.kinds(instructions, program.registers)
-    layouts = _layouts(instructions, carrying, program, kinds)
+    layouts = layouts_of(instructions, carrying, program, kinds)
     # Loads may hold integers, so only results of float arithmetic count as values that must not be lost.
     floats = _produced(instructions, program, loads=False)
     broken = tuple(i for i in instructions if _breaks(i, floats, needed))
@@ -149,7 +149,7 @@ def _reads_floats(instruction: Instruction) -> bool:
     return any(kind in FLOATS for kind in operation.sources)
 
 
-def _layouts(
+def layouts_of(
     instructions: list[Instruction],
     carrying: set[str],
     program: Program,

@@ -29,8 +29,6 @@ class SlotShadow(SlotOperands):
     def pure(self, writer: Writer, instruction: Instruction, operation: Operation) -> None:
         """Write the slots of an operation whose result is in v0."""
         target, kind = instruction.operands[0], operation.results[0]
-        if operation.name == "cvt" and kind not in FLOATS:
-            self.leave(writer, instruction, operation)
         if not isinstance(target, Register) or not self.carry.has(target.name):
             return
         guard = writer.guard(instruction)
@@ -92,16 +90,6 @@ class SlotShadow(SlotOperands):
         slots = ", ".join(self.read(writer, o, k, n) for (o, k), n in zip(floats, index, strict=True))
         name = ".".join((operation.name, *(p for p in instruction.parts if p in MODIFIERS)))
         return f"slots.apply({name!r}, {scalar!r}, {result}, ({kinds},), ({values},), ({slots},))"
-
-    def leave(self, writer: Writer, instruction: Instruction, operation: Operation) -> None:
-        """Tell that a float's slot ends in an integer."""
-        origin, kind = instruction.operands[1], operation.sources[0]
-        if kind not in FLOATS or not isinstance(origin, Register) or not self.carry.has(origin.name):
-            return
-        value, slots = writer.source(origin, kind), self.slot(writer, origin.name, 0)
-        sure = bool(self.carry.layouts[origin.name])
-        tags = "None" if sure else self.slot(writer, origin.name, 0, tags=True)
-        writer.add(f"slots.leave({value}, {slots}, {tags}, {writer.site})")
 
     def put(self, writer: Writer, target: Register, half: int, source: Half, guard: str | None) -> None:
         """Move one half-word's slot, and its tag where the target keeps tags."""

@@ -150,7 +150,7 @@ class HostSlots(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         outputs = result if isinstance(result, tuple | list) else [result]
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
-        read = any(self.slots.has(t) for t in tensors if t.is_floating_point())
+        read = any(self.slots.tells(t) for t in tensors)
         if read and name not in _FILLED:
             self.slots.counters.uncovered[name] = self.slots.counters.uncovered.get(name, 0) + 1
         for output in outputs:

@@ -123,8 +123,10 @@ def _slots(arithmetic: Arithmetic | str | None) -> Slots | None:
         return None
     from verifier.machine import arithmetics
     from verifier.machine.slots import Slots as SlotRecord
+    from verifier.machine.tags import TagSlots
 
-    return SlotRecord(arithmetics.make(arithmetic) if isinstance(arithmetic, str) else arithmetic)
+    made = arithmetics.make(arithmetic) if isinstance(arithmetic, str) else arithmetic
+    return TagSlots(made) if getattr(made, "shadow", "slots") == "tags" else SlotRecord(made)
 
 
 def _has_triton() -> bool:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def make_shadow(name: str, program: Program, shapes: Shapes) -> Shadow:
-    """Build the shadow of a program: "slots", "lines" (slots that hear of lines) or "uninitialised"."""
+    """Build the shadow of a program: "slots", "lines" (slots that hear of lines), "tags", "uninitialised"."""
     if name in ("slots", "lines"):
         from verifier.machine import carry
         from verifier.machine.emit_lines import LineShadow
@@ -19,6 +19,11 @@ def make_shadow(name: str, program: Program, shapes: Shapes) -> Shadow:
 
         kind = LineShadow if name == "lines" else SlotShadow
         return kind(program, shapes, carry.analyse(program))
+    if name == "tags":
+        from verifier.machine import dependence
+        from verifier.machine.emit_tags import TagShadow
+
+        return TagShadow(program, shapes, dependence.analyse(program))
     from verifier.machine.sanitizers.uninitialised import UninitialisedShadow
 
     return UninitialisedShadow(program, shapes)

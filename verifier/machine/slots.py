@@ -81,8 +81,6 @@ class Counters:
     changed since their slot was computed; `lost` counts them by the instruction that read them (kernel, PTX
     line, opcode, source line). `broken`: instructions that change the bits of floats which something may
     still read, found without running. `uncovered`: host operations that slots do not follow, with counts.
-    `integers`: values that were converted to integers, whose slots end there, by the instruction; counted
-    where the arithmetic says which slots say something (`tagged(slots)`).
     """
 
     lifted: int = 0
@@ -90,7 +88,6 @@ class Counters:
     lost: dict[str, int] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
     uncovered: dict[str, int] = field(default_factory=dict)
-    integers: dict[str, int] = field(default_factory=dict)
 
     def describe(self) -> tuple[str, ...]:
         """Say, a sentence each, where chains of slots have broken; nothing if none has."""
@@ -200,17 +197,6 @@ class Slots:
     def from_integer(self, values: Array) -> Array:
         """Slots of integers converted to float."""
         return self.arithmetic.lift(np.asarray(values), "integer")
-
-    def leave(self, values: Array, slots: Array, tags: Array | None, site: int) -> None:
-        """Count floats whose slots end in a conversion to integers; `tags` is None where slots surely fit."""
-        tagged = getattr(self.arithmetic, "tagged", None)
-        if tagged is None:
-            return
-        width = values.dtype.itemsize * 8
-        fits = True if tags is None else tags == tag(values.view(f"u{width // 8}"), width)
-        if count := int(np.count_nonzero(tagged(slots) & fits)):
-            place = self.place(site)
-            self.counters.integers[place] = self.counters.integers.get(place, 0) + count
 
     # Memory.
 
@@ -403,6 +389,10 @@ class Slots:
     def forget(self, tensor: Any) -> None:
         """Drop the slots of a whole storage."""
         self.stores.pop(tensor.untyped_storage().data_ptr(), None)
+
+    def tells(self, tensor: Any) -> bool:
+        """Whether an operation that reads a tensor and is not followed loses slots."""
+        return bool(tensor.is_floating_point()) and self.has(tensor)
 
     def clear(self, tensor: Any) -> None:
         """Forget the slots of a tensor's elements, which something else has written."""

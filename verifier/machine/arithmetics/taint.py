@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Taint:
-    """Slots are sets of 64 tags as bits; a result has the tags of all its operands, a choice of one."""
+    """Slots are sets of 64 tags as bits; a result has the tags of all its operands, a choice of one.
+
+    `shadow`: tags go through operations on bits as through any other.
+    """
 
     name: str = "taint"
+    shadow: str = "tags"
     dtype: Any = np.uint64
 
     def lift(self, values: Array, kind: str) -> Array:
         """Constants and untagged data depend on nothing."""
         del kind
         return np.zeros(np.shape(values), dtype=np.uint64)
-
-    def tagged(self, slots: Array) -> Any:
-        """Tell which values depend on anything."""
-        return slots != 0
 
     def apply(
         self, name: str, kind: str, result: Array, floats: tuple[Array, ...], slots: tuple[Array, ...]
