@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +15,20 @@ from strategies.values import Values
 from verifier.audit import SelectionError
 from verifier.backends import backend, default_backend
 from verifier.case import Case
-from verifier.checks import Session, StoppedError
+from verifier.checks import Session, StoppedError, check
+from verifier.examine import Examination
 from verifier.judge import judge
 from verifier.loading import load
 from verifier.ops import Op, op, ops
-from verifier.recipes import Recipe, build
+from verifier.recipes import Plan, Recipe, build, covering
 from verifier.runner import Runner
 from verifier.subjects import Claim, Subject
-from verifier.variance import algorithms
+from verifier.verdicts import BAD
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 KAPPAS = (0.0, 1e2, 1e4)
+CASES, COMPILED_CASES = 15, 8
+"""Cases of each dtype and plan on which a declaration is tried before it is proposed: torch, compiled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +38,8 @@ class Proposal:
     op: str
     language: str
     dtypes: tuple[str, ...]
-    variance: str | None
+    variance: str
+    formula: Mapping[str, str | None]
     differentiable: bool
     growth: dict[float, float]
     remarks: tuple[str, ...]
@@ -49,75 +55,157 @@ def describe(path: Path, function: str | None = None) -> str:
     """
     wrapper = _function(path, function)
     proposal = propose(path, wrapper)
-    names = ", ".join(f'"{d}"' for d in proposal.dtypes)
-    lines = [
-        "from verifier import subject, tree",
-        "",
-        f'@subject(op="{proposal.op}", language="{proposal.language}", variance={proposal.variance!r},',
-        f'         accumulates="float32", dtypes=({names}{"," if len(proposal.dtypes) == 1 else ""}),',
-        f"         differentiable={proposal.differentiable},",
-        "         trees=tree(lanes=...))  # the lanes that share a row: threads, or columns of a block",
-        f"def {wrapper.__name__}{inspect.signature(wrapper)}: ...",
-        "",
-        *(f"# {remark}" for remark in proposal.remarks),
-    ]
-    return "\n".join(lines)
+    names = ", ".join(f'"{d}"' for d in proposal.dtypes) + ("," if len(proposal.dtypes) == 1 else "")
+    called = f"{wrapper.__name__}{inspect.signature(wrapper)}"
+    return "\n".join(
+        (
+            *_comment(f"Paste this above {called}; correct what you know better."),
+            "from verifier import subject",
+            "",
+            "",
+            "@subject(",
+            f'    op="{proposal.op}",',
+            f'    language="{proposal.language}",',
+            f'    variance="{proposal.variance}",',
+            '    accumulates="float32",',
+            *([f"    formula={_formula_text(proposal.formula)},"] if any(proposal.formula.values()) else []),
+            f"    dtypes=({names}),",
+            *([] if proposal.differentiable else ["    differentiable=False,"]),
+            ")",
+            *(line for remark in proposal.remarks for line in _comment(remark)),
+        )
+    )
+
+
+def _formula_text(formula: Mapping[str, str | None]) -> str:
+    """Return the forms as the declaration has them: one name, or one for each dtype that has one."""
+    named = {dtype: form or "canonical" for dtype, form in formula.items()}
+    text = repr(named) if len(set(named.values())) > 1 else repr(next(iter(named.values())))
+    return text.replace("'", '"')
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, width=100, initial_indent="# ", subsequent_indent="#   ")
 
 
 def propose(path: Path, wrapper: Callable[..., Any]) -> Proposal:
     """Find the op by signature and by value, the dtypes by trying them, the variance by error growth."""
     language, how = _language(path)
     remarks = [f"language {language}: {how}"]
+    tried = []
     for candidate in _candidates(wrapper):
         trial = _subject(path, wrapper, candidate, language)
         place, missing = default_backend(trial)
         if place is None:
             raise SelectionError(f"nothing here can run it: {missing}")
         with Runner(place) as runner:
-            errors = _errors(trial, runner, "float32", 0.0, gradients=False)
-            if errors is None or not errors.get("output", math.inf) < _PLAUSIBLE_ULP:
+            errors, why = _errors(trial, runner, _case(trial, "float32", 0.0))
+            if not _plausible(errors):
+                tried.append(f"{candidate.name}: {why}")
                 continue
             dtypes = [d for d in DTYPES if _accepts(trial, runner, d)]
-            growth = {k: _errors(trial, runner, "float32", k, gradients=False) or {} for k in KAPPAS}
-            backward = _errors(trial, runner, dtypes[0], 0.0, gradients=True)
-        curve = {k: v.get("output", math.nan) for k, v in growth.items()}
-        variance, why = _variance(candidate, curve)
+            growth = {k: _errors(trial, runner, _case(trial, "float32", k))[0] for k in KAPPAS}
+            backward, _ = _errors(trial, runner, _case(trial, dtypes[0], 0.0), gradients=True)
+            overflows = not _holds(trial, runner, LARGE)
+            curve = {k: v.get("output", math.nan) for k, v in growth.items()}
+            guesses, seen = _guesses(candidate, curve)
+            variance, formula, why = _fitting(trial, runner, guesses, dtypes)
         remarks.append(f"op {candidate.name}: ordinary data gives it within {errors['output']:.3g} ulp")
-        remarks.append(why)
-        remarks += [] if backward else ["no backward pass is connected to the output"]
-        remarks.append("declare the reduction tree: without it the bound holds for any order and is weak")
+        remarks.append(f"variance: {seen}{why}")
+        remarks += [] if backward else ["differentiable: no backward pass is connected to the output"]
+        if backward and language == "torch":
+            remarks.append(_AUTOGRAD)
+        remarks += [_DOMAIN] if overflows else []
+        remarks.append(_TREES)
         return Proposal(
             op=candidate.name,
             language=language,
             dtypes=tuple(dtypes),
             variance=variance,
-            differentiable=backward is not None,
+            formula=formula,
+            differentiable=bool(backward),
             growth=curve,
             remarks=tuple(remarks),
         )
-    tried = ", ".join(c.name for c in _candidates(wrapper)) or "none has these arguments"
     called = f"{wrapper.__name__}{inspect.signature(wrapper)}"
-    raise SelectionError(f"{called} behaves like no op known here (tried: {tried})")
+    listed = "; ".join(tried) or "none has these arguments"
+    raise SelectionError(f"{called} behaves like no op known here (tried: {listed})")
 
 
+LARGE = 1e30
+"""|input| whose squares overflow in float32, but no norm of it does."""
+_TREES = (
+    "trees: not declared, so that bounds hold for any order of the sums and are weak. Of a block of 256 "
+    "threads that shares a row: trees=tree(lanes=256); of tiles: trees=tile(block=1024, threads=128)."
+)
+_DOMAIN = (
+    f"domain: inputs of {LARGE:g} do not come out right, and the check `finite` will say so. To promise "
+    "less: domain=Domain(max_abs=1e15, max_kappa=1e3)."
+)
+_AUTOGRAD = (
+    "differentiable: where autograd differentiates torch operators one by one, gradients have another "
+    "formula than the op's, and may fail: differentiable=False demands none."
+)
 _PLAUSIBLE_ULP = 1e4
 """float32 error up to which a result on ordinary data is taken for the op with roundings: 2**-10 relative."""
 
 
-def _variance(candidate: Op, curve: dict[float, float]) -> tuple[str | None, str]:
+def _guesses(candidate: Op, curve: dict[float, float]) -> tuple[tuple[str, ...], str]:
+    """Return algorithms that the growth with kappa suggests, the likeliest first, and what it shows."""
     if candidate.name.startswith("rms"):
-        return "rms", "variance rms: the op has no mean"
+        return ("rms",), "the op has no mean; "
     if not candidate.needs_variance:
-        return None, "no variance is involved"
-    known = algorithms()
-    at = {k: f"{v:.3g}" for k, v in curve.items()}
-    seen = ", ".join(f"{v} ulp at kappa {k:g}" for k, v in at.items())
-    quadratic = curve[1e4] > 100 * max(curve[1e2], 1.0) * 10 and curve[1e4] > 1e5
-    guess = "textbook" if quadratic and "textbook" in known else "two_pass"
-    reason = (
-        "the error grows with kappa squared" if quadratic else "the error does not grow with kappa squared"
+        return ("softmax",), "the op has none, and this claims its only algorithm; "
+    seen = ", ".join(f"{v:.3g} ulp at kappa {k:g}" for k, v in curve.items())
+    if curve[1e4] > 100 * max(curve[1e2], 1.0) * 10 and curve[1e4] > 1e5:
+        return ("textbook", "two_pass", "welford"), f"the error grows with kappa squared ({seen}); "
+    return (
+        ("two_pass", "welford", "textbook"),
+        f"the error does not grow with kappa squared ({seen}); welford looks like two_pass from outside; ",
     )
-    return guess, f"variance {guess}: {reason} ({seen}); a guess: welford looks like two_pass from outside"
+
+
+def _fitting(
+    trial: Subject, runner: Runner, guesses: tuple[str, ...], dtypes: list[str]
+) -> tuple[str, dict[str, str | None], str]:
+    """Return the first algorithm and forms by dtype that keep their bounds, and how it went."""
+    forms = (None, *(name for name in op(trial.op).forms if name != "canonical"))
+    for variance in guesses:
+        found = {d: next((f for f in forms if _keeps(trial, runner, variance, f, d)), "") for d in dtypes}
+        if "" not in found.values():
+            return variance, found, f"{variance} keeps its bounds on a few cases"
+    why = f"none of {', '.join(guesses)} keeps its bounds on a few cases: {guesses[0]} is a guess"
+    return guesses[0], dict.fromkeys(dtypes), why
+
+
+def _keeps(trial: Subject, runner: Runner, variance: str, form: str | None, dtype: str) -> bool:
+    """Return whether a few cases stay within the bounds of a declaration."""
+    contraction = "none" if trial.language == "torch" else "mixed"
+    declared = trial.differing(
+        variance=variance,
+        formula=form,
+        mean_contraction=contraction,
+        divide_by_n="either",
+        dtypes=(dtype,),
+        assumed=frozenset({"trees", "mean_contraction", "divide_by_n", "saved_dtype"}),
+    )
+    examination = Examination(subject=declared, check_name="forward_error", dtype=dtype, runner=runner)
+    the_op = op(trial.op)
+    # Ordinary hazards, and inputs that tell algorithms apart.
+    plans = [check(name).plan(declared, the_op) for name in ("forward_error", "claim")]
+    if trial.language != "torch":
+        plans = [plan.few_shapes() for plan in plans]
+    wanted = CASES if trial.language == "torch" else COMPILED_CASES
+    return all(
+        not BAD & {o.verdict for o in examination.judge(case)[0]}
+        for plan in plans
+        for case in itertools.islice(_cases(declared, dtype, plan), wanted)
+    )
+
+
+def _cases(subject: Subject, dtype: str, plan: Plan) -> Iterator[Case]:
+    made = (build(op(subject.op), subject, dtype, r, gradients=False) for r in covering(subject, plan))
+    return (case for case in made if case is not None)
 
 
 def _function(path: Path, name: str | None) -> Callable[..., Any]:
@@ -179,31 +267,44 @@ def _subject(path: Path, wrapper: Callable[..., Any], candidate: Op, language: s
 def _accepts(trial: Subject, runner: Runner, dtype: str) -> bool:
     if backend(runner.backend).refuses(trial, dtype):
         return False
-    errors = _errors(trial, runner, dtype, 0.0, gradients=False)
-    return errors is not None and errors.get("output", math.inf) < _PLAUSIBLE_ULP
+    return _plausible(_errors(trial, runner, _case(trial, dtype, 0.0))[0])
+
+
+def _plausible(errors: dict[str, float]) -> bool:
+    return errors.get("output", math.inf) < _PLAUSIBLE_ULP
+
+
+def _holds(trial: Subject, runner: Runner, size: float) -> bool:
+    """Return whether the result is still right in float32 where the largest input has this size."""
+    case = _case(trial, "float32", 0.0)
+    if case is None:
+        return True
+    largest = case.given["input"].abs().max()
+    tensors = {**case.tensors, "input": case.given["input"] * (size / largest)}
+    return _plausible(_errors(trial, runner, replace(case, tensors=tensors))[0])
 
 
 def _errors(
-    trial: Subject, runner: Runner, dtype: str, kappa: float, *, gradients: bool
-) -> dict[str, float] | None:
-    """Return the worst row-scaled error of each output on one case, or None if it does not run."""
-    case = _case(trial, dtype, kappa)
+    trial: Subject, runner: Runner, case: Case | None, *, gradients: bool = False
+) -> tuple[dict[str, float], str]:
+    """Return the worst row-scaled error of each output on one case, none if it does not run; and in words."""
     if case is None:
-        return None
+        return {}, "its arguments do not fit"
     place = backend(runner.backend)
     session = Session(
         subject=trial,
         case=case,
         backend=runner.backend,
-        setting=place.setting(trial, dtype),
+        setting=place.setting(trial, case.dtype),
         run=runner.run,
     )
     try:
         seen = session.execute(gradients=gradients)
-    except StoppedError:
-        return None
+    except StoppedError as stopped:
+        return {}, stopped.outcome.message
     names = ("output", "grad_input") if gradients else ("output",)
-    return {o.output: o.worst.row_ulp for o in judge(session.truth, seen, names) if o.worst}
+    found = {o.output: o.worst.row_ulp for o in judge(session.truth, seen, names) if o.worst}
+    return found, f"off by {found['output']:.3g} ulp" if "output" in found else "no output to compare"
 
 
 def _case(trial: Subject, dtype: str, kappa: float) -> Case | None:

@@ -2,9 +2,10 @@
 
 import pytest
 
-from verifier.audit import SelectionError
+from verifier.audit import SelectionError, audit, select
 from verifier.describe import describe
 from verifier.loading import LoadError
+from verifier.verdicts import Verdict
 
 pytestmark = pytest.mark.usefixtures("no_child")
 BARE = "import torch\nimport torch.nn.functional as F\n\n"
@@ -31,10 +32,16 @@ def half_only(input, weight=None, bias=None, eps=1e-5):
     return F.layer_norm(input, input.shape[-1:], weight, bias, eps)
 
 def forward_only(input, weight=None, bias=None, eps=1e-5):
-    return F.layer_norm(input, input.shape[-1:], weight, bias, eps).detach()
+    return two_pass(input, weight, bias, eps).detach()
 
 def no_norm_at_all(input, weight=None, bias=None, eps=1e-5):
     return input * 3
+
+def raises_at_once(input, weight=None, bias=None, eps=1e-5):
+    raise KeyError("odd")
+
+def softmax(input, dim=-1):
+    return torch.softmax(input, dim)
 
 def other_arguments(image, strength):
     return image * strength
@@ -49,32 +56,43 @@ def file(kernel_file):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("two_pass", ('op="layer_norm"', "variance='two_pass'", 'language="torch"', "differentiable=True")),
-        ("textbook", ('op="layer_norm"', "variance='textbook'", "grows with kappa squared")),
-        ("root_mean_square", ('op="rms_norm"', "variance='rms'")),
-        ("half_only", ('dtypes=("float32", "float16")',)),
-        ("forward_only", ("differentiable=False", "no backward pass")),
+        ("two_pass", ('op="layer_norm"', 'variance="two_pass"', 'language="torch"', "differentiable=False")),
+        ("textbook", ('op="layer_norm"', 'variance="textbook"', "grows with kappa squared")),
+        ("root_mean_square", ('op="rms_norm"', 'variance="rms"')),
+        ("softmax", ('op="softmax"', 'variance="softmax"')),
+        ("half_only", ('dtypes=("float32", "float16")', '"float16": "scale_shift"')),
+        ("forward_only", ("    differentiable=False,", "no backward pass")),
     ],
 )
 def test_the_proposal_fits_the_behaviour(name, said, file):
     text = describe(file, name)
     for words in said:
         assert words in text
-    assert f"def {name}(input, " in text
+    assert f"Paste this above {name}(input, " in text
 
 
-def test_a_proposal_can_be_pasted_and_declares_the_kernel(file):
-    text = describe(file, "two_pass").replace("tree(lanes=...)", "tree(lanes=8)")
-    namespace: dict = {}
-    exec(text.split("def two_pass")[0] + "def two_pass(input, weight, bias, eps): ...", namespace)
-    assert namespace["two_pass"].op == "layer_norm"
-    assert namespace["two_pass"].claim.variance == "two_pass"
+@pytest.mark.parametrize("name", ["two_pass", "textbook", "root_mean_square", "softmax", "forward_only"])
+def test_a_proposal_loads_and_passes_as_it_is_pasted(name, file):
+    head = f"def {name}(input"
+    pasted = file.with_name("pasted.py")
+    pasted.write_text(file.read_text().replace(head, f"{describe(file, name)}\n{head}"))
+    jobs = select([pasted], check_names=["forward_error"])
+    lines = audit(jobs).lines
+    assert {line.subject for line in lines} == {name}
+    assert {line.verdict for line in lines} == {Verdict.PASS}, lines
+
+
+def test_a_proposal_warns_of_squares_that_overflow(file):
+    """torch's own operator scales them and needs no warning."""
+    warned = {name: "do not come out right" in describe(file, name) for name in ("two_pass", "softmax")}
+    assert warned == {"two_pass": True, "softmax": False}
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("no_norm_at_all", "behaves like no op known here"),
+        ("no_norm_at_all", r"no op known here \(tried: .*layer_norm: off by .* ulp"),
+        ("raises_at_once", r"no op known here \(tried: .*layer_norm: KeyError: 'odd'"),
         ("other_arguments", "none has these arguments"),
         ("nowhere", "no function 'nowhere'"),
         (None, "name the function"),

@@ -74,7 +74,8 @@ def exact_sum(numbers: Iterable[Any]) -> Ball:
 def uppers(values: Sequence[Ball]) -> Array:
     """Return float64 numbers that are at least |value|, infinite where it overflows or is unknown."""
     bounds = np.array([float(value.abs_upper()) for value in values], dtype=np.float64)
-    above = np.where(np.isnan(bounds), np.inf, np.nextafter(bounds, np.inf))
+    with np.errstate(over="ignore"):  # infinity is what follows the largest number
+        above = np.where(np.isnan(bounds), np.inf, np.nextafter(bounds, np.inf))
     for i in np.flatnonzero(bounds == 0).tolist():  # exactly 0, or below float64's range
         above[i] = 0.0 if values[i].is_zero() else 5e-324
     return above
