@@ -106,9 +106,10 @@ class Exact:
 
 def exact_jacobian(subject: Subject, case: Case, names: list[str], step: float) -> Exact:
     """Compare the specification's difference quotients, entry by entry, with its derivatives."""
-    wide = replace(case, dtype="float64", tensors={n: t.double() for n, t in case.given.items()})
+    doubled = {name: t.double() for name, t in case.given.items()}
+    wide = replace(case, dtype="float64", tensors={**case.tensors, **doubled})
     derivative = _derivatives(subject, wide, names)
-    forward = replace(wide, tensors={n: t for n, t in wide.given.items() if n != "grad_output"})
+    forward = replace(wide, tensors={**wide.tensors, "grad_output": None})
     truncation, largest = 0.0, []
     for name in names:
         for place in range(wide.given[name].numel()):

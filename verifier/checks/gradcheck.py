@@ -30,7 +30,7 @@ DEMANDS = (
     "kernels of lower precision are run lifted to float64, and their lifted results are the exact ones"
 )
 WHY = "forward and backward that do not belong together, whatever either of them claims to compute"
-CATCHES = ("backward_with_eps_twice",)
+CATCHES = ("backward_with_eps_twice", "gate_constant_slightly_wrong_triton")
 
 NATIVE_SHAPES = ((2, 5), (1, 2), (3, 4), (4, 2), (1, 12), (2, 3))
 LIFTED_SHAPES = ((3, 7), (4, 33), (7, 20), (2, 5), (1, 9))
@@ -43,6 +43,10 @@ SHARP = 2.0**-30
 
 BIT_TRICKS = "not followed in float64: the code computes on the bits of floats, as libdevice's logarithm does"
 
+CONSTANTS = (
+    "no differences are taken where the code has rounded constants that its specification does not write: it "
+    "is another function then, whose truncation is not known"
+)
 NEARLY = (
     "lifted results differ from the exact ones by no more than float32's rounding: constants or polynomials "
     "of float32's accuracy cannot be told from an error that small"
@@ -309,13 +313,15 @@ def _check_own(session: Session) -> list[Outcome]:
         single = session.execute(experiment=run, unit=enclosing.SINGLE, asked=None, **settings)
         if enclosing.explained_by_single_precision(session.truth, single, failed):
             return _unless_lost([_nearly(seen)], seen)
-    if asked is not None and "atol" in seen.facts:
+    if asked is not None:
         outcomes.append(_differenced(seen, asked))
     return _unless_lost(outcomes, seen, (Verdict.FAIL, Verdict.NO_THEOREM))
 
 
 def _differenced(seen: Observation, asked: dict[str, float]) -> Outcome:
     facts = seen.facts
+    if "atol" not in facts:
+        return Outcome(verdict=Verdict.SKIPPED, facts={"measured": CONSTANTS})
     found = Tolerance(
         step=asked["step"],
         absolute=facts["atol"],

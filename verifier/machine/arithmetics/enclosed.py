@@ -35,6 +35,8 @@ _MEANT = 4.0
 _SHORT = 2.0**8
 """A constant of so many binary digits (1.5, 0.875) is what it says; 1/N with N below 2^8 has more."""
 _UNITS = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 2.0**-24, "f64": 2.0**-53}
+# CUDA's expf multiplies by it to find the integer part of an exponent: what it stands for changes nothing.
+_CHOOSER = float(np.array([0x3BBB989D], dtype=np.uint32).view(np.float32)[0])
 _SLOT = np.dtype([("value", "f8"), ("radius", "f8")])
 
 
@@ -61,13 +63,14 @@ class Enclosed:
     def lift(self, values: Array, kind: str) -> Array:
         """Take short numbers as they are, and a longer one for a constant that was rounded.
 
-        An array of other numbers has lost its slots: nothing is known of it.
+        An array of other numbers has lost its slots: nothing is known of it. Short numbers that lost theirs
+        (bfloat16 data that is widened by its bits) are counted by who reads them.
         """
         plain = np.asarray(values)
         wide = self.lifted.lift(plain, kind)
         size = np.abs(plain.astype(np.float64))
         with np.errstate(invalid="ignore"):
-            mantissa = np.frexp(size)[0] * (_SHORT if plain.size == 1 else 2.0)
+            mantissa = np.frexp(size)[0] * _SHORT
             exact = np.isinf(size) | (size == np.rint(size)) | (mantissa == np.rint(mantissa))
         if kind == "integer":
             exact = size <= 2.0**53
@@ -180,8 +183,11 @@ def _of_chosen(result: Array, floats: tuple[Array, ...], radii: tuple[Array, ...
 def build(*, unit: float = UNIT, as_written: Sequence[float] = ()) -> Enclosed:
     """Make the arithmetic.
 
-    as_written: float32 numbers that a specification writes itself, which are no roundings of others here.
+    as_written: numbers of a specification. The float32 next to one stands for it in the code, unless it could
+    stand for another known number too: then it is a constant like any other.
     """
-    own = {float(np.float32(number)) for number in as_written}
-    literals = {number: meant for number, meant in LITERALS.items() if number not in own}
+    meant = {number: {known} for number, known in {**LITERALS, _CHOOSER: _CHOOSER}.items()}
+    for number in (*as_written, *(-n for n in as_written)):
+        meant.setdefault(float(np.float32(number)), set()).add(number)
+    literals = {number: numbers.pop() for number, numbers in meant.items() if len(numbers) == 1}
     return Enclosed(unit=unit, lifted=Lifted(literals=literals))

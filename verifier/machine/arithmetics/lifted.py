@@ -24,13 +24,16 @@ if TYPE_CHECKING:
 _LOG2_E = float(np.float32(math.log2(math.e)))
 # Float32 literals that compilers write for irrational constants, and what they stand for. CUDA's expf
 # adds the rest of log2(e) in a second fma (0f32A57060): it is nothing where the first part is exact.
-LITERALS: dict[float, float] = {
+_POSITIVE = {
     _LOG2_E: math.log2(math.e),
     float(np.array([0x32A57060], dtype=np.uint32).view(np.float32)[0]): 0.0,
     float(np.float32(math.log(2))): math.log(2),
 }
+# Compilers fold the sign of exp(-x) into the constant.
+LITERALS: dict[float, float] = _POSITIVE | {-number: -meant for number, meant in _POSITIVE.items()}
 
 _BINARY: dict[str, Any] = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
+_BINARY["log"] = lambda x, shift: np.log(x) + shift * math.log(2)  # of a recognised logarithm
 _UNARY: dict[str, Any] = {
     "neg": np.negative,
     "rcp": np.reciprocal,
