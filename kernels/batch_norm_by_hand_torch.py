@@ -27,7 +27,8 @@ def _nothing(case):
 
 _SHAPE_LOST = KnownDefect(
     check="forward_error",
-    reason="squeeze() takes the only dimension of the running statistics away when there is one channel.",
+    reason="squeeze() takes the only dimension of the running statistics away when there is one channel: "
+    "assigned to .data, it replaces the buffer's shape.",
     where=_one_channel,
 )
 
@@ -35,7 +36,8 @@ _SHAPE_LOST = KnownDefect(
 def _nan_of_one_value(check):
     return KnownDefect(
         check=check,
-        reason="With one value per channel the unbiased variance is 0 / 0, so every output is NaN.",
+        reason="With one value per channel the unbiased variance is 0 / 0, so every output is NaN, "
+        "where PyTorch refuses.",
         where=_one_value,
     )
 

@@ -13,7 +13,7 @@ SOURCE = "LayerNorm backward in CUDA, five steps: step 2; as published"
 steps = load(Path(__file__).with_name("layer_norm_backward_thread_per_row_cuda.py")).module
 KERNELS = source(__file__)
 WARP = 32
-UNCLEARED = "grad_input is added to memory that nobody cleared."
+UNCLEARED = "grad_input is added to memory that nobody cleared: it is right only if the caller zeroed it."
 
 
 @subject(

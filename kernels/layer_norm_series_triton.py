@@ -94,7 +94,8 @@ def beyond_32_bits(case):
     known_defects=(
         KnownDefect(
             check="forward_error",
-            reason="The missing bias is made from weight before weight has its own default.",
+            reason="The missing bias is made from weight before weight has its own default: "
+            "without both the wrapper ends in a TypeError.",
             where=_lacks_weight,
             also=("*",),
         ),
@@ -106,13 +107,15 @@ def beyond_32_bits(case):
         ),
         KnownDefect(
             check="finite",
-            reason="The squares overflow in fp32, and the output is NaN although the exact one is ordinary.",
+            reason="The squares overflow in fp32, and the output is NaN although the exact one is ordinary: "
+            "for |x| beyond about 1e18.",
             where=_squares_overflow,
             dtypes=("bfloat16", "float32"),
         ),
         KnownDefect(
             check="layouts",
-            reason="Row strides are passed on, but every column stride is taken as 1.",
+            reason="Row strides are passed on, but every column stride is taken as 1: "
+            "transposed and sliced rows are misread.",
             where=_layout_misread,
         ),
         KnownDefect(
@@ -123,7 +126,8 @@ def beyond_32_bits(case):
         ),
         KnownDefect(
             check="large_offsets",
-            reason="row * stride is a 32-bit product, which overflows at 2^31 elements.",
+            reason="row * stride is a 32-bit product, which overflows at 2^31 elements: "
+            "rows beyond are read elsewhere.",
             where=beyond_32_bits,
         ),
     ),

@@ -190,7 +190,10 @@ def _squares_overflow(case):
 
 
 BACKWARD_CHECKS = ("layouts", "context", "determinism", "batch_invariance", "metamorphic", "special_values")
-LAYOUTS = "One row stride, the input's, serves all tensors, and every column stride is taken as 1."
+LAYOUTS = (
+    "One row stride, the input's, serves all tensors, and every column stride is taken as 1: a sliced, "
+    "padded or transposed tensor and an expanded grad_output are misread."
+)
 
 
 # ---- What the two pages share ----
@@ -213,7 +216,8 @@ CLAIM = {
 DEFECTS = (
     KnownDefect(
         check="gradient",
-        reason="The parts of grad_weight and grad_bias are kept and added in the input's dtype.",
+        reason="The parts of grad_weight and grad_bias are kept and added in the input's dtype: "
+        "half loses bits with every row.",
         where=_several_rows,
         also=BACKWARD_CHECKS,
         dtypes=("float16", "bfloat16"),
@@ -221,7 +225,8 @@ DEFECTS = (
     KnownDefect(check="layouts", reason=LAYOUTS, where=_layout_misread, also=("large_offsets",)),
     KnownDefect(
         check="finite",
-        reason="The squares overflow in fp32, and the output is NaN although the exact one is ordinary.",
+        reason="The squares overflow in fp32, and the output is NaN although the exact one is ordinary: "
+        "for |x| beyond about 1e18.",
         where=_squares_overflow,
         dtypes=("bfloat16", "float32"),
     ),
@@ -238,13 +243,15 @@ DEFECTS = (
     KnownDefect(
         check="synchronization",
         # The source has none; Triton 3.9 puts one into the PTX, so that only older compilers show it.
-        reason="No barrier stands between the stores of a part and the release of its lock.",
+        reason="No barrier stands between the stores of a part and the release of its lock: "
+        "rows that share a part race.",
         where=_more_rows_than_buffers,
         backends=("cuda",),
     ),
     KnownDefect(
         check="large_offsets",
-        reason="row * stride is a 32-bit product, which overflows at 2^31 elements.",
+        reason="row * stride is a 32-bit product, which overflows at 2^31 elements: "
+        "rows beyond are read elsewhere.",
         where=_beyond_32_bits,
     ),
 )

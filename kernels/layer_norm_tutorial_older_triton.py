@@ -65,7 +65,10 @@ def _lacks_parameters(case):
     return case.lacks_parameters
 
 
-UNWRITTEN = "All buffers are summed, and those that no row was added to are uninitialised."
+UNWRITTEN = (
+    "All buffers are summed, and those that no row was added to are uninitialised: there are 64 to 256 of "
+    "them, and fewer rows leave some so."
+)
 
 
 @subject(

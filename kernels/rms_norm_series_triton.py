@@ -65,7 +65,8 @@ def _steps_over_columns(case):
         ),
         KnownDefect(
             check="layouts",
-            reason="Row strides are passed on, but every column stride is taken as 1.",
+            reason="Row strides are passed on, but every column stride is taken as 1: "
+            "transposed and sliced rows are misread.",
             where=_steps_over_columns,
         ),
         KnownDefect(
@@ -76,7 +77,8 @@ def _steps_over_columns(case):
         ),
         KnownDefect(
             check="large_offsets",
-            reason="row * stride is a 32-bit product, which overflows at 2^31 elements.",
+            reason="row * stride is a 32-bit product, which overflows at 2^31 elements: "
+            "rows beyond are read elsewhere.",
             where=series.beyond_32_bits,
         ),
     ),

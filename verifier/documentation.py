@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import json
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +11,9 @@ from pathlib import Path
 
 from strategies.hazards import discover
 from verifier import bounds_by_algorithm
+from verifier import case as cases
 from verifier.backends import backends
+from verifier.case import Case
 from verifier.checks import checks
 from verifier.declaration import tree_text
 from verifier.hazards import joint_hazards
@@ -21,6 +22,11 @@ from verifier.ops import ops
 from verifier.subjects import KnownDefect, Subject
 from verifier.variance import algorithms
 from verifier.variance.options import option_rules
+
+FEW = 4
+"""Elements of a tensor up to which a case is told with its numbers."""
+_MANGLED = re.compile(r"\b_Z(\d+)(\w+)")
+"""A C++ name as it stands in PTX: the length of the function's name, then the name and its types."""
 
 
 def checks_page() -> Iterator[str]:
@@ -97,7 +103,7 @@ def kernels_page() -> Iterator[str]:
     yield "\n## Known defects, each with the smallest case that the verifier found"
     for s in (s for s in found if s.known_defects):
         yield f"\n### {s.name}\n"
-        yield "| check | defect | smallest case | what is seen there |\n|---|---|---|---|"
+        yield "| check | what is wrong, and where | smallest case | what is seen there |\n|---|---|---|---|"
         for defect in s.known_defects:
             yield f"| {defect.check} | {_cell(defect.reason)} | {' | '.join(_witness(s, defect))} |"
 
@@ -133,12 +139,43 @@ def _witness(subject: Subject, defect: KnownDefect) -> tuple[str, str]:
     for dtype in subject.dtypes:
         path = subject.witness_file(defect, dtype)
         if path.is_file():
-            document = json.loads(path.read_text(encoding="utf-8"))
-            shape = f"{document['rows']} x {document['columns']}, {dtype}, on {document['backend']}"
-            return shape, _cell(document["message"].replace("\n", " "))
+            case, document = cases.load(path)
+            said, seen = plain_message(document["message"]), document.get("seen", "")
+            seen = f"{said.removesuffix(':')}: {seen}" if seen else said
+            return _cell(f"{case_text(subject, case)}, on {document['backend']}"), _cell(seen)
     if defect.backends and not {"machine", "eager"} & set(defect.backends):
         return "", f"not observable without a device (backend {', '.join(defect.backends)})"
     return "", "none stored"
+
+
+def case_text(subject: Subject, case: Case) -> str:
+    """Return a case in words: extents, dtype, layouts, what is missing, and numbers where they are few."""
+    words = [f"{case.rows} x {case.columns}", case.dtype]
+    for name, tensor in case.tensors.items():
+        if name not in subject.signature and name != "grad_output":
+            continue
+        layout = case.layouts.get(name)
+        settings = layout.to_json() if layout is not None else {}
+        placed = "".join(f" {key}={value}" for key, value in settings.items())
+        if tensor is None:
+            words.append(f"no {name}")
+        elif 0 < tensor.numel() <= FEW:
+            words.append(f"{name} [{', '.join(f'{v:.4g}' for v in tensor.flatten().tolist())}]{placed}")
+        elif placed:
+            words.append(f"{name}{placed}")
+    return ", ".join(words)
+
+
+def plain_message(message: str) -> str:
+    """Return a message with the kind of an error named once and C++ names as they are written."""
+    parts = message.replace("\n", " ").split(": ")
+    kinds = [part.replace("_", "").lower() for part in parts]
+    kept = [
+        part
+        for part, kind, next_kind in zip(parts, kinds, [*kinds[1:], ""], strict=True)
+        if kind != next_kind
+    ]
+    return _MANGLED.sub(lambda found: found[2][: int(found[1])], ": ".join(kept))
 
 
 def _file_line(path: Path) -> str:

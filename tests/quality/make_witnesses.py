@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from verifier.examine import Budget, Examination
 from verifier.loading import builtin_files, load_subjects
 from verifier.runner import Runner
 from verifier.subjects import KnownDefect, Subject
-from verifier.verdicts import failure_key
+from verifier.verdicts import Outcome, failure_key
 
 SEARCH_CASES = 200
 
@@ -63,7 +64,8 @@ def make(subject: Subject, defect: KnownDefect, runner: Runner, *, again: bool) 
             budget=Budget(cases=SEARCH_CASES, findings=1),
             ignore_known=True,
         )
-        if path.is_file() and not again and still_fails(examination, path):
+        if path.is_file() and not again and (kept := still_fails(examination, path)):
+            add_what_is_seen(path, *kept)
             found = True
             continue
         tries = predicates(subject, defect, runner.backend, dtype)
@@ -78,12 +80,31 @@ def make(subject: Subject, defect: KnownDefect, runner: Runner, *, again: bool) 
     return found
 
 
-def still_fails(examination: Examination, path: Path) -> bool:
-    """Return whether a stored witness fails as its file says."""
+def still_fails(examination: Examination, path: Path) -> tuple[Outcome, str] | None:
+    """Return the failure of a stored witness, with its traceback, if it is what its file says."""
     case, document = cases.load(path)
-    outcomes, _ = examination.judge(case)
-    keys = [failure_key(o) for o in outcomes if examination.is_finding(case, o)]
-    return document.get("failure") in keys
+    outcomes, detail = examination.judge(case)
+    found = [o for o in outcomes if examination.is_finding(case, o)]
+    alike = next((o for o in found if failure_key(o) == document.get("failure")), None)
+    return None if alike is None else (alike, detail)
+
+
+def add_what_is_seen(path: Path, outcome: Outcome, detail: str) -> None:
+    """Complete a witness of an earlier version of this script."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    if "seen" not in document:
+        document["seen"] = what_is_seen(outcome, detail)
+        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def what_is_seen(outcome: Outcome, detail: str) -> str:
+    """Return the numbers of the worst element, or an exception's last words where its first say nothing."""
+    worst = outcome.worst
+    if worst is not None:
+        place = ", ".join(map(str, worst.index))
+        bound = "" if math.isnan(worst.bound) else f", proved bound {worst.bound:.3g}"
+        return f"{worst.output}[{place}] is {worst.actual:.9g}, exactly {worst.expected:.9g}{bound}"
+    return detail.strip().split("\n")[-1].strip() if outcome.message.endswith(":") else ""
 
 
 def alone(defect: KnownDefect, others: list[KnownDefect]) -> Callable[[Case], bool]:
@@ -117,6 +138,7 @@ def store(path: Path, subject: Subject, finding: object, place: str) -> None:
         "backend": place,
         "failure": failure_key(finding.outcome),
         "message": finding.outcome.message.replace(f"{subject.path.parent}/", ""),
+        "seen": what_is_seen(finding.outcome, finding.detail),
         "versions": versions(),
     }
     path.parent.mkdir(exist_ok=True)

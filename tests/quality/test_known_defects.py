@@ -73,3 +73,20 @@ def test_witnesses_lie_where_their_defect_is_declared(subject):
                 assert document["check"] == defect.check
                 assert str(document["failure"]).count("|") == 2, f"{path.name} does not say how it fails"
                 assert defect.where(case), f"{path.name} is no case of its defect"
+
+
+@pytest.mark.parametrize("subject", [s for s in SUBJECTS if s.known_defects], ids=lambda s: s.name)
+def test_no_witness_is_a_case_of_another_defect_of_its_check(subject):
+    for defect in subject.known_defects:
+        for path in (subject.witness_file(defect, dtype) for dtype in subject.dtypes):
+            if not path.is_file():
+                continue
+            case, document = cases.load(path)
+            others = [
+                d for d in subject.known_defects if d.reason != defect.reason and d.check == defect.check
+            ]
+            shown = [d.reason for d in others if d.where is not None and d.where(case)]
+            assert not shown, f"{path.name} may fail for another reason: {shown[0]}"
+            stopping = [d for d in subject.known_defects if "*" in d.also and d.reason != defect.reason]
+            crashed = document["failure"].startswith(("CRASH", "TIMEOUT"))
+            assert not crashed or not any(d.where is not None and d.where(case) for d in stopping), path.name
