@@ -29,7 +29,7 @@ def line(check, **changes):
 
 
 def finding(check="forward_error", dtype="float16", message="output: 1 of 2 elements", **changes):
-    given = {"subject": "kernel", "path": "/home/me/kernel.py", "verdict": Verdict.FAIL, **changes}
+    given = {"subject": "kernel", "path": "/project/kernel.py", "verdict": Verdict.FAIL, **changes}
     worst = given.pop("worst", None)
     case = Case(op="layer_norm", dtype=dtype, tensors={}, scalars={"eps": 1e-5}, rows=1, columns=2)
     return Finding(
@@ -188,7 +188,7 @@ def test_findings_of_other_causes_are_not_told_as_one():
         finding(worst=worst(), case=odd),
         finding(message="grad_input: 1 of 2 elements"),
         finding(subject="other"),
-        finding(path="/home/you/kernel.py"),
+        finding(path="/other/kernel.py"),
         finding(verdict=Verdict.CRASH),
     ]
     assert [len(group) for group in of_one_cause(causes)] == [1] * len(causes)
@@ -204,10 +204,10 @@ During handling of the above exception, another exception occurred:
 Traceback (most recent call last):
   File "{verifier}/runner/execute.py", line 50, in execute
     outputs = call()
-  File "/home/me/kernel.py", line 7, in wrapper
+  File "/project/kernel.py", line 7, in wrapper
     return launch(x)
            ^^^^^^^^^
-  File "/home/me/helpers/launching.py", line 9, in launch
+  File "/project/helpers/launching.py", line 9, in launch
     torch.stack(x)
   File "{torch}/functional.py", line 1, in stack
     fail()
@@ -217,7 +217,7 @@ and what it says besides
 
 
 def test_a_traceback_shows_the_frames_of_the_users_files_innermost_first():
-    assert list(traceback_lines(RAISED, Path("/home/me/kernel.py"))) == [
+    assert list(traceback_lines(RAISED, Path("/project/kernel.py"))) == [
         "launching.py:9, in launch: torch.stack(x)",
         "kernel.py:7, in wrapper: return launch(x)",
         "(2 other frames, of the verifier and of libraries)",
@@ -234,10 +234,10 @@ def test_a_built_in_kernel_is_the_users_own_file_though_it_stands_in_the_package
 def test_the_last_words_of_a_killed_process_are_kept():
     text = (
         "Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n"
-        '  File "/home/me/kernel.py", line 7 in inner\n  File "/home/me/kernel.py", line 9 in outer\n\n'
+        '  File "/project/kernel.py", line 7 in inner\n  File "/project/kernel.py", line 9 in outer\n\n'
         "Extension modules: numpy._core (total: 1)\n"
     )
-    assert list(traceback_lines(text, Path("/home/me/kernel.py"))) == [
+    assert list(traceback_lines(text, Path("/project/kernel.py"))) == [
         "kernel.py:7, in inner",
         "kernel.py:9, in outer",
         "Fatal Python error: Segmentation fault",
