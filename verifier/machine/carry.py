@@ -6,10 +6,10 @@ layout, the slot is known to fit and needs no test; anywhere else (loads, mixed 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from verifier.machine import demand
+from verifier.machine import demand, logarithm
 from verifier.machine.flow import definitions
 from verifier.machine.liveness import exposed
 from verifier.machine.operations import resolve
@@ -18,6 +18,7 @@ from verifier.machine.syntax import BITS, Immediate, Instruction, Operand, Pair,
 
 if TYPE_CHECKING:
     from verifier.machine.flow import Program
+    from verifier.machine.logarithm import Logarithm
 
 # A layout lists (half-word, width in bits) of the floats in a register.
 Layout = tuple[tuple[int, int], ...]
@@ -42,11 +43,13 @@ class Carry:
     """Registers with slots: their layout, `DYNAMIC` (empty) where slots need tags.
 
     `kinds`: for registers of which every half-word is read as a float of one type, that type by half-word.
+    `logarithms`: those recognised, by the `id` of their last instruction.
     """
 
     layouts: dict[str, Layout]
     kinds: dict[str, dict[int, str]]
     broken: tuple[Instruction, ...]
+    logarithms: dict[int, Logarithm] = field(default_factory=dict)
 
     def has(self, register: str) -> bool:
         """Whether a register carries slots."""
@@ -55,7 +58,14 @@ class Carry:
 
 def analyse(program: Program) -> Carry:
     """Forward from floats and loads, backward from floats and stores, then the layouts."""
-    instructions = list(program.instructions())
+    logarithms = logarithm.find(program)
+    inside = logarithm.inner(logarithms.values())
+    # What is inside a logarithm carries no slots, and its last instruction reads its arguments.
+    instructions = [
+        logarithm.outside(logarithms[id(i)]) if id(i) in logarithms else i
+        for i in program.instructions()
+        if id(i) not in inside
+    ]
     produced = _produced(instructions, program, loads=True)
     needed = _needed(instructions)
     carrying = produced & needed
@@ -64,7 +74,7 @@ def analyse(program: Program) -> Carry:
     # Loads may hold integers, so only results of float arithmetic count as values that must not be lost.
     floats = _produced(instructions, program, loads=False)
     broken = tuple(i for i in instructions if _breaks(i, floats, needed))
-    return Carry(layouts=layouts, kinds=kinds, broken=broken)
+    return Carry(layouts=layouts, kinds=kinds, broken=broken, logarithms=logarithms)
 
 
 def targets(instruction: Instruction) -> list[str]:
@@ -144,8 +154,8 @@ def _reads_floats(instruction: Instruction) -> bool:
     if instruction.parts[0] in MOVES or instruction.parts[0] in ("ld", "st", "atom", "red"):
         return False
     operation = resolve(instruction.opcode)
-    if operation is None or (operation.results[0] not in FLOATS and instruction.parts[0] != "cvt"):
-        return False  # a conversion to integers reads floats: their slots end there
+    if operation is None or operation.results[0] not in FLOATS:
+        return False
     return any(kind in FLOATS for kind in operation.sources)
 
 

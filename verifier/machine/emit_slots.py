@@ -16,6 +16,7 @@ from verifier.machine.syntax import BITS, Immediate, Instruction, Operand, Pair,
 from verifier.machine.uniformity import FULL, PER_THREAD
 
 if TYPE_CHECKING:
+    from verifier.machine.logarithm import Logarithm
     from verifier.machine.operations import Operation
     from verifier.machine.writer import Writer
 
@@ -72,6 +73,8 @@ class SlotShadow(SlotOperands):
         self, writer: Writer, instruction: Instruction, operation: Operation, piece: int, result: str
     ) -> str:
         """Expression of a result's slot."""
+        if (found := self.carry.logarithms.get(id(instruction))) is not None:
+            return self.logarithm(writer, found, result)
         kind = operation.results[0]
         scalar = SCALAR.get(kind, kind)
         operands = list(zip(instruction.operands[1:], operation.sources, strict=False))
@@ -90,6 +93,13 @@ class SlotShadow(SlotOperands):
         slots = ", ".join(self.read(writer, o, k, n) for (o, k), n in zip(floats, index, strict=True))
         name = ".".join((operation.name, *(p for p in instruction.parts if p in MODIFIERS)))
         return f"slots.apply({name!r}, {scalar!r}, {result}, ({kinds},), ({values},), ({slots},))"
+
+    def logarithm(self, writer: Writer, found: Logarithm, result: str) -> str:
+        """Expression of the slot of a logarithm, whose own instructions have none."""
+        operands = (found.argument, found.shift)
+        values = ", ".join(writer.source(o, "f32") for o in operands)
+        slots = ", ".join(self.read(writer, o, "f32", 0) for o in operands)
+        return f"slots.logarithm({result}, ({values}), ({slots}), {writer.site})"
 
     def put(self, writer: Writer, target: Register, half: int, source: Half, guard: str | None) -> None:
         """Move one half-word's slot, and its tag where the target keeps tags."""

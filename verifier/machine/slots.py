@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from verifier.machine import numerics
+from verifier.machine import logarithm, numerics
 from verifier.machine.shelf import Shelf
 from verifier.machine.uniformity import PER_BLOCK, PER_THREAD
 
@@ -151,9 +151,7 @@ class Slots:
         self.counters.lifted += int(np.count_nonzero(stale & (tags == NO_SLOT)))
         lost = int(np.count_nonzero(stale & (tags != NO_SLOT)))
         if lost:
-            self.counters.desynchronised += lost
-            place = self.place(site)
-            self.counters.lost[place] = self.counters.lost.get(place, 0) + lost
+            self._lose(lost, site)
         return np.where(fits, slots, self.lift(values, kind))
 
     def place(self, site: int) -> str:
@@ -197,6 +195,26 @@ class Slots:
     def from_integer(self, values: Array) -> Array:
         """Slots of integers converted to float."""
         return self.arithmetic.lift(np.asarray(values), "integer")
+
+    def logarithm(
+        self, result: Array, floats: tuple[Array, Array], slots: tuple[Array, Array], site: int
+    ) -> Array:
+        """Slots of log(x) + i * ln(2), which code on the bits of x computed; lost where it is another number.
+
+        floats, slots: of x and i. Where x has no logarithm, what the code computes is never used.
+        """
+        wrong = logarithm.strays(result, *floats)
+        if count := int(np.count_nonzero(wrong)):
+            self._lose(count, site)
+        with np.errstate(all="ignore"):
+            found = self.apply("log", "f32", result, ("f32", "f32"), floats, slots)
+        return np.where(logarithm.defined(floats[0]) & ~wrong, found, self.lift(result, "f32"))
+
+    def _lose(self, count: int, site: int) -> None:
+        """Count slots of other bits where they are read."""
+        self.counters.desynchronised += count
+        place = self.place(site)
+        self.counters.lost[place] = self.counters.lost.get(place, 0) + count
 
     # Memory.
 

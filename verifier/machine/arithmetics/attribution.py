@@ -221,6 +221,11 @@ def _logarithm(f: Operands, s: Operands) -> tuple[Array, ...]:
     return (_ratio(np.log1p(run / s[0]), run, 1 / s[0]) / math.log(2),)
 
 
+def _natural_logarithm(f: Operands, s: Operands) -> tuple[Array, ...]:
+    run = f[0] - s[0]
+    return _ratio(np.log1p(run / s[0]), run, 1 / s[0]), np.full(np.shape(f[1]), math.log(2))
+
+
 def _of(function: Callable[[Array], Array], slope: Callable[[Array], Array]) -> Any:
     return lambda f, s: (_ratio(function(f[0]) - function(s[0]), f[0] - s[0], slope(f[0])),)
 
@@ -256,6 +261,7 @@ _RULES: Mapping[str, Rule] = {
     "rsqrt": (lambda a: 1 / np.sqrt(a), _inverse_root),
     "ex2": (np.exp2, _power_of_two),
     "lg2": (np.log2, _logarithm),
+    "log": (lambda a, i: np.log(a) + i * math.log(2), _natural_logarithm),
     "tanh": (np.tanh, _of(np.tanh, lambda x: 1 - np.tanh(x) ** 2)),
     "sin": (np.sin, _of(np.sin, np.cos)),
     "cos": (np.cos, _of(np.cos, lambda x: -np.sin(x))),

@@ -180,6 +180,9 @@ class Ball:
             return np.maximum(result, _FLUSHED) * np.expm1(ea * np.log(2)) * (1 + 2.0**-20)
         if name == "lg2":
             return np.where(ea == 0, 0.0, -np.log1p(-np.minimum(ea / a, 1)) / np.log(2))
+        if name == "log":
+            reach = np.where(ea == 0, 0.0, -np.log1p(-np.minimum(ea / a, 1)))
+            return reach + np.log(2) * errors[1]
         if name in ("sin", "cos", "tanh"):
             return ea + np.zeros(np.shape(result))
         return np.full(np.shape(result), np.inf)

@@ -44,6 +44,11 @@ LITERALS: dict[float, Fraction] = {
 """Float32 literals that compilers write: log2(e) stands for itself, ln(2) is its inverse, and the rest of
 log2(e) that CUDA's expf adds in a second fma (0f32A57060) is nothing where the first part is exact."""
 
+_LN2 = {
+    int(m): np.uint64(Fraction(_LOG2_E).denominator * pow(Fraction(_LOG2_E).numerator, -1, int(m)) % int(m))
+    for m in _MODULI.values()
+}
+
 
 def pair(value: Array, exponent: Array) -> Array:
     """Put both residues together."""
@@ -213,6 +218,8 @@ class FieldExponential:
             return self.exponential(floats[0], slots[0])
         if name == "lg2":
             return self.logarithm(slots[0])
+        if name == "log":
+            return self.natural_logarithm(*slots)
         if name in ("add", "sub", "fma") and kind == "f32" and rounds_to_integer(floats[-1]):
             return self.lift(np.asarray(result), "f32")  # the integer next to x: exact as a float
         if name == "cvt" and chooses_integer(kind, result, floats[0]):
@@ -266,6 +273,10 @@ class FieldExponential:
         """Give the exponent of the value, and nothing meaningful as a value."""
         exponent = logarithm_of_values(slot["value"])
         return pair(plain.hashed("lg2", slot["value"]) % _MODULI["value"], exponent)
+
+    def natural_logarithm(self, slot: Array, shift: Array) -> Array:
+        """log(x) + i * ln(2): the exponent in base 2 by ln(2), which is the inverse of log2(e)."""
+        return each(lambda m, a, i: (a + i) % m * _LN2[int(m)] % m, self.logarithm(slot), shift)
 
 
 def build(**settings: Any) -> FieldExponential:
