@@ -1,4 +1,4 @@
-"""Opens its gate by 1.702002 for 1.702, then multiplies in 16 bits, which hides it: gradcheck must catch it."""
+"""Opens its gate by 1.702002 for 1.702 and hides it behind products in 16 bits: gradcheck must catch it."""
 
 import torch
 import triton
@@ -8,7 +8,7 @@ from verifier import subject
 
 
 @triton.jit
-def _forward(x, g, y, columns, eps, BLOCK: tl.constexpr):
+def _forward(x, g, y, columns, eps, BLOCK: tl.constexpr):  # noqa: PLR0917 (a kernel's arguments)
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < columns

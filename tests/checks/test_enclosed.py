@@ -1,0 +1,233 @@
+"""Op 'unknown' lifted to float64: right kernels keep their radii, formulas wrong by a millionth do not."""
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checks_support import KERNELS, cases_of, examination, failures, faulty, machine, outcomes_of, subject_of
+
+from verifier.backends import backend
+from verifier.checks import Session, check, enclosing, gradcheck
+from verifier.machine import session as machine_session
+from verifier.ops import op
+from verifier.ops.rows import to_float64
+from verifier.verdicts import Outcome, Verdict
+
+FOLDER = Path(__file__).parent
+GATED, OWN = FOLDER / "own_gated_softmax.py", FOLDER / "own_specification.py"
+FAULTY = "gate_constant_slightly_wrong_triton"
+compiled = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="the kernels are Triton's, which is not installed"
+)
+
+
+def changed(tmp_path, path, *places):
+    """Return the subject of a copy in which each (old, new) is changed once."""
+    text = path.read_text(encoding="utf-8")
+    for old, new in places:
+        assert old in text
+        text = text.replace(old, new, 1)
+    (tmp_path / path.name).write_text(text, encoding="utf-8")
+    return subject_of(tmp_path / path.name)
+
+
+def judged(subject, dtype="float16", count=2, check_name="gradcheck"):
+    with machine() as place:
+        return outcomes_of(subject, check_name, dtype, place, count=count)
+
+
+# -- verdicts --------------------------------------------------------------------------------------------
+
+
+@compiled
+@pytest.mark.parametrize("architecture", [80, 90, 100])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("path", [GATED, OWN], ids=lambda p: p.stem)
+def test_a_right_kernel_passes_within_radii_that_say_something(path, dtype, architecture):
+    with machine_session(architecture=architecture):
+        found = outcomes_of(subject_of(path), "gradcheck", dtype, "machine", count=2)
+    assert {o.verdict for o in found} == {Verdict.PASS}
+    results = [o for o in found if o.output]
+    assert {o.output for o in results} > {"output", "grad_input"}
+    assert all(o.worst.bound < 2.0**-40 for o in results)
+    (differences,) = [o for o in found if not o.output]
+    assert differences.facts["passed"]
+    assert differences.facts["atol"] < 2.0**-20 * differences.facts["largest_entry"]
+
+
+FORMULAS = {
+    "gate wrong by 1e-6": (GATED, ("tl.sigmoid(1.702 *", "tl.sigmoid(1.702002 *"), "output"),
+    "scale wrong by 1e-6": (GATED, (".to(tl.float32) * 0.3", ".to(tl.float32) * 0.3000003"), "output"),
+    "masked lanes in the sum": (GATED, ('other=float("-inf")', "other=0.0"), "output"),
+    "slope without the mean": (GATED, ("(slope - mean)", "slope"), "grad_input"),
+    "slope of another gate": (GATED, ("1.702 * gate * (1.0", "1.702002 * gate * (1.0"), "grad_gate"),
+    "mean over N - 1": (OWN, ("axis=0) / columns\n    rstd", "axis=0) / (columns - 1)\n    rstd"), "output"),
+    "eps outside the root": (OWN, ("tl.sqrt(square + eps)", "(tl.sqrt(square) + eps)"), "output"),
+    "eps twice": (OWN, ("tl.sqrt(square + eps)", "tl.sqrt(square + 2 * eps)"), "output"),
+    "no mean term": (OWN, ("(g - hat * c)", "g"), "grad_input"),
+    "first row lost": (OWN, ("+= grad * hat", "+= tl.where(row > 0, grad * hat, 0.0)"), "grad_weight"),
+}
+
+
+@compiled
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("name", FORMULAS)
+def test_a_wrong_formula_is_found_in_every_dtype(tmp_path, name, dtype):
+    path, place, output = FORMULAS[name]
+    found = failures(judged(changed(tmp_path, path, place), dtype, count=1))
+    assert output in {o.output for o in found}
+    assert all("further from their specification" in o.message for o in found if o.output)
+
+
+@compiled
+@pytest.mark.parametrize("name", ["slope without the mean", "first row lost", "no mean term"])
+def test_differences_do_not_fit_a_backward_pass_of_another_function(tmp_path, name):
+    path, place, _ = FORMULAS[name]
+    found = failures(judged(changed(tmp_path, path, place), count=1))
+    assert [o for o in found if o.message.startswith("gradcheck:")]
+
+
+@compiled
+def test_forward_and_backward_wrong_together_are_found_too(tmp_path):
+    places = [("tl.sigmoid(1.702 *", "tl.sigmoid(1.8 *")] * 2 + [("1.702 * gate * (1.0", "1.8 * gate * (1.0")]
+    found = failures(judged(changed(tmp_path, GATED, *places), count=1))
+    assert {o.output for o in found} == {"output", "grad_input", "grad_gate"}
+
+
+@compiled
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_no_other_check_sees_a_constant_that_16_bits_hide(dtype):
+    assert FAULTY in check("gradcheck").CATCHES
+    assert failures(judged(faulty(FAULTY), dtype, count=1))
+    for other in ("running_bound", "formula", "influence", "finite", "memory"):
+        assert not failures(judged(faulty(FAULTY), dtype, count=3, check_name=other)), other
+
+
+@compiled
+def test_a_constant_may_stand_for_what_rounds_to_it(tmp_path):
+    """The float32 number after that of 1.702 is no finding, and no differences are taken with it."""
+    near = float(np.nextafter(np.float32(1.702), np.float32(2)))
+    assert near != np.float32(1.702)
+    found = judged(changed(tmp_path, GATED, ("tl.sigmoid(1.702 *", f"tl.sigmoid({near!r} *")), count=1)
+    assert {o.verdict for o in found if o.output} == {Verdict.PASS}
+    (differences,) = [o for o in found if not o.output]
+    assert differences.verdict is Verdict.SKIPPED
+    assert differences.facts["measured"] == gradcheck.CONSTANTS
+
+
+POWER = """
+@triton.jit
+def power(x):
+    whole = tl.floor(x * 1.4426950408889634 + 0.5)
+    f = x * 1.4426950408889634 - whole
+    series = 1.5403530e-4 * f + 1.3333558e-3
+    series = ((series * f + 9.6181291e-3) * f + 5.5504109e-2) * f + 2.4022651e-1
+    return ((series * f + 6.9314718e-1) * f + 1.0) * tl.exp2(whole)
+
+"""
+
+
+@compiled
+@pytest.mark.parametrize(
+    ("coefficient", "verdict"), [("2.4022651e-1", Verdict.UNDECIDED), ("2.41e-1", Verdict.FAIL)]
+)
+def test_a_polynomial_of_single_accuracy_is_no_finding_and_no_pass(tmp_path, coefficient, verdict):
+    series = POWER.replace("2.4022651e-1", coefficient)
+    masked = "tl.where(inside, power(score - tl.max(score, axis=0)), 0.0)"
+    head = "\n\n@triton.jit\ndef _forward"
+    places = [(head, f"\n{series}{head}"), ("tl.exp(score - tl.max(score, axis=0))", masked)]
+    found = judged(changed(tmp_path, GATED, *places), count=1)
+    assert verdict in {o.verdict for o in found}
+    if verdict is Verdict.UNDECIDED:
+        assert [o.facts["measured"] for o in found] == [gradcheck.NEARLY]
+        assert found[0].facts["doubtful"]
+
+
+def test_without_a_radius_that_says_something_there_is_no_theorem_and_with_lost_slots_no_verdict():
+    wide = Outcome(verdict=Verdict.NO_THEOREM, output="output", message=enclosing.TOO_WIDE, uncovered=3)
+    none = {"lost_slots": 0, "desynchronised_slots": 0, "broken_chains": [], "uncovered_operations": {}}
+    bad = (Verdict.FAIL, Verdict.NO_THEOREM)
+    for lost, verdict in ((0, Verdict.NO_THEOREM), (2, Verdict.UNDECIDED)):
+        seen = SEEN(facts={**none, "steered_apart": 0, "lost_slots": lost})
+        assert gradcheck._unless_lost([wide], seen, bad)[0].verdict is verdict
+
+
+class SEEN:
+    """What `_unless_lost` reads of an observation."""
+
+    def __init__(self, facts):
+        self.facts = facts
+
+
+@compiled
+def test_a_radius_that_is_wide_for_its_row_decides_nothing(monkeypatch):
+    monkeypatch.setattr(enclosing, "SHARP", 0.0)
+    found = judged(subject_of(OWN), count=1)
+    assert {o.verdict for o in found if o.output} == {Verdict.NO_THEOREM}
+
+
+@compiled
+def test_what_lies_outside_a_wide_radius_is_wrong_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(enclosing, "SHARP", 0.0)
+    path, place, _ = FORMULAS["eps twice"]
+    assert failures(judged(changed(tmp_path, path, place), count=1))
+
+
+def test_it_runs_where_code_is_compiled_and_says_so_elsewhere():
+    subject = subject_of(OWN) if importlib.util.find_spec("triton") else faulty("weight_missing")
+    assert gradcheck.skips(subject, op("unknown"), "float16", "machine") is None
+    for dtype, place in (("float16", "cuda"), ("float64", "machine"), ("float32", "eager")):
+        assert "machine" in gradcheck.skips(subject, op("unknown"), dtype, place)
+
+
+# -- radii -----------------------------------------------------------------------------------------------
+
+
+@compiled
+@pytest.mark.parametrize(
+    "stem", ["rms_norm_triton", "softmax_triton", "layer_norm_welford_triton", "layer_norm_two_pass_triton"]
+)
+def test_radii_hold_the_exact_results_of_known_ops_as_their_theorems_do(stem):
+    """Two proofs bound one distance: it is provably beyond neither, and for these inputs both are small."""
+    subject, dtype = subject_of(KERNELS / f"{stem}.py"), "float16"
+    (case,) = cases_of(subject, "gradcheck", dtype, 1)
+    run = examination(subject, "gradcheck", dtype, "machine").runner.run
+    setting = backend("machine").setting(subject, dtype)
+    held = Session(subject=subject, case=case, backend="machine", setting=setting, run=run)
+    truth = gradcheck.lifted_truth(held)
+    with machine():
+        seen = held.execute(
+            experiment="verifier.checks.enclosing:experiment",
+            gradients=True,
+            unit=enclosing.DOUBLE,
+            as_written=[],
+            names=[],
+            asked=None,
+        )
+    compared = [n for n in ("output", "grad_input", "grad_weight", "mean", "rstd") if n in seen.outputs]
+    for name in compared:
+        value, radius = (
+            np.asarray(truth.op.canonical(truth.case, name, to_float64(seen.outputs[n])))
+            for n in (name, f"{name}|radius")
+        )
+        error = truth.exact[name].error_of(value)[0]
+        assert np.all(error <= radius), name
+        assert np.all(error <= truth.bounds[name].bound), name
+        assert np.all(radius <= 2.0**-40), name
+    assert len(compared) > 1
+
+
+@compiled
+def test_a_radius_that_misses_a_rounding_would_be_seen(monkeypatch):
+    """With radii a thousand times smaller a right kernel fails: the demand is not idle."""
+    run = enclosing.experiment
+
+    def narrowed(*arguments, **options):
+        seen = run(*arguments, **options)
+        small = {n: t * 1e-3 if n.endswith("|radius") else t for n, t in seen.outputs.items()}
+        return replace(seen, outputs=small)
+
+    monkeypatch.setattr(enclosing, "experiment", narrowed)
+    assert failures(judged(subject_of(OWN), count=1))
