@@ -236,10 +236,12 @@ def bounds(
     columns: Annotated[int, typer.Option("-N", "--columns", min=1, help="Columns of a row.")] = 4096,
     kappa: Annotated[float, typer.Option(min=0.0, help="|mean| / standard deviation.")] = 0.0,
     dtype: Annotated[
-        str, typer.Option(help="Of the rows; sums are in float32, or in the rows' if wider.")
+        str, typer.Option(help="Format of the rows; sums are in float32, or in a wider one.")
     ] = "float32",
     lanes: Annotated[int, typer.Option(min=1, help="Lanes of the declared reduction tree.")] = 256,
-    plot: Annotated[Path | None, typer.Option(help="Draw error against kappa to this PNG file.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw error against kappa to this file: PNG, SVG or PDF.")
+    ] = None,
 ) -> None:
     """Show the proved error bounds of every variance algorithm."""
     with _clear_errors():

@@ -87,10 +87,11 @@ def _teller(say: Callable[[str], None]) -> Callable[[Finding], None]:
     def tell(finding: Finding) -> None:
         before = told.setdefault(cause(finding), finding)
         if before is finding:
-            say(failure_text(finding) + "\n")
+            say("\n" + failure_text(finding))
             return
         head = f"{finding.verdict}  {finding.subject}  {finding.check}  {finding.dtype}"
-        say(f"{head}  as in {before.check} ({before.dtype}) above: {finding.file}\n")
+        say(f"\n{head}  as above in {before.check} ({before.dtype})")
+        say(f"  replay       norm-verifier replay {finding.file}")
 
     return tell
 

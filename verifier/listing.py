@@ -9,26 +9,36 @@ from verifier.backends import backends
 from verifier.checks import checks
 from verifier.loading import LoadError, load_subjects
 from verifier.ops import ops
+from verifier.subjects import Subject
 from verifier.variance import algorithms
+
+_WIDTH = 24
+"""Characters of a name; longer subjects widen the column."""
 
 
 def listing(files: Sequence[Path]) -> Iterator[str]:
     """Yield the list as lines of text; a file that does not load is listed with its error."""
-    yield "subjects"
+    found: list[Subject | LoadError] = []
     for file in files:
         try:
-            for s in load_subjects(file):
-                claim = s.claim.variance or "no claim"
-                yield f"  {s.name:<38} {s.op}, {s.language}, {claim}, {', '.join(s.dtypes)}"
+            found += load_subjects(file)
         except LoadError as error:
-            yield f"  {error}"
+            found.append(error)
+    width = max([_WIDTH, *(len(s.name) for s in found if isinstance(s, Subject))])
+    yield "subjects"
+    for s in found:
+        if isinstance(s, LoadError):
+            yield f"  {s}"
+            continue
+        claim = s.claim.variance or "no claim"
+        yield f"  {s.name:<{width}} {s.op}, {s.language}, {claim}, {', '.join(s.dtypes)}"
     yield "ops"
-    yield from (f"  {op.name:<38} {op.summary}" for op in ops().values())
+    yield from (f"  {op.name:<{width}} {op.summary}" for op in ops().values())
     yield "variance algorithms"
-    yield from (f"  {name:<38} {', '.join(m.THEOREMS)}" for name, m in algorithms().items())
+    yield from (f"  {name:<{width}} {', '.join(m.THEOREMS)}" for name, m in algorithms().items())
     yield "checks"
-    yield from (f"  {name:<38} {m.DEMANDS}" for name, m in checks().items())
+    yield from (f"  {name:<{width}} {m.DEMANDS}" for name, m in checks().items())
     yield "backends"
     for name, m in backends().items():
         missing = m.unavailable()
-        yield f"  {name:<38} {m.SUMMARY}" + (f" -- not here: {missing}" if missing else "")
+        yield f"  {name:<{width}} {m.SUMMARY}" + (f" -- not here: {missing}" if missing else "")

@@ -45,6 +45,17 @@ def test_a_failure_is_found_shrunk_saved_and_said_once(kernel_file, tmp_path):
     assert load(file)[0].columns == finding.case.columns
 
 
+def test_a_failure_that_another_check_has_shown_is_said_in_a_line_that_replays_it(kernel_file, tmp_path):
+    report, said = run(kernel_file, tmp_path, "wrong_in_long_rows", checks=("forward_error", "layouts"))
+    first, second = report.findings
+    assert len([text for text in said if "worst error" in text]) == 1
+    assert (
+        said[1].strip() == "FAIL  wrong_in_long_rows  layouts  float32  as above in forward_error (float32)"
+    )
+    assert said[2].strip() == f"replay       norm-verifier replay {second.file}"
+    assert first.file != second.file
+
+
 def test_rounds_do_not_repeat_what_earlier_ones_tried(kernel_file, tmp_path, monkeypatch):
     tried = []
     original = fuzzing.run_job

@@ -52,6 +52,7 @@ def test_there_is_one_test_per_subject_check_and_dtype_in_sorted_order(suite):
     assert "good-forward_error-float32" in names
     assert "wrong-memory-float32" in names
     assert len(names) == len(set(names))
+    assert f"{len(names)} tests collected" in found.stdout.str()
 
 
 def test_a_right_kernel_passes_a_wrong_one_fails_and_one_without_a_claim_never_passes(suite, pytester):

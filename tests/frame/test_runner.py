@@ -65,7 +65,7 @@ def returns_a_shadow(input, weight=None, bias=None, eps=1e-5):
     return right(input, weight, bias, eps).to("meta")
 
 @subject(**DECLARED)
-def asks_for_more(input, scale, eps=1e-5):
+def asks_for_more(input, scale, shift, eps=1e-5):
     return input
 
 @subject(**DECLARED)
@@ -112,7 +112,7 @@ def observed(child, subject, **options):
         ("returns_an_array", "unusable", "returned ndarray as output"),
         ("returns_a_sparse_tensor", "unusable", "no plain memory"),
         ("returns_a_shadow", "unusable", "no plain memory"),
-        ("asks_for_more", "unusable", "asks for 'scale', which layer_norm does not have"),
+        ("asks_for_more", "unusable", "asks for 'scale', 'shift', which layer_norm does not have"),
     ],
 )
 def test_every_other_end_has_its_status_and_a_sentence(name, status, said, child, subjects):

@@ -61,7 +61,7 @@ def _lines(finding: Finding, alike: Sequence[Finding]) -> Iterator[str]:
     head = f"{finding.verdict}  {finding.subject}  {finding.check}  {finding.dtype}  on {finding.backend}"
     yield head + (f"  (known defect: {finding.reason})" if finding.expected else "")
     raised = list(traceback_lines(finding.detail, Path(finding.path)))
-    more = f" {raised[-1].strip()}" if raised and outcome.message.endswith(":") else ""
+    more = f" {raised.pop().strip()}" if raised and outcome.message.endswith(":") else ""
     yield f"  {outcome.message or 'the check failed'}{more}"
     if outcome.worst is not None:
         yield from _numbers(outcome.worst)

@@ -107,16 +107,19 @@ def lay_out(
         put = placer or Layout.place
         placed[name] = put(layout, values.to(device), guard_elements=GUARD_ELEMENTS, poison=poison)
     arguments: dict[str, Any] = {}
+    strange = []
     for name, parameter in subject.signature.items():
         if name in case.tensors:
             arguments[name] = placed[name].tensor if name in placed else None
         elif name in case.scalars:
             arguments[name] = case.scalars[name]
         elif parameter.default is parameter.empty:
-            known = ", ".join(sorted({*case.tensors, *case.scalars} - {"grad_output"}))
-            raise UnusableError(
-                f"{subject.name}() asks for {name!r}, which {case.op} does not have; it has {known}"
-            )
+            strange.append(repr(name))
+    if strange:
+        known = ", ".join(sorted({*case.tensors, *case.scalars} - {"grad_output"}))
+        raise UnusableError(
+            f"{subject.name}() asks for {', '.join(strange)}, which {case.op} does not have; it has {known}"
+        )
     if gradients:
         for name in arguments:
             if name in placed and name in op(case.op).differentiable:
