@@ -147,7 +147,7 @@ def test_every_output_and_gradient_is_compared(stem, outputs):
     assert outputs <= set(passed.facts["outputs"])
 
 
-@pytest.mark.parametrize("stem", ["softmax_cuda", "layer_norm_backward_cuda"])
+@pytest.mark.parametrize("stem", ["softmax_cuda", "log_softmax_cuda", "layer_norm_backward_cuda"])
 def test_cuda_kernels_equal_their_op(stem):
     """expf with its integer exponent is 2^a, and a raw backward op is given its statistics."""
     if missing := compiler_missing():
@@ -174,12 +174,53 @@ def test_large_inputs_of_a_softmax_are_scaled_down_where_exponentials_would_vani
     assert formula._tame(replace(case, largest=1.0)).given["input"] is case.given["input"]
 
 
-def test_a_logarithm_by_polynomial_is_left_open_and_all_else_is_compared():
-    subject = subject_of(KERNELS / "log_softmax_triton.py")
-    passed, noted = judged(subject, case_of(subject))
+LOG_SOFTMAX = KERNELS / "log_softmax_triton.py"
+LOG = "whole = tl.log(total) if LOG else total"
+LOG_MUTANTS = {
+    "no logarithm of the sum": ({LOG: "whole = total"}, {"output", "grad_input"}),
+    "the logarithm of twice the sum": (
+        {LOG: LOG.replace("total)", "total + total)")},
+        {"output", "grad_input"},
+    ),
+    "a factor next to 1": (
+        {LOG: LOG.replace("total)", "total) * 1.00000011920929")},
+        {"output", "grad_input"},
+    ),
+    "logarithm to base 2": ({LOG: LOG.replace("tl.log(", "tl.log2(")}, {"output", "grad_input"}),
+    "gradient without exp": ({"d - tl.exp(out) * dot": "d - out * dot"}, {"grad_input"}),
+    "gradient with the sum twice": ({"d - tl.exp(out) * dot": "d - 2.0 * tl.exp(out) * dot"}, {"grad_input"}),
+}
+
+
+def planted_logarithm(tmp_path, changes):
+    """Return the subject of log_softmax whose kernels, those of softmax, are changed."""
+    for name in ("layer_norm_two_pass_triton", "log_softmax_triton"):
+        text = (KERNELS / f"{name}.py").read_text(encoding="utf-8")
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    planted(tmp_path, changes, KERNELS / "softmax_triton.py")
+    return subject_of(tmp_path / LOG_SOFTMAX.name)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("name", list(LOG_MUTANTS))
+def test_planted_formulas_of_a_logarithm_differ(name, dtype, tmp_path):
+    changes, wrong = LOG_MUTANTS[name]
+    subject = planted_logarithm(tmp_path, changes)
+    outcomes = judged(subject, case_of(subject, dtype))
+    if name == "logarithm to base 2" and {o.verdict for o in outcomes} != {Verdict.FAIL}:
+        pytest.fail(str([o.message for o in outcomes]))
+    assert wrong_outputs(outcomes) == wrong
+
+
+@pytest.mark.parametrize("architecture", [80, 90, 100])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("contraction", ["off", "on"])
+def test_a_logarithm_by_polynomial_is_compared_in_full(dtype, architecture, contraction):
+    subject = subject_of(LOG_SOFTMAX)
+    case = case_of(subject, dtype)
+    (passed,) = judged(subject, case, architecture=architecture, contraction=contraction)
     assert passed.verdict is Verdict.PASS
-    assert "logarithm" in noted.facts["measured"]
-    assert noted.verdict is Verdict.SKIPPED
+    assert passed.decided == 2 * case.elements
 
 
 def test_an_error_of_one_ulp_in_the_variance_is_found():

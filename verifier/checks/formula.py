@@ -16,7 +16,7 @@ from verifier.ops import Op
 from verifier.ops import op as _op
 from verifier.recipes import Plan
 from verifier.runner.observation import Observation
-from verifier.specification.derived import Specified, blind_residues, logarithms_in, own_residues, specify
+from verifier.specification.derived import Specified, blind_residues, own_residues, specify
 from verifier.specification.fingerprint import pattern
 from verifier.specification.numbers import Elements, NoMeaningError
 from verifier.verdicts import Outcome, Verdict
@@ -51,10 +51,6 @@ NEAR = 2.0**-22
 """Of significands in [1/2, 1): four units of float32 in the last place, as far as a slip of ulps goes."""
 SHOWN = 4
 
-LOGARITHM = (
-    "not decided is one number a row, the logarithm that the kernel computes by a polynomial of bits "
-    "(forward_error judges it); everything else equals the definition"
-)
 EXPLANATION = (
     "every number was replaced by a random integer modulo a prime and every operation of the compiled code "
     "was done exactly there, where nothing is rounded: the right formula agrees in every digit, in whatever "
@@ -99,8 +95,7 @@ def check(session: Session) -> list[Outcome]:
     seen = _run(session, arithmetic.name, constants, residues)
     lost = seen.facts["lost"]
     if lost:
-        opened = _with_open_logarithms(session, arithmetic, seen, residues)
-        return opened or _undecided(f"values left the field on the way ({lost})")
+        return _undecided(f"values left the field on the way ({lost})")
     wanted = specify(case, arithmetic, residues, subject=session.subject)
     differing = _compare(session, seen, wanted)
     if not differing:
@@ -113,27 +108,6 @@ def check(session: Session) -> list[Outcome]:
 def _passed(seen: Observation, wanted: Specified) -> Outcome:
     compared = {n: e.slots.size for n, e in wanted.results.items() if n in seen.facts["slots"]}
     return Outcome(verdict=Verdict.PASS, decided=sum(compared.values()), facts={"outputs": sorted(compared)})
-
-
-def _with_open_logarithms(
-    session: Session, arithmetic: Any, seen: Observation, residues: Mapping[str, Array]
-) -> list[Outcome]:
-    """Pass what is right but for the logarithm of each row, which a polynomial computed; else nothing.
-
-    A slot that was lost on the way to the logarithm does no harm here: what replaced it is no function of
-    the random elements, hence part of the one number a row that is not judged.
-    """
-    if "output" not in seen.facts["slots"]:
-        return []
-    case = session.case
-    output = session.op.canonical(case, "output", seen.facts["slots"]["output"])
-    taken = logarithms_in(output, case, arithmetic, residues)
-    if taken is None:
-        return []
-    wanted = specify(case, arithmetic, residues, logarithms=taken)
-    if _compare(session, seen, wanted):
-        return []
-    return [_passed(seen, wanted), *_noted(Verdict.SKIPPED, LOGARITHM)]
 
 
 def _exactly_held(case: Case, subject: Subject) -> Case:
@@ -320,10 +294,10 @@ def suspects(literals: list[float], constants: Mapping[float, Fraction], case: C
     Not those that are declared, arguments of the case, short (so that they are what they say), next to a
     short number (so that they are meant to differ from it), or nearest to 1/k for a whole k.
     """
-    from verifier.machine.arithmetics.field_exponential import LITERALS
+    from verifier.machine.arithmetics.field_exponential import AS_THEY_ARE, LITERALS
 
     own = [case.eps, *(float(v) for v in case.scalars.values() if isinstance(v, float))]
-    known = {*constants, *LITERALS, *own, *(float(np.float32(v)) for v in own)}
+    known = {*constants, *LITERALS, *AS_THEY_ARE, *own, *(float(np.float32(v)) for v in own)}
     return [n for n in literals if n not in known and -n not in known and _may_be_rounded(abs(n))]
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Largest error of each approximate float32 instruction, as (ulp of the exact result, relative, absolute).
 # Source: PTX ISA, sections on floating-point instructions; `unit.Table` answers as a measured device does.
-# "log" is no instruction but the compilers' logf (CUDA C++ Programming Guide), which `logarithm` recognises.
+# "log" and "log2" are the compilers' functions (CUDA C++ Programming Guide), which `logarithm` recognises.
 DOCUMENTED: dict[str, tuple[float, float, float]] = {
     "rcp": (1.0, 0.0, 0.0),
     "sqrt": (0.0, 2.0**-23, 0.0),
@@ -27,6 +27,7 @@ DOCUMENTED: dict[str, tuple[float, float, float]] = {
     "tanh": (0.0, 2.0**-11, 0.0),
     "div": (2.0, 0.0, 0.0),
     "log": (1.0, 0.0, 0.0),
+    "log2": (1.0, 0.0, 0.0),
     "rcp_f64": (0.0, 2.0**-23, 0.0),
     "rsqrt_f64": (0.0, 2.0**-22, 0.0),
 }

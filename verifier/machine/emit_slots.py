@@ -99,7 +99,7 @@ class SlotShadow(SlotOperands):
         operands = (found.argument, found.shift)
         values = ", ".join(writer.source(o, "f32") for o in operands)
         slots = ", ".join(self.read(writer, o, "f32", 0) for o in operands)
-        return f"slots.logarithm({result}, ({values}), ({slots}), {writer.site})"
+        return f"slots.logarithm({found.name!r}, {result}, ({values}), ({slots}), {writer.site})"
 
     def put(self, writer: Writer, target: Register, half: int, source: Half, guard: str | None) -> None:
         """Move one half-word's slot, and its tag where the target keeps tags."""

@@ -1,8 +1,8 @@
-"""The compilers' float32 logarithm, recognised in code that computes on the bits of its argument.
+"""The compilers' float32 logarithms, recognised in code that computes on the bits of its argument.
 
-libdevice and CUDA's headers compile log(x) to integer operations that split x into a power of two and a
-factor near 1, and a polynomial. Its instructions say nothing to slots; the whole does. Only the shape is
-recognised here: that the result really is the logarithm is tested on every value.
+libdevice and CUDA's headers compile log(x) and log2(x) to integer operations that split x into a power of two
+and a factor near 1, and a polynomial. Its instructions say nothing to slots; the whole does. Only the shape
+is recognised here: that the result really is the logarithm is tested on every value.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _LN2 = 0x3F317218  # float32(ln 2), by which the last instruction multiplies the exponent
 _STEP = 0x34000000  # 2^-23, by which the exponent's bits in place become a number
 _EXPONENT = 0xFF800000  # mask of a float32's sign and exponent
+BASES = {"log": math.log(2), "log2": 1.0}
+"""The logarithm of 2 in the base of each function."""
 _ROUNDINGS = (
     2.0**-48
 )  # relative, of the test in float64: NumPy's log errs by less than 4 ulp, two more follow
@@ -35,12 +37,13 @@ _MOVES = frozenset({"mov.b32", "mov.f32", "mov.u32", "mov.s32"})
 
 @dataclass(frozen=True, kw_only=True)
 class Logarithm:
-    """A slice of code that computes log(argument) + shift * ln(2), at its last instruction.
+    """A slice of code that computes log(argument) + shift * log(2), at its last instruction.
 
-    shift: what was taken from the exponent of a subnormal argument before (-23), else 0. inner: the numbers
-    (`id`) of the slice's other instructions, whose results nothing else reads.
+    name: "log" or "log2". shift: what was taken from the exponent of a subnormal argument before (-23), else
+    0. inner: the numbers (`id`) of the slice's other instructions, whose results nothing else reads.
     """
 
+    name: str
     last: Instruction
     argument: Register
     shift: Operand
@@ -92,10 +95,21 @@ class _Reader:
         return made.operands[1:] if made is not None and _plain(made) in opcodes else ()
 
     def logarithm(self, last: Instruction, block: Block) -> Logarithm | None:
-        """Recognise the slice that ends in an instruction."""
-        if _plain(last) != "fma.rn.f32" or last.guard is not None or self.literal(last.operands[2]) != _LN2:
+        """Recognise the slice that ends in an instruction: power * ln(2) + polynomial, or their sum."""
+        plain, operands = _plain(last), last.operands[1:]
+        if last.guard is not None or plain not in ("fma.rn.f32", "add.f32"):
             return None
-        _, power, _, polynomial = last.operands
+        if plain == "fma.rn.f32":
+            ways = [("log", operands[0], operands[2])] if self.literal(operands[1]) == _LN2 else []
+        else:
+            ways = [("log2", operands[0], operands[1]), ("log2", operands[1], operands[0])]
+        found = (self.way(last, block, *way) for way in ways)
+        return next((one for one in found if one is not None), None)
+
+    def way(
+        self, last: Instruction, block: Block, name: str, power: Operand, polynomial: Operand
+    ) -> Logarithm | None:
+        """Recognise the slice of an exponent and a polynomial."""
         argument, shift = self.exponent(power)
         if not isinstance(argument, Register) or self.definition(argument) is None:
             return None
@@ -108,7 +122,8 @@ class _Reader:
         here = {id(i) for i in block.instructions}
         if not all(id(i) in here for i in inner):
             return None
-        return Logarithm(last=last, argument=argument, shift=shift, inner=frozenset(id(i) for i in inner))
+        numbers = frozenset(id(i) for i in inner)
+        return Logarithm(name=name, last=last, argument=argument, shift=shift, inner=numbers)
 
     def exponent(self, power: Operand) -> tuple[Operand | None, Operand]:
         """Give x and i of the exponent of x, as a float and increased by i."""
@@ -169,14 +184,15 @@ def defined(argument: Array) -> Any:
     return (argument > 0) & (argument < np.inf)
 
 
-def strays(result: Array, argument: Array, shift: Array) -> Any:
-    """Where a result is further from log(argument) + shift * ln(2) than the compilers' logarithm errs.
+def strays(name: str, result: Array, argument: Array, shift: Array) -> Any:
+    """Where a result is further from log(argument) + shift * log(2) than the compilers' logarithm errs.
 
-    Source: CUDA C++ Programming Guide, mathematical functions: logf errs by at most 1 ulp.
+    Source: CUDA C++ Programming Guide, mathematical functions: logf and log2f err by at most 1 ulp.
     """
     with np.errstate(all="ignore"):
-        parts = np.log(argument.astype(np.float64)), shift.astype(np.float64) * math.log(2)
+        function: Any = np.log if name == "log" else np.log2
+        parts = function(argument.astype(np.float64)), shift.astype(np.float64) * BASES[name]
         exact = parts[0] + parts[1]
-        allowed = allowed_error("log", exact) + _ROUNDINGS * (np.abs(parts[0]) + np.abs(parts[1]))
+        allowed = allowed_error(name, exact) + _ROUNDINGS * (np.abs(parts[0]) + np.abs(parts[1]))
         near = np.abs(result.astype(np.float64) - exact) <= allowed
     return defined(argument) & ~near

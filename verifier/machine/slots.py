@@ -197,17 +197,18 @@ class Slots:
         return self.arithmetic.lift(np.asarray(values), "integer")
 
     def logarithm(
-        self, result: Array, floats: tuple[Array, Array], slots: tuple[Array, Array], site: int
+        self, name: str, result: Array, floats: tuple[Array, Array], slots: tuple[Array, Array], site: int
     ) -> Array:
-        """Slots of log(x) + i * ln(2), which code on the bits of x computed; lost where it is another number.
+        """Slots of log(x) + i * log(2), computed on the bits of x; lost where it is another number.
 
-        floats, slots: of x and i. Where x has no logarithm, what the code computes is never used.
+        name: "log" or "log2". floats, slots: of x and i. Where x has no logarithm, what is computed here is
+        not used.
         """
-        wrong = logarithm.strays(result, *floats)
+        wrong = logarithm.strays(name, result, *floats)
         if count := int(np.count_nonzero(wrong)):
             self._lose(count, site)
         with np.errstate(all="ignore"):
-            found = self.apply("log", "f32", result, ("f32", "f32"), floats, slots)
+            found = self.apply(name, "f32", result, ("f32", "f32"), floats, slots)
         return np.where(logarithm.defined(floats[0]) & ~wrong, found, self.lift(result, "f32"))
 
     def _lose(self, count: int, site: int) -> None:

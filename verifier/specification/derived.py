@@ -12,7 +12,7 @@ from verifier.numbers import Terms
 from verifier.ops import op, running
 from verifier.ops.rows import constant_statistics, to_float64
 from verifier.oracle.problem import RowProblem
-from verifier.specification.numbers import Elements, FieldNumbers, NoMeaningError
+from verifier.specification.numbers import Elements, FieldNumbers
 from verifier.specification.own import field_results
 
 if TYPE_CHECKING:
@@ -169,26 +169,6 @@ class _Taken:
 def _none(case: Case, arithmetic: Any) -> Elements:
     """Return zeros in the place of logarithms that are costly and not asked for, (rows, 1)."""
     return Elements(arithmetic, arithmetic.lift(np.zeros((case.rows, 1)), "f64"), frozenset({"exponent"}))
-
-
-def logarithms_in(
-    output: Array, case: Case, arithmetic: Any, residues: Mapping[str, Array]
-) -> Elements | None:
-    """Return the logarithm of each row that an output of log_softmax contains; None of another op.
-
-    output: (rows, columns) field elements. The first column says what was taken from the whole row.
-    """
-    if op(case.op).needs_variance or op(case.op).own or case.columns == 0:
-        return None
-    try:
-        bare = specify(case, arithmetic, residues, logarithms=_none(case, arithmetic)).results["output"]
-    except (KeyError, NoMeaningError):
-        return None
-    if "exponent" not in bare.parts:
-        return None  # a softmax has no logarithm
-    return Elements(arithmetic, bare.slots[:, :1], bare.parts) - Elements(
-        arithmetic, output[:, :1], bare.parts
-    )
 
 
 def _rows(

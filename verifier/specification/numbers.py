@@ -87,8 +87,8 @@ class FieldNumbers(ObjectNumbers):
     """Runs a form on field elements; what is shared with the exact oracle is inherited.
 
     `floats` (rows, columns) decide which element is the largest; `given` are (mean, rstd) that no one
-    computes: saved statistics, or running ones; `logarithms` (rows, 1) stand for those of each row where a
-    kernel computes them by polynomials, which no field has. `regular` collects for each root or logarithm
+    computes: saved statistics, or running ones; `logarithms` (rows, 1) stand for those of each row where they
+    are costly and nobody asks for them. `regular` collects for each root or logarithm
     which of its arguments have one, (rows, 1).
     """
 

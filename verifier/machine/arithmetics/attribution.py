@@ -222,8 +222,11 @@ def _logarithm(f: Operands, s: Operands) -> tuple[Array, ...]:
 
 
 def _natural_logarithm(f: Operands, s: Operands) -> tuple[Array, ...]:
-    run = f[0] - s[0]
-    return _ratio(np.log1p(run / s[0]), run, 1 / s[0]), np.full(np.shape(f[1]), math.log(2))
+    return _logarithm(f, s)[0] * math.log(2), np.full(np.shape(f[1]), math.log(2))
+
+
+def _shifted_logarithm(f: Operands, s: Operands) -> tuple[Array, ...]:
+    return *_logarithm(f, s), np.ones(np.shape(f[1]))
 
 
 def _of(function: Callable[[Array], Array], slope: Callable[[Array], Array]) -> Any:
@@ -262,6 +265,7 @@ _RULES: Mapping[str, Rule] = {
     "ex2": (np.exp2, _power_of_two),
     "lg2": (np.log2, _logarithm),
     "log": (lambda a, i: np.log(a) + i * math.log(2), _natural_logarithm),
+    "log2": (lambda a, i: np.log2(a) + i, _shifted_logarithm),
     "tanh": (np.tanh, _of(np.tanh, lambda x: 1 - np.tanh(x) ** 2)),
     "sin": (np.sin, _of(np.sin, np.cos)),
     "cos": (np.cos, _of(np.cos, lambda x: -np.sin(x))),

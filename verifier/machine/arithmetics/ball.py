@@ -10,6 +10,7 @@ import numpy as np
 
 from verifier.machine.approximation import DOCUMENTED, allowed_error
 from verifier.machine.arithmetics.choice import chooses_integer, rounds_to_integer
+from verifier.machine.logarithm import BASES
 
 if TYPE_CHECKING:
     from verifier.machine.numerics import Array
@@ -180,9 +181,9 @@ class Ball:
             return np.maximum(result, _FLUSHED) * np.expm1(ea * np.log(2)) * (1 + 2.0**-20)
         if name == "lg2":
             return np.where(ea == 0, 0.0, -np.log1p(-np.minimum(ea / a, 1)) / np.log(2))
-        if name == "log":
+        if name in BASES:
             reach = np.where(ea == 0, 0.0, -np.log1p(-np.minimum(ea / a, 1)))
-            return reach + np.log(2) * errors[1]
+            return (reach / np.log(2) + errors[1]) * BASES[name]
         if name in ("sin", "cos", "tanh"):
             return ea + np.zeros(np.shape(result))
         return np.full(np.shape(result), np.inf)

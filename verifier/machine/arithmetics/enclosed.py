@@ -28,7 +28,7 @@ _TINY = 2.0**-1060
 _ROUNDINGS = {
     **dict.fromkeys(("add", "sub", "mul", "div", "rcp", "sqrt", "fma", "mad", "divfma"), 1.0),
     "rsqrt": 3.0,
-    **dict.fromkeys(("ex2", "lg2", "log", "sin", "cos", "tanh"), 8.0),
+    **dict.fromkeys(("ex2", "lg2", "log", "log2", "sin", "cos", "tanh"), 8.0),
 }
 _MEANT = 4.0
 """Units around a constant of the code: one for its own rounding, the others where constants were folded."""
@@ -158,8 +158,8 @@ class Enclosed:
             size = size + np.abs(values[0] * values[1])
         if name == "divfma":
             size = size + np.abs(values[0] / values[1])
-        if name == "log":
-            size = size + 2 * np.log(2) * np.abs(values[1])  # log(x), and the multiple of ln(2) that is added
+        if name in ("log", "log2"):
+            size = size + 2 * np.abs(values[1])  # log(x), and the multiple of log(2) that is added
         return np.asarray(_ROUNDINGS[name] * self.unit * size + _TINY)
 
 

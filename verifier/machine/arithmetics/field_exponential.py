@@ -44,6 +44,9 @@ LITERALS: dict[float, Fraction] = {
 """Float32 literals that compilers write: log2(e) stands for itself, ln(2) is its inverse, and the rest of
 log2(e) that CUDA's expf adds in a second fma (0f32A57060) is nothing where the first part is exact."""
 
+AS_THEY_ARE = frozenset({_LOG2_E, float(np.array([0x3BBB989D], dtype=np.uint32).view(np.float32)[0])})
+"""Literals of an exponential that round nothing: log2(e), which is itself here, and the factor by which
+CUDA's expf finds an integer, which is taken from the float."""
 _LN2 = {
     int(m): np.uint64(Fraction(_LOG2_E).denominator * pow(Fraction(_LOG2_E).numerator, -1, int(m)) % int(m))
     for m in _MODULI.values()
@@ -218,8 +221,8 @@ class FieldExponential:
             return self.exponential(floats[0], slots[0])
         if name == "lg2":
             return self.logarithm(slots[0])
-        if name == "log":
-            return self.natural_logarithm(*slots)
+        if name in ("log", "log2"):
+            return self.shifted_logarithm(name, *slots)
         if name in ("add", "sub", "fma") and kind == "f32" and rounds_to_integer(floats[-1]):
             return self.lift(np.asarray(result), "f32")  # the integer next to x: exact as a float
         if name == "cvt" and chooses_integer(kind, result, floats[0]):
@@ -274,9 +277,10 @@ class FieldExponential:
         exponent = logarithm_of_values(slot["value"])
         return pair(plain.hashed("lg2", slot["value"]) % _MODULI["value"], exponent)
 
-    def natural_logarithm(self, slot: Array, shift: Array) -> Array:
-        """log(x) + i * ln(2): the exponent in base 2 by ln(2), which is the inverse of log2(e)."""
-        return each(lambda m, a, i: (a + i) % m * _LN2[int(m)] % m, self.logarithm(slot), shift)
+    def shifted_logarithm(self, name: str, slot: Array, shift: Array) -> Array:
+        """log(x) + i * log(2): the exponent in base 2; in base e by ln(2), the inverse of log2(e)."""
+        total = each(lambda m, a, i: (a + i) % m, self.logarithm(slot), shift)
+        return total if name == "log2" else each(lambda m, a: a * _LN2[int(m)] % m, total)
 
 
 def build(**settings: Any) -> FieldExponential:

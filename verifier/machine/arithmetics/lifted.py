@@ -33,7 +33,8 @@ _POSITIVE = {
 LITERALS: dict[float, float] = _POSITIVE | {-number: -meant for number, meant in _POSITIVE.items()}
 
 _BINARY: dict[str, Any] = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
-_BINARY["log"] = lambda x, shift: np.log(x) + shift * math.log(2)  # of a recognised logarithm
+# Recognised logarithms, to which a multiple of the logarithm of 2 is added.
+_BINARY |= {"log": lambda x, i: np.log(x) + i * math.log(2), "log2": lambda x, i: np.log2(x) + i}
 _UNARY: dict[str, Any] = {
     "neg": np.negative,
     "rcp": np.reciprocal,
