@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from checks_support import KERNELS, cases_of, examination, failures, faulty, machine, outcomes_of, subject_of
 
+from verifier import subject
 from verifier.backends import backend
 from verifier.checks import Session, check, enclosing, gradcheck
 from verifier.machine import session as machine_session
@@ -33,9 +34,9 @@ def changed(tmp_path, path, *places):
     return subject_of(tmp_path / path.name)
 
 
-def judged(subject, dtype="float16", count=2, check_name="gradcheck"):
+def judged(kernel, dtype="float16", count=2, check_name="gradcheck"):
     with machine() as place:
-        return outcomes_of(subject, check_name, dtype, place, count=count)
+        return outcomes_of(kernel, check_name, dtype, place, count=count)
 
 
 # -- verdicts --------------------------------------------------------------------------------------------
@@ -55,6 +56,43 @@ def test_a_right_kernel_passes_within_radii_that_say_something(path, dtype, arch
     (differences,) = [o for o in found if not o.output]
     assert differences.facts["passed"]
     assert differences.facts["atol"] < 2.0**-20 * differences.facts["largest_entry"]
+
+
+def softmax(input):
+    weight = input.exp()
+    return weight / weight.sum(-1, keepdim=True)
+
+
+def layer_norm(input, weight, bias, eps):
+    centred = input - input.mean(-1, keepdim=True)
+    hat = centred * (centred.square().mean(-1, keepdim=True) + eps).rsqrt()
+    scaled = hat if weight is None else hat * weight
+    return scaled if bias is None else scaled + bias
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize(
+    ("stem", "meaning"),
+    [("softmax_cuda", softmax), ("softmax_triton", softmax), ("layer_norm_welford_triton", layer_norm)],
+)
+def test_kernels_of_known_ops_keep_the_radius_of_a_specification(stem, meaning, dtype):
+    """Exponentials, maxima, merged statistics; compiled by both compilers."""
+    base = subject_of(KERNELS / f"{stem}.py")
+    if missing := backend("machine").refuses(base, dtype):
+        pytest.skip(missing)
+
+    def rows(input):
+        return base.function(input=input, dim=-1)
+
+    def norm(input, weight=None, bias=None, eps=1e-5):
+        shape = tuple(input.shape[-1:])
+        return base.function(input=input, normalized_shape=shape, weight=weight, bias=bias, eps=eps)[0]
+
+    function = rows if meaning is softmax else norm
+    declare = subject(op="unknown", specification=meaning, language=base.language, dtypes=(dtype,))
+    found = judged(declare(function), dtype, count=3)
+    assert {o.verdict for o in found} == {Verdict.PASS}
+    assert {o.output for o in found} >= {"", "output", "grad_input"}
 
 
 FORMULAS = {
@@ -176,10 +214,10 @@ def test_what_lies_outside_a_wide_radius_is_wrong_all_the_same(tmp_path, monkeyp
 
 
 def test_it_runs_where_code_is_compiled_and_says_so_elsewhere():
-    subject = subject_of(OWN) if importlib.util.find_spec("triton") else faulty("weight_missing")
-    assert gradcheck.skips(subject, op("unknown"), "float16", "machine") is None
+    own = subject_of(OWN) if importlib.util.find_spec("triton") else faulty("weight_missing")
+    assert gradcheck.skips(own, op("unknown"), "float16", "machine") is None
     for dtype, place in (("float16", "cuda"), ("float64", "machine"), ("float32", "eager")):
-        assert "machine" in gradcheck.skips(subject, op("unknown"), dtype, place)
+        assert "machine" in gradcheck.skips(own, op("unknown"), dtype, place)
 
 
 # -- radii -----------------------------------------------------------------------------------------------
@@ -191,11 +229,11 @@ def test_it_runs_where_code_is_compiled_and_says_so_elsewhere():
 )
 def test_radii_hold_the_exact_results_of_known_ops_as_their_theorems_do(stem):
     """Two proofs bound one distance: it is provably beyond neither, and for these inputs both are small."""
-    subject, dtype = subject_of(KERNELS / f"{stem}.py"), "float16"
-    (case,) = cases_of(subject, "gradcheck", dtype, 1)
-    run = examination(subject, "gradcheck", dtype, "machine").runner.run
-    setting = backend("machine").setting(subject, dtype)
-    held = Session(subject=subject, case=case, backend="machine", setting=setting, run=run)
+    known, dtype = subject_of(KERNELS / f"{stem}.py"), "float16"
+    (case,) = cases_of(known, "gradcheck", dtype, 1)
+    run = examination(known, "gradcheck", dtype, "machine").runner.run
+    setting = backend("machine").setting(known, dtype)
+    held = Session(subject=known, case=case, backend="machine", setting=setting, run=run)
     truth = gradcheck.lifted_truth(held)
     with machine():
         seen = held.execute(

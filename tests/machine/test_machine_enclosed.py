@@ -1,4 +1,4 @@
-"""Each rule of the enclosed arithmetic holds the exact result for all operands in their radii, and is narrow."""
+"""Each rule of the enclosed arithmetic holds the exact result of operands in their radii, and is narrow."""
 
 import mpmath
 import numpy as np
