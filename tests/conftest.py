@@ -9,4 +9,4 @@ from strategies.profiles import register_profiles
 pytest_plugins = ["pytester"]
 
 register_profiles()
-settings.load_profile("ci" if os.environ.get("CI") else "dev")
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))

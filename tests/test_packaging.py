@@ -1,5 +1,6 @@
 """The built wheel and source archive hold what they should, and nothing that belongs to others."""
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -18,6 +19,7 @@ def built(tmp_path_factory):
     """Build once; return (wheel, source archive)."""
     missing = [name for name in ("build", "hatchling") if find_spec(name) is None]
     if missing:
+        assert "TOX_ENV_NAME" not in os.environ, f"the test environment lacks {missing}"
         pytest.skip(f"{' and '.join(missing)} not installed: nothing can be built")
     folder = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
@@ -47,7 +49,7 @@ def test_kernels_lie_inside_the_package_with_everything_they_need(names):
     here = {
         p.relative_to(ROOT / "kernels").as_posix()
         for p in (ROOT / "kernels").rglob("*")
-        if p.is_file() and p.suffix in {".py", ".cu", ".json", ".bin"}
+        if p.is_file() and p.suffix in {".py", ".cu", ".cuh", ".json", ".bin"}
     }
     assert inside >= here
     assert "__init__.py" not in inside

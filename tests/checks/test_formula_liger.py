@@ -7,7 +7,7 @@ import pytest
 pytestmark = [
     pytest.mark.skipif(
         importlib.util.find_spec("liger_kernel") is None,
-        reason="Liger is not installed (pip install --no-deps liger-kernel==0.8.5)",
+        reason="liger-kernel is not installed (it comes with the extra dev)",
     ),
     pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
 ]
