@@ -43,6 +43,29 @@ def faulty(stem):
     return subject_of(FAULTY / f"{stem}.py")
 
 
+def planted(folder, changes, source, beside=()):
+    """Return the subject of a copy of a kernel file in which texts are replaced.
+
+    beside: stems of kernels that are copied too; the last is the one whose subject is returned.
+    """
+    text = source.read_text(encoding="utf-8")
+    for old, new in changes.items():
+        assert old in text, f"{source.name} has no {old!r}"
+        text = text.replace(old, new)
+    folder.mkdir(exist_ok=True)
+    (folder / source.name).write_text(text, encoding="utf-8")
+    for stem in beside:
+        copied = (KERNELS / f"{stem}.py").read_text(encoding="utf-8")
+        (folder / f"{stem}.py").write_text(copied, encoding="utf-8")
+    return subject_of(folder / (f"{beside[-1]}.py" if beside else source.name))
+
+
+def planted_log_softmax(folder, changes):
+    """Return the subject of log_softmax in Triton whose kernels, those of softmax, are changed."""
+    beside = ("layer_norm_two_pass_triton", "log_softmax_triton")
+    return planted(folder, changes, KERNELS / "softmax_triton.py", beside)
+
+
 def examination(subject, check_name, dtype=None, place="eager", **settings):
     """Return an examination that runs in this process."""
     return Examination(

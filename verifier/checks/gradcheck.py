@@ -41,8 +41,6 @@ each element costs two runs of the kernels. Lifted results are compared with the
 SHARP = 2.0**-30
 """A bound on lifted results above this part of their row says too little (float64 gives about 2^-44)."""
 
-BIT_TRICKS = "not followed in float64: the code computes on the bits of floats, as libdevice's logarithm does"
-
 CONSTANTS = (
     "no differences are taken where the code has rounded constants that its specification does not write: it "
     "is another function then, whose truncation is not known"
@@ -236,8 +234,7 @@ def _unless_lost(
 ) -> list[Outcome]:
     """Take the verdicts of a run that failed and lost slots: the machine's loss is not the kernel's.
 
-    A run without failure needs no such excuse. Code that computes on the bits of floats, as libdevice's
-    logarithm does, cannot be followed at all.
+    A run without failure needs no such excuse.
     """
     lost = rests_on_lost_slots(seen.facts)
     facts = {k: v for k, v in seen.facts.items() if v and k != "passed"}
@@ -245,15 +242,7 @@ def _unless_lost(
     if not failed or not lost:
         return [replace(o, facts={**o.facts, **facts}) for o in outcomes]
     text = f"{failed[0].message}; but lifted values were lost on the way: {lost}"
-    bits = bool(seen.facts["broken_chains"])
-    return [
-        Outcome(
-            verdict=Verdict.SKIPPED if bits else Verdict.UNDECIDED,
-            output=failed[0].output,
-            message=text,
-            facts={**facts, **({"measured": BIT_TRICKS} if bits else {})},
-        )
-    ]
+    return [Outcome(verdict=Verdict.UNDECIDED, output=failed[0].output, message=text, facts=facts)]
 
 
 def lifted(
