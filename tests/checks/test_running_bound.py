@@ -13,6 +13,7 @@ from checks_support import (
     machine,
     outcomes_of,
     passes,
+    planted_log_softmax,
     subject_of,
 )
 
@@ -44,7 +45,7 @@ def test_every_faulty_kernel_that_the_check_names_is_tested_here():
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("stem", ["rms_norm_triton", "softmax_triton"])
+@pytest.mark.parametrize("stem", ["rms_norm_triton", "softmax_triton", "log_softmax_triton"])
 def test_a_right_kernel_passes_in_every_output(stem, dtype):
     with machine() as place:
         found = outcomes_of(subject_of(KERNELS / f"{stem}.py"), "running_bound", dtype, place, count=2)
@@ -52,6 +53,16 @@ def test_a_right_kernel_passes_in_every_output(stem, dtype):
     assert {o.output for o in passes(found)} >= {"output", "grad_input"}
     # The bound of a narrow output is hardly more than its last rounding, which some element uses up.
     assert dtype == "float32" or max(o.worst.utilisation for o in found) > 0.9
+
+
+@pytest.mark.parametrize("factor", ["1.00003", "0.99997"])
+def test_a_logarithm_that_is_slightly_wrong_is_found(factor, tmp_path):
+    log = "whole = tl.log(total) if LOG else total"
+    subject = planted_log_softmax(tmp_path, {log: log.replace("total)", f"total) * {factor}")})
+    with machine() as place:
+        bad = failures(outcomes_of(subject, "running_bound", "float32", place, count=2))
+    assert {o.output for o in bad} == {"output", "grad_input"}
+    assert all("computed without rounding it is wrong too" in o.message for o in bad)
 
 
 def outcome_with(monkeypatch, facts=None, change=None, kernel="rms_norm_triton"):
