@@ -32,6 +32,7 @@ DOUBLE, SINGLE = 2.0**-53, 2.0**-24
 """Unit roundoffs of float64, and of float32, by which such polynomials are right."""
 _ROOM = 16.0
 """Radii of the run itself are allowed to grow by so much at the ends of differences before a second try."""
+MEANING = "formula or a constant in it wrong: nothing is rounded to the kernel's formats here"
 TOO_WIDE = "the radius of the lifted result is too wide to say anything (or nothing is known of it)"
 
 
@@ -54,7 +55,7 @@ def judged(truth: Truth, seen: Observation, names: tuple[str, ...]) -> list[Outc
                 f"lifted to float64, {name}: {outcome.wrong} of {value.numel()} elements are further from "
                 "their specification than the radius around them: the formula is another"
             )
-            outcome = replace(outcome, message=text)
+            outcome = replace(outcome, message=text, facts={**outcome.facts, "meaning": MEANING})
         outcomes.append(outcome)
     return outcomes
 
