@@ -106,12 +106,12 @@ class Examination:
             self._search(line, plan.few_shapes() if compiles else plan)
         elif not line.findings:
             line.skipped = f"known defect: {everywhere[0].reason} (no witness for {self.dtype} here)"
-        measured = [f"{text} on {n} case(s)" for text, n in sorted(line.measured.items())]
+        measured = _measured(line.measured)
         if measured and set(line.counts) <= {Verdict.SKIPPED} and not line.findings:
             line.skipped = "; ".join(measured)
         else:
             line.notes += measured
-        if not set(line.counts) - {Verdict.SKIPPED}:
+        if not line.skipped and not set(line.counts) - {Verdict.SKIPPED}:
             line.notes += [f"{LEFT_OUT}{reason}" for reason in self._excluded]
         if self._code is not None and self.check_name in CODE_SHOWN_BY:
             code = code_beside(self._code, self.subject.path)
@@ -479,6 +479,15 @@ def _simplify_layout(case: Case, name: str, attempt: Callable[[Case], bool]) -> 
             others[name] = simpler
         if attempt(case.with_layouts(others)):
             return
+
+
+def _measured(counts: Mapping[str, int]) -> list[str]:
+    """Return what was measured and on how many cases; what begins alike, up to "measured: ", in one text."""
+    grouped: dict[str, list[str]] = {}
+    for text, n in sorted(counts.items()):
+        head, mark, seen = text.rpartition("measured: ")
+        grouped.setdefault(head + mark, []).append(f"{seen} on {n} case{'' if n == 1 else 's'}")
+    return [head + ", ".join(seen) for head, seen in grouped.items()]
 
 
 def _akin(wanted: str, outcome: Outcome) -> bool:

@@ -11,7 +11,7 @@ import torch
 from verifier import case as cases
 from verifier.affine import OVERFLOW
 from verifier.checks import checks
-from verifier.examine import LEFT_OUT, Budget, Examination
+from verifier.examine import LEFT_OUT, Budget, Examination, _measured
 from verifier.loading import load_subjects
 from verifier.ops import op
 from verifier.recipes import Recipe, assemble, build
@@ -250,6 +250,14 @@ def test_a_search_that_a_known_defect_leaves_without_a_case_says_so(subjects, ru
     assert line.verdict is Verdict.UNDECIDED
     assert line.left_out
     assert [n for n in line.notes if n.startswith(LEFT_OUT)] == [f"{LEFT_OUT}long rows are scaled"]
+
+
+def test_what_was_measured_of_one_guarantee_is_one_sentence():
+    seen = {"not demanded; measured: as it should": 17, "not demanded; measured: otherwise": 1, "lost": 2}
+    assert _measured(seen) == [
+        "lost on 2 cases",
+        "not demanded; measured: as it should on 17 cases, otherwise on 1 case",
+    ]
 
 
 def test_a_witness_that_passes_is_an_error(subjects, runner):

@@ -76,12 +76,12 @@ def _kappa(line: Line) -> str:
 _CASES = {
     Verdict.PASS: "passed",
     Verdict.FAIL: "failed",
-    Verdict.NO_THEOREM: "no theorem",
-    Verdict.SKIPPED: "outside the domain",
-    Verdict.REFUSED: "refused",
     Verdict.CRASH: "crashed",
     Verdict.TIMEOUT: "timed out",
+    Verdict.REFUSED: "refused",
     Verdict.UNDECIDED: "undecided",
+    Verdict.NO_THEOREM: "no theorem",
+    Verdict.SKIPPED: "outside the domain",
 }
 """Words for cases, in the order in which they are told."""
 _REASON_SHOWN = 80
