@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 import torch
 
 from verifier.backends import cuda
@@ -59,3 +60,38 @@ def test_an_error_that_leaves_the_context_usable_does_not(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a device")
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     assert "died" not in cuda.facts(ValueError("a shape"))
+
+
+FAR = """
+import torch, triton
+import triton.language as tl
+from verifier import subject
+
+@triton.jit
+def _store(y, distance):
+    tl.store(y + distance, 1.0)
+
+@subject(op="layer_norm", language="triton", variance="two_pass", dtypes=("float32",), differentiable=False)
+def far(input, weight=None, bias=None, eps=1e-5):
+    y = torch.zeros_like(input)
+    _store[(1,)](y, 2**44 if input.shape[-1] == 3 else 0)
+    return y
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif("not __import__('torch').cuda.is_available()", reason="torch sees no CUDA device")
+def test_an_illegal_access_on_a_device_is_told_and_the_next_case_is_run(tmp_path):
+    from verifier.loading import load_subjects
+
+    file = tmp_path / "far.py"
+    file.write_text(FAR)
+    (subject,) = load_subjects(file)
+    cases = [
+        build(op("layer_norm"), subject, "float32", Recipe(rows=2, columns=n), gradients=False)
+        for n in (4, 3, 4)
+    ]
+    with Runner("cuda") as runner:
+        first, lost, last = (runner.run(subject, case) for case in cases)
+    assert (first.status, lost.status, last.status) == ("ok", "crashed", "ok")
+    assert "illegal" in lost.message + lost.detail
