@@ -1,4 +1,4 @@
-"""Never rescales an online sum at a new maximum: forward_error must catch it; formula must not pass it."""
+"""Never rescales an online sum at a new maximum: forward_error must catch it, and formula does."""
 
 import torch
 import triton
