@@ -4,7 +4,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
+from ptx_snippets import kernel
 
+from verifier import machine
 from verifier.machine.arithmetics import field, field_exponential, make
 
 P, Q, E = field.P, field_exponential.VALUES, field_exponential.EXPONENTS
@@ -154,3 +157,37 @@ def test_the_shifter_of_exponents_chooses_an_integer():
         "add", "f32", x + shifter, (x, shifter), (np.uint64([7]), arithmetic.lift(shifter, "f32"))
     )
     assert shifted[0] == arithmetic.lift(np.array([2 + 1.5 * 2**23]), "f64")[0]
+
+
+@pytest.mark.parametrize("arithmetic", ["field", "field_exponential", "lifted"])
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("bf16", torch.bfloat16), ("f16", torch.float16), ("f32", torch.float32)]
+)
+def test_an_integral_value_is_taken_from_the_float_in_every_format(kind, dtype, arithmetic):
+    """Where the conversion changes the float; a rounding to another format changes nothing."""
+    width = 32 if kind == "f32" else 16
+    body = f"""mad.lo.s64 %a0, %wide, {width // 8}, %base0; ld.global.b{width} %x, [%a0];
+    cvt.rni.{kind}.{kind} %y, %x; st.global.b{width} [%a0], %y;"""
+    text = kernel(body, 1, registers=f".reg .b{width} %x; .reg .b{width} %y;")
+    with machine.session(arithmetic=arithmetic) as opened:
+        x = torch.tensor([2.0, 2.75, -3.0, 0.25], dtype=dtype)
+        given = opened.slots.arithmetic.lift(np.array([7.0, 7.0, 7.0, 7.0]), "f64")
+        opened.slots.set(x, given)
+        machine.launch_ptx(text, "k", (1,), (4,), 0, [x])
+        found, exact = opened.slots.get(x), opened.slots.arithmetic.lift(np.array([3.0, 0.0]), "f64")
+    assert x.tolist() == [2.0, 3.0, -3.0, 0.0]
+    assert (found[[0, 2]] == given[[0, 2]]).all()
+    assert (found[[1, 3]] == exact).all()
+
+
+@pytest.mark.parametrize("arithmetic", ["field", "field_exponential", "lifted"])
+def test_a_rounding_to_bfloat16_keeps_its_element(arithmetic):
+    body = """mad.lo.s64 %a0, %wide, 4, %base0; mad.lo.s64 %a1, %wide, 2, %base1; ld.global.f32 %x, [%a0];
+    cvt.rn.bf16.f32 %y, %x; st.global.b16 [%a1], %y;"""
+    text = kernel(body, 2, registers=".reg .f32 %x; .reg .b16 %y;")
+    with machine.session(arithmetic=arithmetic) as opened:
+        x, y = torch.tensor([2.0, 1 / 3, -0.1]), torch.zeros(3, dtype=torch.bfloat16)
+        given = opened.slots.arithmetic.lift(np.array([7.0, 5.0, 3.0]), "f64")
+        opened.slots.set(x, given)
+        machine.launch_ptx(text, "k", (1,), (3,), 0, [x, y])
+        assert (opened.slots.get(y) == given).all()

@@ -185,6 +185,8 @@ class Slots:
         )
         answer = numerics.decode_bf16(result) if kind == "bf16" else result
         plain, _, modifiers = name.partition(".")
+        if plain == "cvt" and kind == "bf16" and kinds[0] == "f32":
+            values = (values[0].astype(np.float64),)  # a decoded bfloat16 is a float32 array too
         if modifiers and (modified := getattr(self.arithmetic, "modified", None)) is not None:
             found: Array = modified(
                 plain, frozenset(modifiers.split(".")), kind, np.asarray(answer), values, slots

@@ -34,8 +34,11 @@ def rounds_to_integer(addend: Array) -> bool:
 
 
 def chooses_integer(kind: str, result: Array, value: Array) -> bool:
-    """Tell the conversion of a float to its own format: to an integral value, or saturating."""
-    return kind in ("f16", "f32", "f64") and value.dtype == result.dtype
+    """Tell the conversion of a float to its own format: to an integral value, or saturating.
+
+    A value of another format has another dtype: a float32 that becomes bfloat16 comes as float64.
+    """
+    return kind in ("f16", "bf16", "f32", "f64") and value.dtype == result.dtype
 
 
 CLAMPS = frozenset({"sat", "relu"})

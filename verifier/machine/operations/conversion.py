@@ -105,7 +105,7 @@ def _to_float(
 def _narrower(to: str, origin: str, mode: str) -> Any:
     """Round a float32 or float64 to the target format."""
     if to == "f16":
-        return np.positive if origin == "f16" else lambda x: numerics.narrow16(x, mode)
+        return (lambda x: x.astype(np.float16)) if origin == "f16" else lambda x: numerics.narrow16(x, mode)
     if to == "bf16":
         if origin == "f64":
             return lambda x: numerics.encode_bf16(numerics.narrow_odd32(x), mode)
