@@ -83,7 +83,17 @@ def test_the_list_names_what_the_declaration_may_say(folder):
 
 
 def test_a_wrong_variance_over_n_minus_one_fails_as_shown(folder):
-    """The failure that the README prints: a row of two numbers."""
+    """The failure that the README prints, line by line; an ellipsis stands for what it leaves out."""
+    shown = README.split("## What a failure looks like")[1].split("```\n")[1]
+    kernel = ROOT / "tests" / "faulty_kernels" / "variance_over_n_minus_one.py"
+    words = ["norm-verifier", "audit", str(kernel), "--check", "forward_error", "--dtype", "float32"]
+    ended = run(folder, [*words, "--workers", "1"])
+    assert ended.returncode == 1
+    for line in shown.splitlines():
+        assert re.search(".*".join(map(re.escape, line.split("..."))), ended.stdout), ended.stdout
+
+
+def test_the_declared_kernel_with_that_mistake_fails_too(folder):
     kernel = (folder / "my_kernel.py").read_text()
     biased = "x.square().mean(-1, keepdim=True)"
     planted = kernel.replace(biased, f"{biased} * x.shape[-1] / (x.shape[-1] - 1 + (x.shape[-1] == 1))")
