@@ -19,25 +19,34 @@ from verifier.loading import load_subjects
 from verifier.machine import driver as machine_driver
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-ROWS, COLUMNS = 3, 600
+COLUMNS = {"usual": (3, 600), "shared": (2, 1100), "streamed": (1, 60000)}
+"""Rows and columns; CUDA C++ keeps rows of the second size in shared memory, and reads the third again."""
 KERNELS = Path(__file__).parents[2] / "kernels"
 # Subjects whose order of summation is fixed: no atomics.
 FORWARD_AND_BACKWARD = (
     "layer_norm_two_pass_triton",
     "layer_norm_welford_triton",
     "layer_norm_textbook_triton",
+    "layer_norm_single_block_triton",
     "rms_norm_triton",
     "softmax_triton",
     "log_softmax_triton",
+    "softmax_online_triton",
+    "log_softmax_online_triton",
     "group_norm_triton",
+    "batch_norm_triton",
     "layer_norm_two_pass_cuda",
     "layer_norm_welford_cuda",
     "layer_norm_textbook_cuda",
     "softmax_cuda",
     "log_softmax_cuda",
 )
-# Their backward passes add in the order in which blocks get a lock.
-FORWARD_ONLY = ("layer_norm_tutorial_older_triton", "layer_norm_tutorial_newer_triton")
+# The tutorials' backward passes add in the order in which blocks get a lock; the fused one has none.
+FORWARD_ONLY = (
+    "layer_norm_tutorial_older_triton",
+    "layer_norm_tutorial_newer_triton",
+    "layer_norm_residual_cuda",
+)
 
 
 class Recorder:
@@ -148,10 +157,11 @@ def read(root: Path) -> None:
             subject = next(s for s in load_subjects(KERNELS / f"{stem}.py") if s.name == stem)
             for dtype in DTYPES:
                 recorder.where = {"subject": stem, "dtype": str(dtype).removeprefix("torch.")}
-                try:
-                    run(subject, dtype)
-                except Exception as error:
-                    failed.append(f"{stem} {dtype}: {type(error).__name__}: {error}")
+                for size in COLUMNS if subject.language == "cuda" else ("usual",):
+                    try:
+                        run(subject, dtype, size)
+                    except Exception as error:
+                        failed.append(f"{stem} {dtype} {size}: {type(error).__name__}: {error}")
     manifest = {**description(), "launches": recorder.launches, "ptx": recorder.texts}
     path = root / "tests/goldens/kernels.npz"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -163,31 +173,43 @@ def read(root: Path) -> None:
         raise SystemExit(1)
 
 
-def run(subject: Any, dtype: torch.dtype) -> None:
-    """Run forward and backward on rows of unlike means and scales."""
+def run(subject: Any, dtype: torch.dtype, size: str) -> None:
+    """Run forward and backward, or forward alone where a row is long."""
     generator = torch.Generator().manual_seed(7)
 
     def draw(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    if subject.op == "group_norm":
-        value = draw(2, 6, 50)
-        given: dict[str, Any] = {"num_groups": 3, "weight": draw(6), "bias": draw(6), "eps": 1e-5}
-    else:
-        value = draw(ROWS, COLUMNS) * torch.tensor([[1.0], [0.01], [30.0]]) + torch.tensor(
-            [[0.0], [1.0], [-50.0]]
-        )
-        given = {"dim": -1}
-        if "softmax" not in subject.op:
-            given = {"normalized_shape": (COLUMNS,), "weight": draw(COLUMNS), "eps": 1e-5}
-            given |= {"bias": draw(COLUMNS)} if subject.op == "layer_norm" else {}
+    value, given = inputs(subject.op, size, draw)
     tensors = {
-        k: v.to(dtype).cuda().requires_grad_() for k, v in given.items() if isinstance(v, torch.Tensor)
+        k: v.to(dtype).cuda().requires_grad_(not k.startswith("running"))
+        for k, v in given.items()
+        if isinstance(v, torch.Tensor)
     }
     x = value.to(dtype).cuda().requires_grad_()
     arguments = {k: v for k, v in {"input": x, **given, **tensors}.items() if k in subject.signature}
     y = subject(**arguments)
     y = y[0] if isinstance(y, tuple) else y
-    if subject.name in FORWARD_ONLY:
-        return
-    y.backward(draw(*y.shape).to(dtype).cuda())
+    if subject.name not in FORWARD_ONLY and size != "streamed":
+        y.backward(draw(*y.shape).to(dtype).cuda())
+
+
+def inputs(op: str, size: str, draw: Any) -> tuple[torch.Tensor, dict[str, Any]]:
+    """Give the input, rows of unlike means and scales, and the other arguments."""
+    if op == "group_norm":
+        return draw(2, 6, 50), {"num_groups": 3, "weight": draw(6), "bias": draw(6), "eps": 1e-5}
+    if op == "batch_norm":
+        running = {"running_mean": draw(5), "running_var": draw(5).abs()}
+        others = {"weight": draw(5), "bias": draw(5), "training": True, "momentum": 0.1, "eps": 1e-5}
+        return draw(4, 5, 90), running | others
+    rows, columns = COLUMNS[size]
+    whole = (columns,)
+    if size == "streamed":  # few values and no weight, so that it packs
+        value = (draw(rows, columns) * 4).round() / 4
+        return value, {"dim": -1} if "softmax" in op else {"normalized_shape": whole, "eps": 1e-5}
+    scales, means = torch.tensor([[1.0], [0.01], [30.0]]), torch.tensor([[0.0], [1.0], [-50.0]])
+    value = draw(rows, columns) * scales[:rows] + means[:rows]
+    if "softmax" in op:
+        return value, {"dim": -1}
+    given = {"normalized_shape": whole, "weight": draw(columns), "eps": 1e-5}
+    return value, given | ({"bias": draw(columns)} if op == "layer_norm" else {})
