@@ -220,6 +220,49 @@ def test_it_runs_where_code_is_compiled_and_says_so_elsewhere():
         assert "machine" in gradcheck.skips(own, op("unknown"), dtype, place)
 
 
+# -- results and their shapes ----------------------------------------------------------------------------
+
+FUSED = FOLDER / "own_fused_add.py"
+
+
+@compiled
+@pytest.mark.parametrize("shape", [(3, 7), (4, 1), (1, 5)])
+@pytest.mark.parametrize("check_name", ["gradcheck", "running_bound", "formula"])
+def test_every_result_of_a_fused_kernel_is_judged(check_name, shape):
+    with machine() as place:
+        found = outcomes_of(subject_of(FUSED), check_name, "float16", place, 1, shapes=(shape,))
+    assert {o.verdict for o in found} == {Verdict.PASS}
+    assert check_name == "formula" or {o.output for o in found} == {"output", "total", "scale"}
+
+
+@compiled
+@pytest.mark.parametrize(
+    ("output", "place"),
+    [
+        ("total", ("+ column, value, mask=inside)", "+ column, value * 1.001, mask=inside)")),
+        ("scale", ("tl.store(scales + row, scale)", "tl.store(scales + row, 1 / scale)")),
+        ("scale", ("return y, total, scales", "return y, total, scales[:-1]")),
+    ],
+)
+def test_a_further_result_that_is_wrong_is_found(tmp_path, output, place):
+    found = failures(judged(changed(tmp_path, FUSED, place), count=1))
+    assert {o.output for o in found} == {output}
+
+
+@compiled
+@pytest.mark.parametrize(
+    ("output", "place"),
+    [
+        ("grad_weight", ("return dx, dw, None", "return dx, None, None")),
+        ("output", ("_like(x), torch.empty(rows", "_like(x, dtype=torch.float64), torch.empty(rows")),
+    ],
+)
+def test_a_result_that_is_missing_or_of_another_dtype_is_found(tmp_path, output, place):
+    found = failures(judged(changed(tmp_path, OWN, place), count=1))
+    assert output in {o.output for o in found}
+    assert [o for o in found if "is expected" in o.message]
+
+
 # -- radii -----------------------------------------------------------------------------------------------
 
 

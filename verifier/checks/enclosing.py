@@ -39,14 +39,26 @@ TOO_WIDE = "the radius of the lifted result is too wide to say anything (or noth
 # -- results -----------------------------------------------------------------------------------------
 
 
+def returned(seen: Observation) -> Observation:
+    """Return what the subject itself returned, of an observation of `experiment`."""
+    end = "|returned"
+    return replace(seen, outputs={n.removesuffix(end): t for n, t in seen.outputs.items() if n.endswith(end)})
+
+
 def judged(truth: Truth, seen: Observation, names: tuple[str, ...]) -> list[Outcome]:
     """Judge lifted results by their own radii; no theorem where a radius is wide for its row."""
     outcomes = []
     for name in names:
         value, radius = seen.outputs.get(name), seen.outputs.get(f"{name}|radius")
-        if value is None or radius is None or name not in truth.exact or value.numel() == 0:
+        if name not in truth.exact:
             continue
-        if value.numel() != math.prod(truth.shape_of(name)):
+        wanted = math.prod(truth.shape_of(name))
+        if value is None or radius is None or value.numel() != wanted:
+            count = "no float" if value is None else f"{value.numel()}"
+            text = f"{name} has {count} elements; its specification gives {wanted}"
+            outcomes.append(Outcome(verdict=Verdict.FAIL, output=name, message=text))
+            continue
+        if not wanted:
             continue
         bounded = _bounded(truth, name, value, radius, constants=bool(seen.facts["constants"]))
         outcome = judge_output(truth.bounded_by({name: bounded}), name, value)
@@ -79,6 +91,8 @@ def explained_by_single_precision(truth: Truth, seen: Observation, failed: list[
     seen: a run whose radii were computed with the unit roundoff of float32.
     """
     for outcome in failed:
+        if outcome.worst is None:
+            return False
         value, radius = seen.outputs[outcome.output], seen.outputs[f"{outcome.output}|radius"]
         assert value is not None
         assert radius is not None
@@ -207,7 +221,9 @@ def experiment(
     names: list[str],
     asked: dict[str, Any] | None,
 ) -> Observation:
-    """Run the subject enclosed, and gradcheck on it if asked; `<name>|radius` comes beside every result.
+    """Run the subject enclosed, and gradcheck on it if asked.
+
+    Beside every lifted result come its `<name>|radius` and the `<name>|returned` floats themselves.
 
     unit: relative error of every operation. as_written: constants of the specification.
     """
@@ -222,8 +238,11 @@ def experiment(
             return seen
         constants = sorted(arithmetic.rounded)
         facts = {**lost.facts(), "steered_apart": arithmetic.apart, "constants": constants}
-        outputs = {name: torch.from_numpy(np.array(found["value"])) for name, found in slots.items()}
+        outputs: dict[str, torch.Tensor | None] = {
+            name: torch.from_numpy(np.array(found["value"])) for name, found in slots.items()
+        }
         outputs |= {f"{n}|radius": torch.from_numpy(np.array(s["radius"])) for n, s in slots.items()}
+        outputs |= {f"{name}|returned": tensor for name, tensor in seen.outputs.items()}
         message = ""
         if asked is not None and not constants:
             function = Enclosing(subject=subject, case=case, place=place, opened=opened, names=tuple(names))

@@ -295,16 +295,19 @@ def _check_own(session: Session) -> list[Outcome]:
         asked = {"step": step, "truncation": known.truncation, "largest": max(known.largest)}
     run = "verifier.checks.enclosing:experiment"
     seen = session.execute(experiment=run, unit=enclosing.DOUBLE, asked=asked, **settings)
-    wanted = (*session.subject.returns, *(gradient_names(session.subject, session.op) if names else ()))
-    outcomes = enclosing.judged(session.truth, seen, tuple(dict.fromkeys(wanted)))
+    gradients = gradient_names(session.subject, session.op) if names else ()
+    shapes = session.shape_outcomes(enclosing.returned(seen), ("output", *gradients))
+    misshapen = {o.output for o in shapes}
+    wanted = tuple(n for n in (*session.subject.returns, *gradients) if n not in misshapen)
+    outcomes = enclosing.judged(session.truth, seen, wanted)
     failed = [o for o in outcomes if o.verdict is Verdict.FAIL]
     if failed and len(seen.facts["constants"]) >= enclosing.POLYNOMIAL:
         single = session.execute(experiment=run, unit=enclosing.SINGLE, asked=None, **settings)
         if enclosing.explained_by_single_precision(session.truth, single, failed):
-            return _unless_lost([_nearly(seen)], seen)
+            return [*shapes, _nearly(seen)]
     if asked is not None:
         outcomes.append(_differenced(seen, asked))
-    return _unless_lost(outcomes, seen, (Verdict.FAIL, Verdict.NO_THEOREM))
+    return [*shapes, *_unless_lost(outcomes, seen, (Verdict.FAIL, Verdict.NO_THEOREM))]
 
 
 def _differenced(seen: Observation, asked: dict[str, float]) -> Outcome:

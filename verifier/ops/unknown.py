@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from strategies.values import Values
+from verifier.arithmetic import Array
 from verifier.case import Case
 from verifier.numbers import Form, Numbers, Terms, Value
 from verifier.ops import Expected, Op, Shapes, Tensors, trailing
@@ -40,6 +41,14 @@ def shapes(rows: int, columns: int, variant: int) -> Shapes | None:
         return None
     like = dict.fromkeys(("residual", "gate"), found.tensors["input"])
     return Shapes(tensors={**found.tensors, **like}, scalars=found.scalars)
+
+
+def canonical(case: Case, name: str, array: Array) -> Array:
+    """Bring an argument, result or gradient into canonical rows; a further result may be one number a row."""
+    further = name != "output" and name not in TENSORS and not name.startswith("grad_")
+    if further and array.size == case.rows:
+        return array.reshape(case.rows)
+    return trailing.canonical(case, name, array)
 
 
 def expected(case: Case, subject: Subject) -> Mapping[str, Expected]:
@@ -105,7 +114,7 @@ OP = Op(
     variants=trailing.VARIANTS,
     forms={"specification": Form(name="specification", forward=_not_a_form, backward=_not_a_form)},
     shapes=shapes,
-    canonical=trailing.canonical,
+    canonical=canonical,
     problem=_no_problem,
     exact=_no_bounds,
     bounds=_no_bounds,

@@ -49,7 +49,8 @@ def _extent(case: Case, name: str, expression: Expression) -> tuple[tuple[int, .
     """Return the extents of a result, and its shape in canonical rows."""
     if name.removeprefix("grad_") in op(case.op).parameters:
         return (1, case.columns), (case.columns,)
-    if expression.columns or name == "output" or name.startswith("grad_"):
+    # A further result is one number a row where a row has one column: its canonical rows cannot tell.
+    if (expression.columns and case.columns != 1) or name == "output" or name.startswith("grad_"):
         return (case.rows, case.columns), (case.rows, case.columns)
     return (case.rows, 1), (case.rows,)
 
