@@ -6,6 +6,8 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -75,6 +77,15 @@ class Domain:
         return next((why for excluded, why in reasons if excluded), None)
 
 
+@cache
+def _triton_version() -> tuple[int, ...]:
+    """Return major and minor version of the Triton that compiles here; that of none comes before all."""
+    try:
+        return tuple(int(part) for part in metadata.version("triton").split(".")[:2])
+    except metadata.PackageNotFoundError:
+        return ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class KnownDefect:
     """A defect that a subject is known to have, and the smallest case that shows it.
@@ -83,7 +94,8 @@ class KnownDefect:
     `also` names further checks whose search leaves them out, "*" for every check. The witness is a
     case file, replayed first, always: one that passes is an error. It is found beside the kernel (see
     `witness_file`) unless `witness` names it, relative to the kernel's file, "{dtype}" being
-    replaced. `backends` and `dtypes` limit where the defect can be observed.
+    replaced. `backends` and `dtypes` limit where the defect can be observed; so does `triton_before`,
+    the first version (major, minor) of Triton whose compiler puts right what the source leaves wrong.
     """
 
     check: str
@@ -93,16 +105,17 @@ class KnownDefect:
     witness: str | None = None
     backends: tuple[str, ...] | None = None
     dtypes: tuple[str, ...] | None = None
+    triton_before: tuple[int, int] | None = None
 
     def concerns(self, check: str) -> bool:
         """Return whether the search of this check has to leave the defect out."""
         return check == self.check or check in self.also or "*" in self.also
 
     def observable(self, backend: str, dtype: str) -> bool:
-        """Return whether this backend and dtype can show the defect."""
-        return (self.backends is None or backend in self.backends) and (
-            self.dtypes is None or dtype in self.dtypes
-        )
+        """Return whether this backend and dtype can show the defect, with the Triton that is installed."""
+        placed = self.backends is None or backend in self.backends
+        compiled = self.triton_before is None or _triton_version() < self.triton_before
+        return placed and compiled and (self.dtypes is None or dtype in self.dtypes)
 
 
 @dataclass(frozen=True, kw_only=True)
