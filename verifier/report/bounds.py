@@ -34,8 +34,9 @@ def show_bounds(
     depth = declared.depth(columns)
     yield f"declared tree: {lanes} lanes, then halves (at most {depth} additions per element)"
     yield ""
-    heads = ("algorithm", "any order", "declared", "observed", "rstd", "observed", "y/std", "observed")
-    yield _row((*heads, "half of the bits", "theorem ends"))
+    yield _row(("", "variance:", "", "", "rstd:", "", "output:", "", "kappa where", ""))
+    heads = ("algorithm", "any order", "declared", "observed", *("declared", "observed") * 2)
+    yield _row((*heads, "half the bits go", "theorem ends"))
     for entry in entries:
         e, u = entry, sums.u
         yield _row(
@@ -53,9 +54,10 @@ def show_bounds(
             )
         )
     yield ""
-    yield "any order, declared: proved bounds of the variance (rms: mean square); none: no theorem."
-    yield "observed: the worst seen in a quick search, which proves nothing. The last columns are values of"
-    yield "kappa, for the declared tree."
+    yield "any order, declared: proved bounds, for every order of the sums or for the declared tree; none: no"
+    yield "theorem. observed: the worst seen in a quick search with that tree, which proves nothing. The"
+    yield "variance of rms is the mean square. The last two columns are for the declared tree; -: not up to 1e8,"
+    yield f"or to where {dtype} cannot hold such rows."
     if plot_file is not None:
         plot(plot_file, columns=columns, dtype=dtype, tree=declared)
         yield f"drawn: {plot_file}"
@@ -63,7 +65,8 @@ def show_bounds(
 
 def _row(cells: tuple[str, ...]) -> str:
     widths = (24, 11, 11, 10, 12, 10, 12, 10, 18, 14)
-    return cells[0].ljust(widths[0]) + "".join(c.rjust(w) for c, w in zip(cells[1:], widths[1:], strict=True))
+    rest = "".join(c.rjust(w) for c, w in zip(cells[1:], widths[1:], strict=True))
+    return f"{cells[0]:<{widths[0]}}{rest}".rstrip()
 
 
 def _units(error: float, u: float) -> str:
