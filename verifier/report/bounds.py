@@ -56,8 +56,8 @@ def show_bounds(
     yield ""
     yield "any order, declared: proved bounds, for every order of the sums or for the declared tree; none: no"
     yield "theorem. observed: the worst seen in a quick search with that tree, which proves nothing. The"
-    yield "variance of rms is the mean square. The last two columns are for the declared tree; -: not up to 1e8,"
-    yield f"or to where {dtype} cannot hold such rows."
+    yield "variance of rms is the mean square. The last two columns are for the declared tree; -: not up to"
+    yield f"1e8, or to where {dtype} cannot hold such rows."
     if plot_file is not None:
         plot(plot_file, columns=columns, dtype=dtype, tree=declared)
         yield f"drawn: {plot_file}"
