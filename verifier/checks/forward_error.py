@@ -26,6 +26,7 @@ CATCHES = (
     "eps_outside_root",
     "tail_dropped",
     "reciprocals_of_reciprocals_triton",
+    "rescaling_forgotten_triton",
 )
 ADMISSIBLE = ((1, "on"), (2, "off"))
 """Seeds of other devices, and whether their compiler contracts."""
