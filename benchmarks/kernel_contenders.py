@@ -16,6 +16,12 @@ from verifier.subjects import Subject
 
 EPS = 1e-5
 GROUPS = 32
+FUSED = {"layer_norm_residual_cuda": "add_layer_norm"}
+"""Subjects of which a function beside them is measured, as the op of its name.
+
+The subject makes the two operands of the fused kernel from one, and rounds its result, by operators of torch:
+an audit needs that, and it is no part of the kernel.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +56,8 @@ def arguments(work: Work, device: str, seed: int = 0) -> dict[str, Any]:
         given |= {f"running_{name}": torch.ones(shape[1], device=device) for name in ("mean", "var")}
     else:
         given |= {"weight": draw(work.columns), "normalized_shape": (work.columns,)}
+        if work.op == "add_layer_norm":
+            given["residual"] = draw(*shape)
         if work.op != "rms_norm":
             given["bias"] = draw(work.columns)
     if work.op == "layer_norm_backward":
@@ -81,7 +89,7 @@ def contenders(work: Work, extra: tuple[str, ...]) -> list[Contender]:
 
 def _ours(op: str) -> Iterator[Contender]:
     for subject in chain.from_iterable(load_subjects(file) for file in builtin_files()):
-        if subject.op == op and subject.language != "torch":
+        if FUSED.get(subject.name, subject.op) == op and subject.language != "torch":
             yield Contender(
                 name=subject.name,
                 kind="published" if subject.known_defects else "corrected",
@@ -92,10 +100,14 @@ def _ours(op: str) -> Iterator[Contender]:
 
 
 def _calls(subject: Subject) -> Callable[[dict[str, Any]], Any]:
+    function: Callable[..., Any] = subject
     names = tuple(subject.signature)
+    if subject.name in FUSED:
+        function = subject.function.__globals__[FUSED[subject.name]]
+        names = tuple(inspect.signature(function).parameters)
 
     def call(given: dict[str, Any]) -> Any:
-        result = subject(**{name: given[name] for name in names if name in given})
+        result = function(**{name: given[name] for name in names if name in given})
         return result[0] if isinstance(result, tuple) and subject.returns[0] == "output" else result
 
     return call
@@ -126,6 +138,9 @@ def torch_function(op: str) -> Callable[..., Any] | None:
     def layer_norm(input, normalized_shape, weight, bias, eps):
         return functional.layer_norm(input, normalized_shape, weight, bias, eps)
 
+    def add_layer_norm(input, residual, normalized_shape, weight, bias, eps):  # noqa: PLR0917
+        return functional.layer_norm(input + residual, normalized_shape, weight, bias, eps)
+
     def rms_norm(input, normalized_shape, weight, eps):
         return functional.rms_norm(input, normalized_shape, weight, eps)
 
@@ -141,17 +156,19 @@ def torch_function(op: str) -> Callable[..., Any] | None:
     def log_softmax(input, dim):
         return functional.log_softmax(input, dim)
 
-    known = (layer_norm, rms_norm, batch_norm, group_norm, softmax, log_softmax)
+    known = (layer_norm, add_layer_norm, rms_norm, batch_norm, group_norm, softmax, log_softmax)
     return {f.__name__: f for f in known}.get(op)
 
 
 def _liger(op: str) -> list[Contender]:
     from liger_kernel.ops.layer_norm import LigerLayerNormFunction
     from liger_kernel.ops.rms_norm import LigerRMSNormFunction
+    from liger_kernel.ops.softmax import LigerSoftmaxFunction
 
     calls = {
         "layer_norm": lambda g: LigerLayerNormFunction.apply(g["input"], g["weight"], g["bias"], g["eps"]),
         "rms_norm": lambda g: LigerRMSNormFunction.apply(g["input"], g["weight"], g["eps"]),
+        "softmax": lambda g: LigerSoftmaxFunction.apply(g["input"]),
     }
     return [Contender(name="Liger", kind="peer", call=calls[op])] if op in calls else []
 

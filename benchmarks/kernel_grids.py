@@ -36,22 +36,26 @@ class Work:
 def least_bytes(work: Work) -> int:
     """Return the bytes that any implementation has to move: every tensor once, statistics and parameters too.
 
-    Forward: input read, output written. Backward: input (or output, for softmax) and grad_output read,
-    grad_input written. Parameters, their gradients and the row statistics count once each.
+    Forward: input (and residual) read, output written. Backward: input (or output, for softmax) and
+    grad_output read, grad_input written. Parameters, their gradients and the row statistics count once each.
     """
     size = SIZES[work.dtype]
-    elements = work.rows * work.columns
     parameters, statistics, vector = _extras(work)
+    rest = statistics * work.rows * STATISTIC
     if work.direction == "forward":
-        return 2 * elements * size + parameters * vector * size + statistics * work.rows * STATISTIC
+        return headline_bytes(work) + parameters * vector * size + rest
     gradients = parameters
     read = 1 if parameters else 0  # the weight; a bias is not read
-    return 3 * elements * size + (read + gradients) * vector * size + statistics * work.rows * STATISTIC
+    return headline_bytes(work) + (read + gradients) * vector * size + rest
 
 
 def headline_bytes(work: Work) -> int:
-    """Return the bytes by which the tutorials count: 2 tensors forward, 3 backward, and nothing else."""
-    return (2 if work.direction == "forward" else 3) * work.rows * work.columns * SIZES[work.dtype]
+    """Return the bytes by which the tutorials count: 2 tensors forward, 3 backward, and nothing else.
+
+    A sum of two tensors that is normalized in the same kernel reads one more.
+    """
+    tensors = 2 if work.direction == "forward" and work.op != "add_layer_norm" else 3
+    return tensors * work.rows * work.columns * SIZES[work.dtype]
 
 
 def _extras(work: Work) -> tuple[int, int, int]:
@@ -68,7 +72,7 @@ def _both(**fixed: object) -> list[Work]:
 
 
 def first() -> list[Work]:
-    """S1, the Triton tutorial: M = 4096, N = 512 k for k in 2..31, fp16."""
+    """S1, the Triton tutorial: M = 4096, fp16, 10 of its 30 widths N = 512 k, the first and last included."""
     coarse = {2, 8, 16, 31}
     return [
         work
@@ -98,8 +102,15 @@ def second() -> list[Work]:
 
 
 def third() -> list[Work]:
-    """S3, OneFlow: 49152 rows, N 32..32768, half and float; softmax and log-softmax beside the norm."""
+    """S3, OneFlow: 49152 rows, N 32..32768, half and float; softmax and log-softmax beside the norm.
+
+    Its fused load is measured by `add_layer_norm`, the forward norm of input + residual.
+    """
     points = []
+    for dtype in ("float16", "float32"):
+        for power in range(5, 16):
+            fixed = {"system": "S3", "op": "add_layer_norm", "direction": "forward", "dtype": dtype}
+            points.append(Work(rows=49152, columns=2**power, coarse=power in {6, 10, 12}, **fixed))
     for op in ("layer_norm", "softmax", "log_softmax"):
         for dtype in ("float16", "float32"):
             for power in range(5, 16):
@@ -135,9 +146,10 @@ def _in_turn(queues: list[list[Work]]) -> list[Work]:
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """A headline figure of a document, on its own hardware."""
+    """A headline figure of a document, on its own hardware, and the grid that the document shows."""
 
     system: str
+    grid: str
     claim: str
     source: str
 
@@ -145,23 +157,27 @@ class Published:
 PUBLISHED = (
     Published(
         system="S1",
+        grid="layer norm backward, fp16, M = 4096, N = 512 k for k = 2 ... 31 (30 widths)",
         claim="layer norm backward, fp16, M = 4096: 300 to 565 GB/s for Triton, about 260 to 303 for torch, "
         "276 to 338 for apex (GB/s = 3 tensors / time)",
         source="Triton tutorial Layer Normalization, older page",
     ),
     Published(
         system="S2",
+        grid="norms over rows, M 128 ... 4096, N 256 ... 8192",
         claim="RMSNorm forward in Triton against torch: 4 to 10 times in fp16, 2 to 4 times in fp32",
         source="the norm series (PyTorch, Triton, CUDA)",
     ),
     Published(
         system="S3",
+        grid="layer norm forward, 49152 rows, N 32 ... 32768",
         claim="layer norm forward, 49152 rows: ahead of apex (half) and torch (float) at every N from 32 to "
         "32768",
         source="OneFlow, How to implement an efficient LayerNorm CUDA kernel",
     ),
     Published(
         system="S4",
+        grid="16 x 64 rows of 2048, fp32",
         claim="cycles, fp32, 16 x 64 x 2048 on an A100: v1 7,482,424; v2 51,740; v3 53,976; v4 98,369 "
         "(v1 / v2 = 145, v3 / v2 = 1.04, v4 / v2 = 1.90)",
         source="LayerNorm backward in CUDA, five steps",

@@ -41,8 +41,9 @@ def page(document: dict[str, Any]) -> Iterator[str]:
         "Figures are fractions of that bandwidth: the least bytes that the op has to move (every tensor, "
         "parameter and statistic once) divided by the median time of a call, replayed in a CUDA graph over "
         "rotating sets of tensors that together exceed twice the L2 cache. `*`: not captured in a graph, so "
-        "that launch latency is in the time.\n"
+        "that launch latency is in the time. An empty cell was not measured.\n"
     )
+    yield from coverage(document["records"])
     yield from headlines(document["records"])
     for key, records in groups(document["records"]):
         yield f"\n## {key}\n"
@@ -84,6 +85,39 @@ def table(records: Sequence[Record], copy: float) -> Iterator[str]:
         row = [cells.get((rows, columns, name)) for name in names]
         texts = ["" if r is None else f"{fraction(r, copy):.2f}{'' if r['graph'] else '*'}" for r in row]
         yield f"| {rows} x {columns} | " + " | ".join(texts) + " |"
+
+
+# ---- What was measured ----
+
+
+def coverage(records: Sequence[Record]) -> Iterator[str]:
+    """Yield the shapes of each grid that have a time in some dtype and direction, and torch.compile's."""
+    yield "## What was measured\n"
+    yield (
+        "torch.compile takes seconds a shape and is measured at a few shapes of each grid only: its ranges "
+        "below are over those, the other contenders' over all.\n"
+    )
+    yield "| grid | published there | op | measured here: rows x columns | of which torch.compile |"
+    yield "|---|---|---|---|---|"
+    for entry in PUBLISHED:
+        chosen = select(records, system=entry.system)
+        for op in sorted({r["op"] for r in chosen}):
+            here, compiled = (
+                {(r["rows"], r["columns"]) for r in select(chosen, op=op, **wanted)}
+                for wanted in ({}, {"contender": "torch.compile"})
+            )
+            yield f"| {entry.system} | {entry.grid} | {op} | {shapes(here)} | {shapes(compiled) or 'none'} |"
+    yield ""
+
+
+def shapes(found: set[tuple[int, int]]) -> str:
+    """Return shapes in words, as a product where they are one."""
+    rows, columns = (sorted({shape[axis] for shape in found}) for axis in (0, 1))
+    if len(found) == len(rows) * len(columns):
+        words = " x ".join(", ".join(map(str, axis)) for axis in (rows, columns) if axis)
+    else:
+        words = "; ".join(f"{m} x {n}" for m, n in sorted(found))
+    return f"{words} ({len(found)})" if len(found) > 1 else words
 
 
 # ---- The published comparisons, repeated ----

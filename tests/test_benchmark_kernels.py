@@ -32,6 +32,7 @@ def small(op, direction, dtype="float32"):
 
 
 OPS = ("layer_norm", "rms_norm", "batch_norm", "group_norm", "softmax", "log_softmax")
+FORWARD_OPS = (*OPS, "add_layer_norm")
 
 
 def corrected():
@@ -80,14 +81,15 @@ class TestGrids:
 
 class TestBytes:
     @pytest.mark.parametrize("dtype", ["float16", "float32"])
-    @pytest.mark.parametrize("op", OPS)
+    @pytest.mark.parametrize("op", FORWARD_OPS)
     def test_forward_is_every_tensor_once(self, op, dtype):
         from kernel_contenders import arguments
         from kernel_grids import least_bytes
 
         work = small(op, "forward", dtype)
         given = arguments(work, "cpu")
-        tensors = [given["input"], given["input"], *(given[n] for n in ("weight", "bias") if n in given)]
+        names = ("input", "residual", "weight", "bias")
+        tensors = [given["input"], *(given[n] for n in names if n in given)]  # the output is like the input
         statistics = {"softmax": 0, "log_softmax": 0, "rms_norm": 1}.get(op, 2) * work.rows * 4
         assert least_bytes(work) == sum(t.numel() * t.element_size() for t in tensors) + statistics
 
@@ -129,8 +131,10 @@ class TestCalls:
         assert gradients[0].shape == given["input"].shape
         assert all(g.isfinite().all() for g in gradients)
 
-    @pytest.mark.parametrize("direction", ["forward", "backward"])
-    @pytest.mark.parametrize("op", OPS)
+    @pytest.mark.parametrize(
+        ("op", "direction"),
+        [(op, d) for op in FORWARD_OPS for d in ("forward", "backward") if d == "forward" or op in OPS],
+    )
     def test_our_kernels_are_called_rightly(self, op, direction):
         from kernel_contenders import arguments, contenders
 
@@ -148,6 +152,27 @@ class TestCalls:
             first = result[0] if isinstance(result, tuple) else result
             assert first.shape == torch.Size(work.image or (work.rows, work.columns))
             assert first.isfinite().all()
+
+    def test_a_fused_kernel_is_measured_without_what_its_subject_does_in_torch(self, monkeypatch):
+        from kernel_contenders import FUSED, arguments, contenders
+
+        work = small("add_layer_norm", "forward", "float16")
+        given = arguments(work, "cpu")
+        named = {c.name: c for c in contenders(work, ())}
+        assert set(named) == {*FUSED, "torch"}
+        assert not set(FUSED) & {c.name for c in contenders(small("layer_norm", "forward"), ())}
+        path = next(f for f in builtin_files() if f.stem == "layer_norm_residual_cuda")
+        (subject,) = load_subjects(path)
+
+        def no_part_of_the_kernel(input):
+            raise AssertionError("the operands were made from one tensor")
+
+        monkeypatch.setitem(subject.function.__globals__, "split", no_part_of_the_kernel)
+        with machine.session():
+            output = named["layer_norm_residual_cuda"].call(given)
+        assert output.dtype == torch.float16
+        # The fused sum is not rounded: torch's unfused one differs from it, each element of it a little.
+        assert not torch.equal(output, named["torch"].call(given))
 
     def test_the_raw_backward_is_called_with_statistics(self):
         from kernel_contenders import arguments, contenders
@@ -304,6 +329,25 @@ class TestReport:
         assert "2000 GB/s" in text
         assert "torch.compile is not measured: no compiler" in text
         assert "and 21 more" in text
+
+    def test_the_page_says_at_which_shapes_torch_compile_was_measured(self):
+        from kernel_grids import first
+        from kernel_report import coverage
+
+        compiled = [recorded(work, "torch.compile", "peer", 0.5) for work in first() if work.coarse]
+        lines = list(coverage(pretended()["records"] + compiled))
+        (line,) = [line for line in lines if line.startswith("| S1 |")]
+        assert "k = 2 ... 31 (30 widths)" in line
+        assert "4096 x 1024, 2048, 3072, 4096, 6144, 8192, 10240, 12288, 14336, 15872 (10)" in line
+        assert line.endswith("| 4096 x 1024, 4096, 8192, 15872 (4) |")
+        (line,) = [line for line in lines if line.startswith("| S4 |")]
+        assert line.endswith("| 1024 x 2048 | none |")
+
+    def test_shapes_that_are_no_product_are_all_named(self):
+        from kernel_report import shapes
+
+        assert shapes({(1, 2), (1, 4), (3, 2)}) == "1 x 2; 1 x 4; 3 x 2 (3)"
+        assert shapes({(1, 2), (1, 4), (3, 2), (3, 4)}) == "1, 3 x 2, 4 (4)"
 
     def test_the_published_comparisons_are_repeated(self):
         from kernel_grids import PUBLISHED
