@@ -155,6 +155,28 @@ def test_a_constant_may_stand_for_what_rounds_to_it(tmp_path):
     assert differences.facts["measured"] == gradcheck.CONSTANTS
 
 
+RECIPROCAL = (
+    (
+        "rstds, columns, eps, BLOCK: tl.constexpr):  # noqa: PLR0917",
+        "rstds, columns, eps, part, BLOCK: tl.constexpr):",
+    ),
+    ("axis=0) / columns\n    rstd", "axis=0) * part\n    rstd"),
+    ("columns, float(eps), BLOCK", "columns, float(eps), {}, BLOCK"),
+)
+
+
+@compiled
+@pytest.mark.parametrize(("part", "right"), [("1 / columns", True), ("1 / (columns - 0.00001)", False)])
+def test_a_reciprocal_that_is_handed_to_a_kernel_is_that_of_its_columns(tmp_path, part, right):
+    places = [(old, new.format(part)) for old, new in RECIPROCAL]
+    found = judged(changed(tmp_path, OWN, *places), count=1)
+    if right:
+        assert {o.verdict for o in found} == {Verdict.PASS}
+        assert max(o.worst.bound for o in found if o.worst) < 2.0**-40
+    else:
+        assert "output" in {o.output for o in failures(found)}
+
+
 POWER = """
 @triton.jit
 def power(x):

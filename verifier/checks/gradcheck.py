@@ -286,7 +286,8 @@ def _check_own(session: Session) -> list[Outcome]:
     settings = {
         "gradients": differentiates,
         "names": names,
-        "as_written": constants(session.subject, session.case),
+        # A mean divides by the columns; many kernels are handed their reciprocal.
+        "as_written": [*constants(session.subject, session.case), 1 / session.case.columns],
     }
     asked = None
     if names and session.case.hazard == DIFFERENCED and _elements(session) <= MOST_QUOTIENTS:
