@@ -335,7 +335,8 @@ class Examination:
         """Return whether an outcome is a finding, given the declared domain."""
         outside = self.subject.domain is not None and self.subject.domain.excludes(case) is not None
         if outcome.verdict in BAD:
-            return not (outside and self.check_name == "finite")
+            # What is kept spoils later calls inside the domain: to be refused, as elsewhere.
+            return not (outside and self.check_name == "finite" and not outcome.facts.get("kept"))
         if outcome.verdict is Verdict.REFUSED:
             return not outside
         promised = self.subject.domain is not None and self.subject.domain.numeric

@@ -1,4 +1,4 @@
-"""A finite input never gives NaN or infinity where the exact result fits the format."""
+"""A finite input never gives NaN or infinity where the exact result fits the format or does not exist."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ from verifier.verdicts import Outcome, Verdict, Worst
 NAME = "finite"
 ORDER = 20
 DEMANDS = (
-    "a finite output wherever the inputs are finite and the exact value is representable, theorem or not"
+    "a finite output wherever the inputs are finite and the exact value is representable, theorem or not; and "
+    "no NaN kept in a running statistic that has no exact value: such a case is refused, or leaves it finite"
 )
-WHY = "squares overflow long before the result does: fp16 values of 300, fp32 values of 1e19"
-CATCHES = ("squares_in_input_dtype",)
+WHY = (
+    "squares overflow long before the result does: fp16 values of 300, fp32 values of 1e19; and a running "
+    "statistic that was NaN once remains so"
+)
+CATCHES = ("squares_in_input_dtype", "running_variance_of_one_value")
 
 MARGIN = 2.0**-10
 """Room below the largest number, relative to it, where no theorem covers an element: an exact value nearer
@@ -58,7 +62,32 @@ def check(session: Session) -> list[Outcome]:
     """Look for non-finite elements whose exact value is representable."""
     if not session.case.finite:
         return []
-    return _judge(session, session.execute())
+    seen = session.execute()
+    return _judge(session, seen) + _undefined(session, seen)
+
+
+def _undefined(session: Session, seen: Observation) -> list[Outcome]:
+    """Look for what stays behind in place of results that the definition leaves open, domain or not."""
+    outcomes = []
+    for name in sorted(session.op.undefined(session.case)):
+        actual = seen.outputs.get(name)
+        if actual is None or actual.numel() == 0 or format_of(actual) not in FORMATS:
+            continue
+        bad = int((~np.isfinite(to_float64(actual))).sum())
+        text = (
+            f"{name}: {bad} of {actual.numel()} elements are NaN or infinite, kept of a 0 / 0 to be refused"
+        )
+        outcomes.append(
+            Outcome(
+                verdict=Verdict.FAIL if bad else Verdict.PASS,
+                output=name,
+                message=text if bad else "",
+                decided=actual.numel(),
+                wrong=bad,
+                facts={"kept": True},
+            )
+        )
+    return outcomes
 
 
 def _representable(session: Session, held: Format, shape: tuple[int, ...]) -> Mask:

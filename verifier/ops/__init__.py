@@ -94,6 +94,11 @@ def _nothing_further(case: Case, solution: Any) -> Mapping[str, Any]:
     return {}
 
 
+def _nothing_undefined(case: Case) -> frozenset[str]:
+    del case
+    return frozenset()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Op:
     """One mathematical norm.
@@ -112,6 +117,8 @@ class Op:
     `special(scalars, x)` yields what is expected of NaN and infinities in a row (see `ops/special.py`);
     `shift_invariant`, `scale_invariant`: a constant added to the input, or a factor of it (eps going by its
     square), changes no output.
+    `undefined(case)` names the results that no exact value exists for (0 / 0) although the inputs are finite:
+    a kernel refuses such a case, or leaves something finite there.
     `derived` names tensors that `complete` makes from the others (the statistics of a raw backward op).
     `own` says that the exact meaning is the subject's `specification`, `inapplicable` which checks need more
     than the op can say, and why; `parameters` are the tensors of one row, alike for all rows.
@@ -135,6 +142,7 @@ class Op:
     links: Callable[[Tensors, Mapping[str, Any]], Mapping[str, list[tuple[str, int]]]]
     takes: Callable[[Subject, Shapes], bool] = _any_shapes
     further: Callable[[Case, Any], Mapping[str, Any]] = _nothing_further
+    undefined: Callable[[Case], frozenset[str]] = _nothing_undefined
     derived: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ("weight", "bias")
     own: bool = False

@@ -103,6 +103,7 @@ OP = Op(
     problem=batch_norm_rows.problem,
     exact=trailing.exact,
     further=batch_norm_rows.further,
+    undefined=batch_norm_rows.undefined,
     bounds=batch_norm_rows.bounds,
     expected=batch_norm_rows.expected,
     extents=batch_norm_rows.extents,

@@ -122,6 +122,12 @@ def further(case: Case, solution: RowSolution) -> Mapping[str, Enclosure]:
     )
 
 
+def undefined(case: Case) -> frozenset[str]:
+    """Name the running variance in training on one value a channel: the unbiased variance is 0 / 0."""
+    moves = case.scalars["training"] and case.columns == 1 and case.rows > 0
+    return frozenset({"running_var"} if moves and "running_var" in case.given else ())
+
+
 def bounds(
     case: Case, claim: Claim, form: Form, setting: Setting, solution: RowSolution
 ) -> Mapping[str, Bounded]:
