@@ -18,8 +18,8 @@ from verifier.verdicts import Outcome, Verdict, Worst
 NAME = "finite"
 ORDER = 20
 DEMANDS = (
-    "a finite output wherever the inputs are finite and the exact value is representable, theorem or not; and "
-    "no NaN kept in a running statistic that has no exact value: such a case is refused, or leaves it finite"
+    "a finite output wherever the inputs are finite and the exact value is representable, theorem or not; "
+    "and no NaN kept in a running statistic without an exact value: that case is refused, or leaves it finite"
 )
 WHY = (
     "squares overflow long before the result does: fp16 values of 300, fp32 values of 1e19; and a running "
