@@ -66,8 +66,10 @@ def blind_residues(
     for _ in range(REDRAWS):
         flat = drawn[redrawn].reshape(-1)
         flat[place] = flat[alike]
-        none = None if op(case.op).own else _none(case, arithmetic)
+        none = _none(case, arithmetic)
         bad = ~specify(forward, arithmetic, drawn, logarithms=none, subject=subject).regular
+        if op(case.op).own and not bad.any():  # a root of a logarithm is not known before
+            bad = ~specify(forward, arithmetic, drawn, subject=subject).regular
         if not bad.any():
             return drawn
         index = place[bad].reshape(-1)
@@ -141,9 +143,11 @@ def specify(
     """
     if op(case.op).own:
         assert subject is not None
-        results, regular = field_results(
-            subject, case, arithmetic, residues, lambda number: as_held(number, case.dtype)
-        )
+
+        def held(number: Any) -> float:
+            return as_held(number, case.dtype)
+
+        results, regular = field_results(subject, case, arithmetic, residues, held, logarithms=logarithms)
         return Specified(results=results, regular=regular)
     posed = op(case.op).problem(_numbered(case))
     run = _rows if isinstance(posed, RowProblem) else _softmax

@@ -97,16 +97,19 @@ def field_results(
     arithmetic: Any,
     residues: Mapping[str, Array],
     held: Callable[[Any], float],
+    *,
+    logarithms: Elements | None = None,
 ) -> tuple[dict[str, Elements], Any]:
     """Return the results in a field, in canonical rows, and for each row whether its roots exist.
 
-    residues: field elements of every tensor, in its shape. held: a scalar as kernels hold it.
+    residues: field elements of every tensor, in its shape. held: a scalar as kernels hold it. logarithms:
+    (rows, 1), what every logarithm is taken to be (None: the field's own).
 
     Raises:
         NoMeaningError: the specification needs a function that the field does not have.
 
     """
-    numbers = FieldNumbers(arithmetic=arithmetic, rows=case.rows, columns=case.columns)
+    numbers = FieldNumbers(arithmetic=arithmetic, rows=case.rows, columns=case.columns, logarithms=logarithms)
     places = {
         n: _rows(case, n, np.arange(t.numel(), dtype=np.float64).reshape(tuple(t.shape)))
         for n, t in case.given.items()
