@@ -48,7 +48,7 @@ def judged(kernel, dtype="float16", count=2, check_name="gradcheck"):
 @pytest.mark.parametrize("path", [GATED, OWN], ids=lambda p: p.stem)
 def test_a_right_kernel_passes_within_radii_that_say_something(path, dtype, architecture):
     with machine_session(architecture=architecture):
-        found = outcomes_of(subject_of(path), "gradcheck", dtype, "machine", count=2)
+        found = outcomes_of(subject_of(path), "gradcheck", dtype, "machine", count=1)
     assert {o.verdict for o in found} == {Verdict.PASS}
     results = [o for o in found if o.output]
     assert {o.output for o in results} > {"output", "grad_input"}
@@ -90,7 +90,7 @@ def test_kernels_of_known_ops_keep_the_radius_of_a_specification(stem, meaning, 
 
     function = rows if meaning is softmax else norm
     declare = subject(op="unknown", specification=meaning, language=base.language, dtypes=(dtype,))
-    found = judged(declare(function), dtype, count=3)
+    found = judged(declare(function), dtype, count=1)
     assert {o.verdict for o in found} == {Verdict.PASS}
     assert {o.output for o in found} >= {"", "output", "grad_input"}
 
