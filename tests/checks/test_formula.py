@@ -143,12 +143,13 @@ def test_every_output_and_gradient_is_compared(stem, outputs):
 
 
 @pytest.mark.parametrize("stem", ["softmax_cuda", "log_softmax_cuda", "layer_norm_backward_cuda"])
-def test_cuda_kernels_equal_their_op(stem):
+@pytest.mark.parametrize(("dtype", "architecture"), [("float16", 90), ("bfloat16", 80)])
+def test_cuda_kernels_equal_their_op(stem, dtype, architecture):
     """expf with its integer exponent is 2^a, and a raw backward op is given its statistics."""
     if missing := compiler_missing():
         pytest.skip(missing)
     subject = subject_of(KERNELS / f"{stem}.py")
-    (passed,) = judged(subject, case_of(subject))
+    (passed,) = judged(subject, case_of(subject, dtype), architecture=architecture)
     assert passed.verdict is Verdict.PASS
     assert "grad_input" in passed.facts["outputs"]
 

@@ -79,3 +79,48 @@ def test_values_stored_by_one_launch_are_found_by_the_next():
         third = float(np.float32(0.1)) ** 3
         assert opened.slots.counters.lifted == 2
         assert (np.abs(opened.slots.get(tensor) - [third, 3 * third]) <= 3 * third * 2.0**-51).all()
+
+
+WIDENED = """
+    ld.global.b32 %r1, [%a0]; mov.b32 {%h1, %h2}, %r1; mov.b32 %f1, {0, %h2};
+    mul.f32 %f2, %f1, 0f40400000; st.global.f32 [%a0], %f2;"""
+
+
+@pytest.mark.parametrize("arithmetic", ["lifted", "field", "field_exponential", "ball"])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_bfloat16_moved_above_zeros_keeps_its_slot_as_a_float32(arithmetic, again):
+    """As CUDA widens it on compute capability 8.0; also where a register holds other floats as well."""
+    other = "setp.gt.u32 %p1, %t, 7; @%p1 mov.b32 %f1, %r1;" if again else ""
+    body = WIDENED.replace("mul.f32", f"{other} mul.f32", 1)
+    with machine.session(arithmetic=arithmetic) as opened:
+        halves = torch.tensor([[9.0, 1.5], [9.0, -2.0]]).bfloat16()
+        tensor = halves.view(torch.float32).reshape(-1)
+        ride = opened.slots.arithmetic
+        given = (
+            ride.lift(np.array([[0.0, 5.0], [0.0, 7.0]]), "f64")
+            if arithmetic != "ball"
+            else np.full((2, 2), 0.25)
+        )
+        opened.slots.set(halves, given)
+        text = kernel(ADDRESS + body, 1, registers=REGISTERS)
+        machine.launch_ptx(text, "k", (1,), (2,), 0, [tensor])
+        found, counters = opened.slots.get(tensor), opened.slots.counters
+    assert tensor.tolist() == [4.5, -6.0]
+    if arithmetic == "ball":
+        assert ((found >= 0.75) & (found <= 0.75 + 2.0**-20)).all()
+    else:
+        assert (found == ride.lift(np.array([15.0, 21.0]), "f64")).all()
+    assert (counters.desynchronised, counters.broken) == (0, set())
+
+
+def test_a_float16_beside_zeros_stays_one_of_a_pair():
+    body = """
+    ld.global.b32 %r1, [%a0]; mov.b32 {%h1, %h2}, %r1; mov.b32 %r2, {0, %h2};
+    add.f16x2 %r3, %r2, %r2; st.global.b32 [%a0], %r3;"""
+    with machine.session(arithmetic="lifted") as opened:
+        halves = torch.tensor([9.0, 1.5]).half()
+        opened.slots.set(halves, np.array([0.0, 1.75]))
+        text = kernel(ADDRESS + body, 1, registers=REGISTERS)
+        machine.launch_ptx(text, "k", (1,), (1,), 0, [halves.view(torch.float32)])
+        assert opened.slots.get(halves).tolist() == [0.0, 3.5]
+    assert halves.tolist() == [0.0, 3.0]

@@ -6,7 +6,7 @@ layout, the slot is known to fit and needs no test; anywhere else (loads, mixed 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from verifier.machine import demand, logarithm
@@ -43,13 +43,15 @@ class Carry:
     """Registers with slots: their layout, `DYNAMIC` (empty) where slots need tags.
 
     `kinds`: for registers of which every half-word is read as a float of one type, that type by half-word.
-    `logarithms`: those recognised, by the `id` of their last instruction.
+    `logarithms`: those recognised, by the `id` of their last instruction. `widenings`: moves that make a
+    float32 of a bfloat16, by `id`.
     """
 
     layouts: dict[str, Layout]
     kinds: dict[str, dict[int, str]]
     broken: tuple[Instruction, ...]
     logarithms: dict[int, Logarithm] = field(default_factory=dict)
+    widenings: frozenset[int] = frozenset()
 
     def has(self, register: str) -> bool:
         """Whether a register carries slots."""
@@ -66,6 +68,9 @@ def analyse(program: Program) -> Carry:
         for i in program.instructions()
         if id(i) not in inside
     ]
+    singles = _read_as_single(instructions, program)
+    widenings = frozenset(id(i) for i in instructions if _widened(i, singles) is not None)
+    instructions = [_widened(i, singles) or i for i in instructions]
     produced = _produced(instructions, program, loads=True)
     needed = _needed(instructions)
     carrying = produced & needed
@@ -74,7 +79,26 @@ def analyse(program: Program) -> Carry:
     # Loads may hold integers, so only results of float arithmetic count as values that must not be lost.
     floats = _produced(instructions, program, loads=False)
     broken = tuple(i for i in instructions if _breaks(i, floats, needed))
-    return Carry(layouts=layouts, kinds=kinds, broken=broken, logarithms=logarithms)
+    return Carry(layouts=layouts, kinds=kinds, broken=broken, logarithms=logarithms, widenings=widenings)
+
+
+def _read_as_single(instructions: list[Instruction], program: Program) -> set[str]:
+    """Collect the registers of which all is read as one float32."""
+    kinds = demand.kinds(instructions, program.registers)
+    return {name for name, found in kinds.items() if found == {0: "f32"}}
+
+
+def _widened(instruction: Instruction, singles: set[str]) -> Instruction | None:
+    """Give the conversion that a move of a bfloat16 above 16 zeros is: CUDA's on compute capability 8.0."""
+    if instruction.parts[0] != "mov" or len(instruction.operands) != 2:
+        return None
+    target, origin = instruction.operands
+    if not isinstance(target, Register) or target.name not in singles or not isinstance(origin, Vector):
+        return None
+    low, high = origin.items[0], origin.items[-1]
+    if len(origin.items) != 2 or low != Immediate(0) or not isinstance(high, Register):
+        return None
+    return replace(instruction, opcode="cvt.f32.bf16", operands=(target, high))
 
 
 def targets(instruction: Instruction) -> list[str]:

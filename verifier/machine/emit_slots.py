@@ -55,9 +55,15 @@ class SlotShadow(SlotOperands):
         """Write one float result."""
         kind = operation.results[0]
         scalar = SCALAR.get(kind, kind)
-        half, width = LAYOUTS[kind][piece]
         result = f"slots.piece(v0, {piece}, {scalar!r})" if kind in SCALAR else "v0"
         writer.add(f"z = {self.value(writer, instruction, operation, piece, result)}")
+        self.computed(writer, target, kind, piece, result, guard)
+
+    def computed(
+        self, writer: Writer, target: Register, kind: str, piece: int, result: str, guard: str | None
+    ) -> None:
+        """Write the slot in `z` of one float of a result, with its tag where the target keeps tags."""
+        half, width = LAYOUTS[kind][piece]
         self.write(writer, target.name, half, "z", guard)
         if self.carry.layouts[target.name]:
             return
@@ -212,7 +218,9 @@ class SlotShadow(SlotOperands):
         target, origin = instruction.operands
         guard = writer.guard(instruction)
         width = BITS[instruction.parts[-1]] // 16
-        if isinstance(origin, Vector) and isinstance(target, Register) and self.carry.has(target.name):
+        if id(instruction) in self.carry.widenings:
+            self.widen(writer, instruction, guard)
+        elif isinstance(origin, Vector) and isinstance(target, Register) and self.carry.has(target.name):
             self.focus(writer, target)
             each = max(width // len(origin.items), 1)
             for half in self.halves(target):
@@ -226,6 +234,19 @@ class SlotShadow(SlotOperands):
                     self.focus(writer, item)
                     for half in self.halves(item):
                         self.put(writer, item, half, self.half(writer, origin, number * each + half), guard)
+
+    def widen(self, writer: Writer, instruction: Instruction, guard: str | None) -> None:
+        """`mov` that makes a float32 of a bfloat16, after its assignment."""
+        target, origin = instruction.operands
+        assert isinstance(target, Register)
+        assert isinstance(origin, Vector)
+        if not self.carry.has(target.name):
+            return
+        self.focus(writer, target)
+        narrow, result = origin.items[1], writer.source(target, "f32")
+        value, slot = writer.source(narrow, "bf16"), self.read(writer, narrow, "bf16", 0)
+        writer.add(f"z = slots.apply('cvt', 'f32', {result}, ('bf16',), ({value},), ({slot},))")
+        self.computed(writer, target, "f32", 0, result, guard)
 
     def load(self, writer: Writer, instruction: Instruction) -> None:
         """`ld`: slots come from memory with the values, which are in `m`."""
