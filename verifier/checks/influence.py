@@ -32,6 +32,7 @@ CATCHES = (
     "reads_before_the_row_triton",
     "grad_weight_of_next_column_triton",
     "row_lost_from_sums_triton",
+    "neighbour_row_through_bits_triton",
 )
 
 SHAPES = ((5, 37), (40, 7), (3, 130), (60, 3), (1, 9))
