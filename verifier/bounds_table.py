@@ -6,7 +6,7 @@ Bounds and observations are never mixed: a record has one field for each.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -18,7 +18,7 @@ from verifier.arithmetic import FORMATS, INFLATION, Array, ieee
 from verifier.rounded import Rounded, round_to
 from verifier.statistics import RowStatistics, exact_moments, exact_statistics
 from verifier.trees import Tree, any_order
-from verifier.variance import Mask, MomentBound, Reduction, algorithm, algorithms
+from verifier.variance import MomentBound, Reduction, algorithm, algorithms
 from verifier.variance.rstd import rstd_bound
 
 EPS = 1e-5
@@ -26,7 +26,9 @@ ROWS = 6
 PER_DECADE = 3
 LARGEST_KAPPA = 1e8
 LONGEST_FOLLOWED = 4096
-"""Longest row whose undeclared order is simulated: its sum is sequential, one element a step."""
+"""Most additions of an element in orders that are simulated: a step of numpy each, for every algorithm."""
+_AT_ONCE = 2**21
+"""Elements of rows that are bounded and simulated together: 16 MiB of float64."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +41,6 @@ class Errors:
     variance: float
     rstd: float
     output: float
-
-
-_NOTHING = Errors(variance=math.nan, rstd=math.nan, output=math.nan)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,17 +118,34 @@ def sweep(
     """
     claim = reduction(dtype, tree, accumulates)
     curves: dict[str, list[Point]] = {name: [] for name in algorithms()}
+    for kappas, rows in _rows_at_kappas(columns, dtype, seed):
+        statistics = exact_statistics(rows)
+        for name, curve in curves.items():
+            bounds = _proved(name, statistics, claim)
+            seen = _observed(name, statistics, claim) if with_observed else np.full_like(bounds, math.nan)
+            pairs = (np.split(errors, len(kappas), axis=1) for errors in (bounds, seen))
+            for kappa, declared, found in zip(kappas, *pairs, strict=True):
+                curve.append(Point(kappa=kappa, declared=_largest(declared), observed=_largest(found)))
+    return curves
+
+
+def _rows_at_kappas(columns: int, dtype: str, seed: int) -> Iterator[tuple[list[float], Array]]:
+    """Yield growing kappas with their rows below each other, as many as are taken at once."""
+    kappas: list[float] = []
+    held: list[Array] = []
     last = round(PER_DECADE * math.log10(LARGEST_KAPPA))
     for step in range(-PER_DECADE, last + 1):
         kappa = 10.0 ** (step / PER_DECADE)
         rows = hold_rows(columns, kappa, dtype, seed)
         if rows is None:
             break
-        statistics = exact_statistics(rows)
-        for name, curve in curves.items():
-            seen = observed(name, statistics, claim) if with_observed else _NOTHING
-            curve.append(Point(kappa=kappa, declared=proved(name, statistics, claim), observed=seen))
-    return curves
+        kappas.append(kappa)
+        held.append(rows)
+        if len(held) * rows.size >= _AT_ONCE:
+            yield kappas, np.concatenate(held)
+            kappas, held = [], []
+    if held:
+        yield kappas, np.concatenate(held)
 
 
 def reduction(dtype: str, tree: Tree, accumulates: str | None = None) -> Reduction:
@@ -163,22 +179,29 @@ def hold_rows(columns: int, kappa: float, dtype: str, seed: int) -> Array | None
 
 def proved(name: str, rows: RowStatistics, claim: Reduction) -> Errors:
     """Return the largest proved relative errors over the rows."""
+    return _largest(_proved(name, rows, claim))
+
+
+def _proved(name: str, rows: RowStatistics, claim: Reduction) -> Array:
+    """Return the proved relative errors of variance, rstd and output, (3, rows)."""
     with np.errstate(all="ignore"):
         moments = algorithm(name).bound(rows, claim)
         root = rstd_bound(rows, moments, EPS, claim.arithmetic.u, claim.arithmetic)
         exact = rows.variance_lower if moments.centred else rows.mean_square_lower
         output = _output_bound(rows, moments, root.relative_error, claim)
-    return Errors(
-        variance=_largest(moments.variance_error / exact, moments.covered),
-        rstd=_largest(root.relative_error, root.covered),
-        output=_largest(output, root.covered),
-    )
+        variance = np.where(moments.covered, moments.variance_error / exact, math.nan)
+    return np.stack([variance, *(np.where(root.covered, e, math.nan) for e in (root.relative_error, output))])
 
 
 def observed(name: str, rows: RowStatistics, claim: Reduction) -> Errors:
-    """Return the largest relative errors of a simulated run over the rows; NaN for long undeclared orders."""
-    if rows.count > LONGEST_FOLLOWED and not claim.tree.named:
-        return _NOTHING
+    """Return the largest relative errors of a simulated run over the rows; NaN for orders of many steps."""
+    return _largest(_observed(name, rows, claim))
+
+
+def _observed(name: str, rows: RowStatistics, claim: Reduction) -> Array:
+    """Return the errors of a simulated run in variance, rstd and output, (3, rows)."""
+    if claim.tree.depth(rows.count) > LONGEST_FOLLOWED:
+        return np.full((3, len(rows.values)), math.nan)
     module, rounded = algorithm(name), Rounded(format=claim.arithmetic.format)
     mean, variance = module.simulate(rounded, rows.values, claim)
     eps = rounded.of(np.asarray(EPS))
@@ -189,8 +212,8 @@ def observed(name: str, rows: RowStatistics, claim: Reduction) -> Errors:
         _row_errors(row, float(v), float(r), y, centred=module.CENTRED)
         for row, v, r, y in zip(rows.values, variance, root, output, strict=True)
     ]
-    worst = np.max(np.nan_to_num(errors, nan=np.inf), axis=0)
-    return Errors(variance=float(worst[0]), rstd=float(worst[1]), output=float(worst[2]))
+    found = np.asarray(errors).T
+    return np.where(np.isnan(found), math.inf, found)
 
 
 def _row_errors(
@@ -222,8 +245,10 @@ def _output_bound(rows: RowStatistics, moments: MomentBound, rho: Array, claim: 
     return np.asarray(r * propagated * INFLATION + claim.arithmetic.omega)
 
 
-def _largest(values: Array, covered: Mask) -> float:
-    return float(values.max()) if covered.all() else math.nan
+def _largest(errors: Array) -> Errors:
+    """Return the largest of errors (3, rows); one row without a theorem has none for all."""
+    variance, rstd, output = errors.max(axis=1)
+    return Errors(variance=float(variance), rstd=float(rstd), output=float(output))
 
 
 def _half(curve: Sequence[Point], claim: Reduction) -> float:
@@ -245,30 +270,39 @@ def plot(
     tree: Tree,
     accumulates: str | None = None,
     seed: int = 0,
+    name: str | None = None,
 ) -> Path:
     """Draw the variance error against kappa, proved lines over observed points, log-log; return the file.
 
-    Algorithms without a mean (rms) are left out; those whose bounds nearly coincide share a line, the
-    larger bound, and their points, the larger error.
+    For rms it is the error of the mean square. name: what the title calls the tree (None: its kind).
+    Lines that nearly coincide have dashes in turn, so that none hides another.
     """
     from matplotlib.figure import Figure
 
     curves = sweep(
         columns=columns, dtype=dtype, tree=tree, accumulates=accumulates, seed=seed, with_observed=True
     )
-    figure = Figure(figsize=(10.0, 5.6), layout="constrained")
+    figure = Figure(figsize=(10.0, 6.0), layout="constrained")
     axes = figure.subplots()
-    for number, names in enumerate(_alike(curves)):
-        kappas = [p.kappa for p in curves[names[0]]]
-        bounds = np.fmax.reduce([[p.declared.variance for p in curves[n]] for n in names])
-        seen = np.fmax.reduce([[p.observed.variance for p in curves[n]] for n in names])
-        colour, mark, label = f"C{number}", _MARKS[number % len(_MARKS)], ", ".join(names)
-        axes.plot(kappas, bounds, color=colour, linewidth=1.5)
-        seen = np.where(seen > 0.0, seen, math.nan)
-        look: dict[str, Any] = {"color": colour, "marker": mark, "markersize": 4.5, "fillstyle": "none"}
+    turns = {n: (turn, len(names)) for names in _alike(curves) for turn, n in enumerate(names)}
+    for number, (algorithm_name, curve) in enumerate(curves.items()):
+        kappas = [p.kappa for p in curve]
+        seen = [p.observed.variance if p.observed.variance > 0.0 else math.nan for p in curve]
+        colour = f"C{number % 10}"
+        dashes = _dashes(*turns[algorithm_name])
+        look: dict[str, Any] = {
+            "color": colour,
+            "marker": _MARKS[number % len(_MARKS)],
+            "markersize": 4.5,
+            "markeredgewidth": 0.8,
+            "fillstyle": "none",
+        }
+        axes.plot(kappas, [p.declared.variance for p in curve], color=colour, linestyle=dashes, linewidth=1.5)
         axes.plot(kappas, seen, linestyle="none", **look)
+        label = algorithm_name if algorithm(algorithm_name).CENTRED else f"{algorithm_name} (mean square)"
         axes.plot([], [], linewidth=1.5, label=label, **look)  # one key for a line and its points
     sums = reduction(dtype, tree, accumulates).arithmetic.format
+    order = name or tree.kind.replace("_", " ")
     held, u = (dtype if sums.name == dtype else f"{dtype}, sums in {sums.name}"), sums.u
     for level, text in ((u, "u"), (math.sqrt(u), "half of the bits gone"), (1.0, "no bits left")):
         axes.axhline(level, color="0.7", linewidth=0.8, zorder=0)
@@ -287,29 +321,29 @@ def plot(
         xlabel="kappa = |mean| / standard deviation",
         ylabel="relative error of the variance",
         ylim=(u / 30.0, 30.0),
-        title=f"{held}, N = {columns}, {_order(tree)}: proved bounds (lines) over observed errors (points)",
+        title=f"{held}, N = {columns}, {order}: proved bounds (lines) over observed errors (points)",
     )
-    figure.legend(fontsize=8, loc="outside lower center", ncols=3)
+    figure.legend(fontsize=8, loc="outside lower center", ncols=4)
     figure.savefig(path, dpi=150)
     return Path(path)
 
 
-def _order(tree: Tree) -> str:
-    """Return the kind of a tree as a title can say it."""
-    return f"{tree.lanes} {tree.kind}" if tree.kind in {"lanes", "chunks"} else tree.kind.replace("_", " ")
-
-
 _MARKS = "os^vDP*X<>"
-_NEAR = 2.5
-"""Largest ratio of two bounds at one kappa that a reader could not tell apart on seven decades."""
+_DASH = 5.0
+"""Length of a dash, in widths of the line."""
+_NEAR = 1.25
+"""Largest ratio of two bounds that a reader takes for one: a hundredth of the ten decades that are drawn."""
+
+
+def _dashes(turn: int, of: int) -> Any:
+    """Return the line style of one of several lines: a dash each, one after another."""
+    return "-" if of == 1 else (-_DASH * turn, (_DASH, _DASH * (of - 1)))
 
 
 def _alike(curves: Mapping[str, Sequence[Point]]) -> list[list[str]]:
-    """Return the algorithms with a mean, those together whose bounds nearly coincide at every kappa."""
+    """Return the algorithms in groups whose bounds nearly coincide."""
     groups: list[list[str]] = []
     for name, curve in curves.items():
-        if not algorithm(name).CENTRED:
-            continue
         near = [group for group in groups if _nearly(curve, curves[group[0]])]
         if near:
             near[0].append(name)
@@ -319,7 +353,7 @@ def _alike(curves: Mapping[str, Sequence[Point]]) -> list[list[str]]:
 
 
 def _nearly(one: Sequence[Point], other: Sequence[Point]) -> bool:
-    """Return whether two curves of bounds stay within a factor of each other."""
+    """Return whether two curves of bounds lie on one another at three in four kappas."""
     pairs = ((p.declared.variance, q.declared.variance) for p, q in zip(one, other, strict=True))
-    known = [(a, b) for a, b in pairs if not (math.isnan(a) and math.isnan(b))]
-    return all(max(a, b) <= _NEAR * min(a, b) for a, b in known)
+    near = [max(a, b) <= _NEAR * min(a, b) for a, b in pairs]
+    return 4 * sum(near) >= 3 * len(near) > 0

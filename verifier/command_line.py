@@ -238,7 +238,13 @@ def bounds(
     dtype: Annotated[
         str, typer.Option(help="Format of the rows; sums are in float32, or in a wider one.")
     ] = "float32",
-    lanes: Annotated[int, typer.Option(min=1, help="Lanes of the declared reduction tree.")] = 256,
+    tree: Annotated[
+        str,
+        typer.Option(
+            help="Declared order of the sums: sequential, pairwise, any_order, lanes=256, chunks=8, "
+            "depth=20, or a call as in a declaration: 'tile(block=1024, threads=128)'."
+        ),
+    ] = "lanes=256",
     plot: Annotated[
         Path | None, typer.Option(help="Draw error against kappa to this file: PNG, SVG or PDF.")
     ] = None,
@@ -248,7 +254,7 @@ def bounds(
         from verifier.report.bounds import show_bounds
 
         _writable(plot)
-        for line in show_bounds(columns=columns, kappa=kappa, dtype=dtype, lanes=lanes, plot_file=plot):
+        for line in show_bounds(columns=columns, kappa=kappa, dtype=dtype, tree_text=tree, plot_file=plot):
             typer.echo(line)
 
 

@@ -2,10 +2,13 @@
 
 import math
 
+import numpy as np
 import pytest
 
-from verifier.bounds_table import plot, sweep, table
-from verifier.trees import any_order, tree
+from verifier import bounds_table
+from verifier.bounds_table import hold_rows, observed, plot, proved, reduction, sweep, table
+from verifier.statistics import exact_statistics
+from verifier.trees import any_order, pairwise, sequential, tree
 from verifier.variance import algorithms
 
 LANES = tree(lanes=64)
@@ -67,7 +70,86 @@ def test_impossible_questions_are_refused(changes, message):
         table(**asked)
 
 
-def test_the_plot_is_written(tmp_path):
-    written = plot(tmp_path / "bounds.png", columns=64, dtype="float32", tree=LANES)
-    assert written.read_bytes().startswith(b"\x89PNG")
-    assert written.stat().st_size > 20_000
+@pytest.mark.parametrize("at_once", [1, 64 * 20, 2**21])
+def test_a_sweep_is_the_same_however_many_rows_are_taken_at_once(at_once, monkeypatch):
+    monkeypatch.setattr(bounds_table, "_AT_ONCE", at_once)
+    claim = reduction("float32", LANES)
+    curves = sweep(columns=64, dtype="float32", tree=LANES, with_observed=True)
+    for step, kappa in ((0, 0.1), (6, 10.0), (15, 1e4)):
+        statistics = exact_statistics(hold_rows(64, kappa, "float32", 0))
+        for name, curve in curves.items():
+            assert curve[step].kappa == kappa
+            assert repr(curve[step].declared) == repr(proved(name, statistics, claim))
+            assert repr(curve[step].observed) == repr(observed(name, statistics, claim))
+
+
+def test_one_row_without_a_theorem_leaves_none_for_the_rows():
+    rows = hold_rows(64, 1.0, "float32", 0)
+    rows[2, 3] = math.inf
+    found = proved("two_pass", exact_statistics(rows), reduction("float32", LANES))
+    assert math.isnan(found.variance)
+    assert math.isnan(found.rstd)
+    assert math.isnan(found.output)
+
+
+def test_orders_of_many_steps_are_bounded_and_not_simulated(monkeypatch):
+    monkeypatch.setattr(bounds_table, "LONGEST_FOLLOWED", 20)
+    rows = exact_statistics(hold_rows(64, 1.0, "float32", 0))
+    for order, followed in ((sequential(), False), (any_order(), False), (pairwise(), True), (LANES, True)):
+        claim = reduction("float32", order)
+        assert proved("two_pass", rows, claim).variance < 1e-3
+        assert math.isfinite(observed("two_pass", rows, claim).variance) == followed
+
+
+@pytest.fixture
+def drawn(tmp_path, monkeypatch):
+    """Draw a plot and return its file and its axes."""
+    from matplotlib.figure import Figure
+
+    figures = []
+    save = Figure.savefig
+
+    def recorded(figure, *given, **named):
+        figures.append(figure)
+        return save(figure, *given, **named)
+
+    monkeypatch.setattr(Figure, "savefig", recorded)
+    path = plot(tmp_path / "bounds.png", columns=64, dtype="float32", tree=LANES, name="some tree")
+    return path, figures[0]
+
+
+def test_the_plot_has_a_line_and_points_of_its_own_for_every_algorithm(drawn):
+    path, figure = drawn
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert path.stat().st_size > 20_000
+    (legend,) = figure.legends
+    assert {text.get_text().split()[0] for text in legend.get_texts()} == set(algorithms())
+    (axes,) = figure.axes
+    assert "some tree" in axes.get_title()
+    curves = sweep(columns=64, dtype="float32", tree=LANES, with_observed=True)
+    lines = {tuple(np.nan_to_num(line.get_ydata(), nan=-1.0)): line for line in axes.lines}
+    looks = []
+    for curve in curves.values():
+        bounds = tuple(-1.0 if math.isnan(p.declared.variance) else p.declared.variance for p in curve)
+        seen = tuple(p.observed.variance if p.observed.variance > 0.0 else -1.0 for p in curve)
+        looks.append((lines[bounds].get_color(), lines[seen].get_marker()))
+        assert len(bounds) == len(seen) > 20
+    assert len({colour for colour, _ in looks}) > 5
+
+
+def test_curves_that_lie_on_one_another_have_dashes_in_turn(drawn):
+    _, figure = drawn
+    lines = [line for line in figure.axes[0].lines if len(line.get_xdata()) > 2][::2]
+    styles = {name: line.get_linestyle() for name, line in zip(algorithms(), lines, strict=True)}
+    dashed = {"textbook", "textbook_sums", "two_pass_corrected", "two_pass_corrected_mean"}
+    assert dashed <= {name for name, style in styles.items() if style != "-"}
+    assert styles["two_pass"] == "-"
+
+
+def test_dashes_in_turn_leave_no_gap_and_no_overlap():
+    for of in (2, 3, 5):
+        covered = []
+        for turn in range(of):
+            offset, (on, pause) = bounds_table._dashes(turn, of)
+            covered += [(at - offset) % (on + pause) for at in range(int(on))]
+        assert sorted(covered) == list(range(of * 5))

@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from verifier.arithmetic import FORMATS
-from verifier.bounds_table import plot, reduction, table
-from verifier.trees import tree
+from verifier.bounds_table import LONGEST_FOLLOWED, plot, reduction, table
+from verifier.tree_text import parse_tree
 
 
 def show_bounds(
-    *, columns: int, kappa: float, dtype: str, lanes: int, plot_file: Path | None
+    *, columns: int, kappa: float, dtype: str, tree_text: str, plot_file: Path | None
 ) -> Iterator[str]:
     """Yield the table for one row length and kappa; draw error against kappa if a file is given.
 
     Raises:
-        ValueError: an unknown dtype, or a file that is no picture.
+        ValueError: an unknown dtype, no tree or none of so many columns, or a file that is no picture.
 
     """
     if dtype not in FORMATS:
@@ -26,13 +26,17 @@ def show_bounds(
         raise ValueError("kappa must be finite")
     if plot_file is not None and plot_file.suffix not in {".png", ".svg", ".pdf"}:
         raise ValueError(f"{plot_file}: a plot is a .png, .svg or .pdf file")
-    declared = tree(lanes=lanes)
+    name, declared = parse_tree(tree_text)
+    depth, least = declared.depth(columns), (columns - 1).bit_length()
+    if depth < least:
+        raise ValueError(
+            f"--tree {tree_text!r}: {columns} elements need at least {least} additions, not {depth}"
+        )
     entries = table(columns=columns, kappa=kappa, dtype=dtype, tree=declared)
     sums = reduction(dtype, declared).arithmetic.format
     yield f"Relative errors in units of u = 2**-{sums.precision}: N = {columns}, kappa = {kappa:g}"
     yield f"rows in {dtype}, sums in {sums.name}"
-    depth = declared.depth(columns)
-    yield f"declared tree: {lanes} lanes, then halves (at most {depth} additions per element)"
+    yield f"declared tree: {name}, an element meets at most {depth} additions"
     yield ""
     yield _row(("", "variance:", "", "", "rstd:", "", "output:", "", "kappa where", ""))
     heads = ("algorithm", "any order", "declared", "observed", *("declared", "observed") * 2)
@@ -44,22 +48,23 @@ def show_bounds(
                 e.algorithm,
                 _units(e.any_order.variance, u),
                 _units(e.declared.variance, u),
-                _units(e.observed.variance, u),
+                _units(e.observed.variance, u, missing="-"),
                 _units(e.declared.rstd, u),
-                _units(e.observed.rstd, u),
+                _units(e.observed.rstd, u, missing="-"),
                 _units(e.declared.output, u),
-                _units(e.observed.output, u),
+                _units(e.observed.output, u, missing="-"),
                 _kappa(e.half_kappa),
                 _kappa(e.end_kappa),
             )
         )
     yield ""
     yield "any order, declared: proved bounds, for every order of the sums or for the declared tree; none: no"
-    yield "theorem. observed: the worst seen in a quick search with that tree, which proves nothing. The"
-    yield "variance of rms is the mean square. The last two columns are for the declared tree; -: not up to"
-    yield f"1e8, or to where {dtype} cannot hold such rows."
+    yield "theorem. observed: the worst seen in a quick search with that tree, which proves nothing; -: not"
+    yield f"simulated, for an element meets over {LONGEST_FOLLOWED} additions. The variance of rms is the mean"
+    yield "square. The last two columns are for the declared tree; -: not up to 1e8, or to where"
+    yield f"{dtype} cannot hold such rows."
     if plot_file is not None:
-        plot(plot_file, columns=columns, dtype=dtype, tree=declared)
+        plot(plot_file, columns=columns, dtype=dtype, tree=declared, name=name)
         yield f"drawn: {plot_file}"
 
 
@@ -69,8 +74,8 @@ def _row(cells: tuple[str, ...]) -> str:
     return f"{cells[0]:<{widths[0]}}{rest}".rstrip()
 
 
-def _units(error: float, u: float) -> str:
-    return "none" if math.isnan(error) else f"{error / u:.3g}"
+def _units(error: float, u: float, missing: str = "none") -> str:
+    return missing if math.isnan(error) else f"{error / u:.3g}"
 
 
 def _kappa(value: float) -> str:
