@@ -60,7 +60,7 @@ def show_bounds(
     yield ""
     yield "any order, declared: proved bounds, for every order of the sums or for the declared tree; none: no"
     yield "theorem. observed: the worst seen in a quick search with that tree, which proves nothing; -: not"
-    yield f"simulated, for an element meets over {LONGEST_FOLLOWED} additions. The variance of rms is the mean"
+    yield f"simulated, over {LONGEST_FOLLOWED} additions an element. The variance of rms is the mean"
     yield "square. The last two columns are for the declared tree; -: not up to 1e8, or to where"
     yield f"{dtype} cannot hold such rows."
     if plot_file is not None:
