@@ -1,0 +1,56 @@
+"""A barrier taken out of our kernels is missed by the race sanitizers, or proved superfluous: a sample.
+
+removed_barriers.py tries all of them.
+"""
+
+import pytest
+
+pytest.importorskip("triton", reason="most of these kernels are Triton; it is not installed")
+
+import removed_barriers as removed
+
+from verifier.backends import backend
+from verifier.loading import builtin_files, load_subjects
+
+SUBJECTS = [
+    subject
+    for file in builtin_files()
+    if not file.stem.endswith("_torch")
+    for subject in load_subjects(file)
+    if not removed.declared_to_race(subject)
+]
+SHAPES = ((2, 1100),)  # several warps in every kernel, and several tiles in most
+EACH = 5  # of so many barriers one is tried, another one in each kernel
+
+
+@pytest.mark.parametrize("number", range(len(SUBJECTS)), ids=lambda n: SUBJECTS[n].name)
+def test_a_barrier_taken_out_is_missed_or_superfluous(number):
+    subject = SUBJECTS[number]
+    refusal = backend("machine").refuses(subject, removed.DTYPE)
+    if refusal:
+        pytest.skip(refusal)
+    every = list(removed.barriers(removed.codes(subject, SHAPES)))
+    sample = every[number % EACH % max(len(every), 1) :: EACH]
+    assert [line for code, line in sample if removed.verdict(code, line) == removed.UNSEEN] == []
+
+
+def test_no_barrier_between_writing_and_reading_is_superfluous():
+    (subject,) = (s for s in SUBJECTS if s.name == "softmax_triton")
+    code = max(removed.codes(subject, SHAPES), key=lambda c: len(c.barriers()))
+    first, second = code.barriers()[:2]
+    assert removed.finding(code.ptx, code.shots) is None
+    assert removed.finding(removed.without(code.ptx, first), code.shots) == "shared_race"
+    assert not removed.superfluous(code, first)
+    # With a twin beside it, each of the two alone is.
+    lines = code.ptx.split("\n")
+    lines.insert(first, lines[first - 1])
+    doubled = removed.Code(ptx="\n".join(lines), shots=code.shots, tensors=shifted(code, first))
+    doubled.written = code.written
+    assert removed.superfluous(doubled, first)
+    assert removed.superfluous(doubled, first + 1)
+    assert not removed.superfluous(doubled, second + 1)
+
+
+def shifted(code, line):
+    """The tensors of a code's lines after a line was put in."""
+    return {n + (n > line): names for n, names in code.tensors.items()}
