@@ -114,10 +114,9 @@ class Ball:
         else:
             a, b = (np.abs(f.astype(np.float64)) for f in floats[:2])
             # A subnormal factor that is taken as zero.
-            bound += _FLUSHED * (a + b)
-            bound += a * slots[1]
+            bound += a * (slots[1] + _FLUSHED)
             b += slots[1]
-            bound += b * slots[0]
+            bound += b * (slots[0] + _FLUSHED)
             if name != "mul":
                 bound += slots[2]
         bound *= UPWARD
@@ -132,7 +131,10 @@ class Ball:
             if chooses_integer(kind, result, floats[0]):
                 return np.where(wide == floats[0], slots[0], 0.0)
             # A conversion's error is known exactly: both sides are float64 numbers.
-            lost = np.where(wide == floats[0], 0.0, np.abs(wide - floats[0]))
+            equal = wide == floats[0]
+            if equal.all():  # as wherever 16 bits are widened
+                return np.broadcast_to(slots[0], np.shape(result))
+            lost = np.where(equal, 0.0, np.abs(wide - floats[0]))
             return np.asarray((slots[0] + lost) * UPWARD)
         values = tuple(np.abs(f.astype(np.float64)) for f in floats)
         if kind == "f32":
