@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from verifier import machine
@@ -53,11 +54,15 @@ class Shot:
 
 @dataclass(kw_only=True)
 class Code:
-    """One compiled kernel, what it was launched on, and which tensors each of its lines touches."""
+    """One compiled kernel, what it was launched on, and what each of its lines touches.
+
+    tensors: names by line. shared: (byte, warp) by line; of which block does not matter here.
+    """
 
     ptx: str
     shots: list[Shot] = field(default_factory=list)
     tensors: dict[int, set[str]] = field(default_factory=dict)
+    shared: dict[int, set[tuple[int, int]]] = field(default_factory=dict)
     written: set[str] = field(default_factory=set)
 
     @property
@@ -132,7 +137,16 @@ class Watch:
 
     def access(self, wave, site, kind, space, located, lanes, width, values) -> None:  # noqa: PLR0917 (as monitors)
         name = located.region.name if space == "global" else space
-        self.code.tensors.setdefault(self.sites[site].line, set()).add(name)
+        line = self.sites[site].line
+        self.code.tensors.setdefault(line, set()).add(name)
+        if space == "shared":
+            lanes = np.broadcast_to(lanes, located.offsets.shape).reshape(-1)
+            first = located.offsets.reshape(-1) % wave.shared.stride
+            warp = lanes % wave.threads // 32
+            seen = {
+                (b + n, w) for b, w in zip(first.tolist(), warp.tolist(), strict=True) for n in range(width)
+            }
+            self.code.shared.setdefault(line, set()).update(seen)
         if kind != "read":
             self.code.written.add(name)
 
@@ -221,8 +235,20 @@ def _published(code: Code, one: Instruction) -> bool:
 
 
 def _meet(code: Code, one: Instruction, other: Instruction) -> bool:
-    reads = {one.parts[0], other.parts[0]} <= _READS
-    return not reads and bool(_touched(code, one) & _touched(code, other))
+    if {one.parts[0], other.parts[0]} <= _READS or _puts_back(one, other):
+        return False
+    places = [code.shared.get(i.line) for i in (one, other)]
+    if all(places):
+        warps: dict[int, set[int]] = {}
+        for byte, warp in places[0]:
+            warps.setdefault(byte, set()).add(warp)
+        return any(warps.get(byte, {warp}) != {warp} for byte, warp in places[1])
+    return bool(_touched(code, one) & _touched(code, other))
+
+
+def _puts_back(one: Instruction, other: Instruction) -> bool:
+    """Whether the second stores what the first loaded where that came from: every copy of it is the same."""
+    return one.parts[0] == "ld" and other.parts[0] == "st" and one.operands == other.operands[::-1]
 
 
 def _touched(code: Code, instruction: Instruction) -> set[str]:

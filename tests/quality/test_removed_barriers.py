@@ -3,6 +3,8 @@
 removed_barriers.py tries all of them.
 """
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("triton", reason="most of these kernels are Triton; it is not installed")
@@ -44,13 +46,17 @@ def test_no_barrier_between_writing_and_reading_is_superfluous():
     # With a twin beside it, each of the two alone is.
     lines = code.ptx.split("\n")
     lines.insert(first, lines[first - 1])
-    doubled = removed.Code(ptx="\n".join(lines), shots=code.shots, tensors=shifted(code, first))
-    doubled.written = code.written
+    doubled = replace(
+        code,
+        ptx="\n".join(lines),
+        tensors=shifted(code.tensors, first),
+        shared=shifted(code.shared, first),
+    )
     assert removed.superfluous(doubled, first)
     assert removed.superfluous(doubled, first + 1)
     assert not removed.superfluous(doubled, second + 1)
 
 
-def shifted(code, line):
-    """The tensors of a code's lines after a line was put in."""
-    return {n + (n > line): names for n, names in code.tensors.items()}
+def shifted(by_line, line):
+    """What was seen of a code's lines after a line was put in."""
+    return {n + (n > line): seen for n, seen in by_line.items()}
