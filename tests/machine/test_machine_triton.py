@@ -84,8 +84,7 @@ CORRECTED = [
     for subject in load_subjects(file)
     if not subject.known_defects
 ]
-"""Kernels whose results are certain in the machine; of each, a dtype and a shape by its place in the list."""
-SHAPES = ((3, 301), (2, 1100), (5, 64))
+"""Kernels without a defect that a bound might meet."""
 
 
 def outputs_on(subject, case, architecture, arithmetic=None):
@@ -102,12 +101,11 @@ def outputs_on(subject, case, architecture, arithmetic=None):
         return found, {name: np.array(session.slots.get(t)) for name, t in found.items()}
 
 
-@pytest.mark.parametrize("number", range(len(CORRECTED)), ids=lambda n: CORRECTED[n].name)
-def test_architectures_agree_within_the_sum_of_their_radii(number):
-    subject = CORRECTED[number]
-    dtype = subject.dtypes[number % len(subject.dtypes)]
-    rows, columns = SHAPES[number % len(SHAPES)]
-    case = build(op(subject.op), subject, dtype, Recipe(rows=rows, columns=columns), gradients=True)
+@pytest.mark.parametrize("subject", CORRECTED, ids=lambda s: s.name)
+def test_architectures_agree_within_the_sum_of_their_radii(subject):
+    # In rows of this length each of these kernels adds up in another order on sm_100, with Triton 3.9.
+    recipe = Recipe(rows=3, columns=301)
+    case = build(op(subject.op), subject, "float32", recipe, gradients=True)
     ampere, _ = outputs_on(subject, case, 80)
     hopper, radii = outputs_on(subject, case, 90, "ball")
     blackwell, others = outputs_on(subject, case, 100, "ball")
