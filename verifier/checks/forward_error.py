@@ -48,7 +48,8 @@ def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
 
 def check(session: Session) -> list[Outcome]:
     """Judge the output, and arguments that are results too (running statistics)."""
-    seen, names = session.execute(), session.op.outputs
+    # Poisoned, so that what reads fresh memory fails here in every run alike.
+    seen, names = session.execute(poison="nan"), session.op.outputs
     wrong = session.shape_outcomes(seen, names)
     if wrong:
         return wrong
