@@ -17,7 +17,12 @@ NAME = "synchronization"
 ORDER = 110
 DEMANDS = "no race in shared or global memory, no divergent barrier, no deadlock, in several orders of blocks"
 WHY = "a missing barrier is right on the developer's device and in every run of the tests"
-CATCHES = ("lost_updates_triton",)
+CATCHES = (
+    "lost_updates_triton",
+    "lock_kept_cuda",
+    "barrier_forgotten_cuda",
+    "barrier_in_a_loop_cuda",
+)
 
 KINDS = frozenset(
     {"shared_race", "global_race", "divergent_barrier", "divergent_collective", "deadlock", "step_limit"}
