@@ -32,6 +32,7 @@ ONLY = {
     "saved_rstd_without_eps": "saved_statistics",
     "nan_becomes_zero": "special_values",
     "wrong_second_derivative": "gradgradcheck",
+    "barrier_forgotten_cuda": "synchronization",
 }
 
 
