@@ -30,7 +30,8 @@ def test_a_check_catches_its_faulty_kernel(name, stem):
 @pytest.mark.parametrize(("name", "stem"), MACHINE)
 def test_a_check_catches_its_faulty_kernel_in_the_machine(name, stem):
     with machine() as place:
-        assert failures(outcomes_of(faulty(stem), name, place=place, count=3))
+        # The first case shows most of them; one that never ends costs its limit of steps every time.
+        assert any(failures(outcomes_of(faulty(stem), name, place=place, count=n)) for n in (1, 3))
 
 
 # memory sees a gradient that is written over, forward_error an output that no algorithm explains.
