@@ -1,6 +1,7 @@
 """The table and the plot of bounds say what the theorems say, observations apart."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from verifier.statistics import exact_statistics
 from verifier.trees import any_order, pairwise, sequential, tree
 from verifier.variance import algorithms
 
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "bounds.md"
 LANES = tree(lanes=64)
 U = 2.0**-24
 
@@ -153,3 +155,25 @@ def test_dashes_in_turn_leave_no_gap_and_no_overlap():
             offset, (on, pause) = bounds_table._dashes(turn, of)
             covered += [(at - offset) % (on + pause) for at in range(int(on))]
         assert sorted(covered) == list(range(of * 5))
+
+
+def rounded_like(shown, value):
+    """Return the value with as many significant digits as are shown."""
+    digits = sum(c.isdigit() for c in shown.partition("e")[0].lstrip("0."))
+    return float(f"{value:.{digits - 1}e}")
+
+
+@pytest.mark.parametrize("kappa", ["0", "1e3"])
+def test_the_page_shows_what_the_table_says(kappa):
+    text = PAGE.read_text(encoding="utf-8").split("## How large the bounds are")[1].split("\n## ")[0]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if "e" in line
+    ]
+    shown = {row[0]: row[2:] for row in rows if len(row) == 5 and row[1] == kappa}
+    assert len(shown) >= 3
+    made = table(columns=8192, kappa=float(kappa), dtype="float32", tree=tree(lanes=256))
+    for entry in made:
+        for cell, errors in zip(
+            shown.get(entry.algorithm, ()), (entry.any_order, entry.declared, entry.observed), strict=False
+        ):
+            assert float(cell) == rounded_like(cell, errors.variance / U), (entry.algorithm, cell)
