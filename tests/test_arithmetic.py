@@ -144,3 +144,10 @@ def test_exact_statistics_enclose_the_rationals():
         assert Fraction(s.largest_deviation[i]) >= max(abs(x - mean) for x in exact)
         assert s.largest[i] == max(map(abs, row))
         assert Fraction(s.sigma[i]) ** 2 >= variance
+
+
+def test_an_approximate_division_errs_by_spacings_where_its_result_is_subnormal():
+    spacing = 2.0**-149
+    assert ieee("float32").omega == spacing / 2
+    assert ieee("float32", division=5.0).omega == 2.5 * spacing  # two ulp, and a rounding
+    assert ieee("float32", division=5.0, flush_to_zero=True).omega == 2.0**-126

@@ -237,7 +237,7 @@ class AffineNumbers:
         arithmetic = self.arithmetic
         inside = theta(arithmetic.exponential_argument, arithmetic.u) * (value.magnitude + value.total)
         found = self._moved(elementary.exp, value, value.total + inside, OVERFLOW)
-        lost = arithmetic.omega * max(arithmetic.exponential, 1.0) + arithmetic.exponential_underflow
+        lost = arithmetic.underflow(arithmetic.exponential) + arithmetic.exponential_underflow
         found = self._round(found, arithmetic.exponential * arithmetic.u, lost, arithmetic.format)
         return found if self.absent is None else self._zeroed(found, self.absent)
 
@@ -266,7 +266,7 @@ class AffineNumbers:
         away = x - self.maximum(x)
         away = self.with_rest(away, np.full_like(away.centre, rescalings * arithmetic.addition_omega))
         power = self.exp(away)
-        lost = arithmetic.omega * max(arithmetic.exponential, 1.0) + arithmetic.exponential_underflow
+        lost = arithmetic.underflow(arithmetic.exponential) + arithmetic.exponential_underflow
         factor = math.log1p(arithmetic.exponential * arithmetic.u + lost) + math.log1p(arithmetic.u)
         exponent = rescalings * factor
         growth = math.expm1(exponent) * INFLATION if exponent < 700.0 else math.inf

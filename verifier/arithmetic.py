@@ -117,7 +117,14 @@ class Arithmetic:
     @property
     def omega(self) -> float:
         """Absolute error of one multiplication or division that underflows."""
-        return self.format.smallest_normal if self.flush_to_zero else self.format.omega
+        return self.underflow(max(self.division, self.reciprocal))
+
+    def underflow(self, roundings: float) -> float:
+        """Return the absolute error of an operation of so many roundings whose result is subnormal.
+
+        An error of two ulp is two spacings there as well, however small the result.
+        """
+        return self.format.smallest_normal if self.flush_to_zero else self.format.omega * max(roundings, 1.0)
 
     @property
     def addition_omega(self) -> float:

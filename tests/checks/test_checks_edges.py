@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checks_support import examination
+from checks_support import KERNELS, examination, machine, subject_of
 
 from verifier.checks import memory
 from verifier.ops import op
@@ -41,10 +41,10 @@ def subject_for(function, op_name, dtype, **claim):
     )
 
 
-def judged(subject, check_name, tensors, **scalars):
-    the_op, dtype = op(subject.op), subject.dtypes[0]
+def judged(subject, check_name, tensors, place="eager", dtype=None, **scalars):
+    the_op, dtype = op(subject.op), dtype or subject.dtypes[0]
     case = assemble(the_op, dtype, tensors, {"eps": 1e-5, **scalars}, {}, hazard="ordinary", origin="")
-    return examination(subject, check_name).judge(case)[0]
+    return examination(subject, check_name, dtype, place).judge(case)[0]
 
 
 def near_the_largest(weight):
@@ -115,3 +115,19 @@ def test_a_difference_of_bits_is_no_proof_where_the_order_of_additions_may_chang
     assert observed(monkeypatch, by_chance, steady=True) == (0, 0, 1)
     assert observed(monkeypatch, by_chance, steady=False) == (0, 0, 1)
     assert observed(monkeypatch, [nan, 2.0, 1.0], steady=False) == (1, 0, 0)  # the poison's own NaN
+
+
+@pytest.mark.parametrize("spacings", [3, 101, 256, 511, 513, 1023])
+def test_a_mean_that_is_subnormal_may_err_by_the_two_ulp_of_an_approximate_division(spacings):
+    subject = subject_of(KERNELS / "layer_norm_series_triton.py")
+    tensors = {"input": torch.tensor([[0.0, 2 * spacings * 2.0**-149]]), "weight": torch.ones(2)}
+    with machine() as place:
+        found = judged(
+            subject,
+            "forward_error",
+            tensors | {"bias": torch.zeros(2)},
+            place,
+            "float32",
+            normalized_shape=(2,),
+        )
+    assert {o.verdict for o in found} == {Verdict.PASS}

@@ -228,3 +228,14 @@ def test_a_chain_taken_at_once_is_the_chain_taken_step_by_step(welford, merge):
             for one, other in ((fast.mean_error, slow.mean_error), (fast.cross, slow.cross)):
                 assert (other <= one * (1 + 2.0**-30)).all()  # two evaluations, each rounded up
                 assert (one <= other * (1 + 2.0**-20)).all()  # three passes end near the fixed point
+
+
+@pytest.mark.parametrize("name", list(algorithms()))
+def test_a_mean_that_overflows_the_format_of_its_cast_has_no_theorem(name):
+    values = np.array([[1e5, 1.5e5, 2e5], [1.0, 2.0, 3.0]])
+    plain, cast = (
+        algorithm(name).bound(exact_statistics(values), claim(mean_cast=held)) for held in (None, "float16")
+    )
+    assert plain.covered.tolist() == [True, True]
+    assert cast.covered.tolist() == [False, True]
+    assert cast.why == "the mean may overflow float16"

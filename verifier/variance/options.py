@@ -109,6 +109,6 @@ def reduction(name: str, given: Mapping[str, Any], **common: Any) -> Reduction:
     chosen = chosen_options(name, given)
     shared = {key: value for key, value in given.items() if key in Reduction.__dataclass_fields__}
     made = Reduction(**{**common, **shared}, options=chosen)
-    if made.mean_cast and FORMATS[made.mean_cast].precision >= made.arithmetic.format.precision:
+    if made.mean_cast and FORMATS[made.mean_cast].holds(made.arithmetic.format):
         return replace(made, mean_cast=None)  # rounds nothing: a contracted product stays several numbers
     return made

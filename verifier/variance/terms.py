@@ -158,6 +158,7 @@ def _common_guards(t: Terms) -> tuple[Guard, ...]:
         (everywhere & (count > 0), "the row is empty"),
         (everywhere & (not too_many), f"the count {count} overflows {arithmetic.format.name}"),
         (everywhere & (not tiny), f"1/{count} is subnormal in {arithmetic.format.name}"),
+        (np.isfinite(t.mean_error), f"the mean may overflow {t.claim.mean_cast or arithmetic.format.name}"),
     )
 
 
@@ -165,7 +166,9 @@ def _as_used(claim: Reduction, count: int, magnitude: Array, error: Array) -> tu
     """Return error and spread of the means that are subtracted: after a cast, or contracted in some uses."""
     if claim.mean_cast is not None:
         narrow = FORMATS[claim.mean_cast]
+        inside = (magnitude + error) * INFLATION < narrow.maximum / 2.0  # T12 for the cast
         error = error + (narrow.u * (magnitude + error) + narrow.omega) * INFLATION
+        error = np.where(inside, error, np.inf)
     spread = mean_spread(claim, count, magnitude, error)
     return error, spread
 
