@@ -1,6 +1,7 @@
 """Checks at the edges of a format and of what can be compared: no false alarm, and nothing overlooked."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,26 +73,26 @@ def test_an_element_that_is_not_finite_is_named_in_the_output_s_own_shape():
     assert found.worst.index == (2, 0)
 
 
-def seen(nan, finite, again):
-    runs = [Observation(status="ok", outputs={"output": t}) for t in (nan, again, finite)]
-    return runs[:2], runs[2:]
+def seen(nan, finite, positive, again):
+    runs = [Observation(status="ok", outputs={"output": t}) for t in (nan, again, finite, positive)]
+    return {"nan": runs[:2], "finite": runs[2:3], "positive": runs[3:]}
 
 
 @pytest.mark.parametrize(
     "other", [torch.zeros(3, 2), torch.zeros(2, 3, dtype=torch.float16), None], ids=["shape", "dtype", "None"]
 )
-@pytest.mark.parametrize("run", [0, 1, 2])
+@pytest.mark.parametrize("run", [0, 1, 2, 3])
 def test_a_result_that_changes_its_form_from_run_to_run_is_a_message(other, run):
-    results = [torch.zeros(2, 3) for _ in range(3)]
+    results = [torch.zeros(2, 3) for _ in range(4)]
     results[run] = other
-    message = memory._compare("output", *seen(*results))
+    message = memory._compare("output", seen(*results))
     assert message.proved
     assert "shape or dtype differs" in message.words
 
 
 def test_results_of_one_form_without_a_difference_give_no_message():
-    assert memory._compare("output", *seen(*[torch.zeros(2, 3)] * 3)) is None
-    assert memory._compare("output", *seen(None, None, None)) is None
+    assert memory._compare("output", seen(*[torch.zeros(2, 3)] * 4)) is None
+    assert memory._compare("output", seen(None, None, None, None)) is None
 
 
 def observed(monkeypatch, values, *, steady):
@@ -108,13 +109,29 @@ def observed(monkeypatch, values, *, steady):
 
 def test_a_difference_of_bits_is_no_proof_where_the_order_of_additions_may_change(monkeypatch):
     nan = float("nan")
-    always = [1.0, 2.0, 1.0] * memory.ROUNDS  # NaN, the finite pattern and NaN again in fresh memory
+    always = [1.0, 2.0, 2.0, 1.0] * memory.ROUNDS  # NaN, the finite patterns and NaN again in fresh memory
     assert observed(monkeypatch, always, steady=True) == (1, 0, 0)
     assert observed(monkeypatch, always, steady=False) == (0, 1, 0)
-    by_chance = [1.0, 2.0, 1.0, 1.0, 1.0, 2.0, 9.0]
+    by_chance = [1.0, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 9.0]
     assert observed(monkeypatch, by_chance, steady=True) == (0, 0, 1)
     assert observed(monkeypatch, by_chance, steady=False) == (0, 0, 1)
-    assert observed(monkeypatch, [nan, 2.0, 1.0], steady=False) == (1, 0, 0)  # the poison's own NaN
+    assert observed(monkeypatch, [nan, 2.0, 2.0, 1.0], steady=False) == (1, 0, 0)  # the poison's own NaN
+
+
+@pytest.mark.parametrize("swallowed", ["negative", "positive"])
+def test_what_a_maximum_or_a_minimum_swallows_is_seen_by_the_other_sign(swallowed, monkeypatch):
+    others = [1.0, 2.0] if swallowed == "negative" else [2.0, 1.0]
+    always = [1.0, *others, 1.0] * memory.ROUNDS
+    assert observed(monkeypatch, always, steady=True) == (1, 0, 0)
+    assert observed(monkeypatch, always, steady=False) == (0, 1, 0)
+
+
+def test_a_proof_goes_before_a_difference_that_is_none():
+    nan = torch.tensor([float("nan"), 1.0])
+    runs = seen(nan, torch.tensor([float("nan"), 2.0]), torch.tensor([3.0, 1.0]), nan)
+    found = memory._compare("output", runs)
+    assert found.proved
+    assert "3.0 with a positive pattern" in found.words
 
 
 @pytest.mark.parametrize("spacings", [3, 101, 256, 511, 513, 1023])
@@ -131,3 +148,23 @@ def test_a_mean_that_is_subnormal_may_err_by_the_two_ulp_of_an_approximate_divis
             normalized_shape=(2,),
         )
     assert {o.verdict for o in found} == {Verdict.PASS}
+
+
+def last_column_missing(input, weight=None, bias=None, eps=1e-5):
+    return torch.nn.functional.layer_norm(input, input.shape[-1:], weight, bias, eps)[..., :-1]
+
+
+def nothing(input, weight=None, bias=None, eps=1e-5):
+    del input, weight, bias, eps
+
+
+@pytest.mark.parametrize("function", [last_column_missing, nothing])
+@pytest.mark.parametrize("name", ["batch_invariance", "special_values", "metamorphic"])
+def test_a_result_of_another_shape_is_a_finding_and_no_error_of_ours(name, function):
+    subject = subject_for(function, "layer_norm", "float32", variance="two_pass")
+    promised = frozenset({"batch_invariance", "special_values"})
+    subject = replace(subject, guarantees=promised, differentiable=False)
+    tensors = {"input": torch.arange(12.0).reshape(4, 3), "weight": None, "bias": None}
+    found = judged(subject, name, tensors, normalized_shape=(3,))
+    assert [o.verdict for o in found] == [Verdict.FAIL]
+    assert "is expected" in found[0].message or "None" in found[0].message

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from verifier.case import Case
-from verifier.checks import Session
+from verifier.checks import Session, gradient_names
 from verifier.checks.comparing import Numbers, Results, bit_numbers, comparable, demanded
 from verifier.ops import Op
 from verifier.recipes import Plan
@@ -61,14 +61,22 @@ def check(session: Session) -> list[Outcome]:
     if places is None:
         return []
     backward = bool(session.op.differentiable) and session.subject.differentiable
+    names = [n for n in ("output",) if n in session.op.outputs]
+    if backward or not session.op.differentiable:
+        names += [n for n in gradient_names(session.subject, session.op) if n == "grad_input"]
     base = session.execute(gradients=backward)
+    if wrong := session.shape_outcomes(base, tuple(names)):
+        return wrong
     found: dict[str, str] = {}
     compared = False
     for rows in _arrangements(case, places):
         other = arranged(session.op, case, places, rows)
         if session.subject.domain is not None and session.subject.domain.excludes(other):
             continue
-        seen = replace(session, case=other).execute(gradients=backward)
+        elsewhere = replace(session, case=other)
+        seen = elsewhere.execute(gradients=backward)
+        if wrong := elsewhere.shape_outcomes(seen, tuple(names)):
+            return wrong
         compared = True
         before, after = _row_numbers(session.op, case, None), _row_numbers(session.op, other, (places, rows))
         for name in base.outputs:
