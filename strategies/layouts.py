@@ -112,7 +112,7 @@ class Layout:
 
         values: of any shape and one of the four float dtypes; the tensor shows the bits of `project(values)`.
         guard_elements: elements of each red zone, rounded up to a multiple of 64 for alignment.
-        poison: what fills red zones and gaps: "nan", "finite" or a bit pattern.
+        poison: what fills red zones and gaps: one of `placement.POISONS` or a bit pattern.
         Raises: ValueError for a shape, dtype, guard or poison that does not fit.
         """
         strides = self.strides(values.shape)

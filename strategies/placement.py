@@ -20,11 +20,13 @@ BITS = {
     "float64": torch.int64,
 }
 
-# Quiet NaNs with a payload that no instruction makes by itself, and -12288 = -3 * 2^12, which all formats
-# hold, which is nowhere near a norm's output, and which no comparison or maximum swallows as NaN might be.
+# Quiet NaNs with a payload that no instruction makes by itself, and -12288 = -3 * 2^12 and 12288, which all
+# formats hold and which are nowhere near a norm's output. A maximum or minimum may swallow NaN and one of the
+# others, and never all three.
 POISONS = {
     "nan": {"float16": 0x7EAD, "bfloat16": 0x7FED, "float32": 0x7FC0DEAD, "float64": 0x7FF80000DEADBEEF},
     "finite": {"float16": 0xF200, "bfloat16": 0xC640, "float32": 0xC6400000, "float64": 0xC0C8000000000000},
+    "positive": {"float16": 0x7200, "bfloat16": 0x4640, "float32": 0x46400000, "float64": 0x40C8000000000000},
 }
 
 
@@ -112,7 +114,7 @@ class Placed:
 
 
 def poison_bits(poison: str | int, dtype: str | torch.dtype) -> int:
-    """Return the pattern named "nan" or "finite", or the given one, as an unsigned integer.
+    """Return the pattern named "nan", "finite" or "positive", or the given one, as an unsigned integer.
 
     Raises: ValueError for another name, or for a pattern wider than the dtype.
     """
@@ -134,7 +136,7 @@ def place_strided(
 
     values: of any shape; along an axis of stride 0 they must not vary (see `Layout.project`).
     strides, offset, guard_elements: in elements; the guards are rounded up to whole multiples of 64.
-    poison: what fills red zones and gaps: "nan", "finite" or a bit pattern.
+    poison: what fills red zones and gaps: one of `POISONS` or a bit pattern.
     Raises: ValueError for a dtype other than the four, a negative guard, or an unknown poison.
     """
     name = dtype_name(values.dtype)

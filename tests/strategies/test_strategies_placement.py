@@ -18,7 +18,7 @@ small_shapes = shapes(max_elements=60, max_rank=4, max_columns=12)
 def test_a_placed_tensor_shows_the_values_in_its_strides(shape, dtype, guard, data):
     layout = data.draw(layouts(shape=shape, max_kinds=4))
     numbers = Values(hazard="nonfinite").fill(shape, dtype)
-    placed = layout.place(numbers, guard_elements=guard, poison=data.draw(st.sampled_from(("nan", "finite"))))
+    placed = layout.place(numbers, guard_elements=guard, poison=data.draw(st.sampled_from(sorted(POISONS))))
     shown = placed.tensor.contiguous().view(BITS[dtype])
     assert torch.equal(shown, layout.project(numbers).contiguous().view(BITS[dtype]))
     assert placed.tensor.stride() == layout.strides(shape)
@@ -108,6 +108,7 @@ def test_poisons_are_what_they_are_called(dtype):
     }
     assert patterns["nan"].isnan()
     assert patterns["finite"].item() == -12288
+    assert patterns["positive"].item() == 12288
     default = torch.tensor(float("nan"), dtype=patterns["nan"].dtype)
     assert patterns["nan"].view(BITS[dtype]) != default.view(BITS[dtype])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,12 @@ NAME = "memory"
 ORDER = 50
 DEMANDS = "red zones and inputs unchanged; results that do not depend on what fresh memory held before"
 WHY = "stores one past the end, partial buffers that nobody zeroed, inputs overwritten in place"
-CATCHES = ("writes_past_the_end", "reads_uninitialised_partials", "modifies_input")
+CATCHES = (
+    "writes_past_the_end",
+    "reads_uninitialised_partials",
+    "reads_unwritten_maxima_triton",
+    "modifies_input",
+)
 
 
 def plan(subject: Subject, op: Op) -> Plan:
@@ -43,11 +49,14 @@ def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
 
 
 ROUNDS = 6
-"""Runs in threes at most, until what differs has been seen to differ from run to run anyway."""
+"""Runs of all poisons at most, until what differs has been seen to differ from run to run anyway."""
+
+_FINITE = {"finite": "a finite pattern", "positive": "a positive pattern"}
+"""A maximum swallows NaN and large negative numbers, a minimum NaN and large positive ones."""
 
 
 def check(session: Session) -> list[Outcome]:
-    """Run with two poisons in fresh memory; compare bits, red zones and inputs."""
+    """Run with three poisons in fresh memory; compare bits, red zones and inputs."""
     backward = bool(session.op.differentiable) and session.subject.differentiable
     steady = session.backend == "machine" or "determinism" in session.subject.guarantees
     seen = session.execute(experiment="verifier.checks.memory:experiment", gradients=backward, steady=steady)
@@ -72,24 +81,24 @@ def check(session: Session) -> list[Outcome]:
 
 
 def experiment(subject: Subject, case: Case, *, place: Any, gradients: bool, steady: bool) -> Observation:
-    """Execute with NaN, a finite pattern and NaN again in fresh memory; runs in the child.
+    """Execute with NaN, finite patterns of both signs and NaN again in fresh memory; runs in the child.
 
     It is repeated until every difference has been seen between runs of one poison too. What still differs
     after `ROUNDS` is proved if the kernel is deterministic (`steady`), otherwise only where it is NaN.
     """
-    runs: dict[str, list[Observation]] = {"nan": [], "finite": []}
+    runs: dict[str, list[Observation]] = {"nan": [], **{name: [] for name in _FINITE}}
     found: list[Difference] = []
     for _ in range(ROUNDS):
-        for poison in ("nan", "finite", "nan"):
+        for poison in ("nan", *_FINITE, "nan"):
             seen = execute(subject, case, place=place, gradients=gradients, poison=poison)
             if seen.status != "ok":
                 return seen
             runs[poison].append(seen)
         names = runs["nan"][0].outputs
-        found = [d for name in names if (d := _compare(name, runs["nan"], runs["finite"])) is not None]
+        found = [d for name in names if (d := _compare(name, runs)) is not None]
         if all(d.proved for d in found):
             break
-    first, everything = runs["nan"][0], [*runs["nan"], *runs["finite"]]
+    first, everything = runs["nan"][0], [seen for like in runs.values() for seen in like]
     facts = {
         **first.facts,
         "uninitialised": [d.words for d in found if d.proved or steady],
@@ -107,18 +116,27 @@ class Difference:
     proved: bool
 
 
-def _compare(name: str, nan: list[Observation], finite: list[Observation]) -> Difference | None:
-    """Compare a result under two poisons; elements that differ under one of them tell nothing."""
-    poisoned, others = ([seen.outputs.get(name) for seen in runs] for runs in (nan, finite))
-    forms = [_form(t) for t in (poisoned[0], others[0], poisoned[-1])]
-    if len({_form(t) for t in (*poisoned, *others)}) > 1:
-        words = ("NaN in fresh memory", "a finite pattern", "NaN again")
-        seen = ", ".join(f"{form} with {word}" for form, word in zip(forms, words, strict=True))
+def _compare(name: str, runs: Mapping[str, Sequence[Observation]]) -> Difference | None:
+    """Compare a result under NaN with each finite poison; a proof goes before other differences."""
+    results = {poison: [seen.outputs.get(name) for seen in like] for poison, like in runs.items()}
+    if len({_form(t) for like in results.values() for t in like}) > 1:
+        shown = [(results["nan"][0], "NaN in fresh memory")]
+        shown += [(results[poison][0], words) for poison, words in _FINITE.items()]
+        shown += [(results["nan"][-1], "NaN again")]
+        seen = ", ".join(f"{_form(tensor)} with {words}" for tensor, words in shown)
         return Difference(words=f"{name}: shape or dtype differs from run to run: {seen}", proved=True)
-    given = [t for t in poisoned if t is not None]
-    plain = [t for t in others if t is not None]
-    if not given or given[0].dtype not in _BITS:
+    kept = {poison: [t for t in like if t is not None] for poison, like in results.items()}
+    if not kept["nan"] or kept["nan"][0].dtype not in _BITS:
         return None  # none, or no number of a floating-point format; forward_error says so
+    pairs = (_differing(name, kept["nan"], kept[poison], words) for poison, words in _FINITE.items())
+    found = sorted((d for d in pairs if d is not None), key=lambda d: not d.proved)
+    return found[0] if found else None
+
+
+def _differing(
+    name: str, given: list[torch.Tensor], plain: list[torch.Tensor], words: str
+) -> Difference | None:
+    """Compare a result under two poisons; elements that differ under one of them tell nothing."""
     a, b = given[0], plain[0]
     differs = bits(a) != bits(b)
     for first, again in ((a, given), (b, plain)):
@@ -136,7 +154,7 @@ def _compare(name: str, nan: list[Observation], finite: list[Observation]) -> Di
     message = (
         f"{name}: {count} of {a.numel()} elements depend on what fresh memory held before "
         f"(unwritten output or uninitialised buffer), first at flat index {first_at}: "
-        f"{values[0]} with NaN there, {values[1]} with a finite pattern"
+        f"{values[0]} with NaN there, {values[1]} with {words}"
     )
     return Difference(words=message, proved=proved)
 

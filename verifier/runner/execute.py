@@ -49,7 +49,7 @@ def execute(
 ) -> Observation:
     """Call the subject on the case; with `gradients`, also its backward pass.
 
-    poison: fill fresh memory with "nan" or a "finite" pattern and put red zones about it.
+    poison: fill fresh memory with one of `fresh.POISONS` and put red zones about it.
     placer: (layout, values, guard_elements=, poison=) -> Placed or its like, instead of `Layout.place`.
     """
     try:

@@ -12,8 +12,8 @@ from torch.utils.dlpack import from_dlpack
 
 GUARD_BYTES = 512
 GUARD_PATTERN = 0xA5
-POISONS = {"nan": float("nan"), "finite": -12288.0}
-"""-12288 is held by every format and is far from any norm's output."""
+POISONS = {"nan": float("nan"), "finite": -12288.0, "positive": 12288.0}
+"""The numbers of `strategies.placement.POISONS`: what swallows one of them shows another."""
 
 _UNINITIALISED = (
     (torch, "empty"),
