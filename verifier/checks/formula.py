@@ -105,6 +105,9 @@ def check(session: Session) -> list[Outcome]:
     if without := seen.facts["without"]:
         count = f" ({without} of them)"
         return _undecided("computed values came without their element", count, doubtful=True)
+    if opaque := seen.facts["opaque"]:
+        names = ", ".join(opaque[:SHOWN])
+        return _undecided(f"no field has every function that the kernel computes ({names})", doubtful=True)
     return _judged(session, arithmetic, seen, wanted, differing)
 
 
@@ -333,7 +336,7 @@ def experiment(
         watch.plain = np.append(watch.plain, list(constants))
         seen, slots = ride(subject, case, place=place, opened=opened, given=residues, gradients=gradients)
         facts = {**seen.facts, "slots": slots, "lost": watch.words(), "without": watch.values}
-        facts["literals"] = sorted(watch.literals)
+        facts |= {"literals": sorted(watch.literals), "opaque": sorted(opened.slots.arithmetic.opaque)}
         return replace(seen, outputs={}, facts=facts) if seen.status == "ok" else seen
 
 

@@ -194,11 +194,15 @@ def hashed(name: str, *operands: Array) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """Slots are residues; `constants` declares what a float literal stands for (0.001f for 1/1000)."""
+    """Slots are residues; `constants` declares what a float literal stands for (0.001f for 1/1000).
+
+    `opaque` collects the names of the functions that were computed and have no rule here.
+    """
 
     name: str = "field"
     dtype: Any = np.uint64
     constants: Mapping[float, Fraction] = field(default_factory=dict)
+    opaque: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def moduli(self) -> int:
         """Return the prime."""
@@ -244,8 +248,8 @@ class Field:
         }
         if name in rules:
             return np.asarray(rules[name]())
-        opaque = hashed(name, *slots)
-        return np.where(result == 0, np.uint64(0), opaque)
+        self.opaque.add(name)
+        return np.where(result == 0, np.uint64(0), hashed(name, *slots))
 
     def modified(  # noqa: PLR0917 (as `apply`, with one more)
         self,

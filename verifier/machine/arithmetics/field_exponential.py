@@ -184,11 +184,12 @@ def _of_any_floats(modulus: np.uint64, wide: Array) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class FieldExponential:
-    """Slots are pairs of residues; `constants` as in `field`."""
+    """Slots are pairs of residues; `constants` and `opaque` as in `field`."""
 
     name: str = "field_exponential"
     dtype: Any = DTYPE
     constants: Mapping[float, Fraction] = field(default_factory=dict)
+    opaque: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def moduli(self) -> dict[str, int]:
         """Return the primes by part."""
@@ -244,6 +245,7 @@ class FieldExponential:
         }
         if name in rules:
             return each(rules[name], *slots)
+        self.opaque.add(name)
         return each(lambda m, *xs: np.where(result == 0, np.uint64(0), plain.hashed(name, *xs) % m), *slots)
 
     def modified(  # noqa: PLR0917 (as `apply`, with one more)

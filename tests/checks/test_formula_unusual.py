@@ -1,0 +1,34 @@
+"""The check `formula` on right kernels that are written in an unusual way: none of them is a finding."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from checks_support import machine, outcomes_of
+
+from verifier import load
+from verifier.verdicts import Verdict
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="the kernels are Triton's, which is not installed"
+)
+
+SOURCE = Path(__file__).with_name("unusual_kernels.py")
+
+
+def judged(name, check="formula", dtype="float32", count=1, **changes):
+    """Return the outcomes of one of the kernels, but for what is only noted."""
+    (subject,) = (s for s in load(SOURCE).subjects if s.name == name)
+    with machine() as place:
+        found = outcomes_of(subject, check, dtype, place, count, **changes)
+    return [o for o in found if o.verdict is not Verdict.SKIPPED]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("sigmoid_by_tangent", "(tanh)"), ("root_by_logarithm", "(ex2, log2)")]
+)
+def test_functions_that_no_field_has_decide_nothing_and_are_named(name, words):
+    (outcome,) = judged(name)
+    assert outcome.verdict is Verdict.UNDECIDED
+    assert words in outcome.message
+    assert outcome.facts["doubtful"]
