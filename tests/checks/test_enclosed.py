@@ -127,6 +127,23 @@ def test_differences_do_not_fit_a_backward_pass_of_another_function(tmp_path, na
     assert [o for o in found if o.message.startswith("gradcheck:")]
 
 
+SMALL_WEIGHT = (
+    ("True) + eps) * (1 + weight)", "True) + eps) * (1 + weight * 2.0**-40)"),
+    ("(1.0 + weight)", "(1.0 + weight * 9.094947017729282e-13)"),
+    ("1.0 + tl.load(w + column, mask=inside, other=0.0).to(tl.float32)", "1.0"),
+    ("total += grad * hat", "total += 0.0 * hat"),
+)
+
+
+@compiled
+def test_differences_pass_no_tensor_whose_derivatives_are_below_their_tolerance(tmp_path):
+    """A weight of 2^-40 moves the output by less than the truncation of the differences by the input."""
+    found = judged(changed(tmp_path, OWN, *SMALL_WEIGHT), "float32", count=1)
+    (differences,) = [o for o in found if not o.output]
+    assert differences.verdict is not Verdict.PASS
+    assert "grad_weight" in {o.output for o in failures(found)}
+
+
 @compiled
 def test_forward_and_backward_wrong_together_are_found_too(tmp_path):
     places = [("tl.sigmoid(1.702 *", "tl.sigmoid(1.8 *")] * 2 + [("1.702 * gate * (1.0", "1.8 * gate * (1.0")]

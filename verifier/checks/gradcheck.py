@@ -127,7 +127,7 @@ def _elements(session: Session) -> int:
 
 def _without(found: Tolerance) -> Outcome:
     if found.vanishing:
-        return Outcome(verdict=Verdict.SKIPPED, message="gradcheck: all derivatives vanish on this input")
+        return Outcome(verdict=Verdict.SKIPPED, message="gradcheck: all derivatives by some tensor vanish here")
     return Outcome(verdict=Verdict.NO_THEOREM, uncovered=1, message=f"gradcheck: {found.why}")
 
 
@@ -293,7 +293,8 @@ def _check_own(session: Session) -> list[Outcome]:
     if names and session.case.hazard == DIFFERENCED and _elements(session) <= MOST_QUOTIENTS:
         step = step_of(session.case)
         known = enclosing.exact_jacobian(session.subject, session.case, names, step)
-        asked = {"step": step, "truncation": known.truncation, "largest": max(known.largest)}
+        entries = {"largest": max(known.largest), "smallest": min(known.largest)}
+        asked = {"step": step, "truncation": known.truncation, **entries}
     run = "verifier.checks.enclosing:experiment"
     seen = session.execute(experiment=run, unit=enclosing.DOUBLE, asked=asked, **settings)
     gradients = gradient_names(session.subject, session.op) if names else ()
@@ -318,7 +319,7 @@ def _differenced(seen: Observation, asked: dict[str, float]) -> Outcome:
     found = Tolerance(
         step=asked["step"],
         absolute=facts["atol"],
-        largest=asked["largest"],
+        largest=asked["smallest"],
         why=facts.get("why", ""),
         vanishing=facts["vanishing"],
     )
