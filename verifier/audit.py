@@ -48,6 +48,7 @@ class Report:
     budget: str = "quick"
     errors: list[str] = field(default_factory=list)
     interrupted: bool = False
+    unreached: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     @property

@@ -16,6 +16,7 @@ import typer
 if TYPE_CHECKING:
     from verifier.audit import Job, Report
     from verifier.subjects import Subject
+    from verifier.verdicts import Line
 
 USAGE_STATUS = 2
 FINDINGS_FOLDER = Path("norm-verifier-findings")
@@ -116,7 +117,9 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
             subjects=subject or (),
             all_dtypes=bool(paths or dtype or subject),
         )
-        report = _with_progress(jobs, budget=budget, seed=seed, workers=workers or default_workers())
+        report = _with_progress(
+            jobs, findings, budget=budget, seed=seed, workers=workers or default_workers()
+        )
     told = Told(lines=not sys.stdout.isatty())
     _finish(report, jobs, json_file, findings, told=told, cost_of=dtype if paths else None)
 
@@ -307,7 +310,8 @@ def _usable_folder(path: Path) -> None:
         raise ValueError(f"{path}: findings cannot be stored there; {nearest} is no writable folder")
 
 
-def _with_progress(jobs: list[Job], *, budget: str, seed: int, workers: int) -> Report:
+def _with_progress(jobs: list[Job], folder: Path, *, budget: str, seed: int, workers: int) -> Report:
+    """Audit; findings are saved as each line ends, so that an audit that is cut short loses none."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -315,18 +319,25 @@ def _with_progress(jobs: list[Job], *, budget: str, seed: int, workers: int) -> 
     from verifier.loading import load_subjects
     from verifier.report.columns import widths
     from verifier.report.terminal import PlainTable
+    from verifier.saving import save_line
 
     console = Console(stderr=True)
     if not sys.stdout.isatty():
         found = [s for path in dict.fromkeys(job.path for job in jobs) for s in load_subjects(path)]
         wide = widths([job.subject for job in jobs], [s.claim.variance or "" for s in found])
         table = PlainTable(widths=wide, say=lambda text: print(text, flush=True))
-        return run(jobs, budget=budget, seed=seed, workers=workers, on_line=table.add)
+
+        def tell(line: Line) -> None:
+            save_line(line, folder)
+            table.add(line)
+
+        return run(jobs, budget=budget, seed=seed, workers=workers, on_line=tell)
     columns = (TextColumn("{task.description:50}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("starting", total=len(jobs))
 
-        def advance(line: Any) -> None:
+        def advance(line: Line) -> None:
+            save_line(line, folder)
             progress.update(task, advance=1, description=f"{line.subject} {line.check} {line.dtype}")
 
         return run(jobs, budget=budget, seed=seed, workers=workers, on_line=advance)

@@ -20,7 +20,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from verifier.nvrtc import INSTALL, Compiled, MissingCompilerError, Parameter, compile_cached, parameter_names
+from verifier.nvrtc import (
+    INSTALL,
+    CompilationError,
+    Compiled,
+    MissingCompilerError,
+    Parameter,
+    compile_cached,
+    parameter_names,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -103,7 +111,9 @@ class Source:
     """A `.cu` file; its kernels are compiled on first use, once for each architecture."""
 
     path: Path
-    _memory: dict[tuple[str, int], Compiled] = field(default_factory=dict, repr=False, compare=False)
+    _memory: dict[tuple[str, int], Compiled | CompilationError] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def kernel(self, name: str, *template_arguments: Any) -> Kernel:
         """Name a kernel: `kernel("f<float, 4>")` and `kernel("f", torch.float32, 4)` are the same.
@@ -129,8 +139,13 @@ class Source:
         """
         known = self._memory.get((expression, architecture))
         if known is None:
-            known = compile_cached(self.path, expression, architecture)
+            try:
+                known = compile_cached(self.path, expression, architecture)
+            except CompilationError as error:
+                known = error  # it will not compile next time either
             self._memory[expression, architecture] = known
+        if isinstance(known, CompilationError):
+            raise CompilationError(str(known))
         return known
 
 

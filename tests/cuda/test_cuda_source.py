@@ -113,6 +113,16 @@ class TestCompiled:
         with pytest.raises(CompilationError, match=r"broken\.cu(.|\n)*\(2\)(.|\n)*missing"):
             source(tmp_path / "broken.py").kernel("k").compile()
 
+    def test_a_broken_source_is_compiled_once(self, tmp_path, monkeypatch):
+        (tmp_path / "broken.cu").write_text("__global__ void k(float* x) {\n  *x = missing;\n}\n")
+        broken, compiled = source(tmp_path / "broken.py").kernel("k"), []
+        real = cuda_source.compile_cached
+        monkeypatch.setattr(cuda_source, "compile_cached", lambda *a: compiled.append(a) or real(*a))
+        for _ in range(2):
+            with pytest.raises(CompilationError, match="missing"):
+                broken.compile()
+        assert len(compiled) == 1
+
     def test_an_unknown_kernel_is_reported(self, module):
         with pytest.raises(CompilationError, match="nowhere"):
             module.kernel("nowhere<float>").compile()

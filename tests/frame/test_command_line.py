@@ -4,6 +4,7 @@ import json
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -149,6 +150,21 @@ def test_status_3_where_nothing_was_decided(name, command, file):
     status, out, _ = command("audit", file, "--subject", name, *QUICK)
     assert status == 3
     assert "PASS" not in out
+
+
+def test_findings_are_on_disk_before_the_audit_ends(command, file, monkeypatch):
+    from verifier.report.terminal import PlainTable
+
+    seen = []
+    add = PlainTable.add
+
+    def look(table, line):
+        seen.append(len(list(Path("kept").glob("*.json"))))
+        add(table, line)
+
+    monkeypatch.setattr(PlainTable, "add", look)
+    command("audit", file, "--subject", "wrong", *QUICK, "--findings", "kept", "--workers", "1")
+    assert seen[-1]
 
 
 def test_a_backend_that_does_not_run_the_language_is_said(command, file):

@@ -8,6 +8,7 @@ from verifier import fuzz as fuzzing
 from verifier.audit import SelectionError, select
 from verifier.case import load
 from verifier.fuzz import fuzz
+from verifier.report.terminal import summary
 from verifier.verdicts import Verdict
 
 pytestmark = pytest.mark.usefixtures("no_child")
@@ -80,6 +81,19 @@ def test_seconds_are_kept_to(kernel_file, tmp_path):
     assert report.status == 0
     assert sum(report.lines[0].counts.values()) > fuzzing.ROUND_CASES
     assert time.monotonic() - started < 30.0  # a second, and what a busy machine makes of it
+
+
+def test_what_a_short_search_did_not_reach_is_said_and_no_dtype_comes_last(kernel_file, tmp_path):
+    both = KERNELS.replace(
+        "@subject(**DECLARED)", '@subject(**{**DECLARED, "dtypes": ("float32", "float64")})', 1
+    )
+    jobs = select([kernel_file(both)], check_names=("forward_error", "finite", "layouts"), subjects=("good",))
+    report = fuzz(jobs, budget="0.001s", seed=0, folder=tmp_path, say=print)
+    reached = [f"{line.subject} {line.check} {line.dtype}" for line in report.lines]
+    wanted = [f"good {c} {d}" for c in ("forward_error", "finite", "layouts") for d in ("float32", "float64")]
+    assert [*reached, *report.unreached] == wanted
+    assert report.unreached
+    assert "not reached in the budget (good " in summary(report)
 
 
 def test_a_search_that_can_run_nothing_ends(kernel_file, tmp_path):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from rich.console import Console
 
+import verifier
 from verifier.audit import Report
 from verifier.case import Case
 from verifier.examine import LEFT_OUT
@@ -187,6 +188,9 @@ def test_findings_of_other_causes_are_not_told_as_one():
         finding(worst=worst(math.nan)),
         finding(worst=worst(), case=odd),
         finding(message="grad_input: 1 of 2 elements"),
+        finding(message="output has dtype float32; float16 is expected"),
+        finding(message="output has dtype float16; float32 is expected"),
+        finding(message="output has dtype float32; float16 is expected", case=odd),
         finding(subject="other"),
         finding(path="/other/kernel.py"),
         finding(verdict=Verdict.CRASH),
@@ -213,7 +217,7 @@ Traceback (most recent call last):
     fail()
 KeyError: 'odd'
 and what it says besides
-""".format(torch=Path(torch.__file__).parent, verifier=Path(__file__).parents[2] / "verifier")
+""".format(torch=Path(torch.__file__).parent, verifier=Path(verifier.__file__).parent)
 
 
 def test_a_traceback_shows_the_frames_of_the_users_files_innermost_first():

@@ -12,6 +12,8 @@ from verifier.case import Case
 from verifier.report.frames import traceback_lines
 from verifier.verdicts import Finding, Line, Verdict, Worst
 
+REPLAYED = 5
+"""Of findings of one cause, how many are named with their cases."""
 MEANING = "kernel or declaration wrong: no rounding of the declared algorithm errs so much"
 
 
@@ -23,8 +25,8 @@ def failure_text(finding: Finding, alike: Sequence[Finding] = ()) -> str:
 def of_one_cause(findings: Iterable[Finding]) -> list[list[Finding]]:
     """Return findings in groups that seem to have one cause, in order: each is to be told once.
 
-    They are of one subject and say the same up to numbers. A wrong number that needs an odd layout is not
-    taken for one that does not, nor one that is not finite for one that is.
+    They are of one subject and say the same up to numbers (names such as float32 are none). What needs an odd
+    layout is not taken for what does not, nor a number that is not finite for one that is.
     """
     groups: dict[Hashable, list[Finding]] = {}
     for finding in findings:
@@ -39,8 +41,8 @@ def cause(finding: Finding) -> Hashable:
         finding.path,
         finding.subject,
         finding.verdict,
-        re.sub(r"[-+\d.]+(e[-+]?\d+)?|\bnan\b|\binf\b", "#", finding.outcome.message),
-        worst is not None and bool(finding.case.layouts),
+        re.sub(r"(?<![\w.])[-+]?\d[\d.]*(e[-+]?\d+)?\b|\bnan\b|\binf\b", "#", finding.outcome.message),
+        bool(finding.case.layouts),
         worst is None or math.isfinite(worst.error),
     )
 
@@ -77,6 +79,8 @@ def _lines(finding: Finding, alike: Sequence[Finding]) -> Iterator[str]:
         yield ("  raised       " if index == 0 else "               ") + text
     if alike:
         yield f"  also in      {also_in(alike)}"
+        for finding_alike in [f for f in alike if f.file][:REPLAYED]:
+            yield f"               norm-verifier replay {finding_alike.file}"
     if finding.file:
         yield f"  replay       norm-verifier replay {finding.file}"
 

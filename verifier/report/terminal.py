@@ -184,6 +184,9 @@ def summary(report: Report) -> str:
     parts += [f"{_plural(len(report.errors), 'error')} of the verifier itself"] if report.errors else []
     parts += ["nothing was decided"] if report.status == 3 and not report.interrupted else []
     parts += ["interrupted: what was found is kept"] if report.interrupted else []
+    if report.unreached:
+        named = ", ".join(report.unreached[:3]) + (", ..." if len(report.unreached) > 3 else "")
+        parts += [f"{_plural(len(report.unreached), 'line')} not reached in the budget ({named})"]
     return (
         f"{_plural(subjects, 'subject')}, {_plural(len(report.lines), 'line')}: {words or 'none'}\n"
         f"{_plural(cases, 'case')} in {report.seconds:.0f} s, seed {report.seed}: {'; '.join(parts)}"
