@@ -139,8 +139,9 @@ _TREES = (
     "threads that shares a row: trees=tree(lanes=256); of tiles: trees=tile(block=1024, threads=128)."
 )
 _DOMAIN = (
-    f"domain: inputs of {LARGE:g} do not come out right, and the check `finite` will say so. To promise "
-    "less: domain=Domain(max_abs=1e15, max_kappa=1e3)."
+    f"domain: inputs of {LARGE:g} do not come out right. Without a domain no theorem judges such rows, and "
+    "only results that are not finite are findings. To say what you promise: "
+    "domain=Domain(max_abs=1e15, max_kappa=1e3)."
 )
 _AUTOGRAD = (
     "differentiable: where autograd differentiates torch operators one by one, gradients have another "

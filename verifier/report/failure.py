@@ -12,6 +12,10 @@ from verifier.case import Case
 from verifier.report.frames import traceback_lines
 from verifier.verdicts import Finding, Line, Verdict, Worst
 
+PROMISED = (
+    "the declared domain promises this case, and no theorem of the algorithm reaches it: "
+    "promise less (Domain(max_kappa=..., max_abs=...)) or claim an algorithm that holds there"
+)
 REPLAYED = 5
 """Of findings of one cause, how many are named with their cases."""
 MEANING = "kernel or declaration wrong: no rounding of the declared algorithm errs so much"
@@ -75,6 +79,8 @@ def _lines(finding: Finding, alike: Sequence[Finding]) -> Iterator[str]:
     yield f"  declaration  {finding.declaration}"
     if finding.verdict is Verdict.FAIL and outcome.worst is not None and not math.isnan(outcome.worst.bound):
         yield f"  meaning      {outcome.facts.get('meaning', MEANING)}"
+    if finding.verdict is Verdict.NO_THEOREM:
+        yield f"  meaning      {PROMISED}"
     for index, text in enumerate(raised):
         yield ("  raised       " if index == 0 else "               ") + text
     if alike:
