@@ -328,7 +328,7 @@ def test_fractions_of_n_are_known_in_both_signs_halved_and_doubled():
     assert float(np.float32(1 / 41)) not in known
 
 
-@pytest.mark.parametrize("number", [40**0.5, -(40**0.5), 3 / 41, 0.7978845608028654])
+@pytest.mark.parametrize("number", [40**0.5, -(40**0.5), 3 / 41, 0.7978845608028654, 1 / 2047])
 def test_constants_that_may_round_are_suspect(number):
     number = float(np.float32(number))
     assert formula.suspects([number], {}, case_of(subject_of(LAYER_NORM))) == [number]

@@ -32,3 +32,17 @@ def test_functions_that_no_field_has_decide_nothing_and_are_named(name, words):
     assert outcome.verdict is Verdict.UNDECIDED
     assert words in outcome.message
     assert outcome.facts["doubtful"]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("name", ["shares_of_factors", "shares_of_doubled_factors", "welford_by_a_table"])
+def test_a_float_next_to_one_over_k_is_that_fraction(name, dtype):
+    (outcome,) = judged(name, dtype=dtype, shapes=((3, 33),))
+    assert outcome.verdict is Verdict.PASS
+    assert outcome.decided == 99
+
+
+@pytest.mark.parametrize("name", ["shares_of_one_column_more", "shares_an_ulp_beside"])
+def test_another_fraction_and_a_slip_beside_one_differ(name):
+    found = {o.verdict for o in judged(name, shapes=((3, 33),))}
+    assert found == {Verdict.FAIL if name == "shares_of_one_column_more" else Verdict.UNDECIDED}

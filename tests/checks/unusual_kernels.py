@@ -41,7 +41,11 @@ def _root_mean_square(x, y, columns, eps, BLOCK: tl.constexpr):
     tl.store(y + row * columns + column, value * tl.exp2(-0.5 * tl.log2(square)), mask=inside)
 
 
-@subject(op="unknown", specification=lambda input: torch.sigmoid(input), **SETTINGS)
+def sigmoid(input):
+    return torch.sigmoid(input)
+
+
+@subject(op="unknown", specification=sigmoid, **SETTINGS)
 def sigmoid_by_tangent(input):
     return launched(_sigmoid, input)
 
@@ -49,3 +53,60 @@ def sigmoid_by_tangent(input):
 @subject(op="rms_norm", variance="rms", **SETTINGS)
 def root_by_logarithm(input, eps):
     return launched(_root_mean_square, input, eps)
+
+
+# -- reciprocals of other numbers than N -----------------------------------------------------------------
+
+
+@triton.jit
+def _in_two_steps(x, y, columns, eps, ONE: tl.constexpr, OTHER: tl.constexpr, BLOCK: tl.constexpr):  # noqa: PLR0917 (a kernel's arguments)
+    row, column = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    inside = column < columns
+    value = tl.load(x + row * columns + column, mask=inside, other=0.0).to(tl.float32)
+    square = tl.sum(value * value, axis=0) * ONE * OTHER
+    tl.store(y + row * columns + column, value * tl.rsqrt(square + eps), mask=inside)
+
+
+@subject(op="rms_norm", variance="rms", **SETTINGS)
+def shares_of_factors(input, eps):
+    return launched(_in_two_steps, input, eps, 1 / 3, 3 / input.shape[-1])
+
+
+@subject(op="rms_norm", variance="rms", **SETTINGS)
+def shares_of_doubled_factors(input, eps):
+    return launched(_in_two_steps, input, eps, -2 / 3, -1.5 / input.shape[-1])
+
+
+@subject(op="rms_norm", variance="rms", **SETTINGS)
+def shares_of_one_column_more(input, eps):
+    return launched(_in_two_steps, input, eps, 1 / 3, 1 / (input.shape[-1] // 3 + 1))
+
+
+@subject(op="rms_norm", variance="rms", **SETTINGS)
+def shares_an_ulp_beside(input, eps):
+    return launched(_in_two_steps, input, eps, 1 / 3 + 2.0**-25, 3 / input.shape[-1])
+
+
+@triton.jit
+def _welford(x, shares, y, columns, eps, BLOCK: tl.constexpr):  # noqa: PLR0917 (a kernel's arguments)
+    row, column = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    inside = column < columns
+    mean, total = 0.0, 0.0
+    for count in range(columns):
+        value = tl.load(x + row * columns + count).to(tl.float32)
+        beside = value - mean
+        mean += beside * tl.load(shares + count)
+        total += beside * (value - mean)
+    value = tl.load(x + row * columns + column, mask=inside, other=0.0).to(tl.float32)
+    variance = total * tl.load(shares + columns - 1)
+    tl.store(y + row * columns + column, (value - mean) * tl.rsqrt(variance + eps), mask=inside)
+
+
+@subject(op="layer_norm", variance="welford", **SETTINGS)
+def welford_by_a_table(input, eps):
+    x = input.contiguous()
+    y, columns = torch.empty_like(x), x.shape[-1]
+    shares = 1.0 / torch.arange(1, columns + 1, dtype=torch.float32)
+    if x.numel():
+        _welford[(x.numel() // columns,)](x, shares, y, columns, eps, triton.next_power_of_2(columns))
+    return y

@@ -112,6 +112,45 @@ def test_the_integer_part_of_an_exponential_by_shifter_is_that_integer():
     assert slot == ride.lift(np.array([12582916.0], dtype=np.float32), "f32")
 
 
+# -- floats that stand for fractions ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["field", "field_exponential"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("numerator", [1, 2, -1, -2])
+def test_the_float_next_to_a_fraction_of_a_whole_number_is_the_fraction(name, dtype, numerator):
+    """Every k that is meant; no power of two changes, nor does a neighbour of such a float."""
+    ride, whole = make(name), np.arange(1, field.WHOLE + 1)
+    held = (numerator / whole).astype(dtype)
+    clear = ~field.next_to_short(held.astype(np.float64))
+    assert clear[:1023].sum() > 1000  # next to short ones are powers of two alone, until k is large
+    slots, plain = ride.lift(held[clear], "f32"), make(name, constants={})
+    shares = plain.lift(whole[clear], "integer")
+    product = plain.apply("mul", "f64", np.ones(1), (), (slots, shares))
+    assert (product == plain.lift(np.full(len(shares), numerator), "integer")).all()
+    for beside in (np.nextafter(held, dtype(0)), np.nextafter(held, dtype(numerator * np.inf))):
+        slots = ride.lift(beside, "f32")
+        slots = slots if name == "field" else slots["value"]
+        wide = beside.astype(np.float64)
+        exact = field.of_floats(wide) if name == "field" else field_exponential.of_floats(np.uint64(Q), wide)
+        assert (slots == exact).all()
+
+
+@pytest.mark.parametrize(
+    "number", [0.0, -0.0, 1.0, 0.5, -0.125, 3.0, 0.3, 1e-30, 1e300, np.inf, -np.inf, np.nan]
+)
+def test_other_floats_are_no_fractions(number):
+    assert field.reciprocals(np.array([number])) is None
+    assert field.reciprocals(np.array(number)) is None
+
+
+def test_a_fraction_that_may_be_a_short_number_with_a_slip_stays_the_float():
+    number = np.array([1 / 2047], np.float32).astype(np.float64)  # 2049 * 2^-22 and a quarter of an ulp
+    assert field.reciprocals(number).tolist() == [4094]
+    assert field.fractions_meant(number).tolist() == [0]
+    assert make("field").lift(number, "f32") == field.of_floats(number)
+
+
 # -- what no formula says: integers chosen and results clamped -------------------------------------
 
 

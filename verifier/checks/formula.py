@@ -48,10 +48,6 @@ MOMENTUM = 0.25
 """Exact in every format, as eps is."""
 SURE_ROWS = 64
 """So many rows do not all have the other root by chance, twice: 2^-128."""
-SHORT = 12
-"""Bits of a constant that is exact: one that was rounded is hardly ever so short."""
-NEAR = 2.0**-22
-"""Of significands in [1/2, 1): four units of float32 in the last place, as far as a slip of ulps goes."""
 SHOWN = 4
 
 EXPLANATION = (
@@ -134,7 +130,7 @@ def _tame(case: Case) -> Case:
 def meant(case: Case) -> dict[float, Fraction]:
     """Return what the float32 and float64 roundings of 1/N, 1/(N-1) and N/(N-1) stand for.
 
-    Of both signs, halved and doubled: a power of two rounds nothing.
+    Of both signs, halved and doubled: a power of two rounds nothing. The field knows 1/k for smaller k.
     """
     n = case.columns
     rationals = [Fraction(1, n)] if n else []
@@ -298,7 +294,8 @@ def suspects(literals: list[float], constants: Mapping[float, Fraction], case: C
     """Return the constants of a kernel that may be roundings of what no field element is known for.
 
     Not those that are declared, arguments of the case, short (so that they are what they say), next to a
-    short number (so that they are meant to differ from it), or nearest to 1/k for a whole k.
+    short number (so that they are meant to differ from it), or nearest to 1/k for a whole k: the field takes
+    these for 1/k where a kernel may count to k, and a larger k is a decimal's, as in an eps of 1e-6.
     """
     from verifier.machine.arithmetics.field_exponential import AS_THEY_ARE, LITERALS
 
@@ -309,12 +306,12 @@ def suspects(literals: list[float], constants: Mapping[float, Fraction], case: C
 
 def _may_be_rounded(number: float) -> bool:
     """Whether a positive number is a long one, and of none of the kinds that are what they say."""
+    from verifier.machine.arithmetics.field import next_to_short, reciprocals
+
     if not math.isfinite(number) or number == 0:
         return False
-    mantissa, _ = math.frexp(number)
-    short = round(mantissa * 2**SHORT) / 2**SHORT
-    if abs(mantissa - short) <= NEAR:
-        return False
+    if next_to_short(np.float64(number)):
+        return reciprocals(np.float64(number)) is not None  # a slip, or 1/k: nobody knows
     whole = round(1 / number) if number > 2.0**-20 else 0
     return not whole or number not in {1 / whole, float(np.float32(1 / whole))}
 
@@ -330,13 +327,14 @@ def experiment(
     gradients: bool,
 ) -> Observation:
     """Run the subject with these field elements beside its floats; runs in the child."""
-    with riding(_arithmetic(arithmetic, constants)) as opened:
+    field = _arithmetic(arithmetic, constants)
+    with riding(field) as opened:
         assert opened.slots is not None
         watch = _Lost(opened.slots, case)
         watch.plain = np.append(watch.plain, list(constants))
         seen, slots = ride(subject, case, place=place, opened=opened, given=residues, gradients=gradients)
         facts = {**seen.facts, "slots": slots, "lost": watch.words(), "without": watch.values}
-        facts |= {"literals": sorted(watch.literals), "opaque": sorted(opened.slots.arithmetic.opaque)}
+        facts |= {"literals": sorted(watch.literals), "opaque": sorted(field.opaque)}
         return replace(seen, outputs={}, facts=facts) if seen.status == "ok" else seen
 
 

@@ -32,6 +32,13 @@ _LOW11, _LOW30, _LOW31, _LOW52 = (np.uint64((1 << n) - 1) for n in (11, 30, 31, 
 _ALL_ONES = 0x7FF  # exponent of infinities and NaN in float64
 BIAS = 1075  # of a float64's exponent, where its significand is a whole number of 53 bits
 _SHIFTS = ((np.arange(2048) - BIAS) % 61).astype(np.uint64)  # 2^(e - BIAS) rotates by that many bits
+SHORT = 12
+"""Bits of a constant that is exact: one that was rounded is hardly ever so short."""
+NEAR = 2.0**-22
+"""Of significands in [1/2, 1): four units of float32 in the last place, as far as a slip of ulps goes."""
+WHOLE = 1 << 13
+"""A float next to 1/k or 2/k stands for that fraction for whole k up to here: far more than a row of an
+ordinary case has columns, and so few that neighbouring fractions are thousands of ulps apart."""
 _FEW = 64  # up to so many distinct values Python's pow is faster than powering arrays
 
 
@@ -180,6 +187,35 @@ def of_fraction(value: Fraction) -> int:
     return value.numerator * pow(value.denominator, -1, P) % P
 
 
+def next_to_short(numbers: Array) -> Any:
+    """Whether numbers are short ones, or slips of a few units in the last place away from one."""
+    significands, _ = np.frexp(np.abs(numbers))
+    return np.abs(significands - np.rint(np.ldexp(significands, SHORT)) / 2**SHORT) <= NEAR
+
+
+def reciprocals(wide: Array) -> Array | None:
+    """Return whole numbers k, int64, where floats are no dyadic number but next to 2/k; 0 elsewhere.
+
+    Next to it: its rounding to float32 or float64. 2/k is 1/(k/2) where k is even. None where there are none.
+    """
+    size = np.abs(wide)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        whole = np.rint(2.0 / size)
+    found = (whole > 1) & (whole <= 2 * WHOLE)
+    if not found.any():
+        return None
+    whole = np.where(found, whole, 1.0).astype(np.int64)
+    exact = 2.0 / whole
+    found &= ((size == exact) | (size == exact.astype(np.float32))) & (whole & (whole - 1) != 0)
+    return np.where(found, np.where(np.signbit(wide), -whole, whole), 0) if found.any() else None
+
+
+def fractions_meant(wide: Array) -> Array | None:
+    """Return `reciprocals`, but for floats that may as well be a short number with a slip."""
+    whole = reciprocals(wide)
+    return None if whole is None else np.where(next_to_short(wide), 0, whole)
+
+
 def hashed(name: str, *operands: Array) -> Array:
     """Give an opaque function of its arguments: equal arguments, equal residues, and nothing more."""
     mixed: Any = np.uint64(
@@ -209,11 +245,13 @@ class Field:
         return P
 
     def lift(self, values: Array, kind: str) -> Array:
-        """Map floats exactly, declared constants to their rationals."""
+        """Map floats exactly, but those next to 1/k and declared constants to their rationals."""
         if kind == "integer":
             return of_integers(values)
         wide = values.astype(np.float64)
         residue = of_floats(wide)
+        if (whole := fractions_meant(wide)) is not None:
+            residue = np.where(whole != 0, multiply(np.uint64(2), inverse(of_integers(whole))), residue)
         for constant, meaning in self.constants.items():
             if (hits := wide == constant).any():
                 residue = np.where(hits, np.uint64(of_fraction(meaning)), residue)

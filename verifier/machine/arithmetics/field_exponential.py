@@ -196,14 +196,18 @@ class FieldExponential:
         return {part: int(m) for part, m in _MODULI.items()}
 
     def lift(self, values: Array, kind: str) -> Array:
-        """Map floats exactly, declared constants and known literals to their rationals."""
+        """Map floats exactly; those next to 1/k, declared constants and known literals to their rationals."""
         if kind == "integer":
             parts = [(values.astype(np.int64) % int(m)).astype(np.uint64) for m in _MODULI.values()]
             return pair(*parts)
         wide = np.asarray(values.astype(np.float64))
+        whole = plain.fractions_meant(wide)
         parts = []
         for modulus in _MODULI.values():
             residue = of_floats(modulus, wide)
+            if whole is not None:
+                shares = np.uint64(2) * inverse(modulus, (whole % int(modulus)).astype(np.uint64)) % modulus
+                residue = np.where(whole != 0, shares, residue)
             for constant, meaning in {**LITERALS, **self.constants}.items():
                 m = int(modulus)
                 exact = meaning.numerator * pow(meaning.denominator, -1, m) % m
