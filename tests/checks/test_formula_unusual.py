@@ -46,3 +46,22 @@ def test_a_float_next_to_one_over_k_is_that_fraction(name, dtype):
 def test_another_fraction_and_a_slip_beside_one_differ(name):
     found = {o.verdict for o in judged(name, shapes=((3, 33),))}
     assert found == {Verdict.FAIL if name == "shares_of_one_column_more" else Verdict.UNDECIDED}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("name", ["masked_with_largest_half", "masked_with_1e5", "masked_with_1e30"])
+def test_exponentials_of_finite_masks_are_nothing(name, dtype):
+    (outcome,) = judged(name, dtype=dtype, shapes=((4, 33),))
+    assert outcome.verdict is Verdict.PASS
+    assert outcome.decided == 132
+
+
+def test_a_mask_that_does_not_vanish_is_found():
+    (outcome,) = judged("masked_with_too_large_a_number", shapes=((4, 33),))
+    assert (outcome.verdict, outcome.wrong) == (Verdict.FAIL, 132)
+
+
+def test_results_that_vanish_although_no_mask_did_decide_nothing():
+    (outcome,) = judged("vanishes", shapes=((4, 33),))
+    assert outcome.verdict is Verdict.UNDECIDED
+    assert "so small a number" in outcome.message

@@ -110,3 +110,53 @@ def welford_by_a_table(input, eps):
     if x.numel():
         _welford[(x.numel() // columns,)](x, shares, y, columns, eps, triton.next_power_of_2(columns))
     return y
+
+
+# -- masks that are finite -------------------------------------------------------------------------------
+
+
+@triton.jit
+def _softmax(x, y, columns, LOW: tl.constexpr, BLOCK: tl.constexpr):
+    row, column = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    inside = column < columns
+    value = tl.load(x + row * columns + column, mask=inside, other=0.0).to(tl.float32)
+    value = tl.where(inside, value, LOW)
+    power = tl.exp(value - tl.max(value, axis=0))
+    tl.store(y + row * columns + column, power / tl.sum(power, axis=0), mask=inside)
+
+
+@subject(op="softmax", variance="softmax", **SETTINGS)
+def masked_with_largest_half(input):
+    return launched(_softmax, input, -65504.0)
+
+
+@subject(op="softmax", variance="softmax", **SETTINGS)
+def masked_with_1e5(input):
+    return launched(_softmax, input, -1e5)
+
+
+@subject(op="softmax", variance="softmax", **SETTINGS)
+def masked_with_1e30(input):
+    return launched(_softmax, input, -1e30)
+
+
+@subject(op="softmax", variance="softmax", **SETTINGS)
+def masked_with_too_large_a_number(input):
+    return launched(_softmax, input, -8.0)
+
+
+@triton.jit
+def _far(x, y, columns, SIGN: tl.constexpr, BLOCK: tl.constexpr):
+    row, column = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    inside = column < columns
+    value = tl.load(x + row * columns + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(y + row * columns + column, SIGN * tl.exp(value - 500.0), mask=inside)
+
+
+def far(input):
+    return torch.exp(input - 500.0)
+
+
+@subject(op="unknown", specification=far, **SETTINGS)
+def vanishes(input):
+    return launched(_far, input, 1.0)

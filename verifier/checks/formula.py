@@ -101,10 +101,17 @@ def check(session: Session) -> list[Outcome]:
     if without := seen.facts["without"]:
         count = f" ({without} of them)"
         return _undecided("computed values came without their element", count, doubtful=True)
-    if opaque := seen.facts["opaque"]:
+    if opaque := _opaque(session, seen):
         names = ", ".join(opaque[:SHOWN])
         return _undecided(f"no field has every function that the kernel computes ({names})", doubtful=True)
     return _judged(session, arithmetic, seen, wanted, differing)
+
+
+def _opaque(session: Session, seen: Observation) -> list[str]:
+    """Return what the kernel computed that has no rule; where all exponents are small only masks vanish."""
+    from verifier.machine.arithmetics.field_exponential import VANISHED
+
+    return [name for name in seen.facts["opaque"] if name != VANISHED or session.op.own]
 
 
 def _passed(seen: Observation, wanted: Specified) -> Outcome:
@@ -120,7 +127,11 @@ def _exactly_held(case: Case, subject: Subject) -> Case:
 
 
 def _tame(case: Case) -> Case:
-    """Return a softmax of small numbers: the floats steer, and where exponentials vanish so do elements."""
+    """Return a softmax of small numbers: the floats steer, and where exponentials vanish so do elements.
+
+    No exponential of a difference of these, nor one divided by their sum, vanishes in any format: those that
+    do are of the finite numbers with which a kernel masks.
+    """
     if _op(case.op).needs_variance or case.largest <= LARGEST_EXPONENT:
         return case
     scale = 2.0 ** -math.ceil(math.log2(case.largest / LARGEST_EXPONENT))

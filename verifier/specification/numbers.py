@@ -173,7 +173,7 @@ class FieldNumbers(ObjectNumbers):
         if "exponent" not in value.parts:
             raise NoMeaningError("an exponential of an exponential")
         argument = (value * self.number(LOG2_E)).slots
-        result = self.arithmetic.exponential(np.zeros(np.shape(argument)), argument)
+        result = self.arithmetic.exponential(np.zeros(np.shape(argument), dtype=np.bool_), argument)
         return Elements(self.arithmetic, result, frozenset({"value"}))
 
     def log(self, value: Value) -> Value:

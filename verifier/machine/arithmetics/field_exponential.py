@@ -44,6 +44,9 @@ LITERALS: dict[float, Fraction] = {
 """Float32 literals that compilers write: log2(e) stands for itself, ln(2) is its inverse, and the rest of
 log2(e) that CUDA's expf adds in a second fma (0f32A57060) is nothing where the first part is exact."""
 
+VANISHED = "ex2 of so small a number that it is 0"
+"""Among opaque functions, where a float vanished whose argument was finite."""
+
 AS_THEY_ARE = frozenset({_LOG2_E, float(np.array([0x3BBB989D], dtype=np.uint32).view(np.float32)[0])})
 """Literals of an exponential that round nothing: log2(e), which is itself here, and the factor by which
 CUDA's expf finds an integer, which is taken from the float."""
@@ -223,7 +226,9 @@ class FieldExponential:
         if (picked := chosen(name, result, floats, slots)) is not None:
             return np.asarray(picked)
         if name == "ex2":
-            return self.exponential(floats[0], slots[0])
+            if ((result == 0) & np.isfinite(floats[0])).any():
+                self.opaque.add(VANISHED)
+            return self.exponential(result == 0, slots[0])
         if name == "lg2":
             return self.logarithm(slots[0])
         if name in ("log", "log2"):
@@ -267,11 +272,10 @@ class FieldExponential:
             return found
         return np.where(clamped(name, modifiers, result, floats), self.lift(np.asarray(result), kind), found)
 
-    def exponential(self, argument: Array, slot: Array) -> Array:
-        """2^a in the values, nothing meaningful in the exponents; 2^-inf is 0."""
+    def exponential(self, zero: Any, slot: Array) -> Array:
+        """2^a in the values, nothing meaningful in the exponents; 0 where the float is: it was masked so."""
         value = power_of_two(slot["exponent"], _MODULI["value"])
         opaque = plain.hashed("ex2", slot["exponent"]) % _MODULI["exponent"]
-        zero = np.isneginf(argument)
         return pair(np.where(zero, np.uint64(0), value), np.where(zero, np.uint64(0), opaque))
 
     def has_logarithm(self, slot: Array) -> Any:
