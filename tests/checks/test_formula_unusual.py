@@ -65,3 +65,9 @@ def test_results_that_vanish_although_no_mask_did_decide_nothing():
     (outcome,) = judged("vanishes", shapes=((4, 33),))
     assert outcome.verdict is Verdict.UNDECIDED
     assert "so small a number" in outcome.message
+
+
+def test_a_result_that_is_neither_a_value_nor_an_exponent_is_not_decided():
+    (outcome,) = judged("terms_of_entropy", shapes=((4, 33),))
+    assert outcome.verdict is Verdict.UNDECIDED
+    assert "output mixes logarithms and exponentials" in outcome.message

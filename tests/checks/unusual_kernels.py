@@ -146,11 +146,11 @@ def masked_with_too_large_a_number(input):
 
 
 @triton.jit
-def _far(x, y, columns, SIGN: tl.constexpr, BLOCK: tl.constexpr):
+def _far(x, y, columns, BLOCK: tl.constexpr):
     row, column = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     inside = column < columns
     value = tl.load(x + row * columns + column, mask=inside, other=0.0).to(tl.float32)
-    tl.store(y + row * columns + column, SIGN * tl.exp(value - 500.0), mask=inside)
+    tl.store(y + row * columns + column, tl.exp(value - 500.0), mask=inside)
 
 
 def far(input):
@@ -159,4 +159,28 @@ def far(input):
 
 @subject(op="unknown", specification=far, **SETTINGS)
 def vanishes(input):
-    return launched(_far, input, 1.0)
+    return launched(_far, input)
+
+
+# -- logarithms and exponentials in one result -----------------------------------------------------------
+
+
+@triton.jit
+def _entropy(x, y, columns, BLOCK: tl.constexpr):
+    row, column = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    inside = column < columns
+    value = tl.load(x + row * columns + column, mask=inside, other=float("-inf")).to(tl.float32)
+    value -= tl.max(value, axis=0)
+    power = tl.exp(value)
+    total = tl.sum(power, axis=0)
+    tl.store(y + row * columns + column, power / total * (value - tl.log(total)), mask=inside)
+
+
+def entropy(input):
+    total = torch.exp(input).sum(-1, keepdim=True)
+    return torch.exp(input) / total * (input - torch.log(total))
+
+
+@subject(op="unknown", specification=entropy, **SETTINGS)
+def terms_of_entropy(input):
+    return launched(_entropy, input)

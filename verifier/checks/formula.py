@@ -89,13 +89,16 @@ def check(session: Session) -> list[Outcome]:
     constants = meant(case)
     try:
         arithmetic, residues = _blind(session, constants, generator)
+        wanted, without_meaning = _meaningful(specify(case, arithmetic, residues, subject=session.subject))
     except (NoMeaningError, ValueError) as error:
         return _undecided(f"no field has this formula: {error}")
     seen = _run(session, arithmetic.name, constants, residues)
-    wanted = specify(case, arithmetic, residues, subject=session.subject)
     differing = _compare(session, seen, wanted)
     if lost := seen.facts["lost"]:
         return _undecided(f"values left the field on the way ({lost})", doubtful=bool(differing))
+    if not differing and without_meaning:
+        names = ", ".join(without_meaning)
+        return _undecided(f"no field has this formula: {names} mixes logarithms and exponentials")
     if not differing:
         return [_passed(seen, wanted)]
     if without := seen.facts["without"]:
@@ -105,6 +108,12 @@ def check(session: Session) -> list[Outcome]:
         names = ", ".join(opaque[:SHOWN])
         return _undecided(f"no field has every function that the kernel computes ({names})", doubtful=True)
     return _judged(session, arithmetic, seen, wanted, differing)
+
+
+def _meaningful(wanted: Specified) -> tuple[Specified, list[str]]:
+    """Return the results of which a residue means something, and the names of the others."""
+    kept = {name: value for name, value in wanted.results.items() if value.parts}
+    return replace(wanted, results=kept), sorted({*wanted.results} - {*kept})
 
 
 def _opaque(session: Session, seen: Observation) -> list[str]:
@@ -219,8 +228,6 @@ def _compare(session: Session, seen: Observation, wanted: Specified) -> dict[str
 def _unequal(actual: Any, expected: Elements) -> Any:
     if actual.dtype.names is None:
         return actual != expected.slots
-    if not expected.parts:
-        raise NoMeaningError("neither residue of this result means anything")
     wanted: Any = expected.slots
     return np.any([actual[part] != wanted[part] for part in sorted(expected.parts)], axis=0)
 
@@ -235,7 +242,7 @@ def _judged(
     """Fail what differs, unless it is right on the case's own numbers: then elements were lost."""
     own = own_residues(session.case, arithmetic)
     again = _run(session, arithmetic.name, arithmetic.constants, own)
-    wanted_again = specify(session.case, arithmetic, own, subject=session.subject)
+    wanted_again, _ = _meaningful(specify(session.case, arithmetic, own, subject=session.subject))
     confirmed = _compare(session, again, wanted_again)
     if not confirmed:
         return _undecided("it equals its definition on the case's own numbers, not on others", doubtful=True)
