@@ -81,6 +81,35 @@ def test_values_stored_by_one_launch_are_found_by_the_next():
         assert (np.abs(opened.slots.get(tensor) - [third, 3 * third]) <= 3 * third * 2.0**-51).all()
 
 
+def swapped(compared, written, start=(1.0, 2.0)):
+    """Give each number a slot, then compare and swap its bits."""
+    body = f"""
+    ld.global.b32 %r1, [%a0]; mov.b32 %f1, %r1; mul.f32 %f2, %f1, 0f40400000; mov.b32 %r2, %f2;
+    st.global.f32 [%a0], %f2; atom.global.cas.b32 %r4, [%a0], {compared}, {written};"""
+    return run(body, list(start))
+
+
+@pytest.mark.parametrize(("start", "written"), [((1.0, 2.0), "%r1"), ((0.0, 0.0), "%r2")])
+def test_what_a_compare_and_swap_has_written_is_lost_even_where_the_bits_stay(start, written):
+    _, counters = swapped("%r2", written, start)
+    assert counters.desynchronised == 2
+    assert counters.describe() == ("2 values had lost their slots at a host operation",)
+
+
+def test_a_compare_and_swap_that_failed_has_written_nothing():
+    found, counters = swapped("%r1", "0")
+    assert found.tolist() == [3.0, 6.0]
+    assert counters.desynchronised == 0
+
+
+@pytest.mark.parametrize("operation", ["exch", "and", "max"])
+def test_what_an_atomic_on_integers_has_written_is_lost(operation):
+    kind = "s32" if operation == "max" else "b32"
+    found, counters = run(f"ld.global.b32 %r1, [%a0]; atom.global.{operation}.{kind} %r4, [%a0], %r1;", [3.0])
+    assert found.tolist() == [3.0]
+    assert counters.desynchronised == 1
+
+
 WIDENED = """
     ld.global.b32 %r1, [%a0]; mov.b32 {%h1, %h2}, %r1; mov.b32 %f1, {0, %h2};
     mul.f32 %f2, %f1, 0f40400000; st.global.f32 [%a0], %f2;"""

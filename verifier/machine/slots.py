@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _WIDTH_SHIFT = np.uint64(56)
 _MIX64 = np.uint64(0x5BD1E9955BD1E995)  # keeps tags of 64-bit patterns apart from those of narrower ones
 NO_SLOT = np.uint64(0)
+# Tag of what an operation without a rule wrote: only one NaN of 64 bits has it, so that reads count it.
+LOST = _MIX64 ^ np.uint64(0x7FF8_0000_0000_0001)
 _NUMPY = {"f16": "f2", "bf16": "u2", "f32": "f4", "f64": "f8"}
 _HALVES_OF = {"f16": 1, "bf16": 1, "f32": 2, "f64": 4}
 
@@ -39,7 +41,8 @@ class Arithmetic(Protocol):
 
     `dtype`: numpy type of a slot, structured if it has several parts. One that cares how results are rounded
     also has `modified(name, modifiers, kind, result, floats, slots)`, called for instructions with
-    `MODIFIERS`.
+    `MODIFIERS`. One that tells literals from what lost its slot has `lift_written(values, kind)` for
+    floats in memory that somebody wrote without slots.
     """
 
     name: str
@@ -128,6 +131,15 @@ class Slots:
             values = numerics.decode_bf16(values)
         return self.arithmetic.lift(np.asarray(values), kind)
 
+    def lift_written(self, values: Array, kind: str) -> Array:
+        """Lift floats of memory that was written, where no slot was left beside them: no literals."""
+        rule = getattr(self.arithmetic, "lift_written", None)
+        if rule is None:
+            return self.lift(values, kind)
+        plain = numerics.decode_bf16(values) if kind == "bf16" else np.asarray(values)
+        found: Array = rule(plain, kind)
+        return found
+
     def constant(self, bits: int, kind: str) -> Array:
         """Lift a literal once."""
         found = self.constants.get((bits, kind))
@@ -141,8 +153,13 @@ class Slots:
         """Take note of the kernel that runs next; `sites`: instructions by the numbers that reads give."""
         self.kernel, self.sites = kernel, sites
 
-    def read(self, values: Array, kind: str, slots: Array, tags: Array, site: int = -1) -> Array:
-        """Slots of floats, lifting those whose tag does not fit the bits; `site` numbers the instruction."""
+    def read(
+        self, values: Array, kind: str, slots: Array, tags: Array, site: int = -1, written: bool = False
+    ) -> Array:
+        """Slots of floats, lifting those whose tag does not fit the bits; `site` numbers the instruction.
+
+        written: they come from memory to which something was written.
+        """
         width = values.dtype.itemsize * 8
         fits = tags == tag(values.view(f"u{width // 8}"), width)
         if fits.all():
@@ -152,7 +169,7 @@ class Slots:
         lost = int(np.count_nonzero(stale & (tags != NO_SLOT)))
         if lost:
             self._lose(lost, site)
-        return np.where(fits, slots, self.lift(values, kind))
+        return np.where(fits, slots, self.lift_written(values, kind) if written else self.lift(values, kind))
 
     def place(self, site: int) -> str:
         """Describe an instruction of the kernel that runs; -1 stands for the host."""
@@ -306,7 +323,7 @@ class Slots:
             else:
                 slots[located.selection] = store.values[cells]
                 tags[located.selection] = store.tags[cells]
-        return self.read(values, kind, slots, tags, site)
+        return self.read(values, kind, slots, tags, site, True)
 
     def save(self, found: list[Located], width: int, elements: list[list[tuple[Any, Any]]]) -> None:
         """Write (slot, tag) of each half-word; bytes and integers clear what they overwrite."""
@@ -330,9 +347,13 @@ class Slots:
         number: int,
         width: int,
         values: Any,
-        operand: Array,
+        operands: list[Array],
     ) -> Any:
-        """Give an observer that does on slots what an atomic does on floats, and the old slots."""
+        """Give an observer that does on slots what an atomic does on floats, and the old slots.
+
+        operands: numbers of the active lanes; of `cas` what is compared, and what is written. What is written
+        by another operation than those that are done here has lost its slot, even where the bits stay.
+        """
         store = self.store_of(located.region)
         store.used = True
         cells = (located.offsets.reshape(-1) >> 1) + number * (width // 2)
@@ -347,17 +368,19 @@ class Slots:
             old[0][turn], old[1][turn] = store.values[place], store.tags[place]
             if floating and operation in ("add", "min", "max"):
                 present = self.read(before, kind, store.values[place], store.tags[place])
-                floats = (before, operand[turn])
+                floats = (before, operands[-1][turn])
                 store.values[place] = self.apply(
                     operation, kind, after, (kind, kind), floats, (present, active[turn])
                 )
                 store.tags[place] = tag(after.view(f"u{width}"), 8 * width)
-            elif operation == "exch":
+            elif operation == "exch" and floating:
                 store.values[place] = active[turn]
-                store.tags[place] = tag(after.view(f"u{width}"), 8 * width) if floating else NO_SLOT
+                store.tags[place] = tag(after.view(f"u{width}"), 8 * width)
             else:
-                changed = before != after
-                store.tags[place] = np.where(changed, NO_SLOT, store.tags[place])
+                place = place[before == operands[0][turn]] if operation == "cas" else place
+                for half in range(max(width // 2, 1)):
+                    store.tags[place + half] = LOST
+                return
             for half in range(1, width // 2):
                 store.tags[place + half] = NO_SLOT
 
@@ -368,6 +391,7 @@ class Slots:
     def set(self, tensor: Any, values: Array) -> None:
         """Give every element of a tensor its slot. values: an array of the tensor's shape."""
         store, index, width = self.cells(tensor)
+        store.used = True
         bits = _bits(tensor)
         store.values[index] = values
         store.tags[index] = tag(bits, 8 * width)
@@ -377,11 +401,13 @@ class Slots:
         import torch
 
         store, index, _ = self.cells(tensor)
-        bits = _bits(tensor)
-        if tensor.dtype == torch.bfloat16:
-            return self.read(bits, "bf16", store.values[index], store.tags[index])
         kind = {2: "f16", 4: "f32", 8: "f64"}[tensor.element_size()]
-        return self.read(bits.view(f"f{tensor.element_size()}"), kind, store.values[index], store.tags[index])
+        values = _bits(tensor)
+        if tensor.dtype == torch.bfloat16:
+            kind = "bf16"
+        else:
+            values = values.view(f"f{tensor.element_size()}")
+        return self.read(values, kind, store.values[index], store.tags[index], -1, store.used)
 
     def cells(self, tensor: Any) -> tuple[Store, Array, int]:
         """Store of a tensor's storage and the cell of each element."""
@@ -395,7 +421,6 @@ class Slots:
             )
             self.stores[pointer] = store
             self.kept.append(tensor)
-        store.used = True  # whoever asks for cells may write them
         width = tensor.element_size()
         index = np.full(tuple(tensor.shape), tensor.storage_offset(), dtype=np.int64)
         for axis, (extent, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):

@@ -25,9 +25,11 @@ HELD = np.uint64(1)
 class TagSlots(Slots):
     """Slots of an arithmetic whose slots are sets as bits, 0 for none."""
 
-    def read(self, values: Array, kind: str, slots: Array, tags: Array, site: int = -1) -> Array:
+    def read(
+        self, values: Array, kind: str, slots: Array, tags: Array, site: int = -1, written: bool = False
+    ) -> Array:
         """Tags of floats of one half-word; those of wider ones are united where they are read."""
-        del values, kind, site
+        del values, kind, site, written
         return np.where(tags != NO_SLOT, slots, self.arithmetic.dtype(0))
 
     def load(
@@ -70,7 +72,7 @@ class TagSlots(Slots):
         number: int,
         width: int,
         values: Any,
-        operand: Array,
+        operands: list[Array],
     ) -> Any:
         """Give an observer that does on tags what an atomic does on values, and the old tags."""
         store = self.store_of(located.region)
@@ -90,7 +92,7 @@ class TagSlots(Slots):
             elif operation == "cas":
                 result = np.where(before != after, active[turn], present)
             else:
-                floats = (before, operand[turn])
+                floats = (before, operands[-1][turn])
                 given = (present, active[turn])
                 result = self.apply(operation, kind, after, (kind, kind), floats, given)
             for half in range(width // 2):
@@ -103,6 +105,7 @@ class TagSlots(Slots):
     def set(self, tensor: Any, values: Array) -> None:
         """Give every element of a tensor its tags. values: an array of the tensor's shape."""
         store, index, width = self.cells(tensor)
+        store.used = True
         for half in range(width // 2):
             store.values[index + half], store.tags[index + half] = values, HELD
 

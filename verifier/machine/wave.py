@@ -335,7 +335,7 @@ class Wave:
                 observe = None
                 if self.slots is not None:
                     observe, before = self.slots.atomic(
-                        found, operation, kind, number, width, self.operand_slots[number], active[-1]
+                        found, operation, kind, number, width, self.operand_slots[number], active
                     )
                 old = atomics.apply(
                     found.region.view(dtype),
