@@ -23,6 +23,64 @@ from verifier.verdicts import Verdict
 
 pytest.importorskip("triton", reason="running bounds are tried on Triton kernels; Triton is not installed")
 
+ADDED = """
+import torch
+import triton
+import triton.language as tl
+
+from verifier import subject
+
+
+@triton.jit
+def _rms(x, w, y, columns, eps, BLOCK: tl.constexpr):
+    row, c = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    v = tl.load(x + row * columns + c, mask=c < columns, other=0.0).to(tl.float32)
+    out = v / tl.sqrt(tl.sum(v * v, axis=0) / columns + eps)
+    if w is not None:
+        out *= tl.load(w + c, mask=c < columns, other=0.0).to(tl.float32)
+    tl.atomic_add(y + row * columns + c, out.to(y.dtype.element_ty), mask=c < columns)
+
+
+@subject(
+    op="rms_norm", language="triton", variance="rms", accumulates="float32", dtypes=("bfloat16",),
+    differentiable=False,
+)
+def added(input, weight, eps):
+    x, y, columns = input.contiguous(), torch.zeros_like(input), input.shape[-1]
+    if x.numel():
+        _rms[(x.numel() // columns,)](x, weight, y, columns, eps, triton.next_power_of_2(columns))
+    return y
+"""
+"""Adds rows to zeros by atomics, which compute capability 8.0 does to bfloat16 by comparing and swapping."""
+FOLDED = """
+import torch
+import triton
+import triton.language as tl
+
+from verifier import subject
+
+
+def scaled(input):
+    return input * 0.53948 * 0.25462
+
+
+@triton.jit
+def _scale(x, y, count, BLOCK: tl.constexpr):
+    c = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    # Both are rounded to float32, and so is their product: 2.66 units from what is meant.
+    factor = tl.full((BLOCK,), 0.53948, tl.float32) * tl.full((BLOCK,), 0.25462, tl.float32)
+    tl.store(y + c, tl.load(x + c, mask=c < count) * factor, mask=c < count)
+
+
+@subject(op="unknown", language="triton", dtypes=("float32",), differentiable=False, specification=scaled)
+def folded(input):
+    x = input.contiguous()
+    y = torch.empty_like(x)
+    if x.numel():
+        _scale[(triton.cdiv(x.numel(), 256),)](x, y, x.numel(), 256)
+    return y
+"""
+
 FAULTY = "divisor_n_minus_one_triton"
 LONG = {"shapes": ((1, 8192),), "hazards": ("ordinary",)}
 
@@ -53,6 +111,24 @@ def test_a_right_kernel_passes_in_every_output(stem, dtype):
     assert {o.output for o in passes(found)} >= {"output", "grad_input"}
     # The bound of a narrow output is hardly more than its last rounding, which some element uses up.
     assert dtype == "float32" or max(o.worst.utilisation for o in found) > 0.9
+
+
+@pytest.mark.parametrize(("architecture", "verdict"), [(80, Verdict.SKIPPED), (90, Verdict.PASS)])
+def test_sums_that_are_compared_and_swapped_have_no_bound(architecture, verdict, tmp_path):
+    (tmp_path / "added.py").write_text(ADDED, encoding="utf-8")
+    subject = subject_of(tmp_path / "added.py")
+    with machine(architecture=architecture) as place:
+        found = outcomes_of(subject, "running_bound", "bfloat16", place, count=4)
+    assert {o.verdict for o in found} == {verdict}
+    assert verdict is Verdict.PASS or all("lost track" in o.message for o in found)
+
+
+def test_constants_that_a_compiler_folds_are_explained(tmp_path):
+    (tmp_path / "folded.py").write_text(FOLDED, encoding="utf-8")
+    with machine() as place:
+        found = outcomes_of(subject_of(tmp_path / "folded.py"), "running_bound", "float32", place, count=2)
+    assert {o.verdict for o in found} == {Verdict.PASS}
+    assert max(o.worst.utilisation for o in found) > 0.5
 
 
 @pytest.mark.parametrize("factor", ["1.00003", "0.99997"])

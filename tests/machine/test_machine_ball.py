@@ -12,7 +12,7 @@ import machine_kernels as kernels
 from ptx_snippets import arrange
 
 from verifier import machine
-from verifier.machine.arithmetics.ball import Ball
+from verifier.machine.arithmetics.ball import FOLDED, Ball
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32]
 NAMES = ("y", "mean", "rstd", "dx", "dw", "db")
@@ -109,11 +109,13 @@ def test_a_subnormal_factor_may_count_as_zero():
 @pytest.mark.parametrize(
     ("values", "kind", "bound"),
     [
-        (np.array([1e-5], dtype="f4"), "f32", 2.0**-24 * float(np.float32(1e-5))),
+        (np.array([1e-5], dtype="f4"), "f32", FOLDED * 2.0**-24 * float(np.float32(1e-5))),
         (np.array([3.0], dtype="f4"), "f32", 0.0),
         (np.array([0.25], dtype="f4"), "f32", 0.0),
         (np.array([-np.inf], dtype="f4"), "f32", 0.0),
         (np.array([0.3, 0.3], dtype="f4"), "f32", np.inf),
+        (np.array([3.0, 3.0], dtype="f4"), "f32", np.inf),
+        (np.array([0.5, -4.0, 0.0], dtype="f4"), "f32", 0.0),
         (np.array([np.nan, 0.0], dtype="f4"), "f32", None),
         (np.array([1000]), "integer", 0.0),
     ],
@@ -125,6 +127,15 @@ def test_what_has_no_slot_is_a_constant_or_lost(values, kind, bound):
         assert found[1] == 0
     else:
         assert (found == bound).all()
+
+
+@pytest.mark.parametrize("values", [[1.0], [0.25, 3.0], [0.3]])
+def test_no_number_of_memory_that_was_written_is_a_literal(values):
+    written = np.array(values, dtype="f4")
+    assert np.isinf(Ball(given=True).lift_written(written, "f32")).all()
+    assert (Ball().lift_written(written, "f32") == 0).all()
+    kept = np.array([0.0, -np.inf], dtype="f4")
+    assert (Ball(given=True).lift_written(kept, "f32") == 0).all()
 
 
 def test_rounding_to_an_integer_is_a_choice_and_no_error():

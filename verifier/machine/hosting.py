@@ -134,7 +134,7 @@ class HostSlots(TorchDispatchMode):  # type: ignore[no-untyped-call]
             partial = following
         if name == "mean":
             count = np.full(np.shape(partial), float(len(slots)))
-            divisor = self.slots.lift(count, "f64")
+            divisor = np.broadcast_to(self.slots.lift(count.reshape(-1)[:1], "f64"), np.shape(partial))
             total = self.slots.arithmetic.apply(
                 "div", "f64", partial / len(slots), (partial, count), (total, divisor)
             )

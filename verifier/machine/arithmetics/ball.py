@@ -26,6 +26,11 @@ _ROUNDING = {
 UPWARD = 1.0 + 2.0**-45
 
 
+FOLDED = 4.0
+"""Units around a literal: one for its own rounding, the others where a compiler folded constants.
+
+Two constants that are each rounded, and their rounded product, are 3 units from what is meant.
+"""
 _SUMS = frozenset({"add", "sub", "mul", "fma", "mad"})
 # Results and operands below this may be taken as zero where an instruction flushes (.ftz, ex2.approx).
 _FLUSHED = 2.0**-126
@@ -36,8 +41,9 @@ class Ball:
     """Slots are absolute error bounds; data are exact. Infinity means that nothing is known.
 
     given: every tensor of data has its slots from the start. Then a number without one is a literal or a
-    scalar argument, which stands for whatever rounds to it unless it is an integer or a power of two; and an
-    array of numbers without slots has lost them, so that nothing is known of it.
+    scalar argument, which stands for whatever is within `FOLDED` units unless it is an integer or a power of
+    two; and an array of numbers without slots has lost them, so that nothing is known of it (powers of two
+    apart, by which code scales exponentials and which it makes of integers).
     """
 
     name: str = "ball"
@@ -52,9 +58,17 @@ class Ball:
         if kind == "integer":
             return np.where(size <= 2.0**24, 0.0, _ROUNDING["f32"][0] * size)
         with np.errstate(invalid="ignore"):
-            exact = np.isinf(size) | (size == np.rint(size)) | (np.frexp(size)[0] == 0.5)
+            exact = np.isinf(size) | (size == 0) | (np.frexp(size)[0] == 0.5)
+            if np.size(values) != 1:
+                return np.where(exact, 0.0, np.inf)
             unit = _ROUNDING[kind][0] if kind in _ROUNDING else np.inf
-            return np.where(exact, 0.0, unit * size if np.size(values) == 1 else np.inf)
+            return np.where(exact | (size == np.rint(size)), 0.0, FOLDED * unit * size)
+
+    def lift_written(self, values: Array, kind: str) -> Array:
+        """Take 0 and infinity for what they are; any other number in memory has lost its slot."""
+        del kind
+        plain = np.asarray(values)
+        return np.where(np.isinf(plain) | (plain == 0) | (not self.given), 0.0, np.inf)
 
     def apply(
         self, name: str, kind: str, result: Array, floats: tuple[Array, ...], slots: tuple[Array, ...]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from verifier.machine.arithmetics.ball import UPWARD, Ball, stays_infinite
+from verifier.machine.arithmetics.ball import FOLDED, UPWARD, Ball, stays_infinite
 from verifier.machine.arithmetics.choice import CLAMPS, chooses_integer, clamped, rounds_to_integer
 from verifier.machine.arithmetics.lifted import LITERALS, Lifted
 
@@ -30,8 +30,6 @@ _ROUNDINGS = {
     "rsqrt": 3.0,
     **dict.fromkeys(("ex2", "lg2", "log", "log2", "sin", "cos", "tanh"), 8.0),
 }
-_MEANT = 4.0
-"""Units around a constant of the code: one for its own rounding, the others where constants were folded."""
 _SHORT = 2.0**8
 """A constant of so many binary digits (1.5, 0.875) is what it says; 1/N with N below 2^8 has more."""
 _UNITS = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 2.0**-24, "f64": 2.0**-53}
@@ -84,7 +82,7 @@ class Enclosed:
         if kind == "f32" and number in self.lifted.literals:
             return np.asarray(UNIT * np.abs(wide))  # the nearest float64 number to what is meant
         self.rounded.add(number)
-        return np.asarray(_MEANT * _UNITS[kind] * size)
+        return np.asarray(FOLDED * _UNITS[kind] * size)
 
     def apply(
         self, name: str, kind: str, result: Array, floats: tuple[Array, ...], slots: tuple[Array, ...]
