@@ -1,4 +1,4 @@
-"""The check `formula` on right kernels that are written in an unusual way: none of them is a finding."""
+"""The check `formula` on right kernels in an unusual form, none of which is a finding, and on no result."""
 
 import importlib.util
 from pathlib import Path
@@ -71,3 +71,32 @@ def test_a_result_that_is_neither_a_value_nor_an_exponent_is_not_decided():
     (outcome,) = judged("terms_of_entropy", shapes=((4, 33),))
     assert outcome.verdict is Verdict.UNDECIDED
     assert "output mixes logarithms and exponentials" in outcome.message
+
+
+MISSHAPEN = ["returns_nothing", "returns_no_columns", "returns_one_column", "returns_integers"]
+
+
+@pytest.mark.parametrize("check", ["formula", "influence"])
+@pytest.mark.parametrize("name", MISSHAPEN)
+def test_what_is_no_result_is_no_pass(check, name):
+    (outcome,) = judged(name, check, shapes=((4, 33),))
+    assert (outcome.verdict, outcome.output) == (Verdict.FAIL, "output")
+    assert "expected" in outcome.message
+
+
+def test_statistics_of_another_number_of_rows_are_a_finding():
+    outcomes = judged("returns_two_means", shapes=((4, 33),))
+    assert Verdict.FAIL in {o.verdict for o in outcomes}
+    assert {o.output for o in outcomes} == {"mean"}
+
+
+@pytest.mark.parametrize("check", ["formula", "influence"])
+def test_nothing_compared_is_no_pass(check, monkeypatch):
+    """A right kernel whose results nobody demands and whose output has no elements of the field."""
+    from verifier.checks import formula, influence
+
+    for module in (formula, influence):
+        monkeypatch.setattr(module, "demanded", lambda session: ())
+    (outcome,) = judged("returns_nothing", check, shapes=((4, 33),))
+    assert outcome.verdict is Verdict.UNDECIDED
+    assert "no result could be compared" in outcome.message

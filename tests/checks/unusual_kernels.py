@@ -184,3 +184,32 @@ def entropy(input):
 @subject(op="unknown", specification=entropy, **SETTINGS)
 def terms_of_entropy(input):
     return launched(_entropy, input)
+
+
+# -- what is no result -----------------------------------------------------------------------------------
+
+
+@subject(op="softmax", variance="softmax", **SETTINGS)
+def returns_nothing(input):
+    masked_with_1e30.function(input)
+
+
+@subject(op="softmax", variance="softmax", **SETTINGS)
+def returns_no_columns(input):
+    return masked_with_1e30.function(input)[..., :0]
+
+
+@subject(op="softmax", variance="softmax", **SETTINGS)
+def returns_one_column(input):
+    return masked_with_1e30.function(input)[..., :1]
+
+
+@subject(op="softmax", variance="softmax", **SETTINGS)
+def returns_integers(input):
+    return masked_with_1e30.function(input).to(torch.int32)
+
+
+@subject(op="layer_norm", returns=("output", "mean"), **SETTINGS)
+def returns_two_means(input, eps):
+    output = welford_by_a_table.function(input, eps)
+    return output, output.new_zeros(2, *input.shape[:-1])

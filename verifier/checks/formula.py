@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from verifier.checks import Session
+from verifier.checks import Session, gradient_names
 from verifier.lifting import Lost, ride, riding
 from verifier.ops import Op
 from verifier.ops import op as _op
@@ -93,6 +93,8 @@ def check(session: Session) -> list[Outcome]:
     except (NoMeaningError, ValueError) as error:
         return _undecided(f"no field has this formula: {error}")
     seen = _run(session, arithmetic.name, constants, residues)
+    if misshapen := session.shape_outcomes(seen, demanded(session)) or _of_other_sizes(seen, wanted):
+        return misshapen
     differing = _compare(session, seen, wanted)
     if lost := seen.facts["lost"]:
         return _undecided(f"values left the field on the way ({lost})", doubtful=bool(differing))
@@ -100,7 +102,7 @@ def check(session: Session) -> list[Outcome]:
         names = ", ".join(without_meaning)
         return _undecided(f"no field has this formula: {names} mixes logarithms and exponentials")
     if not differing:
-        return [_passed(seen, wanted)]
+        return _passed(seen, wanted)
     if without := seen.facts["without"]:
         count = f" ({without} of them)"
         return _undecided("computed values came without their element", count, doubtful=True)
@@ -123,9 +125,35 @@ def _opaque(session: Session, seen: Observation) -> list[str]:
     return [name for name in seen.facts["opaque"] if name != VANISHED or session.op.own]
 
 
-def _passed(seen: Observation, wanted: Specified) -> Outcome:
+def _passed(seen: Observation, wanted: Specified) -> list[Outcome]:
     compared = {n: e.slots.size for n, e in wanted.results.items() if n in seen.facts["slots"]}
-    return Outcome(verdict=Verdict.PASS, decided=sum(compared.values()), facts={"outputs": sorted(compared)})
+    if not sum(compared.values()):
+        return _undecided("no result could be compared")
+    facts = {"outputs": sorted(compared)}
+    return [Outcome(verdict=Verdict.PASS, decided=sum(compared.values()), facts=facts)]
+
+
+def demanded(session: Session) -> tuple[str, ...]:
+    """Return the results that the op demands of this subject on this case; no gradient of what is None."""
+    the_op, backward = session.op, session.subject.differentiable or not session.op.differentiable
+    gradients = gradient_names(session.subject, the_op) if backward else ()
+    forward = tuple(name for name in the_op.outputs if not name.startswith("grad_"))
+    given = session.case.tensors
+    return (*forward, *(n for n in gradients if given.get(n.removeprefix("grad_"), 0) is not None))
+
+
+def _of_other_sizes(seen: Observation, wanted: Specified) -> list[Outcome]:
+    """Fail results of another number of elements than their definition; statistics may have any shape."""
+    sizes = {name: value.slots.size for name, value in wanted.results.items()}
+    return [
+        Outcome(
+            verdict=Verdict.FAIL,
+            output=name,
+            message=f"{name} has {slots.size} element(s); its definition gives {sizes[name]}",
+        )
+        for name, slots in seen.facts["slots"].items()
+        if name in sizes and slots.size != sizes[name]
+    ]
 
 
 def _exactly_held(case: Case, subject: Subject) -> Case:
@@ -353,7 +381,7 @@ def experiment(
         seen, slots = ride(subject, case, place=place, opened=opened, given=residues, gradients=gradients)
         facts = {**seen.facts, "slots": slots, "lost": watch.words(), "without": watch.values}
         facts |= {"literals": sorted(watch.literals), "opaque": sorted(field.opaque)}
-        return replace(seen, outputs={}, facts=facts) if seen.status == "ok" else seen
+        return replace(seen, facts=facts) if seen.status == "ok" else seen
 
 
 class _Lost(Lost):

@@ -13,6 +13,7 @@ import torch
 from verifier.case import Case
 from verifier.checks import Session, StoppedError
 from verifier.checks.comparing import bit_numbers, comparable
+from verifier.checks.formula import demanded
 from verifier.ops import Op
 from verifier.recipes import Plan
 from verifier.runner.observation import Observation
@@ -99,11 +100,15 @@ def check(session: Session) -> list[Outcome]:
     found: list[Suspicion] = []
     lost: list[str] = []
     sums = "grad_output" in case.given and entries_of(session.op, case) is not None
+    compared = 0
     for kind in KINDS if sums else KINDS[:1]:
         seen = session.execute(
             experiment="verifier.checks.influence:experiment", kind=kind, gradients=backward
         )
-        tags = {n: t.numpy().view(np.uint64) for n, t in seen.outputs.items() if t is not None}
+        if kind == KINDS[0] and (misshapen := session.shape_outcomes(seen, demanded(session))):
+            return misshapen
+        tags = {n: t for n, t in seen.facts["tags"].items() if _comparable(session.op, case, kind, n, t)}
+        compared += len(tags)
         found += list(_suspicions(session.op, case, kind, tags))
         lost += [words for words in [seen.facts["lost"]] if words and words not in lost]
     proved = [_proved(session, s, backward) for s in _of_each_kind(found)]
@@ -120,6 +125,9 @@ def check(session: Session) -> list[Outcome]:
                 facts={"measured": text, "doubtful": True, "lost": lost},
             )
         ]
+    if not compared:
+        text = "influence not decided: no result could be compared"
+        return [Outcome(verdict=Verdict.UNDECIDED, message=text, facts={"measured": text})]
     return [Outcome(verdict=Verdict.PASS, decided=1)]
 
 
@@ -180,17 +188,23 @@ def _demanded(op: Op, case: Case, kind: str, name: str, shape: tuple[int, ...]) 
     return summed, summed
 
 
+def _comparable(op: Op, case: Case, kind: str, name: str, held: Tags) -> bool:
+    """Whether a result has elements of which the definition says what they depend on."""
+    summed = name in {"grad_weight", "grad_bias"}
+    if not held.size or (not summed and held.size not in {case.elements, case.rows}):
+        return False
+    shape = _places(op, case, name, held.shape).shape
+    return _demanded(op, case, kind, name, shape) is not None
+
+
 def _suspicions(op: Op, case: Case, kind: str, tags: Mapping[str, Tags]) -> Iterator[Suspicion]:
-    """Yield, for each result and tag, the elements that have it or lack it against the definition."""
+    """Yield, for each result that is comparable and tag, the elements that have it or lack it wrongly."""
     for name, held in tags.items():
-        if held.size not in {case.elements, case.rows} and name not in {"grad_weight", "grad_bias"}:
-            continue
         # Tags are moved by their places: an array of floats would not hold 64 bits.
         canonical = held.reshape(-1)[_places(op, case, name, held.shape)]
-        demanded = _demanded(op, case, kind, name, canonical.shape)
-        if demanded is None:
-            continue
-        must, may = demanded
+        said = _demanded(op, case, kind, name, canonical.shape)
+        assert said is not None
+        must, may = said
         for lacking, amiss in ((False, canonical & ~may), (True, must & ~canonical)):
             for tag in range(64):
                 wrong = (amiss >> np.uint64(tag)) & np.uint64(1) != 0
@@ -319,7 +333,7 @@ def _pattern(rows: tuple[int, ...], count: int) -> str:
 
 
 def experiment(subject: Subject, case: Case, *, place: Any, kind: str, gradients: bool) -> Observation:
-    """Return the tags of all results, as int64 of the same bits."""
+    """Return the results, and among the facts the tags of each that is one of floats."""
     from verifier import ops
     from verifier.lifting import ride, ride_backward, riding
     from verifier.machine.arithmetics.taint import build
@@ -335,10 +349,10 @@ def experiment(subject: Subject, case: Case, *, place: Any, kind: str, gradients
             seen, tags = ride(subject, case, gradients=gradients, around=around, **settings)
         if seen.status != "ok":
             return seen
-        held = {name: torch.from_numpy(np.array(t).view(np.int64)) for name, t in tags.items()}
         assert opened.slots is not None
         facts = {**seen.facts, "lost": _lost(opened.slots.counters)}
-        return Observation(status="ok", outputs=held, facts=facts)
+        facts["tags"] = {name: np.array(t, dtype=np.uint64) for name, t in tags.items()}
+        return replace(seen, facts=facts)
 
 
 def _lost(counters: Any) -> str:
