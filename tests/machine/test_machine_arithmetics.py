@@ -166,18 +166,26 @@ def test_taint_shows_what_each_output_depends_on():
         assert (session.slots.get(db) == 0).all()
 
 
-def test_an_operation_that_breaks_the_chain_is_reported():
+@pytest.mark.parametrize(
+    ("operations", "told"),
+    [
+        ("mul.lo.s32 %f3, %f2, 3;", ["mul.lo.s32"]),
+        ("not.b32 %f4, %f2; not.b32 %f3, %f4;", ["not.b32"]),
+        ("not.b32 %f4, %f2; mov.b32 %f0, %f4; lop3.b32 %f3, %f0, 0, 0, 0x0f;", ["lop3.b32"]),
+        ("setp.lt.f32 %p, %f2, 0f00000000; selp.b32 %f4, 1, 2, %p; mul.lo.s32 %f3, %f4, 3;", []),
+    ],
+)
+def test_an_operation_that_breaks_the_chain_is_reported(operations, told):
     from ptx_snippets import kernel
 
     from verifier.machine.carry import analyse
     from verifier.machine.flow import build
     from verifier.machine.parser import parse
 
-    body = "ld.global.f32 %f1, [%base0]; add.f32 %f2, %f1, %f1; mul.lo.s32 %f3, %f2, 3; "
-    body += "st.global.f32 [%base0], %f3;"
-    module = parse(kernel(body, 1, registers=".reg .b32 %f<5>;"))
+    body = f"ld.global.f32 %f1, [%base0]; add.f32 %f2, %f1, %f1; {operations} st.global.f32 [%base0], %f3;"
+    module = parse(kernel(body, 1, registers=".reg .b32 %f<5>; .reg .pred %p;"))
     broken = analyse(build(module, module.functions["k"])).broken
-    assert [i.opcode for i in broken] == ["mul.lo.s32"]
+    assert [i.opcode for i in broken] == told
 
 
 def test_slots_follow_the_extremum_of_a_warp():

@@ -77,7 +77,7 @@ def analyse(program: Program) -> Carry:
     kinds = demand.kinds(instructions, program.registers)
     layouts = layouts_of(instructions, carrying, program, kinds)
     # Loads may hold integers, so only results of float arithmetic count as values that must not be lost.
-    floats = _produced(instructions, program, loads=False)
+    floats = _computed_on(instructions, _produced(instructions, program, loads=False))
     broken = tuple(i for i in instructions if _breaks(i, floats, needed))
     return Carry(layouts=layouts, kinds=kinds, broken=broken, logarithms=logarithms, widenings=widenings)
 
@@ -305,10 +305,30 @@ def _packed(instruction: Instruction, layouts: dict[str, Layout], unknown: Layou
     return DYNAMIC
 
 
-def _breaks(instruction: Instruction, floats: set[str], needed: set[str]) -> bool:
-    """Tell an integer operation that changes bits between a float and a value that is needed."""
+def _computed_on(instructions: list[Instruction], floats: set[str]) -> set[str]:
+    """Add to floats what integer operations, one after another, make of their bits."""
+    found = set(floats)
+    changed = True
+    while changed:
+        before = len(found)
+        for instruction in instructions:
+            passes = is_move(instruction) or _on_integers(instruction)
+            if passes and any(r in found for r in sources(instruction)):
+                found |= set(targets(instruction))
+        changed = len(found) != before
+    return found
+
+
+def _on_integers(instruction: Instruction) -> bool:
+    """Whether new bits are computed that are no float; what a comparison answers is none of its operands'."""
     if float_result(instruction) is not None or instruction.parts[0] in (*MOVES, *HALF_MOVES):
         return False
-    if instruction.parts[0] in ("ld", "st", "atom", "red", "ldmatrix", "stmatrix", "cp", "set", "setp"):
+    memory = ("ld", "st", "atom", "red", "ldmatrix", "stmatrix", "cp", "set", "setp")
+    return instruction.parts[0] not in memory
+
+
+def _breaks(instruction: Instruction, floats: set[str], needed: set[str]) -> bool:
+    """Tell an integer operation that changes bits between a float and a value that is needed."""
+    if not _on_integers(instruction):
         return False
     return bool(set(targets(instruction)) & needed) and any(r in floats for r in sources(instruction))
