@@ -14,7 +14,7 @@ from verifier.checks import Session, check, enclosing, gradcheck
 from verifier.machine import session as machine_session
 from verifier.ops import op
 from verifier.ops.rows import to_float64
-from verifier.verdicts import Outcome, Verdict
+from verifier.verdicts import Outcome, Verdict, summed
 
 FOLDER = Path(__file__).parent
 GATED, OWN = FOLDER / "own_gated_softmax.py", FOLDER / "own_specification.py"
@@ -242,7 +242,54 @@ class SEEN:
 def test_a_radius_that_is_wide_for_its_row_decides_nothing(monkeypatch):
     monkeypatch.setattr(enclosing, "SHARP", 0.0)
     found = judged(subject_of(OWN), count=1)
-    assert {o.verdict for o in found if o.output} == {Verdict.NO_THEOREM}
+    # The differences passed; a case of which no result is judged passes for none of them.
+    assert {o.verdict for o in found if o.output} == {Verdict.UNDECIDED}
+
+
+@compiled
+def test_a_result_is_passed_as_a_whole_or_not_at_all(monkeypatch):
+    run = enclosing.experiment
+
+    def unknown(*arguments, **options):
+        seen = run(*arguments, **options)
+        radius = seen.outputs["output|radius"].clone()
+        radius.view(-1)[0] = np.inf
+        return replace(seen, outputs={**seen.outputs, "output|radius": radius})
+
+    monkeypatch.setattr(enclosing, "experiment", unknown)
+    found = {o.output: o for o in judged(subject_of(OWN), count=1)}
+    assert (found["output"].verdict, found["output"].uncovered) == (Verdict.UNDECIDED, 1)
+    assert found["grad_input"].verdict is Verdict.PASS
+    assert summed(o.verdict for o in found.values()) is Verdict.UNDECIDED
+
+
+STEALTH = """
+
+@triton.jit
+def turned(bits):
+    return tl.inline_asm_elementwise("{}", "=r,r", [bits], dtype=tl.int32, is_pure=True, pack=1)
+
+
+@triton.jit
+def stealthy(x):
+    return turned(turned((1.5 * x).to(tl.int32, bitcast=True))).to(tl.float32, bitcast=True)
+
+"""
+STORED = "value * rstd * (1.0 + weight)"
+
+
+@compiled
+@pytest.mark.parametrize("check_name", ["gradcheck", "running_bound"])
+@pytest.mark.parametrize("instruction", ["not.b32 $0, $1;", "lop3.b32 $0, $1, 0, 0, 0xF0;"])
+def test_a_result_wrong_in_every_second_element_is_not_passed_for_the_others(
+    tmp_path, instruction, check_name
+):
+    head = "\n\n@triton.jit\ndef _forward"
+    wrong = f"tl.where(column % 2 == 0, {STORED}, stealthy({STORED}))"
+    places = [(head, STEALTH.format(instruction) + head), (STORED, wrong)]
+    found = judged(changed(tmp_path, OWN, *places), "float32", count=2, check_name=check_name)
+    assert Verdict.PASS not in {o.verdict for o in found}
+    assert all(o.facts["doubtful"] for o in found)
 
 
 @compiled

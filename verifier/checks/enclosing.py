@@ -46,19 +46,18 @@ def returned(seen: Observation) -> Observation:
 
 
 def judged(truth: Truth, seen: Observation, names: tuple[str, ...]) -> list[Outcome]:
-    """Judge lifted results by their own radii; no theorem where a radius is wide for its row."""
+    """Judge lifted results by their own radii; no theorem where any radius is wide for its row."""
     outcomes = []
     for name in names:
         value, radius = seen.outputs.get(name), seen.outputs.get(f"{name}|radius")
         if name not in truth.exact:
             continue
-        wanted = math.prod(truth.shape_of(name))
-        if value is None or radius is None or value.numel() != wanted:
-            count = "no float" if value is None else f"{value.numel()}"
-            text = f"{name} has {count} elements; its specification gives {wanted}"
-            outcomes.append(Outcome(verdict=Verdict.FAIL, output=name, message=text))
+        if miscounted := miscount(truth, name, value):
+            outcomes.append(miscounted)
             continue
-        if not wanted:
+        assert value is not None
+        assert radius is not None
+        if not value.numel():
             continue
         bounded = _bounded(truth, name, value, radius, constants=bool(seen.facts["constants"]))
         outcome = judge_output(truth.bounded_by({name: bounded}), name, value)
@@ -68,8 +67,35 @@ def judged(truth: Truth, seen: Observation, names: tuple[str, ...]) -> list[Outc
                 "their specification than the radius around them: the formula is another"
             )
             outcome = replace(outcome, message=text, facts={**outcome.facts, "meaning": MEANING})
-        outcomes.append(outcome)
+        outcomes.append(in_full(outcome))
     return outcomes
+
+
+def miscount(truth: Truth, name: str, value: torch.Tensor | None) -> Outcome | None:
+    """Return a FAIL for a result that is missing, no float or of another size than its specification's."""
+    wanted = math.prod(truth.shape_of(name))
+    floating = value is not None and value.is_floating_point()
+    if value is not None and floating and value.numel() == wanted:
+        return None
+    count = f"{value.numel()}" if value is not None and floating else "no float"
+    text = f"{name} has {count} elements; its specification gives {wanted}"
+    return Outcome(verdict=Verdict.FAIL, output=name, message=text)
+
+
+def in_full(outcome: Outcome) -> Outcome:
+    """Take the pass from a result of which some elements are not judged: no theorem judges them elsewhere."""
+    partly = outcome.verdict is Verdict.PASS and outcome.uncovered
+    return replace(outcome, verdict=Verdict.NO_THEOREM) if partly else outcome
+
+
+def outweighing(outcomes: list[Outcome]) -> list[Outcome]:
+    """Let a result that is not judged in full outweigh what passed beside it, so that the case does not."""
+    if not any(o.verdict is Verdict.PASS for o in outcomes):
+        return outcomes
+    left = [o.output and o.verdict is Verdict.NO_THEOREM for o in outcomes]
+    return [
+        replace(o, verdict=Verdict.UNDECIDED) if open_ else o for o, open_ in zip(outcomes, left, strict=True)
+    ]
 
 
 def _bounded(

@@ -127,7 +127,8 @@ def _elements(session: Session) -> int:
 
 def _without(found: Tolerance) -> Outcome:
     if found.vanishing:
-        return Outcome(verdict=Verdict.SKIPPED, message="gradcheck: all derivatives by some tensor vanish here")
+        text = "gradcheck: all derivatives by some tensor vanish on this input"
+        return Outcome(verdict=Verdict.SKIPPED, message=text)
     return Outcome(verdict=Verdict.NO_THEOREM, uncovered=1, message=f"gradcheck: {found.why}")
 
 
@@ -309,7 +310,16 @@ def _check_own(session: Session) -> list[Outcome]:
             return [*shapes, _nearly(seen)]
     if asked is not None:
         outcomes.append(_differenced(seen, asked))
-    return [*shapes, *_unless_lost(outcomes, seen, (Verdict.FAIL, Verdict.NO_THEOREM))]
+    return [*shapes, *enclosing.outweighing(_doubted(outcomes, seen))]
+
+
+def _doubted(outcomes: list[Outcome], seen: Observation) -> list[Outcome]:
+    """Doubt a result that failed or stayed open where slots were lost: no other case makes up for it."""
+    bad = (Verdict.FAIL, Verdict.NO_THEOREM)
+    found = _unless_lost(outcomes, seen, bad)
+    if not rests_on_lost_slots(seen.facts) or not any(o.output and o.verdict in bad for o in outcomes):
+        return found
+    return [replace(o, facts={**o.facts, "doubtful": True}) for o in found]
 
 
 def _differenced(seen: Observation, asked: dict[str, float]) -> Outcome:
