@@ -23,9 +23,10 @@ from verifier.ops import op
 from verifier.specification.derived import specify
 from verifier.specification.expression import FUNCTIONS, SpecificationError, leaves_of, trace
 from verifier.specification.own import enclosures
-from verifier.verdicts import Verdict
+from verifier.verdicts import Verdict, summed
 
 SOURCE = Path(__file__).with_name("own_specification.py")
+FUSED = SOURCE.with_name("own_fused_add.py")
 compiled = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="the kernel is Triton's, which is not installed"
 )
@@ -84,6 +85,86 @@ def test_the_running_bound_sees_a_stride_that_is_assumed(tmp_path):
     with machine() as place:
         found = outcomes_of(subject_of(tmp_path / SOURCE.name), "running_bound", "float32", place, count=8)
     assert failures(found)
+
+
+SPOILED = {
+    "an element less": lambda y: y.flatten()[:-1],
+    "no tensor": lambda y: None,
+    "another dtype": lambda y: y.double(),
+    "no floats": lambda y: y.int(),
+}
+
+
+@compiled
+@pytest.mark.parametrize("name", SPOILED)
+def test_the_running_bound_sees_a_result_that_is_spoiled_in_other_layouts_alone(name):
+    base = subject_of(SOURCE)
+
+    def rows(input, weight, eps=1e-5):
+        y = base.function(input=input, weight=weight, eps=eps)
+        return y if input.is_contiguous() else SPOILED[name](y)
+
+    declare = subject(
+        op="unknown",
+        specification=base.specification,
+        language="triton",
+        dtypes=("float16",),
+        differentiable=False,
+    )
+    with machine() as place:
+        assert not failures(outcomes_of(declare(rows), "gradcheck", "float16", place, count=1))
+        found = failures(outcomes_of(declare(rows), "running_bound", "float16", place, count=6))
+    assert {o.output for o in found} == {"output"}
+    assert all("is expected" in o.message for o in found)
+
+
+@compiled
+def test_the_running_bound_sees_a_gradient_that_is_missing_in_other_layouts_alone(tmp_path):
+    text = SOURCE.read_text(encoding="utf-8")
+    for old, new in (
+        ("return dx, dw, None", "return dx, dw if ctx.whole else None, None"),
+        ("ctx.save_for", "ctx.whole = input.is_contiguous()\n        ctx.save_for"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / SOURCE.name).write_text(text, encoding="utf-8")
+    with machine() as place:
+        found = outcomes_of(subject_of(tmp_path / SOURCE.name), "running_bound", "float16", place, count=6)
+    assert {o.output for o in failures(found)} == {"grad_weight"}
+
+
+@compiled
+def test_the_running_bound_passes_no_further_result_that_is_missing(tmp_path):
+    text = FUSED.read_text(encoding="utf-8")
+    assert "return y, total, scales" in text
+    text = text.replace(
+        "return y, total, scales", "return y, total, scales if input.is_contiguous() else None"
+    )
+    (tmp_path / FUSED.name).write_text(text, encoding="utf-8")
+    with machine() as place:
+        found = outcomes_of(subject_of(tmp_path / FUSED.name), "running_bound", "float16", place, count=8)
+    assert "scale" in {o.output for o in failures(found)}
+
+
+@compiled
+def test_an_unlimited_bound_of_some_elements_takes_the_pass_from_their_result(monkeypatch):
+    from verifier import running
+
+    run = running.bounds
+
+    def unlimited(*arguments, **options):
+        seen = run(*arguments, **options)
+        bound = seen.outputs["output|bound"].clone()
+        bound.view(-1)[0] = np.inf
+        return replace(seen, outputs={**seen.outputs, "output|bound": bound})
+
+    monkeypatch.setattr(running, "bounds", unlimited)
+    with machine() as place:
+        found = outcomes_of(subject_of(SOURCE), "running_bound", "float32", place, count=1)
+    counted = {o.output: o for o in found if "measured" not in o.facts}
+    assert counted["output"].facts["unlimited"] == 1
+    assert summed(o.verdict for o in counted.values()) is Verdict.UNDECIDED
+    assert any("unlimited for some elements" in o.facts.get("measured", "") for o in found)
 
 
 def test_every_check_runs_or_says_why_not():

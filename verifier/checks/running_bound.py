@@ -11,7 +11,7 @@ import torch
 from strategies.layouts import KINDS
 from verifier.arithmetic import Array
 from verifier.case import raw_bytes
-from verifier.checks import Session
+from verifier.checks import Session, enclosing, gradient_names
 from verifier.judge import Truth, judge_output
 from verifier.ops import Bounded, Op
 from verifier.ops.rows import to_float64
@@ -68,18 +68,31 @@ def check(session: Session) -> list[Outcome]:
     gradients = bool(session.op.differentiable) and session.subject.differentiable
     options = {"gradients": gradients and "grad_output" in session.case.given}
     seen = session.execute(experiment="verifier.running:bounds", **options)
+    misshapen = _misshapen(session, seen, gradients=options["gradients"]) if session.op.own else []
     if seen.facts["lost"]:
-        kind = str(seen.facts["lost"]).partition(" at ")[0]
-        text = f"no running bound: the machine lost track of values ({kind})"
-        return [
-            Outcome(
-                verdict=Verdict.SKIPPED, message=text, facts={"lost": seen.facts["lost"], "measured": text}
-            )
-        ]
+        return [*misshapen, _lost(session, str(seen.facts["lost"]))]
     outcomes: list[Outcome] = []
     for name in _comparable(session, seen):
-        outcomes += _judged(session, seen, name, options)
-    return outcomes
+        if name not in {o.output for o in misshapen}:
+            outcomes += _judged(session, seen, name, options)
+    return [*misshapen, *(enclosing.outweighing(outcomes) if session.op.own else outcomes)]
+
+
+def _lost(session: Session, where: str) -> Outcome:
+    kind = where.partition(" at ")[0]
+    text = f"no running bound: the machine lost track of values ({kind})"
+    # Results of an own specification in other layouts are judged nowhere else.
+    doubt = {"doubtful": True} if session.op.own else {}
+    return Outcome(verdict=Verdict.SKIPPED, message=text, facts={"lost": where, "measured": text, **doubt})
+
+
+def _misshapen(session: Session, seen: Observation, *, gradients: bool) -> list[Outcome]:
+    """Return a FAIL for what is missing, misshapen or no float, which no other check sees in all layouts."""
+    names = gradient_names(session.subject, session.op) if gradients else ()
+    shapes = session.shape_outcomes(seen, ("output", *names))
+    further = [n for n in session.subject.returns if n != "output" and n in session.truth.exact]
+    counts = (enclosing.miscount(session.truth, n, seen.outputs.get(n)) for n in further)
+    return [*shapes, *(outcome for outcome in counts if outcome)]
 
 
 def _comparable(session: Session, seen: Observation) -> Iterator[str]:
@@ -97,10 +110,14 @@ def _judged(session: Session, seen: Observation, name: str, options: dict[str, b
     assert actual is not None
     bound = _canonical(session.truth, name, actual, seen.outputs[f"{name}|bound"])
     outcome = judge_output(_with_bound(session.truth, name, bound), name, actual)
-    # No promise is broken where a running bound is unlimited: it depends on the values alone.
+    # No promise is broken where a running bound is unlimited: it depends on the values alone. But where no
+    # theorem judges those elements, their result has not passed.
+    notes = []
     if outcome.uncovered:
         facts = {**outcome.facts, "unlimited": outcome.uncovered}
-        outcome = replace(outcome, uncovered=0, facts=facts)
+        outcome = replace(outcome, facts=facts)
+        outcome = enclosing.in_full(outcome) if session.op.own else replace(outcome, uncovered=0)
+        notes = [_noted(f"the running bound of {name} is unlimited for some elements")]
     if outcome.verdict is Verdict.FAIL:
         return _confirmed(session, outcome, actual, bound, options)
     if outcome.verdict is Verdict.PASS:
@@ -111,10 +128,10 @@ def _judged(session: Session, seen: Observation, name: str, options: dict[str, b
                 f"cannot make: the declaration is wrong, or a {_OURS}"
             )
             return [replace(outcome, verdict=Verdict.UNDECIDED, message=text), _noted(text)]
-    if outcome.verdict is Verdict.NO_THEOREM:
+    if outcome.verdict is Verdict.NO_THEOREM and not session.op.own:
         text = f"the running bound of {name} is unlimited"
         return [replace(outcome, verdict=Verdict.SKIPPED, facts={**outcome.facts, "measured": text})]
-    return [outcome]
+    return [outcome, *notes]
 
 
 def _confirmed(
