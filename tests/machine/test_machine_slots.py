@@ -153,3 +153,31 @@ def test_a_float16_beside_zeros_stays_one_of_a_pair():
         machine.launch_ptx(text, "k", (1,), (1,), 0, [halves.view(torch.float32)])
         assert opened.slots.get(halves).tolist() == [0.0, 3.5]
     assert halves.tolist() == [0.0, 3.0]
+
+
+def summed_by_torch(arithmetic, slots, mean=False):
+    """Sum float64 columns that torch adds in another order; gives sums, sums in order, slots of the sums."""
+    columns = torch.from_numpy(np.random.default_rng(0).standard_normal((1000, 4)))
+    with machine.session(arithmetic=arithmetic) as opened:
+        opened.slots.set(columns, slots(opened.slots.arithmetic))
+        total = columns.mean(0) if mean else columns.sum(0)
+        in_order = np.add.accumulate(columns.numpy(), axis=0)[-1] / (1000 if mean else 1)
+        assert (total.numpy() != in_order).any()
+        return total.numpy(), in_order, opened.slots.get(total)
+
+
+@pytest.mark.parametrize("arithmetic", ["lifted", "field", "field_exponential"])
+def test_a_sum_in_double_precision_keeps_its_slot_in_any_order(arithmetic):
+    """Its floats have the format of the partial sums, as those of a conversion to an integral value do."""
+    ones = np.ones((1000, 4))
+    _, _, found = summed_by_torch(arithmetic, lambda ride: ride.lift(ones, "f64"))
+    with machine.session(arithmetic=arithmetic) as opened:
+        assert (found == opened.slots.arithmetic.lift(np.full(4, 1000.0), "f64")).all()
+
+
+@pytest.mark.parametrize("mean", [False, True])
+def test_the_bound_of_a_sum_in_double_precision_counts_the_other_order(mean):
+    total, in_order, bound = summed_by_torch("ball", lambda _: np.zeros((1000, 4)), mean)
+    assert (bound > np.abs(total - in_order)).all()
+    # Every partial sum is below 100, and each addition errs by half a unit of it at most.
+    assert (bound < 1000 * 100 * 2.0**-53).all()

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from verifier.machine.arithmetics.choice import REORDERED
+
 if TYPE_CHECKING:
     import torch
 
@@ -141,7 +143,7 @@ class HostSlots(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # What torch computed, in its own order and format, differs from the partial sums by its own error.
         rounded = _as_computed(result).reshape(np.shape(partial))
         partial = partial / len(slots) if name == "mean" else partial
-        total = self.slots.arithmetic.apply("cvt", _KINDS[str(result.dtype)], rounded, (partial,), (total,))
+        total = self.slots.arithmetic.apply("cvt", REORDERED, rounded, (partial,), (total,))
         return np.asarray(total).reshape(tuple(result.shape))
 
     def drop(self, name: str, args: Any, result: Any) -> None:

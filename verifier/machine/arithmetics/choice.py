@@ -33,10 +33,15 @@ def rounds_to_integer(addend: Array) -> bool:
     return _SHIFTERS[0] <= abs(float(addend.reshape(-1)[0])) < _SHIFTERS[1]
 
 
+REORDERED = "reordered"
+"""Kind of a conversion from a sum in order to that in the order of torch: it errs, and chooses nothing."""
+
+
 def chooses_integer(kind: str, result: Array, value: Array) -> bool:
     """Tell the conversion of a float to its own format: to an integral value, or saturating.
 
-    A value of another format has another dtype: a float32 that becomes bfloat16 comes as float64.
+    A value of another format has another dtype: a float32 that becomes bfloat16 comes as float64. What torch
+    computed in float64 has the dtype of what it stands for, and a kind of its own: `REORDERED`.
     """
     return kind in ("f16", "bf16", "f32", "f64") and value.dtype == result.dtype
 
