@@ -129,6 +129,15 @@ def test_what_has_no_slot_is_a_constant_or_lost(values, kind, bound):
         assert (found == bound).all()
 
 
+@pytest.mark.parametrize("name", ["add", "sub"])
+def test_a_sum_with_a_computed_number_of_that_size_is_no_choice(name):
+    value, computed = np.array([2.3], dtype="f4"), np.array([1.5 * 2.0**23], dtype="f4")
+    result = value + computed if name == "add" else value - computed
+    for rule in (Ball().apply, lambda *a: Ball().modified(a[0], frozenset({"ftz"}), *a[1:])):
+        bound = rule(name, "f32", result, (value, computed), (np.zeros(1), np.array([0.5])))
+        assert bound[0] >= 0.5
+
+
 @pytest.mark.parametrize("values", [[1.0], [0.25, 3.0], [0.3]])
 def test_no_number_of_memory_that_was_written_is_a_literal(values):
     written = np.array(values, dtype="f4")

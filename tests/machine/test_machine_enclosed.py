@@ -80,6 +80,16 @@ def test_a_rule_without_its_own_rounding_would_be_seen(name, monkeypatch):
         test_a_rule_holds_the_exact_result_at_the_ends_of_every_operand(name, 0.0)
 
 
+def test_nothing_is_known_of_a_sum_with_a_computed_number_that_could_choose_an_integer():
+    value, computed = np.float32([2.3]), np.float32([1.5 * 2.0**23])
+    slots = tuple(slots_of(np.float64(v), radius) for v, radius in ((value, 0.0), (computed, 0.5)))
+    found = enclosed.build().apply("add", "f32", value + computed, (value, computed), slots)
+    assert np.isinf(found["radius"]).all()
+    literal = slots_of(np.float64(computed), 0.0)
+    found = enclosed.build().apply("add", "f32", value + computed, (value, computed), (slots[0], literal))
+    assert found["radius"].tolist() == [0]
+
+
 def test_an_operation_without_a_rule_knows_nothing():
     _, result = applied("add", 0.0)
     unknown = enclosed.build().apply("copysign", "f32", np.zeros(2, np.float32), (), (result[:2],))

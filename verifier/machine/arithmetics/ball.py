@@ -79,7 +79,7 @@ class Ball:
             return np.asarray(reduce(np.maximum, slots))
         if name in ("neg", "abs"):
             return np.broadcast_to(slots[0], np.shape(result))
-        if name in ("add", "sub", "fma") and kind == "f32" and rounds_to_integer(floats[-1]):
+        if shifts_exactly(name, kind, floats, slots):
             return np.zeros(np.shape(result))  # whichever integer it is, the code goes on from it exactly
         with np.errstate(all="ignore"):
             if name in _SUMS:
@@ -104,7 +104,7 @@ class Ball:
             if "sat" in modifiers and chooses_integer(kind, result, floats[0]):
                 return np.broadcast_to(slots[0], np.shape(result))  # clamping brings nothing apart
             return self.apply(name, kind, result, floats, slots)  # what it lost is measured, whatever it was
-        if name in ("add", "sub", "fma") and kind == "f32" and rounds_to_integer(floats[-1]):
+        if shifts_exactly(name, kind, floats, slots):
             return self.apply(name, kind, result, floats, slots)  # CUDA's expf chooses its integer by fma.rm
         if modifiers != {"ftz"} or kind in ("f16", "bf16"):
             return np.full(np.shape(result), np.inf)
@@ -212,6 +212,13 @@ class Ball:
         """(ea + |a/b| eb) / (|b| - eb), unknown when the divisor's ball holds zero."""
         reach = (ea + np.where(eb == 0, 0.0, a / b * eb)) / (b - eb)
         return np.where((ea == 0) & (eb == 0), 0.0, np.where(b > eb, reach, np.inf))
+
+
+def shifts_exactly(name: str, kind: str, floats: tuple[Array, ...], errors: tuple[Array, ...]) -> bool:
+    """Tell an addition that rounds to an integer; what was computed, and errs, is no constant for that."""
+    if name not in ("add", "sub", "fma") or kind != "f32":
+        return False
+    return rounds_to_integer(floats[-1]) and not np.any(errors[-1])
 
 
 def stays_infinite(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from verifier.machine.arithmetics.ball import FOLDED, UPWARD, Ball, stays_infinite
+from verifier.machine.arithmetics.ball import FOLDED, UPWARD, Ball, shifts_exactly, stays_infinite
 from verifier.machine.arithmetics.choice import CLAMPS, chooses_integer, clamped, rounds_to_integer
 from verifier.machine.arithmetics.lifted import LITERALS, Lifted
 
@@ -128,7 +128,9 @@ class Enclosed:
     ) -> Any:
         """Bound |value - exact| of one operation, by the radii of its operands."""
         if name in ("add", "sub", "fma") and kind == "f32" and rounds_to_integer(floats[-1]):
-            return np.zeros(np.shape(value))  # whichever integer it is, the code goes on from it exactly
+            # Whichever integer it is, the code goes on from it exactly. A computed number that happens to be
+            # of that size chooses none, but `lifted` cannot tell.
+            return np.full(np.shape(value), 0.0 if shifts_exactly(name, kind, floats, radii) else np.inf)
         if name in ("min", "max"):
             return _of_chosen(result, floats, radii)
         if name in ("neg", "abs"):
