@@ -100,3 +100,16 @@ def test_nothing_compared_is_no_pass(check, monkeypatch):
     (outcome,) = judged("returns_nothing", check, shapes=((4, 33),))
     assert outcome.verdict is Verdict.UNDECIDED
     assert "no result could be compared" in outcome.message
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_softmax_may_divide_by_its_sum_through_the_logarithm(dtype):
+    (outcome,) = judged("softmax_by_logarithm", dtype=dtype, shapes=((40, 33),))
+    assert outcome.verdict is Verdict.PASS
+    assert outcome.decided == 1320
+
+
+def test_signs_that_a_logarithm_loses_are_no_finding():
+    (outcome,) = judged("and_softmax_by_logarithm", shapes=((40, 33),))
+    assert outcome.verdict is Verdict.UNDECIDED
+    assert "only the negative is a power of 2" in outcome.message

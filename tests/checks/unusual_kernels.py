@@ -186,6 +186,37 @@ def terms_of_entropy(input):
     return launched(_entropy, input)
 
 
+# -- divisions by a sum through its logarithm ------------------------------------------------------------
+
+
+@triton.jit
+def _by_logarithm(x, y, columns, PLUS: tl.constexpr, BLOCK: tl.constexpr):
+    row, column = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    inside = column < columns
+    value = tl.load(x + row * columns + column, mask=inside, other=float("-inf")).to(tl.float32)
+    top = tl.max(value, axis=0)
+    whole = top + tl.log(tl.sum(tl.exp(value - top), axis=0))
+    out = tl.exp(value - whole)
+    if PLUS:
+        out += value
+    tl.store(y + row * columns + column, out, mask=inside)
+
+
+@subject(op="softmax", variance="softmax", **SETTINGS)
+def softmax_by_logarithm(input):
+    return launched(_by_logarithm, input, False)
+
+
+def and_softmax(input):
+    powers = torch.exp(input)
+    return input + powers / powers.sum(-1, keepdim=True)
+
+
+@subject(op="unknown", specification=and_softmax, **SETTINGS)
+def and_softmax_by_logarithm(input):
+    return launched(_by_logarithm, input, True)
+
+
 # -- what is no result -----------------------------------------------------------------------------------
 
 

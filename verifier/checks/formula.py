@@ -106,7 +106,7 @@ def check(session: Session) -> list[Outcome]:
     if without := seen.facts["without"]:
         count = f" ({without} of them)"
         return _undecided("computed values came without their element", count, doubtful=True)
-    if opaque := _opaque(session, seen):
+    if opaque := _opaque(session, seen, wanted, differing):
         names = ", ".join(opaque[:SHOWN])
         return _undecided(f"no field has every function that the kernel computes ({names})", doubtful=True)
     return _judged(session, arithmetic, seen, wanted, differing)
@@ -118,11 +118,20 @@ def _meaningful(wanted: Specified) -> tuple[Specified, list[str]]:
     return replace(wanted, results=kept), sorted({*wanted.results} - {*kept})
 
 
-def _opaque(session: Session, seen: Observation) -> list[str]:
-    """Return what the kernel computed that has no rule; where all exponents are small only masks vanish."""
-    from verifier.machine.arithmetics.field_exponential import VANISHED
+def _opaque(
+    session: Session, seen: Observation, wanted: Specified, differing: Mapping[str, Any]
+) -> list[str]:
+    """Return what the kernel computed that has no rule, as far as a right kernel may compute it.
 
-    return [name for name in seen.facts["opaque"] if name != VANISHED or session.op.own]
+    In a softmax only masks vanish, and elements are drawn such that sums have logarithms; a result that is
+    an exponent is the same for both signs of a number whose logarithm is taken.
+    """
+    from verifier.machine.arithmetics.field_exponential import UNSIGNED, VANISHED
+
+    harmless = set() if session.op.own else {UNSIGNED, VANISHED}
+    if any(wanted.results[name].parts == {"exponent"} for name in differing):
+        harmless.add(UNSIGNED)
+    return [name for name in seen.facts["opaque"] if name not in harmless]
 
 
 def _passed(seen: Observation, wanted: Specified) -> list[Outcome]:

@@ -271,6 +271,8 @@ def _softmax(
     results = {}
     if posed.input is not None:
         output = results["output"] = form.forward(numbers, terms)
+        if output.parts == {"value"}:  # kernels may divide by the sum through its logarithm
+            numbers.regular.append(arithmetic.has_logarithm(output.slots[:, :1]))
     else:
         output = take("output", posed.output)
     if terms.grad_output is not None:

@@ -46,6 +46,8 @@ log2(e) that CUDA's expf adds in a second fma (0f32A57060) is nothing where the 
 
 VANISHED = "ex2 of so small a number that it is 0"
 """Among opaque functions, where a float vanished whose argument was finite."""
+UNSIGNED = "lg2 of a number of which only the negative is a power of 2"
+"""Among opaque functions: an exponential of that logarithm is the negative of the number."""
 
 AS_THEY_ARE = frozenset({_LOG2_E, float(np.array([0x3BBB989D], dtype=np.uint32).view(np.float32)[0])})
 """Literals of an exponential that round nothing: log2(e), which is itself here, and the factor by which
@@ -284,6 +286,8 @@ class FieldExponential:
 
     def logarithm(self, slot: Array) -> Array:
         """Give the exponent of the value, and nothing meaningful as a value."""
+        if not (self.has_logarithm(slot) | (slot["value"] == 0)).all():
+            self.opaque.add(UNSIGNED)
         exponent = logarithm_of_values(slot["value"])
         return pair(plain.hashed("lg2", slot["value"]) % _MODULI["value"], exponent)
 
