@@ -147,6 +147,23 @@ def test_the_running_bound_passes_no_further_result_that_is_missing(tmp_path):
 
 
 @compiled
+def test_no_other_case_makes_up_for_an_error_that_is_unconfirmed(monkeypatch):
+    from verifier import running
+
+    run = running.bounds
+
+    def narrowed(*arguments, **options):
+        seen = run(*arguments, **options)
+        return replace(seen, outputs={**seen.outputs, "output|bound": seen.outputs["output|bound"] * 0})
+
+    monkeypatch.setattr(running, "bounds", narrowed)
+    with machine() as place:
+        found = outcomes_of(subject_of(SOURCE), "running_bound", "float32", place, count=1)
+    assert {o.verdict for o in found if o.output == "output"} == {Verdict.UNDECIDED}
+    assert any(o.facts.get("doubtful") for o in found)
+
+
+@compiled
 def test_an_unlimited_bound_of_some_elements_takes_the_pass_from_their_result(monkeypatch):
     from verifier import running
 

@@ -117,7 +117,8 @@ def _judged(session: Session, seen: Observation, name: str, options: dict[str, b
         facts = {**outcome.facts, "unlimited": outcome.uncovered}
         outcome = replace(outcome, facts=facts)
         outcome = enclosing.in_full(outcome) if session.op.own else replace(outcome, uncovered=0)
-        notes = [_noted(f"the running bound of {name} is unlimited for some elements")]
+        part = " for some elements" if outcome.decided else ""
+        notes = [_noted(f"the running bound of {name} is unlimited{part}")]
     if outcome.verdict is Verdict.FAIL:
         return _confirmed(session, outcome, actual, bound, options)
     if outcome.verdict is Verdict.PASS:
@@ -137,14 +138,20 @@ def _judged(session: Session, seen: Observation, name: str, options: dict[str, b
 def _confirmed(
     session: Session, outcome: Outcome, actual: torch.Tensor, bound: Array, options: dict[str, bool]
 ) -> list[Outcome]:
-    """Let a failure stand where the code without any rounding is wrong too, within the bound."""
+    """Let a failure stand where the code without any rounding is wrong too, within the bound.
+
+    Of a specification of the subject's own no theorem judges the rest: no other case makes up for it.
+    """
     name = outcome.output
     second = session.execute(experiment="verifier.running:unrounded", **options)
     ideal = second.outputs.get(f"{name}|unrounded")
     reason = str(second.facts["lost"])
     if not _same_bits(actual, second.outputs.get(name)):
         text = f"no verdict on {name}: two runs gave different bits (see determinism and memory)"
-        return [replace(outcome, verdict=Verdict.UNDECIDED, message=text), _noted(text)]
+        return [
+            replace(outcome, verdict=Verdict.UNDECIDED, message=text),
+            _noted(text, doubtful=session.op.own),
+        ]
     if ideal is not None and not reason:
         values = session.op.canonical(session.case, name, to_float64(actual))
         exact = _canonical(session.truth, name, actual, ideal)
@@ -159,15 +166,16 @@ def _confirmed(
             return [replace(outcome, message=text, facts={**outcome.facts, "meaning": meaning})]
         reason = "the running bound does not hold the code's own unrounded result"
     text = f"{name}: beyond the running bound, but unconfirmed ({reason}): {_OURS}"
-    return [replace(outcome, verdict=Verdict.UNDECIDED, message=text), _noted(text)]
+    return [replace(outcome, verdict=Verdict.UNDECIDED, message=text), _noted(text, doubtful=session.op.own)]
 
 
 def _same_bits(first: torch.Tensor, second: torch.Tensor | None) -> bool:
     return second is not None and raw_bytes(first) == raw_bytes(second)
 
 
-def _noted(text: str) -> Outcome:
-    return Outcome(verdict=Verdict.UNDECIDED, facts={"measured": text})
+def _noted(text: str, *, doubtful: bool = False) -> Outcome:
+    facts = {"measured": text, **({"doubtful": True} if doubtful else {})}
+    return Outcome(verdict=Verdict.UNDECIDED, facts=facts)
 
 
 def _canonical(truth: Truth, name: str, actual: torch.Tensor, beside: torch.Tensor | None) -> Array:
