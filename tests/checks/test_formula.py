@@ -18,6 +18,7 @@ from verifier.ops import op
 from verifier.recipes import Recipe, build
 from verifier.specification.derived import blind_residues, own_residues, specify
 from verifier.specification.fingerprint import pattern
+from verifier.specification.literals import meant, suspects
 from verifier.verdicts import Verdict
 
 pytestmark = pytest.mark.skipif(
@@ -239,9 +240,9 @@ def test_literals_that_stand_for_one_over_n_are_recognised(tmp_path):
 
 def test_what_literals_stand_for():
     subject = subject_of(LAYER_NORM)
-    meant = formula.meant(case_of(subject))
-    assert meant[float(np.float32(1 / 40))] == Fraction(1, 40)
-    assert formula.meant(replace(case_of(subject), columns=64)).get(1 / 64) is None
+    known = meant(case_of(subject))
+    assert known[float(np.float32(1 / 40))] == Fraction(1, 40)
+    assert meant(replace(case_of(subject), columns=64)).get(1 / 64) is None
 
 
 # The specification itself.
@@ -321,7 +322,7 @@ def test_words_for_where_elements_differ(marks, words):
 
 
 def test_fractions_of_n_are_known_in_both_signs_halved_and_doubled():
-    known = formula.meant(case_of(subject_of(LAYER_NORM), columns=40))
+    known = meant(case_of(subject_of(LAYER_NORM), columns=40))
     for numerator in (Fraction(1), Fraction(-1), Fraction(2), Fraction(-1, 2)):
         for whole in (40, 39):
             assert known[float(np.float32(numerator / whole))] == numerator / whole
@@ -331,7 +332,7 @@ def test_fractions_of_n_are_known_in_both_signs_halved_and_doubled():
 @pytest.mark.parametrize("number", [40**0.5, -(40**0.5), 3 / 41, 0.7978845608028654, 1 / 2047])
 def test_constants_that_may_round_are_suspect(number):
     number = float(np.float32(number))
-    assert formula.suspects([number], {}, case_of(subject_of(LAYER_NORM))) == [number]
+    assert suspects([number], {}, case_of(subject_of(LAYER_NORM))) == [number]
 
 
 @pytest.mark.parametrize(
@@ -339,7 +340,7 @@ def test_constants_that_may_round_are_suspect(number):
 )
 def test_constants_that_are_what_they_say_are_not(number):
     number = float(np.float32(number))
-    assert not formula.suspects([number], {}, case_of(subject_of(LAYER_NORM)))
+    assert not suspects([number], {}, case_of(subject_of(LAYER_NORM)))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import zlib
 from dataclasses import replace
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,11 +17,13 @@ from verifier.recipes import Plan
 from verifier.runner.observation import Observation
 from verifier.specification.derived import Specified, blind_residues, own_residues, specify
 from verifier.specification.fingerprint import pattern
+from verifier.specification.literals import meant, suspects
 from verifier.specification.numbers import Elements, NoMeaningError
 from verifier.verdicts import Outcome, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from fractions import Fraction
 
     from verifier.arithmetic import Array
     from verifier.case import Case
@@ -184,23 +185,6 @@ def _tame(case: Case) -> Case:
     return replace(case, tensors={**case.tensors, "input": case.given["input"] * scale})
 
 
-def meant(case: Case) -> dict[float, Fraction]:
-    """Return what the float32 and float64 roundings of 1/N, 1/(N-1) and N/(N-1) stand for.
-
-    Of both signs, halved and doubled: a power of two rounds nothing. The field knows 1/k for smaller k.
-    """
-    n = case.columns
-    rationals = [Fraction(1, n)] if n else []
-    rationals += [Fraction(1, n - 1), Fraction(n, n - 1)] if n > 1 else []
-    return {
-        held: rational
-        for plain in rationals
-        for rational in (sign * scale * plain for sign in (1, -1) for scale in (1, 2, Fraction(1, 2)))
-        for held in (float(np.float32(float(rational))), float(rational))
-        if Fraction(held) != rational
-    }
-
-
 def _arithmetic(name: str, constants: Mapping[float, Fraction]) -> Any:
     from verifier.machine.arithmetics import make
 
@@ -343,32 +327,6 @@ def _opposite(slots: Array, moduli: Any) -> Array:
     for part, modulus in moduli.items():
         result[part] = (np.uint64(modulus) - slots[part]) % np.uint64(modulus)
     return result
-
-
-def suspects(literals: list[float], constants: Mapping[float, Fraction], case: Case) -> list[float]:
-    """Return the constants of a kernel that may be roundings of what no field element is known for.
-
-    Not those that are declared, arguments of the case, short (so that they are what they say), next to a
-    short number (so that they are meant to differ from it), or nearest to 1/k for a whole k: the field takes
-    these for 1/k where a kernel may count to k, and a larger k is a decimal's, as in an eps of 1e-6.
-    """
-    from verifier.machine.arithmetics.field_exponential import AS_THEY_ARE, LITERALS
-
-    own = [case.eps, *(float(v) for v in case.scalars.values() if isinstance(v, float))]
-    known = {*constants, *LITERALS, *AS_THEY_ARE, *own, *(float(np.float32(v)) for v in own)}
-    return [n for n in literals if n not in known and -n not in known and _may_be_rounded(abs(n))]
-
-
-def _may_be_rounded(number: float) -> bool:
-    """Whether a positive number is a long one, and of none of the kinds that are what they say."""
-    from verifier.machine.arithmetics.field import next_to_short, reciprocals
-
-    if not math.isfinite(number) or number == 0:
-        return False
-    if next_to_short(np.float64(number)):
-        return reciprocals(np.float64(number)) is not None  # a slip, or 1/k: nobody knows
-    whole = round(1 / number) if number > 2.0**-20 else 0
-    return not whole or number not in {1 / whole, float(np.float32(1 / whole))}
 
 
 def experiment(
