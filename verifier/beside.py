@@ -45,7 +45,7 @@ def lost(counters: Counters) -> str:
     """Return where slots were lost, in words; empty if nowhere."""
     reasons = []
     if counters.desynchronised:
-        reasons.append(f"{counters.desynchronised} values were changed bit by bit")
+        reasons.append(f"{counters.desynchronised} values were changed as integers, by bits or by atomics")
     if counters.broken:
         reasons.append(f"integer operations on floats at {', '.join(sorted(counters.broken)[:4])}")
     if counters.uncovered:

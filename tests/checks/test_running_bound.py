@@ -160,7 +160,7 @@ def outcome_with(monkeypatch, facts=None, change=None, kernel="rms_norm_triton")
 
 
 def test_lost_slots_are_no_verdict(monkeypatch):
-    (found,) = outcome_with(monkeypatch, facts={"lost": "3 values were changed bit by bit"})
+    (found,) = outcome_with(monkeypatch, facts={"lost": "3 values were changed as integers"})
     assert found.verdict is Verdict.SKIPPED
     assert "3 values" in found.message
 
