@@ -113,3 +113,15 @@ def test_signs_that_a_logarithm_loses_are_no_finding():
     (outcome,) = judged("and_softmax_by_logarithm", shapes=((40, 33),))
     assert outcome.verdict is Verdict.UNDECIDED
     assert "only the negative is a power of 2" in outcome.message
+
+
+def test_a_result_that_is_right_in_one_prime_of_two_is_no_finding():
+    (outcome,) = judged("rstd_by_exponential", shapes=((4, 33),))
+    assert outcome.verdict is Verdict.UNDECIDED
+    assert "rstd was computed by exponentials" in outcome.message
+    assert outcome.facts["doubtful"]
+
+
+def test_a_result_that_is_wrong_in_both_primes_is_found():
+    found = judged("doubled_rstd_by_exponential", shapes=((4, 33),))
+    assert {(o.verdict, o.output) for o in found} == {(Verdict.FAIL, "output"), (Verdict.FAIL, "rstd")}

@@ -217,6 +217,44 @@ def and_softmax_by_logarithm(input):
     return launched(_by_logarithm, input, True)
 
 
+# -- a root by an exponential beside a gate that needs one -----------------------------------------------
+
+
+@triton.jit
+def _gated(x, rstds, y, columns, eps, FACTOR: tl.constexpr, BLOCK: tl.constexpr):  # noqa: PLR0917 (a kernel's arguments)
+    row, column = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    inside = column < columns
+    value = tl.load(x + row * columns + column, mask=inside, other=0.0).to(tl.float32)
+    rstd = FACTOR * tl.exp2(-0.5 * tl.log2(tl.sum(value * value, axis=0) / columns + eps))
+    tl.store(rstds + row, rstd)
+    tl.store(y + row * columns + column, value * rstd * tl.sigmoid(value), mask=inside)
+
+
+def gated_norm(input, eps):
+    rstd = torch.rsqrt((input * input).mean(-1, keepdim=True) + eps)
+    return input * rstd * torch.sigmoid(input), rstd
+
+
+def gated(input, eps, factor):
+    x = input.contiguous()
+    y, columns = torch.empty_like(x), x.shape[-1]
+    rstds = torch.empty(x.shape[:-1], dtype=torch.float32)
+    if x.numel():
+        grid = (x.numel() // columns,)
+        _gated[grid](x, rstds, y, columns, eps, factor, triton.next_power_of_2(columns))
+    return y, rstds
+
+
+@subject(op="unknown", specification=gated_norm, returns=("output", "rstd"), **SETTINGS)
+def rstd_by_exponential(input, eps):
+    return gated(input, eps, 1.0)
+
+
+@subject(op="unknown", specification=gated_norm, returns=("output", "rstd"), **SETTINGS)
+def doubled_rstd_by_exponential(input, eps):
+    return gated(input, eps, 2.0)
+
+
 # -- what is no result -----------------------------------------------------------------------------------
 
 
