@@ -13,6 +13,7 @@ from verifier import machine
 from verifier.backends import backend
 from verifier.backends.machine import compiler_missing
 from verifier.checks import Session, formula
+from verifier.loading import load_subjects
 from verifier.machine.arithmetics import field, make
 from verifier.ops import op
 from verifier.recipes import Recipe, build
@@ -207,6 +208,24 @@ def test_a_logarithm_by_polynomial_is_compared_in_full(dtype, architecture, cont
     (passed,) = judged(subject, case, architecture=architecture, contraction=contraction)
     assert passed.verdict is Verdict.PASS
     assert passed.decided == 2 * case.elements
+
+
+def corrected():
+    """Yield (file, dtype, architecture): every Triton kernel without a known defect, each word once."""
+    for path in sorted(KERNELS.glob("*_triton.py")):
+        (subject,) = load_subjects(path)
+        if not subject.known_defects:
+            for dtype, architecture in (("float16", 80), ("bfloat16", 90), ("float32", 100)):
+                yield pytest.param(path, dtype, architecture, id=f"{path.stem}-{dtype}-sm_{architecture}")
+
+
+@pytest.mark.parametrize(("path", "dtype", "architecture"), list(corrected()))
+def test_every_corrected_kernel_equals_its_op_in_every_element(path, dtype, architecture):
+    subject = subject_of(path)
+    case = case_of(subject, dtype)
+    (passed,) = judged(subject, case, architecture=architecture)
+    assert passed.verdict is Verdict.PASS
+    assert passed.decided >= case.elements * (2 if subject.differentiable else 1)
 
 
 def test_an_error_of_one_ulp_in_the_variance_is_found():

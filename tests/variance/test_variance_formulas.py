@@ -51,32 +51,37 @@ def per_count(claim):
     return arithmetic.division if claim.divide_by_n == "division" else arithmetic.reciprocal + 1
 
 
+def omega(claim):
+    """Half a spacing of the subnormal numbers for each rounding of the operation that errs most."""
+    return OMEGA * max(1, claim.arithmetic.division, claim.arithmetic.reciprocal)
+
+
 def error_of_mean(claim):
-    return theta(DEPTH + per_count(claim)) * A1 + OMEGA
+    return theta(DEPTH + per_count(claim)) * A1 + omega(claim)
 
 
 def spread(claim):
     correct = claim.divide_by_n == "division" and claim.arithmetic.division == 1
     if claim.mean_contraction == "none" or correct:
         return mpf(0)
-    return U * (mu + error_of_mean(claim)) + OMEGA
+    return U * (mu + error_of_mean(claim)) + omega(claim)
 
 
 def underflow(claim):
-    return OMEGA * (2 + theta(DEPTH + per_count(claim)))
+    return omega(claim) * (2 + theta(DEPTH + per_count(claim)))
 
 
 def from_means(claim, square, mean_square, distance, e):
     bracket = theta(DEPTH + square + per_count(claim)) * mean_square + underflow(claim)
-    return (1 + U) * (bracket + 2 * distance * e + e**2 + U * (distance + e) ** 2 + OMEGA) + U * v
+    return (1 + U) * (bracket + 2 * distance * e + e**2 + U * (distance + e) ** 2 + omega(claim)) + U * v
 
 
 def from_sums(claim, made, mean_square, mean_absolute):
     last = theta(1 + per_count(claim))
     bracket = theta(DEPTH + 1 + made) * mean_square
     bracket += theta(2 * DEPTH + 1 + made + per_count(claim)) * mean_absolute**2
-    bracket += OMEGA * (1 + theta(DEPTH)) + OMEGA * (2 + last) / N
-    return (1 + last) * bracket + last * v + OMEGA
+    bracket += omega(claim) * (1 + theta(DEPTH)) + omega(claim) * (2 + last) / N
+    return (1 + last) * bracket + last * v + omega(claim)
 
 
 def textbook(claim):
@@ -103,21 +108,21 @@ def two_pass_corrected(claim):
     e, apart, square, a = deviations(claim)
     R, last = theta(DEPTH + 1) * a, theta(1 + per_count(claim))
     bracket = theta(DEPTH + 3) * square + apart + 2 * e * R + R**2 + last * (e + R) ** 2
-    bracket += OMEGA * (1 + theta(DEPTH)) + OMEGA * (2 + last) / N
-    return (1 + last) * bracket + last * v + OMEGA
+    bracket += omega(claim) * (1 + theta(DEPTH)) + omega(claim) * (2 + last) / N
+    return (1 + last) * bracket + last * v + omega(claim)
 
 
 def two_pass_corrected_mean(claim):
     e, apart, square, a = deviations(claim)
-    R = theta(DEPTH + 1 + per_count(claim)) * a + OMEGA
+    R = theta(DEPTH + 1 + per_count(claim)) * a + omega(claim)
     bracket = theta(DEPTH + 3 + per_count(claim)) * square + apart + underflow(claim)
-    return (1 + U) * (bracket + 2 * e * R + R**2 + U * (e + R) ** 2 + OMEGA) + U * v
+    return (1 + U) * (bracket + 2 * e * R + R**2 + U * (e + R) ** 2 + omega(claim)) + U * v
 
 
 def shifted_terms(claim):
     square = v + SHIFT**2
     absolute = min(mp.sqrt(square), D1 + SHIFT)
-    return square, absolute, theta(DEPTH + 1 + per_count(claim)) * absolute + OMEGA
+    return square, absolute, theta(DEPTH + 1 + per_count(claim)) * absolute + omega(claim)
 
 
 def shifted(claim):
@@ -177,7 +182,7 @@ def test_the_closed_bounds_are_their_formulas(formula):
 def test_the_corrected_mean_is_its_formula():
     for claim in claims(pairwise()):
         _, _, _, a = deviations(claim)
-        R = theta(DEPTH + 1 + per_count(claim)) * a + OMEGA
+        R = theta(DEPTH + 1 + per_count(claim)) * a + omega(claim)
         bound = algorithm("two_pass_corrected_mean").bound(ROWS, replace(claim, corrects_mean=True))
         check(bound.mean_error[0], (1 + U) * (R + spread(claim)) + U * mu, claim)
 
@@ -192,7 +197,7 @@ def merged(claim, *, welford, updates, merges, imbalance):
     def grown(error, stages, step, ratio):
         beta, chi, h = step
         growth = U + (1 + U) * (beta * mp.sqrt(ratio) + chi)
-        q = (U + (1 + U) * chi) * (mu + sigma) + (1 + U) * (beta * mp.sqrt(ratio) * sigma + h * OMEGA)
+        q = (U + (1 + U) * chi) * (mu + sigma) + (1 + U) * (beta * mp.sqrt(ratio) * sigma + h * omega(claim))
         for _ in range(stages):
             error = (1 + growth) * error + q
         return error
@@ -205,8 +210,8 @@ def merged(claim, *, welford, updates, merges, imbalance):
     )
     levels = merges if welford else updates + merges
     k = theta(met + per_count(claim))
-    absolute = OMEGA * (1 + (mpf("1.25") + SMALLEST * N) * levels)
-    return error, k * v + (1 + k) * (cross + absolute) + OMEGA
+    absolute = omega(claim) * (1 + (mpf("1.25") + SMALLEST * N) * levels)
+    return error, k * v + (1 + k) * (cross + absolute) + omega(claim)
 
 
 @pytest.mark.parametrize("merge", ["increment", "weighted", "pooled"])

@@ -239,8 +239,11 @@ def _proved(session: Session, suspicion: Suspicion, backward: bool) -> Outcome:
 def _shown(session: Session, suspicion: Suspicion, backward: bool) -> bool:
     """Return whether values show it: suspect elements move with the tag's values, or do not with NaN."""
     if suspicion.tag == NEIGHBOUR and suspicion.kind == "rows":
-        runs = [session.execute(gradients=backward, poison=p) for p in ("nan", "finite")]
-        return bool(_moved(session, suspicion, *runs).any())
+        # Of both signs, so that a maximum or a minimum is seen, which swallow NaN.
+        first, *others = (
+            session.execute(gradients=backward, poison=p) for p in ("nan", "finite", "positive")
+        )
+        return any(_moved(session, suspicion, first, other).any() for other in others)
     before = session.execute(gradients=backward)
     for case in _others(session.op, session.case, suspicion):
         after = replace(session, case=case).execute(gradients=backward)
