@@ -13,7 +13,7 @@ from verifier.checks import checks
 from verifier.conformance import assert_conforms, examine_job, parameters
 from verifier.loading import builtin_files, load_subjects
 
-CASES = os.environ.get("NORM_VERIFIER_BUDGET", "8")
+CASES = os.environ.get("NORM_VERIFIER_BUDGET", "10")
 SUBJECTS = tuple(chain.from_iterable(load_subjects(file) for file in builtin_files()))
 JOBS = parameters(SUBJECTS, all_dtypes="NORM_VERIFIER_BUDGET" in os.environ)
 
