@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 from functools import cache
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def opcodes():
 def recorded():
     with np.load(FOLDER / "kernels.npz") as kept:
         arrays = dict(kept)
-    return json.loads(arrays.pop("manifest").tobytes()), arrays
+    return json.loads(lzma.decompress(arrays.pop("manifest").tobytes())), arrays
 
 
 def halves(values, kind):
