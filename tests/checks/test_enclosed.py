@@ -55,7 +55,7 @@ def test_a_right_kernel_passes_within_radii_that_say_something(path, dtype, arch
     assert all(o.worst.bound < 2.0**-40 for o in results)
     (differences,) = [o for o in found if not o.output]
     assert differences.facts["passed"]
-    assert differences.facts["atol"] < 2.0**-20 * differences.facts["largest_entry"]
+    assert differences.facts["tolerance"] < 2.0**-20 * differences.facts["largest_entry"]
 
 
 def softmax(input):

@@ -309,7 +309,7 @@ def _differences(
     allowed = {side: _ROOM * radius for side, radius in start.items()}
     for _ in range(2):
         absolute = allowed["forward"] / step + truncation + allowed["backward"] + 2.0**-50 * largest
-        facts = {"atol": absolute, "vanishing": absolute < VANISHING}
+        facts = {"tolerance": absolute, "vanishing": absolute < VANISHING}
         if not absolute < smallest:
             why = "the tolerance is as large as the derivatives by some tensor"
             return Observation(status="ok", facts={**facts, "why": why})

@@ -133,7 +133,7 @@ def _without(found: Tolerance) -> Outcome:
 
 
 def _outcome(found: Tolerance, seen: Observation) -> Outcome:
-    facts = {**seen.facts, "atol": found.absolute, "step": found.step, "largest_entry": found.largest}
+    facts = {**seen.facts, "tolerance": found.absolute, "step": found.step, "largest_entry": found.largest}
     if seen.facts["passed"]:
         return Outcome(verdict=Verdict.PASS, decided=1, facts=facts)
     text = f"gradcheck: the backward pass is not the derivative of the forward pass ({seen.message})"
@@ -324,11 +324,11 @@ def _doubted(outcomes: list[Outcome], seen: Observation) -> list[Outcome]:
 
 def _differenced(seen: Observation, asked: dict[str, float]) -> Outcome:
     facts = seen.facts
-    if "atol" not in facts:
+    if "tolerance" not in facts:
         return Outcome(verdict=Verdict.SKIPPED, facts={"measured": CONSTANTS})
     found = Tolerance(
         step=asked["step"],
-        absolute=facts["atol"],
+        absolute=facts["tolerance"],
         largest=asked["smallest"],
         why=facts.get("why", ""),
         vanishing=facts["vanishing"],
