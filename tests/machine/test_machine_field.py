@@ -9,6 +9,7 @@ from ptx_snippets import kernel
 
 from verifier import machine
 from verifier.machine.arithmetics import field, field_exponential, make
+from verifier.machine.numerics import decode_bf16
 
 P, Q, E = field.P, field_exponential.VALUES, field_exponential.EXPONENTS
 CORNERS = [0, 1, 2, P - 1, P - 2, (1 << 31) - 1, 1 << 31, (1 << 60) + 1, P >> 1]
@@ -230,3 +231,19 @@ def test_a_rounding_to_bfloat16_keeps_its_element(arithmetic):
         opened.slots.set(x, given)
         machine.launch_ptx(text, "k", (1,), (3,), 0, [x, y])
         assert (opened.slots.get(y) == given).all()
+
+
+@pytest.mark.parametrize("name", ["field", "field_exponential"])
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_a_table_lifts_every_float_of_16_bits_as_it_is_lifted_alone(name, kind):
+    patterns = np.arange(1 << 16, dtype=np.uint16)
+    every = patterns.view(np.float16) if kind == "f16" else decode_bf16(patterns)
+    arithmetic = make(name)
+    with np.errstate(all="ignore"):
+        alone = arithmetic.lift_each(every, kind)
+        assert not arithmetic.tables
+        found = arithmetic.lift(every.reshape(64, 1024)[::-1], kind)
+    assert kind in arithmetic.tables
+    assert (found == alone.reshape(64, 1024)[::-1]).all()
+    few = every[:100]
+    assert (arithmetic.lift(few, kind) == alone[:100]).all()

@@ -15,6 +15,7 @@ import numpy as np
 
 from verifier.machine import logarithm, numerics
 from verifier.machine.shelf import Shelf
+from verifier.machine.stores import Store, Stores
 from verifier.machine.uniformity import PER_BLOCK, PER_THREAD
 
 if TYPE_CHECKING:
@@ -68,15 +69,6 @@ def tag(bits: Array, width: int) -> Array:
 
 
 @dataclass(kw_only=True)
-class Store:
-    """Slots and tags of a stretch of memory, one cell per half-word; `used` once some may be written."""
-
-    values: Array
-    tags: Array
-    used: bool = False
-
-
-@dataclass(kw_only=True)
 class Counters:
     """How often a value had to be lifted: without a slot, or because its slot belonged to other bits.
 
@@ -107,8 +99,7 @@ class Slots:
         """Start with no slot anywhere."""
         self.arithmetic = arithmetic
         self.counters = Counters()
-        self.stores: dict[int, Store] = {}
-        self.kept: list[Any] = []
+        self.stores = Stores(arithmetic.dtype)
         self.sites: list[Instruction] = []
         self.kernel = ""
         self.constants: dict[tuple[int, str], Array] = {}
@@ -197,6 +188,8 @@ class Slots:
 
         name: of the operation, with those of its `MODIFIERS` that it has, joined by dots.
         """
+        if kind != "bf16" and "bf16" not in kinds and "." not in name:  # nearly always
+            return self.arithmetic.apply(name, kind, np.asarray(result), floats, slots)
         values = tuple(
             numerics.decode_bf16(f) if k == "bf16" else f for k, f in zip(kinds, floats, strict=True)
         )
@@ -239,19 +232,11 @@ class Slots:
     # Memory.
 
     def store_of(self, region: Region) -> Store:
-        """Cells of a region; those of tensors live as long as the session."""
+        """Cells of a region; those of tensors live as long as these."""
         store: Store | None = region.slots
         if store is None:
-            pointer = int(region.octets.ctypes.data) if region.tag else 0
-            store = self.stores.get(pointer) if pointer else None
-            if store is None:
-                cells = region.octets.size // 2 + 4
-                store = Store(
-                    values=np.zeros(cells, dtype=self.arithmetic.dtype), tags=np.zeros(cells, dtype=np.uint64)
-                )
-                if pointer:
-                    self.stores[pointer] = store
-                    self.kept.append(region.keep)
+            of_tensor = hasattr(region.keep, "untyped_storage")
+            store = self.stores.of(region.keep) if of_tensor else self.stores.make(region.size)
             region.slots = store
         return store
 
@@ -329,15 +314,15 @@ class Slots:
         """Write (slot, tag) of each half-word; bytes and integers clear what they overwrite."""
         halves = max(width // 2, 1)
         for located in found:
-            store, base = self.store_of(located.region), located.offsets >> 1
+            store, cells = self.store_of(located.region), located.offsets >> 1
             store.used = True
-            for element, pieces in enumerate(elements):
+            for pieces in elements:
                 for half in range(halves):
-                    cells = base + (element * halves + half)
                     slots, tags = pieces[half] if half < len(pieces) else (None, NO_SLOT)
                     store.tags[cells] = located.active(tags) if np.ndim(tags) else tags
                     if slots is not None:
                         store.values[cells] = located.active(slots) if np.ndim(slots) else slots
+                    cells += 1
 
     def atomic(
         self,
@@ -411,30 +396,16 @@ class Slots:
 
     def cells(self, tensor: Any) -> tuple[Store, Array, int]:
         """Store of a tensor's storage and the cell of each element."""
-        storage = tensor.untyped_storage()
-        pointer = storage.data_ptr()
-        store = self.stores.get(pointer)
-        if store is None:
-            count = storage.nbytes() // 2 + 4
-            store = Store(
-                values=np.zeros(count, dtype=self.arithmetic.dtype), tags=np.zeros(count, dtype=np.uint64)
-            )
-            self.stores[pointer] = store
-            self.kept.append(tensor)
         width = tensor.element_size()
         index = np.full(tuple(tensor.shape), tensor.storage_offset(), dtype=np.int64)
         for axis, (extent, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
             steps = np.arange(extent, dtype=np.int64) * stride
             index += steps.reshape((-1,) + (1,) * (tensor.dim() - 1 - axis))
-        return store, index * (width // 2), width
+        return self.stores.of(tensor), index * (width // 2), width
 
     def has(self, tensor: Any) -> bool:
         """Whether a tensor's storage holds any slots."""
-        return tensor.untyped_storage().data_ptr() in self.stores
-
-    def forget(self, tensor: Any) -> None:
-        """Drop the slots of a whole storage."""
-        self.stores.pop(tensor.untyped_storage().data_ptr(), None)
+        return self.stores.known(tensor) is not None
 
     def tells(self, tensor: Any) -> bool:
         """Whether an operation that reads a tensor and is not followed loses slots."""

@@ -120,5 +120,5 @@ class TagSlots(Slots):
 
     def tells(self, tensor: Any) -> bool:
         """Whether anything in a tensor's storage depends on anything, whatever the type of its elements."""
-        store = self.stores.get(tensor.untyped_storage().data_ptr())
+        store = self.stores.known(tensor)
         return store is not None and bool(store.values[store.tags != NO_SLOT].any())

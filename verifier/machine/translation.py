@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from verifier.machine import emitter as emission
-from verifier.machine import flow, uniformity
+from verifier.machine import flow, literals, uniformity
 from verifier.machine.findings import LaunchError
 from verifier.machine.parser import parse
 from verifier.machine.syntax import Address, Instruction, Module, Operand, Symbol, Vector
@@ -47,7 +47,7 @@ def compiled(ptx: str, kernel: str, contraction: str, full_shapes: bool, shadow:
         raise LaunchError(f"no kernel {kernel!r} in the module; it has: {names}")
     if contraction not in ("on", "off"):
         raise ValueError(f"contraction is 'on' or 'off', not {contraction!r}")
-    program = flow.build(module, function, contraction=contraction == "on")
+    program = literals.spread(flow.build(module, function, contraction=contraction == "on"))
     shapes = uniformity.all_full(program) if full_shapes else uniformity.analyse(program)
     rider = None
     if shadow is not None:

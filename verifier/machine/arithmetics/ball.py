@@ -82,11 +82,12 @@ class Ball:
         if shifts_exactly(name, kind, floats, slots):
             return np.zeros(np.shape(result))  # whichever integer it is, the code goes on from it exactly
         with np.errstate(all="ignore"):
+            known = self.sum_bound if name in _SUMS else self.general_bound
+            bound = known(name, kind, result, floats, slots)
+            if np.isfinite(np.add.reduce(bound, axis=None)):
+                return bound
             if name in _SUMS:
-                bound = self.sum_bound(name, kind, result, floats, slots)
-                if np.isfinite(np.sum(bound)):
-                    return bound
-            bound = self.general_bound(name, kind, result, floats, slots)
+                bound = self.general_bound(name, kind, result, floats, slots)
             bound = np.where(stays_infinite(name, result, floats, slots), 0.0, bound)
         return np.where(np.isnan(bound), np.inf, bound)
 
@@ -119,20 +120,20 @@ class Ball:
     ) -> Array:
         """Bound sums and products, nearly all there is, in few passes; NaN where infinities meet."""
         unit, tiny = _ROUNDING[kind]
-        bound = np.abs(result.astype(np.float64))
+        bound = np.abs(result).astype(np.float64)
         bound *= unit
-        bound += 3 * _FLUSHED if kind == "f32" else tiny
         if name in ("add", "sub"):
             bound += slots[0]
             bound += slots[1]
         else:
-            a, b = (np.abs(f.astype(np.float64)) for f in floats[:2])
+            a, b = (np.abs(f).astype(np.float64) for f in floats[:2])
+            if name != "mul":
+                bound += slots[2]
             # A subnormal factor that is taken as zero.
             bound += a * (slots[1] + _FLUSHED)
             b += slots[1]
             bound += b * (slots[0] + _FLUSHED)
-            if name != "mul":
-                bound += slots[2]
+        bound += 3 * _FLUSHED if kind == "f32" else tiny
         bound *= UPWARD
         return bound
 

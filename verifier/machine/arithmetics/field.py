@@ -18,6 +18,7 @@ from verifier.machine.arithmetics.choice import (
     clamped,
     rounds_to_integer,
 )
+from verifier.machine.arithmetics.short import lift_short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -239,6 +240,7 @@ class Field:
     dtype: Any = np.uint64
     constants: Mapping[float, Fraction] = field(default_factory=dict)
     opaque: set[str] = field(default_factory=set, compare=False, repr=False)
+    tables: dict[str, Array] = field(default_factory=dict, compare=False, repr=False)
 
     def moduli(self) -> int:
         """Return the prime."""
@@ -248,6 +250,12 @@ class Field:
         """Map floats exactly, but those next to 1/k and declared constants to their rationals."""
         if kind == "integer":
             return of_integers(values)
+        found = lift_short(self.tables, self.lift_each, values, kind)
+        return self.lift_each(values, kind) if found is None else found
+
+    def lift_each(self, values: Array, kind: str) -> Array:
+        """Map floats one by one."""
+        del kind
         wide = values.astype(np.float64)
         residue = of_floats(wide)
         if (whole := fractions_meant(wide)) is not None:

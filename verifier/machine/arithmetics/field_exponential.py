@@ -23,6 +23,7 @@ from verifier.machine.arithmetics.choice import (
     clamped,
     rounds_to_integer,
 )
+from verifier.machine.arithmetics.short import lift_short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -195,6 +196,7 @@ class FieldExponential:
     dtype: Any = DTYPE
     constants: Mapping[float, Fraction] = field(default_factory=dict)
     opaque: set[str] = field(default_factory=set, compare=False, repr=False)
+    tables: dict[str, Array] = field(default_factory=dict, compare=False, repr=False)
 
     def moduli(self) -> dict[str, int]:
         """Return the primes by part."""
@@ -205,6 +207,12 @@ class FieldExponential:
         if kind == "integer":
             parts = [(values.astype(np.int64) % int(m)).astype(np.uint64) for m in _MODULI.values()]
             return pair(*parts)
+        found = lift_short(self.tables, self.lift_each, values, kind)
+        return self.lift_each(values, kind) if found is None else found
+
+    def lift_each(self, values: Array, kind: str) -> Array:
+        """Map floats one by one."""
+        del kind
         wide = np.asarray(values.astype(np.float64))
         whole = plain.fractions_meant(wide)
         parts = []
