@@ -252,7 +252,8 @@ def subject(
     guarantees: promises beyond the bound, of "determinism", "batch_invariance", ...
     differentiable: false for a forward-only kernel: no gradient is demanded of it.
     specification: with op "unknown", what the kernel computes: a function of arguments of the kernel by
-        name, written with torch on a (rows, columns) input (see docs/how-to/own-specification.md).
+        name, written with torch on a (rows, columns) input or with mpmath on the numbers of a row (see
+        docs/how-to/own-specification.md).
 
     Raises:
         ValueError: an unknown language, dtype, format, guarantee or option of the algorithm; a specification
@@ -354,11 +355,15 @@ def _check_specification(
             f"@subject: the specification takes {strange[0]!r}, which {function.__name__}() does not take"
         )
     from verifier.ops.unknown import PARAMETERS, TENSORS
-    from verifier.specification.expression import leaves_of, trace
+    from verifier.specification.expression import demand_few_steps, leaves_of, trace
 
-    arguments = leaves_of(TENSORS, (2, 4), PARAMETERS)
+    def arguments(columns: int) -> dict[str, Any]:
+        leaves = leaves_of(TENSORS, (2, columns), PARAMETERS)
+        return {**dict.fromkeys(taken, 0.5), **leaves, "normalized_shape": (columns,)}
+
     try:
-        trace(specification, {**dict.fromkeys(taken, 0.5), **arguments, "normalized_shape": (4,)}, returns)
+        trace(specification, arguments(4), returns)
+        demand_few_steps(specification, arguments, returns)
     except ValueError as error:
         raise ValueError(f"@subject: specification: {error}") from error
 

@@ -197,10 +197,16 @@ def test_every_check_runs_or_says_why_not():
 
 def test_the_declaration_in_the_docs_holds(tmp_path):
     page = SOURCE.parents[2] / "docs" / "how-to" / "own-specification.md"
-    (block,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    (tmp_path / "documented.py").write_text(block, encoding="utf-8")
-    found = outcomes_of(subject_of(tmp_path / "documented.py"), "finite", count=4)
-    assert {o.verdict for o in found} == {Verdict.PASS}
+    torchs, mpmaths = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    meanings = []
+    for text in (torchs, mpmaths + torchs.partition("(1 + weight)\n")[2]):
+        (tmp_path / "documented.py").write_text("import torch\nfrom verifier import subject\n" + text)
+        documented = subject_of(tmp_path / "documented.py")
+        found = outcomes_of(documented, "finite", count=4)
+        assert {o.verdict for o in found} == {Verdict.PASS}
+        meanings.append(enclosures(documented, case_of("input", "weight", "grad_output")))
+    for name, exact in meanings[0].items():
+        assert np.all(np.abs(meanings[1][name].high - exact.high) <= 2.0**-50), name
 
 
 # -- values ----------------------------------------------------------------------------------------------

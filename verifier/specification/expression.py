@@ -2,7 +2,8 @@
 
 A specification is called with expressions in the place of tensors; operators, methods and torch functions
 that mean something without rounding (`FUNCTIONS`) make further expressions. Everything is (rows, columns),
-(rows, 1), (1, columns) or (1, 1), and sums run over the last dimension only: rows cannot mix.
+(rows, 1), (1, columns) or (1, 1), and sums run over the last dimension only: rows cannot mix. One that is
+written with mpmath takes the numbers of a row one by one, as from a list, and returns lists of numbers.
 """
 
 from __future__ import annotations
@@ -26,10 +27,13 @@ class Expression:
     """One step: `kind` of `operands`; `rows` and `columns` say along which axes it varies.
 
     Kinds: leaf (`label` its name), constant (`label` its number), add, sub, mul, div, neg, sqrt, exp, log,
-    row_sum (over columns), column_sum (over rows; gradients only).
+    row_sum (over columns), column_sum (over rows; gradients only), column (`label` its number), joined (of
+    all columns).
     """
 
     __array_ufunc__ = None
+    made = 0
+    """Expressions made so far, by which the cost of a specification is known."""
 
     def __init__(
         self,
@@ -41,9 +45,12 @@ class Expression:
         varies: tuple[bool, bool] = (False, False),
     ) -> None:
         """Record a step; what is elementwise varies with any of its operands."""
+        Expression.made += 1
         self.kind, self.operands, self.extents, self.label = kind, operands, extents, label
         self.rows: bool = kind != "column_sum" and (varies[0] or any(o.rows for o in operands))
-        self.columns: bool = kind != "row_sum" and (varies[1] or any(o.columns for o in operands))
+        self.columns: bool = kind not in {"row_sum", "column"} and (
+            varies[1] or any(o.columns for o in operands)
+        )
 
     # -- what a specification may use ----------------------------------------------------------------
 
@@ -57,9 +64,32 @@ class Expression:
             return other
         if isinstance(other, int | float) and not isinstance(other, bool):
             return Expression("constant", extents=self.extents, label=other)
+        if hasattr(other, "_mpf_"):  # a number of mpmath
+            return Expression("constant", extents=self.extents, label=float(other))
         raise SpecificationError(
             f"a {type(other).__name__} stands in the expression; use numbers and arguments"
         )
+
+    def __len__(self) -> int:
+        """Return the number of columns."""
+        if not self.columns:
+            raise SpecificationError("one number of a row has no length")
+        return self.extents[1]
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return one number of each row, (rows, 1), or a tuple of some."""
+        if isinstance(index, slice):
+            return tuple(self[n] for n in range(len(self))[index])
+        if not isinstance(index, int):
+            raise SpecificationError(f"the index {index!r}; the columns of a row have whole numbers")
+        return self._column(range(len(self))[index])
+
+    def _column(self, index: int) -> Expression:
+        return Expression("column", (self,), extents=self.extents, label=index) if self.columns else self
+
+    def __iter__(self) -> Iterator[Expression]:
+        """Yield the numbers of a row."""
+        return (self[n] for n in range(len(self)))
 
     def _step(self, kind: str, *operands: Any) -> Expression:
         return Expression(kind, tuple(self._as(o) for o in operands), extents=self.extents)
@@ -102,9 +132,14 @@ class Expression:
 
     def __pow__(self, exponent: Any) -> Expression:
         """Return a whole or half power."""
+        exponent = float(exponent) if hasattr(exponent, "_mpf_") else exponent
         if isinstance(exponent, int | float) and float(2 * exponent).is_integer() and abs(exponent) <= 16:
             return self._power(round(2 * exponent))
         raise SpecificationError(f"the power {exponent!r}; whole and half ones up to 16 have a meaning")
+
+    def __rpow__(self, base: Any) -> Expression:
+        """Refuse: a power of a number is written as an exponential."""
+        raise SpecificationError(f"a power of {base!r}; write it with exp")
 
     def _power(self, halves: int) -> Expression:
         if halves < 0:
@@ -198,6 +233,13 @@ class Expression:
         """Refuse: an expression has no value to branch by."""
         raise SpecificationError("a specification cannot branch by values")
 
+    def __lt__(self, other: Any) -> bool:
+        """Refuse: an expression has no value to compare."""
+        del other
+        return bool(self)
+
+    __le__ = __gt__ = __ge__ = __lt__
+
 
 def leaves_of(
     names: Iterable[str], extents: tuple[int, int], parameters: tuple[str, ...]
@@ -218,15 +260,106 @@ def trace(
         SpecificationError: it returns something else, or uses what has no meaning.
 
     """
+    from verifier.specification.mpmath_functions import on_expressions
+
     taken = inspect.signature(specification).parameters
-    returned = specification(**{name: arguments[name] for name in taken})
-    found = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
+    try:
+        returned = on_expressions(specification)(**{name: arguments[name] for name in taken})
+    except TypeError as error:  # of a function that computes numbers, given an expression
+        raise SpecificationError(str(error)) from error
+    several = isinstance(returned, tuple | list) and not (len(returns) == 1 and _is_row(returned))
+    found = tuple(_result(r) for r in returned) if several else (_result(returned),)
     if len(found) != len(returns) or not all(isinstance(e, Expression) for e in found):
         raise SpecificationError(f"a specification returns what its kernel does ({', '.join(returns)})")
     results = dict(zip(returns, found, strict=True))
     if "output" in results and not (results["output"].rows and results["output"].columns):
         raise SpecificationError("the output does not vary along rows and columns, as the input does")
     return results
+
+
+def demand_few_steps(
+    specification: Callable[..., Any],
+    arguments: Callable[[int], Mapping[str, Any]],
+    returns: tuple[str, ...],
+) -> None:
+    """Refuse a specification whose steps grow faster than its columns: ordinary cases have thousands.
+
+    arguments: those that it takes, of so many columns.
+
+    Raises:
+        SpecificationError: it does for every number of a row what takes all of the row.
+
+    """
+    counts = []
+    for columns in (16, 64):
+        before = Expression.made
+        trace(specification, arguments(columns), returns)
+        counts.append(Expression.made - before)
+    if counts[1] > 8 * counts[0]:
+        raise SpecificationError(
+            f"it takes {counts[0]} steps for 16 columns and {counts[1]} for 64: compute once, outside of the "
+            "loop over a row, what its numbers share"
+        )
+
+
+def _is_row(returned: Any) -> bool:
+    """Whether a list holds the numbers of a row, and is no list of results."""
+    return all(
+        not isinstance(e, tuple | list) and not (isinstance(e, Expression) and e.columns) for e in returned
+    )
+
+
+def _result(returned: Any) -> Any:
+    """Return a result; a list of the numbers of a row as one."""
+    if not isinstance(returned, tuple | list):
+        return returned
+    known = next((e for e in returned if isinstance(e, Expression)), None)
+    if known is None or len(returned) != known.extents[1] or not _is_row(returned):
+        raise SpecificationError("a list is a row: it has a number for every column")
+    row = joined([known._as(e) for e in returned])
+    return row if row.columns else _as_written([row] * len(returned))
+
+
+def joined(numbers: list[Expression]) -> Expression:
+    """Return the row of some numbers, one for every column, without its columns if they are all one number.
+
+    Where every number is the same function of what stands in its column, the row is that function of rows.
+    """
+    return _joined(tuple(numbers), {}, _DEPTH)
+
+
+_DEPTH = 200
+_ELEMENTWISE = frozenset({"add", "sub", "mul", "div", "neg", "sqrt", "exp", "log"})
+
+
+def _joined(
+    numbers: tuple[Expression, ...], known: dict[tuple[int, ...], Expression], depth: int
+) -> Expression:
+    place = tuple(id(n) for n in numbers)
+    if place in known:
+        return known[place]
+    first = numbers[0]
+    if all(n is first for n in numbers) or (
+        first.kind == "constant" and all(n.kind == "constant" and n.label == first.label for n in numbers)
+    ):
+        return first
+    if {n.kind for n in numbers} == {"column"}:
+        row = first.operands[0]
+        if all(n.operands[0] is row and n.label == column for column, n in enumerate(numbers)):
+            return row
+    if depth and first.kind in _ELEMENTWISE and len({n.kind for n in numbers}) == 1:
+        operands = zip(*(n.operands for n in numbers), strict=True)
+        rows = tuple(_joined(each, known, depth - 1) for each in operands)
+        known[place] = Expression(first.kind, rows, extents=first.extents)
+    else:
+        known[place] = _as_written(numbers)
+    return known[place]
+
+
+def _as_written(numbers: Iterable[Expression]) -> Expression:
+    """Return the row of some numbers, whatever they are."""
+    given = tuple(numbers)
+    return Expression("joined", given, extents=given[0].extents, varies=(False, True))
 
 
 # -- derivatives and values ------------------------------------------------------------------------------
@@ -257,6 +390,8 @@ def _slopes(step: Expression, g: Expression) -> tuple[Expression, ...]:
     assert a is not None
     if step.kind in {"row_sum", "add"}:
         return (g,) * len(step.operands)
+    if step.kind == "joined":
+        return tuple(g._column(n) for n in range(len(step.operands)))
     if step.kind == "sub":
         return g, -g
     if step.kind == "neg":
@@ -280,20 +415,29 @@ def gradients(
     """
     ordered = list(_order([output]))
     found: dict[int, Expression] = {id(output): seed}
+    picked: dict[int, dict[int, Expression]] = {}
+    nothing = output._as(0)
     for step in reversed(ordered):
+        if (columns := picked.get(id(step))) is not None:
+            numbers = tuple(columns.get(n, nothing) for n in range(step.extents[1]))
+            gain = _as_written(numbers)
+            found[id(step)] = found[id(step)] + gain if id(step) in found else gain
         if id(step) not in found or not step.operands:
+            continue
+        if step.kind == "column":  # all that is picked from a row is put together when the row is reached
+            row = picked.setdefault(id(step.operands[0]), {})
+            row[step.label] = row[step.label] + found[id(step)] if step.label in row else found[id(step)]
             continue
         summed = step.kind == "row_sum"
         for operand, slope in zip(step.operands, _slopes(step, found[id(step)]), strict=True):
             gain = slope
             # The step stands for every element of its own extents, of which the operand may have one alone.
-            if (step.columns or summed) and not operand.columns:
+            if (step.columns or summed) and not operand.columns and step.kind != "joined":
                 gain = slope._step("row_sum", gain)
             if step.rows and not operand.rows:
                 gain = slope._step("column_sum", gain)
             known = found.get(id(operand))
             found[id(operand)] = gain if known is None else known + gain
-    nothing = output * 0
     return {name: found.get(id(end), nothing) for name, end in wanted.items()}
 
 
@@ -301,8 +445,8 @@ def evaluate(ends: Mapping[str, Expression], ring: Any) -> dict[str, Any]:
     """Return the values of expressions in a number system.
 
     ring: `leaf(name)`, `constant(number)`, `sqrt`, `exp`, `log` and `total(value, axis, extent)`, the last
-    a sum along an axis that is kept, of `extent` copies if the value does not vary there. Values have
-    operators and broadcast.
+    a sum along an axis that is kept, of `extent` copies if the value does not vary there; `column(value,
+    index)` and `joined(values, rows)`, of values (rows, 1) or (1, 1). Values have operators and broadcast.
     """
     values: dict[int, Any] = {}
     for step in steps(ends):
@@ -320,6 +464,10 @@ def _value(step: Expression, given: list[Any], ring: Any) -> Any:
         axis = 1 if step.kind == "row_sum" else 0
         varies = (step.operands[0].rows, step.operands[0].columns)[axis]
         return ring.total(given[0], axis, None if varies else step.extents[axis])
+    if step.kind == "column":
+        return ring.column(given[0], step.label)
+    if step.kind == "joined":
+        return ring.joined(given, step.shape[0])
     if step.kind in {"sqrt", "exp", "log"}:
         return getattr(ring, step.kind)(given[0])
     rules: dict[str, Callable[..., Any]] = {

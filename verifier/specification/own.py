@@ -90,6 +90,13 @@ class _Field:
     def total(self, value: Elements, axis: int, copies: int | None) -> Elements:
         return value.folded(axis) if copies is None else value * self.numbers.number(copies)
 
+    def column(self, value: Elements, index: int) -> Elements:
+        return Elements(value.arithmetic, value.slots[:, index : index + 1], value.parts)
+
+    def joined(self, values: list[Elements], rows: int) -> Elements:
+        slots = np.concatenate([np.broadcast_to(v.slots, (rows, 1)) for v in values], axis=1)
+        return Elements(values[0].arithmetic, slots, frozenset.intersection(*(v.parts for v in values)))
+
 
 def field_results(
     subject: Subject,
@@ -156,6 +163,12 @@ class _Balls:
         if copies is not None:
             return value * self.constant(copies)
         return np.add.reduce(value, axis=axis, keepdims=True, initial=self.zero)
+
+    def column(self, value: Any, index: int) -> Any:
+        return value[:, index : index + 1]
+
+    def joined(self, values: list[Any], rows: int) -> Any:
+        return np.concatenate([np.broadcast_to(v, (rows, 1)) for v in values], axis=1)
 
 
 def _objects(values: list[Any], shape: tuple[int, ...]) -> Any:

@@ -1,0 +1,237 @@
+"""Op 'unknown' with specifications in mpmath: they mean what the same ones in torch mean."""
+
+# ruff: noqa: A006 (arguments carry PyTorch's names)
+
+import importlib.util
+from fractions import Fraction
+from pathlib import Path
+
+import mpmath
+import numpy as np
+import own_by_numbers
+import pytest
+import torch
+from checks_support import failures, machine, outcomes_of, subject_of
+from mpmath import sqrt
+
+from verifier import subject
+from verifier.case import Case
+from verifier.machine.arithmetics import make
+from verifier.specification.derived import specify
+from verifier.specification.expression import leaves_of, steps, trace
+from verifier.specification.mpmath_functions import FUNCTIONS
+from verifier.specification.own import enclosures
+from verifier.verdicts import Verdict
+
+SOURCE = Path(__file__).with_name("own_specification.py")
+compiled = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="the kernel is Triton's, which is not installed"
+)
+
+
+def bare(specification, returns=("output",)):
+    def kernel(input, residual=None, weight=None, bias=None, eps=1e-5):
+        del residual, weight, bias, eps
+        return input
+
+    declare = subject(
+        op="unknown", specification=specification, language="torch", dtypes=("float64",), returns=returns
+    )
+    return declare(kernel)
+
+
+def case_of(*names, rows=3, columns=5):
+    torch.manual_seed(len(names) + columns)
+    parameters = ("weight", "bias")
+    tensors = {
+        n: torch.randn(columns, dtype=torch.float64)
+        if n in parameters
+        else torch.randn(rows, columns, dtype=torch.float64)
+        for n in names
+    }
+    return Case(
+        op="unknown", dtype="float64", tensors=tensors, scalars={"eps": 2.0**-7}, rows=rows, columns=columns
+    )
+
+
+def rms_norm(input, weight, eps):
+    return input / torch.sqrt((input * input).mean(-1, keepdim=True) + eps) * (1 + weight)
+
+
+def layer_norm(input, weight, bias, eps):
+    centered = input - input.mean(-1, keepdim=True)
+    return centered / torch.sqrt(centered.square().mean(-1, keepdim=True) + eps) * weight + bias
+
+
+def softmax(input):
+    return input.exp() / input.exp().sum(-1, keepdim=True)
+
+
+TENSORS = {"rms_norm": ("input", "weight"), "layer_norm": ("input", "weight", "bias"), "softmax": ("input",)}
+
+
+@pytest.mark.parametrize("columns", [1, 5])
+@pytest.mark.parametrize("name", TENSORS)
+def test_results_and_gradients_are_those_of_the_same_in_torch(name, columns):
+    case = case_of(*TENSORS[name], "grad_output", columns=columns)
+    by_numbers = enclosures(bare(getattr(own_by_numbers, name)), case)
+    by_rows = enclosures(bare(globals()[name]), case)
+    assert set(by_numbers) == set(by_rows)
+    for result, exact in by_rows.items():
+        found = by_numbers[result]
+        assert np.all(found.radius <= 2.0**-100)
+        assert np.all(np.abs((found.high - exact.high) + (found.low - exact.low)) <= 2.0**-100), result
+    assert mpmath.mp.dps == 15
+
+
+def test_single_numbers_of_a_row_have_their_derivatives():
+    case = case_of("input", "weight", "grad_output")
+    exact = enclosures(bare(own_by_numbers.neighbours), case)
+    x, w = (case.tensors[n].clone().requires_grad_(True) for n in ("input", "weight"))
+    edge = (x[:, :1] * w[-1] + x[:, -1:] * w[0]) * 0.5
+    output = x.roll(-1, 1) ** 3 + torch.tanh(edge) * torch.log(1 + x * x)
+    slopes = torch.autograd.grad(output, [x, w], case.tensors["grad_output"])
+    wanted = {"output": output.detach(), "grad_input": slopes[0], "grad_weight": slopes[1]}
+    assert set(exact) == set(wanted)
+    for name, value in wanted.items():
+        # Fewer than 2^7 roundings of float64, in terms below 2^6: torch's own error, not ours.
+        assert np.all(np.abs(value.numpy() - exact[name].high) <= 2.0**-53 * 2**13), name
+
+
+def test_further_results_are_numbers_and_rows():
+    case = case_of("input", "residual")
+    exact = enclosures(bare(own_by_numbers.fused, returns=("output", "scale")), case)
+    a, b = ([[Fraction(v) for v in row] for row in case.tensors[n].tolist()] for n in ("input", "residual"))
+    for i, pairs in enumerate(zip(a, b, strict=True)):
+        total = [x + y for x, y in zip(*pairs, strict=True)]
+        scale = sum(total) / 5
+        high, low, radius = (getattr(exact["scale"], part)[i] for part in ("high", "low", "radius"))
+        assert abs(Fraction(high) + Fraction(low) - scale) <= Fraction(radius)
+        for j, value in enumerate(total):
+            found = Fraction(exact["output"].high[i, j]) + Fraction(exact["output"].low[i, j])
+            assert abs(found - (value - scale)) <= Fraction(exact["output"].radius[i, j])
+
+
+def test_the_field_has_the_elements_of_the_same_in_torch():
+    case = case_of("input", "weight", "grad_output")
+    arithmetic = make("field")
+    residues = {n: arithmetic.lift(t.numpy(), "f64") for n, t in case.tensors.items()}
+    by_numbers, by_rows = (
+        specify(case, arithmetic, residues, subject=bare(s)).results
+        for s in (own_by_numbers.rms_norm, rms_norm)
+    )
+    for name in ("output", "grad_input", "grad_weight"):
+        assert (by_numbers[name].slots == by_rows[name].slots).all(), name
+
+
+# -- on compiled kernels ---------------------------------------------------------------------------------
+
+BY_NUMBERS = """rms = sqrt(fsum([x * x for x in input]) / len(input) + eps)
+    return [x / rms * (1 + w) for x, w in zip(input, weight)]"""
+
+
+def with_mpmath(tmp_path, changes=()):
+    """Return the Triton kernel with its specification in mpmath."""
+    text = SOURCE.read_text(encoding="utf-8")
+    plain = "return input / torch.sqrt((input * input).mean(-1, keepdim=True) + eps) * (1 + weight)"
+    for old, new in (
+        (plain, BY_NUMBERS),
+        ("import torch\n", "import torch\nfrom mpmath import fsum, sqrt\n"),
+        *changes,
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / SOURCE.name).write_text(text, encoding="utf-8")
+    return subject_of(tmp_path / SOURCE.name)
+
+
+@compiled
+@pytest.mark.parametrize("check", ["formula", "running_bound", "gradcheck"])
+def test_a_right_kernel_passes(tmp_path, check):
+    with machine() as place:
+        found = outcomes_of(with_mpmath(tmp_path), check, "float16", place, count=2)
+    assert {o.verdict for o in found} == {Verdict.PASS}
+
+
+@compiled
+@pytest.mark.parametrize("check", ["formula", "gradcheck"])
+@pytest.mark.parametrize(
+    ("change", "output"),
+    [
+        (("axis=0) / columns\n    rstd", "axis=0) / (columns - 1)\n    rstd"), "output"),
+        (("(g - hat * c)", "g"), "grad_input"),
+    ],
+)
+def test_a_wrong_kernel_fails(tmp_path, check, change, output):
+    with machine() as place:
+        found = failures(outcomes_of(with_mpmath(tmp_path, [change]), check, "float16", place, count=2))
+    assert found
+    assert output in {o.output for o in found} or check == "gradcheck"
+
+
+# -- what is refused, and what there is ------------------------------------------------------------------
+
+
+def elsewhere(input):
+    root = sqrt
+    return [root(x) for x in input]
+
+
+@pytest.mark.parametrize(
+    ("specification", "word"),
+    [
+        (lambda input: [mpmath.erf(x) for x in input], "erf"),
+        (lambda input: [x / max(input) for x in input], "branch"),
+        (lambda input: list(input)[:-1], "a list is a row"),
+        (lambda input: [1.0, 2.0], "a list is a row"),
+        (lambda input: [mpmath.power(2, x) for x in input], "exp"),
+        (lambda input: mpmath.fsum(input) / 4, "vary"),
+        (lambda input: [mpmath.fsum(input, absolute=True) * x for x in input], "absolute"),
+        (lambda input: [abs(x) for x in input], "abs"),
+        (lambda input: [input[x] for x in input], "index"),
+        (lambda input: [x / mpmath.fsum([t * t for t in input]) for x in input], "compute once"),
+    ],
+)
+def test_what_has_no_exact_meaning_is_refused_where_it_is_declared(specification, word):
+    with pytest.raises(ValueError, match=word):
+        bare(specification)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function_that_is_named_can_be_used(name):
+    given = {"power": (2,)} | dict.fromkeys(("fadd", "fsub", "fmul", "fdiv"), (2.0,))
+
+    def specification(input):
+        if name in ("fsum", "fprod"):
+            return [getattr(mpmath, name)(input) * x for x in input]
+        if name == "fdot":
+            return [mpmath.fdot(input, input) * x for x in input]
+        return [getattr(mpmath, name)(x, *given.get(name, ())) for x in input]
+
+    x = leaves_of(("input",), (2, 4), ())["input"]
+    assert trace(specification, {"input": x}, ("output",))["output"].shape == (2, 4)
+
+
+def test_a_specification_is_recorded_without_changing_mpmath():
+    x = leaves_of(("input",), (2, 4), ())["input"]
+    assert trace(elsewhere, {"input": x}, ("output",))["output"].kind == "sqrt"
+    assert sqrt is mpmath.sqrt
+    assert mpmath.sqrt(4) == 2
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_what_is_done_to_every_number_alike_is_recorded_once(name):
+    counts = []
+    for columns in (7, 900):
+        leaves = leaves_of(TENSORS[name], (2, columns), ("weight", "bias"))
+        found = trace(getattr(own_by_numbers, name), {**leaves, "eps": 0.5}, ("output",))
+        kinds = [step.kind for step in steps(found)]
+        assert "joined" not in kinds
+        counts.append(len(kinds))
+    assert counts[0] == counts[1] < 30
+
+
+def test_a_row_of_one_number_is_a_row():
+    x = leaves_of(("input",), (2, 4), ())["input"]
+    output = trace(lambda input: [input[0]] * 4, {"input": x}, ("output",))["output"]
+    assert output.shape == (2, 4)
