@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import mpmath
 import numpy as np
 import pytest
 from ptx_snippets import close_exponents, decode, execute, rounded, samples
 
 from verifier.machine import numerics
+from verifier.machine.approximation import Correct
 
 RESULT = {"f16": "f2", "bf16": "u2", "f32": "f4", "f64": "f8"}
 COUNT = 512
@@ -236,3 +238,15 @@ def test_conversions_between_halves_and_singles_agree_with_numpy_on_every_half_a
     near = np.concatenate([np.nextafter(middle, np.float32(s)) for s in (-np.inf, np.inf)] + [middle, finite])
     expected = near.astype(np.float16)
     assert (numerics.single_to_half(near.copy()).view(np.uint16) == expected.view(np.uint16)).all()
+
+
+def test_exponentials_that_are_subnormal_are_rounded_once():
+    random = np.random.default_rng(5)
+    ties = np.log2(np.arange(1, 2000) + 0.5) - 149  # next to the middle between two subnormals
+    x = np.concatenate([random.uniform(-151, -125.1, 2000), ties, np.arange(-151.0, -125.0)]).astype(np.float32)
+    x = np.concatenate([x, np.nextafter(x, np.float32(0)), np.nextafter(x, np.float32(-200))])
+    found = Correct().evaluate("ex2", x)
+    with mpmath.workprec(120):
+        for argument, value in zip(x.tolist(), found.tolist(), strict=True):
+            units = mpmath.mpf(2) ** (mpmath.mpf(argument) + 149)
+            assert value == float(mpmath.ldexp(mpmath.nint(units), -149)), argument

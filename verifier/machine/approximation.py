@@ -81,7 +81,10 @@ def _settle_ties(name: str, x: Array, value: Array) -> Array:
     distance = np.abs(low.astype(np.int64) - 0x10000000)
     doubtful = (distance <= 8) & np.isfinite(value) & (value != 0)
     subnormal = (np.abs(value) < 2.0**-126) & (value != 0)
-    doubtful |= subnormal & np.isfinite(value)
+    if subnormal.any():  # there the ties are the odd multiples of 2^-150
+        units = np.ldexp(np.where(subnormal, np.abs(value), 0.0), 149)
+        near = np.abs(units - np.floor(units) - 0.5) <= 2.0**-49 * units
+        doubtful = np.where(subnormal, near, doubtful)
     if doubtful.any():
         value = value.copy()
         for lane in np.argwhere(doubtful):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -42,6 +43,33 @@ _IGNORED = frozenset(
 )
 
 
+class RegisterViews(NamedTuple):
+    """A register: bits, shape class, whether it may be read before it is written, numpy types by name."""
+
+    width: int
+    shape: int
+    exposed: bool
+    views: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Emitted:
+    """Python of a program: what prepares a wave, and a function for each block.
+
+    prologue: what is constant over a wave, `renew` and the `members_<block>` of some. full, part: by block,
+    for all lanes and for a subset; `part` is empty where lanes never part. members: blocks that begin with a
+    collective whose member mask is in a register. registers, shadows: what to allocate, by name; a shadow by
+    an expression.
+    """
+
+    prologue: str
+    full: list[str]
+    part: list[str]
+    members: tuple[int, ...]
+    registers: dict[str, RegisterViews]
+    shadows: dict[str, str]
+
+
 class Emitter:
     """Walks a program and writes its Python."""
 
@@ -54,22 +82,21 @@ class Emitter:
         self.named: list[int] = []
         self.exposed = liveness.exposed(program)
 
-    def emit(self) -> str:
-        """Source of `build(wave)`: it returns two lists of block functions, `renew` and member masks."""
-        body: list[str] = []
-        for number in range(len(self.program.blocks)):
-            body += self.function(number, part=False)
-            if not self.shapes.uniform:
-                body += self.function(number, part=True)
+    def emit(self) -> Emitted:
+        """Write every block, for all lanes and for some, and what has to be there before they run."""
+        blocks = range(len(self.program.blocks))
+        full = [self.function(number, part=False) for number in blocks]
+        part = [] if self.shapes.uniform else [self.function(number, part=True) for number in blocks]
         members = [] if self.shapes.uniform else self.members()
-        head = self.prologue()
-        count = len(self.program.blocks)
-        full = ", ".join(f"full_{n}" for n in range(count))
-        part = "" if self.shapes.uniform else ", ".join(f"part_{n}" for n in range(count))
-        lines = ["def build(wave):", *(f"    {line}" for line in head), *(f"    {line}" for line in body)]
-        lines += [*self.renewal(), *(f"    {line}" for line in members)]
-        named = ", ".join(f"{n}: members_{n}" for n in self.named)
-        return "\n".join([*lines, f"    return [{full}], [{part}], renew, {{{named}}}", ""])
+        prologue = [*self.prologue(), *self.renewal(), *members]
+        return Emitted(
+            prologue="\n".join(prologue),
+            full=full,
+            part=part,
+            members=tuple(self.named),
+            registers=self.registers(),
+            shadows=self.shadows(),
+        )
 
     def members(self) -> list[str]:
         """Write a function for each block that begins with a collective whose mask is in a register."""
@@ -87,39 +114,41 @@ class Emitter:
             lines += [f"def members_{number}(g):", *setup, f"    return {mask}"]
         return lines
 
-    def prologue(self) -> list[str]:
-        """Allocate registers and compute what is constant over a wave."""
-        lines = ["everyone = wave.everyone"]
-        done: set[str] = set()
+    def registers(self) -> dict[str, RegisterViews]:
+        """Give every register by its Python name."""
+        found: dict[str, RegisterViews] = {}
         for register, dtype in sorted(self.code.views):
             base = self.code.register(register)
-            if base not in done:
-                done.add(base)
-                lines.append(
-                    f"{base} = allocate(wave, {self.code.width(register)}, {self.shapes.of(register)}, "
-                    f"{register in self.exposed})"
-                )
-            view = self.code.view(register, dtype)
-            lines.append(f"{view} = {base}" if dtype == "?" else f"{view} = {base}.view({dtype!r})")
-            lines.append(f"{view}_flat = {view}.reshape(-1)")
-        for name, (register, tags) in self.code.shadows.items():
-            assert self.shadow is not None
-            allocation = self.shadow.allocation(self.shapes.of(register), tags, register in self.exposed)
-            lines.append(f"{name} = {allocation}")
-            lines.append(f"{name}_flat = {name}.reshape(-1)")
-        lines += [f"{name} = {expression}" for expression, name in self.code.lazy.items()]
-        return lines
+            width, shape = self.code.width(register), self.shapes.of(register)
+            known = found.setdefault(base, RegisterViews(width, shape, register in self.exposed, {}))
+            known.views[self.code.view(register, dtype)] = dtype
+        return found
+
+    def shadows(self) -> dict[str, str]:
+        """Give the expression that allocates each shadow register, by its Python name."""
+        return {
+            name: self.shadow.allocation(self.shapes.of(register), tags, register in self.exposed)
+            for name, (register, tags) in self.code.shadows.items()
+            if self.shadow is not None
+        }
+
+    def prologue(self) -> list[str]:
+        """Compute what is constant over a wave."""
+        return [
+            "everyone = wave.everyone",
+            *(f"{name} = {expression}" for expression, name in self.code.lazy.items()),
+        ]
 
     def renewal(self) -> list[str]:
         """Write `renew()`, which computes anew, in place, what the wave tells for another launch."""
-        lines = ["    def renew():", "        pass"]
+        lines = ["def renew():", "    pass"]
         for expression, name in self.code.lazy.items():
             if expression.startswith("wave."):
-                lines.append(f"        copyto({name}, {expression})")
+                lines.append(f"    copyto({name}, {expression})")
         return lines
 
-    def function(self, number: int, *, part: bool) -> list[str]:
-        """Write one basic block in one form."""
+    def function(self, number: int, *, part: bool) -> str:
+        """Write one basic block in one form, as a function called `block`."""
         writer = Writer(self.code, part=part, shadow=self.shadow)
         block = self.program.blocks[number]
         following = number + 1 if number + 1 < len(self.program.blocks) else EXIT
@@ -132,9 +161,9 @@ class Emitter:
         if not ended:
             writer.add(f"return {following}")
         names = {"ix": "ix = g.span", "it": "it = g.it", "ib": "ib = g.ib"}
-        head = [f"def part_{number}(g):" if part else f"def full_{number}():"]
         setup = [names[name] for name in sorted(writer.needs)] if part else []
-        return head + [f"    {line}" for line in [*setup, *writer.lines]]
+        head = "def block(g):" if part else "def block():"
+        return "\n".join([head, *(f"    {line}" for line in [*setup, *writer.lines])])
 
     def refuse(self, instruction: Instruction, reason: str = "") -> UnsupportedInstruction:
         """Name what is not executed."""

@@ -20,8 +20,10 @@ from verifier.machine.wave import Wave
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from verifier.machine.emitter import Emitted
     from verifier.machine.launch import Launch
     from verifier.machine.numerics import Array
+    from verifier.machine.translation import Compiled
 
 
 @dataclass(kw_only=True, eq=False)
@@ -93,9 +95,42 @@ def build(launch: Launch, ids: Array) -> Room:
     if "uninitialised" in launch.machine.sanitize:
         wave.flags = Flags(wave)
     names = runtime_names(wave) | launch.compiled.constants
-    exec(launch.compiled.code, names)  # noqa: S102 - our own translation of the kernel
-    full, part, renew, members = names["build"](wave)
-    return Room(wave=wave, full=full, part=part, renew=renew, members=members, names=names)
+    compiled = launch.compiled
+    names |= arrays(wave, compiled.emitted)
+    for name, expression in compiled.emitted.shadows.items():
+        names[name] = eval(compiled.allocation(expression), names)  # noqa: S307 - our own translation
+        names[f"{name}_flat"] = names[name].reshape(-1)
+    exec(compiled.prologue, names)  # noqa: S102 - our own translation of the kernel
+    members = {number: names[f"members_{number}"] for number in compiled.emitted.members}
+    room = Room(wave=wave, full=[], part=[], renew=names["renew"], members=members, names=names)
+    for number in range(len(compiled.emitted.full)):
+        reached_later(room, compiled, number, part=False)
+    for number in range(len(compiled.emitted.part)):
+        reached_later(room, compiled, number, part=True)
+    return room
+
+
+def reached_later(room: Room, compiled: Compiled, number: int, *, part: bool) -> None:
+    """Put in a block's place what compiles it, puts it there and calls it."""
+    blocks: list[Callable[..., Any]] = room.part if part else room.full
+
+    def first(*group: Any) -> Any:
+        exec(compiled.block(number, part=part), room.names)  # noqa: S102 - our own translation of the kernel
+        blocks[number] = room.names["block"]
+        return blocks[number](*group)
+
+    blocks.append(first)
+
+
+def arrays(wave: Wave, emitted: Emitted) -> dict[str, Array]:
+    """Give all registers for a wave, by name, as each type in which the code sees them, also flat."""
+    found = {}
+    for base, register in emitted.registers.items():
+        found[base] = allocate(wave, register.width, register.shape, register.exposed)
+        for name, dtype in register.views.items():
+            found[name] = view = found[base] if dtype == "?" else found[base].view(dtype)
+            found[f"{name}_flat"] = view.reshape(-1)
+    return found
 
 
 def allocate(wave: Wave, width: int, shape: int, exposed: bool) -> Array:
@@ -153,7 +188,6 @@ def runtime_names(wave: Wave) -> dict[str, Any]:
         names |= {"slots": wave.slots, "slots_zero": np.zeros((), dtype=wave.slots.arithmetic.dtype)}
     return names | {
         "wave": wave,
-        "allocate": allocate,
         "model": wave.model,
         "np": np,
         "shared_tag": SHARED_TAG,

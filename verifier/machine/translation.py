@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from verifier.machine import emitter as emission
@@ -19,16 +20,37 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, eq=False)
 class Compiled:
-    """A kernel translated to Python: source, code, and where each instruction came from."""
+    """A kernel translated to Python: its code, and where each instruction came from.
+
+    Python takes longer to compile a block than to write it, so that is done when the block is first reached.
+    """
 
     program: Program
-    source: str
-    code: Any
+    emitted: emission.Emitted
+    prologue: CodeType
     constants: dict[str, Any]
     sites: list[Instruction]
     shapes: uniformity.Shapes
     used: frozenset[str]
     broken: tuple[str, ...]
+    blocks: dict[tuple[int, bool], CodeType] = field(default_factory=dict)
+    allocations: dict[str, CodeType] = field(default_factory=dict)
+
+    def allocation(self, expression: str) -> CodeType:
+        """Code of an expression that allocates shadow registers, of which there are few."""
+        code = self.allocations.get(expression)
+        if code is None:
+            code = self.allocations[expression] = compile(expression, "<allocation>", "eval")
+        return code
+
+    def block(self, number: int, *, part: bool) -> CodeType:
+        """Code that defines `block`, the function of one block for all lanes or for some."""
+        code = self.blocks.get((number, part))
+        if code is None:
+            source = (self.emitted.part if part else self.emitted.full)[number]
+            name = f"<machine:{self.program.kernel.name}:{number}>"
+            code = self.blocks[number, part] = compile(source, name, "exec")
+        return code
 
 
 @lru_cache(maxsize=256)
@@ -55,12 +77,11 @@ def compiled(ptx: str, kernel: str, contraction: str, full_shapes: bool, shadow:
 
         rider = make_shadow(shadow, program, shapes)
     work = emission.Emitter(program, shapes, rider)
-    source = work.emit()
-    code = compile(source, f"<machine:{kernel}>", "exec")
+    emitted = work.emit()
     return Compiled(
         program=program,
-        source=source,
-        code=code,
+        emitted=emitted,
+        prologue=compile(emitted.prologue, f"<machine:{kernel}>", "exec"),
         constants=work.code.constants,
         sites=work.sites,
         shapes=shapes,
