@@ -243,7 +243,9 @@ def test_conversions_between_halves_and_singles_agree_with_numpy_on_every_half_a
 def test_exponentials_that_are_subnormal_are_rounded_once():
     random = np.random.default_rng(5)
     ties = np.log2(np.arange(1, 2000) + 0.5) - 149  # next to the middle between two subnormals
-    x = np.concatenate([random.uniform(-151, -125.1, 2000), ties, np.arange(-151.0, -125.0)]).astype(np.float32)
+    x = np.concatenate([random.uniform(-151, -125.1, 2000), ties, np.arange(-151.0, -125.0)]).astype(
+        np.float32
+    )
     x = np.concatenate([x, np.nextafter(x, np.float32(0)), np.nextafter(x, np.float32(-200))])
     found = Correct().evaluate("ex2", x)
     with mpmath.workprec(120):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -85,6 +86,11 @@ class Pair:
 Operand = Register | Immediate | Special | Symbol | Address | Vector | Sink | Pair
 
 
+@cache
+def _split(opcode: str) -> tuple[str, ...]:
+    return tuple(opcode.split("."))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Instruction:
     """One instruction with its guard, its line in the PTX and its line in the user's source."""
@@ -101,7 +107,7 @@ class Instruction:
     @property
     def parts(self) -> tuple[str, ...]:
         """The opcode split at its dots."""
-        return tuple(self.opcode.split("."))
+        return _split(self.opcode)
 
     def text(self) -> str:
         """Give the opcode with its guard, for messages."""
