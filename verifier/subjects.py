@@ -349,6 +349,8 @@ def _check_specification(
     if specification is None or variance is not None:
         raise ValueError("@subject: op 'unknown' needs specification= and has no variance algorithm")
     taken, offered = inspect.signature(specification).parameters, inspect.signature(function).parameters
+    if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in taken.values()):
+        raise ValueError("@subject: the specification takes its arguments by name, without * and decorators")
     strange = [name for name in taken if name not in offered]
     if strange:
         raise ValueError(

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import copy
+import math
+
 import mpmath
 from mpmath import fsum, mp, mpf
 
 HALF = mpf("0.5")
+PI = math.pi
+
+
+class Unfriendly:
+    """What a module may hold beside: hashing or comparing it runs code of others."""
+
+    def __hash__(self):
+        raise AssertionError("hashed")
+
+    def __eq__(self, other):
+        raise AssertionError("compared")
+
+
+UNFRIENDLY = Unfriendly()
 
 
 def mean(numbers):
@@ -30,7 +47,8 @@ def layer_norm(input, weight, bias, eps):
 
 def softmax(input):
     powers = [mpmath.exp(x) for x in input]
-    return [p / sum(powers) for p in powers]
+    total = sum(powers)
+    return [p / total for p in powers]
 
 
 def neighbours(input, weight):
@@ -46,3 +64,51 @@ def fused(input, residual):
     total = [a + b for a, b in zip(input, residual, strict=True)]
     scale = mpmath.fsum(total) / len(total)
     return [mpmath.fsub(t, scale) for t in total], scale
+
+
+def concatenated(input, residual):
+    both = input + residual
+    scale = mpmath.sqrt(fsum(both, squared=True) / len(both))
+    return [x / scale for x in input[-1:] + input[:-1]]
+
+
+def concatenated_apart(input, residual):
+    total = fsum([x * x for x in input]) + fsum([x * x for x in residual])
+    scale = mpmath.sqrt(total / (2 * len(input)))
+    return [input[n - 1] / scale for n in range(len(input))]
+
+
+def copied(input, weight):
+    other = copy.deepcopy(weight)
+    return [x * (1 + w) for x, w in zip(copy.copy(input), other, strict=True)]
+
+
+def scaled_by_one_more(input, weight):
+    return [x * (1 + w) for x, w in zip(input, weight, strict=True)]
+
+
+def tiny_constant(input, weight):
+    mp.dps = 50
+    one = ((1 + mpf("1e-20")) - 1) * mpf("1e20")
+    return [x * (one + w) for x, w in zip(input, weight, strict=True)]
+
+
+def rounded_nowhere(input, weight):
+    return [mpmath.fadd(+x, x * w, exact=True) for x, w in zip(input, weight, strict=True)]
+
+
+@mpmath.workdps(50)
+def decorated(input, weight):
+    return scaled_by_one_more(input, [mpmath.mpf(w) for w in weight])
+
+
+def squared_root(x, *, root=mpmath.sqrt):
+    return root(x * x + 1) ** 2
+
+
+def in_other_bases(input):
+    return [mpmath.log(squared_root(x), 2) * PI / mpmath.pi for x in input]
+
+
+def in_base_two(input):
+    return [mpmath.ln(1 + x * x) / mpmath.log(2) for x in input]

@@ -183,18 +183,81 @@ def elsewhere(input):
         (lambda input: [mpmath.erf(x) for x in input], "erf"),
         (lambda input: [x / max(input) for x in input], "branch"),
         (lambda input: list(input)[:-1], "a list is a row"),
-        (lambda input: [1.0, 2.0], "a list is a row"),
+        (lambda input: [1.0, 2.0], "returns"),
+        (lambda input: [1.0, input[0]], "a list is a row"),
         (lambda input: [mpmath.power(2, x) for x in input], "exp"),
         (lambda input: mpmath.fsum(input) / 4, "vary"),
         (lambda input: [mpmath.fsum(input, absolute=True) * x for x in input], "absolute"),
-        (lambda input: [abs(x) for x in input], "abs"),
-        (lambda input: [input[x] for x in input], "index"),
+        (lambda input: [abs(x) for x in input], "convert"),
+        (lambda input: [input[x] for x in input], "convert"),
         (lambda input: [x / mpmath.fsum([t * t for t in input]) for x in input], "compute once"),
     ],
 )
 def test_what_has_no_exact_meaning_is_refused_where_it_is_declared(specification, word):
     with pytest.raises(ValueError, match=word):
         bare(specification)
+
+
+def guarded(input):
+    try:
+        top = max(input)
+    except Exception:
+        top = 0
+    return [x - top for x in input]
+
+
+@pytest.mark.parametrize(
+    ("specification", "word"),
+    [
+        (
+            lambda input, weight: [
+                x * (9 if w == weight[0] else 1) for x, w in zip(input, weight, strict=True)
+            ],
+            "compare",
+        ),
+        (lambda input: [x / len([t for t in input if t != 0]) for x in input], "compare"),
+        (lambda input: [x if x in input else 0 * x for x in input[::-1]], "compare"),
+        (guarded, "compare"),
+        (lambda input: [x / float(input[0]) for x in input], "convert"),
+        (lambda input, weight: input * (1 + weight[0]), "SpecificationError|TypeError|convert|list"),
+        (lambda input: input / len(input), "TypeError"),
+        (lambda input: [x / input[40] for x in input], "IndexError"),
+        (lambda *tensors: tensors[0], "by name"),
+        (lambda input: [x * mpmath.mpf("1e400") * mpmath.mpf("1e-400") for x in input], "float64"),
+        (lambda input: [x * (1 + (type(x) is mpmath.mpf)) for x in input], "types"),
+    ],
+)
+def test_what_would_mean_something_else_than_in_mpmath_is_refused(specification, word):
+    with pytest.raises(ValueError, match=word):
+        bare(specification)
+
+
+@pytest.mark.parametrize("columns", [1, 4])
+@pytest.mark.parametrize(
+    ("one", "other", "names"),
+    [
+        ("concatenated", "concatenated_apart", ("input", "residual")),
+        ("copied", "scaled_by_one_more", ("input", "weight")),
+        ("tiny_constant", "scaled_by_one_more", ("input", "weight")),
+        ("rounded_nowhere", "scaled_by_one_more", ("input", "weight")),
+        ("decorated", "scaled_by_one_more", ("input", "weight")),
+        ("in_other_bases", "in_base_two", ("input",)),
+    ],
+)
+def test_python_and_mpmath_mean_what_they_say(one, other, names, columns):
+    case = case_of(*names, "grad_output", columns=columns)
+    wanted = enclosures(bare(getattr(own_by_numbers, other)), case)
+    found = enclosures(bare(getattr(own_by_numbers, one)), case)
+    assert set(found) == set(wanted)
+    for name, exact in wanted.items():
+        assert np.all(np.abs(found[name].high - exact.high) <= 2.0**-48), name
+    assert mpmath.mp.dps == 15
+
+
+def test_pythons_sum_of_rows_is_no_sum_over_columns():
+    case = case_of("input", columns=2)
+    found = enclosures(bare(lambda input: input / sum([input * input, input * input])), case)["output"]
+    assert np.all(np.abs(found.high - 0.5 / case.tensors["input"].numpy()) <= 2.0**-45)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -78,3 +78,16 @@ def test_the_arrays_of_a_freed_tensor_serve_the_next_of_its_size():
     assert alive.tags.all()
     assert set(stores.by_address) == {kept.data_ptr(), following.data_ptr()}
     assert small.is_vacant()
+
+
+def test_empty_tensors_have_nothing_in_common():
+    stores = Stores(np.float64)
+    written(stores, torch.zeros(0))
+    assert stores.known(torch.zeros(0)) is None
+
+
+def test_memory_of_another_size_at_the_same_address_is_other_memory():
+    stores = Stores(np.float64)
+    array = np.zeros(8, dtype=np.float32)
+    written(stores, torch.from_numpy(array))
+    assert stores.known(torch.from_numpy(array[:4])) is None

@@ -16,7 +16,7 @@ class Store:
     """Slots and tags of a stretch of memory, one cell per half-word; `used` once some may be written.
 
     owners: of a tensor's memory, what says of each storage over it that slots have met whether it is freed;
-    the storages themselves where torch did not allocate the memory and cannot tell when it is freed.
+    the storages themselves where others may hold the memory (numpy does), so that torch cannot tell.
     """
 
     values: Array
@@ -47,14 +47,14 @@ class Stores:
 
     def make(self, size: int) -> Store:
         """Give an empty store for so many bytes of memory."""
-        cells = size // 2 + 4  # an access of 8 bytes may begin in the last one
+        cells = _cells(size)
         return Store(values=np.zeros(cells, dtype=self.dtype), tags=np.zeros(cells, dtype=np.uint64))
 
     def known(self, tensor: Any) -> Store | None:
         """Store of a tensor's storage, None if there is none."""
         storage = tensor.untyped_storage()
-        store = self.by_address.get(storage.data_ptr())
-        if store is None or store.is_vacant():
+        store = self.by_address.get(storage.data_ptr()) if storage.nbytes() else None
+        if store is None or store.is_vacant() or store.tags.size != _cells(storage.nbytes()):
             return None
         store.belongs_to(storage)
         return store
@@ -66,7 +66,8 @@ class Stores:
             storage = tensor.untyped_storage()
             store = self.vacated(storage.nbytes()) or self.make(storage.nbytes())
             store.belongs_to(storage)
-            self.by_address[storage.data_ptr()] = store
+            if storage.nbytes():  # empty ones have no address of their own
+                self.by_address[storage.data_ptr()] = store
         return store
 
     def vacated(self, size: int) -> Store | None:
@@ -78,13 +79,18 @@ class Stores:
         for address, store in list(self.by_address.items()):
             if store.is_vacant():
                 del self.by_address[address]
-                if store.tags.size == size // 2 + 4:
+                if store.tags.size == _cells(size):
                     fitting = store
         if fitting is not None:
             fitting.tags.fill(0)
             fitting.used = False
             fitting.owners.clear()
         return fitting
+
+
+def _cells(size: int) -> int:
+    """Count the cells of so many bytes: an access of 8 bytes may begin in the last one."""
+    return size // 2 + 4
 
 
 def _is_freed(owner: Any) -> bool:

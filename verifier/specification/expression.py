@@ -2,14 +2,16 @@
 
 A specification is called with expressions in the place of tensors; operators, methods and torch functions
 that mean something without rounding (`FUNCTIONS`) make further expressions. Everything is (rows, columns),
-(rows, 1), (1, columns) or (1, 1), and sums run over the last dimension only: rows cannot mix. One that is
-written with mpmath takes the numbers of a row one by one, as from a list, and returns lists of numbers.
+(rows, 1), (1, columns) or (1, 1), and sums run over the last dimension only: rows cannot mix. One that takes
+a row apart, as with mpmath, is called again with lists of numbers, (rows, 1), and returns such lists.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 FUNCTIONS = (
@@ -19,8 +21,24 @@ FUNCTIONS = (
 """Methods, and functions of torch and torch.nn.functional, that a specification may use."""
 
 
+_refused: ContextVar[list[SpecificationError] | None] = ContextVar("_refused", default=None)
+
+
 class SpecificationError(ValueError):
-    """A specification that uses what has no meaning in every number system, or mixes rows."""
+    """A specification that uses what has no meaning in every number system, or mixes rows.
+
+    While one is recorded, it is remembered: what the specification catches is refused all the same.
+    """
+
+    def __init__(self, message: str) -> None:
+        """Say what has no meaning."""
+        super().__init__(message)
+        if (known := _refused.get()) is not None:
+            known.append(self)
+
+
+class TakenApartError(SpecificationError):
+    """A row is used as a list of numbers."""
 
 
 class Expression:
@@ -65,31 +83,23 @@ class Expression:
         if isinstance(other, int | float) and not isinstance(other, bool):
             return Expression("constant", extents=self.extents, label=other)
         if hasattr(other, "_mpf_"):  # a number of mpmath
-            return Expression("constant", extents=self.extents, label=float(other))
+            held = float(other)
+            if not math.isfinite(held) or (not held and other):
+                raise SpecificationError(f"{other} is no number that float64 holds")
+            return Expression("constant", extents=self.extents, label=held)
         raise SpecificationError(
             f"a {type(other).__name__} stands in the expression; use numbers and arguments"
         )
 
-    def __len__(self) -> int:
-        """Return the number of columns."""
-        if not self.columns:
-            raise SpecificationError("one number of a row has no length")
-        return self.extents[1]
+    def _taken_apart(self, *_: Any) -> Any:
+        """Refuse: only lists of numbers have a length, items and an order."""
+        what = "a row is taken apart" if self.columns else "one number of a row has no items"
+        raise (TakenApartError if self.columns else SpecificationError)(what)
 
-    def __getitem__(self, index: Any) -> Any:
-        """Return one number of each row, (rows, 1), or a tuple of some."""
-        if isinstance(index, slice):
-            return tuple(self[n] for n in range(len(self))[index])
-        if not isinstance(index, int):
-            raise SpecificationError(f"the index {index!r}; the columns of a row have whole numbers")
-        return self._column(range(len(self))[index])
+    __len__ = __getitem__ = __iter__ = __contains__ = __reversed__ = _taken_apart
 
     def _column(self, index: int) -> Expression:
         return Expression("column", (self,), extents=self.extents, label=index) if self.columns else self
-
-    def __iter__(self) -> Iterator[Expression]:
-        """Yield the numbers of a row."""
-        return (self[n] for n in range(len(self)))
 
     def _step(self, kind: str, *operands: Any) -> Expression:
         return Expression(kind, tuple(self._as(o) for o in operands), extents=self.extents)
@@ -129,6 +139,10 @@ class Expression:
     def __neg__(self) -> Expression:
         """Return the negative."""
         return self._step("neg", self)
+
+    def __pos__(self) -> Expression:
+        """Return the same."""
+        return self
 
     def __pow__(self, exponent: Any) -> Expression:
         """Return a whole or half power."""
@@ -229,16 +243,23 @@ class Expression:
             raise AttributeError(name)
         raise SpecificationError(f".{name} has no exact meaning here; there are: {', '.join(FUNCTIONS)}")
 
-    def __bool__(self) -> bool:
-        """Refuse: an expression has no value to branch by."""
-        raise SpecificationError("a specification cannot branch by values")
+    def _no_number(self, *_: Any) -> Any:
+        """Refuse: an expression has no value to compare, to branch by or to convert."""
+        raise SpecificationError("a specification cannot branch by values, compare or convert them")
 
-    def __lt__(self, other: Any) -> bool:
-        """Refuse: an expression has no value to compare."""
-        del other
-        return bool(self)
+    __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _no_number
+    __float__ = __int__ = __complex__ = __index__ = __abs__ = __round__ = _no_number
+    __floor__ = __ceil__ = __trunc__ = __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = _no_number
+    __divmod__ = __rdivmod__ = _no_number
+    __hash__ = object.__hash__
 
-    __le__ = __gt__ = __ge__ = __lt__
+    def __copy__(self) -> Expression:
+        """Return the same: a copy has the same derivatives."""
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Expression:
+        """Return the same."""
+        return self
 
 
 def leaves_of(
@@ -256,25 +277,66 @@ def trace(
 ) -> dict[str, Expression]:
     """Call a specification with those arguments that it takes; return its results by name.
 
+    First with rows as they are, as torch takes them; then, if it takes them apart, as lists of numbers.
+
     Raises:
         SpecificationError: it returns something else, or uses what has no meaning.
 
     """
-    from verifier.specification.mpmath_functions import on_expressions
+    try:
+        found = _recorded(specification, arguments)
+        results = found if isinstance(found, tuple | list) else (found,)
+    except TakenApartError:
+        results = _by_numbers(specification, arguments, len(returns))
+    if len(results) != len(returns) or not all(isinstance(e, Expression) for e in results):
+        raise SpecificationError(f"a specification returns what its kernel does ({', '.join(returns)})")
+    named = dict(zip(returns, results, strict=True))
+    if "output" in named and not (named["output"].rows and named["output"].columns):
+        raise SpecificationError("the output does not vary along rows and columns, as the input does")
+    return named
+
+
+_PRECISION = 256  # bits of constants that mpmath computes
+
+
+def _recorded(specification: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Call a specification; refuse it if it used what has no meaning, whatever it made of the refusal."""
+    import mpmath
 
     taken = inspect.signature(specification).parameters
+    refused: list[SpecificationError] = []
+    token = _refused.set(refused)
+    # What mpmath computes are constants; a specification may set its precision, but for itself alone.
+    precision = mpmath.workprec(max(_PRECISION, mpmath.mp.prec))
     try:
-        returned = on_expressions(specification)(**{name: arguments[name] for name in taken})
-    except TypeError as error:  # of a function that computes numbers, given an expression
-        raise SpecificationError(str(error)) from error
-    several = isinstance(returned, tuple | list) and not (len(returns) == 1 and _is_row(returned))
-    found = tuple(_result(r) for r in returned) if several else (_result(returned),)
-    if len(found) != len(returns) or not all(isinstance(e, Expression) for e in found):
-        raise SpecificationError(f"a specification returns what its kernel does ({', '.join(returns)})")
-    results = dict(zip(returns, found, strict=True))
-    if "output" in results and not (results["output"].rows and results["output"].columns):
-        raise SpecificationError("the output does not vary along rows and columns, as the input does")
-    return results
+        with precision:
+            found = specification(**{name: arguments[name] for name in taken})
+    except (TypeError, LookupError, ArithmeticError) as error:
+        found = SpecificationError(f"{type(error).__name__}: {error}")
+    except SpecificationError:
+        found = None
+    finally:
+        _refused.reset(token)
+    apart = [e for e in refused if isinstance(e, TakenApartError)]
+    if refused:
+        raise (apart or refused)[0]
+    return found
+
+
+def _by_numbers(
+    specification: Callable[..., Any], arguments: Mapping[str, Any], count: int
+) -> tuple[Expression, ...]:
+    """Call a specification with rows as lists of numbers; return its `count` results."""
+    from verifier.specification.mpmath_functions import on_expressions
+
+    lists = {
+        name: [value._column(n) for n in range(value.extents[1])] if isinstance(value, Expression) else value
+        for name, value in arguments.items()
+    }
+    leaf = next(value for value in arguments.values() if isinstance(value, Expression))
+    returned = _recorded(on_expressions(specification), lists)
+    several = isinstance(returned, tuple) and count > 1
+    return tuple(_result(r, leaf) for r in (returned if several else (returned,)))
 
 
 def demand_few_steps(
@@ -302,22 +364,16 @@ def demand_few_steps(
         )
 
 
-def _is_row(returned: Any) -> bool:
-    """Whether a list holds the numbers of a row, and is no list of results."""
-    return all(
-        not isinstance(e, tuple | list) and not (isinstance(e, Expression) and e.columns) for e in returned
-    )
-
-
-def _result(returned: Any) -> Any:
+def _result(returned: Any, leaf: Expression) -> Any:
     """Return a result; a list of the numbers of a row as one."""
     if not isinstance(returned, tuple | list):
-        return returned
-    known = next((e for e in returned if isinstance(e, Expression)), None)
-    if known is None or len(returned) != known.extents[1] or not _is_row(returned):
+        return leaf._as(returned)
+    if len(returned) != leaf.extents[1]:
         raise SpecificationError("a list is a row: it has a number for every column")
-    row = joined([known._as(e) for e in returned])
-    return row if row.columns else _as_written([row] * len(returned))
+    if not returned:
+        return _as_written((), leaf.extents)
+    row = joined([leaf._as(e) for e in returned])
+    return row if row.columns else _as_written([row] * len(returned), leaf.extents)
 
 
 def joined(numbers: list[Expression]) -> Expression:
@@ -352,14 +408,13 @@ def _joined(
         rows = tuple(_joined(each, known, depth - 1) for each in operands)
         known[place] = Expression(first.kind, rows, extents=first.extents)
     else:
-        known[place] = _as_written(numbers)
+        known[place] = _as_written(numbers, first.extents)
     return known[place]
 
 
-def _as_written(numbers: Iterable[Expression]) -> Expression:
+def _as_written(numbers: Iterable[Expression], extents: tuple[int, int]) -> Expression:
     """Return the row of some numbers, whatever they are."""
-    given = tuple(numbers)
-    return Expression("joined", given, extents=given[0].extents, varies=(False, True))
+    return Expression("joined", tuple(numbers), extents=extents, varies=(not extents[1], True))
 
 
 # -- derivatives and values ------------------------------------------------------------------------------
@@ -420,7 +475,7 @@ def gradients(
     for step in reversed(ordered):
         if (columns := picked.get(id(step))) is not None:
             numbers = tuple(columns.get(n, nothing) for n in range(step.extents[1]))
-            gain = _as_written(numbers)
+            gain = _as_written(numbers, step.extents)
             found[id(step)] = found[id(step)] + gain if id(step) in found else gain
         if id(step) not in found or not step.operands:
             continue

@@ -7,11 +7,12 @@ where it names mpmath, a context of it or a function, it finds what is here.
 from __future__ import annotations
 
 import builtins
+import inspect
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import reduce
 from operator import add, mul, sub, truediv
-from types import CellType, FunctionType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import mpmath
@@ -19,46 +20,22 @@ import mpmath
 from verifier.specification.expression import Expression, SpecificationError, joined
 
 _CONTEXTS = (mpmath.mp, mpmath.fp, mpmath.iv)
+_SETTINGS = frozenset({"workdps", "workprec", "extradps", "extraprec"})
+_ROUNDING = frozenset({"prec", "dps", "exact", "rounding"})
 
 
-class _Sums:
-    """Sums of numbers; that of a whole row is one step, however often it is written."""
-
-    def __init__(self) -> None:
-        self.known: list[tuple[list[Expression], Expression]] = []
-
-    def sum(self, terms: Iterable[Any], /, start: Any = 0) -> Any:
-        """Do what Python's own does."""
-        given = list(terms)
-        whole = given and all(isinstance(t, Expression) for t in given)
-        if not whole or len(given) != given[0].extents[1]:
-            return builtins.sum(given, start)
-        total = next((known for terms, known in self.known if terms == given), None)
-        if total is None:
-            total = joined(given).sum(-1, keepdim=True)
-            self.known.append((given, total))
-        return total if isinstance(start, int) and not start else total + start
-
-    def fsum(self, terms: Iterable[Any], absolute: bool = False, squared: bool = False) -> Any:
-        """Do what mpmath's does."""
-        if absolute:
-            raise SpecificationError("a sum of absolute values has no exact meaning here")
-        return self.sum([t * t for t in terms] if squared else terms)
-
-    def fdot(self, a: Iterable[Any], b: Iterable[Any] | None = None) -> Any:
-        """Do what mpmath's does."""
-        return self.sum(x * y for x, y in (a if b is None else zip(a, b, strict=True)))
-
-    def fprod(self, factors: Iterable[Any]) -> Any:
-        """Do what mpmath's does."""
-        return reduce(mul, factors, 1)
+def _log(x: Any, base: Any = None) -> Any:
+    natural = x.log() if isinstance(x, Expression) else mpmath.log(x)
+    if base is None:
+        return natural
+    return natural / (base.log() if isinstance(base, Expression) else mpmath.log(base))
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sqrt": lambda x: x.sqrt(),
     "exp": lambda x: x.exp(),
     "expm1": lambda x: x.exp() - 1,
-    "log": lambda x: x.log(),
+    "log": _log,
     "ln": lambda x: x.log(),
     "log1p": lambda x: (1 + x).log(),
     "tanh": lambda x: x.tanh(),
@@ -72,11 +49,44 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "fdiv": truediv,
     "fneg": lambda x: -x,
 }
-_SUMS = ("fsum", "fdot", "fprod")
+
+
+def _sum(terms: Iterable[Any], /, start: Any = 0) -> Any:
+    """Do what Python's own does; the sum of a whole row is one step."""
+    given = list(terms)
+    Expression.made += len(given)
+    if not given or not all(isinstance(t, Expression) for t in given) or len(given) != given[0].extents[1]:
+        return builtins.sum(given, start)
+    total = joined(given).sum(-1, keepdim=True)
+    return total if isinstance(start, int) and not start else total + start
+
+
+def _type(value: Any, *rest: Any) -> Any:
+    """Do what Python's own does, but for expressions, which would not be taken for numbers."""
+    if isinstance(value, Expression):
+        raise SpecificationError("a specification cannot branch by types")
+    return type(value, *rest)
+
+
+def _fsum(terms: Iterable[Any], absolute: bool = False, squared: bool = False) -> Any:
+    if absolute:
+        raise SpecificationError("a sum of absolute values has no exact meaning here")
+    return _sum([t * t for t in terms] if squared else terms)
+
+
+def _fdot(a: Iterable[Any], b: Iterable[Any] | None = None) -> Any:
+    # Of vectors of different lengths mpmath leaves out the rest, too.
+    return _sum(x * y for x, y in (a if b is None else zip(a, b, strict=False)))
+
+
+_SUMS: dict[str, Callable[..., Any]] = {
+    "fsum": _fsum,
+    "fdot": _fdot,
+    "fprod": lambda factors: reduce(mul, factors, 1),
+}
 FUNCTIONS = (*_FUNCTIONS, *_SUMS)
 """Functions of mpmath that a specification may use."""
-_NAMES = {v: n for n, v in vars(mpmath).items() if callable(v) and not isinstance(v, type)}
-_PRECISION = frozenset({"workdps", "workprec", "extradps", "extraprec"})
+_NAMES = {id(value): name for name, value in vars(mpmath).items() if isinstance(value, FunctionType)}
 
 
 class _Mpmath:
@@ -86,17 +96,17 @@ class _Mpmath:
 
     def __init__(self) -> None:
         self.mp = self.fp = self.iv = self
-        self.sums = _Sums()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        if name in _PRECISION:
+        if name in _SETTINGS:
             return lambda *_, **__: nullcontext()
         if name in _SUMS:
-            return getattr(self.sums, name)
+            return _SUMS[name]
         found = getattr(mpmath, name)
-        return _on_expressions(name, found) if callable(found) else found
+        constant = hasattr(found, "_mpf_") and not isinstance(found, type)
+        return _on_expressions(name, found) if callable(found) and not constant else found
 
 
 def _on_expressions(name: str, plain: Any) -> Any:
@@ -106,7 +116,7 @@ def _on_expressions(name: str, plain: Any) -> Any:
         if not any(isinstance(a, Expression) for a in arguments):
             return plain(*arguments, **options)
         rule = _FUNCTIONS.get(name)
-        if rule is None or options:
+        if rule is None or set(options) - _ROUNDING:
             raise SpecificationError(
                 f"mpmath's {name} has no exact meaning here; there are: {', '.join(FUNCTIONS)}"
             )
@@ -120,20 +130,29 @@ def on_expressions(specification: Callable[..., Any]) -> Callable[..., Any]:
 
     The functions of its module that it calls do as well; those of other modules are left alone.
     """
-    return specification if not isinstance(specification, FunctionType) else _Copies(specification).made
+    if not isinstance(specification, FunctionType):
+        return specification
+    plain: Any = specification
+    if plain.__globals__["__name__"].partition(".")[0] == "mpmath":  # a precision decorates it
+        plain = inspect.unwrap(plain)
+    made: Any = _Copies(plain).made
+    made.__signature__ = inspect.signature(specification)
+    return made  # type: ignore[no-any-return]
 
 
 class _Copies:
-    """Copies of the functions of one module, which share their globals."""
+    """Copies of the functions of one module, which share their globals.
+
+    Values of the module are told apart by what they are: to hash or compare them could run code of theirs.
+    """
 
     def __init__(self, specification: FunctionType) -> None:
         self.origin = specification.__globals__
         self.stand_in = _Mpmath()
         self.known: dict[int, FunctionType] = {}
         # A function takes its builtins from its globals when it is made.
-        self.globals: dict[str, Any] = {
-            "__builtins__": {**vars(builtins), "__import__": self.imported, "sum": self.stand_in.sums.sum}
-        }
+        own = {**vars(builtins), "__import__": self.imported, "sum": _sum, "type": _type}
+        self.globals: dict[str, Any] = {"__builtins__": own}
         for name, value in self.origin.items():
             if name != "__builtins__":
                 self.globals[name] = self.replaced(value)
@@ -144,18 +163,18 @@ class _Copies:
         return self.stand_in if name == "mpmath" else builtins.__import__(name, *rest)
 
     def replaced(self, value: Any) -> Any:
-        """Return what stands for a global in the copies."""
+        """Return what stands for a value in the copies."""
         if value is mpmath or any(value is context for context in _CONTEXTS):
             return self.stand_in
         if value is mpmath.mpf:
             return _on_expressions("mpf", value)
-        if isinstance(value, FunctionType) and value.__globals__ is self.origin:
-            return self.copy(value)
-        try:
-            name = _NAMES.get(value)
-        except TypeError:  # not hashable
+        if type(value) is MethodType and any(value.__self__ is context for context in _CONTEXTS):
+            return getattr(self.stand_in, value.__func__.__name__)
+        if type(value) is not FunctionType:
             return value
-        return value if name is None else getattr(self.stand_in, name)
+        if (name := _NAMES.get(id(value))) is not None:
+            return getattr(self.stand_in, name)
+        return self.copy(value) if value.__globals__ is self.origin else value
 
     def copy(self, function: FunctionType) -> FunctionType:
         """Return a function with the same code and the globals of the copies."""
@@ -165,11 +184,12 @@ class _Copies:
                 function.__code__,
                 self.globals,
                 function.__name__,
-                function.__defaults__,
+                function.__defaults__ and tuple(self.replaced(value) for value in function.__defaults__),
                 function.__closure__ and tuple(CellType() for _ in function.__closure__),
             )
             self.known[id(function)] = made
-            made.__kwdefaults__ = function.__kwdefaults__
+            defaults = function.__kwdefaults__
+            made.__kwdefaults__ = defaults and {name: self.replaced(v) for name, v in defaults.items()}
             for cell, origin in zip(made.__closure__ or (), function.__closure__ or (), strict=True):
                 try:
                     cell.cell_contents = self.replaced(origin.cell_contents)
