@@ -357,7 +357,8 @@ def _check_specification(
             f"@subject: the specification takes {strange[0]!r}, which {function.__name__}() does not take"
         )
     from verifier.ops.unknown import PARAMETERS, TENSORS
-    from verifier.specification.expression import demand_few_steps, leaves_of, trace
+    from verifier.specification.expression import leaves_of
+    from verifier.specification.recording import demand_few_steps, trace
 
     def arguments(columns: int) -> dict[str, Any]:
         leaves = leaves_of(TENSORS, (2, columns), PARAMETERS)

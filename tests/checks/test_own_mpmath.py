@@ -18,9 +18,10 @@ from verifier import subject
 from verifier.case import Case
 from verifier.machine.arithmetics import make
 from verifier.specification.derived import specify
-from verifier.specification.expression import leaves_of, steps, trace
+from verifier.specification.expression import leaves_of, steps
 from verifier.specification.mpmath_functions import FUNCTIONS
 from verifier.specification.own import enclosures
+from verifier.specification.recording import trace
 from verifier.verdicts import Verdict
 
 SOURCE = Path(__file__).with_name("own_specification.py")

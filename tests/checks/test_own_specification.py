@@ -21,8 +21,9 @@ from verifier.machine.arithmetics import make
 from verifier.machine.arithmetics.field import of_fraction
 from verifier.ops import op
 from verifier.specification.derived import specify
-from verifier.specification.expression import FUNCTIONS, SpecificationError, leaves_of, trace
+from verifier.specification.expression import FUNCTIONS, SpecificationError, leaves_of
 from verifier.specification.own import enclosures
+from verifier.specification.recording import trace
 from verifier.verdicts import Verdict, summed
 
 SOURCE = Path(__file__).with_name("own_specification.py")

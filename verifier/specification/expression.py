@@ -8,7 +8,6 @@ a row apart, as with mpmath, is called again with lists of numbers, (rows, 1), a
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
@@ -21,7 +20,7 @@ FUNCTIONS = (
 """Methods, and functions of torch and torch.nn.functional, that a specification may use."""
 
 
-_refused: ContextVar[list[SpecificationError] | None] = ContextVar("_refused", default=None)
+REFUSED: ContextVar[list[SpecificationError] | None] = ContextVar("REFUSED", default=None)
 
 
 class SpecificationError(ValueError):
@@ -33,7 +32,7 @@ class SpecificationError(ValueError):
     def __init__(self, message: str) -> None:
         """Say what has no meaning."""
         super().__init__(message)
-        if (known := _refused.get()) is not None:
+        if (known := REFUSED.get()) is not None:
             known.append(self)
 
 
@@ -77,7 +76,8 @@ class Expression:
         """Rows and columns, 1 where it does not vary."""
         return (self.extents[0] if self.rows else 1, self.extents[1] if self.columns else 1)
 
-    def _as(self, other: Any) -> Expression:
+    def taken(self, other: Any) -> Expression:
+        """Return an expression as it is, and a number as one of the same extents."""
         if isinstance(other, Expression):
             return other
         if isinstance(other, int | float) and not isinstance(other, bool):
@@ -98,11 +98,12 @@ class Expression:
 
     __len__ = __getitem__ = __iter__ = __contains__ = __reversed__ = _taken_apart
 
-    def _column(self, index: int) -> Expression:
+    def column(self, index: int) -> Expression:
+        """Return one number of every row, (rows, 1)."""
         return Expression("column", (self,), extents=self.extents, label=index) if self.columns else self
 
     def _step(self, kind: str, *operands: Any) -> Expression:
-        return Expression(kind, tuple(self._as(o) for o in operands), extents=self.extents)
+        return Expression(kind, tuple(self.taken(o) for o in operands), extents=self.extents)
 
     def __add__(self, other: Any) -> Expression:
         """Return the sum."""
@@ -161,7 +162,7 @@ class Expression:
         whole = self.sqrt() if halves % 2 else None
         for _ in range(halves // 2):
             whole = self if whole is None else whole * self
-        return self._as(1) if whole is None else whole
+        return self.taken(1) if whole is None else whole
 
     add, sub, mul, div, true_divide, neg, pow = (
         *(__add__, __sub__, __mul__, __truediv__, __truediv__, __neg__, __pow__),
@@ -272,147 +273,7 @@ def leaves_of(
     }
 
 
-def trace(
-    specification: Callable[..., Any], arguments: Mapping[str, Any], returns: tuple[str, ...]
-) -> dict[str, Expression]:
-    """Call a specification with those arguments that it takes; return its results by name.
-
-    First with rows as they are, as torch takes them; then, if it takes them apart, as lists of numbers.
-
-    Raises:
-        SpecificationError: it returns something else, or uses what has no meaning.
-
-    """
-    try:
-        found = _recorded(specification, arguments)
-        results = found if isinstance(found, tuple | list) else (found,)
-    except TakenApartError:
-        results = _by_numbers(specification, arguments, len(returns))
-    if len(results) != len(returns) or not all(isinstance(e, Expression) for e in results):
-        raise SpecificationError(f"a specification returns what its kernel does ({', '.join(returns)})")
-    named = dict(zip(returns, results, strict=True))
-    if "output" in named and not (named["output"].rows and named["output"].columns):
-        raise SpecificationError("the output does not vary along rows and columns, as the input does")
-    return named
-
-
-_PRECISION = 256  # bits of constants that mpmath computes
-
-
-def _recorded(specification: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """Call a specification; refuse it if it used what has no meaning, whatever it made of the refusal."""
-    import mpmath
-
-    taken = inspect.signature(specification).parameters
-    refused: list[SpecificationError] = []
-    token = _refused.set(refused)
-    # What mpmath computes are constants; a specification may set its precision, but for itself alone.
-    precision = mpmath.workprec(max(_PRECISION, mpmath.mp.prec))
-    try:
-        with precision:
-            found = specification(**{name: arguments[name] for name in taken})
-    except (TypeError, LookupError, ArithmeticError) as error:
-        found = SpecificationError(f"{type(error).__name__}: {error}")
-    except SpecificationError:
-        found = None
-    finally:
-        _refused.reset(token)
-    apart = [e for e in refused if isinstance(e, TakenApartError)]
-    if refused:
-        raise (apart or refused)[0]
-    return found
-
-
-def _by_numbers(
-    specification: Callable[..., Any], arguments: Mapping[str, Any], count: int
-) -> tuple[Expression, ...]:
-    """Call a specification with rows as lists of numbers; return its `count` results."""
-    from verifier.specification.mpmath_functions import on_expressions
-
-    lists = {
-        name: [value._column(n) for n in range(value.extents[1])] if isinstance(value, Expression) else value
-        for name, value in arguments.items()
-    }
-    leaf = next(value for value in arguments.values() if isinstance(value, Expression))
-    returned = _recorded(on_expressions(specification), lists)
-    several = isinstance(returned, tuple) and count > 1
-    return tuple(_result(r, leaf) for r in (returned if several else (returned,)))
-
-
-def demand_few_steps(
-    specification: Callable[..., Any],
-    arguments: Callable[[int], Mapping[str, Any]],
-    returns: tuple[str, ...],
-) -> None:
-    """Refuse a specification whose steps grow faster than its columns: ordinary cases have thousands.
-
-    arguments: those that it takes, of so many columns.
-
-    Raises:
-        SpecificationError: it does for every number of a row what takes all of the row.
-
-    """
-    counts = []
-    for columns in (16, 64):
-        before = Expression.made
-        trace(specification, arguments(columns), returns)
-        counts.append(Expression.made - before)
-    if counts[1] > 8 * counts[0]:
-        raise SpecificationError(
-            f"it takes {counts[0]} steps for 16 columns and {counts[1]} for 64: compute once, outside of the "
-            "loop over a row, what its numbers share"
-        )
-
-
-def _result(returned: Any, leaf: Expression) -> Any:
-    """Return a result; a list of the numbers of a row as one."""
-    if not isinstance(returned, tuple | list):
-        return leaf._as(returned)
-    if len(returned) != leaf.extents[1]:
-        raise SpecificationError("a list is a row: it has a number for every column")
-    if not returned:
-        return _as_written((), leaf.extents)
-    row = joined([leaf._as(e) for e in returned])
-    return row if row.columns else _as_written([row] * len(returned), leaf.extents)
-
-
-def joined(numbers: list[Expression]) -> Expression:
-    """Return the row of some numbers, one for every column, without its columns if they are all one number.
-
-    Where every number is the same function of what stands in its column, the row is that function of rows.
-    """
-    return _joined(tuple(numbers), {}, _DEPTH)
-
-
-_DEPTH = 200
-_ELEMENTWISE = frozenset({"add", "sub", "mul", "div", "neg", "sqrt", "exp", "log"})
-
-
-def _joined(
-    numbers: tuple[Expression, ...], known: dict[tuple[int, ...], Expression], depth: int
-) -> Expression:
-    place = tuple(id(n) for n in numbers)
-    if place in known:
-        return known[place]
-    first = numbers[0]
-    if all(n is first for n in numbers) or (
-        first.kind == "constant" and all(n.kind == "constant" and n.label == first.label for n in numbers)
-    ):
-        return first
-    if {n.kind for n in numbers} == {"column"}:
-        row = first.operands[0]
-        if all(n.operands[0] is row and n.label == column for column, n in enumerate(numbers)):
-            return row
-    if depth and first.kind in _ELEMENTWISE and len({n.kind for n in numbers}) == 1:
-        operands = zip(*(n.operands for n in numbers), strict=True)
-        rows = tuple(_joined(each, known, depth - 1) for each in operands)
-        known[place] = Expression(first.kind, rows, extents=first.extents)
-    else:
-        known[place] = _as_written(numbers, first.extents)
-    return known[place]
-
-
-def _as_written(numbers: Iterable[Expression], extents: tuple[int, int]) -> Expression:
+def as_written(numbers: Iterable[Expression], extents: tuple[int, int]) -> Expression:
     """Return the row of some numbers, whatever they are."""
     return Expression("joined", tuple(numbers), extents=extents, varies=(not extents[1], True))
 
@@ -446,7 +307,7 @@ def _slopes(step: Expression, g: Expression) -> tuple[Expression, ...]:
     if step.kind in {"row_sum", "add"}:
         return (g,) * len(step.operands)
     if step.kind == "joined":
-        return tuple(g._column(n) for n in range(len(step.operands)))
+        return tuple(g.column(n) for n in range(len(step.operands)))
     if step.kind == "sub":
         return g, -g
     if step.kind == "neg":
@@ -471,11 +332,11 @@ def gradients(
     ordered = list(_order([output]))
     found: dict[int, Expression] = {id(output): seed}
     picked: dict[int, dict[int, Expression]] = {}
-    nothing = output._as(0)
+    nothing = output.taken(0)
     for step in reversed(ordered):
         if (columns := picked.get(id(step))) is not None:
             numbers = tuple(columns.get(n, nothing) for n in range(step.extents[1]))
-            gain = _as_written(numbers, step.extents)
+            gain = as_written(numbers, step.extents)
             found[id(step)] = found[id(step)] + gain if id(step) in found else gain
         if id(step) not in found or not step.operands:
             continue

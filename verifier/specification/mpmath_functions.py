@@ -17,7 +17,8 @@ from typing import Any
 
 import mpmath
 
-from verifier.specification.expression import Expression, SpecificationError, joined
+from verifier.specification.expression import Expression, SpecificationError
+from verifier.specification.recording import joined
 
 _CONTEXTS = (mpmath.mp, mpmath.fp, mpmath.iv)
 _SETTINGS = frozenset({"workdps", "workprec", "extradps", "extraprec"})

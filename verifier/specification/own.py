@@ -10,8 +10,9 @@ import numpy as np
 from verifier.ops import op
 from verifier.ops.rows import to_float64
 from verifier.oracle.balls import balls, enclose, precision
-from verifier.specification.expression import Expression, evaluate, gradients, leaves_of, steps, trace
+from verifier.specification.expression import Expression, evaluate, gradients, leaves_of, steps
 from verifier.specification.numbers import Elements, FieldNumbers
+from verifier.specification.recording import trace
 
 if TYPE_CHECKING:
     from verifier.arithmetic import Array
