@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from verifier.case import Case
+from verifier.machine.numerics import decode_bf16
 from verifier.runner.execute import UnusableError, execute, failure, lay_out
 from verifier.runner.observation import Observation
 from verifier.subjects import Subject
@@ -112,13 +113,17 @@ class Lost:
     """Counts values that were read without their slot although they are no plain constants.
 
     A value without a slot is lifted from its float: right for what was never computed (a mask's 0, eps,
-    a power of two that an exponential is scaled by), wrong for a result whose slot was lost on the way.
+    a power of two that an exponential is scaled by, a register that a guarded load left as it was), wrong for
+    a result whose slot was lost on the way.
     """
 
-    def __init__(self, slots: Any, case: Case) -> None:
-        """Watch the reads of one session."""
+    def __init__(self, slots: Any, case: Case, poison: int | None = None) -> None:
+        """Watch the reads of one session; poison: byte that fills its registers and shared memory."""
         self.slots, self.read = slots, slots.read
         scalars = [float(v) for v in case.scalars.values() if isinstance(v, float)]
+        unwritten = [] if poison is None else [np.full(8, poison, dtype=np.uint8)]
+        scalars += [float(u.view(kind)[0]) for u in unwritten for kind in ("f2", "f4", "f8")]
+        scalars += [float(decode_bf16(u.view("u2"))[0]) for u in unwritten]
         self.plain = np.unique([np.float32(s) for s in scalars] + scalars).astype(np.float64)
         self.values = 0
         slots.read = self.watch
@@ -133,9 +138,7 @@ class Lost:
 
     def lost_of(self, values: Array, kind: str, tags: Array) -> int:
         """Count the values that have no slot and should have one."""
-        from verifier.machine import numerics
-
-        wide = (numerics.decode_bf16(values) if kind == "bf16" else values).astype(np.float64)
+        wide = (decode_bf16(values) if kind == "bf16" else values).astype(np.float64)
         wide, without = np.broadcast_arrays(wide, tags == 0)
         wide = wide[without]
         mantissa, _ = np.frexp(wide[np.isfinite(wide)])
@@ -156,7 +159,7 @@ class Lost:
 
 def watched(opened: Session, case: Case) -> Lost:
     """Count, from now on, what a session loses."""
-    return Lost(opened.slots, case)
+    return Lost(opened.slots, case, opened.machine.poison)
 
 
 def rests_on_lost_slots(facts: Mapping[str, Any]) -> str:

@@ -237,6 +237,17 @@ def test_a_computed_value_without_a_slot_counts_as_lost_and_a_constant_does_not(
     assert lost.lost_of(values, "f32", np.ones(7, dtype=np.uint64)) == 0
 
 
+@pytest.mark.parametrize(("kind", "dtype"), [("f16", "f2"), ("bf16", "u2"), ("f32", "f4"), ("f64", "f8")])
+def test_a_register_that_nothing_was_loaded_into_is_no_computed_value(kind, dtype):
+    slots = SimpleNamespace(read=None, counters=None)
+    case = SimpleNamespace(scalars={})
+    values = np.full(8, 0xA5, dtype=np.uint8).view(dtype)
+    tags = np.zeros(values.shape, dtype=np.uint64)
+    assert Lost(slots, case, 0xA5).lost_of(values, kind, tags) == 0
+    assert Lost(slots, case, 0x5A).lost_of(values, kind, tags) == values.size
+    assert Lost(slots, case).lost_of(values, kind, tags) == values.size
+
+
 # -- the arithmetic --------------------------------------------------------------------------------
 
 

@@ -365,7 +365,7 @@ def experiment(
     field = _arithmetic(arithmetic, constants)
     with riding(field) as opened:
         assert opened.slots is not None
-        watch = _Lost(opened.slots, case)
+        watch = _Lost(opened.slots, case, opened.machine.poison)
         watch.plain = np.append(watch.plain, list(constants))
         seen, slots = ride(subject, case, place=place, opened=opened, given=residues, gradients=gradients)
         facts = {**seen.facts, "slots": slots, "lost": watch.words(), "without": watch.values}
@@ -379,9 +379,9 @@ class _Lost(Lost):
     `literals`: single values that were lifted, the constants and arguments of the kernels.
     """
 
-    def __init__(self, slots: Any, case: Case) -> None:
+    def __init__(self, slots: Any, case: Case, poison: int | None) -> None:
         """Watch the reads of one session, and the values that are lifted."""
-        super().__init__(slots, case)
+        super().__init__(slots, case, poison)
         self.literals: set[float] = set()
         self.lift = slots.lift
         slots.lift = self.lifted
