@@ -121,10 +121,12 @@ class Lost:
         """Watch the reads of one session; poison: byte that fills its registers and shared memory."""
         self.slots, self.read = slots, slots.read
         scalars = [float(v) for v in case.scalars.values() if isinstance(v, float)]
-        unwritten = [] if poison is None else [np.full(8, poison, dtype=np.uint8)]
-        scalars += [float(u.view(kind)[0]) for u in unwritten for kind in ("f2", "f4", "f8")]
-        scalars += [float(decode_bf16(u.view("u2"))[0]) for u in unwritten]
-        self.plain = np.unique([np.float32(s) for s in scalars] + scalars).astype(np.float64)
+        plain = [float(np.float32(s)) for s in scalars] + scalars
+        if poison is not None:
+            unwritten = np.full(8, poison, dtype=np.uint8)
+            plain += [float(unwritten.view(kind)[0]) for kind in ("f2", "f4", "f8")]
+            plain.append(float(decode_bf16(unwritten.view("u2"))[0]))
+        self.plain = np.unique(np.array(plain, dtype=np.float64))
         self.values = 0
         slots.read = self.watch
 
