@@ -155,6 +155,13 @@ def test_a_right_kernel_passes(tmp_path, check):
 
 
 @compiled
+def test_a_declaration_leaves_triton_to_find_its_helpers_later(tmp_path):
+    """Triton fixes what a kernel calls when it is first hashed: helpers further down would be missed."""
+    kernel = with_mpmath(tmp_path).function
+    assert kernel.__globals__["_forward"].hash is None
+
+
+@compiled
 @pytest.mark.parametrize("check", ["formula", "gradcheck"])
 @pytest.mark.parametrize(
     ("change", "output"),
