@@ -21,7 +21,7 @@ import torch
 import triton
 import triton.language as tl
 
-ROWS, COLUMNS, REPEATS, LARGE = 64, 1024, 15, 4096
+ROWS, COLUMNS, REPEATS, LARGE = 64, 1024, 40, 4096
 ARITHMETICS = ("lifted", "field", "taint", "ball")
 CASES = ("forward", "backward", "backward with contention")
 
