@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import random
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -231,8 +231,7 @@ def installed() -> Iterator[None]:
     Autotuner.run = _run_with_own_cache(run)
     Autotuner.prune_configs = _choose_one(prune)
     try:
-        with nullcontext():
-            yield
+        yield
     finally:
         Autotuner.run, Autotuner.prune_configs = run, prune
         driver._active = before

@@ -327,8 +327,6 @@ class Emitter:
         """Put parts together, the first lowest."""
         each = width // len(origin.items)
         writer.narrow = self.narrow((target,), writer)
-        if writer.narrow and guard and writer.part:
-            guard = None if guard is None else guard
         pieces = []
         for number, item in enumerate(origin.items):
             word = writer.source(item, f"u{each}")
