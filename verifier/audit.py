@@ -58,9 +58,14 @@ class Report:
 
     @property
     def status(self) -> int:
-        """Exit status: 1 with unexpected findings or own errors, 3 if undecided or interrupted, else 0."""
-        if self.errors or any(line.unexpected for line in self.lines):
+        """Exit status: 1 with unexpected findings, 4 if the verifier itself failed, 3 if nothing was decided.
+
+        Everything else is 0. What is found stands: it outweighs a failure of the verifier elsewhere.
+        """
+        if any(line.unexpected for line in self.lines):
             return 1
+        if self.errors or any(line.counts[Verdict.ERROR] for line in self.lines):
+            return 4
         # A confirmed known defect gives a line its verdict; the cases beside it may be decided all the same.
         decided = any(
             line.verdict in {Verdict.PASS, Verdict.FAIL} or line.counts[Verdict.PASS] for line in self.lines

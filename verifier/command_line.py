@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from verifier.verdicts import Line
 
 USAGE_STATUS = 2
+OWN_FAILURE_STATUS = 4
 FINDINGS_FOLDER = Path("norm-verifier-findings")
 
 app = typer.Typer(
@@ -47,7 +49,7 @@ FindingsOption = Annotated[Path, typer.Option("--findings", help="Folder for the
 
 
 def main() -> None:
-    """Run the command; what the parser rejects is said in one line."""
+    """Run the command; what the parser rejects is said in one line, our own failure with its traceback."""
     try:
         status = app(standalone_mode=False)
     except Exception as error:
@@ -58,7 +60,11 @@ def main() -> None:
         if not hasattr(error, "format_message"):
             if type(error).__name__ == "Abort":
                 sys.exit(USAGE_STATUS)
-            raise
+            traceback.print_exc()
+            typer.echo(
+                "norm-verifier: the verifier itself failed; this says nothing about a kernel", err=True
+            )
+            sys.exit(OWN_FAILURE_STATUS)
         typer.echo(f"norm-verifier: {' '.join(error.format_message().split())}", err=True)
         sys.exit(USAGE_STATUS)
     sys.exit(status if isinstance(status, int) else 0)
@@ -99,7 +105,8 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
     Without kernels, dtypes or subjects named, forward_error and gradient run on every dtype of the built-in
     kernels and the other checks on one.
 
-    Exit status: 0 no unexpected finding, 1 findings, 2 wrong usage, 3 nothing was decided.
+    Exit status: 0 no unexpected finding, 1 findings, 2 wrong usage, 3 nothing was decided,
+    4 the verifier itself failed.
     """
     with _clear_errors():
         from verifier.audit import default_workers, parse_seconds, select

@@ -14,6 +14,10 @@ from verifier.subjects import Subject
 from verifier.verdicts import Line, Verdict
 
 
+class VerifierError(RuntimeError):
+    """The verifier itself failed: nothing is said about the subject."""
+
+
 def jobs_of(subject: Subject, *, backend: str | None = None, all_dtypes: bool = True) -> list[Job]:
     """List the jobs of a subject: every check on every dtype.
 
@@ -32,13 +36,13 @@ def examine_job(job: Job, *, budget: str = "quick", seed: int = 0) -> Line:
     """Run one job with a named budget or a number of cases.
 
     Raises:
-        RuntimeError: the verifier itself failed.
+        VerifierError: the verifier itself failed.
 
     """
     cases = BUDGETS.get(budget) or int(budget)
     result = run_job(job, (cases, None), seed)
     if isinstance(result, str):
-        raise RuntimeError(result)  # noqa: TRY004 (the text of an error of our own)
+        raise VerifierError(result)
     return result
 
 
@@ -46,6 +50,10 @@ def assert_conforms(line: Line) -> None:
     """Raise AssertionError with every unexpected finding; skip the running test if it was not run.
 
     A line on which nothing could be decided fails too: it is never a pass.
+
+    Raises:
+        VerifierError: nothing was found, and the verifier itself failed on some case.
+
     """
     import pytest
 
@@ -54,10 +62,15 @@ def assert_conforms(line: Line) -> None:
     unexpected = [f for f in line.findings if not f.expected]
     if unexpected:
         raise AssertionError("\n\n".join(failure_text(f) for f in unexpected))
+    if line.verdict is Verdict.ERROR:
+        from verifier.report.terminal import own_failures
+
+        raise VerifierError("\n".join(own_failures([line])).strip())
     if line.verdict is Verdict.UNDECIDED and line.left_out and not set(line.counts) - {Verdict.SKIPPED}:
         pytest.skip(f"each of the {line.left_out} cases drawn inside the domain shows a known defect")
     if line.verdict is Verdict.UNDECIDED and not line.findings:
-        excluded = f" ({'; '.join(line.notes)})" if line.notes else ""
+        reasons = [*(f"{n}: {text}" for text, n in line.undecided.items()), *line.notes]
+        excluded = f" ({'; '.join(reasons)})" if reasons else ""
         counts = ", ".join(f"{n} {v}" for v, n in line.counts.items()) or "no case"
         raise AssertionError(
             f"{line.subject} {line.check} {line.dtype}: nothing was decided: {counts}{excluded}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from verifier.ops import op
 from verifier.places import beside, code_beside
 from verifier.recipes import Plan, Recipe, assemble, build, covering, recipes
 from verifier.runner import Runner
+from verifier.runner.process import StartError
 from verifier.subjects import KnownDefect, Subject
 from verifier.verdicts import BAD, Finding, Line, Outcome, Verdict, failure_key
 
@@ -171,7 +173,7 @@ class Examination:
         """
         case, document = cases.load(path)
         outcomes, detail = self.judge(case)
-        line.add(case, outcomes, outside=False)
+        line.add(case, outcomes, outside=False, detail=detail)
         found = [o for o in outcomes if self.is_finding(case, o)]
         wanted = document.get("failure")
         elsewhere = document.get("backend") != self.runner.backend
@@ -273,7 +275,7 @@ class Examination:
         if self.on_case:
             self.on_case()
         outside = self.subject.domain is not None and self.subject.domain.excludes(case) is not None
-        line.add(case, [self._as_counted(case, o) for o in outcomes], outside=outside)
+        line.add(case, [self._as_counted(case, o) for o in outcomes], outside=outside, detail=detail)
         for outcome in outcomes:
             if not self.is_finding(case, outcome) or failure_key(outcome) in seen:
                 continue
@@ -295,7 +297,14 @@ class Examination:
         return None if same is None else (case, same, detail)
 
     def judge(self, case: Case) -> tuple[list[Outcome], str]:
-        """Run the check on a case; also return the detail (a traceback) of what stopped it."""
+        """Run the check on a case; also return the detail (a traceback) of what stopped it.
+
+        An exception of the check, the oracle or a bound is the verifier's own failure on this case.
+
+        Raises:
+            StartError: there is no process to run anything in.
+
+        """
         place = backend(self.runner.backend)
         session = Session(
             subject=self.subject,
@@ -308,6 +317,10 @@ class Examination:
             return [self._promised(case, self._near(o)) for o in check(self.check_name).check(session)], ""
         except StoppedError as stopped:
             return [self._near(stopped.outcome)], stopped.detail
+        except StartError:
+            raise
+        except Exception as error:
+            return [self._near(own_failure(error, self.subject.path))], traceback.format_exc()
         finally:
             self._code = joined(code for code in (self._code, session.compiled) if code is not None)
 
@@ -470,6 +483,21 @@ class _Shrinking:
         else:
             self.failing.add(name)
             self.best = again
+
+
+def own_failure(error: Exception, declared_in: Path) -> Outcome:
+    """Return what an exception in the verifier's process means, where a subject runs only what it declares.
+
+    declared_in: the subject's file, whose own functions (a tree, a domain, a specification) may have raised.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    theirs = next((f for f in reversed(frames) if Path(f.filename) == declared_in), None)
+    if theirs is not None:
+        message = f"a function of the declaration ({theirs.name}, line {theirs.lineno}) raised {text}"
+        return Outcome(verdict=Verdict.FAIL, output="declaration", message=message)
+    last = frames[-1]
+    return Outcome(verdict=Verdict.ERROR, message=f"{text} (in {last.name}, {last.filename}:{last.lineno})")
 
 
 def _simplify_layout(case: Case, name: str, attempt: Callable[[Case], bool]) -> None:

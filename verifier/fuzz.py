@@ -118,6 +118,8 @@ def merged(first: Line, second: Line) -> Line:
         outside=first.outside + second.outside,
         left_out=first.left_out + second.left_out,
         doubtful=first.doubtful + second.doubtful,
+        undecided=first.undecided + second.undecided,
+        errors={**second.errors, **first.errors},
     )
 
 

@@ -100,7 +100,9 @@ class KernelItem(pytest.Item):
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Show the finding itself, without a traceback through the verifier."""
-        if isinstance(excinfo.value, AssertionError):
+        from verifier.conformance import VerifierError
+
+        if isinstance(excinfo.value, AssertionError | VerifierError):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 

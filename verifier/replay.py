@@ -15,13 +15,14 @@ from verifier.ops import op
 from verifier.report.failure import failure_text
 from verifier.runner import Runner
 from verifier.subjects import Subject
-from verifier.verdicts import Verdict
+from verifier.verdicts import Outcome, Verdict
 
 
 def replay(path: Path, *, kernel: Path | None = None, backend_name: str | None = None) -> tuple[str, int]:
     """Run the check of a saved case on its subject; return the report and the exit status.
 
-    The status is 1 if the case still fails, 0 if it passes, 3 if nothing about it is decided.
+    The status is 1 if the case still fails, 0 if it passes, 3 if nothing about it is decided,
+    4 if the verifier itself failed.
 
     Raises:
         CaseError: the file is not a case, or does not say what to run.
@@ -52,9 +53,17 @@ def replay(path: Path, *, kernel: Path | None = None, backend_name: str | None =
     changed = _changed(file, document)
     if finding is not None:
         return changed + failure_text(finding), 1
-    verdicts = ", ".join(f"{o.output or 'case'}: {o.verdict}" for o in outcomes) or "nothing to compare"
+    verdicts = ", ".join(_words(o) for o in outcomes) or "nothing to compare"
+    if any(o.verdict is Verdict.ERROR for o in outcomes):
+        return f"{changed}{name} {check_name} {case.dtype} on {place}: {verdicts}", 4
     decided = any(o.verdict is Verdict.PASS for o in outcomes)
     return f"{changed}{name} {check_name} {case.dtype} on {place}: {verdicts}", 0 if decided else 3
+
+
+def _words(outcome: Outcome) -> str:
+    """Return a verdict, with the reason where it is not about the subject."""
+    told = outcome.verdict in {Verdict.UNDECIDED, Verdict.ERROR} and outcome.message
+    return f"{outcome.output or 'case'}: {outcome.verdict}" + (f" ({outcome.message})" if told else "")
 
 
 def _cannot_run(subject: Subject, case: cases.Case, check_name: str, place: str) -> str | None:

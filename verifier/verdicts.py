@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ class Verdict(StrEnum):
     PASS: every element within its proved bound. FAIL: some element provably beyond it, or a demand broken.
     NO_THEOREM: no theorem covers the case. REFUSED: a clear error before the first launch.
     CRASH, TIMEOUT: any other error, or no answer. SKIPPED: not run, with the reason.
-    UNDECIDED: nothing was decided.
+    UNDECIDED: nothing was decided. ERROR: the verifier itself failed, which says nothing about the subject.
     """
 
     PASS = "PASS"  # noqa: S105 (a verdict, no password)
@@ -29,6 +30,7 @@ class Verdict(StrEnum):
     TIMEOUT = "TIMEOUT"
     SKIPPED = "SKIPPED"
     UNDECIDED = "UNDECIDED"
+    ERROR = "ERROR"
 
 
 BAD = frozenset({Verdict.FAIL, Verdict.CRASH, Verdict.TIMEOUT})
@@ -100,7 +102,11 @@ class Finding:
 
 @dataclass(kw_only=True)
 class Line:
-    """What one check found on one subject with one dtype on one backend."""
+    """What one check found on one subject with one dtype on one backend.
+
+    undecided: why cases are UNDECIDED, with their numbers. errors: texts of the verifier's own failures, with
+    the traceback of the first of each.
+    """
 
     subject: str
     check: str
@@ -117,6 +123,8 @@ class Line:
     skipped: str = ""
     notes: list[str] = field(default_factory=list)
     measured: Counter[str] = field(default_factory=Counter)
+    undecided: Counter[str] = field(default_factory=Counter)
+    errors: dict[str, str] = field(default_factory=dict)
     doubtful: int = 0
     seconds: float = 0.0
     outside: int = 0
@@ -124,9 +132,14 @@ class Line:
 
     @property
     def verdict(self) -> Verdict:
-        """Sum up: the worst that happened; PASS needs at least one decided case and none in doubt."""
+        """Sum up: the worst that happened; PASS needs at least one decided case and none in doubt.
+
+        What is found stands, but where the verifier itself failed, nothing else is said.
+        """
         if self.skipped:
             return Verdict.SKIPPED
+        if self.counts[Verdict.ERROR] and not self.unexpected:
+            return Verdict.ERROR
         if self.findings:
             worst = {f.verdict for f in self.findings if not f.expected} or {f.verdict for f in self.findings}
             order = (Verdict.CRASH, Verdict.TIMEOUT, Verdict.FAIL, Verdict.REFUSED, Verdict.NO_THEOREM)
@@ -144,8 +157,8 @@ class Line:
         """The worst element over all outputs, by utilisation."""
         return max(self.outputs.values(), key=lambda w: w.utilisation, default=None)
 
-    def add(self, case: Case, outcomes: Iterable[Outcome], *, outside: bool) -> None:
-        """Count a case with all that was judged of it."""
+    def add(self, case: Case, outcomes: Iterable[Outcome], *, outside: bool, detail: str = "") -> None:
+        """Count a case with all that was judged of it; detail: a traceback of what stopped it."""
         outcomes = list(outcomes)
         # What no guarantee demands is measured: it is reported and decides nothing.
         measured = {str(o.facts["measured"]) for o in outcomes if "measured" in o.facts}
@@ -156,7 +169,9 @@ class Line:
         if not outcomes:
             return
         self.outside += outside
-        self.counts[summed(o.verdict for o in outcomes)] += 1
+        verdict = summed(o.verdict for o in outcomes)
+        self.counts[verdict] += 1
+        self._add_reasons(verdict, outcomes, detail)
         decided = any(o.decided for o in outcomes)
         if decided and math.isfinite(case.kappa):
             self.kappa = (min(self.kappa[0], case.kappa), max(self.kappa[1], case.kappa))
@@ -166,6 +181,16 @@ class Line:
                 self._add_worst(outcome.worst)
             if outcome.uncovered and not outcome.decided:
                 self._add_no_theorem(case)
+
+    def _add_reasons(self, verdict: Verdict, outcomes: Iterable[Outcome], detail: str) -> None:
+        """Keep why a case was not decided, once for all messages that differ in numbers alone."""
+        texts = dict.fromkeys(o.message for o in outcomes if o.verdict is verdict and o.message)
+        if verdict is Verdict.UNDECIDED:
+            known = {numberless(text): text for text in self.undecided}
+            self.undecided.update({known.get(numberless(text), text) for text in texts})
+        if verdict is Verdict.ERROR:
+            for text in texts:
+                self.errors.setdefault(text, detail)
 
     def _add_worst(self, worst: Worst | None) -> None:
         if worst is None:
@@ -181,6 +206,11 @@ class Line:
         known["kappa"] = min(known.get("kappa", math.inf), case.kappa)
         known["magnitude"] = min(known.get("magnitude", math.inf), case.largest)
         self.no_theorem_from = known
+
+
+def numberless(message: str) -> str:
+    """Return a message without its numbers (names such as float32 are none): what alike ones share."""
+    return re.sub(r"(?<![\w.])[-+]?\d[\d.]*(e[-+]?\d+)?\b|\bnan\b|\binf\b", "#", message)
 
 
 def failure_key(outcome: Outcome) -> str:
@@ -200,6 +230,7 @@ def summed(verdicts: Iterable[Verdict]) -> Verdict:
         Verdict.TIMEOUT,
         Verdict.FAIL,
         Verdict.REFUSED,
+        Verdict.ERROR,
         Verdict.UNDECIDED,
         Verdict.PASS,
         Verdict.NO_THEOREM,

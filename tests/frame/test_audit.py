@@ -29,7 +29,7 @@ def test_a_worker_that_dies_is_reported_with_its_jobs_and_the_audit_ends(tmp_pat
         "dying forward_error float32",
         "dying memory float32",
     ]
-    assert report.status == 1
+    assert report.status == 4
 
 
 def test_an_interrupted_audit_is_no_clean_one():

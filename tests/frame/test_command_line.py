@@ -173,7 +173,7 @@ def test_a_backend_that_does_not_run_the_language_is_said(command, file):
     assert "does not run subjects in torch" in out
 
 
-def test_an_error_of_the_verifier_itself_is_status_1_and_not_a_verdict(command, file, monkeypatch):
+def test_an_error_of_the_verifier_itself_is_status_4_and_not_a_verdict(command, file, monkeypatch):
     from verifier import audit
 
     def broken(*arguments, **options):
@@ -181,8 +181,47 @@ def test_an_error_of_the_verifier_itself_is_status_1_and_not_a_verdict(command, 
 
     monkeypatch.setattr(audit.Examination, "run", broken)
     status, out, error = command("audit", file, "--subject", "good", *QUICK)
-    assert status == 1
+    assert status == 4
     assert "the verifier itself failed" in out + error
+
+
+def test_an_error_in_one_check_is_counted_on_its_line_and_the_other_lines_go_on(
+    command, file, tmp_path, monkeypatch
+):
+    from verifier.checks import check
+
+    def broken(session):
+        raise KeyError("planted")
+
+    monkeypatch.setattr(check("finite"), "check", broken)
+    checks = ("--check", "finite", "--check", "forward_error", "--dtype", "float32", "--workers", "1")
+    status, out, _ = command("audit", file, "--subject", "good", *checks, "--json", "r.json")
+    assert status == 4
+    report = json.loads((tmp_path / "r.json").read_text())
+    lines = {line["check"]: line for line in report["lines"]}
+    assert lines["forward_error"]["verdict"] == "PASS"
+    assert lines["finite"]["verdict"] == "ERROR"
+    assert set(lines["finite"]["counts"]) == {"ERROR"}
+    (text,) = lines["finite"]["errors"]
+    assert "KeyError: 'planted' (in broken, " in text
+    assert report["findings"] == []
+    assert out.count("the verifier itself failed: KeyError: 'planted'") == 1
+    assert "Traceback" in out
+
+
+def test_an_error_of_a_command_itself_is_status_4_with_its_traceback(monkeypatch, capsys):
+    from verifier import command_line
+
+    def broken(**options):
+        raise KeyError("planted")
+
+    monkeypatch.setattr(command_line, "app", broken)
+    with pytest.raises(SystemExit) as ended:
+        command_line.main()
+    assert ended.value.code == 4
+    said = capsys.readouterr().err
+    assert "KeyError: 'planted'" in said
+    assert "the verifier itself failed" in said
 
 
 def test_the_report_is_valid_json_without_nan(command, file, tmp_path):

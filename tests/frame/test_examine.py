@@ -11,7 +11,7 @@ import torch
 from verifier import case as cases
 from verifier.affine import OVERFLOW
 from verifier.checks import checks
-from verifier.examine import LEFT_OUT, Budget, Examination, _measured
+from verifier.examine import LEFT_OUT, Budget, Examination, _measured, own_failure
 from verifier.loading import load_subjects
 from verifier.ops import op
 from verifier.recipes import Recipe, assemble, build
@@ -361,6 +361,27 @@ def test_the_search_ends_early_for_a_subject_that_keeps_dying(status, most, subj
     assert sum(line.counts.values()) <= 3
     assert dying.runs <= most
     assert any("ended early" in note for note in line.notes)
+
+
+@pytest.mark.parametrize(("status", "verdict"), [("undecided", Verdict.UNDECIDED), ("error", Verdict.ERROR)])
+def test_what_says_nothing_about_the_subject_is_no_finding_and_has_its_reason(status, verdict, subjects):
+    line = examined(subjects["good"], Dying(status), cases=2)
+    assert (line.verdict, line.findings) == (verdict, [])
+    kept = line.undecided if status == "undecided" else line.errors
+    assert list(kept) == ["the process ended"]
+
+
+def test_an_exception_of_a_declared_function_is_the_declarations(tmp_path):
+    names = {}
+    exec(compile("def specification(x):\n    return 1 / x", str(tmp_path / "kernel.py"), "exec"), names)
+    for file, verdict in (("kernel.py", Verdict.FAIL), ("other.py", Verdict.ERROR)):
+        try:
+            names["specification"](0)
+        except ZeroDivisionError as error:
+            outcome = own_failure(error, tmp_path / file)
+        assert outcome.verdict is verdict
+        assert "ZeroDivisionError" in outcome.message
+        assert "specification, " in outcome.message
 
 
 # -- shrinking ------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import io
 import math
+from collections import Counter
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -16,6 +17,7 @@ from verifier.case import Case
 from verifier.examine import LEFT_OUT
 from verifier.places import beside, code_beside
 from verifier.report.columns import COLUMNS
+from verifier.report.document import document
 from verifier.report.failure import failure_text, of_one_cause
 from verifier.report.frames import traceback_lines
 from verifier.report.terminal import PlainTable, show, summary
@@ -266,3 +268,34 @@ def test_a_source_of_another_checkout_is_named_as_the_one_beside_the_subject(tmp
     assert beside("sums (/elsewhere/kernels/other.py:86)", own) == "sums (/elsewhere/kernels/other.py:86)"
     code = Compiled(half_places=("/one/norm.py:86", "/two/norm.py:86", "/two/norm.py:9"))
     assert code_beside(code, own).half_places == ("norm.py:86", "norm.py:9")
+
+
+# -- what says nothing about the subject -------------------------------------------------------
+
+
+def test_a_line_says_why_cases_are_undecided():
+    told = line("finite", counts=Counter({Verdict.UNDECIDED: 3, Verdict.PASS: 1}))
+    told.undecided.update({"the machine lacks mbarrier (k.py:3)": 2, "no kernel was launched": 1})
+    reasons = "3 undecided (2: the machine lacks mbarrier (k.py:3); 1: no kernel was launched)"
+    assert f"1 passed, {reasons}" in printed(told)
+    assert document(Report(lines=[told]))["lines"][0]["undecided"] == dict(told.undecided)
+
+
+def test_a_reason_that_is_too_long_for_its_line_stands_in_the_notes():
+    long = line("finite", counts=Counter({Verdict.UNDECIDED: 1}))
+    long.undecided["why " * 30 + "END"] = 1
+    table, notes = printed(long).split(NOTES)
+    assert "END" not in table
+    assert "END\n    kernel: finite (float16)" in notes
+
+
+def test_a_failure_of_the_verifier_is_told_once_with_its_lines_and_one_traceback():
+    lines = [line(name, counts=Counter({Verdict.ERROR: 2})) for name in ("finite", "memory")]
+    for one in lines:
+        one.errors["KeyError: 7"] = f"Traceback of {one.check}"
+    text = printed(*lines)
+    assert text.count("the verifier itself failed: KeyError: 7\n    kernel: finite, memory (float16)") == 1
+    assert "Traceback of finite" in text
+    assert "Traceback of memory" not in text
+    assert "2 ERROR" in text
+    assert "4 errors of the verifier itself" in text

@@ -23,6 +23,8 @@ V = Verdict
         ((V.PASS, V.REFUSED), V.REFUSED),
         ((V.FAIL, V.CRASH, V.TIMEOUT), V.CRASH),
         ((V.FAIL, V.TIMEOUT), V.TIMEOUT),
+        ((V.FAIL, V.ERROR), V.FAIL),
+        ((V.PASS, V.ERROR, V.UNDECIDED), V.ERROR),
         ((), V.UNDECIDED),
     ],
 )
@@ -137,7 +139,7 @@ def test_the_worst_element_is_kept_for_each_output():
         ([a_line(Outcome(verdict=V.NO_THEOREM))], [], 3),
         ([a_line(Outcome(verdict=V.PASS, decided=1))], [], 0),
         ([a_line(Outcome(verdict=V.PASS, decided=1)), a_line()], [], 0),
-        ([a_line(Outcome(verdict=V.PASS, decided=1))], ["the verifier itself failed"], 1),
+        ([a_line(Outcome(verdict=V.PASS, decided=1))], ["the verifier itself failed"], 4),
     ],
 )
 def test_the_exit_status_says_clean_only_if_something_was_decided(lines, errors, status):
@@ -149,4 +151,30 @@ def test_the_exit_status_is_1_for_unexpected_findings_alone():
     line.findings = [a_finding(expected=True)]
     assert Report(lines=[line]).status == 0
     line.findings.append(a_finding(V.REFUSED))
+    assert Report(lines=[line]).status == 1
+
+
+PASSED = Outcome(verdict=V.PASS, decided=1)
+
+
+def lacking(text):
+    return Outcome(verdict=V.UNDECIDED, message=text)
+
+
+def test_a_line_counts_why_cases_are_undecided_once_for_messages_that_differ_in_numbers():
+    line = a_line(lacking("the machine lacks x"), lacking("off by 3"), lacking("off by 4.5e-3"), PASSED)
+    assert line.undecided == {"the machine lacks x": 1, "off by 3": 2}
+    assert line.verdict is V.PASS
+
+
+def test_a_failure_of_the_verifier_itself_takes_the_pass_and_no_finding():
+    line = a_line(PASSED, PASSED, Outcome(verdict=V.ERROR, message="KeyError: 7"))
+    assert line.verdict is V.ERROR
+    assert not line.unexpected
+    assert list(line.errors) == ["KeyError: 7"]
+    assert Report(lines=[line, a_line(PASSED)]).status == 4
+    line.findings = [a_finding(expected=True)]
+    assert line.verdict is V.ERROR
+    line.findings = [a_finding()]
+    assert line.verdict is V.FAIL
     assert Report(lines=[line]).status == 1

@@ -60,6 +60,17 @@ class _Truths(dict[Compiled | None, Truth]):
         return made
 
 
+_STOPPED = {
+    "refused": Verdict.REFUSED,
+    "crashed": Verdict.CRASH,
+    "timeout": Verdict.TIMEOUT,
+    "unusable": Verdict.FAIL,
+    "undecided": Verdict.UNDECIDED,
+    "error": Verdict.ERROR,
+}
+"""What an execution that did not end well means, by the status of its observation."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Session:
     """One subject on one case at one place, as a check sees it."""
@@ -95,15 +106,15 @@ class Session:
         """Run the subject on the case (or run another experiment).
 
         Raises:
-            StoppedError: it refused, crashed, hung or cannot be called as declared.
+            StoppedError: it refused, crashed, hung or cannot be called as declared; nothing can be said
+                about it, or the verifier itself failed.
 
         """
         seen = self.run(self.subject, self.case, experiment=experiment, **options)
         if seen.status == "ok":
             self._codes.append(seen.facts.get("compiled"))
             return seen
-        verdicts = {"refused": Verdict.REFUSED, "timeout": Verdict.TIMEOUT, "unusable": Verdict.FAIL}
-        verdict = verdicts.get(seen.status, Verdict.CRASH)
+        verdict = _STOPPED[seen.status]
         if seen.facts.get("machine_finding") == "step_limit":  # it would go on for ever, as far as we can see
             verdict = Verdict.TIMEOUT
         raise StoppedError(Outcome(verdict=verdict, message=seen.message, facts=seen.facts), seen.detail)

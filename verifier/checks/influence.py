@@ -229,6 +229,8 @@ def _proved(session: Session, suspicion: Suspicion, backward: bool) -> Outcome:
     try:
         proved = _shown(session, suspicion, backward)
     except StoppedError as stopped:
+        if stopped.outcome.verdict is Verdict.ERROR:
+            raise
         proved, text = False, f"{text} (not shown: {stopped.outcome.message})"
     if proved:
         return Outcome(verdict=Verdict.FAIL, output=suspicion.output, message=text, decided=1, wrong=1)

@@ -32,7 +32,8 @@ class Column:
 
 def verdict_words(line: Line) -> str:
     """Return the verdict of a line, marked where declared known defects alone have caused it."""
-    known = (line.findings and not line.unexpected) or no_case_left(line)
+    confirmed = line.findings and not line.unexpected and line.verdict is not Verdict.ERROR
+    known = confirmed or no_case_left(line)
     return f"{line.verdict}{KNOWN}" if known else str(line.verdict)
 
 
@@ -79,13 +80,14 @@ _CASES = {
     Verdict.CRASH: "crashed",
     Verdict.TIMEOUT: "timed out",
     Verdict.REFUSED: "refused",
+    Verdict.ERROR: "where the verifier itself failed",
     Verdict.UNDECIDED: "undecided",
     Verdict.NO_THEOREM: "no theorem",
     Verdict.SKIPPED: "outside the domain",
 }
 """Words for cases, in the order in which they are told."""
 _REASON_SHOWN = 80
-"""Characters of a known defect's reason in a line; the notes have all of it."""
+"""Characters of a reason in a line; the notes have all of it."""
 
 
 def _cases(line: Line) -> str:
@@ -95,7 +97,23 @@ def _cases(line: Line) -> str:
     if line.skipped:
         return "-"
     counts: Counter[Verdict] = line.counts
-    return ", ".join(f"{counts[v]} {word}" for v, word in _CASES.items() if counts[v]) or "none"
+    texts = (f"{counts[v]} {word}{_why(line, v)}" for v, word in _CASES.items() if counts[v])
+    return ", ".join(texts) or "none"
+
+
+def _why(line: Line, verdict: Verdict) -> str:
+    """Return in brackets why cases were not decided: how many for each reason, if there are several."""
+    if verdict is not Verdict.UNDECIDED or not line.undecided:
+        return ""
+    several = len(line.undecided) > 1
+    return (
+        f" ({'; '.join(f'{n}: {_cut(t)}' if several else _cut(t) for t, n in line.undecided.most_common())})"
+    )
+
+
+def left_out_in_line(line: Line) -> list[str]:
+    """Return the reasons of undecided cases that are too long for the line of the table."""
+    return [f"undecided: {text}" for text in line.undecided if _cut(text) != text]
 
 
 def told_in_line(note: str) -> bool:

@@ -41,6 +41,8 @@ def _line(line: Line) -> dict[str, Any]:
         "outputs": {name: _worst(worst) for name, worst in line.outputs.items()},
         "kappa": [plain(k) for k in line.kappa] if line.kappa[0] <= line.kappa[1] else None,
         "no_theorem_from": {name: plain(value) for name, value in line.no_theorem_from.items()},
+        "undecided": dict(line.undecided),
+        "errors": line.errors,
         "skipped": line.skipped,
         "notes": line.notes,
         "seconds": round(line.seconds, 3),

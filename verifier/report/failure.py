@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from strategies.layouts import Layout
 from verifier.case import Case
 from verifier.report.frames import traceback_lines
-from verifier.verdicts import Finding, Line, Verdict, Worst
+from verifier.verdicts import Finding, Line, Verdict, Worst, numberless
 
 PROMISED = (
     "the declared domain promises this case, and no theorem of the algorithm reaches it: "
@@ -45,7 +44,7 @@ def cause(finding: Finding) -> Hashable:
         finding.path,
         finding.subject,
         finding.verdict,
-        re.sub(r"(?<![\w.])[-+]?\d[\d.]*(e[-+]?\d+)?\b|\bnan\b|\binf\b", "#", finding.outcome.message),
+        numberless(finding.outcome.message),
         bool(finding.case.layouts),
         worst is None or math.isfinite(worst.error),
     )

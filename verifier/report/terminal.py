@@ -15,6 +15,7 @@ from verifier.audit import Report
 from verifier.report.columns import (
     COLUMNS,
     KNOWN,
+    left_out_in_line,
     legend,
     no_case_left,
     row,
@@ -35,6 +36,7 @@ _ORDER = (
     Verdict.REFUSED,
     Verdict.NO_THEOREM,
     Verdict.UNDECIDED,
+    Verdict.ERROR,
     Verdict.SKIPPED,
 )
 
@@ -73,9 +75,25 @@ def show(report: Report, console: Console, *, lines: bool = True, findings: bool
     if findings:
         show_findings(report, console)
     _remarks(report.lines, console)
-    for error in report.errors:
+    for error in (*own_failures(report.lines), *report.errors):
         console.print(Text(error, style="red"), soft_wrap=True)
     console.print(Text("\n" + summary(report)), soft_wrap=True)
+
+
+def own_failures(lines: Iterable[Line]) -> list[str]:
+    """Return each failure of the verifier itself with the lines that it meets, and one traceback."""
+    met: dict[str, list[Line]] = {}
+    for line in lines:
+        for text in line.errors:
+            met.setdefault(text, []).append(line)
+    texts = []
+    for text, group in met.items():
+        places = "\n    ".join(_places(group))
+        detail = group[0].errors[text].rstrip()
+        texts.append(
+            f"\nthe verifier itself failed: {text}\n    {places}" + (f"\n{detail}" if detail else "")
+        )
+    return texts
 
 
 def _lines(lines: Sequence[Line], console: Console) -> None:
@@ -143,7 +161,8 @@ def _table(lines: Iterable[Line]) -> Table:
 def _remarks(lines: list[Line], console: Console) -> None:
     """Say once per reason what was not run; then what is to be known of what was."""
     skipped = [(line.skipped, line) for line in lines if line.skipped and not runs_nowhere(line)]
-    noted = [(note, line) for line in lines for note in line.notes if not told_in_line(note)]
+    notes = [(note, line) for line in lines for note in (*line.notes, *left_out_in_line(line))]
+    noted = [(note, line) for note, line in notes if not told_in_line(note)]
     for heading, remarks in (("Not run, and why:", skipped), ("Notes:", noted)):
         if remarks:
             console.print(f"\n{heading}")
@@ -181,7 +200,8 @@ def summary(report: Report) -> str:
     parts += [f"{_plural(known, 'known defect')} confirmed"] if known else []
     left = sum(no_case_left(line) for line in report.lines)
     parts += [f"{_plural(left, 'line')} with no case left beside known defects"] if left else []
-    parts += [f"{_plural(len(report.errors), 'error')} of the verifier itself"] if report.errors else []
+    failures = len(report.errors) + sum(line.counts[Verdict.ERROR] for line in report.lines)
+    parts += [f"{_plural(failures, 'error')} of the verifier itself"] if failures else []
     parts += ["nothing was decided"] if report.status == 3 and not report.interrupted else []
     parts += ["interrupted: what was found is kept"] if report.interrupted else []
     if report.unreached:

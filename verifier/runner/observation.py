@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-Status = Literal["ok", "refused", "crashed", "timeout", "unusable"]
+Status = Literal["ok", "refused", "crashed", "timeout", "unusable", "undecided", "error"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +16,9 @@ class Observation:
     """The outcome of one execution.
 
     status: "ok"; "refused" (a clear error before the first launch); "crashed" (any other error, or the
-        process died); "timeout"; "unusable" (the declaration does not fit the function, see `message`).
+        process died); "timeout"; "unusable" (the declaration does not fit the function, see `message`);
+        "undecided" (nothing can be said about the subject, `message` says why: the machine lacks an
+        instruction, no kernel was launched, ...); "error" (the verifier itself failed).
     outputs: what the subject returned and the gradients, by name; None where it returned None.
     message: what went wrong, in one line; `detail` is the traceback or the last lines of stderr.
     damage: stray writes and changed inputs, one sentence each, by check word ("memory", "inputs").
