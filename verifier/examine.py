@@ -348,6 +348,8 @@ class Examination:
         """Return whether an outcome is a finding, given the declared domain."""
         outside = self.subject.domain is not None and self.subject.domain.excludes(case) is not None
         if outcome.verdict in BAD:
+            if self._beyond_promised_values(case, outcome):
+                return False
             # What is kept spoils later calls inside the domain: to be refused, as elsewhere.
             return not (outside and self.check_name == "finite" and not outcome.facts.get("kept"))
         if outcome.verdict is Verdict.REFUSED:
@@ -356,6 +358,18 @@ class Examination:
         if _excused(outcome):
             return False
         return outcome.verdict is Verdict.NO_THEOREM and promised and not outside and self.subject.claims
+
+    def _beyond_promised_values(self, case: Case, outcome: Outcome) -> bool:
+        """Return whether wrong numbers are due to numbers of which nothing is promised.
+
+        A wrapper cannot refuse by values. Guarantees hold whatever the values are, and so do demands on
+        anything but results: what memory holds, which device is named, that there is an answer at all.
+        """
+        domain = self.subject.domain
+        if domain is None or domain.excludes_values(case) is None or outcome.verdict is not Verdict.FAIL:
+            return False
+        judges_numbers = outcome.worst is not None or getattr(check(self.check_name), "JUDGES_NUMBERS", False)
+        return judges_numbers and self.check_name not in self.subject.guarantees
 
     def _as_counted(self, case: Case, outcome: Outcome) -> Outcome:
         """Count what is no finding outside the domain as not judged."""

@@ -31,7 +31,10 @@ GUARANTEES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Domain:
-    """Where a subject promises to be right; outside it must refuse or still be right.
+    """Where a subject promises to be right.
+
+    Outside by shape, layout or absent arguments it must refuse or still be right; outside by values alone,
+    which no launch can look at, nothing is promised (docs/decisions/outside-by-values.md).
 
     `max_kappa` bounds |mean| / standard deviation of every row, `max_abs` bounds |input|,
     `max_columns` and `max_rows` bound the extents, `min_columns` and `min_rows` too;
@@ -56,6 +59,10 @@ class Domain:
 
     def excludes(self, case: Case) -> str | None:
         """Return why the case lies outside, or None if it lies inside."""
+        return self.excludes_call(case) or self.excludes_values(case)
+
+    def excludes_call(self, case: Case) -> str | None:
+        """Return why the case lies outside by what a wrapper sees before it launches, or None."""
         reasons = (
             (case.rows < self.min_rows, f"fewer than {self.min_rows} rows"),
             (case.columns < self.min_columns, f"fewer than {self.min_columns} columns"),
@@ -67,14 +74,16 @@ class Domain:
                 self.layouts is not None and not case.layout_names <= set(self.layouts or ()),
                 "layout not accepted",
             ),
-            (self.max_abs is not None and case.largest > self.max_abs, f"|input| above {self.max_abs:g}")
-            if self.max_abs is not None
-            else (False, ""),
-            (self.max_kappa is not None and case.kappa > self.max_kappa, f"kappa above {self.max_kappa:g}")
-            if self.max_kappa is not None
-            else (False, ""),
         )
         return next((why for excluded, why in reasons if excluded), None)
+
+    def excludes_values(self, case: Case) -> str | None:
+        """Return why the case lies outside by its numbers, or None."""
+        if self.max_abs is not None and case.largest > self.max_abs:
+            return f"|input| above {self.max_abs:g}"
+        if self.max_kappa is not None and case.kappa > self.max_kappa:
+            return f"kappa above {self.max_kappa:g}"
+        return None
 
 
 @cache

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from strategies.values import Values
 from verifier import case as cases
 from verifier.affine import OVERFLOW
 from verifier.checks import checks
@@ -17,7 +18,7 @@ from verifier.ops import op
 from verifier.recipes import Recipe, assemble, build
 from verifier.runner.observation import Observation
 from verifier.subjects import Domain, KnownDefect
-from verifier.verdicts import Outcome, Verdict
+from verifier.verdicts import Outcome, Verdict, Worst
 
 KERNELS = """
 @subject(**DECLARED)
@@ -49,6 +50,11 @@ def wrong_in_long_rows(input, weight=None, bias=None, eps=1e-5):
     return right(input, weight, bias, eps) * (1.01 if input.shape[-1] > 100 else 1)
 
 @subject(**DECLARED)
+def wrong_for_large_numbers(input, weight=None, bias=None, eps=1e-5):
+    large = input.abs() > 100
+    return right(input, weight, bias, eps) * torch.where(large, 1.5, 1.0).to(input.dtype)
+
+@subject(**DECLARED)
 def refuses_long_rows(input, weight=None, bias=None, eps=1e-5):
     if input.shape[-1] > 100:
         raise ValueError("more than 100 columns are not supported")
@@ -67,6 +73,11 @@ def without_weight_and_bias(input, eps):
 def without_eps(input, weight=None, bias=None):
     return right(input, weight, bias, 1e-5)
 """
+
+WORST = Worst(
+    output="output", index=(0, 0), actual=2.0, expected=1.0, error=1.0, bound=0.5, ulp=1.0, row_ulp=1.0,
+    utilisation=2.0,
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -155,6 +166,45 @@ def test_a_refusal_inside_the_domain_is_a_finding_and_outside_it_is_right(subjec
 def test_a_wrong_result_outside_the_domain_is_a_finding_all_the_same(subjects, runner):
     subject = subjects["wrong_in_long_rows"].differing(domain=Domain(max_columns=100))
     assert examined(subject, runner).verdict is Verdict.FAIL
+
+
+def numbers_above_100(subject, *, columns=8):
+    recipe = Recipe(rows=2, columns=columns, input=Values(scale=10))
+    case = build(op("layer_norm"), subject, "float32", recipe, gradients=False)
+    assert case.largest > 100
+    return case
+
+
+def test_a_wrong_result_outside_by_numbers_alone_is_no_finding_and_is_not_counted_as_judged(subjects, runner):
+    free = subjects["wrong_for_large_numbers"]
+    examining = Examination(subject=free, check_name="forward_error", dtype="float32", runner=runner)
+    case = numbers_above_100(free)
+    assert examining.examine_case(case)[0] is not None
+    for domain in (Domain(max_abs=100.0), Domain(max_abs=100.0, max_columns=4)):
+        promising = replace(examining, subject=free.differing(domain=domain))
+        finding, (outcome,) = promising.examine_case(case)
+        assert finding is None
+        assert promising._as_counted(case, outcome).verdict is Verdict.SKIPPED
+    inside = replace(examining, subject=free.differing(domain=Domain(max_abs=1e30)))
+    assert inside.examine_case(case)[0] is not None
+
+
+def test_guarantees_and_demands_on_more_than_numbers_hold_whatever_the_numbers(subjects, runner):
+    subject = subjects["wrong_for_large_numbers"].differing(domain=Domain(max_abs=100.0))
+    case = numbers_above_100(subject)
+    numbers = Outcome(verdict=Verdict.FAIL, message="", worst=WORST)
+    elsewhere = Outcome(verdict=Verdict.FAIL, message="wrote beyond its output")
+
+    def finds(check, outcome, guarantees=frozenset()):
+        given = subject.differing(guarantees=guarantees)
+        examining = Examination(subject=given, check_name=check, dtype="float32", runner=runner)
+        return examining.is_finding(case, outcome)
+
+    assert not finds("layouts", numbers)
+    assert finds("layouts", numbers, frozenset({"layouts"}))
+    assert not finds("gradcheck", elsewhere)
+    assert finds("memory", elsewhere)
+    assert finds("forward_error", replace(numbers, verdict=Verdict.CRASH))
 
 
 def test_no_theorem_inside_a_numeric_domain_is_a_finding(subjects, runner):

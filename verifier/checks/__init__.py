@@ -8,6 +8,9 @@ A module of this folder is a check when it defines
 - `skips(subject, op, dtype, backend) -> str | None`: why it does not apply,
 - `check(session) -> list[Outcome]`: the demand itself, on one case.
 
+`JUDGES_NUMBERS = True` says that its failures are about numbers even where no worst element is named: no
+finding where the numbers of the case lie outside the promised domain.
+
 Being in the folder is the registration.
 """
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 NAME = "formula"
 ORDER = 55
+JUDGES_NUMBERS = True
 DEMANDS = "in exact arithmetic modulo a prime, every output and gradient equals the op's definition"
 WHY = "a wrong formula whose error is smaller than rounding may be: no tolerance and no bound sees it"
 CATCHES = (

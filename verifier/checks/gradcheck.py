@@ -25,6 +25,7 @@ from verifier.verdicts import Outcome, Verdict
 
 NAME = "gradcheck"
 ORDER = 60
+JUDGES_NUMBERS = True
 DEMANDS = (
     "central differences of the forward pass equal the backward pass, within proved errors of both; compiled "
     "kernels of lower precision are run lifted to float64, and their lifted results are the exact ones"

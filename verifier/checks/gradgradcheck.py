@@ -23,6 +23,7 @@ from verifier.verdicts import Outcome, Verdict
 
 NAME = "gradgradcheck"
 ORDER = 170
+JUDGES_NUMBERS = True
 DEMANDS = (
     "differentiating the backward pass gives the derivative of the exact gradient, or raises a clear error; "
     "a gradient that is silently constant is as wrong as a false one"
