@@ -237,11 +237,6 @@ DEFECTS = (
         where=_layout_misread,
     ),
     KnownDefect(
-        check="gradgradcheck",
-        reason="The backward pass has no second derivative, and does not say so: "
-        "it is not marked once_differentiable.",
-    ),
-    KnownDefect(
         check="synchronization",
         # Both races are in the PTX of Triton 3.6, 3.7 and 3.8; 3.9 puts a barrier before each exchange.
         reason="No barrier stands inside the lock: a slow warp reads the count word after thread 0 has set "

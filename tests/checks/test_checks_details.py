@@ -7,7 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from checks_support import KERNELS, cases_of, examination, failures, faulty, machine, outcomes_of, subject_of
+from checks_support import (
+    KERNELS,
+    cases_of,
+    examination,
+    failures,
+    faulty,
+    machine,
+    outcomes_of,
+    passes,
+    subject_of,
+)
 
 from strategies.layouts import Layout
 from verifier import load
@@ -224,6 +234,20 @@ def test_an_unclear_error_is_forbidden_by_the_guarantee_alone(promised):
     outcome = gradgradcheck._unclear(subject, seen)
     assert outcome.verdict is (Verdict.CRASH if promised else Verdict.SKIPPED)
     assert ("measured" in outcome.facts) is not promised
+
+
+@pytest.mark.parametrize("stem", ["second_derivative_missing", "wrong_second_derivative"])
+def test_what_nobody_guarantees_of_second_derivatives_is_measured_and_fails_nothing(stem):
+    subject = faulty(stem)
+    unpromised = subject.differing(guarantees=subject.guarantees - {"gradgradcheck"})
+    promised, measured = (outcomes_of(s, "gradgradcheck", count=2) for s in (subject, unpromised))
+    assert failures(promised)
+    assert not failures(measured)
+    assert not passes(measured)
+    texts = [o.message for o in failures(promised)]
+    texts += [o.facts["measured"] for o in measured if "not guaranteed" in o.facts["measured"]]
+    assert len(texts) > len(failures(promised))
+    assert all("once_differentiable" in text for text in texts)
 
 
 @pytest.mark.parametrize(
