@@ -34,7 +34,7 @@ def _move(buffer, momentum, value):
     differentiable=False,  # forward only: autograd's way back through these operators is another formula
 )
 def batch_norm_by_hand_mended(
-    input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5
+    input, running_mean=None, running_var=None, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5
 ):
     dims = [axis for axis in range(input.dim()) if axis != 1]
     if not input.numel():

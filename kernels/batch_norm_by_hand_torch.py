@@ -90,7 +90,7 @@ def _move(buffer, momentum, value):
     ),
 )
 def batch_norm_by_hand_two_variances(
-    input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5
+    input, running_mean=None, running_var=None, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5
 ):
     """Batch normalization by hand from a mean, a biased and an unbiased variance, as published."""
     dims = [axis for axis in range(input.dim()) if axis != 1]
@@ -122,7 +122,7 @@ def batch_norm_by_hand_two_variances(
     ),
 )
 def batch_norm_by_hand_one_variance(
-    input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5
+    input, running_mean=None, running_var=None, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5
 ):
     """Batch normalization by hand from one unbiased variance, scaled by (n - 1) / n, as published."""
     dims = [axis for axis in range(input.dim()) if axis != 1]

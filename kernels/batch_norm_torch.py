@@ -57,7 +57,7 @@ def _scale_overflows(case):
     ),
 )
 def batch_norm_torch(
-    input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5
+    input, running_mean=None, running_var=None, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5
 ):
     return torch.nn.functional.batch_norm(
         input, running_mean, running_var, weight, bias, training, momentum, eps

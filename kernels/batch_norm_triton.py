@@ -253,7 +253,7 @@ def _depth(columns):
     guarantees=skeleton.GUARANTEES - {"batch_invariance"},  # a channel is a sum over the batch
 )
 def batch_norm_triton(
-    input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5
+    input, running_mean=None, running_var=None, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5
 ):
     _refuse(input, running_mean, running_var, weight, bias, training)
     running = (running_mean, running_var)

@@ -121,7 +121,7 @@ def _launch(grad_output, input, weight, mean, rstd, results, rows, columns):
     guarantees={"determinism", "layouts", "large_offsets"},
     returns=("grad_input", "grad_weight", "grad_bias"),
 )
-def layer_norm_backward_cuda(grad_output, input, weight, mean, rstd):
+def layer_norm_backward_cuda(grad_output, input, weight=None, *, mean, rstd):
     """Gradients of layer normalization in CUDA C++, deterministic, with sums in float."""
     if input.dtype not in tiers.DTYPES or grad_output.dtype != input.dtype:
         raise ValueError(

@@ -61,10 +61,6 @@ def _fewer_rows_than_buffers(case):
     return case.rows < newer.groups_of(case.columns)
 
 
-def _lacks_parameters(case):
-    return case.lacks_parameters
-
-
 UNWRITTEN = (
     "All buffers are summed, and those that no row was added to are uninitialised: there are 64 to 256 of "
     "them, and fewer rows leave some so."
@@ -89,12 +85,6 @@ UNWRITTEN = (
             check="device",
             reason="The wrapper names the device 'cuda', not its input's.",
             backends=("machine", "cuda"),
-        ),
-        KnownDefect(
-            check="forward_error",
-            reason="Weight and bias are required: without them the launch breaks, with no clear error.",
-            where=_lacks_parameters,
-            also=("*",),
         ),
         *newer.DEFECTS,
     ),

@@ -64,11 +64,6 @@ class Case:
         return {name: t for name, t in self.tensors.items() if t is not None}
 
     @property
-    def lacks_parameters(self) -> bool:
-        """Whether weight or bias is an argument of the op and absent."""
-        return any(self.tensors.get(name, 0) is None for name in ("weight", "bias"))
-
-    @property
     def layout_names(self) -> set[str]:
         """Names of the layouts that occur."""
         return {kind for layout in self.layouts.values() for kind in layout.kinds}

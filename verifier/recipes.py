@@ -170,7 +170,9 @@ def _takes(op: Op, subject: Subject, shapes: Shapes) -> bool:
     """Whether the subject's signature has room for these scalars: no normalized_shape means one dimension."""
     trailing = shapes.scalars.get("normalized_shape")
     fits = trailing is None or len(trailing) == 1 or "normalized_shape" in subject.signature
-    return fits and op.takes(subject, shapes)
+    # Running statistics are absent by variant: one who cannot do without them has no such case.
+    wanted = subject.required.intersection(op.tensors) - set(op.derived)
+    return fits and wanted <= set(shapes.tensors) and op.takes(subject, shapes)
 
 
 def _fill(
@@ -181,6 +183,8 @@ def _fill(
     for name in (*op.tensors, *(("grad_output",) if gradients and "grad_output" not in op.tensors else ())):
         # Tensors that a recipe does not speak of (running statistics) are ordinary, of the input's seed.
         recipe_of: Values | None = getattr(recipe, name, Values(seed=recipe.input.seed))
+        if recipe_of is None and name in subject.required:
+            recipe_of = Values(seed=recipe.input.seed)
         absent = recipe_of is None or (name in op.optional and name not in subject.signature)
         absent = absent or (name not in shapes.tensors and name not in op.derived)
         if name in op.derived or absent:

@@ -39,7 +39,8 @@ class Domain:
     `max_kappa` bounds |mean| / standard deviation of every row, `max_abs` bounds |input|,
     `max_columns` and `max_rows` bound the extents, `min_columns` and `min_rows` too;
     `layouts` lists the layouts accepted for each tensor (None: every layout).
-    `optional` is false when weight and bias must both be given.
+    `optional` is false when the tensors of `required` must all be given (those that the subject takes): a
+    parameter of the signature without a default is always given, whatever the domain says.
     """
 
     max_kappa: float | None = None
@@ -51,6 +52,7 @@ class Domain:
     layouts: tuple[str, ...] | None = None
     max_rank: int | None = None
     optional: bool = True
+    required: tuple[str, ...] = ("weight", "bias")
 
     @property
     def numeric(self) -> bool:
@@ -69,13 +71,16 @@ class Domain:
             (_above(case.rows, self.max_rows), f"more than {self.max_rows} rows"),
             (_above(case.columns, self.max_columns), f"more than {self.max_columns} columns"),
             (_above(case.input_rank, self.max_rank), f"rank above {self.max_rank}"),
-            (not self.optional and case.lacks_parameters, "weight and bias are required"),
+            (self._lacks(case), f"{' and '.join(self.required)} must be given"),
             (
                 self.layouts is not None and not case.layout_names <= set(self.layouts or ()),
                 "layout not accepted",
             ),
         )
         return next((why for excluded, why in reasons if excluded), None)
+
+    def _lacks(self, case: Case) -> bool:
+        return not self.optional and any(case.tensors.get(name, 0) is None for name in self.required)
 
     def excludes_values(self, case: Case) -> str | None:
         """Return why the case lies outside by its numbers, or None."""
@@ -184,6 +189,12 @@ class Subject:
     specification: Any = None
     differentiable: bool = True
 
+    def __post_init__(self) -> None:
+        """Let the domain speak of what the subject takes: a bias that it does not take is none that lacks."""
+        if self.domain is not None:
+            taken = tuple(name for name in self.domain.required if name in self.signature)
+            object.__setattr__(self, "domain", replace(self.domain, required=taken))
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the kernel itself."""
         return self.function(*args, **kwargs)
@@ -193,6 +204,17 @@ class Subject:
         """The arguments that the kernel takes, in order; *args and **kwargs are left out."""
         every = inspect.signature(self.function).parameters
         return {n: p for n, p in every.items() if p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD}}
+
+    @property
+    def required(self) -> frozenset[str]:
+        """The parameters without a default: every call gives them."""
+        return frozenset(name for name, p in self.signature.items() if p.default is p.empty)
+
+    @property
+    def always_given(self) -> frozenset[str]:
+        """The arguments that no call inside the domain leaves out: without a default, or required there."""
+        held = self.domain.required if self.domain is not None and not self.domain.optional else ()
+        return self.required.union(held)
 
     @property
     def summary(self) -> str:
@@ -294,6 +316,7 @@ def subject(
 
     def declare(function: Callable[..., Any]) -> Subject:
         _check_specification(op, specification, variance, function, returns)
+        _check_required(domain, function)
         made = Subject(
             function=function,
             name=function.__name__,
@@ -378,6 +401,17 @@ def _check_specification(
         demand_few_steps(specification, arguments, returns)
     except ValueError as error:
         raise ValueError(f"@subject: specification: {error}") from error
+
+
+def _check_required(domain: Domain | None, function: Any) -> None:
+    if domain is None or domain.optional:
+        return
+    taken = inspect.signature(function).parameters
+    if not any(name in taken for name in domain.required):
+        raise ValueError(
+            f"@subject: Domain(optional=False) speaks of {' and '.join(domain.required)}, of which "
+            f"{function.__name__}() takes none"
+        )
 
 
 def _trees(trees: Tree | Trees | None) -> Trees:

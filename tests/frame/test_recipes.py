@@ -14,13 +14,16 @@ from verifier.checks import checks
 from verifier.ops import op, ops
 from verifier.oracle.normalization import solve
 from verifier.recipes import Plan, Recipe, build, covering, recipes
-from verifier.subjects import Claim, Subject
+from verifier.subjects import Claim, Domain, Subject
+from verifier.subjects import subject as declared
 
 
-def taking(op_name, *names):
-    """Return a subject of the op that takes these arguments."""
+def taking(op_name, *names, bare=(), domain=None):
+    """Return a subject of the op that takes these arguments; optional ones have a default unless `bare`."""
+    optional = [name for name in op(op_name).optional if name not in bare]
+    parameters = (f"{name}=None" if name in optional else name for name in names)
     namespace: dict = {}
-    exec(f"def kernel({', '.join(names)}): ...", namespace)  # the signature is what counts
+    exec(f"def kernel(*, {', '.join(parameters)}): ...", namespace)  # the signature is what counts
     return Subject(
         function=namespace["kernel"],
         name="kernel",
@@ -29,7 +32,13 @@ def taking(op_name, *names):
         language="torch",
         dtypes=("float32",),
         claim=Claim(),
+        domain=domain,
     )
+
+
+def every_argument(name):
+    the_op = op(name)
+    return tuple(dict.fromkeys([*the_op.tensors, "eps", *the_op.shapes(2, 4, 0).scalars]))
 
 
 FULL = taking("layer_norm", "input", "normalized_shape", "weight", "bias", "eps")
@@ -107,8 +116,7 @@ def test_every_layout_is_listed_on_every_tensor():
 @pytest.mark.parametrize("name", list(ops()))
 def test_every_plan_of_every_check_makes_cases_for_every_op(check, name):
     the_op, module = op(name), checks()[check]
-    every = [*the_op.tensors, "eps", *(the_op.shapes(2, 4, 0).scalars)]
-    subject = taking(name, *dict.fromkeys(every))
+    subject = taking(name, *every_argument(name))
     if module.skips(subject, the_op, "float32", "eager") and module.skips(
         subject, the_op, "float64", "eager"
     ):
@@ -120,6 +128,53 @@ def test_every_plan_of_every_check_makes_cases_for_every_op(check, name):
         if (case := build(the_op, subject, "float32", recipe, gradients=plan.gradients)) is not None
     ]
     assert len(made) >= 3
+
+
+# -- arguments without a default ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("check", list(checks()))
+@pytest.mark.parametrize("name", [name for name in ops() if op(name).optional])
+def test_what_has_no_default_is_given_in_every_case_of_every_check(check, name):
+    the_op, module = op(name), checks()[check]
+    needed = set(the_op.optional)
+    subject = taking(name, *every_argument(name), bare=needed)
+    plan = module.plan(subject, the_op)
+    listed = list(islice(covering(subject, plan), 12))
+
+    @given(recipes(the_op, subject, "float32", plan))
+    @settings(max_examples=4, deadline=None, database=None)
+    def draw(recipe):
+        listed.append(recipe)
+
+    draw()
+    made = [build(the_op, subject, "float32", r, gradients=plan.gradients) for r in listed]
+    given_in = [needed & set(case.given) for case in made if case is not None]
+    assert given_in
+    assert all(names == needed for names in given_in)
+
+
+def test_weight_may_be_required_and_bias_optional():
+    subject = taking("layer_norm", *NORMS["layer_norm"], bare=("weight",))
+    case = build(
+        LAYER_NORM, subject, "float32", Recipe(rows=2, columns=6, weight=None, bias=None), gradients=False
+    )
+    assert (case.tensors["weight"] is None, case.tensors["bias"] is None) == (False, True)
+
+
+def test_a_required_weight_does_not_ask_for_a_bias_that_is_not_taken():
+    subject = taking("layer_norm", "input", "weight", "eps", domain=Domain(optional=False))
+    both, neither = (
+        build(LAYER_NORM, subject, "float32", Recipe(rows=2, columns=6, weight=w), gradients=False)
+        for w in (Values(), None)
+    )
+    assert subject.domain.excludes(both) is None
+    assert subject.domain.excludes(neither) == "weight must be given"
+    with pytest.raises(ValueError, match="of which softmax"):
+
+        @declared(op="softmax", language="torch", dtypes=("float32",), domain=Domain(optional=False))
+        def softmax(input, dim):
+            return input.softmax(dim)
 
 
 def test_a_subject_without_eps_is_judged_with_the_default_of_pytorch():

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from strategies.values import Values
 from verifier.arithmetic import Array
 from verifier.case import Case
 from verifier.numbers import Form, Numbers, Terms, Value
@@ -75,19 +72,10 @@ def links(tensors: Tensors, scalars: Mapping[str, Any]) -> Mapping[str, list[tup
 def complete(
     tensors: Tensors, scalars: Mapping[str, Any], subject: Subject
 ) -> dict[str, torch.Tensor | None]:
-    """Leave out what the subject does not take; fill in what it cannot do without, with ordinary values."""
+    """Leave out what the subject does not take."""
+    del scalars
     taken = {"input", "grad_output", *subject.signature}
-    done, x = {n: t for n, t in tensors.items() if n in taken}, tensors["input"]
-    assert x is not None
-    dtype = str(x.dtype).removeprefix("torch.")
-    for name in PARAMETERS:
-        wanted = subject.signature.get(name)
-        if done.get(name) is None and wanted is not None and wanted.default is inspect.Parameter.empty:
-            shape = tuple(scalars["normalized_shape"])
-            done[name] = Values(seed=math.prod(shape) + len(name)).fill(
-                shape, dtype, axes=tuple(range(len(shape)))
-            )
-    return done
+    return {name: tensor for name, tensor in tensors.items() if name in taken}
 
 
 def _no_problem(case: Case) -> None:
