@@ -18,6 +18,7 @@ from verifier.checks import checks
 from verifier.examine import BUDGETS, Budget, Examination
 from verifier.loading import load_subjects
 from verifier.ops import ops
+from verifier.printable import block
 from verifier.runner import Runner
 from verifier.subjects import Subject
 from verifier.verdicts import Finding, Line, Verdict
@@ -60,8 +61,11 @@ class Report:
     def status(self) -> int:
         """Exit status: 1 with unexpected findings, 4 if the verifier itself failed, 3 if nothing was decided.
 
-        Everything else is 0. What is found stands: it outweighs a failure of the verifier elsewhere.
+        It is 2 if a case could not be saved, and 0 otherwise. What is found stands: it outweighs a failure of
+        the verifier elsewhere.
         """
+        if any(finding.unwritten for finding in self.findings):
+            return 2
         if any(line.unexpected for line in self.lines):
             return 1
         if self.errors or any(line.counts[Verdict.ERROR] for line in self.lines):
@@ -172,7 +176,7 @@ def audit(
                 lines[index] = result
                 on_line(result)
             else:
-                report.errors.append(result)
+                report.errors.append(block(result))
     except KeyboardInterrupt:
         report.interrupted = True
     report.lines = [lines[i] for i in sorted(lines)]

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from verifier.arithmetic import FORMATS, INFLATION, Array, ieee
+from verifier.files import replacing
 from verifier.rounded import Rounded, round_to
 from verifier.statistics import RowStatistics, exact_moments, exact_statistics
 from verifier.trees import Tree, any_order
@@ -324,7 +325,8 @@ def plot(
         title=f"{held}, N = {columns}, {order}: proved bounds (lines) over observed errors (points)",
     )
     figure.legend(fontsize=8, loc="outside lower center", ncols=4)
-    figure.savefig(path, dpi=150)
+    with replacing(Path(path)) as part:
+        figure.savefig(part, dpi=150)
     return Path(path)
 
 

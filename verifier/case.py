@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,14 +15,26 @@ import torch
 
 from strategies.layouts import Layout
 from verifier.arithmetic import FORMATS
+from verifier.files import read_bytes, reason, write_together
+from verifier.printable import line, said
 
 SCHEMA: Final = 1
 INLINE_BYTES: Final = 1 << 20
 """Tensors above this many bytes stand in a file beside the case, below it as base64 inside."""
 
 
+CASE_BYTES: Final = 1 << 28
+"""A case file has at most a few MiB of each of its tensors; one that is larger is something else."""
+TENSOR_BYTES: Final = 1 << 32
+"""Of a tensor's file, at most: a case that needs more can only come from a damaged or a foreign file."""
+
+
 class CaseError(ValueError):
     """A case file that cannot be read, with its path and what is wrong."""
+
+    def __init__(self, message: str) -> None:
+        """Keep the message one line that can be shown: a part of it may be the file's own words."""
+        super().__init__(line(message))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +99,10 @@ class Case:
         return replace(self, layouts=dict(layouts))
 
 
-def to_document(case: Case, *, beside: Path | None = None) -> dict[str, Any]:
-    """Return the case as JSON data; large tensors are written to files next to `beside`."""
+def to_document(
+    case: Case, *, beside: Path | None = None, files: dict[Path, bytes] | None = None
+) -> dict[str, Any]:
+    """Return the case as JSON data; with `beside`, bytes of large tensors go to `files`, named next to it."""
     return {
         "schema": SCHEMA,
         "op": case.op,
@@ -101,7 +115,8 @@ def to_document(case: Case, *, beside: Path | None = None) -> dict[str, Any]:
         "largest": _number(case.largest),
         "scalars": {name: _scalar(value) for name, value in case.scalars.items()},
         "tensors": {
-            name: None if t is None else _tensor_document(name, t, beside) for name, t in case.tensors.items()
+            name: None if t is None else _tensor_document(name, t, beside, files)
+            for name, t in case.tensors.items()
         },
         "layouts": {name: layout.to_json() for name, layout in case.layouts.items()},
     }
@@ -143,7 +158,7 @@ def from_document(document: Mapping[str, Any], *, beside: Path | None = None) ->
         OSError,
         AttributeError,
     ) as error:
-        raise CaseError(f"{where}: not a readable case: {type(error).__name__}: {error}") from error
+        raise CaseError(f"{where}: not a readable case: {said(error)}") from error
     if found.dtype not in FORMATS or found.tensors.get("input") is None:
         raise CaseError(
             f"{where}: not a case: dtype {found.dtype!r}, tensors {', '.join(found.given) or 'none'}"
@@ -152,10 +167,16 @@ def from_document(document: Mapping[str, Any], *, beside: Path | None = None) ->
 
 
 def save(case: Case, path: Path, **more: Any) -> None:
-    """Write the case with further facts (subject, backend, seed, versions) to one JSON file."""
+    """Write the case with further facts (subject, backend, seed, versions) to one JSON file.
+
+    Raises:
+        OSError: it cannot be written; nothing of it is left then.
+
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    document = {**to_document(case, beside=path), **more}
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    files: dict[Path, bytes] = {}
+    document = {**to_document(case, beside=path, files=files), **more}
+    write_together({path: (json.dumps(document, indent=1) + "\n").encode(), **files})
 
 
 def load(path: Path) -> tuple[Case, dict[str, Any]]:
@@ -166,8 +187,12 @@ def load(path: Path) -> tuple[Case, dict[str, Any]]:
 
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        document = json.loads(read_bytes(path, CASE_BYTES).decode("utf-8"))
+    except OSError as error:
+        raise CaseError(f"{path}: cannot be read: {reason(error)}") from error
+    except RecursionError:
+        raise CaseError(f"{path}: cannot be read: brackets are nested too deep for any case") from None
+    except (UnicodeDecodeError, ValueError) as error:
         raise CaseError(f"{path}: cannot be read: {error}") from error
     if not isinstance(document, dict):
         raise CaseError(f"{path}: not a case: the top level is no JSON object")
@@ -189,13 +214,15 @@ def from_bytes(data: bytes, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
     return torch.frombuffer(bytearray(data), dtype=kind).reshape(shape)
 
 
-def _tensor_document(name: str, tensor: torch.Tensor, beside: Path | None) -> dict[str, Any]:
+def _tensor_document(
+    name: str, tensor: torch.Tensor, beside: Path | None, files: dict[Path, bytes] | None
+) -> dict[str, Any]:
     data = raw_bytes(tensor if tensor.dim() else tensor.reshape(1))
     head: dict[str, Any] = {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
-    if len(data) <= INLINE_BYTES or beside is None:
+    if len(data) <= INLINE_BYTES or beside is None or files is None:
         return {**head, "base64": base64.b64encode(data).decode("ascii")}
     file = beside.with_name(f"{beside.stem}.{name}.bin")
-    file.write_bytes(data)
+    files[file] = data
     return {**head, "file": file.name}
 
 
@@ -203,10 +230,21 @@ def _from_tensor_document(document: Mapping[str, Any], beside: Path | None) -> t
     if "file" in document:
         if beside is None:
             raise ValueError("a tensor lies in a file beside a case that has no path")
-        data = beside.with_name(document["file"]).read_bytes()
+        data = _file_bytes(beside.with_name(document["file"]), document["dtype"], document["shape"])
     else:
         data = base64.b64decode(document["base64"], validate=True)
     return from_bytes(data, document["dtype"], tuple(document["shape"]))
+
+
+def _file_bytes(path: Path, dtype: str, shape: Sequence[int]) -> bytes:
+    """Return the bytes of a tensor's file; its size has to be what the shape says before it is read."""
+    wanted = math.prod(map(int, shape)) * int(getattr(torch, dtype).itemsize)
+    if not 0 <= wanted <= TENSOR_BYTES:
+        raise ValueError(f"{path.name}: a tensor of shape {tuple(shape)} and {dtype} has {wanted} bytes")
+    data = read_bytes(path, wanted)
+    if len(data) != wanted:
+        raise ValueError(f"{path.name} has {len(data)} bytes; shape {tuple(shape)} and {dtype} need {wanted}")
+    return data
 
 
 def _number(value: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -50,6 +51,7 @@ FindingsOption = Annotated[Path, typer.Option("--findings", help="Folder for the
 
 def main() -> None:
     """Run the command; what the parser rejects is said in one line, our own failure with its traceback."""
+    _speak_the_terminals_characters()
     try:
         status = app(standalone_mode=False)
     except Exception as error:
@@ -60,14 +62,21 @@ def main() -> None:
         if not hasattr(error, "format_message"):
             if type(error).__name__ == "Abort":
                 sys.exit(USAGE_STATUS)
-            traceback.print_exc()
-            typer.echo(
-                "norm-verifier: the verifier itself failed; this says nothing about a kernel", err=True
-            )
+            from verifier.printable import block
+
+            typer.echo(block(traceback.format_exc()), err=True)
+            _complain("the verifier itself failed; this says nothing about a kernel")
             sys.exit(OWN_FAILURE_STATUS)
-        typer.echo(f"norm-verifier: {' '.join(error.format_message().split())}", err=True)
+        _complain(error.format_message())
         sys.exit(USAGE_STATUS)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _speak_the_terminals_characters() -> None:
+    """Write what a terminal cannot show as escapes, where Python would end with an error (LC_ALL=C)."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _version(wanted: bool) -> None:
@@ -105,7 +114,8 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
     Without kernels, dtypes or subjects named, forward_error and gradient run on every dtype of the built-in
     kernels and the other checks on one.
 
-    Exit status: 0 no unexpected finding, 1 findings, 2 wrong usage, 3 nothing was decided,
+    Exit status: 0 no unexpected finding, 1 findings, 2 wrong usage (or a file could not be written),
+    3 nothing was decided,
     4 the verifier itself failed.
     """
     with _clear_errors():
@@ -157,7 +167,7 @@ def fuzz(  # noqa: PLR0917
             backend_name=backend,
             subjects=subject or (),
         )
-        report = run(jobs, budget=budget, seed=seed, folder=findings, say=typer.echo)
+        report = run(jobs, budget=budget, seed=seed, folder=findings, say=_say)
     _finish(report, jobs, json_file, findings, told=Told(findings=True))
 
 
@@ -171,7 +181,7 @@ def list_subjects(paths: Paths = None) -> None:
         for path in paths or ():
             load_subjects(path)
         for line in listing(_files(paths)):
-            typer.echo(line)
+            _say(line)
 
 
 @app.command()
@@ -187,7 +197,7 @@ def replay(
         from verifier.replay import replay as run
 
         text, status = run(case, kernel=kernel, backend_name=backend)
-    typer.echo(text)
+    _say(text)
     raise typer.Exit(status)
 
 
@@ -223,9 +233,9 @@ def explain(  # noqa: PLR0917
         with Runner("machine") as runner:
             explained = explain(found, case, runner=runner)
     for line in lines_of(explained):
-        typer.echo(line)
-    if json_file is not None:
-        json_file.write_text(json.dumps(document(explained), indent=1) + "\n", encoding="utf-8")
+        _say(line)
+    if json_file is not None and (why := _write(json_file, document(explained))):
+        _stop(f"could not be written: {why}")
 
 
 @app.command()
@@ -238,7 +248,7 @@ def describe(
         from verifier.describe import describe as run
 
         text = run(path, function)
-    typer.echo(text)
+    _say(text)
 
 
 @app.command()
@@ -265,7 +275,7 @@ def bounds(
 
         _writable(plot)
         for line in show_bounds(columns=columns, kappa=kappa, dtype=dtype, tree_text=tree, plot_file=plot):
-            typer.echo(line)
+            _say(line)
 
 
 def _files(paths: list[Path] | None) -> list[Path]:
@@ -279,11 +289,11 @@ def _clear_errors() -> Iterator[None]:
     """Turn what a user can cause into one clear line and status 2."""
     try:
         yield
-    except typer.Exit:
+    except (typer.Exit, BrokenPipeError):
         raise
     except KeyboardInterrupt:
         _stop("interrupted")
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         _stop(str(error))
     except Exception as error:
         from verifier.loading import LoadError
@@ -294,8 +304,32 @@ def _clear_errors() -> Iterator[None]:
 
 
 def _stop(message: str) -> NoReturn:
-    typer.echo(f"norm-verifier: {' '.join(message.split())}", err=True)
+    _complain(message)
     raise typer.Exit(USAGE_STATUS)
+
+
+def _say(text: str) -> None:
+    """Print lines in which nothing steers the terminal, whatever of them a subject has written."""
+    from verifier.printable import block
+
+    typer.echo(block(text))
+
+
+def _complain(message: str) -> None:
+    from verifier.printable import line
+
+    typer.echo(f"norm-verifier: {line(' '.join(message.split()))}", err=True)
+
+
+def _write(path: Path, document: Any) -> str:
+    """Write JSON to a file; return why it could not be written, or nothing."""
+    from verifier.files import reason, write_text
+
+    try:
+        write_text(path, json.dumps(document, indent=1) + "\n")
+    except OSError as error:
+        return f"{path}: {reason(error)}"
+    return ""
 
 
 def _writable(path: Path | None) -> None:
@@ -324,6 +358,7 @@ def _with_progress(jobs: list[Job], folder: Path, *, budget: str, seed: int, wor
 
     from verifier.audit import audit as run
     from verifier.loading import load_subjects
+    from verifier.printable import line as printable
     from verifier.report.columns import widths
     from verifier.report.terminal import PlainTable
     from verifier.saving import save_line
@@ -332,20 +367,27 @@ def _with_progress(jobs: list[Job], folder: Path, *, budget: str, seed: int, wor
     if not sys.stdout.isatty():
         found = [s for path in dict.fromkeys(job.path for job in jobs) for s in load_subjects(path)]
         wide = widths([job.subject for job in jobs], [s.claim.variance or "" for s in found])
-        table = PlainTable(widths=wide, say=lambda text: print(text, flush=True))
+        table = PlainTable(widths=wide, say=_say)
 
         def tell(line: Line) -> None:
             save_line(line, folder)
             table.add(line)
 
         return run(jobs, budget=budget, seed=seed, workers=workers, on_line=tell)
-    columns = (TextColumn("{task.description:50}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description:50}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("starting", total=len(jobs))
 
         def advance(line: Line) -> None:
             save_line(line, folder)
-            progress.update(task, advance=1, description=f"{line.subject} {line.check} {line.dtype}")
+            progress.update(
+                task, advance=1, description=printable(f"{line.subject} {line.check} {line.dtype}")
+            )
 
         return run(jobs, budget=budget, seed=seed, workers=workers, on_line=advance)
 
@@ -380,10 +422,12 @@ def _finish(
     show(report, Console(width=wide), lines=not told.lines, findings=not told.findings)
     narrow = [d for d in cost_of or () if d in {"float16", "bfloat16"}]
     costs = _show_costs(jobs, narrow) if narrow and not report.interrupted else []
-    if json_file is not None:
-        text = json.dumps({**document(report), "costs": costs}, indent=1)
-        json_file.write_text(text + "\n", encoding="utf-8")
+    unwritten = list(dict.fromkeys(f"a case in {f.unwritten}" for f in report.findings if f.unwritten))
+    if json_file is not None and (why := _write(json_file, {**document(report), "costs": costs})):
+        unwritten.append(why)
     close_runners()
+    if unwritten:
+        _stop(f"could not be written: {'; '.join(unwritten)}")
     raise typer.Exit(report.status)
 
 
@@ -404,6 +448,6 @@ def _show_costs(jobs: list[Job], dtypes: list[str]) -> list[dict[str, Any]]:
             if dtype in subject.dtypes:
                 told = cost(subject, dtype, backend)
                 for line in cost_lines(told):
-                    typer.echo(line)
+                    _say(line)
                 costs.append(plain(cost_document(told)))
     return costs

@@ -9,6 +9,7 @@ from typing import Any
 from verifier.audit import Job, run_job, runs_on
 from verifier.checks import checks
 from verifier.examine import BUDGETS
+from verifier.printable import block
 from verifier.report.failure import failure_text
 from verifier.subjects import Subject
 from verifier.verdicts import Line, Verdict
@@ -42,7 +43,7 @@ def examine_job(job: Job, *, budget: str = "quick", seed: int = 0) -> Line:
     cases = BUDGETS.get(budget) or int(budget)
     result = run_job(job, (cases, None), seed)
     if isinstance(result, str):
-        raise VerifierError(result)
+        raise VerifierError(block(result))
     return result
 
 
@@ -58,14 +59,14 @@ def assert_conforms(line: Line) -> None:
     import pytest
 
     if line.verdict is Verdict.SKIPPED:
-        pytest.skip(line.skipped)
+        pytest.skip(block(line.skipped))
     unexpected = [f for f in line.findings if not f.expected]
     if unexpected:
         raise AssertionError("\n\n".join(failure_text(f) for f in unexpected))
     if line.verdict is Verdict.ERROR:
         from verifier.report.terminal import own_failures
 
-        raise VerifierError("\n".join(own_failures([line])).strip())
+        raise VerifierError(block("\n".join(own_failures([line])).strip()))
     if line.verdict is Verdict.UNDECIDED and line.left_out and not set(line.counts) - {Verdict.SKIPPED}:
         pytest.skip(f"each of the {line.left_out} cases drawn inside the domain shows a known defect")
     if line.verdict is Verdict.UNDECIDED and not line.findings:
@@ -73,7 +74,7 @@ def assert_conforms(line: Line) -> None:
         excluded = f" ({'; '.join(reasons)})" if reasons else ""
         counts = ", ".join(f"{n} {v}" for v, n in line.counts.items()) or "no case"
         raise AssertionError(
-            f"{line.subject} {line.check} {line.dtype}: nothing was decided: {counts}{excluded}"
+            block(f"{line.subject} {line.check} {line.dtype}: nothing was decided: {counts}{excluded}")
         )
 
 

@@ -24,6 +24,7 @@ from verifier.compiled import Compiled, joined, remarks, summary
 from verifier.declaration import declaration_text
 from verifier.ops import op
 from verifier.places import beside, code_beside
+from verifier.printable import said
 from verifier.recipes import Plan, Recipe, assemble, build, covering, recipes
 from verifier.runner import Runner
 from verifier.runner.process import StartError
@@ -505,7 +506,7 @@ def own_failure(error: Exception, declared_in: Path) -> Outcome:
     declared_in: the subject's file, whose own functions (a tree, a domain, a specification) may have raised.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    text = " ".join(f"{type(error).__name__}: {error}".split())
+    text = said(error)
     theirs = next((f for f in reversed(frames) if Path(f.filename) == declared_in), None)
     if theirs is not None:
         message = f"a function of the declaration ({theirs.name}, line {theirs.lineno}) raised {text}"

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from verifier.audit import Job, Report, parse_seconds, run_job
 from verifier.examine import BUDGETS
-from verifier.report.failure import cause, failure_text
+from verifier.printable import block
+from verifier.report.failure import cause, failure_text, replay_command
 from verifier.saving import save_line
 from verifier.verdicts import Finding, Line, failure_key
 
@@ -70,6 +71,7 @@ def _visit(  # noqa: PLR0917 (the state of one search)
     first = number * ROUND_CASES  # of the fixed list: no round repeats what an earlier one tried
     found = run_job(job, share, seed + number, first=first, reported=frozenset(known))
     if isinstance(found, str):
+        found = block(found)
         if found not in report.errors:
             report.errors.append(found)
         return
@@ -95,7 +97,7 @@ def _teller(say: Callable[[str], None]) -> Callable[[Finding], None]:
             return
         head = f"{finding.verdict}  {finding.subject}  {finding.check}  {finding.dtype}"
         say(f"\n{head}  as above in {before.check} ({before.dtype})")
-        say(f"  replay       norm-verifier replay {finding.file}")
+        say(f"  replay       {replay_command(finding)}")
 
     return tell
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from verifier.printable import line, said
 from verifier.subjects import Subject
 
 _PREFIX = "norm_verifier_kernel_files"
@@ -17,6 +18,10 @@ _PREFIX = "norm_verifier_kernel_files"
 
 class LoadError(Exception):
     """A kernel file that cannot be used; the message names the file and the reason."""
+
+    def __init__(self, message: str) -> None:
+        """Keep the message one line that can be shown: a part of it may be the file's own words."""
+        super().__init__(line(message))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +117,6 @@ def _execute(file: Path, name: str) -> ModuleType:
 def _last_line(error: BaseException, file: Path) -> str:
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
     own = isinstance(error, SyntaxError) and error.filename == str(file)
-    line = getattr(error, "lineno", None) if own else None
-    where = f"line {line or frames[-1].lineno}: " if line or frames else ""
-    return f"{where}{type(error).__name__}: {error}"
+    number = getattr(error, "lineno", None) if own else None
+    where = f"line {number or frames[-1].lineno}: " if number or frames else ""
+    return f"{where}{said(error)}"

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from verifier import case as cases
 from verifier.audit import Report, versions
+from verifier.files import reason
+from verifier.printable import block
 from verifier.verdicts import Finding, Line, failure_key
+
+NAME_BYTES = 180
+"""Of what a case's file is named after: the rest of the name fits into the 255 bytes that systems allow."""
 
 
 def save_findings(report: Report, folder: Path) -> None:
@@ -19,10 +25,15 @@ def save_findings(report: Report, folder: Path) -> None:
 
 
 def save_line(line: Line, folder: Path) -> None:
-    """Save the case of every unexpected finding of one line and note the file in it."""
-    line.findings = [
-        f if f.expected or f.file else replace(f, file=str(save_finding(f, folder))) for f in line.findings
-    ]
+    """Save the case of every unexpected finding of one line and note the file in it, or why there is none."""
+    line.findings = [f if f.expected or f.file else _saved(f, folder) for f in line.findings]
+
+
+def _saved(finding: Finding, folder: Path) -> Finding:
+    try:
+        return replace(finding, file=str(save_finding(finding, folder)), unwritten="")
+    except OSError as error:
+        return replace(finding, unwritten=f"{folder}: {reason(error)}")
 
 
 def save_finding(finding: Finding, folder: Path, **facts: Any) -> Path:
@@ -30,12 +41,16 @@ def save_finding(finding: Finding, folder: Path, **facts: Any) -> Path:
 
     The same finding found again has the same name: it is written over, not beside. Subjects of the same
     name in two files have findings of their own.
+
+    Raises:
+        OSError: the file cannot be written.
+
     """
     parts = (finding.subject, finding.check, finding.dtype, finding.backend, finding.outcome.output or "case")
     words = finding.outcome.message.split(":")[-1]
     letters = "".join(c for c in words if c.isalpha())
     mark = hashlib.sha256(f"{finding.path}|{letters}".encode()).hexdigest()[:6]
-    path = folder / f"{'-'.join(parts)}-{mark}.json"
+    path = folder / f"{_file_name('-'.join(parts))}-{mark}.json"
     kernel = Path(finding.path)
     cases.save(
         finding.case,
@@ -50,8 +65,14 @@ def save_finding(finding: Finding, folder: Path, **facts: Any) -> Path:
         verdict=str(finding.verdict),
         failure=failure_key(finding.outcome),
         message=finding.outcome.message,
-        declaration=finding.declaration,
+        declaration=block(finding.declaration),
         versions=versions(),
         **facts,
     )
     return path
+
+
+def _file_name(text: str) -> str:
+    """Return text as a part of a file's name; what had to be changed (../../etc) is told apart by a hash."""
+    name = re.sub(r"[^\w.-]", "_", text).lstrip(".-").encode()[:NAME_BYTES].decode(errors="ignore")
+    return name if name == text else f"{name}-{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:6]}"

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from verifier.case import Case
+from verifier.printable import line as printable_line
 
 
 class Verdict(StrEnum):
@@ -79,10 +80,17 @@ class Outcome:
     rungs: Mapping[str, int] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Keep the message one line that can be shown: a part of it may be the subject's own words."""
+        object.__setattr__(self, "message", printable_line(self.message))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A failed check with its shrunk case, ready to be shown and replayed."""
+    """A failed check with its shrunk case, ready to be shown and replayed.
+
+    file: where the case was saved; unwritten: why it could not be.
+    """
 
     subject: str
     path: str
@@ -98,6 +106,7 @@ class Finding:
     reason: str = ""
     detail: str = ""
     file: str = ""
+    unwritten: str = ""
 
 
 @dataclass(kw_only=True)

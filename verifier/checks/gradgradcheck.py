@@ -15,6 +15,7 @@ from verifier.case import Case
 from verifier.checks import Session
 from verifier.ops import Op
 from verifier.oracle.normalization import solve
+from verifier.printable import said
 from verifier.recipes import Plan
 from verifier.runner.execute import REFUSALS, UnusableError, failure, lay_out
 from verifier.runner.observation import Observation
@@ -262,7 +263,7 @@ def experiment(subject: Subject, case: Case, *, place: Any, names: list[str]) ->
 
 def _refused(error: Exception) -> Observation | None:
     """Return the refusal that an error is, or None if a reader would not know what is refused."""
-    text = f"{type(error).__name__}: {error}"
+    text = said(error)
     clear = isinstance(error, NotImplementedError) or any(word in text for word in REFUSING)
     if not clear or not isinstance(error, REFUSALS):
         return None

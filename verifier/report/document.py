@@ -7,11 +7,15 @@ from dataclasses import asdict
 from typing import Any
 
 from verifier.audit import Report, versions
+from verifier.printable import block
 from verifier.verdicts import Finding, Line, Worst
 
 
 def document(report: Report) -> dict[str, Any]:
-    """Return everything an audit found as plain JSON data; infinities and NaN become strings."""
+    """Return everything an audit found as plain JSON data; infinities and NaN become strings.
+
+    Texts are printable and of a size that can be read; paths are as they are, for a program to open.
+    """
     return {
         "schema": 1,
         "versions": versions(),
@@ -22,7 +26,7 @@ def document(report: Report) -> dict[str, Any]:
         "interrupted": report.interrupted,
         "lines": [_line(line) for line in report.lines],
         "findings": [_finding(finding) for finding in report.findings],
-        "errors": report.errors,
+        "errors": [block(error) for error in report.errors],
     }
 
 
@@ -42,9 +46,9 @@ def _line(line: Line) -> dict[str, Any]:
         "kappa": [plain(k) for k in line.kappa] if line.kappa[0] <= line.kappa[1] else None,
         "no_theorem_from": {name: plain(value) for name, value in line.no_theorem_from.items()},
         "undecided": dict(line.undecided),
-        "errors": line.errors,
-        "skipped": line.skipped,
-        "notes": line.notes,
+        "errors": {block(text): block(detail) for text, detail in line.errors.items()},
+        "skipped": block(line.skipped),
+        "notes": [block(note) for note in line.notes],
         "seconds": round(line.seconds, 3),
     }
 
@@ -62,15 +66,16 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "backend": finding.backend,
         "verdict": str(finding.verdict),
         "expected": finding.expected,
-        "reason": finding.reason,
+        "reason": block(finding.reason),
         "message": outcome.message,
         "worst": _worst(outcome.worst) if outcome.worst else None,
-        "declaration": finding.declaration,
+        "declaration": block(finding.declaration),
         "rows": finding.case.rows,
         "columns": finding.case.columns,
         "hazard": finding.case.hazard,
         "origin": finding.case.origin,
         "case": finding.file,
+        "unwritten": finding.unwritten,
     }
 
 

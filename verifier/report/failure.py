@@ -8,6 +8,7 @@ from pathlib import Path
 
 from strategies.layouts import Layout
 from verifier.case import Case
+from verifier.printable import block, shell_word
 from verifier.report.frames import traceback_lines
 from verifier.verdicts import Finding, Line, Verdict, Worst, numberless
 
@@ -22,7 +23,7 @@ MEANING = "kernel or declaration wrong: no rounding of the declared algorithm er
 
 def failure_text(finding: Finding, alike: Sequence[Finding] = ()) -> str:
     """Return the report of a finding as lines of plain text; of those `alike` only their places are named."""
-    return "\n".join(_lines(finding, alike))
+    return block("\n".join(_lines(finding, alike)))
 
 
 def of_one_cause(findings: Iterable[Finding]) -> list[list[Finding]]:
@@ -85,9 +86,16 @@ def _lines(finding: Finding, alike: Sequence[Finding]) -> Iterator[str]:
     if alike:
         yield f"  also in      {also_in(alike)}"
         for finding_alike in [f for f in alike if f.file][:REPLAYED]:
-            yield f"               norm-verifier replay {finding_alike.file}"
-    if finding.file:
-        yield f"  replay       norm-verifier replay {finding.file}"
+            yield f"               {replay_command(finding_alike)}"
+    if finding.file or finding.unwritten:
+        yield f"  replay       {replay_command(finding)}"
+
+
+def replay_command(finding: Finding) -> str:
+    """Return the command line that runs the saved case of a finding again, or why there is none."""
+    if finding.unwritten:
+        return f"not possible: the case could not be written: {finding.unwritten}"
+    return f"norm-verifier replay {shell_word(finding.file)}"
 
 
 def _numbers(worst: Worst) -> Iterator[str]:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from verifier.audit import Report
+from verifier.printable import block
 from verifier.report.columns import (
     COLUMNS,
     KNOWN,
@@ -76,8 +77,13 @@ def show(report: Report, console: Console, *, lines: bool = True, findings: bool
         show_findings(report, console)
     _remarks(report.lines, console)
     for error in (*own_failures(report.lines), *report.errors):
-        console.print(Text(error, style="red"), soft_wrap=True)
-    console.print(Text("\n" + summary(report)), soft_wrap=True)
+        console.print(_text(error, style="red"), soft_wrap=True)
+    console.print(_text("\n" + summary(report)), soft_wrap=True)
+
+
+def _text(text: str, style: str = "") -> Text:
+    """Return a text for rich in which nothing but the style given steers the terminal."""
+    return Text(block(text), style=style)
 
 
 def own_failures(lines: Iterable[Line]) -> list[str]:
@@ -99,15 +105,15 @@ def own_failures(lines: Iterable[Line]) -> list[str]:
 def _lines(lines: Sequence[Line], console: Console) -> None:
     if not console.is_terminal:
         wide = widths([line.subject for line in lines], [line.variance for line in lines])
-        table = PlainTable(widths=wide, say=lambda text: console.print(Text(text), soft_wrap=True))
+        table = PlainTable(widths=wide, say=lambda text: console.print(_text(text), soft_wrap=True))
         for line in lines:
             table.add(line)
         return
     for text in dict.fromkeys(_nowhere_text(line) for line in lines if runs_nowhere(line)):
-        console.print(Text(text))
+        console.print(_text(text))
     if placed := [line for line in lines if not runs_nowhere(line)]:
         _tables(placed, console)
-        console.print(Text("\n".join(("", *legend())), style="dim"))
+        console.print(_text("\n".join(("", *legend())), style="dim"))
 
 
 def _nowhere_text(line: Line) -> str:
@@ -118,7 +124,7 @@ def show_findings(report: Report, console: Console) -> None:
     """Print every unexpected finding, those of one cause together, and then the known defects."""
     for first, *alike in of_one_cause(f for f in report.findings if not f.expected):
         console.print()
-        console.print(Text(failure_text(first, alike)), soft_wrap=True)
+        console.print(_text(failure_text(first, alike)), soft_wrap=True)
     known = [f for f in report.findings if f.expected]
     if known:
         console.print("\nDeclared known defects, confirmed by their witnesses:")
@@ -126,7 +132,7 @@ def show_findings(report: Report, console: Console) -> None:
     for finding in known:
         grouped.setdefault((finding.subject, finding.reason), []).append(finding)
     for (subject, reason), group in grouped.items():
-        console.print(Text(f"  {subject}: {reason}\n    {also_in(group)}"), soft_wrap=True)
+        console.print(_text(f"  {subject}: {reason}\n    {also_in(group)}"), soft_wrap=True)
 
 
 _OF_SUBJECTS = ("subject", "variance")
@@ -140,7 +146,7 @@ def _tables(lines: Sequence[Line], console: Console) -> None:
         heads = tuple(f"{c.name} {c.text(line)}" for c in COLUMNS if c.name in _OF_SUBJECTS)
         by_subject.setdefault(heads, []).append(line)
     for heads, own in by_subject.items():
-        console.print(Text("\n" + "  ".join(heads), style="bold"), soft_wrap=True)
+        console.print(_text("\n" + "  ".join(heads), style="bold"), soft_wrap=True)
         console.print(_table(own))
 
 
@@ -154,7 +160,7 @@ def _table(lines: Iterable[Line]) -> Table:
     for line in lines:
         words = verdict_words(line)
         style = "dim" if words.endswith(KNOWN) else _STYLES.get(line.verdict, "red")
-        table.add_row(*(Text(words, style=style) if c.name == "verdict" else c.text(line) for c in shown))
+        table.add_row(*(_text(words, style) if c.name == "verdict" else _text(c.text(line)) for c in shown))
     return table
 
 
@@ -171,7 +177,7 @@ def _remarks(lines: list[Line], console: Console) -> None:
             grouped.setdefault(words, []).append(line)
         for words, group in grouped.items():
             text = "\n    ".join([f"  {words}", *_places(group)])
-            console.print(Text(text, style="dim"), soft_wrap=True)
+            console.print(_text(text, style="dim"), soft_wrap=True)
 
 
 def _places(group: Iterable[Line]) -> list[str]:

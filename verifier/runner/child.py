@@ -34,6 +34,7 @@ def main() -> None:
 
 
 def _answer(request: dict[str, Any], place: Any) -> dict[str, Any]:
+    from verifier.printable import said
     from verifier.runner.observation import Observation
     from verifier.runner.wire import pack_observation, unpack_case
 
@@ -46,7 +47,7 @@ def _answer(request: dict[str, Any], place: Any) -> dict[str, Any]:
     except Exception as error:
         seen = Observation(
             status="crashed",
-            message=f"{type(error).__name__}: {error}",
+            message=said(error),
             detail=traceback.format_exc(),
         )
     return pack_observation(seen)

@@ -14,6 +14,7 @@ from strategies.layouts import Layout
 from strategies.placement import Placed
 from verifier.case import Case
 from verifier.ops import op
+from verifier.printable import said, text_of
 from verifier.runner.fresh import fresh_memory
 from verifier.runner.host import HostArithmetic
 from verifier.runner.observation import Observation
@@ -57,7 +58,7 @@ def execute(
             subject, case, device=place.device(), gradients=gradients, poison=poison or "nan", placer=placer
         )
     except UnusableError as error:
-        return Observation(status="unusable", message=str(error))
+        return Observation(status="unusable", message=text_of(error))
     place.begin()
     try:
         with fresh_memory(poison) as memory, _watched(place) as host:
@@ -67,7 +68,7 @@ def execute(
                 results |= _backward(outputs, call)
             place.finish()
     except UnusableError as error:
-        return Observation(status="unusable", message=str(error))
+        return Observation(status="unusable", message=text_of(error))
     except Exception as error:
         return failure(error, place)
     damage = (*_damage(call.placed, subject.mutates), *memory.damage())
@@ -179,11 +180,10 @@ def _backward(outputs: Any, call: Call) -> dict[str, torch.Tensor | None]:
 
 def failure(error: Exception, place: Any) -> Observation:
     """Return what an exception of the subject means: a refusal before the first launch, or a crash."""
-    refused = isinstance(error, REFUSALS) and place.launches() == 0 and str(error).strip() != ""
-    text = f"{type(error).__name__}: {error}"
+    refused = isinstance(error, REFUSALS) and place.launches() == 0 and text_of(error).strip() != ""
     return Observation(
         status="refused" if refused else "crashed",
-        message=text.strip().split("\n")[0],
+        message=said(error, first_line=True),
         detail="".join(traceback.format_exception(error)),
         facts=place.facts(error),
     )

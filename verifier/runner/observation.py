@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import torch
 
+from verifier.printable import block, line
+
 Status = Literal["ok", "refused", "crashed", "timeout", "unusable", "undecided", "error"]
 
 
@@ -23,6 +25,8 @@ class Observation:
     message: what went wrong, in one line; `detail` is the traceback or the last lines of stderr.
     damage: stray writes and changed inputs, one sentence each, by check word ("memory", "inputs").
     facts: further facts of an experiment or a backend (launches, machine findings, ...).
+
+    The texts are the subject's own, hence made printable and shortened here, where they come in.
     """
 
     status: Status
@@ -31,3 +35,9 @@ class Observation:
     detail: str = ""
     damage: tuple[str, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Keep what a subject says from steering a terminal or filling a disk."""
+        object.__setattr__(self, "message", line(self.message))
+        object.__setattr__(self, "detail", block(self.detail))
+        object.__setattr__(self, "damage", tuple(map(line, self.damage)))

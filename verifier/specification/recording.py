@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from verifier.printable import said
 from verifier.specification.expression import (
     REFUSED,
     Expression,
@@ -58,7 +59,7 @@ def _recorded(specification: Callable[..., Any], arguments: Mapping[str, Any]) -
         with precision:
             found = specification(**{name: arguments[name] for name in taken})
     except (TypeError, LookupError, ArithmeticError) as error:
-        found = SpecificationError(f"{type(error).__name__}: {error}")
+        found = SpecificationError(said(error))
     except SpecificationError:
         found = None
     finally:
