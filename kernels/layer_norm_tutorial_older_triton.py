@@ -74,7 +74,7 @@ UNWRITTEN = (
             check="gradient",
             reason=UNWRITTEN,
             where=_fewer_rows_than_buffers,
-            also=(*newer.BACKWARD_CHECKS, "gradcheck", "formula", "running_bound"),
+            also=(*newer.BACKWARD_CHECKS, "context", "gradcheck", "formula", "running_bound"),
         ),
         KnownDefect(
             check="memory",

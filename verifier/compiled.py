@@ -19,9 +19,9 @@ class Compiled:
 
     approximate: float32 instructions that are not correctly rounded, by name (div, rcp, sqrt, rsqrt, ...).
     roots: whether there is a square root. flushes: operations but approximate ones treat subnormals as zero.
-    fuses: products and sums are fused, or a later compiler may fuse them. half_sums: a sentence for each
-    place where numbers of several threads are certainly added in half precision, `half_places` where
-    anything is. atomics: where floats are added in no certain order.
+    fuses: products and sums are fused, or a later compiler may fuse them. half_sums: places where a sum is
+    certainly kept in half precision, each with what is added there; `half_places` where anything is added in
+    half. atomics: where floats are added in no certain order.
     host: torch operations between the launches that compute.
     """
 
@@ -129,17 +129,18 @@ def _word(holds: bool) -> str:
 def contradictions(subject: Subject, dtype: str, found: Compiled) -> tuple[str, ...]:
     """Say, a sentence each, where the code certainly does what the declaration excludes."""
     declared = FORMATS[subject.accumulation(dtype)]
-    if declared.precision <= FORMATS["float16"].precision or not found.half_sums:
+    silent = not subject.claims and "accumulates" in subject.claim.assumed
+    if silent or declared.precision <= FORMATS["float16"].precision or not found.half_sums:
         return ()
-    text = f"sums are declared in {declared.name}, the compiled code adds numbers of several threads"
-    return (f"{text} in half precision ({', '.join(found.half_sums)})",)
+    text = f"sums are declared in {declared.name}, the compiled code keeps sums in half precision"
+    return (f"{text} ({'; '.join(found.half_sums)})",)
 
 
 def remarks(subject: Subject, dtype: str, found: Compiled) -> tuple[str, ...]:
     """Say what may contradict the declaration: it does if the place belongs to what is declared."""
     said = []
     wide = FORMATS[subject.accumulation(dtype)].precision > FORMATS["float16"].precision
-    if wide and found.half_places and not found.half_sums:
+    if wide and found.half_places and not contradictions(subject, dtype, found):
         said.append(f"the compiled code also adds in half precision ({', '.join(found.half_places)})")
     if found.atomics and "determinism" in subject.guarantees:
         said.append(

@@ -45,4 +45,5 @@ def _beside(
         if tensor is not None and tensor.is_floating_point() and tensor.numel():
             slots = opened.slots.get(tensor)
             found[f"{name}|{word}"] = torch.from_numpy(np.array(slots, dtype=np.float64))
-    return Observation(status="ok", outputs=found, facts={"lost": lost(opened.slots.counters)})
+    facts = {"lost": lost(opened.slots.counters), "code": seen.facts.get("compiled")}
+    return Observation(status="ok", outputs=found, facts=facts)

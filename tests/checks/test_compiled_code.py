@@ -6,7 +6,9 @@ from checks_support import KERNELS, cases_of, examination, failures, faulty, mac
 
 from verifier.backends import backend
 from verifier.checks import Session, forward_error
+from verifier.report.failure import of_one_cause
 from verifier.runner.host import HostArithmetic
+from verifier.verdicts import Outcome, Verdict
 
 pytest.importorskip("triton")
 
@@ -70,6 +72,29 @@ def test_sums_over_threads_in_half_are_told_by_their_line():
         )
     assert found.output == "declaration"
     assert "squares_summed_in_half_triton.py:" in found.message
+
+
+def test_sums_in_half_of_a_backward_pass_are_told_without_a_tree_and_at_any_size():
+    subject = faulty("dot_summed_in_half_triton")
+    with machine():
+        cases = {"shapes": ((1, 33),), "hazards": ("ordinary",), "joint": False, "count": 1}
+        assert not failures(outcomes_of(subject, "forward_error", place="machine", **cases))
+        (found,) = failures(outcomes_of(subject, "gradient", place="machine", **cases))
+        silent = subject.differing(variance=None, assumed=frozenset({"accumulates"}))
+        assert not failures(outcomes_of(silent, "gradient", place="machine", **cases))
+    assert found.output == "declaration"
+    assert "dot_summed_in_half_triton.py:25: numbers of several threads" in found.message
+
+
+def test_sums_in_half_are_one_finding_wherever_they_are_asked_for():
+    told = "sums are declared in float32, the compiled code keeps sums in half precision"
+    places = ("one.cu:3: by atomics", "one.cu:3: by atomics; one.cu:9: by atomics")
+    outcomes = [Outcome(verdict=Verdict.FAIL, output="declaration", message=f"{told} ({p})") for p in places]
+    subject = faulty("dot_summed_in_half_triton")
+    case = cases_of(subject, "gradient", count=1)[0]
+    examining = examination(subject, "gradient", place="machine")
+    findings = [examining._finding(case, outcome, "") for outcome in outcomes]
+    assert len(of_one_cause(findings)) == 1
 
 
 def test_the_host_is_seen_where_it_computes():

@@ -37,10 +37,18 @@ def of_census(found: Census) -> Compiled:
         roots=any(c.startswith("sqrt.") and c.endswith(".f32") for c in found.opcodes),
         flushes=bool(found.flushing_operations),
         fuses=bool(found.fused or (found.open_products and found.open_sums)),
-        half_sums=found.lane_sums[:_SHOWN],
+        half_sums=_shown(found),
         half_places=_places(found, "half precision") if found.half_sums or found.half_atomics else (),
         atomics=_places(found, "atomics") if found.float_atomics else (),
     )
+
+
+def _shown(found: Census) -> tuple[str, ...]:
+    """Return where sums are kept in half, a few places of each kind."""
+    kinds: dict[str, list[str]] = {}
+    for one in found.kept_in_half:
+        kinds.setdefault(one.kind, []).append(str(one))
+    return tuple(text for texts in kinds.values() for text in texts[:_SHOWN])
 
 
 def _places(found: Census, kind: str) -> tuple[str, ...]:

@@ -122,9 +122,12 @@ class Session:
             verdict = Verdict.TIMEOUT
         raise StoppedError(Outcome(verdict=verdict, message=seen.message, facts=seen.facts), seen.detail)
 
-    def contradictions(self) -> list[Outcome]:
-        """Return a FAIL for each point in which the executed code certainly is not what is declared."""
-        code = self.compiled
+    def contradictions(self, code: Compiled | None = None) -> list[Outcome]:
+        """Return a FAIL for each point in which the code certainly is not what is declared.
+
+        code: what is known of it (None: of all executions so far).
+        """
+        code = code or self.compiled
         found = () if code is None else contradictions(self.subject, self.case.dtype, code)
         return [
             Outcome(verdict=Verdict.FAIL, output="declaration", message=text, decided=1, wrong=1)

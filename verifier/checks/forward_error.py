@@ -53,7 +53,7 @@ def check(session: Session) -> list[Outcome]:
     wrong = session.shape_outcomes(seen, names)
     if wrong:
         return wrong
-    outcomes = judge(session.truth, seen, names)
+    outcomes = [*session.contradictions(), *judge(session.truth, seen, names)]
     if any(o.verdict is Verdict.FAIL for o in outcomes):
         return outcomes
     return outcomes + _on_other_devices(session, names)

@@ -15,7 +15,12 @@ DEMANDS = (
     "grad_input, grad_weight and grad_bias within proved bounds of the exact VJP, in the kernel's own dtype"
 )
 WHY = "a backward pass that drops a row sum or accumulates in half precision looks right at 1e-2"
-CATCHES = ("grad_input_without_mean_term", "grad_weight_without_rstd", "grad_weight_none")
+CATCHES = (
+    "grad_input_without_mean_term",
+    "grad_weight_without_rstd",
+    "grad_weight_none",
+    "dot_summed_in_half_triton",
+)
 
 
 def plan(subject: Subject, op: Op) -> Plan:
@@ -41,7 +46,7 @@ def check(session: Session) -> list[Outcome]:
     outcomes = session.shape_outcomes(seen, present)
     wrong = {o.output for o in outcomes}
     outcomes += judge(session.truth, seen, tuple(n for n in present if n not in wrong))
-    return outcomes + _empty_sums(session, seen.outputs, present)
+    return [*outcomes, *_empty_sums(session, seen.outputs, present), *session.contradictions()]
 
 
 def _empty_sums(session: Session, outputs: object, names: tuple[str, ...]) -> list[Outcome]:

@@ -69,6 +69,8 @@ def check(session: Session) -> list[Outcome]:
     options = {"gradients": gradients and "grad_output" in session.case.given}
     seen = session.execute(experiment="verifier.running:bounds", **options)
     misshapen = _misshapen(session, seen, gradients=options["gradients"]) if session.op.own else []
+    if session.op.own:  # of other ops forward_error and gradient say so
+        misshapen += session.contradictions(seen.facts["code"])
     if seen.facts["lost"]:
         return [*misshapen, _lost(session, str(seen.facts["lost"]))]
     outcomes: list[Outcome] = []

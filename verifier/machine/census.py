@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from verifier.machine import flow
 from verifier.machine.findings import LaunchError
-from verifier.machine.flow import registers_of
+from verifier.machine.half_sums import FLOATS, HALVES, HalfSum, half_sums
 from verifier.machine.parser import parse
 
 if TYPE_CHECKING:
@@ -16,12 +16,8 @@ if TYPE_CHECKING:
 
     from verifier.machine.syntax import Instruction
 
-_HALVES = frozenset({"f16", "bf16", "f16x2", "bf16x2"})
 _SUMS = frozenset({"add", "sub", "fma", "mad"})
 _ROUNDINGS = frozenset({"rn", "rz", "rm", "rp"})
-_FLOATS = frozenset({"f32", "f64", "f32x2", *_HALVES})
-# What carries the bits of a half between registers without computing with them.
-_MOVING = frozenset({"mov", "prmt", "shl", "shr", "shf", "bfe", "bfi", "and", "or", "lop3", "selp", "cvt"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +31,7 @@ class Census:
     `float_atomics`: float additions whose order is not determined. `lines`: opcode to source lines.
     `flushing_operations`: those of `flushing` that are not approximate. `open_products`, `open_sums`: float
     products and sums that name no rounding, which a compiler may fuse. `directed`: by name, quotients and
-    roots that do not round to nearest. `lane_sums`: where a number that came from another thread is added in
-    half precision.
+    roots that do not round to nearest. `kept_in_half`: where sums certainly are.
     """
 
     kernel: str
@@ -55,7 +50,7 @@ class Census:
     open_products: int = 0
     open_sums: int = 0
     directed: Mapping[str, int] = field(default_factory=dict)
-    lane_sums: tuple[str, ...] = ()
+    kept_in_half: tuple[HalfSum, ...] = ()
     lines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def correctly_rounded(self) -> bool:
@@ -73,7 +68,8 @@ def census(ptx: str, kernel: str | None = None) -> Census:
     name = kernel or next(iter(kernels), "")
     if name not in kernels:
         raise LaunchError(f"no kernel {name!r} in the module; it has: {', '.join(kernels)}")
-    instructions = list(flow.build(module, kernels[name]).instructions())
+    program = flow.build(module, kernels[name])
+    instructions = list(program.instructions())
     contracted = list(flow.build(module, kernels[name], contraction=True).instructions())
     fused = sum(is_fused(i) for i in instructions)
     return Census(
@@ -85,15 +81,15 @@ def census(ptx: str, kernel: str | None = None) -> Census:
         flushing=sum("ftz" in i.parts for i in instructions),
         fused=fused,
         contractible=sum(is_fused(i) for i in contracted) - fused,
-        half_sums=sum(i.parts[0] in _SUMS and i.parts[-1] in _HALVES for i in instructions),
-        half_atomics=sum(is_float_atomic(i) and i.parts[-1] in _HALVES for i in instructions),
+        half_sums=sum(i.parts[0] in _SUMS and i.parts[-1] in HALVES for i in instructions),
+        half_atomics=sum(is_float_atomic(i) and i.parts[-1] in HALVES for i in instructions),
         float_atomics=sum(is_float_atomic(i) for i in instructions),
         barriers=sum(flow.is_barrier(i) for i in instructions),
         flushing_operations=sum("ftz" in i.parts and not is_approximate(i) for i in instructions),
         open_products=sum(is_open(i, ("mul", "div")) for i in instructions),
         open_sums=sum(is_open(i, ("add", "sub")) for i in instructions),
         directed=Counter(i.parts[0] for i in instructions if is_directed(i)),
-        lane_sums=lane_sums(instructions),
+        kept_in_half=half_sums(program),
         lines=source_lines(instructions),
     )
 
@@ -118,7 +114,7 @@ def is_float_atomic(instruction: Instruction) -> bool:
 def is_open(instruction: Instruction, names: tuple[str, ...]) -> bool:
     """Float operations that name no rounding, so that a compiler may fuse them."""
     parts = instruction.parts
-    return parts[0] in names and parts[-1] in _FLOATS and not _ROUNDINGS & set(parts)
+    return parts[0] in names and parts[-1] in FLOATS and not _ROUNDINGS & set(parts)
 
 
 def is_directed(instruction: Instruction) -> bool:
@@ -127,57 +123,11 @@ def is_directed(instruction: Instruction) -> bool:
     return parts[0] in ("div", "rcp", "sqrt") and bool({"rz", "rm", "rp"} & set(parts))
 
 
-def lane_sums(instructions: list[Instruction]) -> tuple[str, ...]:
-    """Places where a half is added to what a shuffle brought of the same sum, in no wider format.
-
-    That is a step of a reduction and nothing else: a change of layout shuffles one of two operands, too, but
-    not the other's own number.
-    """
-    writers: dict[str, list[Instruction]] = {}
-    for instruction in instructions:
-        for name in flow.definitions(instruction):
-            writers.setdefault(name, []).append(instruction)
-    halves = [i for i in instructions if i.parts[0] in ("add", "sub") and i.parts[-1] in _HALVES]
-    found = [i for i in halves if _meets_itself(i, writers)]
-    return tuple(dict.fromkeys(str(i.location) if i.location else f"PTX line {i.line}" for i in found))
-
-
-def _meets_itself(instruction: Instruction, writers: Mapping[str, list[Instruction]]) -> bool:
-    """Whether one operand is another thread's copy of the other."""
-    names = [name for operand in instruction.operands[1:] for name in registers_of(operand)]
-    sides = [_origins(name, writers) for name in names]
-    return any((name, not brought) in b for a in sides for b in sides if a is not b for name, brought in a)
-
-
-def _origins(name: str, writers: Mapping[str, list[Instruction]]) -> set[tuple[str, bool]]:
-    """List the registers that bits come from by moves alone, with whether a shuffle brought them."""
-    found, seen, waiting = set(), set(), [(name, False)]
-    while waiting:
-        place = waiting.pop()
-        if place in seen:
-            continue
-        seen.add(place)
-        register, brought = place
-        movers = [w for w in writers.get(register, ()) if _moves(w)]
-        if len(movers) < max(1, len(writers.get(register, ()))):
-            found.add(place)
-        for writer in movers:
-            shuffles = writer.parts[0] == "shfl"
-            sources = registers_of(writer.operands[1]) if shuffles else flow.uses(writer)
-            waiting += [(source, brought or shuffles) for source in sources]
-    return found
-
-
-def _moves(instruction: Instruction) -> bool:
-    parts = instruction.parts
-    return parts[0] == "shfl" or (parts[0] in _MOVING and not _FLOATS & set(parts))
-
-
 def source_lines(instructions: list[Instruction]) -> dict[str, tuple[str, ...]]:
     """Source lines of each opcode that deserves a look."""
     found: dict[str, set[str]] = {}
     for instruction in instructions:
         notable = is_approximate(instruction) or is_float_atomic(instruction) or "ftz" in instruction.parts
-        if instruction.location and (notable or instruction.parts[-1] in _HALVES):
+        if instruction.location and (notable or instruction.parts[-1] in HALVES):
             found.setdefault(instruction.opcode, set()).add(str(instruction.location))
     return {opcode: tuple(sorted(lines)) for opcode, lines in sorted(found.items())}

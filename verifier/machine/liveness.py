@@ -20,7 +20,7 @@ def exposed(program: Program) -> frozenset[str]:
         changed = False
         for number in range(len(blocks) - 1, -1, -1):
             read, written = summaries[number]
-            after = frozenset[str]().union(*(live[n] for n in _following(blocks, number)))
+            after = frozenset[str]().union(*(live[n] for n in following(blocks, number)))
             here = read | (after - written)
             if here != live[number]:
                 live[number], changed = here, True
@@ -38,7 +38,7 @@ def _summary(block: Block) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(read), frozenset(written)
 
 
-def _following(blocks: tuple[Block, ...], number: int) -> list[int]:
+def following(blocks: tuple[Block, ...], number: int) -> list[int]:
     """Blocks that may run next."""
     block = blocks[number]
     last = block.instructions[-1] if block.instructions else None

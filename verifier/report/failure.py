@@ -40,12 +40,14 @@ def of_one_cause(findings: Iterable[Finding]) -> list[list[Finding]]:
 
 def cause(finding: Finding) -> Hashable:
     """Return what findings that seem to have one cause share, see `of_one_cause`."""
-    worst = finding.outcome.worst
+    worst, message = finding.outcome.worst, finding.outcome.message
+    if finding.outcome.output == "declaration":  # a backward pass only adds places of the same kind
+        message = message.partition(" (")[0]
     return (
         finding.path,
         finding.subject,
         finding.verdict,
-        numberless(finding.outcome.message),
+        numberless(message),
         bool(finding.case.layouts),
         worst is None or math.isfinite(worst.error),
     )

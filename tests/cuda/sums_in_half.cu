@@ -1,0 +1,152 @@
+// Kernels that keep a sum in half precision, and kernels that add in half without keeping a sum.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+template <typename T> __device__ T number(float x);
+template <> __device__ __half number<__half>(float x) { return __float2half(x); }
+template <> __device__ __nv_bfloat16 number<__nv_bfloat16>(float x) { return __float2bfloat16(x); }
+
+// ---- Sums ----
+
+extern "C" __global__ void over_threads_half(const __half* x, __half* y) {
+  __half sum = x[threadIdx.x];
+  for (int far = 16; far; far /= 2) sum = __hadd(sum, __shfl_xor_sync(~0u, sum, far));
+  y[threadIdx.x] = sum;
+}
+
+extern "C" __global__ void over_threads_bfloat16(const __nv_bfloat16* x, __nv_bfloat16* y) {
+  __nv_bfloat16 sum = x[threadIdx.x];
+  for (int far = 16; far; far /= 2) sum = __hadd(sum, __shfl_xor_sync(~0u, sum, far));
+  y[threadIdx.x] = sum;
+}
+
+extern "C" __global__ void over_threads_rounded(const __half* x, __half* y) {
+  __half sum = x[threadIdx.x];
+  for (int far = 16; far; far /= 2)
+    sum = __float2half(__half2float(sum) + __half2float(__shfl_xor_sync(~0u, sum, far)));
+  y[threadIdx.x] = sum;
+}
+
+extern "C" __global__ void in_a_loop(const __half* x, __half* y, int n) {
+  __half sum = number<__half>(0);
+  for (int i = 0; i < n; ++i) sum = __hadd(sum, x[i * 32 + threadIdx.x]);
+  y[threadIdx.x] = sum;
+}
+
+extern "C" __global__ void squares_in_a_loop(const __half* x, __half* y, int n) {
+  __half sum = number<__half>(0);
+  for (int i = 0; i < n; ++i) sum = __hfma(x[i], x[i], sum);
+  y[threadIdx.x] = sum;
+}
+
+extern "C" __global__ void rounded_in_a_loop(const __nv_bfloat16* x, __nv_bfloat16* y, int n) {
+  __nv_bfloat16 sum = number<__nv_bfloat16>(0);
+  for (int i = 0; i < n; ++i) sum = __float2bfloat16(__bfloat162float(sum) + __bfloat162float(x[i]));
+  y[threadIdx.x] = sum;
+}
+
+extern "C" __global__ void of_a_vector(const uint4* x, __half* y) {
+  uint4 v = x[threadIdx.x];
+  auto two = [](unsigned bits) { return *reinterpret_cast<__half2*>(&bits); };
+  __half2 sum = __hadd2(__hadd2(two(v.x), two(v.y)), __hadd2(two(v.z), two(v.w)));
+  y[threadIdx.x] = __hadd(sum.x, sum.y);
+}
+
+extern "C" __global__ void in_shared_memory(const __half* x, __half* y) {
+  __shared__ __half parts[128];
+  parts[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  for (int far = 64; far; far /= 2) {
+    if (threadIdx.x < far) parts[threadIdx.x] = __hadd(parts[threadIdx.x], parts[threadIdx.x + far]);
+    __syncthreads();
+  }
+  y[threadIdx.x] = parts[0];
+}
+
+extern "C" __global__ void by_atomics(const __half* x, __half* y) { atomicAdd(y, x[threadIdx.x]); }
+
+extern "C" __global__ void under_a_lock(const __half* x, volatile __half* y, int* lock) {
+  if (threadIdx.x == 0) {
+    while (atomicCAS(lock, 0, 1) != 0) {}
+    __threadfence();
+    __half before = const_cast<__half*>(y)[0];
+    const_cast<__half*>(y)[0] = __hadd(before, x[blockIdx.x]);
+    __threadfence();
+    atomicExch(lock, 0);
+  }
+}
+
+// ---- No sums ----
+
+extern "C" __global__ void bias_and_residual(const __half* x, const __half* w, const __half* b, __half* y) {
+  int i = threadIdx.x;
+  y[i] = __hadd(__hfma(x[i], w[i], b[i]), y[i]);
+}
+
+extern "C" __global__ void residual_in_pairs(const uint4* x, uint4* residual) {
+  uint4 a = x[threadIdx.x], b = residual[threadIdx.x];
+  auto add = [](unsigned one, unsigned other) {
+    __half2 sum = __hadd2(*reinterpret_cast<__half2*>(&one), *reinterpret_cast<__half2*>(&other));
+    return *reinterpret_cast<unsigned*>(&sum);
+  };
+  residual[threadIdx.x] = make_uint4(add(a.x, b.x), add(a.y, b.y), add(a.z, b.z), add(a.w, b.w));
+}
+
+extern "C" __global__ void wide_over_threads(const __half* x, __half* y, int n) {
+  float sum = 0;
+  for (int i = 0; i < n; ++i) sum += __half2float(x[i * 32 + threadIdx.x]);
+  for (int far = 16; far; far /= 2) sum += __shfl_xor_sync(~0u, sum, far);
+  y[threadIdx.x] = __float2half(sum);
+}
+
+extern "C" __global__ void wide_in_shared_memory(const __half* x, __half* y) {
+  __shared__ float parts[128];
+  parts[threadIdx.x] = __half2float(x[threadIdx.x]);
+  __syncthreads();
+  for (int far = 64; far; far /= 2) {
+    if (threadIdx.x < far) parts[threadIdx.x] += parts[threadIdx.x + far];
+    __syncthreads();
+  }
+  y[threadIdx.x] = __float2half(parts[0]);
+}
+
+extern "C" __global__ void residual_in_a_loop_over_rows(const __half* x, __half* residual, int rows, int n) {
+  for (int row = 0; row < rows; ++row) {
+    int i = row * n + threadIdx.x;
+    residual[i] = __hadd(residual[i], x[i]);
+  }
+}
+
+extern "C" __global__ void largest_and_difference(const __half* x, __half* y, int n) {
+  __half largest = x[threadIdx.x];
+  for (int i = 1; i < n; ++i) largest = __hmax(largest, x[i * 32 + threadIdx.x]);
+  for (int far = 16; far; far /= 2) largest = __hmax(largest, __shfl_xor_sync(~0u, largest, far));
+  for (int i = 0; i < n; ++i) y[i * 32 + threadIdx.x] = __hsub(x[i * 32 + threadIdx.x], largest);
+}
+
+extern "C" __global__ void staged_in_shared_memory(const __half* x, const __half* residual, __half* y) {
+  __shared__ __half staged[256];
+  staged[threadIdx.x] = x[threadIdx.x];
+  staged[threadIdx.x + 128] = residual[threadIdx.x];
+  __syncthreads();
+  staged[127 - threadIdx.x] = __hadd(staged[127 - threadIdx.x], staged[255 - threadIdx.x]);
+  __syncthreads();
+  y[threadIdx.x] = staged[threadIdx.x];
+}
+
+extern "C" __global__ void rotated(const __half* x, const __half* cosine, const __half* sine, __half* y) {
+  int i = threadIdx.x;
+  __half other = __shfl_xor_sync(~0u, x[i], 1);
+  y[i] = __hfma(x[i], cosine[i], __hmul(other, sine[i]));
+}
+
+extern "C" __global__ void wide_under_a_lock(const __half* x, __half* y, float* sum, int* lock) {
+  if (threadIdx.x == 0) {
+    while (atomicCAS(lock, 0, 1) != 0) {}
+    __threadfence();
+    *sum += __half2float(x[blockIdx.x]);
+    __threadfence();
+    atomicExch(lock, 0);
+    y[blockIdx.x] = __hadd(y[blockIdx.x], x[blockIdx.x]);
+  }
+}
