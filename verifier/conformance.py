@@ -11,8 +11,12 @@ from verifier.checks import checks
 from verifier.examine import BUDGETS
 from verifier.printable import block
 from verifier.report.failure import failure_text
+from verifier.saving import save_line
 from verifier.subjects import Subject
 from verifier.verdicts import Line, Verdict
+
+FINDINGS_FOLDER = "norm-verifier-findings"
+"""Where pytest saves cases of findings: in the folder that it was started in."""
 
 
 class VerifierError(RuntimeError):
@@ -85,6 +89,7 @@ def conformance_tests(
 
     subject: the decorated kernel. backend: where to run (default: the best that is here).
     budget: "quick", "standard", "deep" or a number of cases (default: NORM_VERIFIER_BUDGET or quick).
+    Cases of findings are saved in the folder norm-verifier-findings, and the report says how to replay them.
 
     Example::
 
@@ -100,8 +105,16 @@ def conformance_tests(
     wanted = budget or os.environ.get("NORM_VERIFIER_BUDGET", "quick")
 
     @pytest.mark.parametrize("job", jobs, ids=[f"{job.check}-{job.dtype}" for job in jobs])
-    def test(job: Job) -> None:
-        assert_conforms(examine_job(job, budget=wanted))
+    def test(job: Job, pytestconfig: pytest.Config) -> None:
+        try:
+            line = examine_job(job, budget=wanted)
+            save_line(line, pytestconfig.invocation_params.dir / FINDINGS_FOLDER)
+            assert_conforms(line)
+        except (AssertionError, VerifierError) as error:
+            told = str(error)
+        else:
+            return
+        pytest.fail(told, pytrace=False)  # a traceback would lead through the verifier, not to the kernel
 
     test.__doc__ = f"{subject.name} meets every check."
     return test

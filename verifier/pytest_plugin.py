@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,35 +13,89 @@ if TYPE_CHECKING:
     from verifier.audit import Job
 
 
+OPTIONS: dict[str, dict[str, Any]] = {
+    "kernel": {
+        "action": "append",
+        "default": [],
+        "metavar": "FILE",
+        "help": "verify the subjects of this kernel file instead of collecting tests (repeatable)",
+    },
+    "kernel-backend": {
+        "default": None,
+        "metavar": "NAME",
+        "help": "where --kernel runs: cuda, machine, interpreter, eager",
+    },
+    "kernel-budget": {
+        "default": "quick",
+        "metavar": "BUDGET",
+        "help": "quick, standard, deep or a number of cases",
+    },
+    "kernel-seed": {"type": int, "default": 0, "metavar": "N", "help": "seed of the search"},
+}
+"""The options by name. Each is --norm-NAME, and --NAME where no other plugin or conftest has that name."""
+
+
+def option(config: pytest.Config, name: str) -> Any:
+    """Return the value of one of `OPTIONS`, by whichever of its names it was given."""
+    return config.getoption(_dest(name))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options of the plugin."""
-    group = parser.getgroup("norm-verifier", "verification of normalization kernels")
-    group.addoption(
-        "--kernel",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="verify the subjects of this kernel file instead of collecting tests (repeatable)",
-    )
-    group.addoption(
-        "--kernel-backend", metavar="NAME", help="where --kernel runs: cuda, machine, interpreter, eager"
-    )
-    group.addoption(
-        "--kernel-budget",
-        default="quick",
-        metavar="BUDGET",
-        help="quick, standard, deep or a number of cases",
-    )
-    group.addoption("--kernel-seed", type=int, default=0, metavar="N", help="seed of the search")
+    """Add the options under the names that nobody else has."""
+    group = _group(parser)
+    for name, attributes in OPTIONS.items():
+        group.addoption(f"--norm-{name}", dest=_dest(name), **attributes)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None, None, None]:
+    """Add the short names, if they are asked for and still free when all conftests have added theirs.
+
+    To be earlier would be to take a name from a conftest, which then could not be loaded.
+    """
+    asked = [n for n in OPTIONS if {"-h", "--help"} & set(args) or any(_names(a, n) for a in args)]
+    free = [n for n in asked if _is_free(parser, n)]
+    # Until then pytest takes the values of these options for paths, and would look for conftests there.
+    paths = early_config.known_args_namespace.file_or_dir
+    for before, value in itertools.pairwise(args):
+        if before in {f"--{n}" for n in free} and value in paths:
+            paths.remove(value)
+    try:
+        yield
+    finally:
+        for name in (n for n in free if _is_free(parser, n)):
+            _group(parser).addoption(f"--{name}", dest=_dest(name), **OPTIONS[name])
+
+
+def _group(parser: pytest.Parser) -> Any:
+    return parser.getgroup("norm-verifier", "verification of normalization kernels")
+
+
+def _dest(name: str) -> str:
+    return f"norm_verifier_{name.replace('-', '_')}"
+
+
+def _names(argument: str, name: str) -> bool:
+    return argument == f"--{name}" or argument.startswith(f"--{name}=")
+
+
+def _is_free(parser: pytest.Parser, name: str) -> bool:
+    """Return whether nobody has added an option of this name; one that rejects the value is somebody's."""
+    try:
+        _, unknown = parser.parse_known_and_unknown_args([f"--{name}=0"])
+    except pytest.UsageError:
+        return False
+    return f"--{name}=0" in unknown
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Reject wrong options at once."""
-    from_files = config.getoption("--kernel")
-    budget = config.getoption("--kernel-budget")
+    budget = option(config, "kernel-budget")
     if budget not in {"quick", "standard", "deep"} and not (budget.isdigit() and int(budget) > 0):
         raise pytest.UsageError(f"--kernel-budget {budget!r} is neither quick, standard, deep nor a number")
-    for name in from_files:
+    for name in option(config, "kernel"):
         if not Path(name).is_file():
             raise pytest.UsageError(f"--kernel {name}: no such file")
 
@@ -48,7 +103,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection(session: pytest.Session) -> None:
     """With --kernel, collect nothing else unless paths are named as well."""
     config = session.config
-    if config.getoption("--kernel") and config.args_source != config.ArgsSource.ARGS:
+    if option(config, "kernel") and config.args_source != config.ArgsSource.ARGS:
         config.args = []
 
 
@@ -65,16 +120,17 @@ class KernelFile(pytest.Collector):
         from verifier.backends import backend
         from verifier.conformance import parameters
         from verifier.loading import LoadError, load_subjects
+        from verifier.printable import line
 
         try:
             subjects = load_subjects(self.file)
-            wanted = self.config.getoption("--kernel-backend")
+            wanted = option(self.config, "kernel-backend")
             if wanted:
                 backend(wanted)
         except (LoadError, ValueError) as error:
             raise self.CollectError(str(error)) from error
         for name, job in parameters(subjects, backend=wanted):
-            yield KernelItem.from_parent(self, name=name, job=job)
+            yield KernelItem.from_parent(self, name=line(name), job=job)
 
 
 class KernelItem(pytest.Item):
@@ -87,15 +143,15 @@ class KernelItem(pytest.Item):
 
     def runtest(self) -> None:
         """Run the check; findings are saved so that they can be replayed."""
-        from verifier.conformance import assert_conforms, examine_job
+        from verifier.conformance import FINDINGS_FOLDER, assert_conforms, examine_job
         from verifier.saving import save_line
 
         line = examine_job(
             self.job,
-            budget=self.config.getoption("--kernel-budget"),
-            seed=self.config.getoption("--kernel-seed"),
+            budget=option(self.config, "kernel-budget"),
+            seed=option(self.config, "kernel-seed"),
         )
-        save_line(line, self.config.invocation_params.dir / "norm-verifier-findings")
+        save_line(line, self.config.invocation_params.dir / FINDINGS_FOLDER)
         assert_conforms(line)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
@@ -115,7 +171,7 @@ def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> None:
     """Add the tests of the kernel files named on the command line."""
-    for name in config.getoption("--kernel"):
+    for name in option(config, "kernel"):
         file = Path(name).resolve()
         collector = KernelFile.from_parent(session, name=name, file=file, nodeid=name)
         # By way of a report, so that pytest counts the tests as collected.

@@ -128,6 +128,90 @@ def test_conformance_tests_run_in_a_test_module_of_the_user(suite, pytester):
     assert "test_wrong[forward_error-float32] FAILED" in text
 
 
+TAKEN = """
+def pytest_addoption(parser):
+    parser.addoption("--kernel", {attributes})
+    parser.addoption("--kernel-seed", action="store_true")
+"""
+OWN_TEST = """
+def test_own(pytestconfig):
+    print("their kernel is", pytestconfig.getoption("--kernel"), pytestconfig.getoption("--kernel-seed"))
+"""
+QUICK = ("--kernel-budget", "1", "-k", "forward_error-float16 or test_own", "-v", "-s")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "value"),
+    [("", "5"), ("type=int", "5"), ("action='store_true'", None), ("dest='kernels'", "5")],
+)
+def test_an_option_of_the_repository_s_own_conftest_stays_its_own(attributes, value, suite, pytester):
+    pytester.makeconftest(TAKEN.format(attributes=attributes))
+    pytester.makepyfile(test_own=OWN_TEST)
+    without = suite("-s").stdout.str()
+    assert "1 passed" in without
+    theirs = suite("-s", *(("--kernel", value) if value else ("--kernel",)), "--kernel-seed").stdout.str()
+    assert f"their kernel is {value or True} True" in theirs
+    assert "1 passed" in theirs
+    ours = suite("--norm-kernel", "kernel.py", "--norm-kernel-seed", "3", *QUICK).stdout.str()
+    assert "good-forward_error-float16 PASSED" in ours
+    assert "test_own" not in ours
+
+
+@pytest.mark.parametrize("first", ["ours", "theirs"])
+def test_an_option_of_another_plugin_stays_its_own_whichever_is_loaded_first(first, suite, pytester):
+    pytester.makepyfile(other=TAKEN.format(attributes=""), test_own=OWN_TEST)
+    pytester.syspathinsert()
+    plugins = ["-p", "verifier.pytest_plugin", "-p", "other"]
+    order = plugins if first == "ours" else plugins[2:] + plugins[:2]
+    without_entry_point = ("-p", "no:norm-verifier", "-p", "no:cacheprovider")
+    theirs = pytester.runpytest_inprocess(*without_entry_point, *order, "-s", "--kernel", "5").stdout.str()
+    assert "their kernel is 5 False" in theirs
+    ours = pytester.runpytest_inprocess(
+        *without_entry_point, *order, "--norm-kernel", "kernel.py", *QUICK
+    ).stdout.str()
+    assert "good-forward_error-float16 PASSED" in ours
+
+
+def test_where_the_kernel_lies_does_not_decide_which_conftest_is_loaded(suite, pytester, kernel_file):
+    kernel_file(KERNELS, folder=pytester.path / "far", name="away.py")
+    (pytester.path / "far" / "conftest.py").write_text("raise RuntimeError('loaded for nothing')")
+    pytester.makeconftest("def pytest_configure(config): print('the conftest of this folder')")
+    text = suite("--kernel", "far/away.py", *QUICK).stdout.str()
+    assert "the conftest of this folder" in text
+    assert "loaded for nothing" not in text
+    assert "good-forward_error-float16 PASSED" in text
+
+
+def test_the_help_shows_both_names_of_an_option_or_the_one_that_is_left(suite, pytester):
+    text = suite("--help").stdout.str()
+    assert "--kernel=FILE" in text
+    assert "--norm-kernel=FILE" in text
+    pytester.makeconftest(TAKEN.format(attributes="help='theirs'"))
+    text = suite("--help").stdout.str()
+    assert "--kernel=FILE" not in text
+    assert "--norm-kernel=FILE" in text
+
+
+def test_conformance_tests_save_the_case_and_say_how_to_replay_it_without_a_traceback(
+    suite, pytester, capsys
+):
+    pytester.makepyfile(
+        test_mine="""
+        from pathlib import Path
+        from verifier import conformance_tests, load
+
+        (wrong,) = (s for s in load(Path(__file__).with_name("kernel.py")).subjects if s.name == "wrong")
+        test_wrong = conformance_tests(wrong, budget="4")
+        """
+    )
+    text = suite("test_mine.py", "-k", "forward_error").stdout.str()
+    (saved,) = (pytester.path / "norm-verifier-findings").glob("wrong-forward_error-*.json")
+    assert f"replay       norm-verifier replay {saved}" in text
+    assert "assert_conforms" not in text
+    assert "examine_job" not in text
+    assert "conformance.py" not in text
+
+
 def test_workers_of_xdist_collect_the_same_tests_in_the_same_order(pytester, kernel_file, monkeypatch):
     """Two workers that disagree end the run with an error of xdist's own."""
     pytest.importorskip("xdist")
