@@ -293,7 +293,7 @@ def _placed(job: Job) -> Job:
     return job if reason is None else replace(job, backend=None, missing=f"{job.backend}: {reason}")
 
 
-_runners: dict[tuple[str, str], Runner] = {}
+_runners: dict[str, Runner] = {}
 
 
 def run_job(
@@ -339,16 +339,12 @@ def run_job(
 
 
 def _runner(job: Job) -> Runner:
-    """Return the warm child of this process; on a device every subject has one of its own."""
+    """Return the runner of this process for the job's backend."""
     assert job.backend is not None
-    own = job.subject if job.backend == "cuda" else ""
-    key = (job.backend, own)
-    if key not in _runners:
-        if own:
-            close_runners()
-        _runners[key] = Runner(job.backend)
+    if job.backend not in _runners:
+        _runners[job.backend] = Runner(job.backend)
         atexit.register(close_runners)
-    return _runners[key]
+    return _runners[job.backend]
 
 
 def close_runners() -> None:

@@ -27,7 +27,7 @@ from verifier.places import beside, code_beside
 from verifier.printable import said
 from verifier.recipes import Plan, Recipe, assemble, build, covering, recipes
 from verifier.runner import Runner
-from verifier.runner.process import StartError
+from verifier.runner.preloaded import StartError
 from verifier.subjects import KnownDefect, Subject
 from verifier.verdicts import BAD, Finding, Line, Outcome, Verdict, failure_key
 

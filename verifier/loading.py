@@ -63,13 +63,16 @@ def load(path: str | Path) -> Loaded:
 
 
 def load_subjects(path: str | Path) -> tuple[Subject, ...]:
-    """Return the subjects of a kernel file.
+    """Return the subjects of a kernel file; what the file sets for the whole process is set back.
 
     Raises:
         LoadError: as `load`, or the file declares none.
 
     """
-    subjects = load(path).subjects
+    from verifier.runner.settings import settings_kept
+
+    with settings_kept():
+        subjects = load(path).subjects
     if not subjects:
         raise LoadError(
             f"{path}: declares no subject; decorate the kernel's function with @verifier.subject(...)"

@@ -33,6 +33,7 @@ ONLY = {
     "nan_becomes_zero": "special_values",
     "wrong_second_derivative": "gradgradcheck",
     "barrier_forgotten_cuda": "synchronization",
+    "default_dtype_left_changed": "global_state",
 }
 
 

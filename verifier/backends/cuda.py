@@ -70,8 +70,11 @@ def setting(subject: Subject, dtype: str) -> Setting:
 
 
 def environment() -> dict[str, str]:
-    """Make launches synchronous, so that an illegal access is reported where it happens."""
-    return {"CUDA_LAUNCH_BLOCKING": "1"}
+    """Make launches synchronous, so that an illegal access is reported where it happens.
+
+    Whether there is a device is asked of NVML: a process that asked CUDA cannot fork one that uses it.
+    """
+    return {"CUDA_LAUNCH_BLOCKING": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
 
 def prepare() -> None:

@@ -1,49 +1,79 @@
-"""The child process: loads subjects, runs experiments on them and answers through a pipe."""
+"""The child process: loads the subjects of one file, runs experiments on them and answers through a pipe."""
 
 from __future__ import annotations
 
-import faulthandler
 import importlib
+import os
 import pickle
 import sys
 import traceback
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NoReturn
+
+from verifier.loading import load
+from verifier.printable import said
+from verifier.runner.observation import Observation
+from verifier.runner.processes import end_with
+from verifier.runner.settings import settings_kept
+from verifier.runner.wire import pack_observation, unpack_case
+from verifier.subjects import Claim, Subject
 
 
-def main() -> None:
-    """Serve requests until the pipe closes."""
-    faulthandler.enable()
-    connection = Connection(int(sys.argv[1]))
-    options = pickle.loads(connection.recv_bytes())  # noqa: S301 (our own parent)
+def main(connection: Connection, place: Any, told: dict[str, Any]) -> NoReturn:
+    """Serve requests in a process that was just forked until the pipe closes; end it, whatever happens.
 
-    import torch
+    told: "path" and "folder", where modules and files are found; "environment".
+    """
+    status = 1
+    try:
+        parent = os.getppid()
+        os.setsid()
+        end_with(parent)
+        os.environ.clear()
+        os.environ.update(told["environment"])
+        sys.path[:] = told["path"]
+        os.chdir(told["folder"])
+        _serve(connection, place)
+        status = 0
+    except SystemExit as stop:
+        status = _status(stop.code)
+    except BaseException:  # nothing may return into the server's code
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(status)
 
-    from verifier.backends import backend
 
-    torch.set_num_threads(1)
-    place = backend(sys.argv[2])
-    place.prepare(**options)
-    connection.send_bytes(b"ready")
+def _status(code: Any) -> int:
+    """Return the exit status that Python gives SystemExit."""
+    if code is None or isinstance(code, int):
+        return (code or 0) & 0xFF
+    print(code, file=sys.stderr)
+    return 1
+
+
+def _serve(connection: Connection, place: Any) -> None:
+    own = os.getpid()
     while True:
         try:
-            request = pickle.loads(connection.recv_bytes())  # noqa: S301
+            number, request = pickle.loads(connection.recv_bytes())  # noqa: S301 (our own parent)
         except EOFError:
             return
-        connection.send_bytes(pickle.dumps(_answer(request, place), protocol=5))
+        answer = _answer(request, place)
+        if os.getpid() != own:  # the subject forked, and this is the copy: it has nothing to say
+            return
+        connection.send_bytes(pickle.dumps((number, answer), protocol=5))
 
 
 def _answer(request: dict[str, Any], place: Any) -> dict[str, Any]:
-    from verifier.printable import said
-    from verifier.runner.observation import Observation
-    from verifier.runner.wire import pack_observation, unpack_case
-
     try:
         subject = _subject(request)
         module, function = request["experiment"].split(":")
         experiment = getattr(importlib.import_module(module), function)
         case = unpack_case(request["case"])
-        seen = experiment(subject, case, place=place, **request["options"])
+        with settings_kept():
+            seen = experiment(subject, case, place=place, **request["options"])
     except Exception as error:
         seen = Observation(
             status="crashed",
@@ -53,11 +83,8 @@ def _answer(request: dict[str, Any], place: Any) -> dict[str, Any]:
     return pack_observation(seen)
 
 
-def _subject(request: dict[str, Any]) -> Any:
+def _subject(request: dict[str, Any]) -> Subject:
     """Return the subject; a function without a declaration gets a bare one."""
-    from verifier.loading import load
-    from verifier.subjects import Claim, Subject
-
     loaded = load(request["path"])
     value = getattr(loaded.module, request["name"], None)
     if isinstance(value, Subject):
@@ -77,7 +104,3 @@ def _subject(request: dict[str, Any]) -> Any:
         dtypes=dtypes,
         claim=Claim(),
     )
-
-
-if __name__ == "__main__":
-    main()

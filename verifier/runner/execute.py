@@ -18,6 +18,7 @@ from verifier.printable import said, text_of
 from verifier.runner.fresh import fresh_memory
 from verifier.runner.host import HostArithmetic
 from verifier.runner.observation import Observation
+from verifier.runner.settings import settings_kept
 from verifier.subjects import Subject
 
 REFUSALS = (ValueError, TypeError, NotImplementedError, RuntimeError)
@@ -61,7 +62,7 @@ def execute(
         return Observation(status="unusable", message=text_of(error))
     place.begin()
     try:
-        with fresh_memory(poison) as memory, _watched(place) as host:
+        with settings_kept() as settings, fresh_memory(poison) as memory, _watched(place) as host:
             outputs = _call(subject, call)
             results = named_results(subject, outputs) | _mutated(subject, call)
             if gradients:
@@ -72,9 +73,8 @@ def execute(
     except Exception as error:
         return failure(error, place)
     damage = (*_damage(call.placed, subject.mutates), *memory.damage())
-    return Observation(
-        status="ok", outputs=results, damage=damage, facts={**place.facts(), **_code(place, host)}
-    )
+    facts = {**place.facts(), **_code(place, host), "settings": settings.changed}
+    return Observation(status="ok", outputs=results, damage=damage, facts=facts)
 
 
 def _watched(place: Any) -> AbstractContextManager[HostArithmetic | None]:

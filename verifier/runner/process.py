@@ -1,41 +1,40 @@
-"""The verifier's end of a child process that executes subjects."""
+"""Runs subjects in child processes, one for each kernel file."""
 
 from __future__ import annotations
 
-import contextlib
-import os
+import itertools
 import pickle
 import signal
-import socket
-import subprocess
-import sys
-import tempfile
+import time
+from collections import OrderedDict
 from collections.abc import Mapping
-from multiprocessing.connection import Connection
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from verifier.case import Case
 from verifier.runner.observation import Observation
+from verifier.runner.preloaded import Child, Preloaded, preloaded
+from verifier.runner.processes import use
 from verifier.runner.wire import pack_case, unpack_observation
 from verifier.subjects import Subject
 
-START_SECONDS = 120.0
-"""A child imports torch and Triton before its first answer; on a busy machine that takes a while."""
-END_SECONDS = 5.0
-"""A child that closed its pipe has this long to end before it is killed."""
 CASE_SECONDS = 60.0
-"""Wall limit of one execution; compiling a kernel for a new shape is part of it."""
-STDERR_CHARACTERS = 2000
-
-
-class StartError(RuntimeError):
-    """The child did not start: an error of the verifier or the installation, never of a subject."""
+"""Limit of one execution, compiling a kernel for a new shape included: of processor time that it uses, and
+of time in which it wants none. Neither grows because others keep the processors busy."""
+WALL_FACTOR = 10
+"""A case is stopped after so many times its limit by the clock, whatever it does: what it waits for may be
+a process that we do not know of."""
+LOOKS = 20
+"""How often the processes of a case are looked at during its limit, at least."""
+LONGEST_LOOK = 1.0
+"""Seconds between two looks, at most."""
+KEPT = 4
+"""Children that stay, for files that are visited in turn; on a device one: memory there is not shared."""
 
 
 class Runner:
-    """A warm child process for one backend; it is replaced when it dies or hangs.
+    """Children of one backend, a fresh one for each kernel file; one that dies or hangs is replaced.
 
-    Use as a context manager. `case_seconds` is the wall limit of one execution.
+    Use as a context manager. `case_seconds` is the limit of one execution, see `CASE_SECONDS`.
     """
 
     def __init__(
@@ -45,16 +44,17 @@ class Runner:
         self.backend = backend
         self.options = dict(options or {})
         self.case_seconds = case_seconds
-        self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
-        self._stderr: IO[bytes] | None = None
+        self._server: Preloaded | None = None
+        self._children: OrderedDict[tuple[str, ...], Child] = OrderedDict()
+        self._numbers = itertools.count(1)
+        self._hanging: set[tuple[str, str]] = set()
 
     def __enter__(self) -> Self:
         """Return the runner itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the child."""
+        """End the children."""
         self.close()
 
     def run(
@@ -65,12 +65,13 @@ class Runner:
         experiment: str = "verifier.runner.execute:execute",
         **options: Any,
     ) -> Observation:
-        """Run an experiment on a subject and a case in the child.
+        """Run an experiment on a subject and a case in the child of the subject's file.
 
         experiment: "module:function" of a function (subject, case, **options) -> Observation.
+        A case that is out of time is run once more in a fresh child, unless the subject is known to hang.
 
         Raises:
-            StartError: the child does not start.
+            StartError: no child starts.
 
         """
         request = {
@@ -81,87 +82,99 @@ class Runner:
             "case": pack_case(case),
             "options": options,
         }
-        self._start()
-        assert self._connection is not None
-        try:
-            self._connection.send_bytes(pickle.dumps(request, protocol=5))
-            if not self._connection.poll(self.case_seconds):
-                self.close()
-                return Observation(
-                    status="timeout",
-                    message=f"no answer within {self.case_seconds:g} seconds; it was stopped",
-                    facts={"died": True},
-                )
-            reply = pickle.loads(self._connection.recv_bytes())  # noqa: S301 (our own child)
-            seen = unpack_observation(reply)
-        except (EOFError, OSError):
-            return self._death()
-        if seen.facts.get("died"):  # it can still answer, but its device is lost to it
-            self.close()
+        named = (str(subject.path), subject.name)
+        # On a device a subject has a child of its own: an illegal access costs no other its context.
+        own = named if self.backend == "cuda" else named[:1]
+        seen = self._answered(own, request)
+        if seen.status == "timeout" and named not in self._hanging:
+            seen = self._answered(own, request)
+            if seen.status == "timeout":
+                self._hanging.add(named)
         return seen
 
     def close(self) -> None:
-        """Kill the child with everything it started."""
-        process, self._process = self._process, None
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-        if self._stderr is not None:
-            self._stderr.close()
-            self._stderr = None
+        """Kill the children with everything they started; the preloaded process stays for other runners."""
+        while self._children:
+            self._end(next(iter(self._children)))
+        if self._server is not None and self.options:
+            self._server.close()
+        self._server = None
 
-    def _start(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            return
-        self.close()
-        ours, theirs = socket.socketpair()
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the child)
-        command = [sys.executable, "-m", "verifier.runner.child", str(theirs.fileno()), self.backend]
-        self._process = subprocess.Popen(  # noqa: S603 (our own module)
-            command,
-            env=self._environment(),
-            pass_fds=(theirs.fileno(),),
-            stdin=subprocess.DEVNULL,
-            stdout=self._stderr,
-            stderr=self._stderr,
-            start_new_session=True,
-        )
-        theirs.close()
-        self._connection = Connection(ours.detach())
+    def _answered(self, own: tuple[str, ...], request: Mapping[str, Any]) -> Observation:
+        """Return the answer of the file's child; it is ended if it is not fit for another question."""
+        child = self._child(own)
+        number = next(self._numbers)
         try:
-            self._connection.send_bytes(pickle.dumps(self.options, protocol=5))
-            answered = self._connection.poll(START_SECONDS) and self._connection.recv_bytes()
+            child.connection.send_bytes(pickle.dumps((number, request), protocol=5))
+            late = self._wait(child)
+            while not late:
+                answered, reply = pickle.loads(child.connection.recv_bytes())  # noqa: S301 (our own child)
+                if answered == number:
+                    seen = unpack_observation(reply)
+                    break
+                late = self._wait(child)
         except (EOFError, OSError):
-            answered = False
-        if not answered:
-            words = self._last_words()
-            self.close()
-            raise StartError(f"the {self.backend} process did not start:\n{words}")
+            return self._death(own)
+        except BaseException:
+            self._end(own)
+            raise
+        if late:
+            self._end(own)
+            return Observation(status="timeout", message=late, facts={"died": True})
+        if seen.facts.get("died"):  # it can still answer, but its device is lost to it
+            self._end(own)
+        return seen
 
-    def _environment(self) -> dict[str, str]:
-        from verifier.backends import backend
-
-        wanted = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PYTHONFAULTHANDLER": "1"}
-        threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        return {**os.environ, **threads, **wanted, **backend(self.backend).environment()}
-
-    def _last_words(self) -> str:
-        if self._stderr is None:
+    def _wait(self, child: Child) -> str:
+        """Wait for an answer or an end; return why to wait no longer, or nothing."""
+        limit = self.case_seconds
+        look = min(limit / LOOKS, LONGEST_LOOK)
+        if child.connection.poll(look):
             return ""
-        self._stderr.seek(0)
-        return self._stderr.read().decode(errors="replace")[-STDERR_CHARACTERS:]
+        started = seen = time.monotonic() - look
+        idle, before = 0.0, use(child.pid).seconds
+        first = before
+        while not child.connection.poll(look):
+            now, used = time.monotonic(), use(child.pid)
+            idle += 0.0 if used.wanting else max(0.0, now - seen - max(0.0, used.seconds - before))
+            seen, before = now, used.seconds
+            if used.seconds - first > limit:
+                return f"no answer within {limit:g} seconds of processor time; it was stopped"
+            if idle > limit:
+                return f"no answer; it was stopped after {limit:g} seconds in which it computed nothing"
+            if now - started > WALL_FACTOR * limit:
+                return f"no answer within {WALL_FACTOR * limit:g} seconds; it was stopped"
+        return ""
 
-    def _death(self) -> Observation:
-        code = None
-        if self._process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                code = self._process.wait(END_SECONDS)
-        detail = self._last_words()
-        self.close()
+    def _child(self, own: tuple[str, ...]) -> Child:
+        """Return the child for a key, a fresh one if there is none; those longest unused make room."""
+        if self._server is None or not self._server.usable:
+            while self._children:
+                self._children.popitem()[1].close()
+            self._server = preloaded(self.backend, self.options)
+        if own in self._children and self._server.has_ended(self._children[own]):
+            self._children.pop(own).close()  # after its last answer
+        if own not in self._children:
+            while len(self._children) >= (1 if self.backend == "cuda" else KEPT):
+                self._end(next(iter(self._children)))
+            self._children[own] = self._server.fork()
+        self._children.move_to_end(own)
+        return self._children[own]
+
+    def _end(self, own: tuple[str, ...]) -> None:
+        child = self._children.pop(own)
+        if self._server is not None:
+            self._server.end(child)
+        child.close()
+
+    def _death(self, own: tuple[str, ...]) -> Observation:
+        child = self._children.pop(own)
+        assert self._server is not None
+        code = self._server.wait_for(child)
+        detail = child.last_words()
+        if code is None:
+            self._server.end(child)
+        child.close()
         return Observation(
             status="crashed", message=_death_message(code), detail=detail, facts={"died": True}
         )

@@ -1,0 +1,52 @@
+"""A call leaves the process as it found it: dtype, grad mode, flags, seed, environment."""
+
+from __future__ import annotations
+
+from verifier.checks import Session
+from verifier.ops import Op
+from verifier.recipes import Plan
+from verifier.subjects import Subject
+from verifier.verdicts import Outcome, Verdict
+
+NAME = "global_state"
+ORDER = 125
+DEMANDS = (
+    "no setting of the process is another after the call: dtype, modes, flags, threads, seed, environment"
+)
+WHY = "the model around the kernel computes otherwise from then on, and nobody looks for the reason in a norm"
+CATCHES = ("default_dtype_left_changed",)
+
+
+def plan(subject: Subject, op: Op) -> Plan:
+    """Ask for few shapes: a wrapper has few paths."""
+    return Plan(
+        gradients=subject.differentiable or not op.differentiable,
+        hazards=("ordinary",),
+        joint=False,
+        max_elements=8192,
+        shapes=((4, 33), (2, 1000), (1, 1), (129, 16)),
+        eps=(1e-5,),
+    )
+
+
+def skips(subject: Subject, op: Op, dtype: str, backend: str) -> None:
+    """Apply to everything."""
+    del subject, op, dtype, backend
+
+
+def check(session: Session) -> list[Outcome]:
+    """Look at what the call left changed."""
+    backward = bool(session.op.differentiable) and session.subject.differentiable
+    changed = session.execute(gradients=backward).facts["settings"]
+    if not changed:
+        return [Outcome(verdict=Verdict.PASS, decided=1)]
+    return [
+        Outcome(
+            verdict=Verdict.FAIL,
+            output=name.replace(" ", "_"),
+            message=f"the call leaves a setting of the process changed: {what}",
+            decided=1,
+            wrong=1,
+        )
+        for name, what in changed.items()
+    ]

@@ -1,0 +1,223 @@
+"""What a process has set for all that runs in it: read before a call, compared and set back after it."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import overrides
+from torch.utils import _python_dispatch
+
+_SEEDS = itertools.count(0x6E6F726D00000000)
+"""Seeds that no kernel sets: drawing numbers leaves them as they are, seeding does not."""
+_LIBRARIES_SET = ("TORCH", "_TORCH", "TRITON_", "KINETO_", "CUDA_MODULE_LOADING", "PYTORCH_")
+"""How the names begin that torch, inductor and Triton set in the environment when they first compile."""
+_ONE, _SUBNORMAL = 1.0, 5e-324
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Setting:
+    """One global setting: its name in a sentence, how to read it, to set it and to compare it."""
+
+    name: str
+    read: Callable[[], Any]
+    write: Callable[[Any], Any]
+    same: Callable[[Any, Any], bool] = operator.eq
+
+
+def _attribute(owner: Any, attribute: str, name: str) -> _Setting:
+    return _Setting(
+        name=name,
+        read=lambda: getattr(owner, attribute),
+        write=lambda value: setattr(owner, attribute, value),
+    )
+
+
+def _environment() -> dict[str, str]:
+    return dict(os.environ)
+
+
+def _set_by_a_library(name: str, before: dict[str, str]) -> bool:
+    return name not in before and name.startswith(_LIBRARIES_SET)
+
+
+def _same_environment(before: dict[str, str], now: dict[str, str]) -> bool:
+    return before == {name: now[name] for name in now if not _set_by_a_library(name, before)}
+
+
+def _set_environment(wanted: dict[str, str]) -> None:
+    for name in set(os.environ) - set(wanted):
+        if not _set_by_a_library(name, wanted):
+            del os.environ[name]
+    os.environ.update(wanted)
+
+
+_guards: list[Any] = []
+
+
+def _set_inference_mode(wanted: bool) -> None:
+    # There is no setter; a guard stays in force as long as it lives.
+    _guards.append(torch._C._InferenceMode(wanted))
+    _guards[-1].__enter__()
+
+
+def _set_deterministic(wanted: tuple[bool, bool]) -> None:
+    torch.use_deterministic_algorithms(wanted[0], warn_only=wanted[1])
+
+
+def _function_modes() -> list[Any]:
+    return list(overrides._get_current_function_mode_stack())  # type: ignore[no-untyped-call]
+
+
+def _modes() -> tuple[list[Any], list[Any]]:
+    return (
+        _function_modes(),
+        list(_python_dispatch._get_current_dispatch_mode_stack()),
+    )
+
+
+def _set_modes(wanted: tuple[list[Any], list[Any]]) -> None:
+    functions, dispatching = wanted
+    while len(_function_modes()) > len(functions):
+        torch._C._pop_torch_function_stack()
+    while len(_python_dispatch._get_current_dispatch_mode_stack()) > len(dispatching):
+        _python_dispatch._pop_mode()
+
+
+def _autocast(device: str) -> tuple[_Setting, ...]:
+    return (
+        _Setting(
+            name=f"autocast of {device}",
+            read=lambda: torch.is_autocast_enabled(device),
+            write=lambda value: torch.set_autocast_enabled(device, value),
+        ),
+        _Setting(
+            name=f"autocast dtype of {device}",
+            read=lambda: torch.get_autocast_dtype(device),
+            write=lambda value: torch.set_autocast_dtype(device, value),
+        ),
+    )
+
+
+_SETTINGS: tuple[_Setting, ...] = (
+    _Setting(name="default dtype", read=torch.get_default_dtype, write=torch.set_default_dtype),
+    _Setting(
+        name="inference mode",
+        read=torch.is_inference_mode_enabled,
+        write=_set_inference_mode,
+    ),
+    _Setting(name="grad mode", read=torch.is_grad_enabled, write=torch._C._set_grad_enabled),
+    _Setting(
+        name="deterministic mode",
+        read=lambda: (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ),
+        write=_set_deterministic,
+    ),
+    _attribute(torch.utils.deterministic, "fill_uninitialized_memory", "filling of uninitialised memory"),
+    _Setting(
+        name="anomaly mode",
+        read=torch.is_anomaly_enabled,
+        write=torch.autograd.set_detect_anomaly,
+    ),
+    *_autocast("cpu"),
+    *_autocast("cuda"),
+    _Setting(name="number of threads", read=torch.get_num_threads, write=torch.set_num_threads),
+    _Setting(
+        name="default device",
+        read=lambda: getattr(getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None), "device", None),
+        write=torch.set_default_device,
+    ),
+    _Setting(name="modes in force", read=_modes, write=_set_modes),
+    _Setting(
+        name="precision of float32 products",
+        read=torch.get_float32_matmul_precision,
+        write=torch.set_float32_matmul_precision,
+    ),
+    _attribute(torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction", "reduced float16 sums"),
+    _attribute(torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", "reduced bfloat16 sums"),
+    _attribute(torch.backends.cudnn, "enabled", "use of cuDNN"),
+    _attribute(torch.backends.cudnn, "benchmark", "cuDNN's benchmark"),
+    _attribute(torch.backends.cudnn, "deterministic", "cuDNN's deterministic mode"),
+    _attribute(torch.backends.cudnn, "allow_tf32", "cuDNN's TF32"),
+    _Setting(
+        name="flushing of subnormal numbers",
+        read=lambda: _ONE * _SUBNORMAL == 0.0,
+        write=torch.set_flush_denormal,
+    ),
+    _Setting(
+        name="NumPy's treatment of floating-point errors", read=np.geterr, write=lambda v: np.seterr(**v)
+    ),
+    _Setting(
+        name="environment",
+        read=_environment,
+        write=_set_environment,
+        same=_same_environment,
+    ),
+    _Setting(name="working directory", read=os.getcwd, write=os.chdir),
+)
+
+
+@dataclass(kw_only=True)
+class Settings:
+    """What a call left changed: a sentence by the name of the setting."""
+
+    changed: dict[str, str] = field(default_factory=dict)
+
+
+@contextmanager
+def settings_kept() -> Iterator[Settings]:
+    """Set back afterwards, whatever happens, what is set for the whole process; say what had to be.
+
+    Inside, torch's random numbers are others each time; outside, they go on where they were.
+    """
+    seen = Settings()
+    before = [_read(setting) for setting in _SETTINGS]
+    generator = torch.default_generator
+    state = generator.get_state()
+    seed = next(_SEEDS)
+    generator.manual_seed(seed)
+    try:
+        yield seen
+    finally:
+        if generator.initial_seed() != seed:
+            seen.changed["seed"] = f"torch's random numbers seeded with {generator.initial_seed()}"
+        generator.set_state(state)
+        for setting, value in zip(_SETTINGS, before, strict=True):
+            now = _read(setting)
+            if not setting.same(value, now):
+                seen.changed[setting.name] = _said(setting.name, value, now)
+                with suppress(Exception):
+                    setting.write(value)
+
+
+def _read(setting: _Setting) -> Any:
+    try:
+        return setting.read()
+    except RuntimeError:  # torch cannot say it where its old and its new names for TF32 were both used
+        return None
+
+
+def _said(name: str, before: Any, now: Any) -> str:
+    if isinstance(before, dict) and isinstance(now, dict):
+        names = sorted({n for n in {*before, *now} if before.get(n) != now.get(n)})
+        return f"{name}: " + ", ".join(f"{n} is {now.get(n)!r} and was {before.get(n)!r}" for n in names)
+    return f"{name}: it is {_word(now)} and was {_word(before)}"
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, tuple | list):  # modes are known by their classes
+        return "(" + ", ".join(map(_word, value)) + ")"
+    return (
+        str(value)
+        if isinstance(value, str | int | torch.dtype | torch.device | None)
+        else type(value).__name__
+    )
