@@ -10,6 +10,7 @@ Source: docs/explanation/bounds.md, T10.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +31,8 @@ VANISHES = "a divisor or the argument of a root or logarithm may vanish"
 
 _EPS = 2.0**-53
 _TINY = 2.0**-1074
+_LN_2, _LOG2_E = math.log(2.0), math.log2(math.e)
+"""Both within one ulp of float64, which is 2^-52 of them at most."""
 Index = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
@@ -241,6 +244,16 @@ class AffineNumbers:
         found = self._round(found, arithmetic.exponential * arithmetic.u, lost, arithmetic.format)
         return found if self.absent is None else self._zeroed(found, self.absent)
 
+    def exp2(self, value: Affine) -> Affine:
+        """Return 2**value = e**(value * ln 2), with the errors of e**t (T11, folded form)."""
+        slack = np.full((1, 1), 2 * _EPS * _LN_2)
+        return self.exp(self.product(value, self.exact(np.full((1, 1), _LN_2), slack)))
+
+    def log2_e(self) -> Affine:
+        """Return log2(e) rounded to the accumulation format: one error that all uses share."""
+        centre = np.full((1, 1), _LOG2_E)
+        return self.share(self.rounded(self.exact(centre, 2 * _EPS * centre), 1.0), "log2 e")
+
     def log(self, value: Affine) -> Affine:
         """Return the natural logarithm; elements that may vanish have no bound."""
         arithmetic = self.arithmetic
@@ -273,10 +286,10 @@ class AffineNumbers:
         absolute = rescalings * (lost + arithmetic.omega) * (1.0 + growth)
         return self.sum(self.with_rest(power, growth * (power.magnitude + power.total) + absolute))
 
-    def either(self, one: Affine, other: Affine) -> Affine:
-        """Return the value with the larger of two bounds; both must have the same exact value."""
-        rest = np.maximum(one.total, other.total)
-        return self._value(one.centre, one.slack, {}, rest + np.zeros_like(one.centre), one, other)
+    def either(self, one: Affine, *others: Affine) -> Affine:
+        """Return the value with the largest of several bounds; all must have the same exact value."""
+        rest = functools.reduce(np.maximum, (way.total for way in (one, *others)))
+        return self._value(one.centre, one.slack, {}, rest + np.zeros_like(one.centre), one, *others)
 
     def sum(self, value: Affine) -> Affine:
         """Return the sum over each row along the declared tree."""

@@ -47,9 +47,9 @@ def ops_page() -> Iterator[str]:
         yield f"{op.summary}.\n"
         optional = f" Optional: {', '.join(op.optional)}." if op.optional else ""
         yield f"Tensors: {', '.join(op.tensors)}.{optional}\n"
-        yield "| form | forward |\n|---|---|"
+        yield "| form | forward | backward |\n|---|---|---|"
         for form in op.forms.values():
-            yield f"| {form.name} | {_first_line(form.forward)} |"
+            yield f"| {form.name} | {_first_line(form.forward)} | {_first_line(form.backward)} |"
 
 
 def variance_page() -> Iterator[str]:

@@ -57,6 +57,12 @@ class Numbers(Protocol):
     def exp(self, value: Value) -> Value:
         """Return e**value."""
 
+    def exp2(self, value: Value) -> Value:
+        """Return 2**value."""
+
+    def log2_e(self) -> Value:
+        """Return log2(e) as the kernel holds it, one machine number in all uses."""
+
     def log(self, value: Value) -> Value:
         """Return the natural logarithm."""
 
@@ -70,8 +76,8 @@ class Numbers(Protocol):
         with exp(m - the larger m), at most once an addition and once more at the end.
         """
 
-    def either(self, one: Value, other: Value) -> Value:
-        """Return a value that is computed in one of two ways, for instance by the input's layout."""
+    def either(self, one: Value, *others: Value) -> Value:
+        """Return a value that is computed in one of several ways, for instance by the input's layout."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -55,6 +56,8 @@ class SimulatedNumbers:
     columns: int
     saved_in: str | None = None
     computed: tuple[Simulated, Simulated] | None = field(default=None)
+    way: int = 0
+    offered: int = 1
 
     @property
     def mixes(self) -> bool:
@@ -112,6 +115,10 @@ class SimulatedNumbers:
         del name
         return value if product and self.mixes else self.plain(value.array)
 
+    def either(self, *ways):
+        self.offered = max(self.offered, len(ways))
+        return ways[self.way % len(ways)]
+
     def cast(self, value, role):
         stored = FORMATS[self._dtype(role)]
         if stored.precision >= self.rounded.format.precision:
@@ -133,7 +140,17 @@ class SimulatedNumbers:
         return nodes[:, [root]]
 
 
-def simulate(truth: Truth) -> dict[str, np.ndarray]:
+def simulate_every_way(truth: Truth) -> Iterator[dict[str, np.ndarray]]:
+    """Run the declared kernel in each of the ways that its form offers."""
+    kernels: list[SimulatedNumbers] = []
+    yield simulate(truth, kernels=kernels)
+    for way in range(1, kernels[0].offered):
+        yield simulate(truth, way=way)
+
+
+def simulate(
+    truth: Truth, *, way: int = 0, kernels: list[SimulatedNumbers] | None = None
+) -> dict[str, np.ndarray]:
     """Run the declared kernel on the truth's case; returns every result in canonical rows."""
     subject, setting, problem = truth.subject, truth.setting, truth.problem
     claim, arithmetic = subject.claim, setting.arithmetic
@@ -146,7 +163,10 @@ def simulate(truth: Truth) -> dict[str, np.ndarray]:
         saved_in=str(truth.case.given["input"].dtype).removeprefix("torch.")
         if claim.saved_dtype == "input"
         else claim.saved_dtype,
+        way=way,
     )
+    if kernels is not None:
+        kernels.append(numbers)
     with np.errstate(all="ignore"):
         numbers.computed = _moments(numbers, problem.input, claim, setting, truth.case.eps)
         form = op(truth.case.op).form(claim, truth.case.dtype)

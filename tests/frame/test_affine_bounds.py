@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from simulated_kernel import simulate, utilisation
+from simulated_kernel import simulate, simulate_every_way, utilisation
 
 from strategies.values import Values
 from verifier import affine
@@ -76,8 +76,9 @@ def worst_of(subject, dtype, accumulates, *, families=FAMILIES, extents=EXTENTS,
                 eps=(1e-5, 0.5)[seed % 2],
             )
             truth = truth_of(subject, dtype, accumulates, recipe)
-            for name, value in utilisation(truth, simulate(truth)).items():
-                worst[name] = max(worst.get(name, 0.0), value)
+            for found in simulate_every_way(truth):
+                for name, value in utilisation(truth, found).items():
+                    worst[name] = max(worst.get(name, 0.0), value)
             covered += any(bool(b.covered.any()) for b in truth.bounds.values())
     return worst, covered
 

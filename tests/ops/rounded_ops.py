@@ -1,5 +1,6 @@
 """A kernel that follows an op's form in rounded arithmetic, one rounding for each operation."""
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -44,12 +45,13 @@ class Value:
 
 @dataclass
 class RoundedKernel:
-    """`verifier.numbers.Numbers` that executes. `second` takes the other way where a form offers two."""
+    """`verifier.numbers.Numbers` that executes. `way` says which to take where a form offers several."""
 
     truth: Truth
     rounded: Rounded
     entries: np.ndarray | None
-    second: bool = False
+    way: int = 0
+    offered: int = 1
     computed: tuple | None = None
     saved: tuple | None = None
 
@@ -88,8 +90,9 @@ class RoundedKernel:
         narrow = held.precision < self.rounded.format.precision
         return self.value(round_to(held, value.array)) if narrow else value
 
-    def either(self, one, other):
-        return other if self.second else one
+    def either(self, *ways):
+        self.offered = max(self.offered, len(ways))
+        return ways[self.way % len(ways)]
 
     def maximum(self, value):
         return self.value(self._full(value).max(axis=1, keepdims=True))
@@ -97,6 +100,13 @@ class RoundedKernel:
     def exp(self, value):
         with np.errstate(under="ignore"):
             return self.value(self.rounded.of(np.exp(value.array)))
+
+    def exp2(self, value):
+        with np.errstate(under="ignore"):
+            return self.value(self.rounded.of(np.exp2(value.array)))
+
+    def log2_e(self):
+        return self.constant(math.log2(math.e))
 
     def online_sum(self, x):
         values = self._full(x)
@@ -150,10 +160,20 @@ def truth_of(subject, dtype, accumulates, recipe):
     return Truth(subject=subject, case=case, setting=Setting(arithmetic=ieee(accumulates), trees=TREES))
 
 
-def simulate(truth, *, second=False):
+def simulate_every_way(truth):
+    """Run the declared form in each of the ways that it offers; yields the results of each."""
+    kernels = []
+    yield simulate(truth, kernels=kernels)
+    for way in range(1, kernels[0].offered):
+        yield simulate(truth, way=way)
+
+
+def simulate(truth, *, way=0, kernels=None):
     """Run the declared form on the truth's case; returns every result in canonical rows."""
     problem, form = truth.problem, truth.op.form(truth.subject.claim, truth.case.dtype)
-    kernel = RoundedKernel(truth, Rounded(format=truth.setting.arithmetic.format), None, second)
+    kernel = RoundedKernel(truth, Rounded(format=truth.setting.arithmetic.format), None, way)
+    if kernels is not None:
+        kernels.append(kernel)
     with np.errstate(all="ignore"):
         if hasattr(problem, "logarithm"):
             return _softmax(kernel, form, problem)
@@ -241,4 +261,13 @@ def variants(name):
     return range(op(name).variants)
 
 
-__all__ = ["TREES", "declared", "replace", "simulate", "truth_of", "utilisation", "variants"]
+__all__ = [
+    "TREES",
+    "declared",
+    "replace",
+    "simulate",
+    "simulate_every_way",
+    "truth_of",
+    "utilisation",
+    "variants",
+]

@@ -12,7 +12,7 @@ from functools import partial
 
 from verifier.numbers import Form, Numbers, Terms, Value
 from verifier.ops import Op, batch_norm_rows, special, trailing
-from verifier.ops.layer_norm import CANONICAL
+from verifier.ops.layer_norm import AUTOGRAD, CANONICAL
 from verifier.ops.running import weighted_in_steps
 
 TENSORS = ("input", "running_mean", "running_var", "weight", "bias")
@@ -77,6 +77,7 @@ FORMS = {
     form.name: form
     for form in (
         CANONICAL,
+        AUTOGRAD,
         Form(
             name="torch_cpu",
             forward=torch_cpu_forward,

@@ -10,7 +10,7 @@ from functools import partial
 
 from verifier.numbers import Form, Numbers, Terms, Value
 from verifier.ops import Op, group_norm_rows, special, trailing
-from verifier.ops.layer_norm import CANONICAL, scale_shift_backward
+from verifier.ops.layer_norm import AUTOGRAD, CANONICAL, scale_shift_backward
 
 TENSORS = ("input", "weight", "bias")
 
@@ -46,6 +46,7 @@ FORMS = {
     form.name: form
     for form in (
         CANONICAL,
+        AUTOGRAD,
         Form(name="torch_cpu", forward=scale_shift_forward, backward=channel_sums_backward),
     )
 }

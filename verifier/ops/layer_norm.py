@@ -5,7 +5,7 @@ Source: Ba, Kiros, Hinton 2016; torch.nn.functional.layer_norm (biased variance)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 from verifier.numbers import Form, Numbers, Terms, Value
@@ -79,11 +79,49 @@ def torch_cpu_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
     return scale_shift_backward(k, t, held="weight" if t.weight is not None else "bias")
 
 
+def through_variance(k: Numbers, g: Value, d: Value, rstd: Value) -> Iterator[Value]:
+    """Yield half the slope of grad_input in d that autograd takes back through the variance of each row.
+
+    First where the forward pass multiplies by (var + eps)**-1/2, then where it divides by sqrt(var + eps).
+    """
+    half, cube = k.constant(-0.5), rstd * rstd * rstd
+    grad_rstd = k.share(k.sum(g * d), "grad_rstd")
+    yield k.share(half * grad_rstd * cube / k.count(), "slope", product=True)
+    grad_std = k.share(k.sum(g * (d * rstd * rstd)), "grad_std")
+    yield k.share(half * grad_std * rstd / k.count(), "slope", product=True)
+
+
+def autograd_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
+    """Return g * rstd + 2 * slope * d less its mean, d = x - mean: the chain rule op by op, as autograd does.
+
+    slope = -1/2 sum(g * d) * rstd**3 / N (see `through_variance`). Squares of d are products of d with itself
+    (slope * d is added twice) or powers; the mean is taken back from all of it, from each of its two uses,
+    or, where torch.var has taken back its own, from g * rstd alone: the bound is the largest of these.
+    """
+    mean, rstd = k.saved_moments(t.x)
+    d = t.x - mean
+    g = t.grad_output if t.weight is None else t.grad_output * t.weight
+    direct, ways = g * rstd, []
+    for slope in through_variance(k, g, d, rstd):
+        once = slope * d
+        twice = k.constant(2.0) * once
+        both, added = direct + twice, direct + once + once
+        ways += [
+            both - k.mean(both),
+            added - k.mean(added),
+            both - (k.mean(direct) + k.mean(twice)),
+            (direct - k.mean(direct)) + twice,
+        ]
+    return {"grad_input": k.either(*ways), **parameter_gradients(k, t, d * rstd)}
+
+
 CANONICAL = Form(name="canonical", forward=canonical_forward, backward=canonical_backward)
+AUTOGRAD = Form(name="autograd", forward=canonical_forward, backward=autograd_backward)
 FORMS = {
     form.name: form
     for form in (
         CANONICAL,
+        AUTOGRAD,
         Form(name="scale_shift", forward=scale_shift_forward, backward=scale_shift_backward),
         Form(name="torch_cpu", forward=canonical_forward, backward=torch_cpu_backward),
         Form(name="torch_cpu_half", forward=scale_shift_forward, backward=torch_cpu_backward),

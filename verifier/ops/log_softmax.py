@@ -25,6 +25,16 @@ def online_forward(k: Numbers, t: Terms) -> Value:
     return softmax_rows.shifted(k, t) - k.log(k.online_sum(t.x))
 
 
+def logsumexp_forward(k: Numbers, t: Terms) -> Value:
+    """Return x - (max + log(sum(exp(x - max)))), whose error grows with |max|: the subtrahend is rounded."""
+    return t.x - (k.maximum(t.x) + k.log(k.sum(k.exp(softmax_rows.shifted(k, t)))))
+
+
+def online_logsumexp_forward(k: Numbers, t: Terms) -> Value:
+    """Return the same with a sum that is made in one sweep, rescaled as the maximum grows."""
+    return t.x - (k.maximum(t.x) + k.log(k.online_sum(t.x)))
+
+
 def torch_cpu_forward(k: Numbers, t: Terms) -> Value:
     """Return the canonical form with sum and logarithm held in the input's dtype, as PyTorch on the CPU."""
     moved = softmax_rows.shifted(k, t)
@@ -49,6 +59,12 @@ FORMS = {
         Form(name="recomputed", forward=canonical_forward, backward=recomputed_backward),
         Form(name="online", forward=online_forward, backward=saved_backward),
         Form(name="online_recomputed", forward=online_forward, backward=recomputed_backward),
+        Form(name="logsumexp", forward=logsumexp_forward, backward=saved_backward),
+        Form(name="logsumexp_recomputed", forward=logsumexp_forward, backward=recomputed_backward),
+        Form(name="online_logsumexp", forward=online_logsumexp_forward, backward=saved_backward),
+        Form(
+            name="online_logsumexp_recomputed", forward=online_logsumexp_forward, backward=recomputed_backward
+        ),
         Form(name="torch_cpu", forward=torch_cpu_forward, backward=saved_backward),
     )
 }

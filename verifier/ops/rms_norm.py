@@ -5,12 +5,12 @@ Source: Zhang, Sennrich 2019; torch.nn.functional.rms_norm.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 from verifier.numbers import Form, Numbers, Terms, Value
 from verifier.ops import Op, special, trailing
-from verifier.ops.layer_norm import affine, parameter_gradients
+from verifier.ops.layer_norm import affine, parameter_gradients, through_variance
 
 TENSORS = ("input", "weight")
 
@@ -21,12 +21,16 @@ def canonical_forward(k: Numbers, t: Terms) -> Value:
     return affine(t.x * rstd, t)
 
 
+def _canonical_gradient(k: Numbers, g: Value, normalized: Value, rstd: Value) -> Value:
+    return (g - normalized * k.mean(normalized * g)) * rstd
+
+
 def canonical_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
     """Return (g - xhat * c1) * rstd with g = grad_output * weight, c1 = mean(xhat * g)."""
     _, rstd = k.saved_moments(t.x)
     normalized = t.x * rstd
     g = t.grad_output if t.weight is None else t.grad_output * t.weight
-    grad_input = (g - normalized * k.mean(normalized * g)) * rstd
+    grad_input = _canonical_gradient(k, g, normalized, rstd)
     return {"grad_input": grad_input, **parameter_gradients(k, t, normalized)}
 
 
@@ -36,14 +40,36 @@ def cast_forward(k: Numbers, t: Terms) -> Value:
     return affine(k.cast(t.x * rstd, "input"), t)
 
 
+def cast_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
+    """Return the chain rule of the forward pass with its casts, in autograd's order or in the canonical one.
+
+    g = grad_output * weight and grad_output * cast(x * rstd), which is summed to grad_weight, are products
+    in the input's dtype, as those of the forward pass are.
+    """
+    _, rstd = k.saved_moments(t.x)
+    g = t.grad_output if t.weight is None else k.cast(t.grad_output * t.weight, "input")
+    normalized = t.x * rstd
+    ways = (_canonical_gradient(k, g, normalized, rstd), *_autograd_gradients(k, g, t.x, rstd))
+    gradients = {"grad_input": k.either(*ways)}
+    if t.weight is not None:
+        products = k.cast(t.grad_output * k.cast(normalized, "input"), "input")
+        gradients["grad_weight"] = k.parameter_sum(products)
+    return gradients
+
+
+def _autograd_gradients(k: Numbers, g: Value, x: Value, rstd: Value) -> Iterator[Value]:
+    """Yield g * rstd + 2 * slope * x; x may be squared as a power, or as a product of x with itself."""
+    direct = g * rstd
+    for slope in through_variance(k, g, x, rstd):
+        yield direct + slope * (k.constant(2.0) * x)
+        yield direct + slope * x + slope * x
+
+
 def autograd_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
     """Return g * rstd + 2 x * (-1/2 sum(g * x) * rstd**3 / N): the chain rule op by op, as autograd does."""
     _, rstd = k.saved_moments(t.x)
     g = t.grad_output if t.weight is None else t.grad_output * t.weight
-    grad_rstd = k.share(k.sum(g * t.x), "grad_rstd")
-    cube = rstd * rstd * rstd
-    slope = k.share(k.constant(-0.5) * grad_rstd * cube / k.count(), "slope", product=True)
-    grad_input = g * rstd + slope * (k.constant(2.0) * t.x)
+    grad_input = k.either(*_autograd_gradients(k, g, t.x, rstd))
     return {"grad_input": grad_input, **parameter_gradients(k, t, t.x * rstd)}
 
 
@@ -51,7 +77,8 @@ FORMS = {
     form.name: form
     for form in (
         Form(name="canonical", forward=canonical_forward, backward=canonical_backward),
-        Form(name="cast_before_weight", forward=cast_forward, backward=canonical_backward),
+        Form(name="cast_before_weight", forward=cast_forward, backward=cast_backward),
+        Form(name="cast_before_weight_forward", forward=cast_forward, backward=canonical_backward),
         Form(name="autograd", forward=canonical_forward, backward=autograd_backward),
     )
 }

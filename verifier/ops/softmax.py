@@ -36,6 +36,19 @@ def online_reciprocal_forward(k: Numbers, t: Terms) -> Value:
     return k.exp(softmax_rows.shifted(k, t)) * (k.constant(1.0) / k.online_sum(t.x))
 
 
+def folded_powers(k: Numbers, t: Terms) -> Value:
+    """Return exp(x - max) as 2**(x * l - max * l), l = log2(e), whose error grows with |x| (T11, folded)."""
+    scale = k.log2_e()
+    return k.exp2(t.x * scale - k.maximum(t.x) * scale)
+
+
+def folded_forward(k: Numbers, t: Terms) -> Value:
+    """Return 2**(x * l - max * l), l = log2(e), divided by the sum of it or times its reciprocal."""
+    power = folded_powers(k, t)
+    total = k.share(k.sum(power), "sum of powers")
+    return k.either(power / total, power * (k.constant(1.0) / total))
+
+
 def torch_cpu_forward(k: Numbers, t: Terms) -> Value:
     """Return what PyTorch computes on the CPU: with half inputs the exponentials may pass through half.
 
@@ -67,6 +80,8 @@ FORMS = {
         Form(name="online", forward=online_forward, backward=saved_backward),
         Form(name="online_recomputed", forward=online_forward, backward=recomputed_backward),
         Form(name="online_reciprocal", forward=online_reciprocal_forward, backward=saved_backward),
+        Form(name="folded", forward=folded_forward, backward=saved_backward),
+        Form(name="folded_recomputed", forward=folded_forward, backward=recomputed_backward),
         Form(name="torch_cpu", forward=torch_cpu_forward, backward=saved_backward),
     )
 }

@@ -148,9 +148,9 @@ class FieldNumbers(ObjectNumbers):
         del name, product
         return value
 
-    def either(self, one: Value, other: Value) -> Value:
-        """Return one of two ways to write the same."""
-        del other
+    def either(self, one: Value, *others: Value) -> Value:
+        """Return one of several ways to write the same."""
+        del others
         return one
 
     def maximum(self, value: Value) -> Value:
@@ -170,9 +170,19 @@ class FieldNumbers(ObjectNumbers):
         """Return e**value, known as a value and not as an exponent again."""
         if not hasattr(self.arithmetic, "exponential"):
             raise NoMeaningError("exp")
+        return self.exp2(value * self.log2_e())
+
+    def log2_e(self) -> Value:
+        """Return log2(e), (1, 1)."""
+        return self.number(LOG2_E)
+
+    def exp2(self, value: Value) -> Value:
+        """Return 2**value, known as a value and not as an exponent again."""
+        if not hasattr(self.arithmetic, "exponential"):
+            raise NoMeaningError("exp2")
         if "exponent" not in value.parts:
             raise NoMeaningError("an exponential of an exponential")
-        argument = (value * self.number(LOG2_E)).slots
+        argument = value.slots
         result = self.arithmetic.exponential(np.zeros(np.shape(argument), dtype=np.bool_), argument)
         return Elements(self.arithmetic, result, frozenset({"value"}))
 
