@@ -122,7 +122,7 @@ def claim_of(subject: Subject) -> str:
     words = [
         f"variance {claim.variance}" if claim.variance else "statistics given",
         *((f"form {form}",) if form else ()),
-        f"sums in {claim.accumulates}",
+        "sums in the input's format" if claim.accumulates == "input" else f"sums in {claim.accumulates}",
         f"tree: {', '.join(trees)}",
     ]
     if domain is not None and domain.max_kappa is not None:

@@ -147,6 +147,7 @@ class Claim:
 
     `variance` names the algorithm (None: no claim, hence no verdict but observed errors).
     `accumulates` names the format of statistics and sums; inputs wider than it accumulate in their own.
+    "input" is that of the input, whichever it is.
     `formula` names a form of the op, is a `Form`, or maps dtypes to these (None: the canonical one, assumed).
     `saved_dtype` is the format of the statistics that the backward pass reads: a format's name,
     "input" for the input's, or None for the accumulation format.
@@ -236,6 +237,8 @@ class Subject:
 
     def accumulation(self, dtype: str) -> str:
         """Return the format that sums have for inputs of this dtype."""
+        if self.claim.accumulates == "input":
+            return dtype
         declared = FORMATS[self.claim.accumulates]
         return dtype if FORMATS[dtype].precision > declared.precision else declared.name
 
@@ -347,7 +350,7 @@ def _check_words(
     words: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         "language": ((language,), LANGUAGES),
         "dtypes": (tuple(dtypes), tuple(FORMATS)),
-        "accumulates": ((accumulates,) if accumulates else (), tuple(FORMATS)),
+        "accumulates": ((accumulates,) if accumulates else (), (*FORMATS, "input")),
         "guarantees": (tuple(sorted(guarantees)), GUARANTEES),
     }
     for field_name, (values, known) in words.items():

@@ -27,7 +27,7 @@ def unavailable() -> str | None:
 
 def refuses(subject: Subject, dtype: str) -> str | None:
     """Refuse bfloat16: the interpreter computes on its raw 16-bit patterns and truncates in casts."""
-    if dtype == "bfloat16" or subject.claim.accumulates == "bfloat16":
+    if dtype == "bfloat16" or subject.accumulation(dtype) == "bfloat16":
         return (
             "Triton's interpreter computes bfloat16 wrongly (raw bits, truncating casts); use another backend"
         )
