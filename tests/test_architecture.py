@@ -1,6 +1,7 @@
 """The arrows between packages, and what no file may do; read off the sources, nothing is imported."""
 
 import ast
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
@@ -17,8 +18,13 @@ def name_of(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@cache
+def tree_of(path):
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
 def nodes(path):
-    return ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path)))
+    return ast.walk(tree_of(path))
 
 
 def imported(path):
@@ -32,14 +38,17 @@ def imported(path):
     return found
 
 
-IMPORTS = {name_of(path): imported(path) for path in SOURCES}
+@cache
+def imports():
+    """Return what each module of the packages imports, by its name; read once, by the worker that asks."""
+    return {name_of(path): imported(path) for path in SOURCES}
 
 
 def importers(wanted, among):
     """Return 'importer: imported' for modules under `among` that import something under `wanted`."""
     return sorted(
         f"{module}: {name}"
-        for module, names in IMPORTS.items()
+        for module, names in imports().items()
         if under(module, among)
         for name in names
         if any(under(name, w) for w in wanted)
@@ -89,13 +98,13 @@ FORBIDDEN = {
 
 @pytest.mark.parametrize("package", list(FORBIDDEN))
 def test_the_arrows_point_one_way(package):
-    assert any(under(module, package) for module in IMPORTS), f"there is no {package}"
+    assert any(under(module, package) for module in imports()), f"there is no {package}"
     assert importers(FORBIDDEN[package], package) == []
 
 
 def test_torch_is_never_the_oracle():
     """It carries tensors in, and computes nothing."""
-    users = {m for m, names in IMPORTS.items() if under(m, "verifier.oracle") and "torch" in names}
+    users = {m for m, names in imports().items() if under(m, "verifier.oracle") and "torch" in names}
     for module in sorted(users):
         path = ROOT / f"{module.replace('.', '/')}.py"
         path = path if path.is_file() else path.with_suffix("") / "__init__.py"
@@ -186,7 +195,7 @@ FORBIDDEN_CALLS = frozenset(
 
 def calls_at_import(path):
     """Names of functions called while the module is imported; bodies of functions are left out."""
-    pending = list(ast.parse(path.read_text(encoding="utf-8")).body)
+    pending = list(tree_of(path).body)
     while pending:
         node = pending.pop(0)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
@@ -276,11 +285,9 @@ def test_nothing_names_a_path_of_the_machine_it_was_written_on():
     assert found == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=[name_of(p) for p in SOURCES])
-def test_every_module_says_what_it_is_in_one_sentence(path):
-    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    assert text, f"{path} has no docstring"
-    assert text.split("\n\n")[0].rstrip().endswith(".")
+def test_every_module_says_what_it_is_in_one_sentence():
+    said = {name_of(path): ast.get_docstring(tree_of(path)) or "" for path in SOURCES}
+    assert [name for name, text in said.items() if not text.split("\n\n")[0].rstrip().endswith(".")] == []
 
 
 def test_tests_have_names_of_their_own():

@@ -69,46 +69,48 @@ def merged(counts):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("columns", COLUMNS)
-def test_the_plan_covers_the_row(tiers, columns, dtype):
-    plan = tiers.plan(columns, dtype)
-    assert columns % plan.pack == 0
-    assert plan.pack * dtype.itemsize <= 16
-    if plan.tier == "warp":
-        assert plan.width in {1, 2, 4, 8, 16, 32}
-        assert plan.columns_per_thread <= 32
-        assert plan.columns_per_thread % plan.pack == 0
-        assert plan.width * plan.columns_per_thread >= columns
-        assert plan.padding == (plan.width * plan.columns_per_thread > columns)
-        assert max(owned(columns, plan.pack, plan.width)) == plan.columns_per_thread
-    else:
-        assert columns > 1024
-        assert plan.width in {128, 256, 512, 1024}
-        assert plan.shared_bytes in {0, columns * max(dtype.itemsize, 4)}
-
-
-@pytest.mark.parametrize("columns", COLUMNS)
-def test_declared_depth_and_stages_are_those_of_the_kernel(tiers, columns):
-    found = []
-    for dtype in (torch.float32, torch.float64):
+def test_the_plan_covers_the_row(tiers, dtype):
+    for columns in COLUMNS:
         plan = tiers.plan(columns, dtype)
-        depth, ratio = merged(owned(columns, plan.pack, plan.width))
-        found.append(depth)
-        assert ratio <= tiers.stages(columns).imbalance
-        assert max(owned(columns, plan.pack, plan.width)) - 1 <= tiers.stages(columns).updates
-    assert max(found) == tiers.additions(columns)
+        assert columns % plan.pack == 0, (columns, plan)
+        assert plan.pack * dtype.itemsize <= 16, (columns, plan)
+        if plan.tier == "warp":
+            assert plan.width in {1, 2, 4, 8, 16, 32}, (columns, plan)
+            assert plan.columns_per_thread <= 32, (columns, plan)
+            assert plan.columns_per_thread % plan.pack == 0, (columns, plan)
+            assert plan.width * plan.columns_per_thread >= columns, (columns, plan)
+            assert plan.padding == (plan.width * plan.columns_per_thread > columns), (columns, plan)
+            assert max(owned(columns, plan.pack, plan.width)) == plan.columns_per_thread, (columns, plan)
+        else:
+            assert columns > 1024, (columns, plan)
+            assert plan.width in {128, 256, 512, 1024}, (columns, plan)
+            assert plan.shared_bytes in {0, columns * max(dtype.itemsize, 4)}, (columns, plan)
 
 
-@pytest.mark.parametrize("columns", COLUMNS)
-def test_declared_depth_of_the_backward_is_that_of_the_kernel(backward, columns):
-    found = []
-    for dtype in (torch.float16, torch.float64):
-        pack, threads, packs_per_thread = backward.row_layout(columns, dtype)
-        counts = owned(columns, pack, threads)
-        if packs_per_thread:
-            assert max(counts) <= packs_per_thread * pack <= backward.cached_values(dtype)
-        found.append(merged(counts)[0])
-    assert max(found) == backward.row_additions(columns)
+def test_declared_depth_and_stages_are_those_of_the_kernel(tiers):
+    for columns in COLUMNS:
+        found = []
+        for dtype in (torch.float32, torch.float64):
+            plan = tiers.plan(columns, dtype)
+            depth, ratio = merged(owned(columns, plan.pack, plan.width))
+            found.append(depth)
+            assert ratio <= tiers.stages(columns).imbalance, (columns, dtype)
+            most = max(owned(columns, plan.pack, plan.width))
+            assert most - 1 <= tiers.stages(columns).updates, (columns, dtype)
+        assert max(found) == tiers.additions(columns), columns
+
+
+def test_declared_depth_of_the_backward_is_that_of_the_kernel(backward):
+    for columns in COLUMNS:
+        found = []
+        for dtype in (torch.float16, torch.float64):
+            pack, threads, packs_per_thread = backward.row_layout(columns, dtype)
+            counts = owned(columns, pack, threads)
+            if packs_per_thread:
+                held = packs_per_thread * pack
+                assert max(counts) <= held <= backward.cached_values(dtype), (columns, dtype)
+            found.append(merged(counts)[0])
+        assert max(found) == backward.row_additions(columns), columns
 
 
 ROWS = (1, 2, 3, 31, 33, 255, 256, 257, 300, 513, 4096, 4097, 49152)
@@ -116,12 +118,12 @@ BLOCKS = (32, 64, 128, 256, 512, 1024)
 
 
 @pytest.mark.parametrize("threads", BLOCKS)
-@pytest.mark.parametrize("rows", ROWS)
-def test_every_row_belongs_to_one_part(backward, rows, threads):
-    run = backward.rows_per_part(rows, threads)
-    parts = -(-rows // run)
-    assert parts <= max(256, 131072 // threads)  # 256 blocks of 512 threads
-    assert (parts - 1) * run < rows <= parts * run
+def test_every_row_belongs_to_one_part(backward, threads):
+    for rows in ROWS:
+        run = backward.rows_per_part(rows, threads)
+        parts = -(-rows // run)
+        assert parts <= max(256, 131072 // threads), rows  # 256 blocks of 512 threads
+        assert (parts - 1) * run < rows <= parts * run
 
 
 def joined(rows, run):
