@@ -1,5 +1,8 @@
 """What was compiled has a say in verdicts: the bounds take its arithmetic, other devices must agree."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 import torch
 from checks_support import KERNELS, cases_of, examination, failures, faulty, machine, outcomes_of, subject_of
@@ -105,3 +108,20 @@ def test_the_host_is_seen_where_it_computes():
         assert host.seen == set()
         x.var(-1).rsqrt()
     assert host.seen == {"var", "rsqrt"}
+
+
+def test_the_host_is_watched_without_torch_s_compiler_which_a_second_would_load(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch._dynamo", None)  # to import it is an error
+    with type("Fresh", (HostArithmetic,), {})() as host:
+        torch.ones(4).rsqrt()
+    assert host.seen == {"rsqrt"}
+
+
+def test_where_torch_s_compiler_is_loaded_it_does_not_see_what_watches(monkeypatch):
+    hidden = []
+    compiler = SimpleNamespace(disable=lambda method, **_: hidden.append(method.__name__) or method)
+    monkeypatch.setitem(sys.modules, "torch._dynamo", compiler)
+    with HostArithmetic() as host:
+        torch.ones(4).rsqrt()
+    assert host.seen == {"rsqrt"}
+    assert set(hidden) == {"dispatched"}

@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from verifier.dispatching import Dispatching
 from verifier.machine.arithmetics.choice import REORDERED
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _BINARY = {"add": "add", "sub": "sub", "mul": "mul", "div": "div"}
 _KINDS = {"torch.float16": "f16", "torch.bfloat16": "bf16", "torch.float32": "f32", "torch.float64": "f64"}
 
 
-class HostSlots(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class HostSlots(Dispatching):
     """Follows copies, sums and basic arithmetic; counts what it does not know, and forgets its slots."""
 
     def __init__(self, slots: Slots) -> None:
@@ -46,16 +46,15 @@ class HostSlots(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.slots = slots
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the operation on floats, then on slots."""
-        del types
         name = func.overloadpacket.__name__
         before = self.operands(name, args)
-        result = func(*args, **(kwargs or {}))
+        result = func(*args, **kwargs)
         if name in _VIEWS:
             return result
         base = name.rstrip("_")
-        if before is None or not self.follow(base, name != base, args, kwargs or {}, before, result):
+        if before is None or not self.follow(base, name != base, args, kwargs, before, result):
             self.drop(name, args, result)
         return result
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from verifier.dispatching import Dispatching
 
 # Operations that round nothing but to the format of their result: views, allocations, copies, sums.
 # fmt: off
@@ -21,7 +22,7 @@ _PLAIN = frozenset((
 # fmt: on
 
 
-class HostArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class HostArithmetic(Dispatching):
     """Collects the names of operations on floats that divide, multiply or otherwise round."""
 
     def __init__(self) -> None:
@@ -29,10 +30,9 @@ class HostArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.seen: set[str] = set()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the operation as it is."""
-        del types
-        result = func(*args, **(kwargs or {}))
+        result = func(*args, **kwargs)
         name = str(func.overloadpacket.__name__)
         if name not in _PLAIN and any(map(_floating, (*args, result))):
             self.seen.add(name)
