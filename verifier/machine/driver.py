@@ -225,13 +225,16 @@ def installed() -> Iterator[None]:
     from triton.runtime.autotuner import Autotuner
     from triton.runtime.driver import driver
 
+    from verifier.machine.assembly import left_out
+
     before = driver._active
     run, prune = Autotuner.run, Autotuner.prune_configs
     driver.set_active(MachineDriver())
     Autotuner.run = _run_with_own_cache(run)
     Autotuner.prune_configs = _choose_one(prune)
     try:
-        yield
+        with left_out():
+            yield
     finally:
         Autotuner.run, Autotuner.prune_configs = run, prune
         driver._active = before
