@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from verifier.culprit import passed_on
 from verifier.nvrtc import (
     INSTALL,
     CompilationError,
@@ -190,10 +191,11 @@ def _spell(argument: Any) -> str:
 
 
 def _dim3(what: str, extent: Any) -> Dim3:
-    extents = (extent,) if isinstance(extent, int | np.integer) else tuple(extent)
-    if not 1 <= len(extents) <= 3 or any(int(e) < 1 for e in extents):
+    extents = (extent,) if isinstance(extent, int | np.integer) else passed_on(tuple, extent)
+    whole = [passed_on(int, e) for e in extents]
+    if not 1 <= len(whole) <= 3 or any(e < 1 for e in whole):
         raise ValueError(f"{what} must have one to three positive extents, not {extent}")
-    x, y, z = (*(int(e) for e in extents), 1, 1)[:3]
+    x, y, z = (*whole, 1, 1)[:3]
     return x, y, z
 
 
@@ -250,7 +252,7 @@ def _argument(what: str, parameter: Parameter, argument: Any) -> Any:
         _same_width(what, parameter, argument.itemsize)
         argument = argument.item()
     if parameter.kind == "f":
-        return (np.float32 if parameter.bits == 32 else np.float64)(argument)
+        return passed_on(np.float32 if parameter.bits == 32 else np.float64, argument)
     if not isinstance(argument, int):
         raise TypeError(f"{what} is an integer of {parameter.bits} bits, not {type(argument).__name__}")
     if not -(1 << (parameter.bits - 1)) <= argument < 1 << parameter.bits:

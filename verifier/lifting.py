@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from verifier.case import Case
+from verifier.culprit import passed_on
 from verifier.machine.numerics import decode_bf16
 from verifier.runner.execute import UnusableError, execute, failure, lay_out
 from verifier.runner.observation import Observation
@@ -83,13 +84,13 @@ def ride_backward(
     def both() -> Observation:
         assert opened.slots is not None
         call = lay_out(subject, case, device=place.device(), gradients=True)
-        returned = subject.function(**call.arguments)
+        returned = passed_on(subject.function, **call.arguments)
         output = returned[0] if isinstance(returned, tuple | list) else returned
         for name, values in given.items():
             opened.slots.set(call.placed[name].tensor.detach(), values)
         wanted = {n: t for n, t in call.arguments.items() if isinstance(t, torch.Tensor) and t.requires_grad}
         gradient = call.placed["grad_output"].tensor
-        found = torch.autograd.grad(output, list(wanted.values()), gradient, allow_unused=True)
+        found = passed_on(torch.autograd.grad, output, list(wanted.values()), gradient, allow_unused=True)
         outputs.update({f"grad_{name}": g for name, g in zip(wanted, found, strict=True)})
         return Observation(status="ok")
 
@@ -229,7 +230,7 @@ class Lifted:
             self._ride(leaf, values)
             leaves.append(leaf)
         arguments = {**call.arguments, **dict(zip(self.names, leaves, strict=True))}
-        returned = self.subject.function(**arguments)
+        returned = passed_on(self.subject.function, **arguments)
         output = returned[0] if isinstance(returned, tuple | list) else returned
         if not isinstance(output, torch.Tensor) or not output.requires_grad:
             raise UnusableError("no backward pass is connected to the output (or it is no tensor)")
@@ -241,7 +242,7 @@ class Lifted:
         """Return the lifted gradients for a lifted grad_output."""
         low = gradient.detach().to(output.dtype).contiguous()
         self._ride(low, gradient)
-        found = torch.autograd.grad(output, leaves, low, retain_graph=True, allow_unused=True)
+        found = passed_on(torch.autograd.grad, output, leaves, low, retain_graph=True, allow_unused=True)
         return [None if g is None else self.wide(g) for g in found]
 
     def wide(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -11,8 +11,9 @@ A module of this folder is a backend when it defines `NAME` and
 
 and, called in the child: `prepare(**options)`, `device() -> str`, `begin()`, `finish()`,
 `launches() -> int` (kernel launches since `begin`) and `facts(error=None) -> dict`; a place that can
-run otherwise in some respect offers `varied(**changes)`, a context manager, and one that has the code of
-what it launched `compiled(host) -> Compiled | None`, from which the bounds take what is not declared.
+run otherwise in some respect offers `varied(**changes)`, a context manager, one that has the code of
+what it launched `compiled(host) -> Compiled | None`, from which the bounds take what is not declared, and one
+that sees launches fail `failed() -> Exception | None`, the first since `begin`.
 Being in the folder is the registration. A backend's packages are imported inside its functions.
 """
 

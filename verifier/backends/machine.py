@@ -86,6 +86,7 @@ def begin() -> None:
     playing.launches.clear()
     playing.redirected.clear()
     playing.codes.clear()
+    playing.failed.clear()
 
 
 @contextmanager
@@ -113,6 +114,14 @@ def launches() -> int:
 
     playing = current()
     return 0 if playing is None else len(playing.launches)
+
+
+def failed() -> Exception | None:
+    """Return what the first launch raised that ended with a finding, or that the machine could not do."""
+    from verifier.machine import current
+
+    playing = current()
+    return playing.failed[0] if playing is not None and playing.failed else None
 
 
 def compiled(host: frozenset[str]) -> Compiled | None:

@@ -10,6 +10,7 @@ import torch
 from verifier.case import Case
 from verifier.checks import Session, gradient_names
 from verifier.checks.comparing import bit_numbers
+from verifier.culprit import is_own, passed_on
 from verifier.judge import judge
 from verifier.ops import Op
 from verifier.recipes import Plan
@@ -101,8 +102,13 @@ def _beside_a_branch(subject: Subject, case: Case, place: Any) -> tuple[Gradient
     found: Gradients = {}
     broken = []
     for pass_ in ("first", "second"):
-        gradients = torch.autograd.grad(
-            total, [*wanted.values(), branch], grad_output, retain_graph=True, allow_unused=True
+        gradients = passed_on(
+            torch.autograd.grad,
+            total,
+            [*wanted.values(), branch],
+            grad_output,
+            retain_graph=True,
+            allow_unused=True,
         )
         found |= {f"{pass_} grad_{n}": g for n, g in zip(wanted, gradients, strict=False)}
         if not _same(gradients[-1], before):
@@ -119,8 +125,12 @@ def _changed_in_place(subject: Subject, case: Case, place: Any) -> Gradients:
     output, wanted, grad_output = _forward(subject, case, place)
     try:
         changed = output.add_(torch.ones_like(output.detach()))
-        gradients = torch.autograd.grad(changed, list(wanted.values()), grad_output, allow_unused=True)
-    except REFUSALS:
+        gradients = passed_on(
+            torch.autograd.grad, changed, list(wanted.values()), grad_output, allow_unused=True
+        )
+    except REFUSALS as error:
+        if is_own(error):
+            raise
         return {}
     return {f"changed grad_{n}": g for n, g in zip(wanted, gradients, strict=True)}
 
@@ -129,7 +139,7 @@ def _forward(
     subject: Subject, case: Case, place: Any
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor], torch.Tensor]:
     call = lay_out(subject, case, device=place.device(), gradients=True)
-    returned = subject.function(**call.arguments)
+    returned = passed_on(subject.function, **call.arguments)
     output = returned[0] if isinstance(returned, tuple | list) else returned
     if not isinstance(output, torch.Tensor) or not output.requires_grad:
         raise UnusableError("no backward pass is connected to the output (or it is no tensor)")

@@ -13,6 +13,7 @@ from verifier.arithmetic import ieee
 from verifier.case import Case
 from verifier.checks import Session, enclosing, gradient_names
 from verifier.checks.quotients import Tolerance, compared, step_of, tolerance
+from verifier.culprit import passed_on
 from verifier.judge import Truth, judge
 from verifier.lifting import Lifted, attempt, rests_on_lost_slots, ride, riding, watched
 from verifier.ops import Op
@@ -349,7 +350,7 @@ def experiment(
 
     def function(*inputs: torch.Tensor) -> torch.Tensor:
         arguments = {**call.arguments, **dict(zip(names, inputs, strict=True))}
-        output: Any = subject.function(**arguments)
+        output: Any = passed_on(subject.function, **arguments)
         first: torch.Tensor = output[0] if isinstance(output, tuple | list) else output
         return first
 

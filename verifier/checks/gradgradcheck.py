@@ -13,6 +13,7 @@ import torch
 
 from verifier.case import Case
 from verifier.checks import Session
+from verifier.culprit import passed_on
 from verifier.ops import Op
 from verifier.oracle.normalization import solve
 from verifier.printable import said
@@ -231,7 +232,7 @@ def experiment(subject: Subject, case: Case, *, place: Any, names: list[str]) ->
     place.begin()
     try:
         call = lay_out(subject, case, device=place.device(), gradients=True)
-        returned = subject.function(**call.arguments)
+        returned = passed_on(subject.function, **call.arguments)
     except UnusableError as error:
         return Observation(status="unusable", message=str(error))
     except Exception as error:
@@ -240,11 +241,17 @@ def experiment(subject: Subject, case: Case, *, place: Any, names: list[str]) ->
     inputs = {name: call.placed[name].tensor for name in names}
     grad_output = call.placed["grad_output"].tensor.detach().clone().requires_grad_(True)
     try:
-        gradients = torch.autograd.grad(
-            output, list(inputs.values()), grad_output, create_graph=True, allow_unused=True
+        gradients = passed_on(
+            torch.autograd.grad,
+            output,
+            list(inputs.values()),
+            grad_output,
+            create_graph=True,
+            allow_unused=True,
         )
     except Exception as error:
-        return _refused(error) or failure(error, place)
+        seen = failure(error, place)
+        return seen if seen.status in _NOT_ITS else _refused(error) or seen
     found = {n: g for n, g in zip(names, gradients, strict=True) if g is not None}
     constant = [name for name, gradient in found.items() if not gradient.requires_grad]
     if constant:
@@ -253,12 +260,17 @@ def experiment(subject: Subject, case: Case, *, place: Any, names: list[str]) ->
     total = torch.stack([(weights[n].to(g.device) * g).sum() for n, g in found.items()]).sum()
     try:
         # Not autograd.grad: it passes over the node that refuses, which leads to none of its inputs.
-        torch.autograd.backward(total)
+        passed_on(torch.autograd.backward, total)
     except Exception as error:
-        crashed = replace(failure(error, place), status="ok")
-        return _refused(error) or replace(crashed, facts={"unclear": crashed.message})
+        seen = failure(error, place)
+        unclear = replace(seen, status="ok", facts={"unclear": seen.message})
+        return seen if seen.status in _NOT_ITS else _refused(error) or unclear
     second = {name: tensor.grad for name, tensor in {**inputs, "grad_output": grad_output}.items()}
     return Observation(status="ok", outputs=second)
+
+
+_NOT_ITS = ("undecided", "error")
+"""Statuses of what says nothing about the subject."""
 
 
 def _refused(error: Exception) -> Observation | None:

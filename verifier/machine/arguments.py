@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from verifier.culprit import passed_on
 from verifier.machine.findings import LaunchError
 from verifier.machine.memory import GlobalMemory
 from verifier.machine.syntax import BITS, Function, Variable
@@ -46,7 +47,8 @@ def argument_bytes(parameter: Variable, name: str, value: Any, memory: GlobalMem
         return value.tobytes()
     if isinstance(value, bool | int | float):
         return scalar_bytes(parameter, value)
-    return bytes(memoryview(value))
+    view: memoryview[int] = passed_on(memoryview, value)
+    return bytes(view)
 
 
 def scalar_bytes(parameter: Variable, value: float) -> bytes:
@@ -55,9 +57,9 @@ def scalar_bytes(parameter: Variable, value: float) -> bytes:
     if kind in ("f32", "f64", "f16") or (
         isinstance(value, float) and kind in ("b32", "b64", "b16", "u32", "u64", "u16")
     ):
-        return struct.pack({2: "<e", 4: "<f", 8: "<d"}[size], value)
+        return passed_on(struct.pack, {2: "<e", 4: "<f", 8: "<d"}[size], value)
     width = BITS[kind] // 8
-    return (int(value) & ((1 << 8 * width) - 1)).to_bytes(width, "little")
+    return (passed_on(int, value) & ((1 << 8 * width) - 1)).to_bytes(width, "little")
 
 
 def map_tensor(memory: GlobalMemory, tensor: torch.Tensor, name: str, bounds: str) -> int:

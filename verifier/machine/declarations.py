@@ -12,8 +12,8 @@ from verifier.machine.syntax import BITS, Immediate, Variable
 _NAME = r"[A-Za-z_$%][\w$]*"
 _INTEGER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|\d+)U?$")
 VARIABLE = re.compile(
-    r"(?:\.(?:visible|extern|weak|common)\s+)*\.(?P<space>global|shared|const|local|param)\s+"
-    r"(?:\.attribute\([^)]*\)\s*)?(?:\.align\s+(?P<align>\d+)\s+)?(?:\.(?P<vector>v[24])\s+)?\.(?P<type>\w+)\s+"
+    r"(?:\.(?:visible|extern|weak|common)\s+)*\.(?P<space>global|shared|const|local|param)\s*"
+    r"(?:\.attribute\([^)]*\)\s*)?(?:\.align\s+(?P<align>\d+)\s*)?(?:\.(?P<vector>v[24])\s*)?\.(?P<type>\w+)\s+"
     r"(?:\.ptr\s*(?:\.(?:global|shared|const|local|param)\s*)?(?:\.align\s+\d+\s*)?)?"
     r"(?P<name>" + _NAME + r")\s*(?P<shape>(?:\[[^\]]*\]\s*)*)(?:=\s*(?P<value>[^;]*))?"
 )

@@ -6,6 +6,7 @@ from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from verifier.culprit import passed_on
 from verifier.machine.sanitizers.uninitialised import poison_storage
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def _on_cpu(session: Session, name: str, function: Callable[..., Any]) -> Callab
         if any(names_cuda(value) for value in args):
             session.redirected.append((name, "cuda"))
             args = tuple("cpu" if names_cuda(value) else value for value in args)
-        result = function(*args, **kwargs)
+        result = passed_on(function, *args, **kwargs)
         if fresh:
             poison_storage(result, poison)
         return result

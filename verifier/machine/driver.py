@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from verifier.machine.findings import LaunchError
+from verifier.culprit import passed_on
+from verifier.machine.findings import LaunchError, UnsupportedFeature
 from verifier.machine.sessions import Session, current
 
 if TYPE_CHECKING:
@@ -132,7 +133,8 @@ class Launcher:
             group = get_cache_manager(self.metadata.hash).get_group(f"{self.src.name[:150]}.json") or {}
             found = [path for name, path in group.items() if name.endswith(".ptx")]
             if not found:
-                raise LaunchError(f"Triton kept no PTX of {self.metadata.name} (TRITON_STORE_BINARY_ONLY?)")
+                lost = "the PTX, which Triton did not keep (TRITON_STORE_BINARY_ONLY?)"
+                raise UnsupportedFeature(lost, self.metadata.name)
             self.text = Path(found[0]).read_text()
         return self.text
 
@@ -146,7 +148,7 @@ class Launcher:
         del stream, function, kernel_metadata
         opened = _session()
         if getattr(self.metadata, "num_ctas", 1) != 1:
-            raise LaunchError("thread-block clusters are not played")
+            raise UnsupportedFeature("thread-block clusters (num_ctas > 1)", self.metadata.name)
         names, values = flatten(self.argument_names, self.types, args)
         kernel = self.metadata.name
         parameters = parsed(self.ptx).functions[kernel].parameters
@@ -198,7 +200,7 @@ def flatten(names: Sequence[str], types: Sequence[Any], values: Sequence[Any]) -
             flat_values += inner[1]
         elif kind != "constexpr":
             if isinstance(kind, str) and kind.startswith("tensordesc"):
-                raise LaunchError(f"argument {name} is a tensor descriptor; TMA is not played")
+                raise UnsupportedFeature(f"tensor descriptors (TMA), as argument {name}")
             flat_names.append(name)
             flat_values.append(_plain(value))
     return flat_names, flat_values
@@ -247,7 +249,7 @@ def _run_with_own_cache(run: Callable[..., Any]) -> Callable[..., Any]:
         kept = self.cache
         self.cache = _session().configurations.setdefault(id(self), {})
         try:
-            return run(self, *args, **kwargs)
+            return passed_on(run, self, *args, **kwargs)
         finally:
             self.cache = kept
 
@@ -258,7 +260,7 @@ def _choose_one(prune: Callable[..., Any]) -> Callable[..., Any]:
     """Choose the one configuration that the session's seed picks, instead of measuring them all."""
 
     def wrapper(self: Any, kwargs: Any) -> Any:
-        configurations = list(prune(self, kwargs))
+        configurations = list(passed_on(prune, self, kwargs))
         seed = _session().autotune_seed
         if seed is not None:
             random.Random(seed).shuffle(configurations)  # noqa: S311 - a choice, not a secret
@@ -277,7 +279,7 @@ def _fits(function: Any, positional: list[Any], keywords: dict[str, Any]) -> boo
     from triton.runtime.errors import OutOfResources, PTXASError
 
     try:
-        kernel = function.run(*positional, **{**keywords, "warmup": True})
+        kernel = passed_on(function.run, *positional, **{**keywords, "warmup": True})
     except (OutOfResources, CompileTimeAssertionFailure, PTXASError):
         return False
     metadata = getattr(kernel, "metadata", None)

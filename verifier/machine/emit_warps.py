@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from verifier.machine import collectives
+from verifier.machine.flow import COLLECTIVES, registers_of
 from verifier.machine.syntax import Instruction, Operand, Pair, Register
-from verifier.machine.uniformity import PER_THREAD
+from verifier.machine.uniformity import PER_BLOCK, PER_THREAD
 
 if TYPE_CHECKING:
     from verifier.machine.emitter import Emitter
@@ -18,6 +19,7 @@ def write(emitter: Emitter, writer: Writer, instruction: Instruction) -> bool:
     parts, name = instruction.parts, instruction.parts[0]
     call = writer.code.constant
     operands = instruction.operands
+    writer.one_block = _alike(emitter, operands[0]) if name in COLLECTIVES else False
     if name == "shfl":
         _shuffle(emitter, writer, instruction)
     elif name == "activemask":
@@ -51,6 +53,12 @@ def write(emitter: Emitter, writer: Writer, instruction: Instruction) -> bool:
     if emitter.shadow is not None and name not in ("shfl", "redux"):
         emitter.shadow.move(writer, instruction, name)
     return True
+
+
+def _alike(emitter: Emitter, target: Operand) -> bool:
+    """Whether all blocks get the same results, of which there is room for one."""
+    shapes = [emitter.shapes.of(name) for name in registers_of(target)]
+    return bool(shapes) and not any(shape & PER_BLOCK for shape in shapes)
 
 
 def _assign_pair(writer: Writer, operand: Operand, kind: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from verifier.machine import liveness
-from verifier.machine.findings import UnsupportedInstruction
+from verifier.machine.findings import UnsupportedFeature, UnsupportedInstruction, meaning
 from verifier.machine.flow import CARRY, EXIT, is_barrier, is_collective
 from verifier.machine.memory import LOCAL_TAG, SHARED_TAG, TAG_SHIFT
 from verifier.machine.operations import Operation, resolve
@@ -19,11 +19,12 @@ from verifier.machine.syntax import (
     Operand,
     Pair,
     Register,
+    Unread,
     Vector,
 )
 from verifier.machine.uniformity import FULL, Shapes
 from verifier.machine.wave import Wait
-from verifier.machine.writer import Code, Shadow, Writer
+from verifier.machine.writer import Code, Shadow, UnknownName, Writer
 
 if TYPE_CHECKING:
     from verifier.machine.flow import Program
@@ -156,8 +157,13 @@ class Emitter:
         for instruction in block.instructions:
             self.sites.append(instruction)
             writer.site = len(self.sites) - 1
-            writer.narrow = False
-            ended = self.instruction(writer, instruction, block.target, following)
+            writer.narrow = writer.one_block = False
+            written = len(writer.lines)
+            try:
+                ended = self.instruction(writer, instruction, block.target, following)
+            except UnsupportedFeature as lacking:
+                del writer.lines[written:]
+                self.lacks(writer, instruction, lacking)
         if not ended:
             writer.add(f"return {following}")
         names = {"ix": "ix = g.span", "it": "it = g.it", "ib": "ib = g.ib"}
@@ -167,12 +173,37 @@ class Emitter:
 
     def refuse(self, instruction: Instruction, reason: str = "") -> UnsupportedInstruction:
         """Name what is not executed."""
-        return UnsupportedInstruction(instruction.opcode, self.program.kernel.name, instruction.line, reason)
+        kernel, where = self.program.kernel.name, instruction.location
+        return UnsupportedInstruction(instruction.opcode, kernel, instruction.line, reason, where)
+
+    def lacks(self, writer: Writer, instruction: Instruction, lacking: UnsupportedFeature) -> None:
+        """Write that the launch ends here if a lane executes it; what is never reached does no harm."""
+        writer.narrow = False
+        guard = writer.guard(instruction)
+        writer.add(f"wave.lacks({writer.code.constant(lacking)}, {guard})")
 
     def instruction(
         self, writer: Writer, instruction: Instruction, target: int | None, following: int
     ) -> bool:
-        """Write one instruction; True if it ends the block by itself."""
+        """Write one instruction; True if it ends the block by itself.
+
+        Raises UnsupportedFeature for an instruction outside the subset.
+        """
+        name = instruction.parts[0]
+        unread = next((o.text for o in instruction.operands if isinstance(o, Unread)), None)
+        if name not in _IGNORED and unread is not None:
+            raise self.refuse(instruction, "" if meaning(instruction.opcode) else f"operand {unread}")
+        try:
+            return self.known(writer, instruction, target, following)
+        except UnknownName as unknown:
+            raise self.refuse(instruction, str(unknown)) from None
+        except (AssertionError, IndexError, KeyError, StopIteration, TypeError, ValueError) as unknown:
+            # An opcode that is known by its first words, in a form that is not.
+            why = f"in this form ({type(unknown).__name__}: {unknown})"
+            raise self.refuse(instruction, why) from unknown
+
+    def known(self, writer: Writer, instruction: Instruction, target: int | None, following: int) -> bool:
+        """Write one instruction whose operands are read; True if it ends the block by itself."""
         from verifier.machine import emit_memory, emit_warps
 
         name = instruction.parts[0]

@@ -23,24 +23,57 @@ class MachineError(Exception):
     """Anything the machine refuses or finds."""
 
 
-class UnsupportedInstruction(MachineError):  # noqa: N818 - the name is the public word for it
-    """An instruction outside the machine's subset: a refusal, never a guess."""
+class UnsupportedFeature(MachineError):  # noqa: N818 - as below
+    """What the machine does not play: a refusal, never a guess, which says nothing about the kernel."""
 
-    def __init__(self, opcode: str, kernel: str, line: int, reason: str = "") -> None:
-        """Name the opcode, the kernel and the PTX line."""
-        self.opcode, self.kernel, self.line, self.reason = opcode, kernel, line, reason
-        super().__init__(opcode, kernel, line, reason)
+    def __init__(self, what: str, kernel: str = "") -> None:
+        """Name what is lacking, and the kernel that needs it."""
+        self.what, self.kernel = what, kernel
+        super().__init__(what, kernel)
+
+    def __str__(self) -> str:
+        """Say what is lacking, and where."""
+        return f"the machine lacks {self.what}" + (f" (kernel {self.kernel})" if self.kernel else "")
+
+
+class UnsupportedInstruction(UnsupportedFeature):
+    """An instruction outside the machine's subset."""
+
+    def __init__(
+        self, opcode: str, kernel: str, line: int, reason: str = "", location: Location | None = None
+    ) -> None:
+        """Name the opcode, the kernel, the PTX line and the line of the user's source, if it is known."""
+        self.opcode, self.line, self.reason, self.location = opcode, line, reason, location
+        super().__init__(f"`{opcode}`", kernel)
 
     def __str__(self) -> str:
         """Say what is unsupported, and where."""
-        tail = f": {self.reason}" if self.reason else ""
-        return (
-            f"the machine does not execute `{self.opcode}` (kernel {self.kernel}, PTX line {self.line}){tail}"
-        )
+        words = meaning(self.opcode)
+        what = f"{words}: {self.what}" if words else self.what
+        reason = f", {self.reason}" if self.reason else ""
+        source = f", source {self.location}" if self.location else ""
+        return f"the machine lacks {what}{reason} (kernel {self.kernel}, PTX line {self.line}{source})"
 
 
-class ParseError(MachineError):
+_MEANINGS = (
+    (("mma.", "wmma.", "wgmma.", "tcgen05."), "tensor cores"),
+    (("mbarrier.", "cp.async.mbarrier"), "barriers in shared memory"),
+    (("cp.async.bulk", "cp.reduce.async.bulk", "tensormap.", "fence.proxy.tensormap"), "bulk copies (TMA)"),
+    (("barrier.cluster", "mapa", "getctarank"), "thread-block clusters"),
+)
+
+
+def meaning(opcode: str) -> str:
+    """Return in words what an instruction is for, where its name does not say it."""
+    return next((words for heads, words in _MEANINGS if opcode.startswith(heads)), "")
+
+
+class ParseError(UnsupportedFeature):
     """The PTX text is not understood."""
+
+    def __str__(self) -> str:
+        """Say what stands there."""
+        return f"the machine cannot read this PTX: {self.what}"
 
 
 class LaunchError(MachineError):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from verifier.machine.findings import UnsupportedInstruction
+from verifier.machine.hints import without_hints
 from verifier.machine.inlining import Inliner
 from verifier.machine.syntax import (
     Address,
@@ -73,7 +74,7 @@ def build(module: Module, kernel: Function, *, contraction: bool = False) -> Pro
     from verifier.machine.contraction import contract
 
     inliner = Inliner(module, kernel)
-    items = inliner.run()
+    items = without_hints(inliner.run())
     registers = inliner.registers | {CARRY: "pred"}
     if contraction:
         items = contract(items, registers)
@@ -95,7 +96,9 @@ def build(module: Module, kernel: Function, *, contraction: bool = False) -> Pro
 def _target(branch: Instruction, starts: dict[str, int], kernel: str) -> int:
     operand = branch.operands[0]
     if not isinstance(operand, Symbol) or operand.name not in starts:
-        raise UnsupportedInstruction(branch.opcode, kernel, branch.line, "branch to no label")
+        raise UnsupportedInstruction(
+            branch.opcode, kernel, branch.line, "branches to no label", branch.location
+        )
     return starts[operand.name]
 
 
@@ -205,7 +208,8 @@ def definitions(instruction: Instruction) -> list[str]:
         return written
     if name in ("bar", "barrier") and "red" not in parts:
         return written
-    if instruction.operands:
+    # A first operand in memory is written there: `mbarrier.init [a], n`.
+    if instruction.operands and not isinstance(instruction.operands[0], Address):
         written = registers_of(instruction.operands[0])
     if "cc" in parts:
         written.append(CARRY)

@@ -58,6 +58,11 @@ class Everyone(Group):
         self.blocks = blocks
 
     @cached_property
+    def one(self) -> Everyone:
+        """All lanes of one block, which stands for every other where their values are the same."""
+        return Everyone(1, self.threads)
+
+    @cached_property
     def warps(self) -> Warps:
         """The lanes arranged by warp, without any searching."""
         return AllWarps(self.blocks, self.threads)

@@ -22,9 +22,6 @@ from verifier.machine.syntax import (
 if TYPE_CHECKING:
     from verifier.machine.syntax import Function, Module
 
-# Functions that the CUDA runtime provides; the machine answers them itself.
-RUNTIME = frozenset({"vprintf", "__assertfail", "__nv_cvta_stub"})
-
 
 class Inliner:
     """Copies callee bodies into the caller under fresh names."""
@@ -49,14 +46,12 @@ class Inliner:
                 continue
             callee = self.module.functions.get(item.callee or "")
             if callee is None or not callee.body:
-                if item.callee not in RUNTIME:
-                    raise UnsupportedInstruction(
-                        item.opcode, self.kernel.name, item.line, f"call to unknown function {item.callee}"
-                    )
-                items.append(item)
+                items.append(item)  # of the CUDA runtime, or refused where it is reached
                 continue
             if callee.name in stack:
-                raise UnsupportedInstruction(item.opcode, self.kernel.name, item.line, "recursive call")
+                raise UnsupportedInstruction(
+                    item.opcode, self.kernel.name, item.line, "recursive calls", item.location
+                )
             items += self.copy(callee, item, stack)
         return items
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from operator import index
 from typing import Any
 
 import numpy as np
 
 from verifier.machine.approximation import Approximation, Correct
 from verifier.machine.arguments import pack
-from verifier.machine.findings import LaunchError
+from verifier.machine.findings import LaunchError, UnsupportedFeature
 from verifier.machine.frames import lay_out
 from verifier.machine.memory import GlobalMemory
 from verifier.machine.sessions import current
@@ -107,17 +108,28 @@ def launch_ptx(
     (Triton does), which the race sanitizers allow for.
 
     Raises MachineFinding for a defect that execution shows, UnsupportedInstruction for PTX outside the
-    subset, LaunchError for a launch that no device would accept.
+    subset, UnsupportedFeature for what is not played otherwise, LaunchError for a launch that no device would
+    accept.
     """
     session = current()
     machine = machine or (session.machine if session else Machine())
     if session is not None:
         session.codes.add((ptx, kernel))
-    Launch(ptx, kernel, grid, block, shared_bytes, arguments, machine, names, copies=copies).run()
+    try:
+        Launch(ptx, kernel, grid, block, shared_bytes, arguments, machine, names, copies=copies).run()
+    except LaunchError:  # as from a device's driver: a wrapper may try another launch
+        raise
+    except Exception as error:
+        if session is not None:
+            session.failed.append(error)
+        raise
 
 
 def _extents(values: Sequence[int], what: str) -> tuple[int, int, int]:
-    full = [int(v) for v in values] + [1] * (3 - len(values))
+    try:
+        full = [index(v) for v in values] + [1] * (3 - len(values))
+    except TypeError:
+        raise LaunchError(f"{what} has to be whole numbers, not {tuple(values)}") from None
     if len(full) != 3 or any(v < 0 for v in full):
         raise LaunchError(f"{what} has to be up to three extents, not {tuple(values)}")
     return full[0], full[1], full[2]
@@ -168,6 +180,10 @@ class Launch:
     def check(self) -> None:
         """Refuse what a device would refuse."""
         threads = self.block[0] * self.block[1] * self.block[2]
+        directives = self.compiled.program.kernel.directives
+        cluster = int(np.prod(directives.get("reqnctapercluster") or (1,)))
+        if cluster > 1 or ("explicitcluster" in directives and "reqnctapercluster" not in directives):
+            raise UnsupportedFeature("thread-block clusters", self.kernel)
         if self.grid[0] >= 1 << 31 or max(self.grid[1:]) > _MAX_GRID_YZ:
             raise LaunchError(
                 f"a grid of {self.grid}; at most (2^31 - 1, {_MAX_GRID_YZ}, {_MAX_GRID_YZ}) is possible"

@@ -28,6 +28,7 @@ from verifier.machine.syntax import (
     Sink,
     Special,
     Symbol,
+    Unread,
     Variable,
     Vector,
 )
@@ -37,7 +38,7 @@ _SKIP = re.compile(r"(?:\s+|//[^\n]*|/\*.*?\*/)+", re.DOTALL)
 _LOC = re.compile(r"\.loc\s+([^\n]*)")
 _FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"(?:\s+"([^"]*)")?[^\n]*')
 _LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
-_REGISTERS = re.compile(r"\.reg\s+\.(\w+)\s+([^;]*);")
+_REGISTERS = re.compile(r"\.reg\s*\.(\w+)\s+([^;]*);")
 _STATEMENT = re.compile(r"(?:@(!?)(" + _NAME + r")\s+)?([a-z][\w.:]*)\s*([^;]*);")
 _DIRECTIVE = re.compile(r"\.([a-z_]+)\b")
 _SPECIAL = re.compile(
@@ -312,7 +313,7 @@ class _BodyReader:
         if match[3].split(".")[0] == "call":
             self.items.append(self.call(match[3], match[4], guard, line))
             return
-        operands = tuple(self.operand(part) for part in split_operands(match[4]))
+        operands = tuple(self.readable(part) for part in split_operands(match[4]))
         self.items.append(
             Instruction(opcode=match[3], operands=operands, guard=guard, line=line, location=location)
         )
@@ -343,6 +344,13 @@ class _BodyReader:
             arguments=names(match[3]),
             results=names(match[1]),
         )
+
+    def readable(self, text: str) -> Operand:
+        """Parse one operand; what is not understood is an error only where it is executed."""
+        try:
+            return self.operand(text)
+        except ParseError:
+            return Unread(text.strip())
 
     def operand(self, text: str) -> Operand:
         """Parse one operand, remembering texts already seen in this scope."""

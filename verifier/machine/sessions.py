@@ -22,9 +22,9 @@ class Session:
     """What happens while a machine is in force.
 
     `launches`: kernel names with their grids, in order. `codes`: PTX and name of each kernel launched.
-    `redirected`: factory calls that named a CUDA
-    device and were answered on the CPU. `autotune_seed`: None takes the first configuration of an
-    autotuned kernel that fits the device, an integer one chosen by it.
+    `redirected`: factory calls that named a CUDA device and were answered on the CPU. `failed`: what launches
+    raised, but for refused ones. `autotune_seed`: None takes the first configuration of an autotuned kernel
+    that fits the device, an integer one chosen by it.
     """
 
     machine: Machine
@@ -32,6 +32,7 @@ class Session:
     launches: list[tuple[str, tuple[int, int, int]]] = field(default_factory=list)
     codes: set[tuple[str, str]] = field(default_factory=set)
     redirected: list[tuple[str, str]] = field(default_factory=list)
+    failed: list[Exception] = field(default_factory=list)
     configurations: dict[int, dict[Any, Any]] = field(default_factory=dict)
     slots: Slots | None = None
 

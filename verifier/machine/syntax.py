@@ -83,7 +83,14 @@ class Pair:
     second: Operand
 
 
-Operand = Register | Immediate | Special | Symbol | Address | Vector | Sink | Pair
+@dataclass(frozen=True)
+class Unread:
+    """An operand in a form that the machine does not know; its instruction cannot be executed."""
+
+    text: str
+
+
+Operand = Register | Immediate | Special | Symbol | Address | Vector | Sink | Pair | Unread
 
 
 @cache

@@ -85,7 +85,7 @@ def _result(instruction: Instruction, classes: dict[str, int], uniform: bool, pr
     parts = instruction.parts
     name = parts[0]
     if name == "ld":
-        return level | _loaded(instruction, uniform, program)
+        return level | _loaded(instruction, uniform, program, level)
     if name in COLLECTIVES:
         if not uniform:
             return FULL
@@ -123,15 +123,17 @@ def _special(operand: Operand) -> int:
     return SAME
 
 
-def _loaded(instruction: Instruction, uniform: bool, program: Program) -> int:
-    """Give what a load adds to the class of its address."""
+def _loaded(instruction: Instruction, uniform: bool, program: Program, address_level: int) -> int:
+    """Give what a load adds to the class of its address (and of its guard)."""
     parts = instruction.parts
     address = instruction.operands[1]
     if parts[1] == "param":
         kernel = {p.name for p in program.kernel.parameters}
         base = address.base if isinstance(address, Address) else None
         return SAME if isinstance(base, Symbol) and base.name in kernel else FULL
-    if "nc" in parts or parts[1] == "const":
+    if ("nc" in parts or parts[1] == "const") and (uniform or not address_level):
+        # What nobody writes: lanes of one address read one value, whenever they come. Of several addresses
+        # those of lanes that do not come may lie anywhere.
         return SAME
     if not uniform:
         return FULL

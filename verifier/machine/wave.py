@@ -387,6 +387,11 @@ class Wave:
         for monitor in self.monitors:
             monitor.ordering(self, site, group.ix, words)
 
+    def lacks(self, lacking: Exception, mask: Array | None) -> None:
+        """Stop at an instruction that the machine lacks, if any lane executes it."""
+        if mask is None or mask.any():
+            raise lacking.with_traceback(None)
+
     def fail(self, site: int, group: Group, message: str, mask: Array | None) -> None:
         """Stop at `trap` or a failed device assertion, if any lane executes it."""
         if mask is not None and not mask.any():

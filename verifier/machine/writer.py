@@ -44,6 +44,10 @@ class Shadow(Protocol):
         """Follow one half-word of `ldmatrix` or `stmatrix`, after its access."""
 
 
+class UnknownName(LookupError):  # noqa: N818 - it says what, and where it is raised says the rest
+    """A name in an operand that stands for nothing the machine has an address for."""
+
+
 @dataclass(kw_only=True)
 class Code:
     """Names that emitted code uses: register views, constants and helper functions."""
@@ -86,6 +90,16 @@ class Code:
         """Bits of a register."""
         return BITS[self.program.registers[register]]
 
+    def symbol(self, name: str, offset: int, dtype: str) -> str:
+        """Name of a variable's address, known when the wave starts.
+
+        Raises UnknownName if nothing of that name has one.
+        """
+        program = self.program
+        if name not in program.variables and name not in program.module.variables:
+            raise UnknownName(_unknown(name, program))
+        return self.deferred(f"wave.symbol({name!r}, {offset}, {dtype!r})")
+
 
 class Writer:
     """Writes one instruction in one of the two forms."""
@@ -96,6 +110,7 @@ class Writer:
         self.lines: list[str] = []
         self.needs: set[str] = set()
         self.narrow = False
+        self.one_block = False
         self.site = 0
 
     def add(self, line: str) -> None:
@@ -104,7 +119,9 @@ class Writer:
 
     @property
     def group(self) -> str:
-        """Expression of the group that executes."""
+        """Expression of the group that executes; one block stands for all where all have the same values."""
+        if self.one_block:
+            return "everyone.one"
         return "g" if self.part and not self.narrow else "everyone"
 
     def read(self, name: str, dtype: str) -> str:
@@ -127,7 +144,7 @@ class Writer:
         if isinstance(operand, Special):
             return self.special(operand.name, dtype)
         if isinstance(operand, Symbol):
-            return self.code.deferred(f"wave.symbol({operand.name!r}, {operand.offset}, {dtype!r})")
+            return self.code.symbol(operand.name, operand.offset, dtype)
         raise TypeError(f"operand {operand}")
 
     def register_source(self, operand: Register, kind: str, dtype: str) -> str:
@@ -193,6 +210,17 @@ class Writer:
         return f"{'i' if DTYPE[kind][0] == 'i' else 'u'}{have // 8}"
 
 
+def _unknown(name: str, program: Program) -> str:
+    """Say what an unknown name is."""
+    if name.startswith("%envreg"):
+        return f"{name}, as grid-wide synchronisation reads it"
+    if name in program.module.functions:
+        return f"the address of function {name}"
+    if name in {parameter.name for parameter in program.kernel.parameters}:
+        return f"the address of parameter {name}"
+    return f"the special register {name}" if name.startswith("%") else f"the name {name}"
+
+
 def immediate(operand: Immediate, kind: str) -> np.ndarray[Any, np.dtype[Any]]:
     """Give a literal as a 0-dimensional array of a PTX type."""
     dtype = np.dtype(DTYPE[kind])
@@ -217,9 +245,8 @@ def address_expression(writer: Writer, operand: Operand) -> str:
     base = operand.base
     if isinstance(base, Symbol):
         shape = "1" if writer.part and not writer.narrow else "1, 1"
-        return writer.code.deferred(
-            f"wave.symbol({base.name!r}, {base.offset + operand.offset}, 'u8').reshape({shape})"
-        )
+        found = writer.code.symbol(base.name, base.offset + operand.offset, "u8")
+        return f"{found}.reshape({shape})"
     if isinstance(base, Immediate):
         return writer.code.constant(
             np.full((1,) if writer.part else (1, 1), base.value + operand.offset, dtype="u8")

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from verifier.loading import load
 from verifier.printable import said
+from verifier.runner.execute import failure
 from verifier.runner.observation import Observation
 from verifier.runner.processes import end_with
 from verifier.runner.settings import settings_kept
@@ -69,17 +70,17 @@ def _serve(connection: Connection, place: Any) -> None:
 def _answer(request: dict[str, Any], place: Any) -> dict[str, Any]:
     try:
         subject = _subject(request)
+    except Exception as error:
+        seen = Observation(status="crashed", message=said(error), detail=traceback.format_exc())
+        return pack_observation(seen)
+    try:
         module, function = request["experiment"].split(":")
         experiment = getattr(importlib.import_module(module), function)
         case = unpack_case(request["case"])
         with settings_kept():
             seen = experiment(subject, case, place=place, **request["options"])
     except Exception as error:
-        seen = Observation(
-            status="crashed",
-            message=said(error),
-            detail=traceback.format_exc(),
-        )
+        seen = failure(error, place)
     return pack_observation(seen)
 
 

@@ -13,11 +13,14 @@ import torch
 from strategies.layouts import Layout
 from strategies.placement import Placed
 from verifier.case import Case
+from verifier.culprit import is_own, passed_on
+from verifier.culprit import place as place_of
+from verifier.machine.findings import UnsupportedFeature
 from verifier.ops import op
 from verifier.printable import said, text_of
 from verifier.runner.fresh import fresh_memory
 from verifier.runner.host import HostArithmetic
-from verifier.runner.observation import Observation
+from verifier.runner.observation import Observation, Status
 from verifier.runner.settings import settings_kept
 from verifier.subjects import Subject
 
@@ -72,6 +75,8 @@ def execute(
         return Observation(status="unusable", message=text_of(error))
     except Exception as error:
         return failure(error, place)
+    if (kept := _kept_back(place)) is not None:
+        return failure(kept, place)
     damage = (*_damage(call.placed, subject.mutates), *memory.damage())
     facts = {**place.facts(), **_code(place, host), "settings": settings.changed}
     return Observation(status="ok", outputs=results, damage=damage, facts=facts)
@@ -131,7 +136,7 @@ def lay_out(
 def _call(subject: Subject, call: Call) -> Any:
     positional = [n for n, p in subject.signature.items() if p.kind is p.POSITIONAL_ONLY]
     keywords = {n: v for n, v in call.arguments.items() if n not in positional}
-    return subject.function(*(call.arguments[n] for n in positional), **keywords)
+    return passed_on(subject.function, *(call.arguments[n] for n in positional), **keywords)
 
 
 def named_results(subject: Subject, outputs: Any) -> dict[str, torch.Tensor | None]:
@@ -174,19 +179,32 @@ def _backward(outputs: Any, call: Call) -> dict[str, torch.Tensor | None]:
             "(declare differentiable=False if there is none)"
         )
     grad_output = call.placed["grad_output"].tensor
-    found = torch.autograd.grad(output, list(wanted.values()), grad_output, allow_unused=True)
+    found = passed_on(torch.autograd.grad, output, list(wanted.values()), grad_output, allow_unused=True)
     return {f"grad_{name}": g for name, g in zip(wanted, found, strict=True)}
 
 
+def _kept_back(place: Any) -> Exception | None:
+    """Return what a launch raised, though the subject caught it: a device would not have told it so."""
+    failed: Exception | None = place.failed() if hasattr(place, "failed") else None
+    return failed
+
+
 def failure(error: Exception, place: Any) -> Observation:
-    """Return what an exception of the subject means: a refusal before the first launch, or a crash."""
+    """Return what an exception means: of the subject a refusal before the first launch, or a crash.
+
+    What the machine lacks says nothing about the subject, and neither does a failure of the verifier itself.
+    """
+    error = _kept_back(place) or error
+    detail = "".join(traceback.format_exception(error))
+    if isinstance(error, UnsupportedFeature):
+        return Observation(status="undecided", message=text_of(error), detail=detail, facts=place.facts())
+    text = said(error, first_line=True)
+    if is_own(error):
+        text = f"{text} (in {place_of(error)})"
+        return Observation(status="error", message=text, detail=detail, facts=place.facts())
     refused = isinstance(error, REFUSALS) and place.launches() == 0 and text_of(error).strip() != ""
-    return Observation(
-        status="refused" if refused else "crashed",
-        message=said(error, first_line=True),
-        detail="".join(traceback.format_exception(error)),
-        facts=place.facts(error),
-    )
+    status: Status = "refused" if refused else "crashed"
+    return Observation(status=status, message=text, detail=detail, facts=place.facts(error))
 
 
 def _damage(placed: Mapping[str, Placed], mutates: tuple[str, ...]) -> Iterator[str]:

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.utils.dlpack import from_dlpack
 
+from verifier.culprit import passed_on
+
 GUARD_BYTES = 512
 GUARD_PATTERN = 0xA5
 POISONS = {"nan": float("nan"), "finite": -12288.0, "positive": 12288.0}
@@ -80,7 +82,7 @@ def _guarding(
     factory: Callable[..., torch.Tensor], name: str, fill: float | None, memory: FreshMemory
 ) -> Callable[..., torch.Tensor]:
     def make(*args: Any, **kwargs: Any) -> torch.Tensor:
-        made = factory(*args, **kwargs)
+        made = passed_on(factory, *args, **kwargs)
         if made.device.type == "meta" or made.layout != torch.strided or "out" in kwargs:
             return made
         if fill is not None and made.dtype.is_floating_point:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from verifier.culprit import passed_on
 from verifier.dispatching import Dispatching
 
 # Operations that round nothing but to the format of their result: views, allocations, copies, sums.
@@ -32,7 +33,7 @@ class HostArithmetic(Dispatching):
 
     def dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the operation as it is."""
-        result = func(*args, **kwargs)
+        result = passed_on(func, *args, **kwargs)
         name = str(func.overloadpacket.__name__)
         if name not in _PLAIN and any(map(_floating, (*args, result))):
             self.seen.add(name)

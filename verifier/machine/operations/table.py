@@ -48,12 +48,28 @@ class Operation:
     carry_out: bool = False
 
 
+# Every word behind the name of a pure opcode that some family understands: one that none knows may change
+# what the instruction computes (`.oob`, `.rs`), and is not passed over.
+# fmt: off
+MODIFIERS = frozenset({
+    *BITS,
+    "rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi", "ftz", "sat", "satfinite", "relu", "NaN",
+    "approx", "full", "lo", "hi", "wide", "cc", "three", "xorsign", "abs",
+    "eq", "ne", "lt", "le", "gt", "ge", "ls", "hs", "num", "nan", "equ", "neu", "ltu", "leu", "gtu", "geu",
+    "and", "or", "xor", "wrap", "clamp", "l", "r", "shiftamt",
+    "finite", "infinite", "number", "notanumber", "normal", "subnormal",
+})
+# fmt: on
+
+
 @lru_cache(maxsize=4096)
 def resolve(opcode: str) -> Operation | None:
     """Find the operation of a pure opcode, or None when no family knows it."""
     from verifier.machine.operations import bits, comparison, conversion, floating, half, integer
 
     parts = opcode.split(".")
+    if not MODIFIERS.issuperset(parts[1:]):
+        return None
     for family in (floating, integer, bits, comparison, conversion, half):
         operation: Operation | None = family.resolve(parts)
         if operation is not None:
