@@ -110,6 +110,26 @@ def test_what_an_atomic_on_integers_has_written_is_lost(operation):
     assert counters.desynchronised == 1
 
 
+@pytest.mark.parametrize("arithmetic", ["lifted", "field", "field_exponential"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("form", ["red", "atom"])
+def test_an_atomic_on_a_pair_of_halves_adds_the_slots_of_both(form, dtype, arithmetic):
+    """Three lanes add the same pair: 1 and 2048 are lost beside 2048 in float16, and not in the slots."""
+    kind = {torch.float16: "f16x2", torch.bfloat16: "bf16x2"}[dtype]
+    target = "%r2, " if form == "atom" else ""
+    body = f"""
+    ld.global.b32 %r1, [%base0]; {form}.global.add.noftz.{kind} {target}[%base0 + 4], %r1;"""
+    with machine.session(arithmetic=arithmetic) as opened:
+        halves = torch.tensor([1.0, 2048.0, 2048.0, 1.0], dtype=dtype)
+        text = kernel(body, 1, registers=REGISTERS)
+        machine.launch_ptx(text, "k", (1,), (3,), 0, [halves.view(torch.float32)])
+        slots, counters = opened.slots.get(halves), opened.slots.counters
+        wanted = opened.slots.arithmetic.lift(np.array([1.0, 2048.0, 2051.0, 6145.0]), "f64")
+    assert halves[2] == 2048.0
+    assert (slots == wanted).all()
+    assert (counters.desynchronised, counters.lost) == (0, {})
+
+
 WIDENED = """
     ld.global.b32 %r1, [%a0]; mov.b32 {%h1, %h2}, %r1; mov.b32 %f1, {0, %h2};
     mul.f32 %f2, %f1, 0f40400000; st.global.f32 [%a0], %f2;"""

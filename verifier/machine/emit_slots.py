@@ -11,7 +11,7 @@ from verifier.machine import collectives
 from verifier.machine.carry import LAYOUTS
 from verifier.machine.operations.table import FLOATS
 from verifier.machine.slot_operands import NONE, SCALAR, Half, SlotOperands
-from verifier.machine.slots import MODIFIERS, tag
+from verifier.machine.slots import MODIFIERS, PAIRS, tag
 from verifier.machine.syntax import BITS, Immediate, Instruction, Operand, Pair, Register, Vector
 from verifier.machine.uniformity import FULL, PER_THREAD
 
@@ -341,6 +341,8 @@ class SlotShadow(SlotOperands):
         kind = instruction.parts[-1]
         if kind in ("f16", "bf16", "f32", "f64"):
             rows = ", ".join(self.read(writer, item, kind, 0) for item in items)
+        elif kind in PAIRS:
+            rows = ", ".join(f"[{', '.join(self.read(writer, i, kind, n) for n in (0, 1))}]" for i in items)
         else:
             rows = ", ".join(self.half(writer, item, 0)[0] for item in items)
         writer.add(f"wave.operand_slots = [{rows}]")

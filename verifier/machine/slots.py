@@ -35,6 +35,8 @@ _HALVES_OF = {"f16": 1, "bf16": 1, "f32": 2, "f64": 4}
 
 MODIFIERS = frozenset({"rz", "rm", "rp", "ftz", "sat", "relu", "xorsign"})
 """Of an instruction, what changes how its result is rounded, flushed or clamped."""
+PAIRS = {"f16x2": "f16", "bf16x2": "bf16"}
+"""Kinds of atomics on two halves at once: each half is added alone (PTX, `red` and `atom`, packed types)."""
 
 
 class Arithmetic(Protocol):
@@ -336,30 +338,44 @@ class Slots:
     ) -> Any:
         """Give an observer that does on slots what an atomic does on floats, and the old slots.
 
-        operands: numbers of the active lanes; of `cas` what is compared, and what is written. What is written
-        by another operation than those that are done here has lost its slot, even where the bits stay.
+        values: the slots of what is added, of a packed pair those of both. operands: numbers of the active
+        lanes; of `cas` what is compared, and what is written. What is written by another operation than those
+        that are done here has lost its slot, even where the bits stay.
         """
         store = self.store_of(located.region)
         store.used = True
         cells = (located.offsets.reshape(-1) >> 1) + number * (width // 2)
-        active = np.ascontiguousarray(np.broadcast_to(located.active(values), located.offsets.shape)).reshape(
-            -1
-        )
+        scalar = PAIRS.get(kind)
+        active = [
+            np.ascontiguousarray(np.broadcast_to(located.active(v), located.offsets.shape)).reshape(-1)
+            for v in (values if scalar else (values,))
+        ]
         old = (np.zeros(cells.shape, dtype=self.arithmetic.dtype), np.zeros(cells.shape, dtype=np.uint64))
         floating = kind in ("f16", "bf16", "f32", "f64")
 
         def observe(turn: Any, before: Array, after: Array) -> None:
             place = cells[turn]
             old[0][turn], old[1][turn] = store.values[place], store.tags[place]
+            if scalar and operation in ("add", "min", "max"):
+                for piece, given in enumerate(active):
+                    numbers = (before, operands[-1][turn], after)
+                    first, second, result = (self.piece(n, piece, scalar) for n in numbers)
+                    cell = place + piece
+                    present = self.read(first, scalar, store.values[cell], store.tags[cell])
+                    store.values[cell] = self.apply(
+                        operation, scalar, result, (scalar, scalar), (first, second), (present, given[turn])
+                    )
+                    store.tags[cell] = tag(result.view("u2"), 16)
+                return
             if floating and operation in ("add", "min", "max"):
                 present = self.read(before, kind, store.values[place], store.tags[place])
                 floats = (before, operands[-1][turn])
                 store.values[place] = self.apply(
-                    operation, kind, after, (kind, kind), floats, (present, active[turn])
+                    operation, kind, after, (kind, kind), floats, (present, active[0][turn])
                 )
                 store.tags[place] = tag(after.view(f"u{width}"), 8 * width)
             elif operation == "exch" and floating:
-                store.values[place] = active[turn]
+                store.values[place] = active[0][turn]
                 store.tags[place] = tag(after.view(f"u{width}"), 8 * width)
             else:
                 place = place[before == operands[0][turn]] if operation == "cas" else place
