@@ -113,6 +113,7 @@ def _launch(grad_output, input, weight, mean, rstd, results, rows, columns):
 @subject(
     op="layer_norm_backward",
     language="cuda",
+    formula="canonical",
     accumulates="float32",
     dtypes=("float16", "bfloat16", "float32", "float64"),
     trees=Trees(row_gradients=tree(depth=row_additions), columns=tree(depth=column_additions)),

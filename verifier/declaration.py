@@ -29,7 +29,8 @@ def declaration_text(subject: Subject, dtype: str, setting: Setting) -> str:
     claim = subject.claim
     if op(subject.op).own:
         return "the subject's own specification, no algorithm"
-    form = op(subject.op).form(claim, dtype).name
+    claimed = op(subject.op).claimed(claim)
+    form = op(subject.op).form(claim, dtype).name if claimed else "none declared"
     parts = {
         "variance": claim.variance or "none declared",
         **{name: _option_text(value) for name, value in claim.variance_options.items()},
@@ -41,9 +42,10 @@ def declaration_text(subject: Subject, dtype: str, setting: Setting) -> str:
         "divide_by_n": claim.divide_by_n,
         "saved_dtype": claim.saved_dtype or subject.accumulation(dtype),
     }
+    unclaimed = frozenset() if claimed else frozenset({"formula"})
     marks = {"tree": "trees", "columns tree": "trees"}
     texts = [
-        f"{name} {value}" + (" (assumed)" if marks.get(name, name) in claim.assumed else "")
+        f"{name} {value}" + (" (assumed)" if marks.get(name, name) in claim.assumed - unclaimed else "")
         for name, value in parts.items()
     ]
     return ", ".join(texts)

@@ -144,8 +144,8 @@ _DOMAIN = (
     "domain=Domain(max_abs=1e15, max_kappa=1e3)."
 )
 _AUTOGRAD = (
-    "differentiable: where autograd differentiates torch operators one by one, gradients have another "
-    "formula than the op's, and may fail: differentiable=False demands none."
+    "differentiable: where autograd differentiates torch operators one by one, gradients have another order "
+    'of operations than the canonical form: formula="autograd" says so; differentiable=False demands none.'
 )
 _PLAUSIBLE_ULP = 1e4
 """float32 error up to which a result on ordinary data is taken for the op with roundings: 2**-10 relative."""

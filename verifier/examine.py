@@ -356,9 +356,10 @@ class Examination:
         if outcome.verdict is Verdict.REFUSED:
             return not outside
         promised = self.subject.domain is not None and self.subject.domain.numeric
+        claimed = op(self.subject.op).claimed(self.subject.claim)
         if _excused(outcome):
             return False
-        return outcome.verdict is Verdict.NO_THEOREM and promised and not outside and self.subject.claims
+        return outcome.verdict is Verdict.NO_THEOREM and promised and not outside and claimed
 
     def _beyond_promised_values(self, case: Case, outcome: Outcome) -> bool:
         """Return whether wrong numbers are due to numbers of which nothing is promised.

@@ -72,9 +72,9 @@ class Truth:
     @cached_property
     def bounds(self) -> Mapping[str, Bounded]:
         """The subject's own bounds by name; empty if it makes no claim."""
-        if self.subject.claim.variance is None and self.op.needs_variance:
-            return {}
         claim = self.subject.claim
+        if not self.op.own and not self.op.claimed(claim):
+            return {}
         return self.op.bounds(
             self.case, claim, self.op.form(claim, self.case.dtype), self.setting, self.solution
         )
@@ -82,9 +82,9 @@ class Truth:
     @cached_property
     def canonical_bounds(self) -> Mapping[str, Bounded]:
         """The bounds of the canonical kernel with the same trees."""
-        if not self.op.needs_variance:
-            return self.bounds
         claimed = self.subject.claim.variance
+        if self.op.own or (not self.op.needs_variance and self.op.claimed(self.subject.claim)):
+            return self.bounds
         variance = "rms" if claimed == "rms" else CANONICAL_VARIANCE
         subject = self.subject.differing(
             variance=variance, accumulates="float32", formula=None, saved_dtype=None
@@ -247,7 +247,8 @@ def _observed(truth: Truth, name: str, actual: torch.Tensor, values: Array, erro
     format_name = str(actual.dtype).removeprefix("torch.")
     nothing = np.zeros(values.shape, dtype=np.bool_)
     worst = _worst(truth, name, format_name, values, error, np.full(values.shape, math.nan), nothing)
-    message = "the subject declares no variance algorithm, so no bound applies"
+    missing = "variance algorithm" if truth.op.needs_variance else "algorithm and no form"
+    message = f"the subject declares no {missing}, so no bound applies"
     return Outcome(
         verdict=Verdict.NO_THEOREM, output=name, worst=worst, uncovered=values.size, message=message
     )

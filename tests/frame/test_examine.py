@@ -120,7 +120,46 @@ def test_a_subject_that_claims_nothing_is_neither_right_nor_wrong(subjects, runn
     for name in checks():
         line = examined(subjects["claims_nothing"], runner, name, cases=6)
         assert name == "finite" or not line.findings
-        assert name in {"finite", "memory"} or line.verdict in {Verdict.UNDECIDED, Verdict.SKIPPED}, name
+        assert name in {"finite", "memory", "global_state"} or line.verdict in {
+            Verdict.UNDECIDED,
+            Verdict.SKIPPED,
+        }, name
+
+
+SAYING_NOTHING = """
+FREE = dict(language="torch", dtypes=("float32",), differentiable=False, domain=Domain(max_abs=1e4))
+
+@subject(op="softmax", **FREE)
+def softmax(input, dim):
+    return torch.softmax(input, dim) * 1.5
+
+@subject(op="log_softmax", **FREE)
+def log_softmax(input, dim):
+    return input - torch.logsumexp(input, dim, keepdim=True) + 1e-3
+
+@subject(op="softmax_backward", returns=("grad_input",), **FREE)
+def softmax_backward(grad_output, output, dim):
+    return output * (grad_output - (output * grad_output).sum(dim, keepdim=True)) * 1.5
+
+@subject(op="rms_norm_backward", returns=("grad_input", "grad_weight"), **FREE)
+def rms_norm_backward(grad_output, input, rstd, weight=None):
+    return grad_output * 1.5, None if weight is None else weight * 1.5
+"""
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "softmax_backward", "rms_norm_backward"])
+def test_nothing_is_held_against_a_subject_that_claims_nothing_in_any_op(name, subjects_of, runner):
+    free = subjects_of(SAYING_NOTHING)[name]
+    for check in ("forward_error", "gradient", "gradcheck", "metamorphic", "layouts"):
+        line = examined(free, runner, check, cases=4)
+        assert not line.findings, check
+        assert line.verdict in {Verdict.UNDECIDED, Verdict.SKIPPED}, check
+    check = "gradient" if name.endswith("backward") else "forward_error"
+    line = examined(free, runner, check, cases=4)
+    assert line.worst.ulp > 1e3, "what was observed is shown"
+    assert line.worst.canonical > 1.0, "beside the canonical form's bound, which nobody claims"
+    for claim in ({"formula": "canonical"}, {"variance": "softmax"}):
+        assert examined(free.differing(**claim), runner, check, cases=4).verdict is Verdict.FAIL
 
 
 def test_the_same_seed_searches_alike_and_another_one_otherwise(subjects, runner):

@@ -79,8 +79,8 @@ def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
     """Apply in float64 to what is differentiable, and to every compiled kernel of lower precision."""
     if op.own and not lifts(dtype, backend):
         return "only lifted results have a radius without a declared algorithm: compiled code, on the machine"
-    if op.needs_variance and not subject.claims:
-        return "no variance algorithm is declared, so the error of a difference quotient has no bound"
+    if not op.own and not op.claimed(subject.claim):
+        return "no algorithm is declared, so the error of a difference quotient has no bound"
     if lifts(dtype, backend):
         return None
     if not op.differentiable:

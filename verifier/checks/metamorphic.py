@@ -58,8 +58,8 @@ def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
     del dtype, backend
     if "output" not in op.outputs:
         return f"{op.name} returns gradients only; see gradient"
-    if op.needs_variance and not subject.claims:
-        return "no variance algorithm is declared, so no bound applies"
+    if not op.claimed(subject.claim):
+        return "no algorithm is declared, so no bound applies"
     return None
 
 

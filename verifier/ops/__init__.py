@@ -153,6 +153,10 @@ class Op:
     scale_invariant: bool = False
     complete: Callable[[Tensors, Mapping[str, Any], Subject], dict[str, torch.Tensor | None]] = _as_they_are
 
+    def claimed(self, claim: Claim) -> bool:
+        """Return whether a claim names what bounds rest on: an algorithm, or a form where none is needed."""
+        return claim.variance is not None or (not self.needs_variance and claim.formula is not None)
+
     def form(self, claim: Claim, dtype: str) -> Form:
         """Return the form that a claim names for a dtype; the op's canonical one if it names none.
 
