@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import atexit
-import multiprocessing
 import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from verifier.checks import checks
 from verifier.examine import BUDGETS, Budget, Examination
 from verifier.loading import load_subjects
 from verifier.ops import ops
+from verifier.pool import Died, pooled
 from verifier.printable import block
 from verifier.runner import Runner
 from verifier.subjects import Subject
@@ -61,9 +61,11 @@ class Report:
     def status(self) -> int:
         """Exit status: 1 with unexpected findings, 4 if the verifier itself failed, 3 if nothing was decided.
 
-        It is 2 if a case could not be saved, and 0 otherwise. What is found stands: it outweighs a failure of
-        the verifier elsewhere.
+        It is 130 if the audit was interrupted, 2 if a case could not be saved, and 0 otherwise. What is found
+        stands: it outweighs a failure of the verifier elsewhere.
         """
+        if self.interrupted:
+            return 130
         if any(finding.unwritten for finding in self.findings):
             return 2
         if any(line.unexpected for line in self.lines):
@@ -74,7 +76,7 @@ class Report:
         decided = any(
             line.verdict in {Verdict.PASS, Verdict.FAIL} or line.counts[Verdict.PASS] for line in self.lines
         )
-        return 0 if decided and not self.interrupted else 3
+        return 0 if decided else 3
 
 
 def select(
@@ -227,36 +229,13 @@ def _results(
         for index, job in enumerate(jobs):
             yield index, run_job(job, share(index), seed)
         return
-    waiting = list(enumerate(jobs))[::-1]
-    while waiting:
-        yield from _pooled(waiting, share, seed, workers)
-
-
-def _pooled(
-    waiting: list[tuple[int, Job]],
-    share: Callable[[int], tuple[int, float | None]],
-    seed: int,
-    workers: int,
-) -> Iterator[tuple[int, Result]]:
-    """Run waiting jobs in one pool of processes; when a worker dies, report its jobs and end the pool."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        running: dict[Future[Result], tuple[int, Job]] = {}
-        try:
-            while waiting or running:
-                while waiting and len(running) < workers:
-                    index, job = waiting.pop()
-                    running[pool.submit(run_job, job, share(index), seed)] = (index, job)
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    result = future.result()
-                    yield running.pop(future)[0], result
-        except BrokenExecutor as error:
-            for index, job in running.values():
-                yield index, f"{job.subject} {job.check} {job.dtype}: a worker process died ({error})"
-        except KeyboardInterrupt:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    tasks = ((index, (job, share(index), seed)) for index, job in enumerate(jobs))
+    with closing(pooled(run_job, tasks, workers)) as results:
+        for index, result in results:
+            if isinstance(result, Died):
+                job = jobs[index]
+                result = f"{job.subject} {job.check} {job.dtype}: a worker process died: {result.message}"  # noqa: PLW2901
+            yield index, result
 
 
 def _unknown_word(subject: Subject) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 USAGE_STATUS = 2
 OWN_FAILURE_STATUS = 4
+INTERRUPTED_STATUS = 130
 FINDINGS_FOLDER = Path("norm-verifier-findings")
 
 app = typer.Typer(
@@ -51,6 +52,9 @@ FindingsOption = Annotated[Path, typer.Option("--findings", help="Folder for the
 
 def main() -> None:
     """Run the command; what the parser rejects is said in one line, our own failure with its traceback."""
+    from verifier.outlive import outlive_readers
+
+    outlive_readers()
     _speak_the_terminals_characters()
     try:
         status = app(standalone_mode=False)
@@ -61,7 +65,8 @@ def main() -> None:
             sys.exit(USAGE_STATUS)
         if not hasattr(error, "format_message"):
             if type(error).__name__ == "Abort":
-                sys.exit(USAGE_STATUS)
+                _complain("interrupted")
+                sys.exit(INTERRUPTED_STATUS)
             from verifier.printable import block
 
             typer.echo(block(traceback.format_exc()), err=True)
@@ -116,7 +121,7 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
 
     Exit status: 0 no unexpected finding, 1 findings, 2 wrong usage (or a file could not be written),
     3 nothing was decided,
-    4 the verifier itself failed.
+    4 the verifier itself failed, 130 interrupted.
     """
     with _clear_errors():
         from verifier.audit import default_workers, parse_seconds, select
@@ -292,7 +297,8 @@ def _clear_errors() -> Iterator[None]:
     except (typer.Exit, BrokenPipeError):
         raise
     except KeyboardInterrupt:
-        _stop("interrupted")
+        _complain("interrupted")
+        raise typer.Exit(INTERRUPTED_STATUS) from None
     except (ValueError, OSError) as error:
         _stop(str(error))
     except Exception as error:
@@ -414,12 +420,15 @@ def _finish(
 
     from verifier.audit import close_runners
     from verifier.report.document import document
-    from verifier.report.terminal import show
+    from verifier.report.terminal import interruption, show
     from verifier.saving import save_findings
 
     save_findings(report, folder)
     wide = None if sys.stdout.isatty() else 200
-    show(report, Console(width=wide), lines=not told.lines, findings=not told.findings)
+    if report.interrupted:
+        _complain(interruption(report))
+    else:
+        show(report, Console(width=wide), lines=not told.lines, findings=not told.findings)
     narrow = [d for d in cost_of or () if d in {"float16", "bfloat16"}]
     costs = _show_costs(jobs, narrow) if narrow and not report.interrupted else []
     unwritten = list(dict.fromkeys(f"a case in {f.unwritten}" for f in report.findings if f.unwritten))

@@ -1,15 +1,14 @@
 """No kernel file's process reaches another's: each has a fresh child, and what it started ends with it."""
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
+from waiting import gone, until
 
 from verifier.ops import op
 from verifier.recipes import Recipe, build
@@ -105,21 +104,6 @@ def case_for(subject):
 
 def observed(runner, subject):
     return runner.run(subject, case_for(subject))
-
-
-def until(question):
-    """Return the answer as soon as there is one, or the last after five seconds."""
-    end = time.monotonic() + 5
-    while not (answer := question()) and time.monotonic() < end:
-        time.sleep(0.02)
-    return answer
-
-
-def gone(pid):
-    """Return whether a process has ended, waited for or not."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    return True
 
 
 def test_what_one_file_sets_for_its_process_does_not_reach_the_next(runner, subjects_of):

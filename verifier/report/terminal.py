@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from rich.console import Console
@@ -208,8 +209,7 @@ def summary(report: Report) -> str:
     parts += [f"{_plural(left, 'line')} with no case left beside known defects"] if left else []
     failures = len(report.errors) + sum(line.counts[Verdict.ERROR] for line in report.lines)
     parts += [f"{_plural(failures, 'error')} of the verifier itself"] if failures else []
-    parts += ["nothing was decided"] if report.status == 3 and not report.interrupted else []
-    parts += ["interrupted: what was found is kept"] if report.interrupted else []
+    parts += ["nothing was decided"] if report.status == 3 else []
     if report.unreached:
         named = ", ".join(report.unreached[:3]) + (", ..." if len(report.unreached) > 3 else "")
         parts += [f"{_plural(len(report.unreached), 'line')} not reached in the budget ({named})"]
@@ -217,6 +217,15 @@ def summary(report: Report) -> str:
         f"{_plural(subjects, 'subject')}, {_plural(len(report.lines), 'line')}: {words or 'none'}\n"
         f"{_plural(cases, 'case')} in {report.seconds:.0f} s, seed {report.seed}: {'; '.join(parts)}"
     )
+
+
+def interruption(report: Report) -> str:
+    """Return the one line that ends an interrupted audit."""
+    unexpected = [f for f in report.findings if not f.expected]
+    kept = sorted({str(Path(f.file).parent) for f in unexpected if f.file})
+    cases = f", kept in {', '.join(kept)}" if kept else ""
+    lines = _plural(len(report.lines), "line")
+    return f"interrupted after {lines}; {_plural(len(unexpected), 'unexpected finding')}{cases}"
 
 
 def _plural(count: int, noun: str) -> str:

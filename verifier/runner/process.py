@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import pickle
-import signal
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from typing import Any, Self
 from verifier.case import Case
 from verifier.runner.observation import Observation
 from verifier.runner.preloaded import Child, Preloaded, preloaded
-from verifier.runner.processes import use
+from verifier.runner.processes import death_message, use
 from verifier.runner.wire import pack_case, unpack_observation
 from verifier.subjects import Subject
 
@@ -175,14 +174,4 @@ class Runner:
         if code is None:
             self._server.end(child)
         child.close()
-        return Observation(
-            status="crashed", message=_death_message(code), detail=detail, facts={"died": True}
-        )
-
-
-def _death_message(code: int | None) -> str:
-    if code is None:
-        return "the process ended"
-    if code < 0:
-        return f"the process was killed by {signal.Signals(-code).name}"
-    return f"the process ended with exit status {code}"
+        return Observation(status="crashed", message=death_message(code), detail=detail, facts={"died": True})

@@ -89,3 +89,12 @@ def end_with(parent: int) -> None:
 def _prctl(option: int, argument: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(option, argument, 0, 0, 0)
+
+
+def death_message(code: int | None) -> str:
+    """Say how a process ended, by its exit status; a negative one is a signal's, None is not known."""
+    if code is None:
+        return "the process ended"
+    if code < 0:
+        return f"the process was killed by {signal.Signals(-code).name}"
+    return f"the process ended with exit status {code}"

@@ -42,6 +42,7 @@ def main() -> None:
     gc.freeze()  # no collection touches, hence copies, what all children share
     control.send_bytes(b"ready")
     _Server(control, place).serve()
+    os._exit(0)  # nothing is left to be done, and torch takes its time to end
 
 
 class _Server:
