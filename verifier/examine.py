@@ -40,6 +40,7 @@ DRAWS_AT_ONCE = 500
 """Examples that Hypothesis is asked for at a time: a run of it cannot be ended early by the clock."""
 CODE_SHOWN_BY = ("forward_error", "gradient")
 """Checks whose lines say what the compiled code consists of: forward, and forward and backward."""
+UNCLAIMED = "nothing is claimed, so no bound applies: `norm-verifier describe` proposes variance= or formula="
 LEFT_OUT = "left out of the search by a known defect: "
 """How a note begins that says why a search had no case."""
 DEATHS_PER_LINE = 3
@@ -121,6 +122,8 @@ class Examination:
             line.notes += [summary(code), *remarks(self.subject, self.dtype, code)]
         if self._deaths >= DEATHS_PER_LINE or line.counts[Verdict.TIMEOUT]:
             line.notes.append("the search ended early: the subject's process died or had to be stopped")
+        if line.counts[Verdict.NO_THEOREM] and not the_op.own and not the_op.claimed(self.subject.claim):
+            line.notes.append(UNCLAIMED)
         line.seconds = time.monotonic() - started
         return line
 
@@ -130,8 +133,15 @@ class Examination:
             check=self.check_name,
             dtype=self.dtype,
             backend=self.runner.backend,
-            variance=self.subject.claim.variance or "none",
+            variance=self._algorithm(),
         )
+
+    def _algorithm(self) -> str:
+        """Name what is claimed: the variance algorithm, or the form where bounds rest on no variance."""
+        claim, the_op = self.subject.claim, op(self.subject.op)
+        if claim.variance is not None or not the_op.claimed(claim):
+            return claim.variance or "none"
+        return the_op.form(claim, self.dtype).name
 
     # -- known defects -------------------------------------------------------------------------
 

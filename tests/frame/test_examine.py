@@ -12,7 +12,7 @@ from strategies.values import Values
 from verifier import case as cases
 from verifier.affine import OVERFLOW
 from verifier.checks import checks
-from verifier.examine import LEFT_OUT, Budget, Examination, _measured, own_failure
+from verifier.examine import LEFT_OUT, UNCLAIMED, Budget, Examination, _measured, own_failure
 from verifier.loading import load_subjects
 from verifier.ops import op
 from verifier.recipes import Recipe, assemble, build
@@ -156,10 +156,14 @@ def test_nothing_is_held_against_a_subject_that_claims_nothing_in_any_op(name, s
         assert line.verdict in {Verdict.UNDECIDED, Verdict.SKIPPED}, check
     check = "gradient" if name.endswith("backward") else "forward_error"
     line = examined(free, runner, check, cases=4)
+    assert UNCLAIMED in line.notes
+    assert line.variance == "none"
     assert line.worst.ulp > 1e3, "what was observed is shown"
     assert line.worst.canonical > 1.0, "beside the canonical form's bound, which nobody claims"
     for claim in ({"formula": "canonical"}, {"variance": "softmax"}):
-        assert examined(free.differing(**claim), runner, check, cases=4).verdict is Verdict.FAIL
+        line = examined(free.differing(**claim), runner, check, cases=4)
+        assert line.verdict is Verdict.FAIL
+        assert (line.variance, UNCLAIMED in line.notes) == (next(iter(claim.values())), False)
 
 
 def test_the_same_seed_searches_alike_and_another_one_otherwise(subjects, runner):
