@@ -4,6 +4,10 @@ Each lane updates a count, a mean and a sum of squared deviations element by ele
 merged as Chan, Golub and LeVeque do, where an empty partner changes nothing. One column a lane and sweep:
 element i belongs to lane i mod 128, which is the tree that is declared, in the backward as well. Output and
 backward are those of layer_norm_two_pass_triton.py.
+
+The last merges are butterflies over lanes and warps. A merge does not commute, so each warp may end with a
+mean and an rstd of its own, an ulp or so apart: a column is normalized with those of its warp, and those of
+one thread are saved. Each of them keeps the bound, and the declaration says so (`per_lane_means`).
 """
 
 from pathlib import Path
@@ -60,6 +64,7 @@ DESIGN = skeleton.Design(constants={"MOMENTS": _moments}, tile=_lanes)
     op="layer_norm",
     language="triton",
     variance="welford",
+    variance_options={"per_lane_means": True},
     accumulates="float32",
     dtypes=skeleton.DTYPES,
     trees=Trees(

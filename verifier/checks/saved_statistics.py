@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
+from verifier.arithmetic import FORMATS, Array
 from verifier.checks import Session
-from verifier.judge import judge
+from verifier.judge import format_of, judge, own_index
+from verifier.numbers import Form
 from verifier.ops import Op
+from verifier.ops.rows import Composer, to_float64
 from verifier.recipes import Plan
 from verifier.runner.observation import Observation
 from verifier.subjects import Subject
@@ -14,9 +19,19 @@ from verifier.verdicts import Outcome, Verdict
 
 NAME = "saved_statistics"
 ORDER = 90
-DEMANDS = "mean within its theorem, rstd within its own, each with one cast to the dtype they are saved in"
+DEMANDS = (
+    "mean within its theorem, rstd within its own, each with one cast to the dtype they are saved in; and an "
+    "output that was made of them, unless lanes are declared to keep means of their own"
+)
 WHY = "a backward pass trusts what was saved; a wrong rstd beside a right output waits there"
-CATCHES = ("saved_rstd_without_eps",)
+CATCHES = ("saved_rstd_without_eps", "means_of_two_lanes")
+
+ONE_MEAN = frozenset({"two_pass", "textbook", "welford", "chan", "rms"})
+"""Algorithms that subtract the mean as one number: others subtract a shift or a correction beside it."""
+OTHER_STATISTICS = (
+    "rows are normalized with several means, or with others than are saved "
+    '(variance_options={"per_lane_means": True} declares that of welford and chan)'
+)
 
 
 def plan(subject: Subject, op: Op) -> Plan:
@@ -39,7 +54,12 @@ def check(session: Session) -> list[Outcome]:
     seen = session.execute()
     wrong = {name: text for name in names if (text := _misshapen(session, seen, name))}
     outcomes = [Outcome(verdict=Verdict.FAIL, output=n, message=f"{n}: {t}") for n, t in wrong.items()]
-    return outcomes + judge(session.truth, seen, tuple(n for n in names if n not in wrong))
+    outcomes += judge(session.truth, seen, tuple(n for n in names if n not in wrong))
+    return (
+        outcomes
+        if any(o.verdict is Verdict.FAIL for o in outcomes)
+        else outcomes + _recomputed(session, seen)
+    )
 
 
 def _statistics(subject: Subject, op: Op) -> tuple[str, ...]:
@@ -57,3 +77,75 @@ def _misshapen(session: Session, seen: Observation, name: str) -> str:
     if not tensor.dtype.is_floating_point:
         return f"has dtype {str(tensor.dtype).removeprefix('torch.')}; floating point is expected"
     return "" if tensor.numel() == wanted else f"has {tensor.numel()} number(s); {wanted} are expected"
+
+
+# -- whether the output was made of them --------------------------------------------------------------
+
+
+def _recomputed(session: Session, seen: Observation) -> list[Outcome]:
+    """Compare the output with that of the saved statistics, within the roundings of the declared formula."""
+    claim, op, case = session.subject.claim, session.op, session.case
+    output, rstd = seen.outputs.get("output"), seen.outputs.get("rstd")
+    centred = "mean" in session.truth.exact and op.name != "rms_norm"
+    asked = claim.variance in ONE_MEAN and not claim.variance_options.get("per_lane_means")
+    if not asked or output is None or rstd is None or not output.numel() or format_of(output) not in FORMATS:
+        return []
+    if (centred and seen.outputs.get("mean") is None) or session.shape_outcomes(seen, ("output",)):
+        return []
+    named = op.form(claim, case.dtype)
+    forms = op.forms.values() if "formula" in claim.assumed else (named,)
+    values = op.canonical(case, "output", to_float64(output))
+    apart = np.ones(values.shape, dtype=np.bool_)
+    for form in forms:
+        expected, reach = _of_saved(session, seen, form, centred=centred)
+        with np.errstate(invalid="ignore"):
+            apart &= np.abs(values - expected) > reach  # false wherever anything is not finite
+    if not apart.any():
+        return []
+    place = int(np.argmax(apart))
+    at = ", ".join(map(str, own_index(session.truth, "output", place)))
+    text = (
+        f"output is not made of the saved statistics: {int(apart.sum())} of {values.size} elements, the "
+        f"first at [{at}], differ from what mean and rstd give by more than the roundings of the formula; "
+        f"{OTHER_STATISTICS}"
+    )
+    return [
+        Outcome(
+            verdict=Verdict.FAIL,
+            output="output",
+            message=text,
+            decided=values.size,
+            wrong=int(apart.sum()),
+        )
+    ]
+
+
+def _of_saved(session: Session, seen: Observation, form: Form, *, centred: bool) -> tuple[Array, Array]:
+    """Return the output that the saved statistics give, and what that of a right kernel differs from it.
+
+    The forward pass may use them before they are rounded to the format in which they are saved; the mean
+    before it is rounded at all, where it is contracted; and divide by the root instead of multiplying.
+    """
+    truth, claim = session.truth, session.subject.claim
+    arithmetic = truth.setting.arithmetic
+    composer = Composer(truth.case, claim, form, truth.setting, truth.solution, truth.problem)
+    composer.own()
+    assert composer.moments is not None
+    saved, cast = {}, {}
+    for name in ("mean", "rstd") if centred else ("rstd",):
+        tensor = seen.outputs[name]
+        assert tensor is not None
+        held = FORMATS[format_of(tensor)]
+        saved[name] = session.op.canonical(session.case, name, to_float64(tensor)).reshape(-1, 1)
+        cast[name] = (0.0, 0.0) if held.holds(arithmetic.format) else (2.0 * held.u, held.omega)
+    relative = (arithmetic.division + arithmetic.reciprocal_square_root) * arithmetic.u + cast["rstd"][0]
+    if not centred:
+        nothing = np.zeros_like(saved["rstd"])
+        return composer.from_statistics(nothing, saved["rstd"], nothing, relative)
+    size = np.abs(saved["mean"])
+    spread = np.reshape(composer.moments.mean_spread, (-1, 1))
+    if claim.mean_contraction != "none":
+        spread = np.fmax(spread, arithmetic.u * 2.0 * size + arithmetic.omega)
+    with np.errstate(invalid="ignore"):
+        apart = spread + cast["mean"][0] * size + cast["mean"][1]
+    return composer.from_statistics(saved["mean"], saved["rstd"], apart, relative)

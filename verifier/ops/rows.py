@@ -73,6 +73,16 @@ def _stores(moments: variance.MomentBound, rows: RowStatistics, held: str | None
     return np.asarray(np.maximum(means, spread) * INFLATION <= FORMATS[held].maximum)
 
 
+def _by_lane(mean: Affine) -> Affine:
+    """Return the means that elements use: where they may be further apart than from the exact one, no symbol.
+
+    Each lies within the bound of the mean by itself (docs/explanation/bounds.md, "Lanes that disagree").
+    """
+    error = mean.symbols["mean"]
+    own = mean.rest > error
+    return replace(mean, symbols={"mean": np.where(own, 0.0, error)}, rest=np.where(own, error, mean.rest))
+
+
 def _entries(case: Case, problem: RowProblem) -> int:
     """Return the number of entries of weight, or of what weight would be."""
     if problem.weight is not None or problem.bias is not None:
@@ -147,7 +157,7 @@ class Composer:
         else:
             mean, rstd, statistics = self._statistics()
             saved = (self._saved(mean, "mean"), self._saved(rstd, "rstd"))
-            self.numbers.computed = saved if self.form.reads_saved else (mean, rstd)
+            self.numbers.computed = saved if self.form.reads_saved else (_by_lane(mean), rstd)
             self.numbers.saved = saved
         terms = self._terms()
         with np.errstate(all="ignore"):
@@ -170,6 +180,22 @@ class Composer:
         held = self.dtypes.get("weight", self.dtypes["input"])
         self.numbers.dtypes = {"bias": held, **self.numbers.dtypes}
         return self._gradients(replace(self._terms(), bias=self.numbers.read(np.zeros((1, 1)))))
+
+    def from_statistics(self, mean: Array, rstd: Array, apart: Array, relative: float) -> tuple[Array, Array]:
+        """Return the output that given statistics make, and what a computed one may differ from it.
+
+        mean, rstd: (rows, 1). apart, (rows, 1): absolute difference of the means that are used; relative:
+        difference of the rstd that is used. Both results: (rows, columns); infinite where nothing is known.
+        """
+        numbers = self.numbers
+        computed_mean = numbers.with_rest(numbers.exact(mean), np.broadcast_to(apart, mean.shape))
+        computed_rstd = numbers.with_rest(numbers.exact(rstd), relative * np.abs(rstd) * INFLATION)
+        numbers.computed = numbers.saved = (computed_mean, computed_rstd)
+        with np.errstate(all="ignore"):
+            output = numbers.cast(self.form.forward(numbers, self._terms()), "output")
+            reach = (bound_of(output) + output.slack) * INFLATION
+        shape = self.problem.input.shape
+        return np.broadcast_to(output.centre, shape), np.broadcast_to(reach, shape)
 
     def _terms(self) -> Terms:
         problem = self.problem

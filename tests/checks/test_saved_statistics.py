@@ -1,0 +1,58 @@
+"""Whether an output was made of the statistics that were saved beside it."""
+
+import pytest
+import torch
+from checks_support import KERNELS, examination, failures, faulty, machine, outcomes_of, passes, subject_of
+
+from verifier.ops import op
+from verifier.recipes import assemble
+from verifier.verdicts import Verdict
+
+CASES = {"hazards": ("ordinary", "lognormal"), "joint": False, "count": 6, "shapes": ((4, 1000),)}
+
+
+def test_other_means_than_the_saved_one_are_seen_here_and_nowhere_else():
+    subject = faulty("means_of_two_lanes")
+    (found, *_) = failures(outcomes_of(subject, "saved_statistics", **CASES))
+    assert found.output == "output"
+    assert "not made of the saved statistics" in found.message
+    assert "per_lane_means" in found.message
+    for other in ("forward_error", "memory", "claim", "layouts"):
+        assert not failures(outcomes_of(subject, other, count=4)), other
+
+
+def test_lanes_that_keep_their_own_means_declare_it():
+    pytest.importorskip("triton")
+    subject = subject_of(KERNELS / "layer_norm_welford_triton.py")
+    assert subject.claim.variance_options["per_lane_means"]
+    values = torch.randn(16, 1000, generator=torch.Generator().manual_seed(0))
+    tensors = {"input": values, "weight": None, "bias": None}
+    scalars = {"eps": 1e-5, "normalized_shape": (1000,)}
+    case = assemble(op("layer_norm"), "float32", tensors, scalars, {}, hazard="ordinary", origin="test")
+    with machine():
+        declared, silent = (
+            examination(s, "saved_statistics", "float32", "machine").judge(case)[0]
+            for s in (subject, subject.differing(variance_options={}))
+        )
+    assert [o.verdict for o in declared] == [Verdict.PASS, Verdict.PASS]
+    (found,) = failures(silent)
+    assert "not made of the saved statistics" in found.message
+
+
+def by_quotient(input, weight=None, bias=None, eps=1e-5):
+    """Divide by the root, and save the mean and the reciprocal in the input's format."""
+    x = input.float()
+    mean = x.mean(-1, keepdim=True)
+    root = torch.sqrt((x - mean).square().mean(-1, keepdim=True) + eps)
+    y = (x - mean) / root
+    y = y if weight is None else y * weight
+    y = y if bias is None else y + bias
+    return y.to(input.dtype), mean.flatten().to(input.dtype), (1 / root).flatten().to(input.dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_statistics_rounded_as_they_are_saved_and_a_quotient_are_no_other_statistics(dtype):
+    subject = faulty("means_of_two_lanes").differing(saved_dtype="input", function=by_quotient)
+    found = outcomes_of(subject, "saved_statistics", dtype, **CASES)
+    assert passes(found)
+    assert not failures(found)
