@@ -5,8 +5,8 @@
     kernel[rows, 128, shared_bytes](output, input, input.stride(0), columns)
 
 NVRTC needs neither a GPU nor a driver. CPU tensors go to the PTX machine, CUDA tensors to their device on
-torch's current stream; both run the code of one compilation, whose PTX and cubin are kept in the user's
-cache folder.
+torch's current stream; both run the code of one compilation, which is kept in the user's cache folder: as
+PTX for the machine, assembled for a device.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Launch:
 
         """
         device = _device_of(arguments)
-        compiled = self.kernel.compile(_architecture(device))
+        compiled = self.kernel.compile(_architecture(device), assembled=device.type != "cpu")
         values = _convert(self.kernel.expression, compiled.parameters, arguments)
         _COUNTER["launches"] += 1
         _CODES.add((compiled.ptx, compiled.entry))
@@ -97,9 +97,12 @@ class Kernel:
             kernel=self, grid=grid, block=block, shared_bytes=int(shape[2]) if len(shape) > 2 else 0
         )
 
-    def compile(self, architecture: int = DEFAULT_ARCHITECTURE) -> Compiled:
-        """Return PTX and cubin for `architecture` (compute capability times ten), from the cache if there."""
-        return self.source.compiled(self.expression, architecture)
+    def compile(self, architecture: int = DEFAULT_ARCHITECTURE, *, assembled: bool = True) -> Compiled:
+        """Return PTX and cubin for `architecture` (compute capability times ten), from the cache if there.
+
+        assembled: see `compile_cached`.
+        """
+        return self.source.compiled(self.expression, architecture, assembled=assembled)
 
     def parameter_names(self, arguments: Sequence[Any]) -> list[str] | None:
         """Return the names that the source gives its parameters, for reports; None if they cannot be read."""
@@ -112,7 +115,7 @@ class Source:
     """A `.cu` file; its kernels are compiled on first use, once for each architecture."""
 
     path: Path
-    _memory: dict[tuple[str, int], Compiled | CompilationError] = field(
+    _memory: dict[tuple[str, int, bool], Compiled | CompilationError] = field(
         default_factory=dict, repr=False, compare=False
     )
 
@@ -129,8 +132,10 @@ class Source:
         """Return the compute capability, times ten, of what a launch on this tensor would run on."""
         return _architecture(tensor.device)
 
-    def compiled(self, expression: str, architecture: int) -> Compiled:
+    def compiled(self, expression: str, architecture: int, *, assembled: bool = True) -> Compiled:
         """Compile one specialisation, or take it from memory or from the cache folder.
+
+        assembled: see `compile_cached`.
 
         Raises:
             FileNotFoundError: there is no such `.cu` file.
@@ -138,13 +143,14 @@ class Source:
             MissingCompilerError: NVRTC is not installed.
 
         """
-        known = self._memory.get((expression, architecture))
+        key = (expression, architecture, assembled)
+        known = self._memory.get(key)
         if known is None:
             try:
-                known = compile_cached(self.path, expression, architecture)
+                known = compile_cached(self.path, expression, architecture, assembled=assembled)
             except CompilationError as error:
                 known = error  # it will not compile next time either
-            self._memory[expression, architecture] = known
+            self._memory[key] = known
         if isinstance(known, CompilationError):
             raise CompilationError(str(known))
         return known

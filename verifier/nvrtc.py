@@ -40,7 +40,7 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True)
 class Compiled:
-    """One specialisation: the same compilation as PTX text and as machine code."""
+    """One specialisation: the same compilation as PTX text and as machine code, if that was asked for."""
 
     entry: str
     ptx: str
@@ -94,10 +94,18 @@ def parameter_names(path: Path, name: str) -> list[str]:
 # Compilation
 
 
-def compile_cached(path: Path, expression: str, architecture: int) -> Compiled:
+_OVER_THE_LIMITS: Final = 48 << 10
+"""Bytes of shared memory that ptxas gives to arrays of a fixed size; of constant memory it gives more."""
+_ARRAY: Final = re.compile(r"\.(?:shared|const)\b[^;=\[\]]*\[(\d+)\]")
+
+
+def compile_cached(path: Path, expression: str, architecture: int, *, assembled: bool = True) -> Compiled:
     """Compile one kernel of a `.cu` file, named as C++ names it, or take it from the cache folder.
 
-    architecture: compute capability times ten.
+    architecture: compute capability times ten. assembled: with machine code, which takes half of the time
+    and which the PTX machine does not run; without it, the code is assembled only where the assembler might
+    refuse it (inline assembly, functions that are not defined, large arrays in shared and constant memory),
+    and the cubin is empty elsewhere. The PTX is the same.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -106,13 +114,23 @@ def compile_cached(path: Path, expression: str, architecture: int) -> Compiled:
 
     """
     text = path.read_text(encoding="utf-8")
-    options = (f"--gpu-architecture=sm_{architecture}", *OPTIONS)
-    parts = (str(version()), *options, expression, str(path), text, *_local_headers(path, text))
+    parts = (text, *_local_headers(path, text))
+    if not assembled and not any("asm" in part for part in parts):
+        found = _compiled(path, parts, expression, f"compute_{architecture}")
+        if ".extern .func" not in found.ptx and sum(map(int, _ARRAY.findall(found.ptx))) <= _OVER_THE_LIMITS:
+            return found
+    return _compiled(path, parts, expression, f"sm_{architecture}")
+
+
+def _compiled(path: Path, texts: tuple[str, ...], expression: str, target: str) -> Compiled:
+    """Compile to PTX, for a real architecture (sm_) to machine code too, or take it from the cache."""
+    options = (f"--gpu-architecture={target}", *OPTIONS)
+    parts = (str(version()), *options, expression, str(path), *texts)
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     cached = _cache_folder() / f"{key}.json"
     record = _read_record(cached)
     if record is None:
-        record = _compile(path, text, expression, options)
+        record = _compile(path, texts[0], expression, options)
         _write_record(cached, record)
     ptx, entry = record["ptx"], record["entry"]
     cubin = base64.b64decode(record["cubin"])
@@ -168,10 +186,12 @@ def _compile(path: Path, text: str, expression: str, options: tuple[str, ...]) -
             raise CompilationError(_explain(path, expression, _product(nvrtc, program, "ProgramLog")))
         entry = ctypes.c_char_p()
         _check(nvrtc.nvrtcGetLoweredName(program, expression.encode(), ctypes.byref(entry)))
+        real = options[0].startswith("--gpu-architecture=sm_")
+        cubin = _product(nvrtc, program, "CUBIN") if real else b""
         return {
             "entry": (entry.value or b"").decode(),
             "ptx": _product(nvrtc, program, "PTX").rstrip(b"\0").decode(),
-            "cubin": base64.b64encode(_product(nvrtc, program, "CUBIN")).decode(),
+            "cubin": base64.b64encode(cubin).decode(),
         }
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))

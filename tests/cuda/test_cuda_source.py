@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -92,6 +93,28 @@ class TestCompiled:
         assert ".target sm_80" in compiled.ptx
         assert compiled.cubin.startswith(b"\x7fELF")
 
+    def test_without_machine_code_the_ptx_is_the_same(self, module):
+        kernel = module.kernel("scale", torch.float32)
+        unassembled = kernel.compile(80, assembled=False)
+        assert unassembled.cubin == b""
+        assert unassembled == replace(kernel.compile(80), cubin=b"")
+
+    @pytest.mark.parametrize(
+        ("before", "statement", "said"),
+        [
+            ("", 'asm("mov.b31 %0, 0;" : "=r"(x[0]));', r"\.b31"),
+            ("__device__ int absent(int);", "x[0] = absent(x[1]);", "Unresolved"),
+            ("", "__shared__ volatile int held[12289]; held[x[0]] = 1; x[1] = held[x[2]];", "shared data"),
+            ("__constant__ int held[16385];", "x[0] = held[x[1]];", "constant data"),
+        ],
+    )
+    def test_what_only_the_assembler_refuses_is_refused_for_the_machine_too(
+        self, tmp_path, before, statement, said
+    ):
+        (tmp_path / "bad.cu").write_text(f"{before}\n__global__ void k(int* x) {{ {statement} }}\n")
+        with machine.session(), pytest.raises(CompilationError, match=said):
+            source(tmp_path / "bad.py").kernel("k")[1, 1](torch.zeros(3, dtype=torch.int32))
+
     def test_lines_of_the_source_are_in_the_ptx(self, module):
         compiled = module.kernel("scale", torch.float32).compile()
         assert str(module.path) in compiled.ptx
@@ -117,7 +140,9 @@ class TestCompiled:
         (tmp_path / "broken.cu").write_text("__global__ void k(float* x) {\n  *x = missing;\n}\n")
         broken, compiled = source(tmp_path / "broken.py").kernel("k"), []
         real = cuda_source.compile_cached
-        monkeypatch.setattr(cuda_source, "compile_cached", lambda *a: compiled.append(a) or real(*a))
+        monkeypatch.setattr(
+            cuda_source, "compile_cached", lambda *a, **k: compiled.append(a) or real(*a, **k)
+        )
         for _ in range(2):
             with pytest.raises(CompilationError, match="missing"):
                 broken.compile()
