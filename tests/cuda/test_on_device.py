@@ -103,9 +103,9 @@ def test_the_backward_has_the_same_bits_every_time(columns):
     x, grad, weight = draw(700, columns), draw(700, columns, seed=1), draw(columns, seed=2)
     mean, rstd = x.mean(1), x.var(1, unbiased=False).add(1e-5).rsqrt()
     backward = subject_of("layer_norm_backward_cuda")
-    first = backward(grad, x, weight, mean, rstd)
+    first = backward(grad, x, weight, mean=mean, rstd=rstd)
     for _ in range(5):
-        again = backward(grad, x, weight, mean, rstd)
+        again = backward(grad, x, weight, mean=mean, rstd=rstd)
         assert all(map(torch.equal, first, again))
 
 
