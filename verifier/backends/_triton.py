@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from verifier.culprit import passed_on
@@ -58,6 +59,17 @@ def _wrap(owner: Any, name: str) -> None:
         return kernel
 
     setattr(owner, name, counted)
+
+
+def preload() -> None:
+    """Compute the key of Triton itself, which a process asks for once: a hash of its libraries."""
+    if triton_missing() is not None:
+        return
+    for name in ("triton.runtime.cache", "triton.compiler.compiler"):  # by version
+        key = getattr(importlib.import_module(name), "triton_key", None)
+        if key is not None:
+            key()
+            return
 
 
 def triton_missing() -> str | None:

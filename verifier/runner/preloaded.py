@@ -183,6 +183,8 @@ def end_all() -> None:
 
 def _last_words(stderr: IO[bytes]) -> str:
     """Return the end of a file that others write to: its offset, which is theirs too, stays."""
-    size, wanted = os.fstat(stderr.fileno()).st_size, 4 * STDERR_CHARACTERS
-    text = os.pread(stderr.fileno(), wanted, max(0, size - wanted))
-    return text.decode(errors="replace")[-STDERR_CHARACTERS:]
+    size, wanted = os.fstat(stderr.fileno()).st_size, 16 * STDERR_CHARACTERS
+    text = os.pread(stderr.fileno(), wanted, max(0, size - wanted)).decode(errors="replace")
+    # faulthandler ends with a list of all that is loaded: thousands of letters that say nothing of the end.
+    told = (line for line in text.splitlines(keepends=True) if not line.startswith("Extension modules: "))
+    return "".join(told)[-STDERR_CHARACTERS:]

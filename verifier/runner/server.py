@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from verifier.backends import backend
+from verifier.backends import _triton, backend
 from verifier.checks import checks
 from verifier.runner import child
 from verifier.runner.processes import adopt_orphans, children, kill
@@ -35,14 +35,20 @@ def main() -> None:
     torch.set_num_threads(1)
     place = backend(sys.argv[2])
     place.prepare(**options)
-    checks()  # their experiments run in the children
-    if hasattr(place, "compiled"):
-        importlib.import_module("torch._dynamo")  # the first look at the host would: two seconds
+    _preload(place)
     adopt_orphans()
     gc.freeze()  # no collection touches, hence copies, what all children share
     control.send_bytes(b"ready")
     _Server(control, place).serve()
     os._exit(0)  # nothing is left to be done, and torch takes its time to end
+
+
+def _preload(place: Any) -> None:
+    """Do once what every child would do at its first call, beside the imports above."""
+    checks()  # their experiments run in the children
+    importlib.import_module("torch.fx.experimental.symbolic_shapes")  # for torch.autograd.grad
+    if "triton" in place.LANGUAGES and hasattr(place, "compiled"):
+        _triton.preload()
 
 
 class _Server:
