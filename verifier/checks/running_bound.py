@@ -122,6 +122,9 @@ def _judged(session: Session, seen: Observation, name: str, options: dict[str, b
         part = " for some elements" if outcome.decided else ""
         notes = [_noted(f"the running bound of {name} is unlimited{part}")]
     if outcome.verdict is Verdict.FAIL:
+        constants = tuple(seen.facts["constants"])
+        if len(constants) >= enclosing.POLYNOMIAL:
+            return _polynomial(session, outcome, constants)
         return _confirmed(session, outcome, actual, bound, options)
     if outcome.verdict is Verdict.PASS:
         theorem = judge_output(session.truth, name, actual)
@@ -135,6 +138,21 @@ def _judged(session: Session, seen: Observation, name: str, options: dict[str, b
         text = f"the running bound of {name} is unlimited"
         return [replace(outcome, verdict=Verdict.SKIPPED, facts={**outcome.facts, "measured": text})]
     return [outcome, *notes]
+
+
+def _polynomial(session: Session, outcome: Outcome, constants: tuple[float, ...]) -> list[Outcome]:
+    """Leave a failure undecided where the code may hold a polynomial in the place of a function.
+
+    That of a library (erf, tanh, expm1) is right to an ulp or two of its own result, which is no rounding:
+    nothing tells it from a formula that is wrong by as little.
+    """
+    shown = ", ".join(f"{number:.9g}" for number in constants[: enclosing.POLYNOMIAL])
+    text = (
+        f"{outcome.output}: beyond the running bound, but the code has {len(constants)} constants that may "
+        f"be those of a polynomial ({shown}, ...), which stands for a function and is not one"
+    )
+    undecided = replace(outcome, verdict=Verdict.UNDECIDED, message=text)
+    return [undecided, _noted(text, doubtful=session.op.own)]
 
 
 def _confirmed(
