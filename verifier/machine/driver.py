@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from contextlib import contextmanager
+from math import prod
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -143,25 +144,35 @@ class Launcher:
         launch_metadata: Any, launch_enter_hook: Any, launch_exit_hook: Any, *args: Any,
     ) -> None:  # fmt: skip
         """Execute the kernel; called by Triton in place of its C launcher."""
-        from verifier.machine.translation import parsed
-
         del stream, function, kernel_metadata
-        opened = _session()
-        if getattr(self.metadata, "num_ctas", 1) != 1:
-            raise UnsupportedFeature("thread-block clusters (num_ctas > 1)", self.metadata.name)
-        names, values = flatten(self.argument_names, self.types, args)
-        kernel = self.metadata.name
-        parameters = parsed(self.ptx).functions[kernel].parameters
-        scratch = self.scratch(gridX * gridY * gridZ)
-        missing = len(parameters) - len(values)
-        values += scratch[:missing] + [None] * (missing - 2)
-        names += ["global scratch", "profile scratch"][:missing]
-        opened.launches.append((kernel, (gridX, gridY, gridZ)))
+        opened, kernel, grid = _session(), self.metadata.name, (gridX, gridY, gridZ)
+        opened.launches.append((kernel, grid))
         if launch_enter_hook is not None:
             launch_enter_hook(launch_metadata)
-        self.execute(kernel, (gridX, gridY, gridZ), values, names)
+        with opened.remembering():
+            names, values = self.arguments(kernel, grid, args)
+            self.execute(kernel, grid, values, names)
         if launch_exit_hook is not None:
             launch_exit_hook(launch_metadata)
+
+    def arguments(
+        self, kernel: str, grid: tuple[int, int, int], args: Sequence[Any]
+    ) -> tuple[list[str], list[Any]]:
+        """Give names and values of the PTX parameters.
+
+        Raises UnsupportedFeature for a launch of clusters, or with tensor descriptors.
+        """
+        from verifier.machine.translation import parsed
+
+        if getattr(self.metadata, "num_ctas", 1) != 1:
+            raise UnsupportedFeature("thread-block clusters (num_ctas > 1)", kernel)
+        names, values = flatten(self.argument_names, self.types, args)
+        parameters = parsed(self.ptx).functions[kernel].parameters
+        missing = len(parameters) - len(values)
+        scratch = self.scratch(passed_on(prod, grid))
+        values += scratch[:missing] + [None] * (missing - 2)
+        names += ["global scratch", "profile scratch"][:missing]
+        return names, values
 
     def execute(self, kernel: str, grid: tuple[int, int, int], values: list[Any], names: list[str]) -> None:
         """Hand over to the machine."""

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from operator import index
 from typing import Any
@@ -115,14 +115,8 @@ def launch_ptx(
     machine = machine or (session.machine if session else Machine())
     if session is not None:
         session.codes.add((ptx, kernel))
-    try:
+    with session.remembering() if session is not None else nullcontext():
         Launch(ptx, kernel, grid, block, shared_bytes, arguments, machine, names, copies=copies).run()
-    except LaunchError:  # as from a device's driver: a wrapper may try another launch
-        raise
-    except Exception as error:
-        if session is not None:
-            session.failed.append(error)
-        raise
 
 
 def _extents(values: Sequence[int], what: str) -> tuple[int, int, int]:

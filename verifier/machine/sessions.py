@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from verifier.machine.approximation import Adversarial, Approximation, Correct
+from verifier.machine.findings import LaunchError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +36,18 @@ class Session:
     failed: list[Exception] = field(default_factory=list)
     configurations: dict[int, dict[Any, Any]] = field(default_factory=dict)
     slots: Slots | None = None
+
+    @contextmanager
+    def remembering(self) -> Iterator[None]:
+        """Keep what a launch raises; a refused one is forgotten, since a wrapper may rightly try another."""
+        try:
+            yield
+        except LaunchError:
+            raise
+        except Exception as error:
+            if error not in self.failed:
+                self.failed.append(error)
+            raise
 
 
 def current() -> Session | None:
