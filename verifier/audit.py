@@ -48,6 +48,7 @@ class Report:
     seed: int = 0
     budget: str = "quick"
     errors: list[str] = field(default_factory=list)
+    unusable: list[str] = field(default_factory=list)
     interrupted: bool = False
     unreached: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -61,12 +62,12 @@ class Report:
     def status(self) -> int:
         """Exit status: 1 with unexpected findings, 4 if the verifier itself failed, 3 if nothing was decided.
 
-        It is 130 if the audit was interrupted, 2 if a case could not be saved, and 0 otherwise. What is found
-        stands: it outweighs a failure of the verifier elsewhere.
+        It is 130 if the audit was interrupted, 2 if a kernel file could not be loaded or a case not be saved,
+        and 0 otherwise. What is found stands: it outweighs a failure of the verifier elsewhere.
         """
         if self.interrupted:
             return 130
-        if any(finding.unwritten for finding in self.findings):
+        if self.unusable or any(finding.unwritten for finding in self.findings):
             return 2
         if any(line.unexpected for line in self.lines):
             return 1

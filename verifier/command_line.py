@@ -119,9 +119,8 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
     Without kernels, dtypes or subjects named, forward_error and gradient run on every dtype of the built-in
     kernels and the other checks on one.
 
-    Exit status: 0 no unexpected finding, 1 findings, 2 wrong usage (or a file could not be written),
-    3 nothing was decided,
-    4 the verifier itself failed, 130 interrupted.
+    Exit status: 0 no unexpected finding, 1 findings, 2 wrong usage or a file that could not be loaded or
+    written, 3 nothing was decided, 4 the verifier itself failed, 130 interrupted.
     """
     with _clear_errors():
         from verifier.audit import default_workers, parse_seconds, select
@@ -131,8 +130,9 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
             parse_seconds(budget)
         _writable(json_file)
         _usable_folder(findings)
+        files, unusable = _files(paths)
         jobs = select(
-            _files(paths),
+            files,
             dtypes=dtype or (),
             check_names=check or (),
             backend_name=backend,
@@ -142,6 +142,7 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
         report = _with_progress(
             jobs, findings, budget=budget, seed=seed, workers=workers or default_workers()
         )
+        report.unusable = unusable
     told = Told(lines=not sys.stdout.isatty())
     _finish(report, jobs, json_file, findings, told=told, cost_of=dtype if paths else None)
 
@@ -165,14 +166,16 @@ def fuzz(  # noqa: PLR0917
 
         _writable(json_file)
         _usable_folder(findings)
+        files, unusable = _files(paths)
         jobs = select(
-            _files(paths),
+            files,
             dtypes=dtype or (),
             check_names=check or (),
             backend_name=backend,
             subjects=subject or (),
         )
         report = run(jobs, budget=budget, seed=seed, folder=findings, say=_say)
+        report.unusable = unusable
     _finish(report, jobs, json_file, findings, told=Told(findings=True))
 
 
@@ -181,12 +184,12 @@ def list_subjects(paths: Paths = None) -> None:
     """List kernels, ops, variance algorithms, checks and backends."""
     with _clear_errors():
         from verifier.listing import listing
-        from verifier.loading import load_subjects
 
-        for path in paths or ():
-            load_subjects(path)
-        for line in listing(_files(paths)):
+        files, unusable = _files(paths)
+        for line in listing(files):
             _say(line)
+    if unusable:
+        raise typer.Exit(USAGE_STATUS)
 
 
 @app.command()
@@ -283,10 +286,33 @@ def bounds(
             _say(line)
 
 
-def _files(paths: list[Path] | None) -> list[Path]:
-    from verifier.loading import builtin_files
+def _files(paths: list[Path] | None) -> tuple[list[Path], list[str]]:
+    """Return the kernel files that can be loaded, and what is wrong with the others; it is said at once.
 
-    return list(paths) if paths else builtin_files()
+    Raises:
+        LoadError: there is one file, and it cannot be loaded.
+
+    """
+    from verifier.loading import LoadError, builtin_files, load_subjects
+    from verifier.runner.trial import try_out
+
+    if not paths:
+        return builtin_files(), []
+    usable, wrong = [], []
+    for path in dict.fromkeys(paths):
+        try:
+            try_out(path)
+            load_subjects(path)
+        except LoadError as error:
+            if len(paths) == 1:
+                raise
+            wrong.append(str(error))
+            _complain(str(error))
+        else:
+            usable.append(path)
+    if not usable:
+        raise typer.Exit(USAGE_STATUS)
+    return usable, wrong
 
 
 @contextmanager
@@ -436,8 +462,8 @@ def _finish(
         unwritten.append(why)
     close_runners()
     if unwritten:
-        _stop(f"could not be written: {'; '.join(unwritten)}")
-    raise typer.Exit(report.status)
+        _complain(f"could not be written: {'; '.join(unwritten)}")
+    raise typer.Exit(USAGE_STATUS if unwritten and not report.interrupted else report.status)
 
 
 def _show_costs(jobs: list[Job], dtypes: list[str]) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from verifier.loading import load
 from verifier.ops import Op, op, ops
 from verifier.recipes import Plan, Recipe, build, covering
 from verifier.runner import Runner
+from verifier.runner.trial import try_out
 from verifier.subjects import Claim, Subject
 from verifier.verdicts import BAD
 
@@ -210,6 +211,7 @@ def _cases(subject: Subject, dtype: str, plan: Plan) -> Iterator[Case]:
 
 
 def _function(path: Path, name: str | None) -> Callable[..., Any]:
+    try_out(path)
     loaded = load(path)
     functions = {
         n: v

@@ -173,7 +173,11 @@ class Examination:
             if not path.is_file():
                 line.notes.append(f"known defect without a witness for this dtype: {defect.reason}")
                 continue
-            replayed = self._replayed(line, defect, path)
+            try:
+                replayed = self._replayed(line, defect, path)
+            except cases.CaseError as error:
+                line.notes.append(f"known defect with a witness that is damaged: {error}")
+                continue
             if replayed is not None:
                 line.findings.append(replayed)
 

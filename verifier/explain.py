@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from strategies.values import Values
-from verifier import case as cases
 from verifier.arithmetic import FORMATS, Array
 from verifier.audit import SelectionError
 from verifier.backends import backend
@@ -29,6 +28,8 @@ from verifier.ops.rows import to_float64
 from verifier.recipes import Recipe, build
 from verifier.runner import Runner
 from verifier.runner.observation import Observation
+from verifier.runner.trial import try_out
+from verifier.saved_case import read_case
 from verifier.subjects import Subject
 
 WIDTH = 50
@@ -240,12 +241,8 @@ def case_of(path: Path, kernel: Path | None = None) -> tuple[Subject, Case]:
         LoadError: the kernel file does not load.
 
     """
-    case, saved = cases.load(path)
-    try:
-        where, name = Path(saved["subject"]["path"]), saved["subject"]["name"]
-    except (KeyError, TypeError) as error:
-        raise cases.CaseError(f"{path}: does not say which subject it belongs to ({error})") from error
-    subject = subject_of(kernel or (where if where.is_absolute() else path.parent / where), name)
+    saved = read_case(path, kernel)
+    case, subject = saved.case, subject_of(saved.kernel, saved.subject)
     if subject.op != case.op:
         raise SelectionError(f"the case is one of {case.op}, but {subject.name} declares {subject.op}")
     return subject, case
@@ -259,6 +256,7 @@ def subject_of(path: Path, name: str | None) -> Subject:
         LoadError: the file does not load.
 
     """
+    try_out(path)
     found = {s.name: s for s in load_subjects(path)}
     if name is None and len(found) == 1:
         return next(iter(found.values()))

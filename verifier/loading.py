@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from verifier.printable import line, said
+from verifier.printable import line, said, text_of
 from verifier.subjects import Subject
 
+SOURCE_BYTES = 1 << 24
+"""A source file that is larger is something else; Python would read all of it."""
 _PREFIX = "norm_verifier_kernel_files"
 
 
@@ -43,11 +45,18 @@ def load(path: str | Path) -> Loaded:
         LoadError: the file does not exist, is no Python file, or raises while it is executed.
 
     """
-    file = Path(path).expanduser().resolve()
+    try:
+        file = Path(path).expanduser().resolve()
+        size = file.stat().st_size
+    except (OSError, RuntimeError) as error:  # resolve() says RuntimeError of a loop of links
+        absent = isinstance(error, FileNotFoundError)
+        raise LoadError(f"{path}: {'no such file' if absent else text_of(error)}") from error
     if file.is_dir():
         raise LoadError(f"{path}: is a folder; name a kernel file in it")
     if not file.is_file():
-        raise LoadError(f"{path}: no such file")
+        raise LoadError(f"{path}: is no regular file")
+    if size > SOURCE_BYTES:
+        raise LoadError(f"{path}: has {size} bytes, which is no kernel's source")
     if file.suffix != ".py":
         raise LoadError(f"{path}: a kernel file is a Python file (a .cu needs its declaring .py beside it)")
     name = f"{_PREFIX}.{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
@@ -111,7 +120,10 @@ def _execute(file: Path, name: str) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        del sys.modules[name]
+        raise
+    except BaseException as error:
         del sys.modules[name]
         raise LoadError(f"{file}: {_last_line(error, file)}") from error
     return module

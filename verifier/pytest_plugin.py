@@ -121,8 +121,10 @@ class KernelFile(pytest.Collector):
         from verifier.conformance import parameters
         from verifier.loading import LoadError, load_subjects
         from verifier.printable import line
+        from verifier.runner.trial import try_out
 
         try:
+            try_out(self.file)
             subjects = load_subjects(self.file)
             wanted = option(self.config, "kernel-backend")
             if wanted:

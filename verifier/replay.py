@@ -12,8 +12,11 @@ from verifier.checks import check
 from verifier.examine import Examination
 from verifier.loading import load_subjects
 from verifier.ops import op
+from verifier.printable import said
 from verifier.report.failure import failure_text
 from verifier.runner import Runner
+from verifier.runner.trial import try_out
+from verifier.saved_case import read_case
 from verifier.subjects import Subject
 from verifier.verdicts import Outcome, Verdict
 
@@ -30,15 +33,14 @@ def replay(path: Path, *, kernel: Path | None = None, backend_name: str | None =
         LoadError: the kernel file does not load.
 
     """
-    case, document = cases.load(path)
+    saved = read_case(path, kernel)
+    case, document, file, name = saved.case, saved.document, saved.kernel, saved.subject
     try:
-        where, name = Path(document["subject"]["path"]), document["subject"]["name"]
         check_name, place = document["check"], backend_name or document["backend"]
-    except (KeyError, TypeError) as error:
-        raise cases.CaseError(
-            f"{path}: does not say which subject and check it belongs to ({error})"
-        ) from error
-    file = kernel or (where if where.is_absolute() else path.parent / where)
+        check(check_name), backend(place)
+    except (LookupError, TypeError) as error:
+        raise cases.CaseError(f"{path}: does not say which check it belongs to ({said(error)})") from error
+    try_out(file)
     found = {s.name: s for s in load_subjects(file)}
     if name not in found:
         raise SelectionError(f"{file} has no subject {name!r}; it has {', '.join(found)}")

@@ -26,6 +26,7 @@ def document(report: Report) -> dict[str, Any]:
         "interrupted": report.interrupted,
         "lines": [_line(line) for line in report.lines],
         "findings": [_finding(finding) for finding in report.findings],
+        "unusable": report.unusable,
         "errors": [block(error) for error in report.errors],
     }
 

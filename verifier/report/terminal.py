@@ -209,6 +209,7 @@ def summary(report: Report) -> str:
     parts += [f"{_plural(left, 'line')} with no case left beside known defects"] if left else []
     failures = len(report.errors) + sum(line.counts[Verdict.ERROR] for line in report.lines)
     parts += [f"{_plural(failures, 'error')} of the verifier itself"] if failures else []
+    parts += [f"{_plural(len(report.unusable), 'file')} could not be loaded"] if report.unusable else []
     parts += ["nothing was decided"] if report.status == 3 else []
     if report.unreached:
         named = ", ".join(report.unreached[:3]) + (", ..." if len(report.unreached) > 3 else "")

@@ -105,45 +105,24 @@ class Runner:
         number = next(self._numbers)
         try:
             child.connection.send_bytes(pickle.dumps((number, request), protocol=5))
-            late = self._wait(child)
-            while not late:
+            why = late(child, self.case_seconds)
+            while not why:
                 answered, reply = pickle.loads(child.connection.recv_bytes())  # noqa: S301 (our own child)
                 if answered == number:
                     seen = unpack_observation(reply)
                     break
-                late = self._wait(child)
+                why = late(child, self.case_seconds)
         except (EOFError, OSError):
             return self._death(own)
         except BaseException:
             self._end(own)
             raise
-        if late:
+        if why:
             self._end(own)
-            return Observation(status="timeout", message=late, facts={"died": True})
+            return Observation(status="timeout", message=why, facts={"died": True})
         if seen.facts.get("died"):  # it can still answer, but its device is lost to it
             self._end(own)
         return seen
-
-    def _wait(self, child: Child) -> str:
-        """Wait for an answer or an end; return why to wait no longer, or nothing."""
-        limit = self.case_seconds
-        look = min(limit / LOOKS, LONGEST_LOOK)
-        if child.connection.poll(look):
-            return ""
-        started = seen = time.monotonic() - look
-        idle, before = 0.0, use(child.pid).seconds
-        first = before
-        while not child.connection.poll(look):
-            now, used = time.monotonic(), use(child.pid)
-            idle += 0.0 if used.wanting else max(0.0, now - seen - max(0.0, used.seconds - before))
-            seen, before = now, used.seconds
-            if used.seconds - first > limit:
-                return f"no answer within {limit:g} seconds of processor time; it was stopped"
-            if idle > limit:
-                return f"no answer; it was stopped after {limit:g} seconds in which it computed nothing"
-            if now - started > WALL_FACTOR * limit:
-                return f"no answer within {WALL_FACTOR * limit:g} seconds; it was stopped"
-        return ""
 
     def _child(self, own: tuple[str, ...]) -> Child:
         """Return the child for a key, a fresh one if there is none; those longest unused make room."""
@@ -175,3 +154,24 @@ class Runner:
             self._server.end(child)
         child.close()
         return Observation(status="crashed", message=death_message(code), detail=detail, facts={"died": True})
+
+
+def late(child: Child, limit: float) -> str:
+    """Wait for an answer or an end; return why to wait no longer, or nothing. limit: see `CASE_SECONDS`."""
+    look = min(limit / LOOKS, LONGEST_LOOK)
+    if child.connection.poll(look):
+        return ""
+    started = seen = time.monotonic() - look
+    idle, before = 0.0, use(child.pid).seconds
+    first = before
+    while not child.connection.poll(look):
+        now, used = time.monotonic(), use(child.pid)
+        idle += 0.0 if used.wanting else max(0.0, now - seen - max(0.0, used.seconds - before))
+        seen, before = now, used.seconds
+        if used.seconds - first > limit:
+            return f"no answer within {limit:g} seconds of processor time; it was stopped"
+        if idle > limit:
+            return f"no answer; it was stopped after {limit:g} seconds in which it computed nothing"
+        if now - started > WALL_FACTOR * limit:
+            return f"no answer within {WALL_FACTOR * limit:g} seconds; it was stopped"
+    return ""

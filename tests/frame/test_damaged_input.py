@@ -1,0 +1,275 @@
+"""Damaged input is answered in one line with status 2, and costs no other file its report."""
+
+import contextlib
+import copy
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_command_line import KERNELS, QUICK, command  # noqa: F401 (a fixture)
+
+from verifier import case as cases
+from verifier.case import CaseError
+from verifier.loading import LoadError, load
+from verifier.ops import op
+from verifier.recipes import Recipe, build
+from verifier.runner import trial
+from verifier.saved_case import read_case
+
+
+@pytest.fixture
+def file(kernel_file):
+    return str(kernel_file(KERNELS))
+
+
+def right_case():
+    from verifier.subjects import Claim, Subject
+
+    def norm(input, weight=None, bias=None, eps=1e-5):
+        return input
+
+    subject = Subject(
+        function=norm, name="good", path=Path("kernel.py"), op="layer_norm", language="torch",
+        dtypes=("float32",), claim=Claim(),
+    )  # fmt: skip
+    made = build(op("layer_norm"), subject, "float32", Recipe(rows=2, columns=3), gradients=False)
+    assert made is not None
+    return made
+
+
+def document_of(case, kernel="kernel.py"):
+    return {
+        **cases.to_document(case),
+        "subject": {"path": str(kernel), "name": "good"},
+        "check": "forward_error",
+        "backend": "eager",
+    }
+
+
+DOCUMENT = document_of(right_case())
+
+
+# Cases
+
+
+def nested(depth):
+    return "[" * depth + "]" * depth
+
+
+def large_tensor(folder):
+    """A case whose tensor lies in a sparse file of 20 GB."""
+    document = copy.deepcopy(DOCUMENT)
+    document["tensors"]["input"] = {"dtype": "float32", "shape": [2, 3], "file": "x.bin"}
+    with (folder / "x.bin").open("wb") as file:
+        file.truncate(20 << 30)
+    return document
+
+
+def tensor_of(folder, shape, file):
+    document = copy.deepcopy(DOCUMENT)
+    document["tensors"]["input"] = {"dtype": "float32", "shape": shape, "file": file}
+    return document
+
+
+DAMAGED = {
+    "nested too deep": (lambda f: nested(200_000), "nested too deep"),
+    "nested too deep inside": (
+        lambda f: json.dumps(DOCUMENT)[:-1] + ', "x":' + nested(200_000) + "}",
+        "too deep",
+    ),
+    "cut short": (lambda f: json.dumps(DOCUMENT)[:300], "cannot be read"),
+    "no text": (lambda f: "\0\1", "cannot be read"),
+    "a large tensor": (large_tensor, "has 21474836480 bytes"),
+    "a tensor in a pipe": (lambda f: os.mkfifo(f / "p") or tensor_of(f, [2, 3], "p"), "a pipe"),
+    "a tensor that links to itself": (
+        lambda f: (f / "l").symlink_to("l") or tensor_of(f, [2, 3], "l"),
+        "symbolic",
+    ),
+    "a tensor on a device": (
+        lambda f: (f / "d").symlink_to("/dev/zero") or tensor_of(f, [2, 3], "d"),
+        "a device",
+    ),
+    "a tensor elsewhere": (lambda f: tensor_of(f, [2, 3], "/etc/passwd"), "nvalid name"),
+    "a tensor of a large shape": (
+        lambda f: (f / "s").touch() or tensor_of(f, [1 << 40, 1 << 40], "s"),
+        "has 48",
+    ),
+    "another number of rows": (lambda f: {**DOCUMENT, "rows": 7}, "says 7 x 3, but its tensors are 2 x 3"),
+    "another op": (lambda f: {**DOCUMENT, "op": "batch_norm"}, "says 2 x 3, but its tensors are 3 x 2"),
+    "no op": (lambda f: {**DOCUMENT, "op": "beauty"}, "no op 'beauty'"),
+    "no check": (lambda f: {**DOCUMENT, "check": "beauty"}, "beauty"),
+    "no backend": (lambda f: {**DOCUMENT, "backend": ["x"]}, "which check"),
+    "a layout that fills the earth": (
+        lambda f: {**DOCUMENT, "layouts": {"input": {"storage_offset": 1 << 50}}},
+        "spans",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_case_is_one_line(name, command, tmp_path):  # noqa: F811
+    make, said = DAMAGED[name]
+    made = make(tmp_path)
+    (tmp_path / "case.json").write_text(made if isinstance(made, str) else json.dumps(made))
+    (tmp_path / "kernel.py").write_text("raise AssertionError('imported for nothing')")
+    status, out, error = command("replay", "case.json")
+    assert (status, out, error.count("\n")) == (2, "", 1), error
+    assert said in error
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (os.mkfifo, "a pipe"),
+        (lambda path: path.symlink_to(path.name), "symbolic"),
+        (lambda path: path.symlink_to("/dev/zero"), "a device"),
+        (lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 20 << 30), "bytes"),
+        (lambda path: path.mkdir(), "a folder"),
+    ],
+)
+@pytest.mark.parametrize("word", ["replay", "explain"])
+def test_a_case_that_is_no_file_of_a_case_s_size_is_not_read(word, make, said, command, tmp_path):  # noqa: F811
+    make(tmp_path / "case.json")
+    status, out, error = command(word, "case.json")
+    assert (status, out, error.count("\n")) == (2, "", 1), error
+    assert said in error
+
+
+def leaves(value, path=()):
+    """Yield the path of every value of a document."""
+    yield path
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in inner:
+        yield from leaves(one, (*path, key))
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["-0x1p0", "nan"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_whatever_is_changed_in_a_case_it_is_read_or_refused(tmp_path_factory, data):
+    """Nothing but CaseError: each other exception would be taken for a failure of the verifier itself."""
+    document = copy.deepcopy(DOCUMENT)
+    where = data.draw(st.sampled_from([p for p in leaves(DOCUMENT) if p]))
+    inner = document
+    for key in where[:-1]:
+        inner = inner[key]
+    if data.draw(st.booleans(), label="removed"):
+        del inner[where[-1]]
+    else:
+        inner[where[-1]] = data.draw(JSON)
+    path = tmp_path_factory.getbasetemp() / "drawn.json"
+    path.write_text(json.dumps(document))
+    with contextlib.suppress(CaseError):
+        assert isinstance(read_case(path).case.given["input"], torch.Tensor)
+
+
+def test_a_damaged_witness_is_noted_and_its_search_goes_on(runner, subjects_of, tmp_path):
+    from verifier.examine import Budget, Examination
+
+    body = """
+    DEFECT = KnownDefect(check="forward_error", reason="so it is", where=lambda case: False, witness="w.json")
+
+    @subject(**{**DECLARED, "known_defects": (DEFECT,)})
+    def good(input, weight=None, bias=None, eps=1e-5):
+        return right(input, weight, bias, eps)
+    """
+    subject = subjects_of(body)["good"]
+    (tmp_path / "w.json").write_text("[" * 200_000)
+    line = Examination(
+        subject=subject, check_name="forward_error", dtype="float32", runner=runner, budget=Budget(cases=3)
+    ).run()
+    assert sum(line.counts.values()) == 3
+    assert line.counts["PASS"]
+    assert any("witness that is damaged" in note and "nested too deep" in note for note in line.notes)
+
+
+# Kernel files
+
+ENDS = {
+    "hangs": ("import time\ntime.sleep(1000)", "line 2: its import does not end"),
+    "computes": ("\nwhile True: pass", "line 2: its import does not end"),
+    "leaves": ("import os; os._exit(0)", "exit status 0 while it was imported"),
+    "crashes": ("import ctypes\nctypes.string_at(0)", "line 2: the process was killed by SIGSEGV"),
+    "kills": ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
+}
+
+
+@pytest.fixture
+def _tried(monkeypatch):
+    """Beside the threads of a test runner nothing is tried; these files may end no test."""
+    monkeypatch.setattr(trial.threading, "active_count", lambda: 1)
+    monkeypatch.setattr(trial.try_out, "__kwdefaults__", {"seconds": 0.5})
+
+
+@pytest.mark.usefixtures("_tried")
+@pytest.mark.parametrize("name", ENDS)
+def test_a_file_that_hangs_or_ends_its_process_is_said_with_its_line(name, tmp_path):
+    source, said = ENDS[name]
+    (tmp_path / "k.py").write_text(source)
+    with pytest.raises(LoadError, match=f"k.py: .*{said}"):
+        trial.try_out(tmp_path / "k.py")
+
+
+@pytest.mark.usefixtures("_tried")
+@pytest.mark.parametrize(
+    "source",
+    [
+        "raise ValueError('so')",
+        "import sys; sys.exit(0)",
+        "raise BaseException('so')",
+        "def broken(:",
+        "x = 1",
+    ],
+)
+def test_what_a_file_raises_is_left_to_the_import_itself(source, tmp_path):
+    (tmp_path / "k.py").write_text(source)
+    trial.try_out(tmp_path / "k.py")
+    if source != "x = 1":
+        with pytest.raises(LoadError, match=r"line 1: "):
+            load(tmp_path / "k.py")
+
+
+@pytest.mark.usefixtures("_tried")
+def test_nothing_of_a_trial_is_left(tmp_path):
+    (tmp_path / "k.py").write_text("import subprocess\nsubprocess.run(['sleep', '987'])")
+    started = time.monotonic()
+    with pytest.raises(LoadError, match="line 2"):
+        trial.try_out(tmp_path / "k.py")
+    assert time.monotonic() - started < 30
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+@pytest.mark.usefixtures("_tried")
+def test_files_that_cannot_be_loaded_cost_the_others_no_line(command, file, tmp_path):  # noqa: F811
+    for name, (source, _) in ENDS.items():
+        (tmp_path / f"{name}.py").write_text(source)
+    (tmp_path / "loop.py").symlink_to("loop.py")
+    with (tmp_path / "large.py").open("wb") as large:
+        large.truncate(20 << 30)
+    bad = ["hangs.py", "leaves.py", "crashes.py", "loop.py", "large.py", "nowhere.py"]
+    status, out, error = command("audit", *bad, file, "--subject", "good", *QUICK, "--json", "r.json")
+    assert status == 2
+    assert [x.split(": ")[1] for x in error.splitlines()] == bad
+    assert "1 PASS" in out
+    assert "6 files could not be loaded" in out
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert (report["status"], len(report["unusable"]), len(report["lines"])) == (2, 6, 1)
+    status, out, error = command("audit", *bad[:2])
+    assert (status, out, error.count("\n")) == (2, "", 2)
