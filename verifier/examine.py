@@ -44,7 +44,9 @@ UNCLAIMED = "nothing is claimed, so no bound applies: `norm-verifier describe` p
 LEFT_OUT = "left out of the search by a known defect: "
 """How a note begins that says why a search had no case."""
 DEATHS_PER_LINE = 3
-"""Deaths of the subject's process after which a search ends: each costs the start of another."""
+"""Deaths of the subject's process after which a search ends: nothing more is to be learned from others."""
+TIMEOUTS_PER_LINE = 2
+"""Cases without an answer after which a search ends: each costs a whole limit, the first of a subject two."""
 REDUCTION_CALLS = 120
 REDUCTION_SECONDS = 20.0
 
@@ -120,7 +122,7 @@ class Examination:
         if self._code is not None and self.check_name in CODE_SHOWN_BY:
             code = code_beside(self._code, self.subject.path)
             line.notes += [summary(code), *remarks(self.subject, self.dtype, code)]
-        if self._deaths >= DEATHS_PER_LINE or line.counts[Verdict.TIMEOUT]:
+        if self._deaths >= DEATHS_PER_LINE or line.counts[Verdict.TIMEOUT] >= TIMEOUTS_PER_LINE:
             line.notes.append("the search ended early: the subject's process died or had to be stopped")
         if line.counts[Verdict.NO_THEOREM] and not the_op.own and not the_op.claimed(self.subject.claim):
             line.notes.append(UNCLAIMED)
@@ -229,7 +231,7 @@ class Examination:
 
     def _found_enough(self, line: Line) -> bool:
         """Return whether to end: there are as many findings as asked for, or the subject keeps dying."""
-        if self._deaths >= DEATHS_PER_LINE or line.counts[Verdict.TIMEOUT]:
+        if self._deaths >= DEATHS_PER_LINE or line.counts[Verdict.TIMEOUT] >= TIMEOUTS_PER_LINE:
             return True
         return self.budget.findings < FINDINGS_PER_LINE and len(line.findings) >= self.budget.findings
 

@@ -446,7 +446,7 @@ class Dying:
         return Observation(status=self.status, message="the process ended", facts={"died": True})
 
 
-@pytest.mark.parametrize(("status", "most"), [("crashed", 200), ("timeout", 1)])
+@pytest.mark.parametrize(("status", "most"), [("crashed", 200), ("timeout", 2)])
 def test_the_search_ends_early_for_a_subject_that_keeps_dying(status, most, subjects):
     dying = Dying(status)
     line = examined(subjects["good"], dying, cases=200)
@@ -454,6 +454,28 @@ def test_the_search_ends_early_for_a_subject_that_keeps_dying(status, most, subj
     assert sum(line.counts.values()) <= 3
     assert dying.runs <= most
     assert any("ended early" in note for note in line.notes)
+
+
+class HangingOnce:
+    """A runner whose first case has no answer, and whose others have."""
+
+    backend = "eager"
+
+    def __init__(self, runner):
+        self.runner, self.runs = runner, 0
+
+    def run(self, subject, case, **options):
+        self.runs += 1
+        if self.runs == 1:
+            return Observation(status="timeout", message="no answer", facts={"died": True})
+        return self.runner.run(subject, case, **options)
+
+
+def test_one_case_without_an_answer_does_not_end_the_search(subjects, runner):
+    line = examined(subjects["good"], HangingOnce(runner), cases=10)
+    assert line.counts[Verdict.TIMEOUT] == 1
+    assert sum(line.counts.values()) == 10
+    assert not any("ended early" in note for note in line.notes)
 
 
 @pytest.mark.parametrize(("status", "verdict"), [("undecided", Verdict.UNDECIDED), ("error", Verdict.ERROR)])
