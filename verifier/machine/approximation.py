@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 # Largest error of each approximate float32 instruction, as (ulp of the exact result, relative, absolute).
 # Source: PTX ISA, sections on floating-point instructions; `unit.Table` answers as a measured device does.
-# "log" and "log2" are the compilers' functions (CUDA C++ Programming Guide), which `logarithm` recognises.
+# "log", "log2" and "tanhf" are the compilers' functions (CUDA C++ Programming Guide), which `logarithm` and
+# `hyperbolic` recognise.
 DOCUMENTED: dict[str, tuple[float, float, float]] = {
     "rcp": (1.0, 0.0, 0.0),
     "sqrt": (0.0, 2.0**-23, 0.0),
@@ -28,6 +29,7 @@ DOCUMENTED: dict[str, tuple[float, float, float]] = {
     "div": (2.0, 0.0, 0.0),
     "log": (1.0, 0.0, 0.0),
     "log2": (1.0, 0.0, 0.0),
+    "tanhf": (2.0, 0.0, 0.0),
     "rcp_f64": (0.0, 2.0**-23, 0.0),
     "rsqrt_f64": (0.0, 2.0**-22, 0.0),
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from verifier.machine import demand, logarithm
+from verifier.machine import demand, hyperbolic, logarithm
 from verifier.machine.flow import definitions
 from verifier.machine.liveness import exposed
 from verifier.machine.operations import resolve
@@ -43,8 +43,8 @@ class Carry:
     """Registers with slots: their layout, `DYNAMIC` (empty) where slots need tags.
 
     `kinds`: for registers of which every half-word is read as a float of one type, that type by half-word.
-    `logarithms`: those recognised, by the `id` of their last instruction. `widenings`: moves that make a
-    float32 of a bfloat16, by `id`.
+    `logarithms`: those recognised, and hyperbolic tangents, by the `id` of their last instruction.
+    `widenings`: moves that make a float32 of a bfloat16, by `id`.
     """
 
     layouts: dict[str, Layout]
@@ -60,7 +60,7 @@ class Carry:
 
 def analyse(program: Program) -> Carry:
     """Forward from floats and loads, backward from floats and stores, then the layouts."""
-    logarithms = logarithm.find(program)
+    logarithms = logarithm.find(program) | hyperbolic.find(program)
     inside = logarithm.inner(logarithms.values())
     # What is inside a logarithm carries no slots, and its last instruction reads its arguments.
     instructions = [

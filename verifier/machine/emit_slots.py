@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 _HALF_OF_NIBBLES = {0x10: 0, 0x32: 1, 0x54: 2, 0x76: 3}
 
 
+FLOAT_BITS = "v0.view('f4')"
+"""A result that was chosen as bits, as the float32 that it is."""
+
+
 class SlotShadow(SlotOperands):
     """Writes slot lines for one program."""
 
@@ -33,7 +37,10 @@ class SlotShadow(SlotOperands):
         if not isinstance(target, Register) or not self.carry.has(target.name):
             return
         guard = writer.guard(instruction)
-        if operation.name == "selp":
+        if operation.name == "selp" and (found := self.carry.logarithms.get(id(instruction))) is not None:
+            writer.add(f"z = {self.logarithm(writer, found, FLOAT_BITS)}")
+            self.computed(writer, target, "f32", 0, FLOAT_BITS, guard)
+        elif operation.name == "selp":
             self.select(writer, instruction, target, guard)
         elif operation.name == "mov":
             self.copy(writer, target, instruction.operands[1], guard)

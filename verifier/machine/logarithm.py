@@ -39,8 +39,9 @@ _MOVES = frozenset({"mov.b32", "mov.f32", "mov.u32", "mov.s32"})
 class Logarithm:
     """A slice of code that computes log(argument) + shift * log(2), at its last instruction.
 
-    name: "log" or "log2". shift: what was taken from the exponent of a subnormal argument before (-23), else
-    0. inner: the numbers (`id`) of the slice's other instructions, whose results nothing else reads.
+    name: "log" or "log2"; "tanhf" is the hyperbolic tangent of the argument, without a shift. shift: what was
+    taken from the exponent of a subnormal argument before (-23), else 0. inner: the numbers (`id`) of the
+    slice's other instructions, whose results nothing else reads.
     """
 
     name: str
@@ -52,12 +53,12 @@ class Logarithm:
 
 def find(program: Program) -> dict[int, Logarithm]:
     """Give the logarithms of a program by the `id` of their last instruction."""
-    reader = _Reader(program)
+    reader = Reader(program)
     found = (reader.logarithm(i, block) for block in program.blocks for i in block.instructions)
     return {id(one.last): one for one in found if one is not None}
 
 
-class _Reader:
+class Reader:
     """Looks up what defines and what reads a register."""
 
     def __init__(self, program: Program) -> None:
@@ -92,14 +93,14 @@ class _Reader:
     def made_by(self, operand: Operand, *opcodes: str) -> tuple[Operand, ...]:
         """Operands of the instruction that defines a value, if it is one of these; else nothing."""
         made = self.definition(self.source(operand))
-        return made.operands[1:] if made is not None and _plain(made) in opcodes else ()
+        return made.operands[1:] if made is not None and plain(made) in opcodes else ()
 
     def logarithm(self, last: Instruction, block: Block) -> Logarithm | None:
         """Recognise the slice that ends in an instruction: power * ln(2) + polynomial, or their sum."""
-        plain, operands = _plain(last), last.operands[1:]
-        if last.guard is not None or plain not in ("fma.rn.f32", "add.f32"):
+        opcode, operands = plain(last), last.operands[1:]
+        if last.guard is not None or opcode not in ("fma.rn.f32", "add.f32"):
             return None
-        if plain == "fma.rn.f32":
+        if opcode == "fma.rn.f32":
             ways = [("log", operands[0], operands[2])] if self.literal(operands[1]) == _LN2 else []
         else:
             ways = [("log2", operands[0], operands[1]), ("log2", operands[1], operands[0])]
@@ -139,7 +140,9 @@ class _Reader:
         bits, away = self.made_by(moved, "add.s32") or (zero, zero)
         return (None if self.literal(away) is None else self.source(bits)), shift
 
-    def slice(self, ends: tuple[Operand, ...], leaves: set[str]) -> list[Instruction] | None:
+    def slice(
+        self, ends: tuple[Operand, ...], leaves: set[str], parts: frozenset[str] = _PARTS
+    ) -> list[Instruction] | None:
         """Collect what is computed between the leaves and the ends; None if anything else takes part."""
         found: dict[int, Instruction] = {}
         waiting = list(ends)
@@ -149,7 +152,7 @@ class _Reader:
             if isinstance(origin, Immediate) or (isinstance(origin, Register) and origin.name in leaves):
                 continue
             made = self.definition(operand)
-            if made is None or not (_plain(made) in _PARTS or made.opcode in (*_MOVES, "cvt.rn.f32.s32")):
+            if made is None or not (plain(made) in parts or made.opcode in (*_MOVES, "cvt.rn.f32.s32")):
                 return None
             if id(made) not in found:
                 found[id(made)] = made
@@ -163,7 +166,7 @@ class _Reader:
         return all(id(reader) in inside for name in names for reader in self.read.get(name, []))
 
 
-def _plain(instruction: Instruction) -> str:
+def plain(instruction: Instruction) -> str:
     """Opcode without `.ftz`, which changes nothing where no number is subnormal."""
     return instruction.opcode.replace(".ftz", "").replace("mul.rn.", "mul.").replace("add.rn.", "add.")
 
@@ -179,20 +182,23 @@ def outside(one: Logarithm) -> Instruction:
     return replace(one.last, opcode="add.f32", operands=(target, one.argument, one.shift))
 
 
-def defined(argument: Array) -> Any:
-    """Where an argument has a logarithm; elsewhere the code goes on to choose another result."""
-    return (argument > 0) & (argument < np.inf)
+def defined(name: str, argument: Array) -> Any:
+    """Where an argument has a value; where it has no logarithm the code goes on to choose another result."""
+    return np.isfinite(argument) if name == "tanhf" else (argument > 0) & (argument < np.inf)
 
 
 def strays(name: str, result: Array, argument: Array, shift: Array) -> Any:
-    """Where a result is further from log(argument) + shift * log(2) than the compilers' logarithm errs.
+    """Where a result is further from the function than the compilers' code for it errs.
 
-    Source: CUDA C++ Programming Guide, mathematical functions: logf and log2f err by at most 1 ulp.
+    Source: CUDA C++ Programming Guide, mathematical functions: logf and log2f err by 1 ulp, tanhf by 2 ulp.
     """
     with np.errstate(all="ignore"):
-        function: Any = np.log if name == "log" else np.log2
-        parts = function(argument.astype(np.float64)), shift.astype(np.float64) * BASES[name]
+        wide = argument.astype(np.float64)
+        if name == "tanhf":
+            parts = np.tanh(wide), np.zeros(())
+        else:
+            parts = (np.log if name == "log" else np.log2)(wide), shift.astype(np.float64) * BASES[name]
         exact = parts[0] + parts[1]
         allowed = allowed_error(name, exact) + _ROUNDINGS * (np.abs(parts[0]) + np.abs(parts[1]))
         near = np.abs(result.astype(np.float64) - exact) <= allowed
-    return defined(argument) & ~near
+    return defined(name, argument) & ~near

@@ -215,15 +215,15 @@ class Slots:
     ) -> Array:
         """Slots of log(x) + i * log(2), computed on the bits of x; lost where it is another number.
 
-        name: "log" or "log2". floats, slots: of x and i. Where x has no logarithm, what is computed here is
-        not used.
+        name: "log" or "log2", or "tanhf" for the hyperbolic tangent of x. floats, slots: of x and i. Where x
+        has no logarithm, what is computed here is not used.
         """
         wrong = logarithm.strays(name, result, *floats)
         if count := int(np.count_nonzero(wrong)):
             self._lose(count, site)
         with np.errstate(all="ignore"):
             found = self.apply(name, "f32", result, ("f32", "f32"), floats, slots)
-        return np.where(logarithm.defined(floats[0]) & ~wrong, found, self.lift(result, "f32"))
+        return np.where(logarithm.defined(name, floats[0]) & ~wrong, found, self.lift(result, "f32"))
 
     def _lose(self, count: int, site: int) -> None:
         """Count slots of other bits where they are read."""

@@ -233,6 +233,11 @@ def _of(function: Callable[[Array], Array], slope: Callable[[Array], Array]) -> 
     return lambda f, s: (_ratio(function(f[0]) - function(s[0]), f[0] - s[0], slope(f[0])),)
 
 
+def _tangent(f: Operands, s: Operands) -> tuple[Array, ...]:
+    run = f[0] - s[0]
+    return _ratio(np.tanh(f[0]) - np.tanh(s[0]), run, 1 - np.tanh(f[0]) ** 2), np.zeros(np.shape(f[1]))
+
+
 def _ones(*signs: float) -> Any:
     return lambda f, _: tuple(np.full(np.shape(x), sign) for sign, x in zip(signs, f, strict=True))
 
@@ -267,6 +272,7 @@ _RULES: Mapping[str, Rule] = {
     "log": (lambda a, i: np.log(a) + i * math.log(2), _natural_logarithm),
     "log2": (lambda a, i: np.log2(a) + i, _shifted_logarithm),
     "tanh": (np.tanh, _of(np.tanh, lambda x: 1 - np.tanh(x) ** 2)),
+    "tanhf": (lambda a, _: np.tanh(a), _tangent),
     "sin": (np.sin, _of(np.sin, np.cos)),
     "cos": (np.cos, _of(np.cos, lambda x: -np.sin(x))),
 }

@@ -201,7 +201,7 @@ class Ball:
         if name in BASES:
             reach = np.where(ea == 0, 0.0, -np.log1p(-np.minimum(ea / a, 1)))
             return (reach / np.log(2) + errors[1]) * BASES[name]
-        if name in ("sin", "cos", "tanh"):
+        if name in ("sin", "cos", "tanh", "tanhf"):
             return ea + np.zeros(np.shape(result))
         return np.full(np.shape(result), np.inf)
 

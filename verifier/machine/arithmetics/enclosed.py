@@ -28,7 +28,7 @@ _TINY = 2.0**-1060
 _ROUNDINGS = {
     **dict.fromkeys(("add", "sub", "mul", "div", "rcp", "sqrt", "fma", "mad", "divfma"), 1.0),
     "rsqrt": 3.0,
-    **dict.fromkeys(("ex2", "lg2", "log", "log2", "sin", "cos", "tanh"), 8.0),
+    **dict.fromkeys(("ex2", "lg2", "log", "log2", "sin", "cos", "tanh", "tanhf"), 8.0),
 }
 _SHORT = 2.0**8
 """A constant of so many binary digits (1.5, 0.875) is what it says; 1/N with N below 2^8 has more."""

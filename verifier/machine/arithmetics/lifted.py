@@ -35,6 +35,7 @@ LITERALS: dict[float, float] = _POSITIVE | {-number: -meant for number, meant in
 _BINARY: dict[str, Any] = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
 # Recognised logarithms, to which a multiple of the logarithm of 2 is added.
 _BINARY |= {"log": lambda x, i: np.log(x) + i * math.log(2), "log2": lambda x, i: np.log2(x) + i}
+_BINARY |= {"tanhf": lambda x, _: np.tanh(x)}  # recognised likewise
 _UNARY: dict[str, Any] = {
     "neg": np.negative,
     "rcp": np.reciprocal,

@@ -1,0 +1,133 @@
+"""libdevice's tanh is followed as one function where it is one, and lost where it is not."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="the tanh here is that of Triton's libdevice; Triton is not installed")
+
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+from verifier import machine
+from verifier.machine import flow, hyperbolic
+from verifier.machine.arithmetics import attribution
+from verifier.machine.parser import parse
+
+COUNT = 128
+
+
+@triton.jit
+def _tangent(x, y, COUNT: tl.constexpr):
+    at = tl.arange(0, COUNT)
+    tl.store(y + at, libdevice.tanh(tl.load(x + at)))
+
+
+@cache
+def compiled(architecture=90):
+    """PTX of a kernel that stores the hyperbolic tangent of each element, and the kernel's name."""
+    with machine.session(architecture=architecture) as opened:
+        _tangent[(1,)](torch.ones(COUNT), torch.ones(COUNT), COUNT)
+        ((ptx, kernel),) = opened.codes
+    return ptx, kernel
+
+
+def run(code, values, arithmetic="lifted", slots=None, **settings):
+    """Floats and slots of the stored tangents, and the session's counters."""
+    x, y = torch.from_numpy(np.float32(values)), torch.zeros(COUNT)
+    ptx, kernel = code
+    function = parse(ptx).functions[kernel]
+    threads = function.directives["reqntid"][0]
+    with machine.session(arithmetic=arithmetic, **settings) as opened:
+        opened.slots.set(x, np.float64(values) if slots is None else slots)
+        others = [0] * (len(function.parameters) - 2)
+        machine.launch_ptx(ptx, kernel, (1,), (threads,), 0, [x, y, *others])
+        return y.numpy(), opened.slots.get(y), opened.slots.counters
+
+
+def spread(seed=0):
+    """Floats of both signs and all sizes, some on either side of where the formula changes."""
+    random = np.random.default_rng(seed)
+    x = np.float32(random.standard_normal(COUNT) * 10.0 ** random.uniform(-30, 1.5, COUNT))
+    x[:40] = np.linspace(-9.2, 9.2, 40)
+    x[40:60] = np.linspace(0.58, 0.62, 20)
+    return x
+
+
+@pytest.mark.parametrize("contraction", ["off", "on"])
+@pytest.mark.parametrize("architecture", [80, 90, 100])
+def test_the_lifted_tangent_is_that_of_the_lifted_argument(architecture, contraction):
+    x = spread()
+    near = x.astype(np.float64) * (1 + 2.0**-26)
+    floats, slots, counters = run(compiled(architecture), x, slots=near, contraction=contraction)
+    wanted = np.tanh(near)
+    assert (np.abs(slots - wanted) <= 2.0**-52 * np.abs(wanted)).all()
+    assert (np.abs(floats - wanted) <= 2.0**-21 * np.abs(wanted)).all()
+    assert (counters.desynchronised, counters.broken, counters.describe()) == (0, set(), ())
+
+
+def test_infinities_and_nan_go_the_way_of_the_floats():
+    x = np.resize(np.float32([np.inf, -np.inf, np.nan, 0.0, 0.5]), COUNT)
+    floats, slots, counters = run(compiled(), x)
+    assert floats[:2].tolist() == slots[:2].tolist() == [1.0, -1.0]
+    assert np.isnan([floats[2], slots[2]]).all()
+    assert slots[3:5].tolist() == [0.0, np.tanh(0.5)]
+    assert counters.desynchronised == 0
+
+
+@pytest.mark.parametrize("old", ["0fBEAAA9ED", "0f41102CB4"], ids=["polynomial", "end"])
+def test_another_coefficient_is_lost_and_its_place_is_told(old):
+    ptx, kernel = compiled()
+    assert old in ptx
+    new = {"0fBEAAA9ED": "0fBEA0A9ED", "0f41102CB4": "0f40102CB4"}[old]
+    x = spread(1)
+    floats, slots, counters = run((ptx.replace(old, new), kernel), x)
+    lost = np.abs(floats - np.tanh(x.astype(np.float64))) > 2.0**-20 * np.abs(floats)
+    assert lost.any()
+    assert counters.desynchronised >= lost.sum()
+    (place,) = counters.lost
+    assert "selp" in place
+    assert (slots[lost] == floats[lost]).all()
+
+
+def test_a_tangent_of_which_something_else_reads_a_part_is_none():
+    ptx, kernel = compiled()
+
+    def found(text):
+        module = parse(text)
+        return hyperbolic.find(flow.build(module, module.functions[kernel]))
+
+    one = next(iter(found(ptx).values()))
+    module = parse(ptx)
+    program = flow.build(module, module.functions[kernel])
+    (again,) = (o for o in hyperbolic.find(program).values() if o.last.operands == one.last.operands)
+    names = sorted(d for i in program.instructions() if id(i) in again.inner for d in flow.definitions(i))
+    inner = next(name for name in names if name.startswith("%r"))
+    store = next(line for line in ptx.splitlines() if "st.global" in line)
+    other = store.split("{")[0] + "{ " + inner + " };"
+    assert len(found(ptx.replace(store, f"{store}\n{other}"))) == len(found(ptx)) - 1
+
+
+def test_its_running_bound_holds_and_is_narrow():
+    x = spread(2)
+    given = np.abs(x.astype(np.float64)) * 2.0**-24
+    floats, bounds, _ = run(compiled(), x, "ball", slots=given)
+    ends = [np.tanh(x.astype(np.float64) + sign * given) for sign in (-1, 1)]
+    assert all((np.abs(floats - end) <= bounds).all() for end in ends)
+    assert (bounds <= 2.0**-20 * np.abs(floats) + given + 2.0**-120).all()
+
+
+def test_the_parts_of_its_error_add_up():
+    x = spread(3)
+    arithmetic = attribution.build(places=(attribution.CONSTANTS,))
+    slots = np.zeros(COUNT, arithmetic.dtype)
+    slots["exact"] = x.astype(np.float64) * (1 + 2.0**-20)
+    slots["parts"][:, 0] = x - slots["exact"]
+    floats, found, _ = run(compiled(), x, arithmetic, slots=slots)
+    error = floats - np.tanh(slots["exact"])
+    assert (np.abs(found["parts"].sum(axis=1) - error) <= 2.0**-40).all()
