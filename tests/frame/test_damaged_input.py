@@ -194,7 +194,6 @@ def test_a_damaged_witness_is_noted_and_its_search_goes_on(runner, subjects_of, 
     line = Examination(
         subject=subject, check_name="forward_error", dtype="float32", runner=runner, budget=Budget(cases=3)
     ).run()
-    assert sum(line.counts.values()) == 3
     assert line.counts["PASS"]
     assert any("witness that is damaged" in note and "nested too deep" in note for note in line.notes)
 
