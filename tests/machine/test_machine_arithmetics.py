@@ -188,15 +188,29 @@ def test_an_operation_that_breaks_the_chain_is_reported(operations, told):
     assert [i.opcode for i in broken] == told
 
 
-def test_slots_follow_the_extremum_of_a_warp():
+@pytest.mark.parametrize("kind", ["f32", "u32", "s32"])
+def test_slots_follow_the_extremum_of_a_warp(kind):
+    """Of floats, and of their bits as integers, which are in the same order for positive numbers."""
     from ptx_snippets import kernel
 
-    body = """mad.lo.s64 %a0, %wide, 4, %base0; ld.global.f32 %f1, [%a0]; redux.sync.max.f32 %f2, %f1, -1;
-    st.global.f32 [%a0], %f2;"""
+    body = f"""mad.lo.s64 %a0, %wide, 4, %base0; ld.global.f32 %f1, [%a0]; mul.rn.f32 %f1, %f1, 0f3F800000;
+    redux.sync.max.{kind} %f2, %f1, -1; mul.rn.f32 %f2, %f2, 0f3F800000; st.global.f32 [%a0], %f2;"""
     text = kernel(body, 1, registers=".reg .b32 %f<5>;", target=100)
-    values = torch.arange(-31, 33, dtype=torch.float32).flip(0).reshape(2, 32)
+    values = torch.arange(1, 65, dtype=torch.float32).flip(0).reshape(2, 32)
     with machine.session(arithmetic="field") as session:
         session.slots.set(values, np.arange(64, dtype=np.uint64).reshape(2, 32) + np.uint64(1000))
         machine.launch_ptx(text, "k", (1,), (64,), 0, [values])
-        # 32 and 0 are the largest of their warps: elements 0 and 32.
+        # 64 and 32 are the largest of their warps: elements 0 and 32.
         assert session.slots.get(values).tolist() == [[1000] * 32, [1032] * 32]
+
+
+def test_a_sum_of_bits_over_a_warp_has_no_slot():
+    from ptx_snippets import kernel
+
+    body = """mad.lo.s64 %a0, %wide, 4, %base0; ld.global.f32 %f1, [%a0]; mul.rn.f32 %f1, %f1, 0f3F800000;
+    redux.sync.or.b32 %f2, %f1, -1; mul.rn.f32 %f2, %f2, 0f3F800000; st.global.f32 [%a0], %f2;"""
+    values = torch.full((32,), 3.0)
+    with machine.session(arithmetic="field") as session:
+        session.slots.set(values, np.full(32, 1000, dtype=np.uint64))
+        machine.launch_ptx(kernel(body, 1, registers=".reg .b32 %f<5>;"), "k", (1,), (32,), 0, [values])
+        assert len(session.slots.counters.broken) == 1

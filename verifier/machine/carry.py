@@ -129,7 +129,14 @@ def sources(instruction: Instruction) -> list[str]:
 def is_move(instruction: Instruction) -> bool:
     """Whether values pass through unchanged, whole or by half-words."""
     name = instruction.parts[0]
+    if name == "redux":
+        return _chooses(instruction)
     return name in MOVES or (name in HALF_MOVES and float_result(instruction) is None)
+
+
+def _chooses(instruction: Instruction) -> bool:
+    """Whether `redux` gives the value of one lane, and not a sum or the like of all."""
+    return bool({"min", "max"} & set(instruction.parts))
 
 
 def float_result(instruction: Instruction) -> str | None:
@@ -229,8 +236,8 @@ def _given(  # noqa: PLR0917 - the state of one fixpoint
     if name == "mov" and any(isinstance(o, Vector) for o in instruction.operands):
         return _packed(instruction, layouts, unknown)
     if name in MOVES:
-        if name == "redux" and instruction.parts[-1] == "f32":
-            return LAYOUTS["f32"]
+        if name == "redux":
+            return LAYOUTS["f32"] if instruction.parts[-1] == "f32" else DYNAMIC
         operands = instruction.operands[1:2] if name != "selp" else instruction.operands[1:3]
         found = {_operand_layout(o, instruction, layouts) for o in operands} - {unknown}
         # A literal fits any layout of one float: it is lifted where it is read.
@@ -321,6 +328,8 @@ def _computed_on(instructions: list[Instruction], floats: set[str]) -> set[str]:
 
 def _on_integers(instruction: Instruction) -> bool:
     """Whether new bits are computed that are no float; what a comparison answers is none of its operands'."""
+    if instruction.parts[0] == "redux":
+        return not _chooses(instruction)
     if float_result(instruction) is not None or instruction.parts[0] in (*MOVES, *HALF_MOVES):
         return False
     memory = ("ld", "st", "atom", "red", "ldmatrix", "stmatrix", "cp", "set", "setp")

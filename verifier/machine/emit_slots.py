@@ -327,6 +327,7 @@ class SlotShadow(SlotOperands):
         if not isinstance(target, Register) or not self.carry.has(target.name):
             return
         if instruction.parts[-1] != "f32":
+            self.reduce_bits(writer, instruction, target)
             return
         if "abs" in instruction.parts:
             self.write(writer, target.name, 0, "slots.lift(v0, 'f32')", None)
@@ -340,6 +341,21 @@ class SlotShadow(SlotOperands):
             bits = f"{writer.code.constant(tag)}(v0.view('u4'), 32)"
             self.write(writer, target.name, 0, bits, None, tags=True)
             self.write(writer, target.name, 1, "0", None, tags=True)
+
+    def reduce_bits(self, writer: Writer, instruction: Instruction, target: Register) -> None:
+        """`redux.sync` of integers: an extremum is the bits of one lane, with its slots; a sum has none."""
+        origin, members = instruction.operands[1:3]
+        kind = instruction.parts[-1]
+        function = writer.code.constant(collectives.extremal_lane)
+        value, there = writer.source(origin, kind), writer.source(members, "u32")
+        for half in self.halves(target):
+            source = self.half(writer, origin, half)
+            if not {"min", "max"} & set(instruction.parts):
+                source = NONE
+            if source != NONE:
+                slots, tags = (f"{function}({writer.group}, v0, {value}, {s}, {there})" for s in source)
+                source = (slots, tags)
+            self.put(writer, target, half, source, None)
 
     def atomic(self, writer: Writer, instruction: Instruction) -> None:
         """Before `atom` and `red`: give the machine the slots of the operands."""
