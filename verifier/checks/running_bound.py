@@ -24,7 +24,8 @@ NAME = "running_bound"
 ORDER = 45
 DEMANDS = (
     "|computed - exact| <= the running error bound of the compiled code, for every element and gradient: "
-    "what its own roundings and the documented errors of its approximate instructions can explain"
+    "what its own roundings and the documented errors of its approximate instructions can explain; the same "
+    "of torch operators where a specification of the subject's own is the judge"
 )
 WHY = (
     "a formula that is slightly wrong (N - 1 for N at a large N) hides below the bound for any order of "
@@ -52,8 +53,12 @@ def plan(subject: Subject, op: Op) -> Plan:
 
 
 def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
-    """Apply to compiled code on the machine."""
-    del op
+    """Apply to compiled code on the machine, and to torch operators that a specification judges.
+
+    No other check compares what a specification of the subject's own judges there: it is run or UNDECIDED.
+    """
+    if _alone(subject, op, backend):
+        return None
     if subject.language == "torch":
         return "torch operators are not compiled from the subject; a running bound needs its own code"
     if backend != "machine":
@@ -63,21 +68,51 @@ def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
     return None
 
 
+def _alone(subject: Subject, op: Op, backend: str) -> bool:
+    """Whether no check but this one could compare the results with a specification of the subject's own."""
+    return op.own and (subject.language == "torch" or backend != "machine")
+
+
 def check(session: Session) -> list[Outcome]:
     """Judge every output by its running bound, and compare the verdict with the theorem's."""
     gradients = bool(session.op.differentiable) and session.subject.differentiable
     options = {"gradients": gradients and "grad_output" in session.case.given}
-    seen = session.execute(experiment="verifier.running:bounds", **options)
+    case = session.case
+    alone = _alone(session.subject, session.op, session.backend)
+    if alone and (session.backend != "eager" or case.dtype == "float64"):
+        return [_nothing(_UNFOLLOWED[session.backend == "eager"])]
+    seen = session.execute(experiment=_experiment(session, "bounds"), **options)
     misshapen = _misshapen(session, seen, gradients=options["gradients"]) if session.op.own else []
     if session.op.own:  # of other ops forward_error and gradient say so
         misshapen += session.contradictions(seen.facts["code"])
     if seen.facts["lost"]:
-        return [*misshapen, _lost(session, str(seen.facts["lost"]))]
+        lost = str(seen.facts["lost"])
+        return [*misshapen, _nothing(lost) if alone else _lost(session, lost)]
     outcomes: list[Outcome] = []
     for name in _comparable(session, seen):
         if name not in {o.output for o in misshapen}:
             outcomes += _judged(session, seen, name, options)
     return [*misshapen, *(enclosing.outweighing(outcomes) if session.op.own else outcomes)]
+
+
+_UNFOLLOWED = {
+    True: "bounds beside float64 numbers would be float64 numbers too",
+    False: "only the machine and eager follow the roundings of what they run (--backend machine)",
+}
+"""Why nothing is compared, by whether torch operators are run on the CPU."""
+
+
+def _nothing(why: str) -> Outcome:
+    """Decide nothing of results that no other check compares either."""
+    text = f"results were compared with nothing: {why}"
+    return Outcome(verdict=Verdict.UNDECIDED, message=text, facts={"doubtful": True})
+
+
+def _experiment(session: Session, name: str) -> str:
+    """Name the experiment that gives bounds, or values without rounding: torch's operators give both."""
+    if session.subject.language == "torch":
+        return "verifier.following:bounds"
+    return f"verifier.running:{name}"
 
 
 def _lost(session: Session, where: str) -> Outcome:
@@ -163,7 +198,7 @@ def _confirmed(
     Of a specification of the subject's own no theorem judges the rest: no other case makes up for it.
     """
     name = outcome.output
-    second = session.execute(experiment="verifier.running:unrounded", **options)
+    second = session.execute(experiment=_experiment(session, "unrounded"), **options)
     ideal = second.outputs.get(f"{name}|unrounded")
     reason = str(second.facts["lost"])
     if not _same_bits(actual, second.outputs.get(name)):

@@ -18,7 +18,7 @@ TENSORS = ("input", "weight", "bias", "residual", "gate")
 
 _NO_BOUND = (
     "a specification of the subject's own claims no algorithm, so no theorem bounds its rounding errors; "
-    "running_bound judges the results by the roundings of the compiled code"
+    "running_bound judges the results by the roundings of the code that ran"
 )
 INAPPLICABLE = {
     **dict.fromkeys(("forward_error", "gradient", "context", "saved_statistics"), _NO_BOUND),

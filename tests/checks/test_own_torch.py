@@ -1,0 +1,78 @@
+"""Torch operators are compared with a specification of the subject's own, or the line says why not."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from checks_support import cases_of, examination, failures, outcomes_of, passes
+
+from verifier import following, load
+from verifier.backends import backend
+from verifier.checks import running_bound
+from verifier.examine import Budget
+from verifier.ops import op
+from verifier.verdicts import Verdict
+
+FILE = Path(__file__).with_name("own_torch.py")
+SUBJECTS = {s.name: s for s in load(FILE).subjects}
+CASES = {"count": 5, "max_elements": 300}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("name", ["right", "rounded_on_the_way", "functions"])
+def test_a_right_subject_is_compared_and_passes(name, dtype):
+    found = outcomes_of(SUBJECTS[name], "running_bound", dtype, **CASES)
+    assert not failures(found)
+    assert {o.verdict for o in found} == {Verdict.PASS}
+    assert all(o.worst.bound > 0 for o in passes(found))
+
+
+@pytest.mark.parametrize(
+    ("name", "output"),
+    [
+        ("weight_for_one_and_weight", "output"),
+        ("one_column_less", "output"),
+        ("backward_without_mean_term", "grad_input"),
+    ],
+)
+def test_another_function_than_its_specification_fails(name, output):
+    found = failures(outcomes_of(SUBJECTS[name], "running_bound", "float32", **CASES))
+    assert {o.output for o in found} == {output}
+    assert "computed without rounding it is wrong too" in found[0].message
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "why"),
+    [
+        ("by_an_unknown_operation", "float32", "torch operations without a rule: linalg_vector_norm"),
+        ("right", "float64", "would be float64 numbers too"),
+    ],
+)
+def test_what_is_compared_with_nothing_says_so_and_is_no_pass(name, dtype, why):
+    line = examination(SUBJECTS[name], "running_bound", dtype, budget=Budget(cases=2)).run()
+    assert line.verdict is Verdict.UNDECIDED
+    outcomes = outcomes_of(SUBJECTS[name], "running_bound", dtype, count=1, max_elements=100)
+    assert why in outcomes[0].message
+    assert "compared with nothing" in outcomes[0].message
+
+
+def test_where_nothing_follows_compiled_code_an_own_specification_is_undecided_and_not_skipped():
+    subject = replace(SUBJECTS["right"], language="triton")
+    assert running_bound.skips(subject, op("unknown"), "float32", "interpreter") is None
+    examining = examination(subject, "running_bound", "float32", "interpreter")
+    (case,) = cases_of(subject, "running_bound", "float32", 1, max_elements=100)
+    (outcome,) = examining.judge(case)[0]
+    assert outcome.verdict is Verdict.UNDECIDED
+    assert "--backend machine" in outcome.message
+
+
+def test_an_operation_that_errs_more_than_is_documented_leaves_no_bound(monkeypatch):
+    (case,) = cases_of(SUBJECTS["right"], "running_bound", "float32", 1, max_elements=100)
+    usual = following.bounds(SUBJECTS["right"], case, place=backend("eager"), gradients=False)
+    assert bool(torch.isfinite(usual.outputs["output|bound"]).all())
+
+    strict = replace(following._RULES["rsqrt"], allowed=0.0)
+    monkeypatch.setitem(following._RULES, "rsqrt", strict)
+    seen = following.bounds(SUBJECTS["right"], case, place=backend("eager"), gradients=False)
+    assert not bool(torch.isfinite(seen.outputs["output|bound"]).all())
