@@ -49,17 +49,18 @@ def test_memory_that_torch_does_not_own_is_known_as_long_as_the_session():
 
 
 def test_a_new_tensor_at_the_address_of_a_freed_one_has_no_slots():
-    stores = Stores(np.float64)
-    tensor = torch.zeros(1000)
-    address = tensor.data_ptr()
-    written(stores, tensor)
-    del tensor
-    others = []
-    while not others or (others[-1].data_ptr() != address and len(others) < 100):
-        others.append(torch.zeros(1000))
-    assert others[-1].data_ptr() == address, "the allocator did not give the same memory again"
-    assert stores.known(others[-1]) is None
-    store = stores.of(others[-1])
+    stores, kept = Stores(np.float64), []
+    for _ in range(100):
+        tensor = torch.zeros(1000)
+        address = tensor.data_ptr()
+        written(stores, tensor)
+        del tensor
+        kept.append(torch.zeros(1000))
+        if kept[-1].data_ptr() == address:
+            break
+    assert kept[-1].data_ptr() == address, "the allocator never gave the same memory again"
+    assert stores.known(kept[-1]) is None
+    store = stores.of(kept[-1])
     assert not store.used
     assert not store.tags.any()
 
