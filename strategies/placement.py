@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch.utils.dlpack import from_dlpack
 
 from strategies.formats import dtype_name
 
@@ -157,7 +156,7 @@ def place_strided(
     reached.as_strided(source.shape, strides, guard + offset).fill_(True)
     buffer = memory.view(values.dtype)
     # Through DLPack the storage begins behind the red zone: an offset of 0 is then truly 0 for the kernel.
-    storage = from_dlpack(buffer[guard : guard + size])
+    storage = torch.utils.dlpack.from_dlpack(buffer[guard : guard + size])
     return Placed(
         tensor=storage.as_strided(values.shape, strides, offset),
         buffer=buffer,

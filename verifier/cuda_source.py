@@ -4,9 +4,10 @@
     kernel = module.kernel("row_sum", torch.float16, 4)         # row_sum<__half, 4>
     kernel[rows, 128, shared_bytes](output, input, input.stride(0), columns)
 
-NVRTC needs neither a GPU nor a driver. CPU tensors go to the PTX machine, CUDA tensors to their device on
-torch's current stream; both run the code of one compilation, which is kept in the user's cache folder: as
-PTX for the machine, assembled for a device.
+NVRTC needs neither a GPU nor a driver. Tensors in memory of the CPU go to the PTX machine, and so do those
+that say "cuda" in a session of it; CUDA tensors go to their device on torch's current stream. Both run the
+code of one compilation, which is kept in the user's cache folder: as PTX for the machine, assembled for a
+device.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ class Launch:
         _CODES.add((compiled.ptx, compiled.entry))
         if device.type == "cpu":
             from verifier.machine import launch_ptx
+            from verifier.machine.sessions import note_launch
 
+            note_launch(compiled.entry, self.grid)
             shape = (self.grid, self.block, self.shared_bytes)
             launch_ptx(
                 compiled.ptx, compiled.entry, *shape, values, names=self.kernel.parameter_names(values)
@@ -130,7 +133,7 @@ class Source:
 
     def architecture(self, tensor: torch.Tensor) -> int:
         """Return the compute capability, times ten, of what a launch on this tensor would run on."""
-        return _architecture(tensor.device)
+        return _architecture(_memory_of(tensor))
 
     def compiled(self, expression: str, architecture: int, *, assembled: bool = True) -> Compiled:
         """Compile one specialisation, or take it from memory or from the cache folder.
@@ -208,16 +211,24 @@ def _dim3(what: str, extent: Any) -> Dim3:
 def _device_of(arguments: tuple[Any, ...]) -> torch.device:
     import torch
 
-    devices = {a.device for a in arguments if isinstance(a, torch.Tensor)}
+    tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
+    devices = {a.device for a in tensors}
     if len(devices) != 1:
         found = ", ".join(sorted(map(str, devices))) or "no tensor"
         raise TypeError(f"a launch takes its tensors from one device; it was given {found}")
-    device = devices.pop()
+    device = _memory_of(tensors[0])
     if device.type not in {"cpu", "cuda"}:
         raise TypeError(
             f"CUDA C++ runs on cuda tensors, or on cpu tensors in the PTX machine, not on {device}"
         )
     return device
+
+
+def _memory_of(tensor: torch.Tensor) -> torch.device:
+    """Return where the bytes of a tensor lie: those of the machine's device lie in memory of the CPU."""
+    from verifier.machine.device import memory_of
+
+    return memory_of(tensor)
 
 
 def _architecture(device: torch.device) -> int:

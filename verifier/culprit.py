@@ -17,7 +17,10 @@ _KERNELS = str(_HERE / "kernels")
 """Where the built-in subjects lie in an installed package: they are subjects like any other."""
 _LIBRARIES = ("torch", "triton", "numpy", "cuda", "sympy")
 """Packages that compute for whoever calls them."""
-_DOORS = frozenset(str(_HERE / name) for name in ("cuda_source.py", "nvrtc.py", "machine/arguments.py"))
+_PLAYED = ("arguments", "device", "device_mode", "driver", "queries", "streams")
+_DOORS = frozenset(
+    str(_HERE / name) for name in ("cuda_source.py", "nvrtc.py", *(f"machine/{stem}.py" for stem in _PLAYED))
+)
 """Files whose own functions a subject calls: what they `raise` says that it called them wrongly."""
 
 Result = TypeVar("Result")

@@ -119,6 +119,7 @@ def merged(first: Line, second: Line) -> Line:
         seconds=first.seconds + second.seconds,
         outside=first.outside + second.outside,
         left_out=first.left_out + second.left_out,
+        empty=first.empty + second.empty,
         doubtful=first.doubtful + second.doubtful,
         undecided=first.undecided + second.undecided,
         errors={**second.errors, **first.errors},

@@ -113,6 +113,7 @@ class Finding:
 class Line:
     """What one check found on one subject with one dtype on one backend.
 
+    empty: cases among those that passed in which there was nothing to compute.
     undecided: why cases are UNDECIDED, with their numbers. errors: texts of the verifier's own failures, with
     the traceback of the first of each.
     """
@@ -138,10 +139,13 @@ class Line:
     seconds: float = 0.0
     outside: int = 0
     left_out: int = 0
+    empty: int = 0
 
     @property
     def verdict(self) -> Verdict:
         """Sum up: the worst that happened; PASS needs at least one decided case and none in doubt.
+
+        Cases with nothing to compute do not make up for undecided ones.
 
         What is found stands, but where the verifier itself failed, nothing else is said.
         """
@@ -153,7 +157,8 @@ class Line:
             worst = {f.verdict for f in self.findings if not f.expected} or {f.verdict for f in self.findings}
             order = (Verdict.CRASH, Verdict.TIMEOUT, Verdict.FAIL, Verdict.REFUSED, Verdict.NO_THEOREM)
             return next(v for v in order if v in worst)
-        passed = self.counts[Verdict.PASS] and not self.doubtful
+        told = self.counts[Verdict.PASS] - (self.empty if self.counts[Verdict.UNDECIDED] else 0)
+        passed = told and not self.doubtful
         return Verdict.PASS if passed else Verdict.UNDECIDED
 
     @property
@@ -180,6 +185,7 @@ class Line:
         self.outside += outside
         verdict = summed(o.verdict for o in outcomes)
         self.counts[verdict] += 1
+        self.empty += verdict is Verdict.PASS and not all(t.numel() for t in case.given.values())
         self._add_reasons(verdict, outcomes, detail)
         decided = any(o.decided for o in outcomes)
         if decided and math.isfinite(case.kappa):

@@ -12,6 +12,7 @@ from verifier.checks import check
 from verifier.examine import Examination
 from verifier.ops import op
 from verifier.recipes import build, covering
+from verifier.runner.execute import answer
 from verifier.verdicts import Verdict
 
 ROOT = Path(__file__).parents[2]
@@ -27,9 +28,8 @@ class Inline:
 
     def run(self, subject, case, *, experiment="verifier.runner.execute:execute", **options):
         module, function = experiment.split(":")
-        return getattr(importlib.import_module(module), function)(
-            subject, case, place=backend(self.backend), **options
-        )
+        experiment_of = getattr(importlib.import_module(module), function)
+        return answer(experiment_of, subject, case, place=backend(self.backend), **options)
 
 
 def subject_of(path):

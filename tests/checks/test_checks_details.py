@@ -335,17 +335,3 @@ def test_a_varied_machine_is_the_usual_one_afterwards():
         with machine_backend.varied(schedule_seed=3):
             assert current().machine.schedule_seed == 3
         assert current().machine is usual
-
-
-def test_a_device_guard_makes_naming_the_current_device_right():
-    from verifier.checks.device import _guards_counted, _Named
-    from verifier.machine import current
-
-    with machine():
-        named = current().redirected = _Named()
-        with _guards_counted(named), torch.cuda.device(0):
-            torch.empty(1, device="cuda")
-        assert not named
-        with _guards_counted(named):
-            torch.empty(1, device="cuda")
-        assert named == [("empty", "cuda")]

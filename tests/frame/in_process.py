@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 
 from verifier.backends import backend
+from verifier.runner.execute import answer
 from verifier.runner.wire import pack_case, pack_observation, unpack_case, unpack_observation
 
 
@@ -26,7 +27,7 @@ class InProcess:
         module, name = experiment.split(":")
         function = getattr(importlib.import_module(module), name)
         sent = unpack_case(pack_case(case))
-        seen = function(subject, sent, place=backend(self.backend), **options)
+        seen = answer(function, subject, sent, place=backend(self.backend), **options)
         return unpack_observation(pack_observation(seen))
 
     def close(self):

@@ -201,3 +201,30 @@ def test_the_bound_of_a_sum_in_double_precision_counts_the_other_order(mean):
     assert (bound > np.abs(total - in_order)).all()
     # Every partial sum is below 100, and each addition errs by half a unit of it at most.
     assert (bound < 1000 * 100 * 2.0**-53).all()
+
+
+@pytest.mark.parametrize("arithmetic", ["lifted", "field", "taint", "ball"])
+@pytest.mark.parametrize("average", [torch.mean, lambda x: x.mean(0), lambda x: x.mean(-1, keepdim=True)])
+@pytest.mark.parametrize("shape", [(5,), (1,), ()])
+def test_the_mean_of_a_row_has_its_slot(arithmetic, average, shape):
+    with machine.session(arithmetic=arithmetic) as opened:
+        row = torch.ones(shape)
+        opened.slots.set(row, opened.slots.arithmetic.lift(np.ones(shape, dtype=np.float32), "f32"))
+        mean = average(row)
+        found = opened.slots.get(mean)
+        assert found.shape == tuple(mean.shape)
+        assert not opened.slots.counters.uncovered
+        if arithmetic == "lifted":
+            assert (found == 1.0).all()
+
+
+def test_operations_inside_a_custom_op_are_followed():
+    @torch.library.custom_op("norm_verifier_tests::tripled", mutates_args=(), device_types="cuda")
+    def tripled(x: torch.Tensor) -> torch.Tensor:
+        return x + x + x
+
+    with machine.session(arithmetic="lifted") as opened:
+        row = torch.ones(3)
+        opened.slots.set(row, np.full(3, 1.25))
+        assert (opened.slots.get(tripled(row.cuda())) == 3.75).all()
+        assert not opened.slots.counters.uncovered

@@ -10,10 +10,12 @@ A module of this folder is a backend when it defines `NAME` and
 - `environment() -> dict[str, str]`: environment variables of its child process,
 
 and, called in the child: `prepare(**options)`, `device() -> str`, `begin()`, `finish()`,
-`launches() -> int` (kernel launches since `begin`) and `facts(error=None) -> dict`; a place that can
+`launches() -> int` (kernel launches since `begin`), `launched(subject) -> int | None` (those that the process
+has seen, None where kernels may run unseen) and `facts(error=None) -> dict`; a place that can
 run otherwise in some respect offers `varied(**changes)`, a context manager, one that has the code of
 what it launched `compiled(host) -> Compiled | None`, from which the bounds take what is not declared, and one
-that sees launches fail `failed() -> Exception | None`, the first since `begin`.
+that sees launches fail `failed() -> Exception | None`, the first since `begin`; one that plays a device says
+in `lacks(error) -> str | None` which failures are its own limits.
 Being in the folder is the registration. A backend's packages are imported inside its functions.
 """
 

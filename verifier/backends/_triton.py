@@ -6,8 +6,10 @@ import importlib
 from typing import Any
 
 from verifier.culprit import passed_on
+from verifier.subjects import Subject
 
 _launches = 0
+_total = 0
 _cuda_before = 0
 _codes: set[tuple[str, str]] = set()
 
@@ -39,6 +41,17 @@ def launches() -> int:
     return _launches + cuda_launches() - _cuda_before
 
 
+def launched(subject: Subject) -> int | None:
+    """Return all launches of this process; None where the subject's kernels may be launched unseen."""
+    from verifier.cuda_source import Source
+    from verifier.cuda_source import launches as cuda_launches
+
+    known = getattr(subject.function, "__globals__", {}).values()
+    if subject.language != "triton" and not any(isinstance(value, Source) for value in known):
+        return None
+    return _total + cuda_launches()
+
+
 def codes() -> set[tuple[str, str]]:
     """Return PTX and name of each kernel compiled for a device and launched since the last reset."""
     from verifier.cuda_source import codes as cuda_codes
@@ -50,8 +63,9 @@ def _wrap(owner: Any, name: str) -> None:
     original = getattr(owner, name)
 
     def counted(*args: Any, **kwargs: Any) -> Any:
-        global _launches  # noqa: PLW0603
+        global _launches, _total  # noqa: PLW0603
         _launches += 1
+        _total += not kwargs.get("warmup")
         kernel = passed_on(original, *args, **kwargs)
         code = getattr(kernel, "asm", {})
         if "ptx" in code:

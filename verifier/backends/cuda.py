@@ -106,6 +106,11 @@ def launches() -> int:
     return _triton.launches()
 
 
+def launched(subject: Subject) -> int | None:
+    """Count what this process has launched; None for CUDA C++ that comes from elsewhere than a `.cu`."""
+    return _triton.launched(subject)
+
+
 def compiled(host: frozenset[str]) -> Compiled | None:
     """Say what the code launched since the start of the execution consists of; None if nothing was.
 

@@ -82,6 +82,11 @@ def launches() -> int:
     return _triton.launches()
 
 
+def launched(subject: Subject) -> int | None:
+    """Count what this process has launched."""
+    return _triton.launched(subject)
+
+
 def facts(error: BaseException | None = None) -> dict[str, Any]:
     """Say how many kernels were launched."""
     del error

@@ -69,12 +69,16 @@ def prepare(**options: Any) -> None:
     from verifier.machine import session
 
     # Bytes of ones are NaN in every float format: a value that nobody wrote is seen wherever it goes.
-    _open.enter_context(session(**{"poison": 0xFF, **options}))
+    _open.enter_context(session(**{"poison": 0xFF, "strict": True, **options}))
 
 
 def device() -> str:
-    """Return the device that tensors are placed on."""
-    return "cpu"
+    """Return the device that tensors are placed on: what they say, wherever their bytes lie."""
+    from verifier.machine import current
+
+    playing = current()
+    assert playing is not None
+    return str(playing.home)
 
 
 def begin() -> None:
@@ -85,6 +89,7 @@ def begin() -> None:
     assert playing is not None
     playing.launches.clear()
     playing.redirected.clear()
+    playing.current_device, playing.stream = 0, None
     playing.codes.clear()
     playing.failed.clear()
 
@@ -124,6 +129,14 @@ def failed() -> Exception | None:
     return playing.failed[0] if playing is not None and playing.failed else None
 
 
+def launched(subject: Subject) -> int | None:
+    """Count what this process has launched: no kernel runs here but in the machine."""
+    from verifier.machine.sessions import launched as count
+
+    del subject
+    return count()
+
+
 def compiled(host: frozenset[str]) -> Compiled | None:
     """Say what the code launched since the start of the execution consists of.
 
@@ -134,6 +147,23 @@ def compiled(host: frozenset[str]) -> Compiled | None:
 
     playing = current()
     return _compiled.of_codes(playing.codes if playing is not None else (), host)
+
+
+_NEEDS_CUDA = (
+    "Cannot access accelerator device",
+    "not compiled with CUDA",
+    "without ATen_cuda",
+    "not linked with support for cuda",
+    "from the 'CUDA' backend",
+    "No CUDA GPUs are available",
+    "Found no NVIDIA driver",
+)
+
+
+def lacks(error: BaseException) -> str | None:
+    """Say what the machine lacks where torch's own code asked for a real device, or None."""
+    found = any(words in str(error) for words in _NEEDS_CUDA)
+    return f"the machine lacks the device that torch asks for here: {error}".split("\n")[0] if found else None
 
 
 def facts(error: BaseException | None = None) -> dict[str, Any]:

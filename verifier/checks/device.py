@@ -19,7 +19,7 @@ from verifier.verdicts import Outcome, Verdict
 
 NAME = "device"
 ORDER = 120
-DEMANDS = "no factory call that names a CUDA device, unless torch.cuda.device(...) of the inputs is in force"
+DEMANDS = "no tensor made on another device than the inputs', with two devices and the inputs on the second"
 WHY = "'cuda' is the current device: a second GPU computes on the first one's memory, or not at all"
 CATCHES = ("device_named_triton",)
 
@@ -56,52 +56,27 @@ def check(session: Session) -> list[Outcome]:
     return [Outcome(verdict=Verdict.FAIL, output="device", message=message, decided=1, wrong=1)]
 
 
-class _Named(list[tuple[str, str]]):
-    """Factory calls that named a device while no `torch.cuda.device(...)` was in force."""
-
-    guards = 0
-
-    def append(self, call: tuple[str, str], /) -> None:
-        """Keep a call, unless the current device is the one that the wrapper chose."""
-        if self.guards == 0:
-            super().append(call)
-
-
 def experiment(subject: Subject, case: Case, *, place: Any, gradients: bool) -> Observation:
-    """Execute while factory calls are recorded; runs in the child."""
+    """Execute with the inputs on the second of two devices, and the first one current; runs in the child."""
     from verifier.machine import current
 
     playing = current()
     assert playing is not None
-    usual = playing.redirected
-    named = playing.redirected = _Named()
-    try:
-        with _guards_counted(named):
-            seen = execute(subject, case, place=place, gradients=gradients)
-    finally:
-        playing.redirected = usual
-    if seen.status != "ok":
+    with _second_of_two(playing) as home:
+        seen = execute(subject, case, place=place, gradients=gradients)
+    named = {(name, device) for name, device in playing.redirected if device.startswith("cuda")}
+    elsewhere = sorted(call for call in named if call[1] != str(home))
+    if seen.status != "ok" and not elsewhere:
         return seen
-    facts = {**seen.facts, "named": sorted(set(named))}
-    return Observation(status="ok", outputs=seen.outputs, facts=facts)
+    # What failed with tensors on two devices failed because of that.
+    return Observation(status="ok", outputs=seen.outputs, facts={**seen.facts, "named": elsewhere})
 
 
 @contextmanager
-def _guards_counted(named: _Named) -> Iterator[None]:
-    """Count the `torch.cuda.device` contexts that are in force."""
-    usual = torch.cuda.device
-
-    class Guard(usual):  # type: ignore[misc,valid-type]
-        def __enter__(self) -> Any:
-            named.guards += 1
-            return super().__enter__()
-
-        def __exit__(self, *error: object) -> Any:
-            named.guards -= 1
-            return super().__exit__(*error)
-
-    torch.cuda.device = Guard  # type: ignore[misc]
+def _second_of_two(playing: Any) -> Iterator[torch.device]:
+    usual = playing.devices, playing.current_device, playing.home
+    playing.devices, playing.current_device, playing.home = 2, 0, torch.device("cuda", 1)
     try:
-        yield
+        yield playing.home
     finally:
-        torch.cuda.device = usual  # type: ignore[misc]
+        playing.devices, playing.current_device, playing.home = usual

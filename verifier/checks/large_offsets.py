@@ -15,6 +15,7 @@ from strategies.placement import BITS
 from verifier.case import Case
 from verifier.checks import Session, gradient_names
 from verifier.judge import judge
+from verifier.machine.device import memory_of, put
 from verifier.ops import Op
 from verifier.recipes import Plan
 from verifier.runner.execute import execute
@@ -152,15 +153,15 @@ def _place(layout: Layout, values: torch.Tensor, *, guard_elements: int, poison:
     if reach < REACH or values.numel() == 0:
         return layout.place(values, guard_elements=guard_elements, poison=poison)
     size = layout.offset + reach + 1
-    storage = _on_cpu(size, values.dtype) if values.device.type == "cpu" else _on_device(size, values)
+    storage = _on_cpu(size, values) if memory_of(values).type == "cpu" else _on_device(size, values)
     tensor = storage.as_strided(values.shape, strides, layout.offset)
     tensor.copy_(values)
     return FarPlaced(tensor=tensor, values=values.clone())
 
 
-def _on_cpu(size: int, dtype: torch.dtype) -> torch.Tensor:
+def _on_cpu(size: int, values: torch.Tensor) -> torch.Tensor:
     """Return pages of zeros that exist once they are written; they are unmapped with their tensor."""
-    octets = size * dtype.itemsize
+    octets = size * values.dtype.itemsize
     if octets > MOST_BYTES:
         raise LackingError(f"{octets / 2**30:.0f} GiB of address space for one tensor")
     kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
@@ -168,7 +169,7 @@ def _on_cpu(size: int, dtype: torch.dtype) -> torch.Tensor:
         pages = mmap.mmap(-1, octets, flags=kind)
     except (OSError, ValueError, OverflowError) as error:
         raise LackingError(f"{octets / 2**30:.0f} GiB cannot be mapped ({error})") from error
-    return torch.frombuffer(pages, dtype=dtype)
+    return put(torch.frombuffer(pages, dtype=values.dtype), values.device)
 
 
 def _on_device(size: int, values: torch.Tensor) -> torch.Tensor:

@@ -1,175 +1,340 @@
-"""A CUDA device that is the CPU: factory calls are redirected, queries answered by the machine."""
+"""A CUDA device whose memory is the CPU's: where tensors say that they lie, and how they get elsewhere.
+
+Every byte lies in memory of the CPU, and torch's C++ knows no better. What Python asks a tensor is answered
+here: a tensor lies on the session's device unless it was made or moved elsewhere by name. Where that is so
+stands on its storage, so that views and autograd's copies of the handle agree.
+"""
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
-from types import SimpleNamespace
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 from verifier.culprit import passed_on
 from verifier.machine.sanitizers.uninitialised import poison_storage
+from verifier.machine.sessions import Session, current
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from verifier.machine.sessions import Session
 
 # fmt: off
 _FACTORIES = (
     "empty", "zeros", "ones", "full", "rand", "randn", "randint", "randperm", "arange", "linspace",
     "logspace", "eye", "tensor", "as_tensor", "empty_like", "zeros_like", "ones_like", "full_like",
-    "rand_like", "randn_like", "randint_like", "empty_strided", "scalar_tensor", "normal",
-    "asarray", "tril_indices", "triu_indices",
+    "rand_like", "randn_like", "randint_like", "empty_strided", "empty_permuted", "scalar_tensor", "normal",
+    "asarray", "tril_indices", "triu_indices", "from_numpy", "frombuffer",
 )
 # fmt: on
-_METHODS = (
-    "to",
-    "new_empty",
-    "new_zeros",
-    "new_ones",
-    "new_full",
-    "new_tensor",
-    "new_empty_strided",
-    "pin_memory",
-)
+_NEW = ("new_empty", "new_zeros", "new_ones", "new_full", "new_tensor", "new_empty_strided")
+_ALIASING = frozenset({"as_tensor", "asarray"})
+_PLACE, _PINNED = "_place_in_session", "_pinned_in_session"
+_HOST = torch.device("cpu")
+_patched: list[ExitStack] = []
+
+_real: Any = torch._C.TensorBase
+_real_storage: Any = torch._C.StorageBase
+"""What torch's own C++ answers, whatever this module has put in its place."""
 
 
-def names_cuda(value: Any) -> bool:
-    """Whether an argument names a CUDA device."""
-    import torch
+def memory_of(tensor: Any) -> torch.device:
+    """Return where the bytes of a tensor really lie, whatever it says of itself."""
+    found: torch.device = _real.device.__get__(tensor)
+    return found
 
-    if isinstance(value, torch.device):
-        return value.type == "cuda"
-    return isinstance(value, str) and value.split(":")[0] == "cuda"
+
+def place_of(tensor: Any) -> torch.device:
+    """Return where a tensor lies as far as the session in force is concerned."""
+    real = memory_of(tensor)
+    opened = current()
+    if opened is None or real.type != "cpu":
+        return real
+    home: torch.device = opened.home
+    try:
+        return _marked(tensor.untyped_storage()) or home
+    except RuntimeError:  # sparse, or inside a transform: it has no storage of its own
+        return home
+
+
+def _marked(storage: Any) -> torch.device | None:
+    found: torch.device | None = getattr(storage, _PLACE, None)
+    return found
+
+
+def put(tensor: torch.Tensor, place: torch.device) -> torch.Tensor:
+    """Say where the storage of a new tensor lies."""
+    opened = current()
+    if opened is not None and memory_of(tensor).type == "cpu" and tensor.layout == torch.strided:
+        setattr(tensor.untyped_storage(), _PLACE, None if place == opened.home else place)
+    return tensor
+
+
+def named(opened: Session, value: Any) -> torch.device | None:
+    """Return the device that an argument names, with its number; None if it names none.
+
+    Raises RuntimeError for a number that the session's machine does not have, as CUDA does.
+    """
+    if value is None:
+        return None
+    place = passed_on(torch.device, *(("cuda", value) if type(value) is int else (value,)))
+    if place.type == "cpu":
+        return _HOST
+    if place.type != "cuda":
+        return place
+    index = opened.current_device if place.index is None else place.index
+    if index >= opened.devices:
+        raise RuntimeError(f"CUDA error: invalid device ordinal (cuda:{index})")
+    return torch.device("cuda", index)
 
 
 @contextmanager
-def redirected(session: Session) -> Iterator[None]:
-    """Patch torch so that `device="cuda"`, `.cuda()` and `torch.cuda` speak of the machine.
+def redirected() -> Iterator[None]:
+    """Patch torch so that tensors, factories and `torch.cuda` speak of the machine that is in force.
 
-    Factories are patched by name, not by a torch function mode, which autograd switches off in backward.
+    Patched by name, since a torch function mode is switched off by autograd in backward; a dispatch mode sees
+    what goes round the names. Sessions inside sessions share the patches: each call asks who is in force.
     """
-    import torch
+    from verifier.machine.device_mode import DeviceMode
+    from verifier.machine.queries import queries
 
-    undo: list[tuple[Any, str, Any]] = []
+    if _patched:
+        yield
+        return
+    with ExitStack() as stack:
+        _patched.append(stack)
+        stack.callback(_patched.clear)
+        for owner, name, value in (*_of_tensors(), *_of_factories(), *queries()):
+            _patch(stack, owner, name, value)
+        stack.enter_context(DeviceMode())  # type: ignore[no-untyped-call]
+        yield
 
-    def patch(owner: Any, name: str, value: Any) -> None:
-        undo.append((owner, name, owner.__dict__.get(name, undo)))
-        setattr(owner, name, value)
 
+def _patch(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
+    if name in vars(owner):
+        stack.callback(setattr, owner, name, vars(owner)[name])
+    else:
+        stack.callback(delattr, owner, name)
+    setattr(owner, name, value)
+
+
+def _of_tensors() -> Iterator[tuple[Any, str, Any]]:
+    """List what tensors, storages and modules answer."""
+    tensor, storage = torch.Tensor, torch.UntypedStorage
+    yield tensor, "device", property(place_of)
+    yield tensor, "is_cuda", property(lambda self: place_of(self).type == "cuda")
+    yield tensor, "is_cpu", property(lambda self: place_of(self).type == "cpu")
+    yield tensor, "get_device", _get_device
+    yield torch, "get_device", _get_device
+    yield tensor, "type", _type
+    yield tensor, "type_as", _to
+    yield tensor, "to", _to
+    yield tensor, "cuda", _cuda
+    yield tensor, "cpu", _cpu
+    yield tensor, "pin_memory", _pin_memory
+    yield tensor, "is_pinned", _is_pinned
+    yield tensor, "record_stream", lambda self, stream: None  # noqa: ARG005
+    for owner in (torch, torch.utils.dlpack):
+        yield owner, "from_dlpack", _from_dlpack(torch.utils.dlpack.from_dlpack)
+    yield torch.nn.Module, "to", _module_to(torch.nn.Module.to)
+    yield storage, "device", property(_storage_place)
+    yield storage, "is_cuda", property(lambda self: _storage_place(self).type == "cuda")
+    yield storage, "get_device", _get_device
+    yield storage, "clone", _storage_clone
+
+
+def _of_factories() -> Iterator[tuple[Any, str, Any]]:
     for name in _FACTORIES:
         if hasattr(torch, name):
-            patch(torch, name, _on_cpu(session, name, getattr(torch, name)))
-    for name in _METHODS:
-        patch(torch.Tensor, name, _on_cpu(session, f"Tensor.{name}", getattr(torch.Tensor, name)))
-    patch(torch.nn.Module, "to", _on_cpu(session, "Module.to", torch.nn.Module.to))
-    patch(torch.Tensor, "cuda", _stay)
-    patch(torch.nn.Module, "cuda", _stay)
-    patch(torch.Tensor, "is_cuda", property(lambda tensor: True))  # noqa: ARG005
-    for name, value in _queries(session).items():
-        patch(torch.cuda, name, value)
-    try:
-        yield
-    finally:
-        for owner, name, value in reversed(undo):
-            if value is undo:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, value)
+            yield torch, name, _placing(name, getattr(torch, name))
+    for name in _NEW:
+        yield torch.Tensor, name, _placing(f"Tensor.{name}", getattr(torch.Tensor, name))
 
 
-def _on_cpu(session: Session, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Replace a CUDA device among the arguments by the CPU, and remember that it was named."""
-    fresh = "empty" in name and "uninitialised" in session.machine.sanitize
-    poison = 0xA5 if session.machine.poison is None else session.machine.poison
-
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        place = kwargs.get("device")
-        if place is not None and (names_cuda(place) or type(place) is int):
-            session.redirected.append((name, str(place)))
-            kwargs["device"] = "cpu"
-        if any(names_cuda(value) for value in args):
-            session.redirected.append((name, "cuda"))
-            args = tuple("cpu" if names_cuda(value) else value for value in args)
-        result = passed_on(function, *args, **kwargs)
-        if fresh:
-            poison_storage(result, poison)
-        return result
-
-    wrapper.__wrapped__ = function  # type: ignore[attr-defined]
-    return wrapper
+# What tensors are asked
 
 
-def _stay(value: Any, *args: Any, **kwargs: Any) -> Any:
-    """`.cuda()`: the value is where it should be."""
-    del args, kwargs
-    return value
+def _get_device(self: Any) -> int:
+    place = self.device
+    return -1 if place.index is None else place.index
 
 
-class _Event:
-    """A CUDA event that has always happened."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        del args, kwargs
-
-    def record(self, *args: Any) -> None:
-        """Nothing to record."""
-
-    def synchronize(self) -> None:
-        """Nothing to wait for."""
-
-    def elapsed_time(self, other: Any) -> float:
-        """Milliseconds; the machine has no clock."""
-        del other
-        return 1.0
+def _storage_place(self: Any) -> torch.device:
+    real: torch.device = _real_storage.device.__get__(self)
+    opened = current()
+    return real if opened is None or real.type != "cpu" else _marked(self) or opened.home
 
 
-class _Device(nullcontext[None]):
-    """`torch.cuda.device(...)` and `torch.cuda.stream(...)`: contexts without effect."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        del args, kwargs
-        super().__init__()
+def _storage_clone(self: Any) -> Any:
+    copy = type(self)(self.nbytes()).copy_(self)
+    setattr(copy, _PLACE, _marked(self))
+    return copy
 
 
-def _queries(session: Session) -> dict[str, Any]:
-    """Answers of `torch.cuda`."""
-    machine = session.machine
-    capability = divmod(machine.architecture, 10)
-    properties = SimpleNamespace(
-        name=f"machine sm_{machine.architecture}",
-        major=capability[0],
-        minor=capability[1],
-        multi_processor_count=machine.multiprocessors,
-        warp_size=32,
-        max_threads_per_multi_processor=2048,
-        max_threads_per_block=1024,
-        regs_per_multiprocessor=65536,
-        shared_memory_per_block=49152,
-        shared_memory_per_block_optin=machine.max_shared(),
-        shared_memory_per_multiprocessor=machine.max_shared() + 1024,
-        total_memory=80 * 1024**3,
-        L2_cache_size=50 * 1024**2,
-    )
-    stream = SimpleNamespace(cuda_stream=0, synchronize=lambda: None, wait_stream=lambda other: None)  # noqa: ARG005
-    return {
-        "is_available": lambda: True,
-        "is_initialized": lambda: True,
-        "init": lambda: None,
-        "device_count": lambda: 1,
-        "current_device": lambda: 0,
-        "set_device": lambda device: None,  # noqa: ARG005
-        "get_device_properties": lambda device=None: properties,  # noqa: ARG005
-        "get_device_capability": lambda device=None: capability,  # noqa: ARG005
-        "get_device_name": lambda device=None: properties.name,  # noqa: ARG005
-        "synchronize": lambda device=None: None,  # noqa: ARG005
-        "empty_cache": lambda: None,
-        "current_stream": lambda device=None: stream,  # noqa: ARG005
-        "default_stream": lambda device=None: stream,  # noqa: ARG005
-        "is_bf16_supported": lambda *args, **kwargs: True,  # noqa: ARG005
-        "is_current_stream_capturing": lambda: False,
-        "device": _Device,
-        "device_of": _Device,
-        "stream": _Device,
-        "Event": _Event,
-    }
+def _type(self: Any, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+    del non_blocking
+    if dtype is None:
+        word = passed_on(_real.type, self).rpartition(".")[2]
+        return f"torch.cuda.{word}" if self.is_cuda else f"torch.{word}"
+    word = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", "")
+    if not word.endswith("Tensor"):
+        return passed_on(_real.type, self, dtype, **kwargs)
+    place = "cuda" if ".cuda." in f".{dtype if isinstance(dtype, str) else dtype.__module__}." else "cpu"
+    plain = passed_on(_real.type, self, f"torch.{word.rsplit('.', 1)[-1]}", **kwargs)
+    return _to(plain, self.device if place == self.device.type else place)
+
+
+# How tensors get elsewhere
+
+
+class _Moved(torch.autograd.Function):
+    """A copy that lies elsewhere; its gradient comes back to where the tensor lay."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, place: torch.device) -> torch.Tensor:
+        """Copy."""
+        ctx.source = place_of(tensor)
+        return put(tensor.clone(), place)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        """Copy back."""
+        return _moved(grads[0], ctx.source), None
+
+
+def _moved(tensor: torch.Tensor, place: torch.device) -> torch.Tensor:
+    copy: torch.Tensor = _Moved.apply(tensor, place)  # type: ignore[no-untyped-call]
+    return copy
+
+
+def _to(self: Any, *args: Any, **kwargs: Any) -> Any:
+    opened = current()
+    given, options = list(args), dict(kwargs)
+    order: tuple[str, ...]
+    other = options.pop("other", None)
+    if given and isinstance(given[0], torch.Tensor):
+        other, order = given.pop(0), ("non_blocking", "copy")
+    elif given and isinstance(given[0], torch.dtype):
+        order = ("dtype", "non_blocking", "copy")
+    else:
+        order = ("device", "dtype", "non_blocking", "copy")
+    if opened is None or memory_of(self).type != "cpu" or len(given) > len(order):
+        return passed_on(_real.to, self, *args, **kwargs)
+    options.update(zip(order, given, strict=False))
+    target = named(opened, options.pop("device", None)) if other is None else other.device
+    if other is not None:
+        options["dtype"] = other.dtype
+    options.pop("non_blocking", None)
+    if target is not None and target.type not in {"cpu", "cuda"}:
+        return passed_on(_real.to, self, target, **options)
+    if target is None or target == self.device:
+        return passed_on(_real.to, self, None, **options)
+    opened.redirected.append(("Tensor.to", str(target)))
+    options.pop("copy", None)
+    return passed_on(_real.to, _moved(self, target), None, **options)
+
+
+def _cuda(self: Any, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Any:
+    options = {} if memory_format is None else {"memory_format": memory_format}
+    return _to(self, "cuda" if device is None else device, non_blocking=non_blocking, **options)
+
+
+def _cpu(self: Any, memory_format: Any = None) -> Any:
+    return _to(self, _HOST, **({} if memory_format is None else {"memory_format": memory_format}))
+
+
+def _module_to(original: Any) -> Any:
+    def to(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Torch reads a bare number as a device of the accelerator that it sees, and it sees none."""
+        first = [torch.device("cuda", args[0])] if args and type(args[0]) is int else list(args[:1])
+        if type(kwargs.get("device")) is int:
+            kwargs["device"] = torch.device("cuda", kwargs["device"])
+        return passed_on(original, self, *first, *args[1:], **kwargs)
+
+    return to
+
+
+def _from_dlpack(original: Any) -> Any:
+    def from_dlpack(ext_tensor: Any, **kwargs: Any) -> Any:
+        """Share memory; what is shared lies where it lay."""
+        if not isinstance(ext_tensor, torch.Tensor) or kwargs:
+            return passed_on(original, ext_tensor, **kwargs)
+        made = passed_on(torch._C._from_dlpack, passed_on(torch._C._to_dlpack, ext_tensor))
+        return put(made, place_of(ext_tensor))
+
+    return from_dlpack
+
+
+def _pin_memory(self: Any, device: Any = None) -> Any:
+    del device
+    if self.is_cuda:
+        raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
+    return _pinned(put(self.clone(), _HOST))
+
+
+def _pinned(tensor: torch.Tensor) -> torch.Tensor:
+    setattr(tensor.untyped_storage(), _PINNED, True)
+    return tensor
+
+
+def _is_pinned(self: Any, device: Any = None) -> bool:
+    del device
+    return bool(getattr(self.untyped_storage(), _PINNED, False))
+
+
+# How tensors come to be
+
+
+def _placing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a factory make its tensor on the CPU, and say on which device it lies."""
+    short = name.rpartition(".")[2]
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        opened = current()
+        if opened is None:
+            return passed_on(function, *args, **kwargs)
+        if "device" not in kwargs:  # torch.as_tensor takes it by its place, too
+            named_by_place = [a for a in args if isinstance(a, torch.device) or _names_cuda(a)]
+            args = tuple(a for a in args if not any(a is n for n in named_by_place))
+            kwargs |= {"device": named_by_place[0]} if named_by_place else {}
+        place = named(opened, kwargs.get("device"))
+        source = args[0] if args and isinstance(args[0], torch.Tensor) else None
+        if short in _ALIASING and source is not None:
+            return _aliasing(source, place, *args[1:], **kwargs)
+        if place is not None and place.type == "cuda":
+            opened.redirected.append((name, str(place)))
+            kwargs["device"] = _HOST
+        pinned = kwargs.pop("pin_memory", False)
+        made = passed_on(function, *args, **kwargs)
+        if kwargs.get("out") is None:
+            if place is None and source is None:
+                place = _HOST if short in {"from_numpy", "frombuffer"} else _default_place()
+            if place is not None and place.type in {"cpu", "cuda"}:
+                put(made, named(opened, place) or place)
+        if "empty" in short and "uninitialised" in opened.machine.sanitize:
+            poison_storage(made, 0xA5 if opened.machine.poison is None else opened.machine.poison)
+        return _pinned(made) if pinned else made
+
+    make.__wrapped__ = function  # type: ignore[attr-defined]
+    return make
+
+
+def _default_place() -> torch.device:
+    """Return what `torch.set_default_device` or `with torch.device(...)` chose."""
+    for mode in reversed(_get_current_function_mode_stack()):  # type: ignore[no-untyped-call]
+        if isinstance(mode, DeviceContext):
+            return mode.device
+    return _HOST
+
+
+def _names_cuda(value: Any) -> bool:
+    return isinstance(value, str) and value.split(":")[0] == "cuda"
+
+
+def _aliasing(source: torch.Tensor, place: torch.device | None, *args: Any, **kwargs: Any) -> Any:
+    """Do what `torch.as_tensor` and `torch.asarray` do with a tensor."""
+    dtype = args[0] if args else kwargs.get("dtype")
+    made = _to(source, place, dtype, copy=bool(kwargs.get("copy", False)))
+    return made.requires_grad_() if kwargs.get("requires_grad") else made

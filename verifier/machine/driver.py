@@ -8,11 +8,13 @@ import random
 from contextlib import contextmanager
 from math import prod
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from verifier.culprit import passed_on
 from verifier.machine.findings import LaunchError, UnsupportedFeature
-from verifier.machine.sessions import Session, current
+from verifier.machine.queries import exchange_device
+from verifier.machine.sessions import Session, current, note_launch
+from verifier.machine.streams import current_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -50,6 +52,31 @@ class Utilities:
         """Nothing is printed."""
 
 
+class DeviceNumber(int):
+    """The number of a device that plays an architecture."""
+
+    architecture: int
+
+    def __new__(cls, number: int, architecture: int) -> Self:
+        """Keep the architecture beside the number."""
+        made = super().__new__(cls, number)
+        made.architecture = architecture
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        """Compare with numbers as a number, with its like by architecture, too."""
+        same = getattr(other, "architecture", self.architecture) == self.architecture
+        return same and int.__eq__(self, other) is True
+
+    def __ne__(self, other: object) -> bool:
+        """Differ where not equal."""
+        return not self == other
+
+    def __hash__(self) -> int:
+        """Hash by both, as its likes compare."""
+        return hash((int(self), self.architecture))
+
+
 class MachineDriver:
     """Stands where Triton's CUDA driver stands."""
 
@@ -57,8 +84,8 @@ class MachineDriver:
         """Offer what `triton.runtime.driver.active` is asked for."""
         self.utils = Utilities()
         self.launcher_cls = Launcher
-        self.get_current_stream: Callable[[int], int] = lambda device: 0  # noqa: ARG005
-        self.set_current_device: Callable[[int], None] = lambda device: None  # noqa: ARG005
+        self.get_current_stream: Callable[[int], int] = lambda device: current_stream(device).cuda_stream
+        self.set_current_device: Callable[[int], Any] = exchange_device
 
     @classmethod
     def is_active(cls) -> bool:
@@ -66,8 +93,9 @@ class MachineDriver:
         return False
 
     def get_current_device(self) -> int:
-        """Device number; the architecture, so that Triton's per-device caches keep targets apart."""
-        return _session().machine.architecture
+        """Device number, which as a key tells architectures apart: Triton keeps one target for a device."""
+        opened = _session()
+        return DeviceNumber(opened.current_device, opened.machine.architecture)
 
     def get_device_capability(self, device: int | None = None) -> tuple[int, int]:
         """Compute capability as (major, minor)."""
@@ -81,10 +109,10 @@ class MachineDriver:
         return GPUTarget("cuda", _session().machine.architecture, 32)
 
     def get_active_torch_device(self) -> Any:
-        """Tensors of the machine lie on the CPU."""
+        """Give the current device."""
         import torch
 
-        return torch.device("cpu")
+        return torch.device("cuda", _session().current_device)
 
     def get_device_interface(self) -> Any:
         """`torch.cuda`, as the session redirects it."""
@@ -146,7 +174,8 @@ class Launcher:
         """Execute the kernel; called by Triton in place of its C launcher."""
         del stream, function, kernel_metadata
         opened, kernel, grid = _session(), self.metadata.name, (gridX, gridY, gridZ)
-        opened.launches.append((kernel, grid))
+        _refuse_host(opened, self.argument_names, args)
+        note_launch(kernel, grid)
         if launch_enter_hook is not None:
             launch_enter_hook(launch_metadata)
         with opened.remembering():
@@ -215,6 +244,19 @@ def flatten(names: Sequence[str], types: Sequence[Any], values: Sequence[Any]) -
             flat_names.append(name)
             flat_values.append(_plain(value))
     return flat_names, flat_values
+
+
+def _refuse_host(opened: Session, names: Sequence[str], values: Sequence[Any]) -> None:
+    """Raise what Triton's launcher raises for memory that a device does not reach."""
+    if not opened.strict:
+        return
+    for number, (name, value) in enumerate(zip(names, map(_plain, values), strict=True)):
+        if isinstance(value, tuple):
+            _refuse_host(opened, [f"{name}[{n}]" for n in range(len(value))], value)
+        elif hasattr(value, "untyped_storage") and not (value.is_cuda or value.is_pinned()):
+            raise ValueError(
+                f"Pointer argument (at {number}) cannot be accessed from Triton (cpu tensor?): {name}"
+            )
 
 
 def _plain(value: Any) -> Any:

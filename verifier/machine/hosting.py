@@ -11,6 +11,7 @@ import numpy as np
 from verifier.culprit import passed_on
 from verifier.dispatching import Dispatching
 from verifier.machine.arithmetics.choice import REORDERED
+from verifier.machine.device_mode import is_custom, run_custom
 
 if TYPE_CHECKING:
     import torch
@@ -49,6 +50,8 @@ class HostSlots(Dispatching):
 
     def dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the operation on floats, then on slots."""
+        if is_custom(func):
+            return run_custom(self, func, args, kwargs)
         name = func.overloadpacket.__name__
         before = self.operands(name, args)
         result = passed_on(func, *args, **kwargs)
@@ -124,10 +127,10 @@ class HostSlots(Dispatching):
         """Sum or mean over some dimensions, one slice after the other."""
         tensor = args[0]
         dims = args[1] if len(args) > 1 and args[1] else list(range(tensor.dim()))
-        axes = tuple(d % tensor.dim() for d in ([dims] if isinstance(dims, int) else dims))
-        slots = np.moveaxis(before[0], axes, range(len(axes)))
-        floats = np.moveaxis(as_floats(tensor), axes, range(len(axes)))
-        rest = slots.shape[len(axes) :]
+        axes = tuple(d % max(tensor.dim(), 1) for d in ([dims] if isinstance(dims, int) else dims))
+        slots = np.moveaxis(np.atleast_1d(before[0]), axes, range(len(axes)))
+        floats = np.moveaxis(np.atleast_1d(as_floats(tensor)), axes, range(len(axes)))
+        rest = slots.shape[len(axes) :] or (1,)
         slots, floats = slots.reshape(-1, *rest), floats.reshape(-1, *rest)
         total, partial = slots[0], floats[0]
         for row, value in zip(slots[1:], floats[1:], strict=True):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from verifier.machine.slots import Arithmetic, Slots
 
 _ACTIVE: list[Session] = []
+_COUNTER = {"launches": 0}
 
 
 @dataclass(kw_only=True)
@@ -23,7 +24,10 @@ class Session:
     """What happens while a machine is in force.
 
     `launches`: kernel names with their grids, in order. `codes`: PTX and name of each kernel launched.
-    `redirected`: factory calls that named a CUDA device and were answered on the CPU. `failed`: what launches
+    `redirected`: factory calls that named a CUDA device, with its number, and were answered on the CPU.
+    `home`: the device on which tensors lie that nobody put elsewhere; `devices`: how many there are;
+    `current_device`, `stream`: as `torch.cuda` chooses them. `strict`: what a device refuses is refused, that
+    is tensors of the host in a launch, and operations between several devices. `failed`: what launches
     raised, but for refused ones. `autotune_seed`: None takes the first configuration of an autotuned kernel
     that fits the device, an integer one chosen by it.
     """
@@ -36,6 +40,17 @@ class Session:
     failed: list[Exception] = field(default_factory=list)
     configurations: dict[int, dict[Any, Any]] = field(default_factory=dict)
     slots: Slots | None = None
+    strict: bool = False
+    devices: int = 1
+    current_device: int = 0
+    home: Any = None
+    stream: Any = None
+
+    def __post_init__(self) -> None:
+        """Let tensors lie on the first device."""
+        import torch
+
+        self.home = self.home or torch.device("cuda", 0)
 
     @contextmanager
     def remembering(self) -> Iterator[None]:
@@ -50,6 +65,18 @@ class Session:
             raise
 
 
+def launched() -> int:
+    """Return how many kernels this process has launched, in whichever session; a grid of nothing is none."""
+    return _COUNTER["launches"]
+
+
+def note_launch(kernel: str, grid: tuple[int, int, int]) -> None:
+    """Count a launch, and keep it in the session in force."""
+    _COUNTER["launches"] += 0 not in grid
+    if (opened := current()) is not None:
+        opened.launches.append((kernel, grid))
+
+
 def current() -> Session | None:
     """Session in force, or None."""
     return _ACTIVE[-1] if _ACTIVE else None
@@ -62,15 +89,19 @@ def session(
     approximation: Approximation | str | None = None,
     autotune_seed: int | None = None,
     arithmetic: Arithmetic | str | None = None,
+    strict: bool | None = None,
     **settings: Any,
 ) -> Iterator[Session]:
     """Run every Triton kernel and every `device="cuda"` inside on the CPU, as the machine's device.
+
+    Inside, tensors say that they lie on `cuda:0` unless they were made or moved elsewhere by name.
 
     machine: a ready `Machine`, or its fields as keywords (architecture, multiprocessors, contraction,
     schedule_seed, poison, bounds, sanitize, ...). approximation: a model, or "correct", "adversarial"
     or "device" (the measured answers of compute capability 9.0).
     arithmetic: what rides beside the IEEE run, by name ("lifted", "field", "field_exponential", "taint",
     "ball") or as an object; its slots are at `Session.slots`.
+    strict: refuse what a device refuses of tensors of the host; None for what the session about it does.
 
     Raises TypeError for a keyword that `Machine` lacks.
     """
@@ -93,9 +124,11 @@ def session(
     elif settings:
         raise TypeError("either a machine or its fields, not both")
     with ExitStack() as stack:
-        opened = Session(machine=machine, autotune_seed=autotune_seed, slots=_slots(arithmetic))
+        opened = Session(
+            machine=machine, autotune_seed=autotune_seed, slots=_slots(arithmetic), **_inherited(strict)
+        )
         stack.enter_context(_pushed(opened))
-        stack.enter_context(redirected(opened))
+        stack.enter_context(redirected())
         if _has_triton():
             from verifier.machine.driver import installed
 
@@ -105,6 +138,17 @@ def session(
 
             stack.enter_context(HostSlots(opened.slots))
         yield opened
+
+
+def _inherited(strict: bool | None) -> dict[str, Any]:
+    """Devices are those of the session about a session."""
+    outer = current()
+    known: dict[str, Any] = {"strict": bool(strict)}
+    if outer is not None:
+        names = ("strict", "devices", "current_device", "home", "stream")
+        known = {name: getattr(outer, name) for name in names}
+        known |= {} if strict is None else {"strict": strict}
+    return known
 
 
 @contextmanager

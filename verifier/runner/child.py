@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from verifier.loading import load
 from verifier.printable import said
-from verifier.runner.execute import failure
+from verifier.runner.execute import answer, failure
 from verifier.runner.observation import Observation
 from verifier.runner.processes import end_with
 from verifier.runner.settings import settings_kept
@@ -78,7 +78,7 @@ def _answer(request: dict[str, Any], place: Any) -> dict[str, Any]:
         experiment = getattr(importlib.import_module(module), function)
         case = unpack_case(request["case"])
         with settings_kept():
-            seen = experiment(subject, case, place=place, **request["options"])
+            seen = answer(experiment, subject, case, place=place, **request["options"])
     except Exception as error:
         seen = failure(error, place)
     return pack_observation(seen)

@@ -43,6 +43,25 @@ class Call:
     placed: Mapping[str, Placed]
 
 
+NOT_LAUNCHED = "the subject launched no kernel: nothing can be said about one"
+
+
+def answer(
+    experiment: Callable[..., Observation], subject: Subject, case: Case, *, place: Any, **options: Any
+) -> Observation:
+    """Run an experiment; what it saw says nothing where there was something to compute and no kernel ran.
+
+    experiment: (subject, case, place=, ...) -> Observation, as `execute`.
+    """
+    before = place.launched(subject)
+    seen = experiment(subject, case, place=place, **options)
+    idle = before is not None and place.launched(subject) == before
+    computes = all(tensor.numel() for tensor in case.given.values())
+    if seen.status == "ok" and idle and computes and "lacking" not in seen.facts:
+        return Observation(status="undecided", message=NOT_LAUNCHED, facts=seen.facts)
+    return seen
+
+
 def execute(
     subject: Subject,
     case: Case,
@@ -189,6 +208,11 @@ def _kept_back(place: Any) -> Exception | None:
     return failed
 
 
+def _lacking(error: Exception, place: Any) -> str | None:
+    found: str | None = place.lacks(error) if hasattr(place, "lacks") else None
+    return found
+
+
 def failure(error: Exception, place: Any) -> Observation:
     """Return what an exception means: of the subject a refusal before the first launch, or a crash.
 
@@ -196,8 +220,9 @@ def failure(error: Exception, place: Any) -> Observation:
     """
     error = _kept_back(place) or error
     detail = "".join(traceback.format_exception(error))
-    if isinstance(error, UnsupportedFeature):
-        return Observation(status="undecided", message=text_of(error), detail=detail, facts=place.facts())
+    lacking = text_of(error) if isinstance(error, UnsupportedFeature) else _lacking(error, place)
+    if lacking:
+        return Observation(status="undecided", message=lacking, detail=detail, facts=place.facts())
     text = said(error, first_line=True)
     if is_own(error):
         text = f"{text} (in {place_of(error)})"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
-from torch.utils.dlpack import from_dlpack
+from torch.utils._python_dispatch import _disable_current_modes
 
 from verifier.culprit import passed_on
 
@@ -39,6 +41,7 @@ _INITIALISED = (
 class FreshMemory:
     """What was allocated while the poison was in force."""
 
+    poison: str = "nan"
     guarded: list[tuple[str, torch.Tensor, int]] = field(default_factory=list)
 
     def damage(self) -> Iterator[str]:
@@ -56,40 +59,64 @@ class FreshMemory:
                     )
 
 
+_in_force: list[FreshMemory] = []
+
+
 @contextmanager
 def fresh_memory(poison: str | None) -> Iterator[FreshMemory]:
     """Poison and guard what torch's factories return to the subject; nothing happens for None.
 
-    Memory that torch's own operators allocate inside is not touched.
+    Memory that torch's own operators allocate inside is not touched, nor what compilers trace.
     """
-    memory = FreshMemory()
+    memory = FreshMemory(poison=poison or "nan")
     if poison is None:
         yield memory
         return
+    _let_compilers_know()
     originals = [(owner, name, getattr(owner, name)) for owner, name in (*_UNINITIALISED, *_INITIALISED)]
-    uninitialised = {name for _, name in _UNINITIALISED}
     for owner, name, original in originals:
-        fill = POISONS[poison] if name in uninitialised else None
-        setattr(owner, name, _guarding(original, name, fill, memory))
+        setattr(owner, name, _guarding(original, name))
+    _in_force.append(memory)
     try:
         yield memory
     finally:
+        _in_force.remove(memory)
         for owner, name, original in originals:
             setattr(owner, name, original)
 
 
-def _guarding(
-    factory: Callable[..., torch.Tensor], name: str, fill: float | None, memory: FreshMemory
-) -> Callable[..., torch.Tensor]:
-    def make(*args: Any, **kwargs: Any) -> torch.Tensor:
-        made = passed_on(factory, *args, **kwargs)
-        if made.device.type == "meta" or made.layout != torch.strided or "out" in kwargs:
-            return made
-        if fill is not None and made.dtype.is_floating_point:
-            made.detach().fill_(fill)
-        return _between_red_zones(made, name, memory)
+def _let_compilers_know() -> None:
+    """Let torch.compile, where a subject uses it, list torch's own functions before others stand for them."""
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    if rules is not None:
+        rules.get_torch_obj_rule_map()
 
+
+@cache
+def _guarding(factory: Callable[..., torch.Tensor], name: str) -> Callable[..., torch.Tensor]:
+    """Return one function for each factory: what torch.compile traced through it stays valid."""
+    uninitialised = name in {known for _, known in _UNINITIALISED}
+
+    def make(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if torch.compiler.is_compiling():
+            return factory(*args, **kwargs)
+        made = passed_on(factory, *args, **kwargs)
+        if not _in_force or not _is_memory(made) or "out" in kwargs:
+            return made
+        # What the verifier does here is no arithmetic of the subject's host.
+        with _disable_current_modes():
+            if uninitialised and made.dtype.is_floating_point:
+                made.detach().fill_(POISONS[_in_force[-1].poison])
+            return _between_red_zones(made, name, _in_force[-1])
+
+    make.factory = factory  # type: ignore[attr-defined]
     return make
+
+
+def _is_memory(made: torch.Tensor) -> bool:
+    """Whether a tensor is plain memory; what a compiler traces (FakeTensor, ...) is of a class of its own."""
+    plain = type(made) is torch.Tensor and made.device.type != "meta" and made.layout == torch.strided
+    return plain and not torch._C._functorch.is_functorch_wrapped_tensor(made)
 
 
 def _between_red_zones(made: torch.Tensor, name: str, memory: FreshMemory) -> torch.Tensor:
@@ -98,9 +125,9 @@ def _between_red_zones(made: torch.Tensor, name: str, memory: FreshMemory) -> to
         return made
     reach = sum((extent - 1) * stride for extent, stride in zip(made.shape, made.stride(), strict=True))
     size = (reach + 1) * made.element_size()
-    # uint8 has no factory hook of ours in the way: torch.tensor and expand are not patched.
-    buffer = torch.tensor(GUARD_PATTERN, dtype=torch.uint8, device=made.device).repeat(size + 2 * GUARD_BYTES)
-    storage = from_dlpack(buffer[GUARD_BYTES : GUARD_BYTES + size].view(made.dtype))
+    full = getattr(torch.full, "factory", torch.full)  # without the hook of this file
+    buffer = full((size + 2 * GUARD_BYTES,), GUARD_PATTERN, dtype=torch.uint8, device=made.device)
+    storage = torch.utils.dlpack.from_dlpack(buffer[GUARD_BYTES : GUARD_BYTES + size].view(made.dtype))
     guarded: torch.Tensor = storage.as_strided(made.shape, made.stride())
     with torch.no_grad():
         guarded.copy_(made)

@@ -8,17 +8,18 @@ import torch
 
 from verifier.culprit import passed_on
 from verifier.dispatching import Dispatching
+from verifier.machine.device_mode import is_custom, run_custom
 
-# Operations that round nothing but to the format of their result: views, allocations, copies, sums.
+# What rounds nothing but to the format of its result: views, allocations, copies, sums, questions.
 # fmt: off
 _PLAIN = frozenset((
     "_reshape_alias", "_to_copy", "_unsafe_view", "alias", "arange", "as_strided", "cat",
     "chunk", "clone", "constant_pad_nd", "contiguous", "copy_", "detach", "empty", "empty_like",
-    "empty_permuted", "empty_strided", "expand", "fill", "fill_", "full", "full_like", "is_same_size",
-    "lift_fresh", "narrow", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros", "ones",
-    "ones_like", "permute", "repeat", "reshape", "resize_", "select", "set_", "slice", "split",
-    "split_with_sizes", "squeeze", "stack", "sum", "t", "to", "transpose", "unbind", "unsqueeze", "view",
-    "zero_", "zeros", "zeros_like",
+    "empty_permuted", "empty_strided", "expand", "fill", "fill_", "full", "full_like", "is_pinned",
+    "is_same_size", "lift_fresh", "narrow", "new_empty", "new_empty_strided", "new_full", "new_ones",
+    "new_zeros", "ones", "ones_like", "permute", "repeat", "reshape", "resize_", "select", "set_", "slice",
+    "split", "split_with_sizes", "squeeze", "stack", "sum", "t", "to", "transpose", "unbind", "unsqueeze",
+    "view", "zero_", "zeros", "zeros_like",
 ))
 # fmt: on
 
@@ -33,6 +34,8 @@ class HostArithmetic(Dispatching):
 
     def dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the operation as it is."""
+        if is_custom(func):
+            return run_custom(self, func, args, kwargs)
         result = passed_on(func, *args, **kwargs)
         name = str(func.overloadpacket.__name__)
         if name not in _PLAIN and any(map(_floating, (*args, result))):

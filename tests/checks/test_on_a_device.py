@@ -1,0 +1,189 @@
+"""Wrappers that ask for their device, that name it, or that launch nothing on it."""
+
+from pathlib import Path
+
+import pytest
+from checks_support import FAULTY, cases_of, examination, failures, machine, planted
+
+from verifier.backends import backend
+from verifier.runner import execute
+from verifier.verdicts import Line, Outcome, Verdict
+
+pytest.importorskip("triton", reason="the machine plays Triton kernels; Triton is not installed")
+
+NAMED = FAULTY / "device_named_triton.py"
+ALLOCATION = 'torch.empty(x.shape, dtype=x.dtype, device="cuda")  # the bug'
+OWN = "torch.empty(x.shape, dtype=x.dtype, device=x.device)"
+LAUNCH = "_forward[(x.numel() // columns,)](x, y, w, b, columns, float(eps), BLOCK=block)"
+SIDE = f"""side = torch.cuda.Stream(device=x.device)
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            {LAUNCH}
+        torch.cuda.current_stream().wait_stream(side)"""
+
+
+def judged(subject, check, count=3, place="machine", **changes):
+    """Return the outcomes of the first cases, judged on the machine as its child process does."""
+    found = []
+    with machine(strict=True):
+        examining = examination(subject, check, "float32", place)
+        for case in cases_of(subject, check, "float32", count, **changes):
+            found += examining.judge(case)[0]
+    return found
+
+
+def verdicts(outcomes):
+    return {outcome.verdict for outcome in outcomes}
+
+
+# -- the device a wrapper names ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "allocation",
+    [
+        OWN,
+        'torch.empty(x.shape, dtype=x.dtype, device=torch.device("cuda", x.get_device()))',
+        'torch.empty(x.shape, dtype=x.dtype, device=f"cuda:{x.device.index}")',
+        "torch.empty(x.shape, dtype=x.dtype, device=x.get_device())",
+        "torch.empty(x.shape, dtype=x.dtype).to(x.device)",
+        "x.new_empty(x.shape)",
+    ],
+)
+def test_a_wrapper_may_name_the_device_of_its_inputs(tmp_path, allocation):
+    right = planted(tmp_path, {ALLOCATION: allocation}, NAMED)
+    assert verdicts(judged(right, "device", 1)) == {Verdict.PASS}
+
+
+def test_a_guard_of_the_inputs_device_makes_the_current_one_theirs(tmp_path):
+    guard = (
+        "with torch.cuda.device(x.device):\n        y = torch.empty(x.shape, dtype=x.dtype, device='cuda')"
+    )
+    right = planted(tmp_path, {f"y = {ALLOCATION}": guard}, NAMED)
+    assert verdicts(judged(right, "device", 1)) == {Verdict.PASS}
+
+
+@pytest.mark.parametrize("name", ['"cuda"', '"cuda:0"', 'torch.device("cuda", 0)', "0"])
+def test_a_device_of_its_own_fails_whatever_it_is_called(tmp_path, name):
+    wrong = planted(tmp_path, {ALLOCATION: ALLOCATION.replace('"cuda"', name)}, NAMED)
+    (outcome,) = failures(judged(wrong, "device", 1))
+    assert "empty(device='cuda:0')" in outcome.message
+
+
+# -- the path of a GPU ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        'x.device.type == "cuda"',
+        "x.is_cuda",
+        "x.get_device() >= 0",
+        'x.device == torch.device("cuda", torch.cuda.current_device())',
+        '"cuda" in x.type()',
+        'str(x.device).startswith("cuda")',
+        "not x.is_cpu",
+    ],
+)
+def test_a_bug_on_the_path_of_a_gpu_is_found(tmp_path, question):
+    changes = {ALLOCATION: OWN, "float(eps)": f"0.5 if {question} else float(eps)"}
+    wrong = planted(tmp_path, changes, NAMED)
+    assert failures(judged(wrong, "forward_error", 2, hazards=("ordinary",), shapes=((3, 8),), eps=(1e-5,)))
+
+
+def test_a_wrapper_may_launch_on_a_side_stream(tmp_path):
+    right = planted(tmp_path, {ALLOCATION: OWN, LAUNCH: SIDE}, NAMED)
+    outcomes = judged(right, "forward_error", 2, hazards=("ordinary",), shapes=((3, 8),))
+    assert verdicts(outcomes) == {Verdict.PASS}
+
+
+def test_memory_of_the_host_is_refused_as_by_tritons_launcher(tmp_path):
+    wrong = planted(tmp_path, {ALLOCATION: "torch.empty(x.shape, dtype=x.dtype)"}, NAMED)
+    outcomes = judged(wrong, "forward_error", 1, hazards=("ordinary",), shapes=((3, 8),))
+    assert [o.verdict for o in outcomes] == [Verdict.REFUSED]
+    assert "cannot be accessed from Triton (cpu tensor?)" in outcomes[0].message
+
+
+def test_liger_is_audited_with_the_partial_sums_of_a_gpu(tmp_path):
+    """One partial sum for each multiprocessor; on a CPU there would be one, and all of them the first."""
+    pytest.importorskip("liger_kernel", reason="liger-kernel is not installed (it comes with the extra dev)")
+    from liger_kernel.ops import layer_norm
+
+    text = Path(layer_norm.__file__).read_text(encoding="utf-8")
+    declaration = """
+from verifier import Domain, subject
+
+
+@subject(op="layer_norm", language="triton", variance="two_pass", dtypes=("float32",),
+         domain=Domain(layouts=("contiguous",), optional=False))
+def liger(input, weight, bias, eps=1e-5):
+    return LigerLayerNormFunction.apply(input, weight, bias, eps)
+"""
+    for stem, changed in {"liger_right": {}, "liger_wrong": {"_DW.sum(dim=0)": "_DW[0]"}}.items():
+        source = tmp_path / f"{stem}.py"
+        source.write_text(text + declaration, encoding="utf-8")
+        subject = planted(tmp_path, changed, source)
+        plan = {"hazards": ("ordinary",), "shapes": ((5, 8),), "eps": (1e-5,)}
+        failed = {outcome.output for outcome in failures(judged(subject, "gradient", 1, **plan))}
+        assert failed == ({"grad_weight"} if changed else set())
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "torch.device(0)",
+        "torch.Generator(device=x.device)",
+        "torch.cuda.CUDAGraph()",
+        "try:\n        torch.cuda.CUDAGraph()\n    except Exception:\n        pass",
+    ],
+)
+def test_what_the_machine_cannot_answer_is_undecided(tmp_path, asked):
+    unsure = planted(tmp_path, {ALLOCATION: f"{OWN}\n    {asked}"}, NAMED)
+    (outcome,) = judged(unsure, "forward_error", 1, hazards=("ordinary",), shapes=((3, 8),))
+    assert outcome.verdict is Verdict.UNDECIDED
+    assert outcome.message.startswith("the machine lacks")
+
+
+# -- nothing launched ------------------------------------------------------------------------------------
+
+FALLBACK = "y = torch.nn.functional.layer_norm(x, x.shape[-1:], w, b, eps)"
+
+
+@pytest.mark.parametrize(
+    "check", ["forward_error", "formula", "influence", "determinism", "memory", "gradcheck", "running_bound"]
+)
+def test_a_wrapper_that_launches_nothing_is_undecided(tmp_path, check):
+    idle = planted(tmp_path, {ALLOCATION: OWN, LAUNCH: FALLBACK}, NAMED)
+    outcomes = judged(idle, check, 1, shapes=((3, 8),))
+    assert [(o.verdict, o.message) for o in outcomes] == [(Verdict.UNDECIDED, execute.NOT_LAUNCHED)]
+
+
+def test_a_launch_of_no_blocks_is_no_launch(tmp_path):
+    none = f"{LAUNCH.replace('x.numel() // columns', '0')}; {FALLBACK}"
+    idle = planted(tmp_path, {ALLOCATION: OWN, LAUNCH: none}, NAMED)
+    assert verdicts(judged(idle, "forward_error", 1, shapes=((3, 8),))) == {Verdict.UNDECIDED}
+
+
+def test_nothing_has_to_be_launched_for_nothing(tmp_path):
+    right = planted(tmp_path, {ALLOCATION: OWN}, NAMED)
+    outcomes = judged(right, "device", 1, shapes=((0, 8),))
+    assert Verdict.PASS in verdicts(outcomes)
+    (case,) = cases_of(right, "device", "float32", 1, shapes=((0, 8),))
+    (full,) = cases_of(right, "device", "float32", 1, shapes=((3, 8),))
+    line = Line(subject="s", check="device", dtype="float32", backend="machine", variance="two_pass")
+    line.add(case, outcomes, outside=False)
+    assert line.verdict is Verdict.PASS
+    idle = Outcome(verdict=Verdict.UNDECIDED, message=execute.NOT_LAUNCHED)
+    line.add(full, [idle], outside=False)
+    assert line.verdict is Verdict.UNDECIDED, "a case with nothing to compute makes up for no other"
+    line.add(full, outcomes, outside=False)
+    assert line.verdict is Verdict.PASS
+
+
+def test_each_place_that_counts_launches_tells_idle_wrappers(tmp_path):
+    """The count is of the process: a check may run a subject several times, in sessions of its own."""
+    idle = planted(tmp_path, {ALLOCATION: OWN, LAUNCH: FALLBACK}, NAMED)
+    assert backend("interpreter").launched(idle) is not None
+    assert backend("cuda").launched(idle) is not None
+    assert backend("cuda").launched(idle.differing(language="cuda")) is None, "it may be a compiled extension"
+    assert backend("eager").launched(idle) is None

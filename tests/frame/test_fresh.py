@@ -1,0 +1,49 @@
+"""Memory that a subject allocates for itself: what the verifier does to it is no work of the subject's."""
+
+import torch
+
+from verifier.runner.fresh import GUARD_BYTES, fresh_memory
+from verifier.runner.host import HostArithmetic
+
+
+def test_guarding_memory_is_no_arithmetic_of_the_host():
+    with fresh_memory("nan"), HostArithmetic() as host:
+        made = torch.empty(4), torch.zeros(4), torch.empty(4).new_empty(2)
+        assert not made[1].is_pinned()
+    assert host.seen == set()
+
+
+def test_arithmetic_of_the_host_is_seen_beside_it():
+    with fresh_memory("nan"), HostArithmetic() as host:
+        torch.zeros(4) / 3
+    assert host.seen == {"div"}
+
+
+def test_a_write_behind_an_allocation_is_seen_after_a_compilation():
+    from torch._dynamo.testing import CompileCounter
+
+    traced = CompileCounter()
+
+    @torch.compile(backend=traced)
+    def scaled(x):
+        return x.float() * 2 + torch.zeros(x.shape)
+
+    x = torch.ones(4)
+    for poison in ("nan", "finite", "nan"):
+        with fresh_memory(poison) as memory:
+            assert torch.equal(scaled(x), 2 * x)
+            made = torch.empty(4)
+    assert traced.frame_count == 1, "each execution compiles once more"
+    _, buffer, size = memory.guarded[-1]
+    made.fill_(1)
+    assert not list(memory.damage())
+    buffer[GUARD_BYTES + size] = 0
+    assert len(list(memory.damage())) == 1
+
+
+def test_what_a_compiler_traces_is_left_alone():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with fresh_memory("nan") as memory, FakeTensorMode():
+        assert torch.empty(4).shape == (4,)
+    assert not memory.guarded
