@@ -226,7 +226,8 @@ class Lifted:
             self._ride(placed.tensor, self.case.given[name].double())
         leaves = []
         for name, values in zip(self.names, wide, strict=True):
-            leaf = values.detach().to(self.case.given[name].dtype).requires_grad_(True)
+            dtype = self.case.given[name].dtype
+            leaf = values.detach().to(self.place.device(), dtype).requires_grad_(True)
             self._ride(leaf, values)
             leaves.append(leaf)
         arguments = {**call.arguments, **dict(zip(self.names, leaves, strict=True))}
@@ -240,7 +241,7 @@ class Lifted:
         self, leaves: list[torch.Tensor], output: torch.Tensor, gradient: torch.Tensor
     ) -> list[torch.Tensor | None]:
         """Return the lifted gradients for a lifted grad_output."""
-        low = gradient.detach().to(output.dtype).contiguous()
+        low = gradient.detach().to(output.device, output.dtype).contiguous()
         self._ride(low, gradient)
         found = passed_on(torch.autograd.grad, output, leaves, low, retain_graph=True, allow_unused=True)
         return [None if g is None else self.wide(g) for g in found]
