@@ -135,3 +135,25 @@ def test_a_fault_of_the_machine_is_an_error_of_the_verifier(leaf, monkeypatch):
     assert seen.status == "error"
     assert seen.message.endswith(f"(in load, {file}:2)")
     assert "Traceback" in seen.detail
+
+
+@triton.jit
+def _rows(x, w, y, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr):  # noqa: PLR0917
+    r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    c = tl.arange(0, BLOCK)
+    inside = (r < rows)[:, None] & (c < columns)[None, :]
+    places = r[:, None] * columns + c[None, :]
+    v = tl.load(x + places, mask=inside, other=0.0, eviction_policy="evict_last", cache_modifier=".ca")
+    g = tl.load(w + c, mask=c < columns, other=0.0, eviction_policy="evict_first")
+    out = v * tl.sum(v, axis=1)[:, None] * g[None, :]
+    tl.store(y + places, out, mask=inside, eviction_policy="evict_first", cache_modifier=".cs")
+
+
+@pytest.mark.parametrize("architecture", [80, 90, 100])
+def test_a_row_of_weights_reaches_all_lanes_of_one_warp_with_any_policy_of_caches(architecture):
+    """A weight that is the same in all blocks is shuffled by a lane number that differs from lane to lane."""
+    x = torch.arange(5.0 * 33).reshape(5, 33) % 7
+    w, y = torch.arange(33.0) % 5, torch.zeros(5, 33)
+    with session(architecture=architecture):
+        _rows[(5,)](x, w, y, 5, 33, ROWS=1, BLOCK=64, num_warps=1)
+    assert torch.equal(y, x * x.sum(1, keepdim=True) * w)
