@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from verifier.checks import Session, gradient_names
+from verifier.checks.memory import unwritten
 from verifier.lifting import Lost, ride, riding
 from verifier.ops import Op
 from verifier.ops import op as _op
@@ -99,6 +100,8 @@ def check(session: Session) -> list[Outcome]:
         return misshapen
     differing = _compare(session, seen, wanted)
     if lost := seen.facts["lost"]:
+        if cause := unwritten(session) if differing else "":
+            return _undecided(cause, doubtful=True)
         return _undecided(f"values left the field on the way ({lost})", doubtful=bool(differing))
     if not differing and without_meaning:
         names = ", ".join(without_meaning)
@@ -106,6 +109,8 @@ def check(session: Session) -> list[Outcome]:
     if not differing:
         return _passed(seen, wanted)
     if without := seen.facts["without"]:
+        if cause := unwritten(session):
+            return _undecided(cause, doubtful=True)
         count = f" ({without} of them)"
         return _undecided("computed values came without their element", count, doubtful=True)
     if opaque := _opaque(session, seen, wanted, differing):

@@ -12,6 +12,7 @@ import torch
 from verifier.arithmetic import ieee
 from verifier.case import Case
 from verifier.checks import Session, enclosing, gradient_names
+from verifier.checks.memory import unwritten
 from verifier.checks.quotients import Tolerance, compared, step_of, tolerance
 from verifier.culprit import passed_on
 from verifier.judge import Truth, judge
@@ -194,7 +195,7 @@ def _check_lifted(session: Session) -> list[Outcome]:
         return [_nearly(seen)]
     if found is not None:
         outcomes.append(_without(found) if found.why else _outcome(found, seen))
-    return _unless_lost(outcomes, seen)
+    return _with_cause(session, _unless_lost(outcomes, seen))
 
 
 def _nearly(seen: Observation) -> Outcome:
@@ -230,6 +231,14 @@ def _sharp(truth: Truth, outcome: Outcome) -> Outcome:
         text = f"{outcome.output}: the bound in float64 is too wide to say anything"
         return replace(outcome, verdict=Verdict.SKIPPED, message=text, decided=0, worst=None)
     return outcome
+
+
+def _with_cause(session: Session, outcomes: list[Outcome]) -> list[Outcome]:
+    """Name the check that decides it, where values were lost because nobody wrote them."""
+    if not any(o.verdict is Verdict.UNDECIDED for o in outcomes) or not (cause := unwritten(session)):
+        return outcomes
+    text = f"gradcheck not decided: {cause}"
+    return [replace(o, message=text) if o.verdict is Verdict.UNDECIDED else o for o in outcomes]
 
 
 def _unless_lost(
@@ -312,7 +321,7 @@ def _check_own(session: Session) -> list[Outcome]:
             return [*shapes, _nearly(seen)]
     if asked is not None:
         outcomes.append(_differenced(seen, asked))
-    return [*shapes, *enclosing.outweighing(_doubted(outcomes, seen))]
+    return [*shapes, *enclosing.outweighing(_with_cause(session, _doubted(outcomes, seen)))]
 
 
 def _doubted(outcomes: list[Outcome], seen: Observation) -> list[Outcome]:

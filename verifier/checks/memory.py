@@ -80,6 +80,26 @@ def check(session: Session) -> list[Outcome]:
     return [Outcome(verdict=Verdict.PASS, decided=1)]
 
 
+def unwritten(session: Session) -> str:
+    """Say which results memory that nobody wrote reaches, or nothing; for checks that it leaves undecided.
+
+    Bits of results are compared that differ in what fresh memory held before alone.
+    """
+    gradients = bool(session.op.differentiable) and session.subject.differentiable
+    gradients &= "grad_output" in session.case.given
+    runs = [session.execute(gradients=gradients, poison=poison).outputs for poison in ("nan", *_FINITE)]
+    names = [name for name in runs[0] if len({_held(outputs.get(name)) for outputs in runs}) > 1]
+    if not names:
+        return ""
+    return f"memory that nobody wrote reaches {', '.join(names)}: see memory, which decides it"
+
+
+def _held(tensor: torch.Tensor | None) -> tuple[str, bytes]:
+    """Return the form and the bits of a result."""
+    floating = tensor is not None and tensor.dtype in _BITS
+    return _form(tensor), bits(tensor).numpy().tobytes() if floating and tensor is not None else b""
+
+
 def experiment(subject: Subject, case: Case, *, place: Any, gradients: bool, steady: bool) -> Observation:
     """Execute with NaN, finite patterns of both signs and NaN again in fresh memory; runs in the child.
 

@@ -12,6 +12,7 @@ from strategies.layouts import KINDS
 from verifier.arithmetic import Array
 from verifier.case import raw_bytes
 from verifier.checks import Session, enclosing, gradient_names
+from verifier.checks.memory import unwritten
 from verifier.judge import Truth, judge_output
 from verifier.ops import Bounded, Op
 from verifier.ops.rows import to_float64
@@ -168,6 +169,8 @@ def _judged(session: Session, seen: Observation, name: str, options: dict[str, b
                 f"{name}: the roundings of the compiled code explain an error that the declared algorithm "
                 f"cannot make: the declaration is wrong, or a {_OURS}"
             )
+            if cause := unwritten(session):
+                text = f"no verdict on {name}: {cause}"
             return [replace(outcome, verdict=Verdict.UNDECIDED, message=text), _noted(text)]
     if outcome.verdict is Verdict.NO_THEOREM and not session.op.own:
         text = f"the running bound of {name} is unlimited"
