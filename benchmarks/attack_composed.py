@@ -83,8 +83,8 @@ def composed(random: Random) -> Iterator[Attacked]:
             continue
         setting = Setting(arithmetic=ieee(accumulates), trees=subject.claim.trees)
         truth = Truth(subject=subject, case=case, setting=setting)
-        options = {"second": bool(random.integers(2))} if name in OTHERS else {}
-        found = simulation.utilisation(truth, simulation.simulate(truth, **options))
+        way = int(random.integers(16))  # taken modulo the number of ways that the form offers
+        found = simulation.utilisation(truth, simulation.simulate(truth, way=way))
         for result, worst in found.items():
             checks = int(np.broadcast_to(truth.bounds[result].covered, truth.exact[result].high.shape).sum())
             what = (form, claim, dtype, accumulates, case.origin)

@@ -114,7 +114,7 @@ def propose(path: Path, wrapper: Callable[..., Any]) -> Proposal:
         remarks.append(f"op {candidate.name}: ordinary data gives it within {errors['output']:.3g} ulp")
         remarks.append(f"variance: {seen}{why}")
         remarks += [] if backward else ["differentiable: no backward pass is connected to the output"]
-        if backward and language == "torch":
+        if backward and language == "torch" and "autograd" in candidate.forms:
             remarks.append(_AUTOGRAD)
         remarks += [_DOMAIN] if overflows else []
         remarks.append(_TREES)
