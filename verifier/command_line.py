@@ -55,6 +55,7 @@ def main() -> None:
     from verifier.outlive import outlive_readers
 
     outlive_readers()
+    _read_paths_as_utf8()
     _speak_the_terminals_characters()
     try:
         status = app(standalone_mode=False)
@@ -75,6 +76,16 @@ def main() -> None:
         _complain(error.format_message())
         sys.exit(USAGE_STATUS)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _read_paths_as_utf8() -> None:
+    """Begin again where Python takes the names of files for ASCII (LC_ALL=C, PYTHONUTF8=0).
+
+    Compilers and our own files name a kernel's path in UTF-8, whatever the locale.
+    """
+    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
+        os.environ["PYTHONUTF8"] = "1"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 (this very command)
 
 
 def _speak_the_terminals_characters() -> None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import linecache
 import math
-import os
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,28 +125,6 @@ def explain(subject: Subject, case: Case, *, runner: Runner) -> Explained:
 
 def attribute(subject: Subject, case: Case, *, place: Any, gradients: bool) -> Observation:
     """Execute twice, to find the lines that err and to give each a part; called in the child."""
-    with _compiled_afresh():
-        return _attribute(subject, case, place=place, gradients=gradients)
-
-
-@contextmanager
-def _compiled_afresh() -> Iterator[None]:
-    """Keep Triton from answering with code that it compiled from another file or from other lines.
-
-    Its cache knows functions by their text alone, so that a copied or moved kernel keeps its old lines.
-    """
-    before = os.environ.get("TRITON_CACHE_DIR")
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["TRITON_CACHE_DIR"] = folder
-        try:
-            yield
-        finally:
-            del os.environ["TRITON_CACHE_DIR"]
-            if before is not None:
-                os.environ["TRITON_CACHE_DIR"] = before
-
-
-def _attribute(subject: Subject, case: Case, *, place: Any, gradients: bool) -> Observation:
     from verifier.machine.arithmetics.attribution import Attribution, Census
 
     file = str(subject.path)

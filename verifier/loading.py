@@ -59,6 +59,8 @@ def load(path: str | Path) -> Loaded:
         raise LoadError(f"{path}: has {size} bytes, which is no kernel's source")
     if file.suffix != ".py":
         raise LoadError(f"{path}: a kernel file is a Python file (a .cu needs its declaring .py beside it)")
+    if not _is_utf8(str(file)):
+        raise LoadError(f"{path}: the path is not read as UTF-8 here; set PYTHONUTF8=1, or rename it")
     name = f"{_PREFIX}.{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
     module = sys.modules[name] if name in sys.modules else _execute(file, name)
     subjects = [value for value in vars(module).values() if isinstance(value, Subject)]
@@ -106,6 +108,15 @@ def builtin_folder() -> Path:
 def builtin_files() -> list[Path]:
     """Return the built-in kernel files, sorted by name."""
     return sorted(builtin_folder().glob("*.py"))
+
+
+def _is_utf8(text: str) -> bool:
+    """Return whether a path has a name in UTF-8: other bytes, and the locale C, leave surrogates in it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _execute(file: Path, name: str) -> ModuleType:

@@ -14,8 +14,7 @@ _ABSOLUTE = re.compile(r"/[^\s:,()'\"<>]+/([^\s:,()'\"<>/]+\.(?:py|cu|cuh))\b")
 def beside(text: str, path: Path) -> str:
     """Return the text with absolute paths cut to the file's name where such a file stands beside `path`.
 
-    Compiled code is cached by what it says, and names the copy of the source that was compiled first:
-    another checkout's, perhaps.
+    Compiled code names sources by their whole path; a reader of the report knows the folder.
     """
     folder = path.parent
     return _ABSOLUTE.sub(lambda found: found[1] if (folder / found[1]).is_file() else found[0], text)

@@ -4,6 +4,8 @@ import contextlib
 import copy
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from verifier.loading import LoadError, load
 from verifier.ops import op
 from verifier.recipes import Recipe, build
 from verifier.runner import trial
+from verifier.runner.processes import children
 from verifier.saved_case import read_case
 
 
@@ -246,17 +249,27 @@ def test_what_a_file_raises_is_left_to_the_import_itself(source, tmp_path):
 
 @pytest.mark.usefixtures("_tried")
 def test_nothing_of_a_trial_is_left(tmp_path):
-    (tmp_path / "k.py").write_text("import subprocess\nsubprocess.run(['sleep', '987'])")
-    started = time.monotonic()
-    with pytest.raises(LoadError, match="line 2"):
+    said = tmp_path / "said"
+    source = f"""import subprocess
+started = subprocess.Popen(["sleep", "987"])
+open({str(said)!r}, "w").write(str(started.pid))
+started.wait()
+"""
+    (tmp_path / "k.py").write_text(source)
+    before = children(os.getpid())
+    with pytest.raises(LoadError, match="line 4"):
         trial.try_out(tmp_path / "k.py")
-    assert time.monotonic() - started < 30
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert children(os.getpid()) == before
+    left = Path(f"/proc/{said.read_text()}/cmdline")
+    end = time.monotonic() + 10
+    while left.exists() and left.read_bytes() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not (left.exists() and left.read_bytes())
 
 
 @pytest.mark.usefixtures("_tried")
-def test_files_that_cannot_be_loaded_cost_the_others_no_line(command, file, tmp_path):  # noqa: F811
+def test_files_that_cannot_be_loaded_cost_the_others_no_line(command, file, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(trial.try_out, "__kwdefaults__", {"seconds": 4.0})  # the right file is imported too
     for name, (source, _) in ENDS.items():
         (tmp_path / f"{name}.py").write_text(source)
     (tmp_path / "loop.py").symlink_to("loop.py")
@@ -272,3 +285,20 @@ def test_files_that_cannot_be_loaded_cost_the_others_no_line(command, file, tmp_
     assert (report["status"], len(report["unusable"]), len(report["lines"])) == (2, 6, 1)
     status, out, error = command("audit", *bad[:2])
     assert (status, out, error.count("\n")) == (2, "", 2)
+
+
+def test_a_path_beyond_ascii_is_read_where_the_locale_is_c(kernel_file, tmp_path):
+    kernel_file(KERNELS, name="kérnel.py")
+    plain = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    plain["PYTHONPATH"] = str(Path(trial.__file__).parents[2])
+    words = [sys.executable, "-m", "verifier", "list", "kérnel.py"]
+    ended = subprocess.run(words, cwd=tmp_path, env=plain, capture_output=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert b"good" in ended.stdout
+
+
+def test_a_path_that_is_no_utf_8_is_said(tmp_path):
+    path = tmp_path / "k\udcff.py"
+    path.write_text("")
+    with pytest.raises(LoadError, match=r"k\\udcff.py: the path is not read as UTF-8"):
+        load(path)

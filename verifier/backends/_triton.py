@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
+import os
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from verifier.culprit import passed_on
@@ -93,3 +99,30 @@ def triton_missing() -> str | None:
     except ImportError as error:
         return f"Triton cannot be imported ({error}); pip install triton"
     return None
+
+
+def writable_cache() -> dict[str, str]:
+    """Return the environment in which Triton can cache: a temporary folder where its own cannot be written.
+
+    Without one it would fail at every kernel.
+    """
+    own = os.environ.get("TRITON_CACHE_DIR")
+    folder = Path(own) if own else Path(os.environ.get("TRITON_HOME") or Path.home()) / ".triton" / "cache"
+    return {} if _can_hold_files(folder) else {"TRITON_CACHE_DIR": _temporary_cache()}
+
+
+def _can_hold_files(folder: Path) -> bool:
+    """Return whether files can be made in a folder, by making one: permissions do not say it of root."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+@cache
+def _temporary_cache() -> str:
+    folder = tempfile.mkdtemp(prefix="norm-verifier-triton-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

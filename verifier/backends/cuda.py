@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import cache
 from typing import Any
 
@@ -15,6 +16,8 @@ from verifier.subjects import Subject
 NAME = "cuda"
 SUMMARY = "the real device that torch sees"
 LANGUAGES = ("triton", "cuda")
+
+_open = ExitStack()
 
 # Documented errors in units of u = 2**-24: PTX ISA, approximate instructions of float32
 # (division full range 2 ulp, reciprocal 1 ulp, sqrt 2**-23, rsqrt 2**-22.9, ex2 2**-22.5 relative);
@@ -75,13 +78,20 @@ def environment() -> dict[str, str]:
 
     Whether there is a device is asked of NVML: a process that asked CUDA cannot fork one that uses it.
     """
-    return {"CUDA_LAUNCH_BLOCKING": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+    return {
+        "CUDA_LAUNCH_BLOCKING": "1",
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+        **_triton.writable_cache(),
+    }
 
 
 def prepare() -> None:
     """Count launches from now on."""
     if _triton.triton_missing() is None:
+        from verifier.machine.triton_cache import keyed_by_file
+
         _triton.count_launches()
+        _open.enter_context(keyed_by_file())
 
 
 def device() -> str:

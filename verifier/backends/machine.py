@@ -61,7 +61,7 @@ def setting(subject: Subject, dtype: str) -> Setting:
 
 def environment() -> dict[str, str]:
     """Make sure that Triton compiles instead of interpreting."""
-    return {"TRITON_INTERPRET": "0"}
+    return {"TRITON_INTERPRET": "0", **_triton.writable_cache()}
 
 
 def prepare(**options: Any) -> None:

@@ -164,7 +164,7 @@ class Launcher:
             if not found:
                 lost = "the PTX, which Triton did not keep (TRITON_STORE_BINARY_ONLY?)"
                 raise UnsupportedFeature(lost, self.metadata.name)
-            self.text = Path(found[0]).read_text()
+            self.text = Path(found[0]).read_text(encoding="utf-8")
         return self.text
 
     def __call__(
@@ -281,6 +281,7 @@ def installed() -> Iterator[None]:
     from triton.runtime.driver import driver
 
     from verifier.machine.assembly import left_out
+    from verifier.machine.triton_cache import keyed_by_file
 
     before = driver._active
     run, prune = Autotuner.run, Autotuner.prune_configs
@@ -288,7 +289,7 @@ def installed() -> Iterator[None]:
     Autotuner.run = _run_with_own_cache(run)
     Autotuner.prune_configs = _choose_one(prune)
     try:
-        with left_out():
+        with left_out(), keyed_by_file():
             yield
     finally:
         Autotuner.run, Autotuner.prune_configs = run, prune
