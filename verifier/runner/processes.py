@@ -96,5 +96,6 @@ def death_message(code: int | None) -> str:
     if code is None:
         return "the process ended"
     if code < 0:
-        return f"the process was killed by {signal.Signals(-code).name}"
+        named = {s.value: s.name for s in signal.Signals}  # those of real time have numbers alone
+        return f"the process was killed by {named.get(-code, f'signal {-code}')}"
     return f"the process ended with exit status {code}"
