@@ -19,6 +19,20 @@ def test_arithmetic_of_the_host_is_seen_beside_it():
     assert host.seen == {"div"}
 
 
+def test_a_custom_op_in_python_is_seen_through_and_no_other():
+    @torch.library.custom_op("norm_verifier_tests::third", mutates_args=(), device_types="cpu")
+    def third(x: torch.Tensor) -> torch.Tensor:
+        return x / 3
+
+    library = torch.library.Library("norm_verifier_native", "DEF")
+    library.define("half(Tensor x) -> Tensor")
+    library.impl("half", lambda x: x.clone(), "CPU")
+    with HostArithmetic() as host:
+        third(torch.ones(2))
+        torch.ops.norm_verifier_native.half(torch.ones(2))
+    assert host.seen == {"div", "half"}
+
+
 def test_a_write_behind_an_allocation_is_seen_after_a_compilation():
     from torch._dynamo.testing import CompileCounter
 

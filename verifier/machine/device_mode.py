@@ -13,7 +13,7 @@ from verifier.machine.device import memory_of, named, place_of, put
 from verifier.machine.sessions import current
 
 _OWN = frozenset({"aten", "prim", "prims", "profiler"})
-_CUDA = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
+_CUDA, _CPU = (torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name)) for name in ("CUDA", "CPU"))
 # Operations that take tensors of several devices.
 # fmt: off
 _MIXED = frozenset((
@@ -59,11 +59,12 @@ def is_custom(func: Any) -> bool:
 
 
 def run_custom(mode: TorchDispatchMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Run the implementation that a custom operator has for CUDA, under the mode again."""
-    if not any(place_of(t).type == "cuda" for t in _tensors((*args, *kwargs.values()))):
+    """Run the implementation that a custom operator has where its operands lie, under the mode again."""
+    places = {place_of(t).type for t in _tensors((*args, *kwargs.values()))}
+    if not places & {"cpu", "cuda"}:
         return passed_on(func, *args, **kwargs)
     with mode:
-        return passed_on(func.redispatch, _CUDA, *args, **kwargs)
+        return passed_on(func.redispatch, _CUDA if "cuda" in places else _CPU, *args, **kwargs)
 
 
 def _tensors(values: Any) -> Any:
