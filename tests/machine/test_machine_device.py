@@ -219,6 +219,12 @@ def test_what_is_not_played_says_so(played, ask):
         ask(torch.cuda)
 
 
+def test_a_class_that_is_not_played_is_one_still(played):
+    del played
+    assert torch.cuda.CUDAGraph | None  # as annotations write it
+    assert not isinstance(torch.ones(1), torch.cuda.CUDAGraph)
+
+
 # -- torch.cuda --------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from verifier.culprit import passed_on
 from verifier.machine import streams
 from verifier.machine.findings import UnsupportedFeature
 from verifier.machine.sessions import Session, current
@@ -166,9 +165,9 @@ def queries() -> Iterator[tuple[Any, str, Any]]:
         yield cuda.nvtx, name, lambda *args, **kwargs: 0
     for name in _UNPLAYED:
         if hasattr(cuda, name):
-            yield cuda, name, _unplayed(name)
+            yield cuda, name, _unplayed(name, getattr(cuda, name))
     yield from (
-        (cuda, name, _doubted(name, value))
+        (cuda, name, _unplayed(name, value))
         for name, value in vars(cuda).copy().items()
         if (
             inspect.isfunction(value)
@@ -189,21 +188,11 @@ def _lacking(name: str) -> UnsupportedFeature:
     return error
 
 
-def _unplayed(name: str) -> Callable[..., Any]:
+def _unplayed(name: str, original: Any) -> Callable[..., Any]:
+    """Return what refuses to be called; a class stays one, which annotations and isinstance may name."""
+
     def refuse(*args: Any, **kwargs: Any) -> Any:
         del args, kwargs
         raise _lacking(name)
 
-    return refuse
-
-
-def _doubted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let torch answer what needs no device; what does is not played."""
-
-    def ask(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return passed_on(function, *args, **kwargs)
-        except (RuntimeError, AssertionError, AttributeError, KeyError, ImportError) as error:
-            raise _lacking(name) from error
-
-    return ask
+    return type(name, (), {"__new__": refuse}) if inspect.isclass(original) else refuse
