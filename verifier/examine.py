@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -25,7 +25,7 @@ from verifier.declaration import declaration_text
 from verifier.ops import op
 from verifier.places import beside, code_beside
 from verifier.printable import said
-from verifier.recipes import Plan, Recipe, assemble, build, covering, recipes
+from verifier.recipes import Plan, Recipe, assemble, build, covering, recipes, to_be_tried, tried
 from verifier.runner import Runner
 from verifier.runner.preloaded import StartError
 from verifier.subjects import KnownDefect, Subject
@@ -35,9 +35,19 @@ FINDINGS_PER_LINE = 3
 BUDGETS = {"quick": 25, "standard": 200, "deep": 2000}
 """Cases per subject, check and dtype."""
 COVERING_SHARE = 0.6
-"""Share of a budget that the fixed list gets; Hypothesis draws the rest."""
+"""Share of a budget that the fixed list gets, unless it ends before; Hypothesis draws the rest."""
+MUST_SHARE = 0.8
+"""The same while something is left that must be tried for a PASS."""
+OUTSIDE_SHARE = 0.1
+"""Cases outside the declared domain for each one inside; they come on top of the budget."""
+SHORT_SECONDS = 60.0
+"""Of one line: in less time a compiled kernel meets few shapes."""
+PATIENCE = 800
+"""Recipes of the fixed list in a row that may be unwanted (known defects, numbers outside the domain)."""
+MOST_DRAWS = 4
+"""Examples that Hypothesis is asked for beside each case that is wanted: some are not, or known already."""
 DRAWS_AT_ONCE = 500
-"""Examples that Hypothesis is asked for at a time: a run of it cannot be ended early by the clock."""
+"""Examples that Hypothesis is asked for at a time, at most."""
 CODE_SHOWN_BY = ("forward_error", "gradient")
 """Checks whose lines say what the compiled code consists of: forward, and forward and backward."""
 UNCLAIMED = "nothing is claimed, so no bound applies: `norm-verifier describe` proposes variance= or formula="
@@ -85,6 +95,10 @@ class Examination:
     on_finding: Callable[[Finding], None] | None = None
     on_case: Callable[[], None] | None = None
     _deaths: int = 0
+    _gradients: bool = False
+    _list_until: float | None = None
+    _drawn: set[str] = field(default_factory=set)
+    _last: tuple[Recipe, Case | None] | None = None
     _code: Compiled | None = None
     _excluded: dict[str, None] = field(default_factory=dict)
 
@@ -108,8 +122,7 @@ class Examination:
         everywhere = [d for d in self._known() if d.where is None and d.check == self.check_name]
         if self.ignore_known or not everywhere:
             plan = the_check.plan(self.subject, the_op)
-            compiles = self.subject.language != "torch" and self.budget.cases <= BUDGETS["quick"]
-            self._search(line, plan.few_shapes() if compiles else plan)
+            self._search(line, plan.few_shapes() if self._is_short() else plan)
         elif not line.findings:
             line.skipped = f"known defect: {everywhere[0].reason} (no witness for {self.dtype} here)"
         measured = _measured(line.measured)
@@ -128,6 +141,13 @@ class Examination:
             line.notes.append(UNCLAIMED)
         line.seconds = time.monotonic() - started
         return line
+
+    def _is_short(self) -> bool:
+        """Return whether the budget has no room for many shapes, each of which is compiled anew."""
+        if self.subject.language == "torch":
+            return False
+        brief = self.budget.until is not None and self.budget.until - time.monotonic() < SHORT_SECONDS
+        return brief or self.budget.cases <= BUDGETS["quick"]
 
     def _line(self) -> Line:
         return Line(
@@ -218,16 +238,84 @@ class Examination:
     # -- search --------------------------------------------------------------------------------
 
     def _search(self, line: Line, plan: Plan) -> None:
-        seen = set(self.reported)
-        done = itertools.count(1)
-        wanted = max(1, round(self.budget.cases * COVERING_SHARE))
+        """Run the fixed list inside the domain, a few cases outside, and what Hypothesis draws inside."""
+        seen, started = set(self.reported), time.monotonic()
+        self._gradients = plan.gradients
+        if self.budget.until is not None:
+            self._list_until = started + COVERING_SHARE * (self.budget.until - started)
+        inside, outside = plan.within(self.subject.domain), self._outside(line, plan, PATIENCE // 10)
+        line.untried = [*to_be_tried(self.subject, inside), *self._demands()]
+        line.listed = self.first
         count = 0
-        for recipe in itertools.islice(covering(self.subject, plan), self.first, self.first + 20 * wanted):
-            if self.budget.spent(count) or count >= wanted or self._found_enough(line):
-                break
-            if self._one(line, plan, recipe, seen):
-                count = next(done)
-        self._hypothesis(line, plan, seen, count)
+        if not inside.empty:
+            for recipe in islice(self._listed(line, inside), self.first, None):
+                if self._list_ends(line, count):
+                    break
+                self._run(line, inside, recipe, seen)
+                line.listed, count = line.listed + 1, count + 1
+                self._venture(line, outside, count, seen)
+        self._hypothesis(line, inside, seen, count, lambda done: self._venture(line, outside, done, seen))
+        if not line.counts:  # what is looked for lies outside altogether
+            outside = self._outside(line, plan, PATIENCE)
+            for done in range(1, min(self.budget.cases, BUDGETS["standard"]) + 1):
+                self._venture(line, outside, done, seen)
+
+    def _demands(self) -> tuple[str, ...]:
+        """Return what the check itself says must be tried for a PASS, beside what its plan says."""
+        named = getattr(check(self.check_name), "must_be_tried", None)
+        return () if named is None else tuple(named(self.subject))
+
+    def _list_ends(self, line: Line, count: int) -> bool:
+        """Return whether the fixed list has had its share; what must be tried may ask for a larger one."""
+        share = MUST_SHARE if line.untried else COVERING_SHARE
+        late = self._list_until is not None and time.monotonic() >= self._list_until
+        enough = count >= max(1, round(self.budget.cases * share))
+        return enough or late or self.budget.spent(count) or self._found_enough(line)
+
+    def _listed(self, line: Line, plan: Plan) -> Iterator[Recipe]:
+        """Yield the recipes of the fixed list whose cases are to be run."""
+
+        def wanted(recipe: Recipe) -> bool:
+            case = self._built(plan, recipe)
+            return case is not None and not self._is_outside(case) and not self._passed_over(line, case)
+
+        return covering(self.subject, plan, accept=wanted, patience=PATIENCE)
+
+    def _outside(self, line: Line, plan: Plan, patience: int) -> Iterator[Recipe]:
+        """Yield recipes outside the domain; none where none is declared."""
+
+        def wanted(recipe: Recipe) -> bool:
+            case = self._built(plan, recipe)
+            return case is not None and self._is_outside(case) and not self._passed_over(line, case)
+
+        if self.subject.domain is None:
+            return iter(())
+        every = covering(self.subject.differing(domain=None), plan, accept=wanted, patience=patience)
+        return islice(every, round(self.first * OUTSIDE_SHARE), None)
+
+    def _venture(self, line: Line, outside: Iterator[Recipe], done: int, seen: set[str]) -> None:
+        """Run a case outside the domain where so many inside call for one more."""
+        if line.outside < OUTSIDE_SHARE * done and not self.budget.spent(0) and not self._found_enough(line):
+            recipe = next(outside, None)
+            if recipe is not None:
+                self._run(line, Plan(gradients=self._gradients), recipe, seen)
+
+    def _built(self, plan: Plan, recipe: Recipe) -> Case | None:
+        """Return the case of a recipe; the last one is kept."""
+        if self._last is None or self._last[0] != recipe:
+            the_op = op(self.subject.op)
+            case = build(the_op, self.subject, self.dtype, recipe, gradients=plan.gradients)
+            self._last = (recipe, case)
+        return self._last[1]
+
+    def _is_outside(self, case: Case) -> bool:
+        return self.subject.domain is not None and self.subject.domain.excludes(case) is not None
+
+    def _passed_over(self, line: Line, case: Case) -> bool:
+        """Return whether the search leaves a case out, and count it."""
+        left = self._left_out(case)
+        line.left_out += left
+        return left
 
     def _found_enough(self, line: Line) -> bool:
         """Return whether to end: there are as many findings as asked for, or the subject keeps dying."""
@@ -235,14 +323,17 @@ class Examination:
             return True
         return self.budget.findings < FINDINGS_PER_LINE and len(line.findings) >= self.budget.findings
 
-    def _hypothesis(self, line: Line, plan: Plan, seen: set[str], count: int) -> None:
+    def _hypothesis(
+        self, line: Line, plan: Plan, seen: set[str], count: int, venture: Callable[[int], None]
+    ) -> None:
         """Let Hypothesis draw the rest, with another seed after each failure."""
         new_seed = self.seed
-        while not self.budget.spent(count) and not self._found_enough(line):
+        while not plan.empty and not self.budget.spent(count) and not self._found_enough(line):
             tried, failed = self._draw(line, plan, seen, count, new_seed)
             if tried == 0 or (failed and len(line.findings) >= self.budget.findings):
                 return
             count, new_seed = count + tried, new_seed + 1
+            venture(count)
 
     def _draw(self, line: Line, plan: Plan, seen: set[str], count: int, new_seed: int) -> tuple[int, bool]:
         """Run Hypothesis once; it shrinks the descriptor of the first failure it meets.
@@ -254,15 +345,22 @@ class Examination:
 
         def test(recipe: Recipe) -> None:
             ended = self.budget.spent(count + state.tried) or self._found_enough(line)
-            if state.failure is None and not ended:
-                state.tried += self._one(line, plan, recipe, seen, collect=state)
+            if state.failure is None and ended:
+                raise _Enough
+            if state.failure is None and repr(recipe) not in self._drawn:
+                self._drawn.add(repr(recipe))
+                case = self._built(plan, recipe)
+                wanted = case is not None and not self._is_outside(case) and not self._passed_over(line, case)
+                if wanted:
+                    state.tried += 1
+                    self._run(line, plan, recipe, seen, collect=state)
             elif state.failure is not None:
                 state.retry(recipe, lambda r: self._fails_alike(plan, r, state))
             if repr(recipe) in state.failing:
                 raise AssertionError("a check failed")
 
         quiet = settings(
-            max_examples=min(self.budget.cases - count, DRAWS_AT_ONCE),
+            max_examples=min(MOST_DRAWS * (self.budget.cases - count), DRAWS_AT_ONCE),
             database=None,
             deadline=None,
             phases=(Phase.generate, Phase.shrink),
@@ -271,28 +369,29 @@ class Examination:
             print_blob=False,
         )
         try:
-            seed(new_seed)(quiet(given(strategy)(test)))()
+            with contextlib.suppress(_Enough):
+                seed(new_seed)(quiet(given(strategy)(test)))()
         except AssertionError:
             assert state.best is not None
             self._report(line, seen, *state.best)
         return state.tried, state.failure is not None
 
-    def _one(
+    def _run(
         self, line: Line, plan: Plan, recipe: Recipe, seen: set[str], *, collect: _Shrinking | None = None
-    ) -> bool:
+    ) -> None:
         """Run one recipe; report a new kind of failure, or leave it to Hypothesis to shrink."""
-        case = build(op(self.subject.op), self.subject, self.dtype, recipe, gradients=plan.gradients)
-        if case is None:
-            return False
-        if self._left_out(case):
-            line.left_out += 1
-            return False
+        case = self._built(plan, recipe)
+        assert case is not None
         outcomes, detail = self.judge(case)
         self._deaths += any(o.facts.get("died") for o in outcomes)
         if self.on_case:
             self.on_case()
-        outside = self.subject.domain is not None and self.subject.domain.excludes(case) is not None
-        line.add(case, [self._as_counted(case, o) for o in outcomes], outside=outside, detail=detail)
+        outside = self._is_outside(case)
+        counted = [self._as_counted(case, o) for o in outcomes]
+        verdict = line.add(case, counted, outside=outside, detail=detail)
+        if not outside and verdict in {Verdict.PASS, *BAD}:
+            done = tried(recipe, case, plan).union(*(o.facts.get("tried", ()) for o in outcomes))
+            line.untried = [name for name in line.untried if name not in done]
         for outcome in outcomes:
             if not self.is_finding(case, outcome) or failure_key(outcome) in seen:
                 continue
@@ -300,12 +399,11 @@ class Examination:
                 collect.found(recipe, case, outcome, detail)
                 break
             self._report(line, seen, case, outcome, detail)
-        return True
 
     def _fails_alike(self, plan: Plan, recipe: Recipe, state: _Shrinking) -> tuple[Case, Outcome, str] | None:
-        case = build(op(self.subject.op), self.subject, self.dtype, recipe, gradients=plan.gradients)
+        case = self._built(plan, recipe)
         assert state.failure is not None
-        if case is None or self._left_out(case):
+        if case is None or self._is_outside(case) or self._left_out(case):
             return None
         outcomes, detail = self.judge(case)
         same = next(
@@ -363,7 +461,7 @@ class Examination:
 
     def is_finding(self, case: Case, outcome: Outcome) -> bool:
         """Return whether an outcome is a finding, given the declared domain."""
-        outside = self.subject.domain is not None and self.subject.domain.excludes(case) is not None
+        outside = self._is_outside(case)
         if outcome.verdict in BAD:
             if self._beyond_promised_values(case, outcome):
                 return False
@@ -373,7 +471,8 @@ class Examination:
             return not outside
         promised = self.subject.domain is not None and self.subject.domain.numeric
         claimed = op(self.subject.op).claimed(self.subject.claim)
-        if _excused(outcome):
+        # What has no exact value (a variance of one value over n - 1) has no theorem either.
+        if _excused(outcome) or outcome.output in op(self.subject.op).undefined(case):
             return False
         return outcome.verdict is Verdict.NO_THEOREM and promised and not outside and claimed
 
@@ -391,7 +490,7 @@ class Examination:
 
     def _as_counted(self, case: Case, outcome: Outcome) -> Outcome:
         """Count what is no finding outside the domain as not judged."""
-        outside = self.subject.domain is not None and self.subject.domain.excludes(case) is not None
+        outside = self._is_outside(case)
         bad = outcome.verdict in {Verdict.REFUSED, *BAD}
         if outside and bad and not self.is_finding(case, outcome):
             return replace(outcome, verdict=Verdict.SKIPPED, worst=None)
@@ -482,6 +581,10 @@ class Examination:
             with contextlib.suppress(ValueError):
                 reduce(start.given, still_fails, axes=links, budget=REDUCTION_CALLS)
         return best
+
+
+class _Enough(BaseException):
+    """Ends a run of Hypothesis whose budget is spent; no Exception, which it would take for a failure."""
 
 
 @dataclass(kw_only=True)

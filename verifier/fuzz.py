@@ -68,7 +68,7 @@ def _visit(  # noqa: PLR0917 (the state of one search)
     folder: Path,
     tell: Callable[[Finding], None],
 ) -> None:
-    first = number * ROUND_CASES  # of the fixed list: no round repeats what an earlier one tried
+    first = lines[index].listed if index in lines else 0  # no round repeats what an earlier one tried
     found = run_job(job, share, seed + number, first=first, reported=frozenset(known))
     if isinstance(found, str):
         found = block(found)
@@ -117,7 +117,9 @@ def merged(first: Line, second: Line) -> Line:
         kappa=(min(first.kappa[0], second.kappa[0]), max(first.kappa[1], second.kappa[1])),
         findings=[*first.findings, *second.findings],
         seconds=first.seconds + second.seconds,
-        outside=first.outside + second.outside,
+        beyond=first.beyond + second.beyond,
+        untried=[name for name in first.untried if name in second.untried],
+        listed=max(first.listed, second.listed),
         left_out=first.left_out + second.left_out,
         empty=first.empty + second.empty,
         doubtful=first.doubtful + second.doubtful,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import count, cycle
 from typing import Any
 
 import numpy as np
@@ -19,10 +18,11 @@ from verifier.case import Case
 from verifier.hazards import joint_hazards
 from verifier.ops import Op, Shapes, from_rows
 from verifier.ops import op as named_op
-from verifier.subjects import Subject
+from verifier.pairs import Choice, Factor, pairwise
+from verifier.subjects import Domain, Subject
 
-FEW_SHAPES = ((4, 33), (3, 128), (1, 1), (2, 1000), (16, 64), (1, 4097), (300, 16), (0, 16))
-"""Few compilations: a tail, full blocks, one element, a long row, a longer one, many rows, none."""
+FEW_SHAPES = ((4, 33), (2, 1000), (3, 128), (1, 1), (16, 64), (1, 4097), (300, 16), (0, 16))
+"""Few compilations: a tail, a long row, full blocks, one element, a longer row, many rows, none."""
 
 EPS_CHOICES = (1e-5, 1e-6, 1e-12, 1e-3, 0.5)
 """1e-5 and 1e-6 are the usual defaults; 1e-12 underflows in fp16; 0.5 makes a misplaced eps obvious."""
@@ -49,8 +49,9 @@ class Plan:
     layouts: kinds of layouts to draw; hazards: of the input (None: every finite one).
     gradients: whether grad_output is part of the case. Extents that are drawn stay within the limits.
     shapes: draw (rows, columns) from these alone, where every new shape is a compilation.
-    parameters: whether weight and bias occur. placements: layouts by tensor to choose from, in the
-    place of what `layouts` would draw.
+    parameters: whether weight and bias occur where they may be left out. placements: layouts by tensor to
+    choose from, in the place of what `layouts` would draw. must: factors of the fixed list, beside
+    layouts, of which every level must be tried for a PASS.
     """
 
     gradients: bool = False
@@ -66,6 +67,35 @@ class Plan:
     shapes: tuple[tuple[int, int], ...] | None = None
     parameters: bool = True
     placements: tuple[tuple[tuple[str, Layout], ...], ...] = ()
+    max_rank: int | None = None
+    must: tuple[str, ...] = ()
+
+    def within(self, domain: Domain | None) -> Plan:
+        """Return the plan restricted to what a domain accepts, as far as that is known without numbers."""
+        if domain is None:
+            return self
+        accepted = {*self.layouts} if domain.layouts is None else {*domain.layouts, "contiguous"}
+        inside = replace(
+            self,
+            min_rows=max(self.min_rows, domain.min_rows),
+            min_columns=max(self.min_columns, domain.min_columns),
+            max_rows=_least(self.max_rows, domain.max_rows),
+            max_columns=_least(self.max_columns, domain.max_columns),
+            max_rank=domain.max_rank,
+            layouts=tuple(kind for kind in self.layouts if kind in accepted) or ("contiguous",),
+            placements=tuple(
+                level
+                for level in self.placements
+                if domain.layouts is None or {k for _, layout in level for k in layout.kinds} <= accepted
+            ),
+        )
+        fitting = self.shapes and tuple(shape for shape in self.shapes if inside.fits(*shape))
+        return replace(inside, shapes=fitting or None)
+
+    @property
+    def empty(self) -> bool:
+        """Whether no extents fit."""
+        return not self.fits(self.min_rows, self.min_columns)
 
     def few_shapes(self) -> Plan:
         """Return the plan restricted to the few shapes that fit it, unless it names its own."""
@@ -80,6 +110,10 @@ class Plan:
             and self.min_rows <= rows <= self.max_rows
             and self.min_columns <= columns <= self.max_columns
         )
+
+
+def _least(extent: int, limit: int | None) -> int:
+    return extent if limit is None else min(extent, limit)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -162,7 +196,8 @@ def _magnitudes(op: Op, case: Case) -> tuple[float, float]:
     with np.errstate(all="ignore"):
         mean = rows.mean(axis=1)
         deviation = rows.std(axis=1)
-        kappa = np.where(mean == 0, 0.0, np.abs(mean) / deviation)
+        # One value has no spread by its shape: min_columns says whether it is promised, and no kappa does.
+        kappa = np.where((mean == 0) | (rows.shape[1] == 1), 0.0, np.abs(mean) / deviation)
     return float(np.nanmax(kappa, initial=0.0)), float(np.nanmax(np.abs(x), initial=0.0))
 
 
@@ -208,67 +243,250 @@ def _view(op: Op, dtype: str, tensors: Mapping[str, torch.Tensor | None], scalar
     return Case(op=op.name, dtype=dtype, tensors=dict(tensors), scalars=known, rows=rows, columns=columns)
 
 
-def covering(subject: Subject, plan: Plan) -> Iterator[Recipe]:
-    """Yield a fixed list without end: every hazard and layout in turn, over shapes at block edges."""
+STRENGTHS = (0, 3, 1, 5, 2, 4, 6, 7)
+"""Of hazards, in the order in which the fixed list takes them: mild, harder, and all that lies between."""
+_PLAIN = 2.5
+"""How often values are ordinary for each time that they are of another hazard."""
+_MILD = 8.0
+"""How often a hazard is of strength 0 for each time that it is of another."""
+_GIVEN = 4.0
+"""How often weight, or bias, is given for each time that it is left out."""
+_ALONE = 6.0
+"""How often there is no joint hazard for each time that there is one of a kind."""
+_USUAL = 3.0
+"""How often tensors have two dimensions for each time that they have those of another variant."""
+
+
+def covering(
+    subject: Subject,
+    plan: Plan,
+    *,
+    accept: Callable[[Recipe], bool] = lambda _: True,
+    patience: int = 400,
+) -> Iterator[Recipe]:
+    """Yield a fixed list in which every two levels of two factors meet, as far as they can (see `pairs`).
+
+    accept: which recipes are wanted. The list ends when all pairs have met, or after `patience` recipes in
+    a row that are not wanted.
+    """
+    if not _cover_shapes(plan):
+        return
+    possible = _Possible(named_op(subject.op), subject, plan)
+    made: list[Recipe] = []
+    number = 0
+
+    def wanted(choice: Choice) -> bool:
+        made[:] = [_recipe(choice, number)]
+        return accept(made[0])
+
+    for _ in pairwise(factors(subject, plan), possible=possible, accept=wanted, patience=patience):
+        yield made[0]
+        number += 1
+
+
+def factors(subject: Subject, plan: Plan) -> list[Factor]:
+    """Return what the fixed list varies, the first factor's levels being taken in turn."""
+    the_op = named_op(subject.op)
     hazards = plan.hazards or hazard_names(finite_only=True)
-    shapes = cycle(_cover_shapes(plan))
-    variants = cycle((0, 0, 1, 2, 0, 3, 4, *range(5, named_op(subject.op).variants)))
-    epsilons = cycle(plan.eps)
-    kinds = cycle(_cover_layouts(plan, subject))
-    joints = cycle((None, None, *(joint_hazards() if plan.joint else ())))
-    numbers = count()
-    for strength in cycle((0, 3, 1, 5, 2, 4, 6, 7)):
-        for index, hazard in enumerate(hazards):
-            number = next(numbers)  # also a plan of few hazards gets every kind of parameters and gradients
-            rows, columns = next(shapes)
-            joint = next(joints)
-            yield Recipe(
-                rows=rows,
-                columns=columns,
-                variant=next(variants),
-                input=Values(hazard=hazard, strength=strength, seed=index + 100 * strength),
-                weight=None if number % 5 == 4 or not plan.parameters else Values(seed=index),
-                bias=None if number % 7 == 4 or not plan.parameters else Values(seed=index),
-                grad_output=Values(seed=index, hazard=_GRADIENT_HAZARDS[number % len(_GRADIENT_HAZARDS)]),
-                joint=joint if hazard == "ordinary" or index % 3 == 0 else None,
-                layouts=next(kinds),
-                eps=next(epsilons),
+    given = {name: _given(the_op, subject, plan, name) for name in ("weight", "bias")}
+    gradients = plan.gradients or "grad_output" in the_op.tensors
+    has_eps = the_op.needs_variance or the_op.own or "rstd" in the_op.tensors  # a softmax has none
+    joints = [
+        name
+        for name, hazard in (joint_hazards() if plan.joint else {}).items()
+        if ("grad_output" not in hazard.NEEDS or gradients)
+        and ("weight" not in hazard.NEEDS or True in given["weight"])
+        and (name != "eps_dominated" or has_eps)
+    ]
+    every = {
+        "layout": Factor(name="layout", levels=_cover_layouts(plan, subject)),
+        "hazard": Factor(
+            name="hazard", levels=hazards, weights=[_PLAIN if h == "ordinary" else 1.0 for h in hazards]
+        ),
+        "shape": Factor(name="shape", levels=_cover_shapes(plan)),
+        "variant": Factor(
+            name="variant", levels=range(the_op.variants), weights=[_USUAL] + [1.0] * (the_op.variants - 1)
+        ),
+        "strength": _strengths(hazards),
+        "gradient": Factor(name="gradient", levels=_GRADIENT_HAZARDS if gradients else _GRADIENT_HAZARDS[:1]),
+        "joint": Factor(name="joint", levels=(None, *joints), weights=[_ALONE] + [1.0] * len(joints)),
+        "eps": Factor(name="eps", levels=plan.eps if has_eps else plan.eps[:1]),
+        **{n: Factor(name=n, levels=levels, weights=(_GIVEN, 1.0)) for n, levels in given.items()},
+    }
+    leading = next(
+        (
+            n
+            for n in (*plan.must, "layout", "hazard")
+            if n in plan.must or len(every[n].levels) > len(every["shape"].levels) // 2
+        ),
+        "shape",
+    )
+    return [every[leading], *(factor for name, factor in every.items() if name != leading)]
+
+
+def _strengths(hazards: Sequence[str]) -> Factor:
+    """Return the strengths of hazards, of which ordinary numbers have none; the mildest comes most often."""
+    levels = STRENGTHS if set(hazards) != {"ordinary"} else (0,)
+    return Factor(name="strength", levels=levels, weights=[_MILD] + [1.0] * (len(levels) - 1))
+
+
+def _given(op: Op, subject: Subject, plan: Plan, name: str) -> tuple[bool, ...]:
+    """Return whether a parameter is given, left out, or both in turn."""
+    if name not in op.tensors or name not in subject.signature:
+        return (False,)
+    if name in subject.always_given or name not in op.optional:
+        return (True,)
+    return (True, False) if plan.parameters else (False,)
+
+
+def _recipe(choice: Choice, number: int) -> Recipe:
+    rows, columns = choice["shape"]
+    return Recipe(
+        rows=rows,
+        columns=columns,
+        variant=choice["variant"],
+        input=Values(hazard=choice["hazard"], strength=choice["strength"], seed=number),
+        weight=Values(seed=number) if choice["weight"] else None,
+        bias=Values(seed=number) if choice["bias"] else None,
+        grad_output=Values(seed=number, hazard=choice["gradient"]),
+        joint=choice["joint"],
+        layouts=choice["layout"],
+        eps=choice["eps"],
+    )
+
+
+class _Possible:
+    """Whether the op and the subject have a case of some levels, as far as shapes tell."""
+
+    def __init__(self, op: Op, subject: Subject, plan: Plan) -> None:
+        self.op, self.subject, self.plan = op, subject, plan
+        self.known: dict[tuple[int, int, int], Shapes | None] = {}
+        self.fits: dict[Any, bool] = {}
+
+    def __call__(self, choice: Choice) -> bool:
+        joint, layout = choice.get("joint"), choice.get("layout", ())
+        needs = {*joint_hazards()[joint].NEEDS} if joint else set()
+        absent = {name for name in ("weight", "bias") if choice.get(name) is False}
+        # A joint hazard replaces the gradient that a recipe would draw.
+        replaced = "grad_output" in needs and choice.get("gradient", "ordinary") != "ordinary"
+        if replaced or absent & (needs | {name for name, _ in layout}):
+            return False
+        key = (choice.get("shape"), choice.get("variant"), layout)
+        if key not in self.fits:
+            extents = _cover_shapes(self.plan) if key[0] is None else [key[0]]
+            variants = range(self.op.variants) if key[1] is None else [key[1]]
+            laid = (self.shapes(rows, columns, variant) for rows, columns in extents for variant in variants)
+            self.fits[key] = any(s is not None and all(_shows(s, n, p) for n, p in layout) for s in laid)
+        return self.fits[key]
+
+    def shapes(self, rows: int, columns: int, variant: int) -> Shapes | None:
+        """Return the shapes of a variant that the subject takes within the plan, or None."""
+        key = (rows, columns, variant)
+        if key not in self.known:
+            found = self.op.shapes(rows, columns, variant)
+            taken = found is not None and _takes(self.op, self.subject, found)
+            deep = (
+                self.plan.max_rank is not None and found and len(found.tensors["input"]) > self.plan.max_rank
             )
+            self.known[key] = found if taken and not deep else None
+        return self.known[key]
+
+
+def _shows(shapes: Shapes, name: str, layout: Layout) -> bool:
+    """Return whether a tensor is there and can lie so, otherwise than contiguous."""
+    shape = shapes.tensors.get(name)
+    return shape is not None and layout.applies_to(shape) and layout.differs(shape)
+
+
+def to_be_tried(subject: Subject, plan: Plan) -> list[str]:
+    """Return what a PASS needs: each tensor with each kind of layout, and what the plan names beside.
+
+    Layouts are those that the plan asks for and the subject can be given.
+    """
+    possible = _Possible(named_op(subject.op), subject, plan)
+    every = [
+        s
+        for r, c in _cover_shapes(plan)
+        for v in range(possible.op.variants)
+        if (s := possible.shapes(r, c, v))
+    ]
+    wanted = {
+        f"{name} {kind}": None
+        for level in _cover_layouts(plan, subject)
+        for name, layout in level
+        if any(_shows(shapes, name, layout) for shapes in every)
+        for kind in layout.kinds
+    }
+    return [*wanted, *(_of_strength(plan, s) for s in STRENGTHS if "strength" in plan.must)]
+
+
+def tried(recipe: Recipe, case: Case, plan: Plan) -> set[str]:
+    """Return what of `to_be_tried` a case shows."""
+    layouts = {f"{name} {kind}" for name, layout in case.layouts.items() for kind in layout.kinds}
+    return layouts | {_of_strength(plan, recipe.input.strength)}
+
+
+def _of_strength(plan: Plan, strength: int) -> str:
+    return f"{' '.join(plan.hazards or ())} of strength {strength}"
 
 
 def _cover_shapes(plan: Plan) -> list[tuple[int, int]]:
     wanted = (
-        *((4, 33), (3, 128), (1, 1), (2, 1000), (5, 257), (16, 64), (1, 1024), (7, 2), (64, 48), (2, 1025)),
-        *((33, 3), (3, 769), (129, 16), (1, 4097), (0, 16), (300, 8), (2, 31), (1, 8192), (6, 500)),
+        *((4, 33), (2, 1000), (3, 128), (1, 1), (7, 2), (16, 64), (1, 1024), (1000, 4), (64, 48), (2, 1025)),
+        *((33, 3), (3, 769), (129, 16), (1, 4097), (0, 16), (5, 257), (2, 31), (1, 8192), (5, 4), (300, 8)),
     )
     fitting = [shape for shape in plan.shapes or wanted if plan.fits(*shape)]
-    return fitting or [(max(plan.min_rows, 1), max(plan.min_columns, 1))]
+    edge = (max(plan.min_rows, 1), max(plan.min_columns, 1))
+    return fitting or ([edge] if plan.fits(*edge) else [])
+
+
+_PATTERNS: tuple[Layout, ...] = (
+    Layout(column_step=2),
+    Layout(row_padding=3),
+    Layout(order="transposed"),
+    Layout(expanded="rows"),
+    Layout(misaligned=True),
+    Layout(storage_offset=16),
+    Layout(row_step=2),
+    Layout(expanded="all"),
+    Layout(order="channels_last"),
+)
+"""One of each kind of layout, and two where a tensor has two axes for it, the most telling first."""
 
 
 def _cover_layouts(plan: Plan, subject: Subject) -> list[tuple[tuple[str, Layout], ...]]:
-    """Return one layout on one tensor at a time, then on all: a failure names its tensor."""
+    """Return layouts by tensor: of all parameters at once, of the others, then of one tensor alone.
+
+    Those at once show every tensor in every kind within few cases; a failure is shrunk to one tensor.
+    """
     if plan.placements:
         return list(plan.placements)
+    patterns = [layout for layout in _PATTERNS if {*layout.kinds} <= {*plan.layouts}]
     plain: list[tuple[tuple[str, Layout], ...]] = [()]
-    odd = [kind for kind in plan.layouts if kind != "contiguous"]
-    if not odd:
+    if not patterns:
         return plain
-    settings = {
-        "transposed": Layout(order="transposed"),
-        "padded_rows": Layout(row_padding=3),
-        "sliced": Layout(column_step=2),
-        "storage_offset": Layout(storage_offset=16),
-        "misaligned": Layout(misaligned=True),
-        "expanded": Layout(expanded="all"),
-        "channels_last": Layout(order="channels_last"),
-    }
-    names = ["input", *(("grad_output",) if plan.gradients else ())]
-    names += [n for n in ("weight", "bias") if n in subject.signature]
-    singles = [((name, settings[kind]),) for kind in odd for name in names if kind in settings]
-    expanded_rows = (
-        [(("grad_output", Layout(expanded="rows")),)] if plan.gradients and "expanded" in odd else []
-    )
-    return [*singles, *expanded_rows, (("input", Layout(row_step=2)),)]
+    op = named_op(subject.op)
+    names = [n for n in op.tensors if n not in op.derived and n in subject.signature]
+    names += ["grad_output"] if plan.gradients and "grad_output" not in names else []
+    shapes = op.shapes(2, 12, 0)
+    assert shapes is not None
+    like = [n for n in names if shapes.tensors.get(n, ()) == shapes.tensors["input"]]
+    vectors = [n for n in names if n not in like]
+    together: list[tuple[tuple[str, Layout], ...]] = []
+    for number, layout in enumerate(patterns):
+        # Of other kinds each, so that a stride taken from another tensor is a wrong one.
+        turned = tuple((n, patterns[(number + k) % len(patterns)]) for k, n in enumerate(like))
+        together += [tuple((n, layout) for n in vectors), turned]
+    alone = [((name, layout),) for layout in patterns for name in names]
+    # What is changed in place cannot be expanded: its elements would share memory.
+    shown = [
+        tuple((n, p) for n, p in level if n not in subject.mutates or p.expanded == "none")
+        for level in (*together, *alone)
+    ]
+    return [
+        *dict.fromkeys(level for level in shown if level),
+        *(plain if "contiguous" in plan.layouts else []),
+    ]
 
 
 @st.composite
@@ -286,12 +504,11 @@ def recipes(draw: st.DrawFn, op: Op, subject: Subject, dtype: str, plan: Plan) -
         )
     )
     input_values = draw(values(hazards=plan.hazards, dtype=dtype))
-    parameters = {
-        name: draw(st.none() | values(hazards=_PARAMETER_HAZARDS, dtype=dtype, mixed_rows=False))
-        if plan.parameters and name in op.optional and name in subject.signature
-        else None
-        for name in ("weight", "bias")
-    }
+    parameters: dict[str, Values | None] = {}
+    for name in ("weight", "bias"):
+        numbers = values(hazards=_PARAMETER_HAZARDS, dtype=dtype, mixed_rows=False)
+        given = _given(op, subject, plan, name)
+        parameters[name] = draw(st.none() | numbers if len(given) > 1 else numbers) if True in given else None
     gradient = Values()
     if plan.gradients:
         gradient = draw(values(hazards=_GRADIENT_HAZARDS, dtype=dtype))

@@ -115,7 +115,8 @@ class Line:
 
     empty: cases among those that passed in which there was nothing to compute.
     undecided: why cases are UNDECIDED, with their numbers. errors: texts of the verifier's own failures, with
-    the traceback of the first of each.
+    the traceback of the first of each. counts are of cases inside the declared domain, beyond of those
+    outside. untried: what the check must vary and has not. listed: recipes of the fixed list that are done.
     """
 
     subject: str
@@ -137,7 +138,9 @@ class Line:
     errors: dict[str, str] = field(default_factory=dict)
     doubtful: int = 0
     seconds: float = 0.0
-    outside: int = 0
+    beyond: Counter[Verdict] = field(default_factory=Counter)
+    untried: list[str] = field(default_factory=list)
+    listed: int = 0
     left_out: int = 0
     empty: int = 0
 
@@ -162,6 +165,11 @@ class Line:
         return Verdict.PASS if passed else Verdict.UNDECIDED
 
     @property
+    def outside(self) -> int:
+        """How many cases lay outside the declared domain."""
+        return self.beyond.total()
+
+    @property
     def unexpected(self) -> bool:
         """Whether anything was found that is not a declared known defect."""
         return any(not finding.expected for finding in self.findings)
@@ -171,9 +179,16 @@ class Line:
         """The worst element over all outputs, by utilisation."""
         return max(self.outputs.values(), key=lambda w: w.utilisation, default=None)
 
-    def add(self, case: Case, outcomes: Iterable[Outcome], *, outside: bool, detail: str = "") -> None:
-        """Count a case with all that was judged of it; detail: a traceback of what stopped it."""
+    def add(
+        self, case: Case, outcomes: Iterable[Outcome], *, outside: bool, detail: str = ""
+    ) -> Verdict | None:
+        """Count a case with all that was judged of it; detail: a traceback of what stopped it.
+
+        Outside the domain a case is counted and has no other say. Returns the case's verdict, if it has one.
+        """
         outcomes = list(outcomes)
+        if outside:
+            return self._add_outside(outcomes, detail)
         # What no guarantee demands is measured: it is reported and decides nothing.
         measured = {str(o.facts["measured"]) for o in outcomes if "measured" in o.facts}
         self.measured.update(measured)
@@ -181,8 +196,7 @@ class Line:
         self.doubtful += any(o.facts.get("doubtful") for o in outcomes)
         outcomes = [o for o in outcomes if "measured" not in o.facts]
         if not outcomes:
-            return
-        self.outside += outside
+            return None
         verdict = summed(o.verdict for o in outcomes)
         self.counts[verdict] += 1
         self.empty += verdict is Verdict.PASS and not all(t.numel() for t in case.given.values())
@@ -196,6 +210,15 @@ class Line:
                 self._add_worst(outcome.worst)
             if outcome.uncovered and not outcome.decided:
                 self._add_no_theorem(case)
+        return verdict
+
+    def _add_outside(self, outcomes: list[Outcome], detail: str) -> Verdict:
+        verdict = summed(o.verdict for o in outcomes)
+        self.beyond[verdict] += 1
+        if verdict is Verdict.ERROR:  # ours wherever it happens
+            self.counts[verdict] += 1
+            self._add_reasons(verdict, outcomes, detail)
+        return verdict
 
     def _add_reasons(self, verdict: Verdict, outcomes: Iterable[Outcome], detail: str) -> None:
         """Keep why a case was not decided, once for all messages that differ in numbers alone."""

@@ -202,8 +202,8 @@ def test_a_refusal_inside_the_domain_is_a_finding_and_outside_it_is_right(subjec
     assert line.unexpected
     inside = examined(subject.differing(domain=Domain(max_columns=100)), runner)
     assert inside.verdict is Verdict.PASS
-    assert inside.outside > 0
-    assert inside.counts[Verdict.SKIPPED] > 0
+    assert inside.beyond[Verdict.SKIPPED] == inside.outside > 0
+    assert set(inside.counts) == {Verdict.PASS}
 
 
 def test_a_wrong_result_outside_the_domain_is_a_finding_all_the_same(subjects, runner):

@@ -99,8 +99,9 @@ def test_the_fixed_list_visits_every_hazard_and_the_edges_of_blocks(name):
     assert any(r == 0 for r, _ in extents)
     assert any(c == 1 for _, c in extents)
     assert {1024, 1025} <= {c for _, c in extents}
-    assert {r.weight is None for r in listed} == {True, False}
-    assert len({r.eps for r in listed}) > 3
+    if "softmax" not in name:
+        assert {r.weight is None for r in listed} == {True, False}
+        assert len({r.eps for r in listed}) > 3
 
 
 def test_every_layout_is_listed_on_every_tensor():

@@ -11,6 +11,9 @@ A module of this folder is a check when it defines
 `JUDGES_NUMBERS = True` says that its failures are about numbers even where no worst element is named: no
 finding where the numbers of the case lie outside the promised domain.
 
+`must_be_tried(subject) -> list[str]` names what a PASS needs beside what the plan's layouts and `must` say;
+an outcome tells what of it was tried by its fact "tried".
+
 Being in the folder is the registration.
 """
 

@@ -36,6 +36,7 @@ def plan(subject: Subject, op: Op) -> Plan:
         joint=False,
         shapes=_SHAPES,
         eps=(1e-5,),
+        must=("strength",),  # each is another pattern of NaN and infinities
     )
 
 

@@ -83,7 +83,7 @@ _CASES = {
     Verdict.ERROR: "where the verifier itself failed",
     Verdict.UNDECIDED: "undecided",
     Verdict.NO_THEOREM: "no theorem",
-    Verdict.SKIPPED: "outside the domain",
+    Verdict.SKIPPED: "not judged",
 }
 """Words for cases, in the order in which they are told."""
 _REASON_SHOWN = 80
@@ -98,7 +98,20 @@ def _cases(line: Line) -> str:
         return "-"
     counts: Counter[Verdict] = line.counts
     texts = (f"{counts[v]} {word}{_why(line, v)}" for v, word in _CASES.items() if counts[v])
-    return ", ".join(texts) or "none"
+    return (", ".join(texts) or "none") + _outside(line) + _untried(line)
+
+
+def _outside(line: Line) -> str:
+    """Return how many cases lay outside the declared domain, and what became of those that were judged."""
+    judged = ", ".join(f"{line.beyond[v]} {word}" for v, word in _CASES.items() if line.beyond[v])
+    return f"; outside the domain: {judged}" if judged else ""
+
+
+def _untried(line: Line) -> str:
+    """Return what a pass does not speak of, although the check is there to vary it."""
+    if line.verdict is not Verdict.PASS or not line.untried:
+        return ""
+    return f"; not tried: {_cut(', '.join(line.untried))}"
 
 
 def _why(line: Line, verdict: Verdict) -> str:
@@ -112,8 +125,10 @@ def _why(line: Line, verdict: Verdict) -> str:
 
 
 def left_out_in_line(line: Line) -> list[str]:
-    """Return the reasons of undecided cases that are too long for the line of the table."""
-    return [f"undecided: {text}" for text in line.undecided if _cut(text) != text]
+    """Return the reasons of undecided cases, and what was not tried, where the table's line is too short."""
+    told = [f"undecided: {text}" for text in line.undecided if _cut(text) != text]
+    untried = ", ".join(line.untried if line.verdict is Verdict.PASS else ())
+    return told + ([f"not tried: {untried}"] if _cut(untried) != untried else [])
 
 
 def told_in_line(note: str) -> bool:

@@ -41,6 +41,8 @@ def _line(line: Line) -> dict[str, Any]:
         "verdict": str(line.verdict),
         "unexpected": line.unexpected,
         "counts": {str(verdict): count for verdict, count in line.counts.items()},
+        "outside": {str(verdict): count for verdict, count in line.beyond.items()},
+        "untried": line.untried,
         "worst_ulp": plain(line.worst_ulp),
         "worst_row_ulp": plain(line.worst_row_ulp),
         "outputs": {name: _worst(worst) for name, worst in line.outputs.items()},
