@@ -78,6 +78,7 @@ def _answer(request: dict[str, Any], place: Any) -> dict[str, Any]:
         experiment = getattr(importlib.import_module(module), function)
         case = unpack_case(request["case"])
         with settings_kept():
+            place.begin()  # a launch that failed in an earlier case is not of this one
             seen = answer(experiment, subject, case, place=place, **request["options"])
     except Exception as error:
         seen = failure(error, place)
