@@ -183,6 +183,12 @@ def audit(
     except KeyboardInterrupt:
         report.interrupted = True
     report.lines = [lines[i] for i in sorted(lines)]
+    if budget not in BUDGETS:
+        report.unreached = [
+            f"{job.subject} {job.check} {job.dtype}"
+            for i, job in enumerate(jobs)
+            if i not in lines or not lines[i].begun
+        ]
     report.seconds = time.monotonic() - started
     return report
 

@@ -40,8 +40,9 @@ def fuzz(
         for number in range(rounds):
             if time.monotonic() >= end:
                 break
-            for index, job in order:
-                left = end - time.monotonic()
+            for place, (index, job) in enumerate(order):
+                # Each job of a round gets its part of the time: a slow one takes none of another's.
+                left = (end - time.monotonic()) / (len(order) - place)
                 if left <= 0:
                     break
                 marks = known.setdefault(index, set())

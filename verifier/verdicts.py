@@ -170,6 +170,12 @@ class Line:
         return self.beyond.total()
 
     @property
+    def begun(self) -> bool:
+        """Whether anything was run, or there is a reason why nothing is."""
+        seen = self.counts.total() + self.outside + self.measured.total() + len(self.findings) + self.left_out
+        return bool(self.skipped) or self.listed > 0 or seen > 0
+
+    @property
     def unexpected(self) -> bool:
         """Whether anything was found that is not a declared known defect."""
         return any(not finding.expected for finding in self.findings)

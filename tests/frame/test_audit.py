@@ -176,3 +176,17 @@ def test_most_checks_run_on_one_dtype_and_second_derivatives_where_they_can():
     assert [d for d in subject.dtypes if runs_on(subject, "gradcheck", d)] == ["float64"]
     thin = select([subject.path], check_names=("memory", "gradient"), all_dtypes=False)
     assert len(thin) == 1 + len(subject.dtypes)
+
+
+REACHED = """
+@subject(**DECLARED)
+def good(input, weight=None, bias=None, eps=1e-5):
+    return right(input, weight, bias, eps)
+"""
+
+
+@pytest.mark.usefixtures("no_child")
+def test_a_timed_audit_names_what_it_did_not_reach(kernel_file, monkeypatch):
+    jobs = select([kernel_file(REACHED)], check_names=("forward_error", "finite"))
+    monkeypatch.setattr(auditing, "_shares", lambda *_: lambda started: (10**9, 0.5 if started == 0 else 0.0))
+    assert audit(jobs, budget="1s").unreached == [f"{j.subject} {j.check} {j.dtype}" for j in jobs[1:]]

@@ -24,6 +24,7 @@ def document(report: Report) -> dict[str, Any]:
         "seconds": round(report.seconds, 3),
         "status": report.status,
         "interrupted": report.interrupted,
+        "unreached": report.unreached,
         "lines": [_line(line) for line in report.lines],
         "findings": [_finding(finding) for finding in report.findings],
         "unusable": report.unusable,
