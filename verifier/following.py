@@ -291,5 +291,5 @@ def bounds(subject: Subject, case: Case, *, place: Any, gradients: bool) -> Obse
     without = ", ".join(sorted(slots.counters.uncovered))
     lost = f"torch operations without a rule: {without}" if without else ""
     # A polynomial that stands for a function is torch's own, and measured as the function that it stands for.
-    facts = {"lost": lost, "code": None, "constants": []}
+    facts: dict[str, Any] = {"lost": lost, "code": None, "constants": []}
     return Observation(status="ok", outputs=found, facts=facts)
