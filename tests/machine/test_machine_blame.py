@@ -143,10 +143,10 @@ def _rows(x, w, y, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr):  # n
     c = tl.arange(0, BLOCK)
     inside = (r < rows)[:, None] & (c < columns)[None, :]
     places = r[:, None] * columns + c[None, :]
-    v = tl.load(x + places, mask=inside, other=0.0, eviction_policy="evict_last", cache_modifier=".ca")
+    v = tl.load(x + places, mask=inside, other=0.0, eviction_policy="evict_last")
     g = tl.load(w + c, mask=c < columns, other=0.0, eviction_policy="evict_first")
     out = v * tl.sum(v, axis=1)[:, None] * g[None, :]
-    tl.store(y + places, out, mask=inside, eviction_policy="evict_first", cache_modifier=".cs")
+    tl.store(y + places, out, mask=inside, cache_modifier=".cs")
 
 
 @pytest.mark.parametrize("architecture", [80, 90, 100])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,13 @@ from verifier.machine.arithmetics import attribution
 from verifier.machine.parser import parse
 
 COUNT = 128
+BRANCHES = Path(__file__).with_name("tangent_triton_3_6.ptx")
+"""Of a Triton that branches where later ones select."""
+SHAPES = [90, BRANCHES]
+
+
+def named(code):
+    return str(getattr(code, "stem", code))
 
 
 @triton.jit
@@ -29,9 +37,14 @@ def _tangent(x, y, COUNT: tl.constexpr):
 
 
 @cache
-def compiled(architecture=90):
-    """PTX of a kernel that stores the hyperbolic tangent of each element, and the kernel's name."""
-    with machine.session(architecture=architecture) as opened:
+def compiled(code):
+    """PTX of a kernel that stores the hyperbolic tangent of each element, and the kernel's name.
+
+    code: an architecture to compile for, or a file of PTX.
+    """
+    if isinstance(code, Path):
+        return code.read_text(encoding="utf-8"), "_tangent"
+    with machine.session(architecture=code) as opened:
         _tangent[(1,)](torch.ones(COUNT), torch.ones(COUNT), COUNT)
         ((ptx, kernel),) = opened.codes
     return ptx, kernel
@@ -50,6 +63,18 @@ def run(code, values, arithmetic="lifted", slots=None, **settings):
         return y.numpy(), opened.slots.get(y), opened.slots.counters
 
 
+def recognised(ptx, kernel):
+    """The program, and its tangents."""
+    module = parse(ptx)
+    program = flow.build(module, module.functions[kernel])
+    return program, hyperbolic.find(program)
+
+
+def lasts(ptx, kernel):
+    """The instructions in which a tangent ends."""
+    return [one.last for one in recognised(ptx, kernel)[1].values()]
+
+
 def spread(seed=0):
     """Floats of both signs and all sizes, some on either side of where the formula changes."""
     random = np.random.default_rng(seed)
@@ -60,20 +85,21 @@ def spread(seed=0):
 
 
 @pytest.mark.parametrize("contraction", ["off", "on"])
-@pytest.mark.parametrize("architecture", [80, 90, 100])
-def test_the_lifted_tangent_is_that_of_the_lifted_argument(architecture, contraction):
+@pytest.mark.parametrize("code", [80, 90, 100, BRANCHES], ids=named)
+def test_the_lifted_tangent_is_that_of_the_lifted_argument(code, contraction):
     x = spread()
     near = x.astype(np.float64) * (1 + 2.0**-26)
-    floats, slots, counters = run(compiled(architecture), x, slots=near, contraction=contraction)
+    floats, slots, counters = run(compiled(code), x, slots=near, contraction=contraction)
     wanted = np.tanh(near)
     assert (np.abs(slots - wanted) <= 2.0**-52 * np.abs(wanted)).all()
     assert (np.abs(floats - wanted) <= 2.0**-21 * np.abs(wanted)).all()
     assert (counters.desynchronised, counters.broken, counters.describe()) == (0, set(), ())
 
 
-def test_infinities_and_nan_go_the_way_of_the_floats():
+@pytest.mark.parametrize("code", SHAPES, ids=named)
+def test_infinities_and_nan_go_the_way_of_the_floats(code):
     x = np.resize(np.float32([np.inf, -np.inf, np.nan, 0.0, 0.5]), COUNT)
-    floats, slots, counters = run(compiled(), x)
+    floats, slots, counters = run(compiled(code), x)
     assert floats[:2].tolist() == slots[:2].tolist() == [1.0, -1.0]
     assert np.isnan([floats[2], slots[2]]).all()
     assert slots[3:5].tolist() == [0.0, np.tanh(0.5)]
@@ -81,8 +107,9 @@ def test_infinities_and_nan_go_the_way_of_the_floats():
 
 
 @pytest.mark.parametrize("old", ["0fBEAAA9ED", "0f41102CB4"], ids=["polynomial", "end"])
-def test_another_coefficient_is_lost_and_its_place_is_told(old):
-    ptx, kernel = compiled()
+@pytest.mark.parametrize("code", SHAPES, ids=named)
+def test_another_coefficient_is_lost_and_its_place_is_told(code, old):
+    ptx, kernel = compiled(code)
     assert old in ptx
     new = {"0fBEAAA9ED": "0fBEA0A9ED", "0f41102CB4": "0f40102CB4"}[old]
     x = spread(1)
@@ -91,43 +118,53 @@ def test_another_coefficient_is_lost_and_its_place_is_told(old):
     assert lost.any()
     assert counters.desynchronised >= lost.sum()
     (place,) = counters.lost
-    assert "selp" in place
+    ends = [i.opcode for i in lasts(ptx, kernel)]
+    assert set(place.split(", ")) & set(ends)
     assert (slots[lost] == floats[lost]).all()
 
 
-def test_a_tangent_of_which_something_else_reads_a_part_is_none():
-    ptx, kernel = compiled()
+@pytest.mark.parametrize("code", SHAPES, ids=named)
+def test_a_tangent_of_which_something_else_reads_a_part_is_none(code):
+    ptx, kernel = compiled(code)
 
-    def found(text):
-        module = parse(text)
-        return hyperbolic.find(flow.build(module, module.functions[kernel]))
-
-    one = next(iter(found(ptx).values()))
-    module = parse(ptx)
-    program = flow.build(module, module.functions[kernel])
-    (again,) = (o for o in hyperbolic.find(program).values() if o.last.operands == one.last.operands)
-    names = sorted(d for i in program.instructions() if id(i) in again.inner for d in flow.definitions(i))
-    inner = next(name for name in names if name.startswith("%r"))
-    store = next(line for line in ptx.splitlines() if "st.global" in line)
-    other = store.split("{")[0] + "{ " + inner + " };"
-    assert len(found(ptx.replace(store, f"{store}\n{other}"))) == len(found(ptx)) - 1
+    program, found = recognised(ptx, kernel)
+    for one in found.values():
+        inner = (i for i in program.instructions() if id(i) in one.inner)
+        part = next(d for i in inner for d in flow.definitions(i) if d.startswith("%r"))
+        store = next(line for line in ptx.splitlines() if "st.global" in line)
+        other = store.split("{")[0] + "{ " + part + " };"
+        assert not recognised(ptx.replace(store, f"{store}\n{other}"), kernel)[1]
 
 
-def test_its_running_bound_holds_and_is_narrow():
+def test_one_arm_alone_is_no_tangent():
+    ptx, kernel = compiled(BRANCHES)
+    near, far = lasts(ptx, kernel)
+    assert (near.opcode, far.opcode) == ("fma.rn.ftz.f32", "or.b32")
+    for line, other in [
+        ("fma.rn.ftz.f32 \t%r24, %r23, %r2, %r2;", "fma.rn.ftz.f32 \t%r24, %r23, %r2, %r14;"),
+        ("or.b32 \t%r24, %r13, %r12;", "xor.b32 \t%r24, %r13, %r12;"),
+    ]:
+        assert line in ptx
+        assert not lasts(ptx.replace(line, other), kernel)
+
+
+@pytest.mark.parametrize("code", SHAPES, ids=named)
+def test_its_running_bound_holds_and_is_narrow(code):
     x = spread(2)
     given = np.abs(x.astype(np.float64)) * 2.0**-24
-    floats, bounds, _ = run(compiled(), x, "ball", slots=given)
+    floats, bounds, _ = run(compiled(code), x, "ball", slots=given)
     ends = [np.tanh(x.astype(np.float64) + sign * given) for sign in (-1, 1)]
     assert all((np.abs(floats - end) <= bounds).all() for end in ends)
     assert (bounds <= 2.0**-20 * np.abs(floats) + given + 2.0**-120).all()
 
 
-def test_the_parts_of_its_error_add_up():
+@pytest.mark.parametrize("code", SHAPES, ids=named)
+def test_the_parts_of_its_error_add_up(code):
     x = spread(3)
     arithmetic = attribution.build(places=(attribution.CONSTANTS,))
     slots = np.zeros(COUNT, arithmetic.dtype)
     slots["exact"] = x.astype(np.float64) * (1 + 2.0**-20)
     slots["parts"][:, 0] = x - slots["exact"]
-    floats, found, _ = run(compiled(), x, arithmetic, slots=slots)
+    floats, found, _ = run(compiled(code), x, arithmetic, slots=slots)
     error = floats - np.tanh(slots["exact"])
     assert (np.abs(found["parts"].sum(axis=1) - error) <= 2.0**-40).all()

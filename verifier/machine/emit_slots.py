@@ -37,7 +37,8 @@ class SlotShadow(SlotOperands):
         if not isinstance(target, Register) or not self.carry.has(target.name):
             return
         guard = writer.guard(instruction)
-        if operation.name == "selp" and (found := self.carry.logarithms.get(id(instruction))) is not None:
+        found = self.carry.logarithms.get(id(instruction))
+        if found is not None and operation.name in ("selp", "or"):
             writer.add(f"z = {self.logarithm(writer, found, FLOAT_BITS)}")
             self.computed(writer, target, "f32", 0, FLOAT_BITS, guard)
         elif operation.name == "selp":
