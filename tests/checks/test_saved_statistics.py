@@ -1,9 +1,12 @@
 """Whether an output was made of the statistics that were saved beside it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
-from checks_support import KERNELS, examination, failures, faulty, machine, outcomes_of, passes, subject_of
+from checks_support import KERNELS, examination, failures, faulty, machine, outcomes_of, passes
 
+from verifier import load, tree
 from verifier.ops import op
 from verifier.recipes import assemble
 from verifier.verdicts import Verdict
@@ -21,10 +24,23 @@ def test_other_means_than_the_saved_one_are_seen_here_and_nowhere_else():
         assert not failures(outcomes_of(subject, other, count=4)), other
 
 
+def by_one_warp(module):
+    """The kernel, one warp a row: of several, Triton 3.6 makes one number, of lanes of one never."""
+    design = replace(module.DESIGN, tile=lambda columns, dtype: (32, 1))
+
+    def function(input, normalized_shape, weight=None, bias=None, eps=1e-5):
+        return module.skeleton.layer_norm_by(design, input, normalized_shape, weight, bias, eps)
+
+    return function
+
+
 def test_lanes_that_keep_their_own_means_declare_it():
     pytest.importorskip("triton")
-    subject = subject_of(KERNELS / "layer_norm_welford_triton.py")
+    kernel = load(KERNELS / "layer_norm_welford_triton.py")
+    (subject,) = kernel.subjects
     assert subject.claim.variance_options["per_lane_means"]
+    trees = replace(subject.claim.trees, statistics=tree(lanes=32))
+    subject = subject.differing(function=by_one_warp(kernel.module), trees=trees)
     values = torch.randn(16, 1000, generator=torch.Generator().manual_seed(0))
     tensors = {"input": values, "weight": None, "bias": None}
     scalars = {"eps": 1e-5, "normalized_shape": (1000,)}
