@@ -72,3 +72,14 @@ def test_statistics_rounded_as_they_are_saved_and_a_quotient_are_no_other_statis
     found = outcomes_of(subject, "saved_statistics", dtype, **CASES)
     assert passes(found)
     assert not failures(found)
+
+
+def test_a_root_that_is_subnormal_where_it_is_saved_is_no_other_statistic():
+    subject = faulty("means_of_two_lanes").differing(saved_dtype="input", function=by_quotient)
+    values = torch.full((2, 64), 62000.0, dtype=torch.float16)
+    values[:, ::2] *= -1  # 1 / 62000 lies between two of float16's coarsest numbers
+    tensors = {"input": values, "weight": None, "bias": None}
+    scalars = {"eps": 1e-5, "normalized_shape": (64,)}
+    case = assemble(op("layer_norm"), "float16", tensors, scalars, {}, hazard="ordinary", origin="test")
+    found = examination(subject, "saved_statistics", "float16", "eager").judge(case)[0]
+    assert [(o.verdict, o.output) for o in found] == [(Verdict.PASS, "mean"), (Verdict.PASS, "rstd")]

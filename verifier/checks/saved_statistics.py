@@ -139,13 +139,14 @@ def _of_saved(session: Session, seen: Observation, form: Form, *, centred: bool)
         saved[name] = session.op.canonical(session.case, name, to_float64(tensor)).reshape(-1, 1)
         cast[name] = (0.0, 0.0) if held.holds(arithmetic.format) else (2.0 * held.u, held.omega)
     relative = (arithmetic.division + arithmetic.reciprocal_square_root) * arithmetic.u + cast["rstd"][0]
+    of_rstd = relative * np.abs(saved["rstd"]) + cast["rstd"][1]
     if not centred:
         nothing = np.zeros_like(saved["rstd"])
-        return composer.from_statistics(nothing, saved["rstd"], nothing, relative)
+        return composer.from_statistics(nothing, saved["rstd"], nothing, of_rstd)
     size = np.abs(saved["mean"])
     spread = np.reshape(composer.moments.mean_spread, (-1, 1))
     if claim.mean_contraction != "none":
         spread = np.fmax(spread, arithmetic.u * 2.0 * size + arithmetic.omega)
     with np.errstate(invalid="ignore"):
-        apart = spread + cast["mean"][0] * size + cast["mean"][1]
-    return composer.from_statistics(saved["mean"], saved["rstd"], apart, relative)
+        of_mean = spread + cast["mean"][0] * size + cast["mean"][1]
+    return composer.from_statistics(saved["mean"], saved["rstd"], of_mean, of_rstd)

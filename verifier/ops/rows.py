@@ -181,15 +181,17 @@ class Composer:
         self.numbers.dtypes = {"bias": held, **self.numbers.dtypes}
         return self._gradients(replace(self._terms(), bias=self.numbers.read(np.zeros((1, 1)))))
 
-    def from_statistics(self, mean: Array, rstd: Array, apart: Array, relative: float) -> tuple[Array, Array]:
+    def from_statistics(
+        self, mean: Array, rstd: Array, of_mean: Array, of_rstd: Array
+    ) -> tuple[Array, Array]:
         """Return the output that given statistics make, and what a computed one may differ from it.
 
-        mean, rstd: (rows, 1). apart, (rows, 1): absolute difference of the means that are used; relative:
-        difference of the rstd that is used. Both results: (rows, columns); infinite where nothing is known.
+        mean, rstd: (rows, 1). of_mean, of_rstd, (rows, 1): absolute differences of those that are used. Both
+        results: (rows, columns); infinite where nothing is known.
         """
         numbers = self.numbers
-        computed_mean = numbers.with_rest(numbers.exact(mean), np.broadcast_to(apart, mean.shape))
-        computed_rstd = numbers.with_rest(numbers.exact(rstd), relative * np.abs(rstd) * INFLATION)
+        computed_mean = numbers.with_rest(numbers.exact(mean), np.broadcast_to(of_mean, mean.shape))
+        computed_rstd = numbers.with_rest(numbers.exact(rstd), of_rstd * INFLATION)
         numbers.computed = numbers.saved = (computed_mean, computed_rstd)
         with np.errstate(all="ignore"):
             output = numbers.cast(self.form.forward(numbers, self._terms()), "output")
