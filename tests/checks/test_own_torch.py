@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from checks_support import cases_of, examination, failures, outcomes_of, passes
@@ -11,6 +12,9 @@ from verifier import following, load
 from verifier.backends import backend
 from verifier.checks import running_bound
 from verifier.examine import Budget
+from verifier.machine.arithmetics.ball import Ball
+from verifier.machine.hosting import HostSlots
+from verifier.machine.slots import Slots
 from verifier.ops import op
 from verifier.verdicts import Verdict
 
@@ -76,3 +80,36 @@ def test_an_operation_that_errs_more_than_is_documented_leaves_no_bound(monkeypa
     monkeypatch.setitem(following._RULES, "rsqrt", strict)
     seen = following.bounds(SUBJECTS["right"], case, place=backend("eager"), gradients=False)
     assert not bool(torch.isfinite(seen.outputs["output|bound"]).all())
+
+
+def multiplied_anew(x, y):
+    return x.clone() * y
+
+
+def multiplied_in_place(x, y):
+    return x.clone().mul_(y)
+
+
+def multiplied_into(x, y):
+    kept = x.clone()
+    return torch.mul(kept, y, out=kept)
+
+
+@pytest.mark.parametrize("in_place", [multiplied_in_place, multiplied_into])
+@pytest.mark.parametrize("mode", [following.TorchSlots, HostSlots])
+def test_what_is_changed_in_place_errs_as_what_is_made_anew(mode, in_place):
+    x, y = torch.tensor([[3.0, 5.0, 7.0], [1e-6, 1e3, -1.0]])
+    found = []
+    for function in (multiplied_anew, in_place):
+        slots = Slots(following.Followed() if mode is following.TorchSlots else Ball(given=True))
+        for tensor, errors in ((x, [1e-3, 0.0, 0.5]), (y, [0.0, 2.0, 1e-3])):
+            given = np.array(errors)
+            exact = tensor.double().numpy()
+            slots.set(tensor, following.made(exact, given) if mode is following.TorchSlots else given)
+        with mode(slots):
+            result = function(x, y)
+            beside = np.array(slots.get(result))
+        found.append(beside["bound"] if beside.dtype.names else beside)
+    anew, changed = found
+    assert np.all(np.isfinite(anew) & (anew > 0))
+    assert np.array_equal(anew, changed)

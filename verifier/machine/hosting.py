@@ -1,7 +1,5 @@
 """Slots across host operations: what torch does between two launches is done on slots too."""
 
-# ruff: noqa: PLR0917 - these are called by position, many times a launch
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -53,12 +51,14 @@ class HostSlots(Dispatching):
         if is_custom(func):
             return run_custom(self, func, args, kwargs)
         name = func.overloadpacket.__name__
-        before = self.operands(name, args)
+        base = name.rstrip("_")
+        before, read = self.operands(name, args), args
+        if before is not None and (name != base or "out" in kwargs):
+            read = tuple(map(_kept, args))
         result = passed_on(func, *args, **kwargs)
         if name in _VIEWS:
             return result
-        base = name.rstrip("_")
-        if before is None or not self.follow(base, name != base, args, kwargs, before, result):
+        if before is None or not self.follow(base, read, kwargs, before, result):
             self.drop(name, args, result)
         return result
 
@@ -73,10 +73,8 @@ class HostSlots(Dispatching):
             self.slots.get(a) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args
         ]
 
-    def follow(
-        self, name: str, in_place: bool, args: Any, kwargs: Any, before: list[Any], result: Any
-    ) -> bool:
-        """Do the operation on slots; False if it is not known."""
+    def follow(self, name: str, args: Any, kwargs: Any, before: list[Any], result: Any) -> bool:
+        """Do the operation on slots; False if it is not known. args: with the numbers that were read."""
         import torch
 
         if not isinstance(result, torch.Tensor) or not result.is_floating_point():
@@ -84,7 +82,6 @@ class HostSlots(Dispatching):
         value = self.value(name, args, kwargs, before, result)
         if value is None:
             return False
-        del in_place
         self.slots.set(result, np.broadcast_to(value, tuple(result.shape)))
         return True
 
@@ -161,6 +158,13 @@ class HostSlots(Dispatching):
         for output in outputs:
             if isinstance(output, torch.Tensor):
                 self.slots.clear(output)
+
+
+def _kept(value: Any) -> Any:
+    """Copy a tensor before an operation writes to its memory, or to memory that it shares."""
+    import torch
+
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
 def as_floats(value: Any) -> Array:
