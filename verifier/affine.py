@@ -327,7 +327,7 @@ class AffineNumbers:
             to = FORMATS[self.dtypes[held]]
             growth = theta(depth + 1, u + to.u * (1 + u))
             lost, largest = lost + to.omega, min(largest, to.maximum)
-        if atomic:
+        if atomic or self.arithmetic.atomics:
             lost = lost + 2.0 * to.smallest_normal
         return self._entry_sums(value, growth=growth, lost=lost * longest * (1 + growth), largest=largest)
 
@@ -419,7 +419,7 @@ class AffineNumbers:
         count, axis = self.columns, 1
         u = self.arithmetic.u
         # What one addition flushes passes through the additions above it.
-        flushes = self.arithmetic.addition_omega * count * (1 + theta(depth, u))
+        flushes = self.arithmetic.sum_omega * count * (1 + theta(depth, u))
         magnitudes = (value.magnitude + value.total).sum(axis=axis, keepdims=True)
         fits = magnitudes * (1 + theta(depth, u)) < self.arithmetic.format.maximum / 2
         centre = value.centre.sum(axis=axis, keepdims=True)

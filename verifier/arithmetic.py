@@ -89,7 +89,9 @@ class Arithmetic:
     is made of a power of two: the product with log2(e), and that constant), `exponential_underflow` is
     the absolute error of an exponential that underflows. `logarithm` is relative to the result,
     `logarithm_absolute` the absolute error near 1, where the result vanishes.
-    `contracts` says whether the compiler may fuse a multiplication into an addition.
+    `contracts` says whether the compiler may fuse a multiplication into an addition, `atomics` whether floats
+    may be added by atomic operations: those on global memory flush subnormal operands and results in every
+    device, whatever the other operations do (PTX ISA, atom and red).
     `evidence` names what the constants rest on; it is printed in reports.
 
     Source: bounds in docs/explanation, section "Model".
@@ -107,6 +109,7 @@ class Arithmetic:
     logarithm: float = 2.0
     logarithm_absolute: float = 0.0
     contracts: bool = True
+    atomics: bool = False
     evidence: str = "IEEE 754, correctly rounded"
 
     @property
@@ -130,6 +133,11 @@ class Arithmetic:
     def addition_omega(self) -> float:
         """Absolute error of one addition or one input read: nothing, unless subnormals are flushed."""
         return self.format.smallest_normal if self.flush_to_zero else 0.0
+
+    @property
+    def sum_omega(self) -> float:
+        """Absolute error of one addition of a sum: an atomic one may flush its operand and its result."""
+        return 2.0 * self.format.smallest_normal if self.atomics else self.addition_omega
 
     def division_by_count(self, count: int, how: DivideByN = "division") -> float:
         """Return the roundings, in u, that dividing a sum by `count` costs (c_m of the theorems).

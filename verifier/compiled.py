@@ -66,7 +66,7 @@ def refined(subject: Subject, setting: Setting, found: Compiled) -> tuple[Subjec
 
     A bound becomes tighter only if everything that computes was read: torch operations on the host were not.
     """
-    arithmetic = setting.arithmetic
+    arithmetic = replace(setting.arithmetic, atomics=bool(found.atomics))
     if found.flushes:
         arithmetic = replace(arithmetic, flush_to_zero=True)
     if arithmetic.format.name == "float32":

@@ -25,7 +25,7 @@ from verifier.backends import machine as machine_backend
 from verifier.checks import batch_invariance, gradgradcheck, large_offsets, metamorphic
 from verifier.checks.comparing import bit_numbers, differing
 from verifier.ops import op
-from verifier.recipes import Plan, covering
+from verifier.recipes import Plan, assemble, covering
 from verifier.subjects import Domain
 from verifier.verdicts import Verdict
 
@@ -158,6 +158,22 @@ def test_an_empty_input_may_be_refused_only_outside_the_domain():
     assert finding is None
     promised = replace(examining, subject=subject.differing(domain=None))
     assert promised.examine_case(empty)[0] is not None
+
+
+@pytest.mark.parametrize("weight", [1.0, 6e4])
+def test_weights_that_carry_an_element_out_of_range_break_no_promise_about_inputs(weight):
+    subject = replace(subject_of(RIGHT), domain=Domain(max_abs=8.0))
+    tensors = {
+        "input": torch.tensor([[0.0, 4.0, 1.0]]),
+        "weight": torch.tensor([weight, 1.0, 1.0]),
+        "bias": None,
+    }
+    tensors = {n: None if t is None else t.to(torch.float16) for n, t in tensors.items()}
+    scalars = {"eps": 1e-5, "normalized_shape": (3,)}
+    case = assemble(op("layer_norm"), "float16", tensors, scalars, {}, hazard="ordinary", origin="test")
+    outcomes, _ = examination(subject, "metamorphic", "float16").judge(case)
+    assert {o.verdict for o in outcomes} == {Verdict.PASS}
+    assert any(o.uncovered for o in outcomes) == (weight > 1)
 
 
 # -- metamorphic -----------------------------------------------------------------------------------

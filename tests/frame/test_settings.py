@@ -111,3 +111,26 @@ def test_two_calls_draw_other_numbers():
 def test_a_file_that_sets_something_while_it_is_loaded_leaves_the_verifier_alone(kernel_file):
     load_subjects(kernel_file("torch.set_default_dtype(torch.float64)\nused = subject(**DECLARED)(right)\n"))
     assert torch.get_default_dtype() == torch.float32
+
+
+def test_variables_that_a_library_names_as_it_is_imported_are_no_fault_of_the_call(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    naming = "import os; os.environ.setdefault('NAMED_BY_A_LIBRARY', '1')"
+    (tmp_path / "a_library_that_names.py").write_text(naming, encoding="utf-8")
+    with settings_kept() as first:
+        import a_library_that_names  # noqa: F401
+    assert not first.changed
+    assert "NAMED_BY_A_LIBRARY" not in os.environ
+    with settings_kept() as second:  # nothing is imported any more: this is the call's own doing
+        os.environ["NAMED_BY_A_LIBRARY"] = "1"
+    assert "NAMED_BY_A_LIBRARY" in second.changed["environment"]
+
+
+def test_a_variable_that_is_changed_is_told_whatever_is_imported(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("SET_BEFORE", "1")
+    (tmp_path / "a_library_that_changes.py").write_text("import os; os.environ['SET_BEFORE'] = '2'", "utf-8")
+    with settings_kept() as seen:
+        import a_library_that_changes  # noqa: F401
+    assert "SET_BEFORE" in seen.changed["environment"]
+    assert os.environ["SET_BEFORE"] == "1"

@@ -53,6 +53,7 @@ def setting(subject: Subject, dtype: str) -> Setting:
     arithmetic = ieee(
         name,
         **documented(name),
+        atomics=True,  # until the code is known
         evidence="documented errors of PTX's instructions, met by an H200 for every float32",
     )
     scalar = "float32" if subject.language == "triton" else None

@@ -144,10 +144,15 @@ def _compare(identity: Identity, base: Side, other: Side) -> Outcome:
     first, bound, covered = _flat(base, None)
     second, more, too = _flat(other, identity.flipped)
     both = covered & too
+    reasons = (*truth.bounds["output"].reasons, *other[0].bounds["output"].reasons)
     if not both.any():
-        why = truth.bounds["output"].why
+        why = "; ".join(dict.fromkeys(reasons))
         return Outcome(
-            verdict=Verdict.NO_THEOREM, output="output", uncovered=both.size, message=f"output: {why}"
+            verdict=Verdict.NO_THEOREM,
+            output="output",
+            uncovered=both.size,
+            message=f"output: {why}",
+            facts={"reasons": reasons},
         )
     with np.errstate(all="ignore"):
         difference = np.abs(first - second)
@@ -181,6 +186,7 @@ def _compare(identity: Identity, base: Side, other: Side) -> Outcome:
         decided=int(both.sum()),
         wrong=count,
         uncovered=int((~both).sum()),
+        facts={"reasons": reasons},
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -177,9 +178,12 @@ class Settings:
 def settings_kept() -> Iterator[Settings]:
     """Set back afterwards, whatever happens, what is set for the whole process; say what had to be.
 
-    Inside, torch's random numbers are others each time; outside, they go on where they were.
+    Inside, torch's random numbers are others each time; outside, they go on where they were. Libraries name
+    variables of the environment when they are first imported: a call that imports any is not blamed for
+    variables that are new, and the next call is.
     """
     seen = Settings()
+    modules = set(sys.modules)
     before = [_read(setting) for setting in _SETTINGS]
     generator = torch.default_generator
     state = generator.get_state()
@@ -194,9 +198,15 @@ def settings_kept() -> Iterator[Settings]:
         for setting, value in zip(_SETTINGS, before, strict=True):
             now = _read(setting)
             if not setting.same(value, now):
-                seen.changed[setting.name] = _said(setting.name, value, now)
+                if not (_only_more(value, now) and set(sys.modules) - modules):
+                    seen.changed[setting.name] = _said(setting.name, value, now)
                 with suppress(Exception):
                     setting.write(value)
+
+
+def _only_more(before: Any, now: Any) -> bool:
+    """Return whether this is an environment that has the variables that it had, as they were."""
+    return isinstance(before, dict) and isinstance(now, dict) and before.items() <= now.items()
 
 
 def _read(setting: _Setting) -> Any:

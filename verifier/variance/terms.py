@@ -75,7 +75,7 @@ class Terms:
 def terms(rows: RowStatistics, claim: Reduction) -> Terms:
     """Return what the bounds of one declaration need on these rows."""
     arithmetic, count = claim.arithmetic, rows.count
-    read = arithmetic.addition_omega
+    read = arithmetic.sum_omega  # as much may go when an element is read, or when it is added
     depth = claim.tree.depth(count)
     per_count = arithmetic.division_by_count(count, claim.divide_by_n) if count else 0.0
     sigma = rows.sigma + read
