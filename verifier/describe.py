@@ -305,6 +305,8 @@ def _errors(
         seen = session.execute(gradients=gradients)
     except StoppedError as stopped:
         return {}, stopped.outcome.message
+    if session.unlaunched:
+        return {}, session.unlaunched[0]
     names = ("output", "grad_input") if gradients else ("output",)
     found = {o.output: o.worst.row_ulp for o in judge(session.truth, seen, names) if o.worst}
     return found, f"off by {found['output']:.3g} ulp" if "output" in found else "no output to compare"

@@ -414,6 +414,7 @@ class Examination:
     def judge(self, case: Case) -> tuple[list[Outcome], str]:
         """Run the check on a case; also return the detail (a traceback) of what stopped it.
 
+        Executions that launched no kernel make no PASS: what they got wrong stands, and the rest is open.
         An exception of the check, the oracle or a bound is the verifier's own failure on this case.
 
         Raises:
@@ -429,7 +430,8 @@ class Examination:
             run=self.runner.run,
         )
         try:
-            return [self._promised(case, self._near(o)) for o in check(self.check_name).check(session)], ""
+            outcomes = [self._promised(case, self._near(o)) for o in check(self.check_name).check(session)]
+            return (_undecided(outcomes, session.unlaunched) if session.unlaunched else outcomes), ""
         except StoppedError as stopped:
             return [self._near(stopped.outcome)], stopped.detail
         except StartError:
@@ -633,6 +635,12 @@ def own_failure(error: Exception, declared_in: Path) -> Outcome:
         return Outcome(verdict=Verdict.FAIL, output="declaration", message=message)
     last = frames[-1]
     return Outcome(verdict=Verdict.ERROR, message=f"{text} (in {last.name}, {last.filename}:{last.lineno})")
+
+
+def _undecided(outcomes: list[Outcome], reasons: list[str]) -> list[Outcome]:
+    """Keep of the outcomes what speaks against the subject, and leave the case undecided for these reasons."""
+    against = [o for o in outcomes if o.verdict in {Verdict.REFUSED, Verdict.ERROR, *BAD}]
+    return against + [Outcome(verdict=Verdict.UNDECIDED, message=text) for text in dict.fromkeys(reasons)]
 
 
 def _simplify_layout(case: Case, name: str, attempt: Callable[[Case], bool]) -> None:

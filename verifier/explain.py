@@ -117,6 +117,8 @@ def explain(subject: Subject, case: Case, *, runner: Runner) -> Explained:
     seen = runner.run(subject, case, experiment="verifier.explain:attribute", gradients=backward)
     if seen.status != "ok":
         raise ExplainError(f"{subject.name} did not run on this case: {seen.message}")
+    if "unlaunched" in seen.facts:
+        raise ExplainError(f"{subject.name} has no lines to blame on this case: {seen.facts['unlaunched']}")
     truth = Truth(subject=subject, case=case, setting=backend("machine").setting(subject, case.dtype))
     names = [n for n in seen.outputs if "|" not in n and f"{n}|parts" in seen.outputs]
     outputs = tuple(found for n in names if (found := _explanation(truth, n, seen)) is not None)

@@ -108,6 +108,8 @@ def _measure(  # noqa: PLR0917 (one point of a sweep)
         seen = session.execute(gradients=backward)
     except StoppedError:
         return None
+    if session.unlaunched:
+        return None
     names = ("output", *gradient_names(subject, the_op))
     outcomes = judge(session.truth, seen, names)
     finite = all(bool(t.isfinite().all()) for t in seen.outputs.values() if t is not None)

@@ -158,6 +158,40 @@ def test_a_wrapper_that_launches_nothing_is_undecided(tmp_path, check):
     assert [(o.verdict, o.message) for o in outcomes] == [(Verdict.UNDECIDED, execute.NOT_LAUNCHED)]
 
 
+@pytest.mark.parametrize(
+    ("check", "instead"),
+    [
+        ("forward_error", "pass"),
+        ("forward_error", f"{FALLBACK}[..., :-1]"),
+        ("memory", f"{FALLBACK}; input.detach().mul_(2)"),
+        ("formula", "y.zero_()"),
+        ("influence", "y.zero_()"),
+        ("running_bound", "y.zero_()"),
+    ],
+)
+def test_what_a_wrapper_gets_wrong_without_a_launch_is_found(tmp_path, check, instead):
+    wrong = planted(tmp_path, {ALLOCATION: OWN, LAUNCH: instead}, NAMED)
+    outcomes = judged(wrong, check, 1, hazards=("ordinary",), shapes=((3, 8),))
+    assert failures(outcomes)
+    assert verdicts(outcomes) == {Verdict.FAIL, Verdict.UNDECIDED}
+
+
+@pytest.mark.parametrize("check", ["batch_invariance", "metamorphic"])
+def test_no_pass_rests_on_a_run_of_another_case_that_launched_nothing(tmp_path, check):
+    once = f"""if "ran" not in globals():
+            globals()["ran"] = True
+            {LAUNCH}
+        else:
+            {FALLBACK}"""
+    plan = {"hazards": ("small_integers",), "shapes": ((3, 8),), "layouts": ("contiguous",), "eps": (1e-5,)}
+    for stem, launch in {"always": LAUNCH, "once": once}.items():
+        changes = {ALLOCATION: OWN, LAUNCH: launch, "trees=": 'guarantees={"batch_invariance"}, trees='}
+        outcomes = judged(planted(tmp_path / stem, changes, NAMED), check, 1, **plan)
+        assert (Verdict.PASS in verdicts(outcomes)) == (stem == "always")
+        idle = Outcome(verdict=Verdict.UNDECIDED, message=execute.NOT_LAUNCHED)
+        assert (idle in outcomes) == (stem == "once")
+
+
 def test_a_launch_of_no_blocks_is_no_launch(tmp_path):
     none = f"{LAUNCH.replace('x.numel() // columns', '0')}; {FALLBACK}"
     idle = planted(tmp_path, {ALLOCATION: OWN, LAUNCH: none}, NAMED)

@@ -79,13 +79,17 @@ _STOPPED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """One subject on one case at one place, as a check sees it."""
+    """One subject on one case at one place, as a check sees it.
+
+    unlaunched: why no PASS may rest on its executions, those of sessions made of it by `replace` included.
+    """
 
     subject: Subject
     case: Case
     backend: str
     setting: Setting
     run: Callable[..., Observation]
+    unlaunched: list[str] = field(default_factory=list, repr=False, compare=False)
     _codes: list[Compiled | None] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
@@ -119,6 +123,8 @@ class Session:
         seen = self.run(self.subject, self.case, experiment=experiment, **options)
         if seen.status == "ok":
             self._codes.append(seen.facts.get("compiled"))
+            if "unlaunched" in seen.facts:
+                self.unlaunched.append(seen.facts["unlaunched"])
             return seen
         verdict = _STOPPED[seen.status]
         if seen.facts.get("machine_finding") == "step_limit":  # it would go on for ever, as far as we can see

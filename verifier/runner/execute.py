@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -49,16 +49,17 @@ NOT_LAUNCHED = "the subject launched no kernel: nothing can be said about one"
 def answer(
     experiment: Callable[..., Observation], subject: Subject, case: Case, *, place: Any, **options: Any
 ) -> Observation:
-    """Run an experiment; what it saw says nothing where there was something to compute and no kernel ran.
+    """Run an experiment; its facts say "unlaunched" where there was something to compute and no kernel ran.
 
-    experiment: (subject, case, place=, ...) -> Observation, as `execute`.
+    experiment: (subject, case, place=, ...) -> Observation, as `execute`. Nothing that was right is right of a
+    kernel then, but what went wrong did.
     """
     before = place.launched(subject)
     seen = experiment(subject, case, place=place, **options)
     idle = before is not None and place.launched(subject) == before
     computes = all(tensor.numel() for tensor in case.given.values())
     if seen.status == "ok" and idle and computes and "lacking" not in seen.facts:
-        return Observation(status="undecided", message=NOT_LAUNCHED, facts=seen.facts)
+        return replace(seen, facts={**seen.facts, "unlaunched": NOT_LAUNCHED})
     return seen
 
 

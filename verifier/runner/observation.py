@@ -20,11 +20,12 @@ class Observation:
     status: "ok"; "refused" (a clear error before the first launch); "crashed" (any other error, or the
         process died); "timeout"; "unusable" (the declaration does not fit the function, see `message`);
         "undecided" (nothing can be said about the subject, `message` says why: the machine lacks an
-        instruction, no kernel was launched, ...); "error" (the verifier itself failed).
+        instruction, ...); "error" (the verifier itself failed).
     outputs: what the subject returned and the gradients, by name; None where it returned None.
     message: what went wrong, in one line; `detail` is the traceback or the last lines of stderr.
     damage: stray writes and changed inputs, one sentence each, by check word ("memory", "inputs").
-    facts: further facts of an experiment or a backend (launches, machine findings, ...).
+    facts: further facts of an experiment or a backend (launches, machine findings, ...); "unlaunched" says why
+        nothing right that was seen is right of a kernel.
 
     The texts are the subject's own, hence made printable and shortened here, where they come in.
     """
