@@ -638,7 +638,7 @@ def own_failure(error: Exception, declared_in: Path) -> Outcome:
 
 
 def _undecided(outcomes: list[Outcome], reasons: list[str]) -> list[Outcome]:
-    """Keep of the outcomes what speaks against the subject, and leave the case undecided for these reasons."""
+    """Keep of the outcomes what speaks against the subject; for these reasons the rest is undecided."""
     against = [o for o in outcomes if o.verdict in {Verdict.REFUSED, Verdict.ERROR, *BAD}]
     return against + [Outcome(verdict=Verdict.UNDECIDED, message=text) for text in dict.fromkeys(reasons)]
 

@@ -51,8 +51,8 @@ def answer(
 ) -> Observation:
     """Run an experiment; its facts say "unlaunched" where there was something to compute and no kernel ran.
 
-    experiment: (subject, case, place=, ...) -> Observation, as `execute`. Nothing that was right is right of a
-    kernel then, but what went wrong did.
+    experiment: (subject, case, place=, ...) -> Observation, as `execute`. What was right then says
+    nothing of a kernel, but what went wrong went wrong.
     """
     before = place.launched(subject)
     seen = experiment(subject, case, place=place, **options)

@@ -24,8 +24,8 @@ class Observation:
     outputs: what the subject returned and the gradients, by name; None where it returned None.
     message: what went wrong, in one line; `detail` is the traceback or the last lines of stderr.
     damage: stray writes and changed inputs, one sentence each, by check word ("memory", "inputs").
-    facts: further facts of an experiment or a backend (launches, machine findings, ...); "unlaunched" says why
-        nothing right that was seen is right of a kernel.
+    facts: further facts of an experiment or a backend (launches, machine findings, ...); "unlaunched" says
+        why nothing that was right is right of a kernel.
 
     The texts are the subject's own, hence made printable and shortened here, where they come in.
     """
