@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from hypothesis import strategies as st
 
 from strategies.formats import Format, Reals
 
@@ -18,6 +19,10 @@ LOG_2 = 0.6931471805599453
 
 # Elements drawn at a time: 7 words of 8 bytes each keep the scratch memory near 4 MB.
 _BLOCK = 2**16
+
+_LEAST_CONSTANT = 100
+"""Hypothesis takes no smaller number from a module (hypothesis.internal.constants_ast)."""
+_DIGIT = 64
 
 
 def power_of_ten(exponent: int) -> float:
@@ -36,6 +41,19 @@ def exp2(values: Reals) -> Reals:
     for k in range(14, 0, -1):
         series = series * step / k + 1
     return np.ldexp(series, whole.astype(np.int32))
+
+
+@st.composite
+def numbers(draw: st.DrawFn, greatest: int) -> int:
+    """Generate integers from 0 to `greatest`, the same ones for a seed in every process.
+
+    Hypothesis mixes into a range the constants of 100 and more that it reads in the modules that happen to be
+    loaded, which differ from process to process: here no range has room for one.
+    """
+    if greatest < _LEAST_CONSTANT:
+        return draw(st.integers(0, greatest))
+    high = draw(numbers(greatest // _DIGIT))
+    return _DIGIT * high + draw(st.integers(0, min(_DIGIT - 1, greatest - _DIGIT * high)))
 
 
 @dataclass(frozen=True, kw_only=True)

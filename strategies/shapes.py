@@ -4,6 +4,8 @@ from typing import TypeAlias
 
 from hypothesis import strategies as st
 
+from strategies.draws import numbers
+
 Shape: TypeAlias = tuple[int, ...]
 
 # Block sizes of norm kernels: a warp, common thread counts, and the tiles of one-pass and looped kernels.
@@ -41,7 +43,7 @@ def _extents(draw: st.DrawFn, low: int, high: int) -> int:
     # One extent in four lies anywhere between two hazardous ones: no list is complete. The draw is made
     # even where there is no gap, since the shrinker loses its way when the number of draws varies.
     if draw(st.sampled_from((False, False, False, True))):
-        below += draw(st.integers(0, gap - 1))
+        below += draw(numbers(gap - 1))
     return below
 
 

@@ -1,5 +1,8 @@
 """A recipe is a whole case in a line: it is read back, makes the same case again and fits its subject."""
 
+import os
+import subprocess
+import sys
 from itertools import islice
 
 import pytest
@@ -129,6 +132,49 @@ def test_every_plan_of_every_check_makes_cases_for_every_op(check, name):
         if (case := build(the_op, subject, "float32", recipe, gradients=plan.gradients)) is not None
     ]
     assert len(made) >= 3
+
+
+DRAWS = """
+from itertools import islice
+from pathlib import Path
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from strategies.layouts import KINDS
+from verifier.loading import load_subjects
+from verifier.ops import op
+from verifier.recipes import Plan, covering, recipes
+
+[subject] = load_subjects(Path("kernel.py"))
+plan = Plan(gradients=True, layouts=KINDS)
+print(list(islice(covering(subject, plan), 50)))
+drawn = given(recipes(op("layer_norm"), subject, "float32", plan))(lambda recipe: print(recipe))
+quiet = settings(
+    max_examples=100, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+)
+seed(3)(quiet(drawn))()
+"""
+
+
+def test_the_cases_of_a_seed_are_the_same_in_every_process(tmp_path):
+    """Whatever the order of sets there, and whatever numbers stand in the modules that are loaded there."""
+    (tmp_path / "kernel.py").write_text(
+        "from verifier import subject\n"
+        "@subject(op='layer_norm', language='torch', dtypes=('float32',), variance='two_pass')\n"
+        "def kernel(input, weight=None, bias=None, eps=1e-5): ...\n"
+    )
+    (tmp_path / "full_of_numbers.py").write_text(f"NUMBERS = {list(range(100, 65536, 500))}\n")
+    written = [
+        subprocess.run(
+            [sys.executable, "-c", start + DRAWS],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONHASHSEED": number},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for number, start in (("1", ""), ("2", "import full_of_numbers\n"))
+    ]
+    assert written[0].count("Recipe(") >= 150
+    assert written[0] == written[1]
 
 
 # -- arguments without a default ---------------------------------------------------------------------
