@@ -23,6 +23,27 @@ def nearly_overflows(input, weight=None, bias=None, eps=1e-5):
     return torch.where(wide.abs() > 65400.0, torch.full_like(out, math.inf), out)
 
 
+class _View(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        x = x.float()
+        y = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)
+        ctx.save_for_backward(x)
+        return y.mT.clone().mT
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        rstd = torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)
+        return rstd * (grad_output - x * rstd.square() * (x * grad_output).mean(-1, keepdim=True))
+
+
+def returns_a_view(input, eps=1e-5):
+    """RMSNorm whose output torch lets nobody change in place."""
+    del eps
+    return _View.apply(input)
+
+
 def one_nan(input, running_mean=None, running_var=None, training=True, eps=1e-5):
     """Write NaN for the third sample of the first channel."""
     out = torch.nn.functional.batch_norm(input, None, None, None, None, True, 0.1, eps)
@@ -168,3 +189,15 @@ def test_a_result_of_another_shape_is_a_finding_and_no_error_of_ours(name, funct
     found = judged(subject, name, tensors, normalized_shape=(3,))
     assert [o.verdict for o in found] == [Verdict.FAIL]
     assert "is expected" in found[0].message or "None" in found[0].message
+
+
+def test_an_output_that_torch_lets_nobody_change_in_place_is_right():
+    """It is a view that was made inside an autograd function: whoever adds to it gets a clear error."""
+    x = torch.arange(1.0, 13.0).reshape(3, 4)
+    output = returns_a_view(x.clone().requires_grad_(True))
+    with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
+        output.add_(1.0)
+    subject = subject_for(returns_a_view, "rms_norm", "float32", variance="rms")
+    tensors = {"input": x, "weight": None, "grad_output": torch.ones(3, 4)}
+    outcomes = judged(subject, "context", tensors, normalized_shape=(4,))
+    assert {o.verdict for o in outcomes} == {Verdict.PASS}, outcomes

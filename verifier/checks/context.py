@@ -124,7 +124,7 @@ def _changed_in_place(subject: Subject, case: Case, place: Any) -> Gradients:
     """Add to the output in place, then differentiate; an error is the right answer of many."""
     output, wanted, grad_output = _forward(subject, case, place)
     try:
-        changed = output.add_(torch.ones_like(output.detach()))
+        changed = passed_on(output.add_, torch.ones_like(output.detach()))
         gradients = passed_on(
             torch.autograd.grad, changed, list(wanted.values()), grad_output, allow_unused=True
         )
