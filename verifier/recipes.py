@@ -325,9 +325,13 @@ def factors(subject: Subject, plan: Plan) -> list[Factor]:
 
 
 def _strengths(hazards: Sequence[str]) -> Factor:
-    """Return the strengths of hazards, of which ordinary numbers have none; the mildest comes most often."""
+    """Return the strengths of hazards, of which ordinary numbers have none.
+
+    The mildest comes most often, except where a check asks for hazards alone: it aims at hard numbers.
+    """
     levels = STRENGTHS if set(hazards) != {"ordinary"} else (0,)
-    return Factor(name="strength", levels=levels, weights=[_MILD] + [1.0] * (len(levels) - 1))
+    mild = _MILD if "ordinary" in hazards else 1.0
+    return Factor(name="strength", levels=levels, weights=[mild] + [1.0] * (len(levels) - 1))
 
 
 def _given(op: Op, subject: Subject, plan: Plan, name: str) -> tuple[bool, ...]:

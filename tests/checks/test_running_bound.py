@@ -17,8 +17,10 @@ from checks_support import (
     subject_of,
 )
 
-from verifier.checks import check
+from strategies.values import Values
+from verifier.checks import check, running_bound
 from verifier.ops import op
+from verifier.recipes import Recipe, build
 from verifier.running import may_be_a_coefficient
 from verifier.verdicts import Verdict
 
@@ -277,15 +279,21 @@ def test_one_unlimited_element_breaks_no_promise_either(monkeypatch):
     assert {o.facts["unlimited"] for o in found} == {1}
 
 
-def test_a_theorem_that_fails_what_rounding_explains_is_told():
-    subject = subject_of(KERNELS / "layer_norm_tutorial_older_triton.py")
+@pytest.mark.parametrize("cause", ["", "memory that nobody wrote reaches rstd"])
+def test_a_theorem_that_fails_what_rounding_explains_is_told(monkeypatch, cause):
+    subject = subject_of(KERNELS / "layer_norm_textbook_triton.py").differing(variance="two_pass")
+    values = Values(hazard="cancellation", strength=2, seed=4)
+    case = build(
+        op("layer_norm"), subject, "float32", Recipe(rows=4, columns=128, input=values), gradients=True
+    )
+    monkeypatch.setattr(running_bound, "unwritten", lambda _: cause)
     with machine() as place:
-        found = outcomes_of(
-            subject, "running_bound", "float16", place, 2, shapes=((8, 128),), hazards=("ordinary",)
-        )
-    told = [o for o in found if "declaration is wrong" in o.message and "measured" not in o.facts]
-    assert {o.output for o in told} <= {"grad_weight", "grad_bias"}
-    assert {o.verdict for o in told} == {Verdict.UNDECIDED}
+        found = examination(subject, "running_bound", "float32", place).judge(case)[0]
+    said = "the declaration is wrong" if not cause else f"no verdict on rstd: {cause}"
+    (told,) = (o for o in found if o.output == "rstd")
+    assert told.verdict is Verdict.UNDECIDED
+    assert said in told.message
+    assert not failures(found)
 
 
 @pytest.mark.parametrize(
