@@ -163,12 +163,8 @@ def test_an_empty_input_may_be_refused_only_outside_the_domain():
 @pytest.mark.parametrize("weight", [1.0, 6e4])
 def test_weights_that_carry_an_element_out_of_range_break_no_promise_about_inputs(weight):
     subject = replace(subject_of(RIGHT), domain=Domain(max_abs=8.0))
-    tensors = {
-        "input": torch.tensor([[0.0, 4.0, 1.0]]),
-        "weight": torch.tensor([weight, 1.0, 1.0]),
-        "bias": None,
-    }
-    tensors = {n: None if t is None else t.to(torch.float16) for n, t in tensors.items()}
+    numbers = {"input": [[0.0, 4.0, 1.0]], "weight": [1.0, weight, 1.0], "bias": [0.0, 0.0, 0.0]}
+    tensors = {name: torch.tensor(values, dtype=torch.float16) for name, values in numbers.items()}
     scalars = {"eps": 1e-5, "normalized_shape": (3,)}
     case = assemble(op("layer_norm"), "float16", tensors, scalars, {}, hazard="ordinary", origin="test")
     outcomes, _ = examination(subject, "metamorphic", "float16").judge(case)
