@@ -83,3 +83,34 @@ def test_a_root_that_is_subnormal_where_it_is_saved_is_no_other_statistic():
     case = assemble(op("layer_norm"), "float16", tensors, scalars, {}, hazard="ordinary", origin="test")
     found = examination(subject, "saved_statistics", "float16", "eager").judge(case)[0]
     assert [(o.verdict, o.output) for o in found] == [(Verdict.PASS, "mean"), (Verdict.PASS, "rstd")]
+
+
+def by_scale_and_shift(input, weight=None, bias=None, eps=1e-5):
+    """Multiply by rstd * weight, and add what bias and mean leave: another formula for the same output."""
+    mean = input.mean(-1, keepdim=True)
+    rstd = torch.rsqrt((input - mean).square().mean(-1, keepdim=True) + eps)
+    scale = rstd if weight is None else rstd * weight
+    shift = -(mean * scale) if bias is None else bias - mean * scale
+    return input * scale + shift, mean.flatten(), rstd.flatten()
+
+
+def test_a_formula_that_nobody_declared_may_fold_the_weight_into_its_scale():
+    declared = faulty("means_of_two_lanes").differing(function=by_scale_and_shift)
+    claim = replace(declared.claim, formula=None, assumed=frozenset({"formula"}))
+    silent = replace(declared, claim=claim)
+    more = {**CASES, "count": 12}
+    assert not failures(outcomes_of(silent, "saved_statistics", **more))
+    (found, *_) = failures(outcomes_of(declared, "saved_statistics", **more))
+    assert "by another formula than is declared" in found.message
+
+
+def by_another_root(input, weight=None, bias=None, eps=1e-5):
+    output, mean, rstd = by_scale_and_shift(input, weight, None, eps)
+    output = output * (1 + 1e-5)  # the bug
+    return output if bias is None else output + bias, mean, rstd
+
+
+def test_another_root_is_seen_whatever_the_formula():
+    declared = faulty("means_of_two_lanes").differing(function=by_another_root)
+    silent = replace(declared, claim=replace(declared.claim, formula=None, assumed=frozenset({"formula"})))
+    assert failures(outcomes_of(silent, "saved_statistics", **CASES))

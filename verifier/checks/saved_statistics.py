@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from verifier.checks import Session
 from verifier.judge import format_of, judge, own_index
 from verifier.numbers import Form
 from verifier.ops import Op
+from verifier.ops.group_norm import scale_shift_forward
 from verifier.ops.rows import Composer, to_float64
 from verifier.recipes import Plan
 from verifier.runner.observation import Observation
@@ -30,7 +32,8 @@ ONE_MEAN = frozenset({"two_pass", "textbook", "welford", "chan", "rms"})
 """Algorithms that subtract the mean as one number: others subtract a shift or a correction beside it."""
 OTHER_STATISTICS = (
     "rows are normalized with several means, or with others than are saved "
-    '(variance_options={"per_lane_means": True} declares that of welford and chan)'
+    '(variance_options={"per_lane_means": True} declares that of welford and chan), or by another formula '
+    "than is declared"
 )
 
 
@@ -93,7 +96,9 @@ def _recomputed(session: Session, seen: Observation) -> list[Outcome]:
     if (centred and seen.outputs.get("mean") is None) or session.shape_outcomes(seen, ("output",)):
         return []
     named = op.form(claim, case.dtype)
-    forms = op.forms.values() if "formula" in claim.assumed else (named,)
+    forms = (*op.forms.values(), replace(named, forward=scale_shift_forward))
+    if "formula" not in claim.assumed:
+        forms = (named,)
     values = op.canonical(case, "output", to_float64(output))
     apart = np.ones(values.shape, dtype=np.bool_)
     for form in forms:
