@@ -158,6 +158,8 @@ _NEEDS_CUDA = (
     "from the 'CUDA' backend",
     "No CUDA GPUs are available",
     "Found no NVIDIA driver",
+    "CUDA driver version is insufficient",  # of a build for CUDA where no driver is
+    "no CUDA-capable device is detected",
 )
 
 
