@@ -95,6 +95,7 @@ class Examination:
     on_finding: Callable[[Finding], None] | None = None
     on_case: Callable[[], None] | None = None
     _deaths: int = 0
+    _inside: int = 0
     _gradients: bool = False
     _list_until: float | None = None
     _drawn: set[str] = field(default_factory=set)
@@ -255,6 +256,11 @@ class Examination:
                 line.listed, count = line.listed + 1, count + 1
                 self._venture(line, outside, count, seen)
         self._hypothesis(line, inside, seen, count, lambda done: self._venture(line, outside, done, seen))
+        if self.subject.domain is not None and not (self._inside or line.left_out):
+            most = f"{plan.max_rows} rows, {plan.max_columns} columns and {plan.max_elements} elements"
+            tells = f", which are of at most {most}" if inside.empty else ""
+            if not self.budget.spent(0):
+                line.notes.append(f"no case lies inside the declared domain of those that are tried{tells}")
         if not line.counts:  # what is looked for lies outside altogether
             outside = self._outside(line, plan, PATIENCE)
             for done in range(1, min(self.budget.cases, BUDGETS["standard"]) + 1):
@@ -387,6 +393,7 @@ class Examination:
         if self.on_case:
             self.on_case()
         outside = self._is_outside(case)
+        self._inside += not outside
         counted = [self._as_counted(case, o) for o in outcomes]
         verdict = line.add(case, counted, outside=outside, detail=detail)
         if not outside and verdict in {Verdict.PASS, *BAD}:

@@ -211,6 +211,23 @@ def test_a_wrong_result_outside_the_domain_is_a_finding_all_the_same(subjects, r
     assert examined(subject, runner).verdict is Verdict.FAIL
 
 
+@pytest.mark.parametrize(
+    ("domain", "why"),
+    [
+        (Domain(min_columns=20000), "no case lies inside the declared domain of those that are tried, which"),
+        (Domain(max_abs=1e-30), "no case lies inside the declared domain of those that are tried"),
+        (Domain(max_columns=100), ""),
+    ],
+)
+def test_a_domain_that_leaves_nothing_to_try_is_said(subjects, runner, domain, why):
+    subject = subjects["good"].differing(domain=domain)
+    line = examined(subject, runner, check="layouts", cases=3)
+    told = [note for note in line.notes if "declared domain" in note]
+    assert len(told) == bool(why)
+    assert all(note.startswith(why) for note in told)
+    assert line.verdict is (Verdict.UNDECIDED if why else Verdict.PASS)
+
+
 def numbers_above_100(subject, *, columns=8):
     recipe = Recipe(rows=2, columns=columns, input=Values(scale=10))
     case = build(op("layer_norm"), subject, "float32", recipe, gradients=False)
