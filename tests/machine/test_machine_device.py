@@ -248,6 +248,15 @@ def test_the_multiprocessors_are_told_in_every_way(played):
         assert told() == {3}
 
 
+def test_a_property_that_the_machine_does_not_have_is_refused_and_is_no_fault_of_who_asks(played):
+    told = torch.cuda.get_device_properties(0)
+    assert told.gcnArchName == told.name
+    with pytest.raises(UnsupportedFeature, match=r"get_device_properties\(\.\.\.\)\.clock_rate"):
+        print(told.clock_rate)
+    assert len(played.failed) == 1
+    assert not hasattr(told, "no_such_property")
+
+
 def test_triton_is_told_the_device(played):
     driver = pytest.importorskip("triton.runtime").driver.active
     number = driver.get_current_device()

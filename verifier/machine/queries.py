@@ -24,6 +24,10 @@ _UNPLAYED = (
     "CUDAGraph", "graph", "make_graphed_callables", "graph_pool_handle", "MemPool", "use_mem_pool",
     "caching_allocator_alloc", "caching_allocator_delete", "cudart",
 )
+_UNTOLD = (
+    "uuid", "clock_rate", "memory_clock_rate", "memory_bus_width", "pci_bus_id", "pci_device_id",
+    "pci_domain_id",
+)
 _OF_MEMORY = (
     "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
 )
@@ -42,13 +46,25 @@ def _session() -> Session:
     return opened
 
 
-def properties(device: Any = None) -> SimpleNamespace:
+class Properties(SimpleNamespace):
+    """What `torch.cuda.get_device_properties` gives; a refusal for what the machine does not have."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Raise UnsupportedFeature for what a device would tell, else AttributeError."""
+        if name in _UNTOLD:
+            raise _lacking(f"get_device_properties(...).{name}")
+        raise AttributeError(f"'_CudaDeviceProperties' object has no attribute {name!r}")
+
+
+def properties(device: Any = None) -> Properties:
     """Give the properties of the machine that is in force now."""
     del device
     machine = _session().machine
     major, minor = divmod(machine.architecture, 10)
-    return SimpleNamespace(
-        name=f"machine sm_{machine.architecture}",
+    name = f"machine sm_{machine.architecture}"
+    return Properties(
+        name=name,
+        gcnArchName=name,
         major=major,
         minor=minor,
         multi_processor_count=machine.multiprocessors,
