@@ -248,3 +248,20 @@ def test_unknown_operations_of_torch_in_place_are_counted():
         x.clamp_(0.0, 1.0)
     assert slots.counters.uncovered == {"clamp_": 1}
     assert "clamp_" in influence._lost(slots.counters)
+
+
+def test_operations_of_torch_on_lists_are_counted():
+    import torch
+
+    from verifier.machine.arithmetics import make
+    from verifier.machine.hosting import HostSlots
+    from verifier.machine.tags import TagSlots
+
+    slots, x = TagSlots(make("taint")), torch.ones(3)
+    slots.set(x, np.uint64([1, 2, 4]))
+    with HostSlots(slots):
+        torch.cat([torch.ones(3), torch.zeros(3)])
+        assert not slots.counters.uncovered
+        torch.cat([torch.ones(3), x])
+        torch.stack((x, x))
+    assert slots.counters.uncovered == {"cat": 1, "stack": 1}

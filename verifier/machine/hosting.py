@@ -151,8 +151,8 @@ class HostSlots(Dispatching):
         import torch
 
         outputs = result if isinstance(result, tuple | list) else [result]
-        tensors = [a for a in args if isinstance(a, torch.Tensor)]
-        read = any(self.slots.tells(t) for t in tensors)
+        lists = [a if isinstance(a, tuple | list) else [a] for a in args]
+        read = any(isinstance(a, torch.Tensor) and self.slots.tells(a) for among in lists for a in among)
         if read and name not in _FILLED:
             self.slots.counters.uncovered[name] = self.slots.counters.uncovered.get(name, 0) + 1
         for output in outputs:
