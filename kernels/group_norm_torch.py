@@ -4,6 +4,12 @@ import torch
 
 from verifier import Domain, KnownDefect, subject
 
+_WITH_BACKWARD = (
+    *("gradient", "layouts", "memory", "determinism", "batch_invariance", "special_values", "global_state"),
+    *("context", "large_offsets", "gradgradcheck"),
+)
+"""Checks beside gradcheck that run the backward pass."""
+
 
 def _squares_overflow(case):
     return case.largest > {"float64": 1e153}.get(
@@ -30,6 +36,7 @@ def _bias_alone(case):
             check="gradcheck",
             reason="The backward pass on the CPU ends in an error where there is bias and no weight.",
             where=_bias_alone,
+            also=_WITH_BACKWARD,
             backends=("eager",),
         ),
         *(

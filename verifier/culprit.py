@@ -22,6 +22,8 @@ _DOORS = frozenset(
     str(_HERE / name) for name in ("cuda_source.py", "nvrtc.py", *(f"machine/{stem}.py" for stem in _PLAYED))
 )
 """Files whose own functions a subject calls: what they `raise` says that it called them wrongly."""
+_AUTOGRAD = ("torch.autograd", "torch.autograd.graph")
+"""Modules that hand a backward pass to torch's engine, in older and in newer versions."""
 
 Result = TypeVar("Result")
 
@@ -63,6 +65,12 @@ def place(error: BaseException) -> str:
         return ""
     code, line = ours[-1]
     return f"{code.co_qualname}, {code.co_filename}:{line}"
+
+
+def in_backward(error: BaseException) -> bool:
+    """Return whether torch's backward pass failed by itself, not a function of Python that it called."""
+    innermost = _links(error.__traceback__)[-1:]
+    return any(link.tb_frame.f_globals.get("__name__") in _AUTOGRAD for link in innermost)
 
 
 def _links(traceback: TracebackType | None) -> list[TracebackType]:

@@ -40,6 +40,24 @@ def refuses_without_a_word(input, weight=None, bias=None, eps=1e-5):
 def raises(input, weight=None, bias=None, eps=1e-5):
     return {}["warps"]
 
+@subject(**{**DECLARED, "differentiable": True})
+def overwrites_what_backward_needs(input, weight=None, bias=None, eps=1e-5):
+    out = right(input, weight, bias, eps).exp()
+    return out.log() + out.zero_()
+
+class RefusingBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, input):
+        return input.clone()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        raise ValueError("odd rows have no backward pass")
+
+@subject(**{**DECLARED, "differentiable": True})
+def refuses_in_backward(input, weight=None, bias=None, eps=1e-5):
+    return RefusingBackward.apply(input)
+
 @subject(**DECLARED)
 def returns_none(input, weight=None, bias=None, eps=1e-5):
     return None
@@ -120,6 +138,19 @@ def test_every_other_end_has_its_status_and_a_sentence(name, status, said, child
     assert seen.status == status
     assert said in seen.message
     assert "\n" not in seen.message
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "said"),
+    [
+        ("overwrites_what_backward_needs", "crashed", "modified by an inplace operation"),
+        ("refuses_in_backward", "refused", "odd rows have no backward pass"),
+    ],
+)
+def test_a_backward_pass_that_fails_by_itself_refuses_nothing(name, status, said, child, subjects):
+    seen = observed(child, subjects[name], gradients=True)
+    assert seen.status == status
+    assert said in seen.message
 
 
 def test_results_come_back_bit_by_bit_even_if_they_alias_an_input(child, subjects):

@@ -13,7 +13,7 @@ import torch
 from strategies.layouts import Layout
 from strategies.placement import Placed
 from verifier.case import Case
-from verifier.culprit import is_own, passed_on
+from verifier.culprit import in_backward, is_own, passed_on
 from verifier.culprit import place as place_of
 from verifier.machine.findings import UnsupportedFeature
 from verifier.ops import op
@@ -217,6 +217,7 @@ def _lacking(error: Exception, place: Any) -> str | None:
 def failure(error: Exception, place: Any) -> Observation:
     """Return what an exception means: of the subject a refusal before the first launch, or a crash.
 
+    An error of torch's own backward pass is no refusal: the forward pass has taken the case by then.
     What the machine lacks says nothing about the subject, and neither does a failure of the verifier itself.
     """
     error = _kept_back(place) or error
@@ -228,7 +229,8 @@ def failure(error: Exception, place: Any) -> Observation:
     if is_own(error):
         text = f"{text} (in {place_of(error)})"
         return Observation(status="error", message=text, detail=detail, facts=place.facts())
-    refused = isinstance(error, REFUSALS) and place.launches() == 0 and text_of(error).strip() != ""
+    clear = isinstance(error, REFUSALS) and text_of(error).strip() != ""
+    refused = clear and place.launches() == 0 and not in_backward(error)
     status: Status = "refused" if refused else "crashed"
     return Observation(status=status, message=text, detail=detail, facts=place.facts(error))
 
