@@ -201,3 +201,21 @@ def test_an_output_that_torch_lets_nobody_change_in_place_is_right():
     tensors = {"input": x, "weight": None, "grad_output": torch.ones(3, 4)}
     outcomes = judged(subject, "context", tensors, normalized_shape=(4,))
     assert {o.verdict for o in outcomes} == {Verdict.PASS}, outcomes
+
+
+@pytest.mark.parametrize("lost", ["", "shape"])
+def test_statistics_of_one_element_a_row_are_no_results_for_each_element(lost):
+    """One element in all: running statistics have as many numbers as the output, whatever their shape."""
+
+    def squeezing(input, running_mean=None, running_var=None, training=True, eps=1e-5):
+        for buffer in (running_mean, running_var):
+            buffer.data = buffer.squeeze() if lost else buffer.clone()
+        return torch.zeros_like(input)
+
+    subject = subject_for(squeezing, "batch_norm", "float32")
+    subject = replace(subject, mutates=("running_mean", "running_var"), differentiable=False)
+    subject = replace(subject, guarantees=frozenset({"batch_invariance"}))
+    one = torch.ones(1)
+    tensors = {"input": torch.zeros(1, 1, 1), "running_mean": one, "running_var": one}
+    outcomes = judged(subject, "batch_invariance", tensors, training=False, momentum=0.1)
+    assert [o.verdict for o in outcomes] == [Verdict.PASS]

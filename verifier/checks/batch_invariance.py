@@ -194,7 +194,11 @@ def _rows_of(op: Op, name: str, side: Side) -> Numbers | None:
     assert tensor is not None
     if tensor.numel() not in {case.elements, case.rows}:
         return None
-    kind = "input" if tensor.numel() == case.elements and name not in {"mean", "rstd"} else name
+    # Where a row is one element, the shape tells a result for each element from one for each row.
+    whole = tensor.numel() == case.elements and (
+        case.columns > 1 or tensor.shape == case.given["input"].shape
+    )
+    kind = "input" if whole and name not in {"mean", "rstd"} else name
     # Bits stay integers: 64 of them do not fit a float64.
     found: Any = op.canonical(case, kind, bit_numbers(tensor))  # type: ignore[arg-type]
     return np.asarray(found.reshape(len(numbers), -1))
