@@ -152,6 +152,14 @@ def test_what_the_machine_cannot_answer_is_undecided(tmp_path, asked):
 FALLBACK = "y = torch.nn.functional.layer_norm(x, x.shape[-1:], w, b, eps)"
 
 
+def test_a_refused_launch_is_none(tmp_path):
+    caught = LAUNCH.replace("x.numel() // columns,", "1, 70000")  # more rows of blocks than a device takes
+    lines = f"try:\n            {caught}\n        except Exception:\n            {FALLBACK}"
+    refused = planted(tmp_path, {ALLOCATION: OWN, LAUNCH: lines}, NAMED)
+    outcomes = judged(refused, "forward_error", 1, shapes=((3, 8),))
+    assert [(o.verdict, o.message) for o in outcomes] == [(Verdict.UNDECIDED, execute.NOT_LAUNCHED)]
+
+
 @pytest.mark.parametrize(
     "check", ["forward_error", "formula", "influence", "determinism", "memory", "gradcheck", "running_bound"]
 )

@@ -17,7 +17,7 @@ from verifier.machine.arguments import pack
 from verifier.machine.findings import LaunchError, UnsupportedFeature
 from verifier.machine.frames import lay_out
 from verifier.machine.memory import GlobalMemory
-from verifier.machine.sessions import current
+from verifier.machine.sessions import count_run, current
 from verifier.machine.translation import compiled
 from verifier.machine.wave import Monitor
 from verifier.machine.waves import Waves
@@ -117,6 +117,7 @@ def launch_ptx(
         session.codes.add((ptx, kernel))
     with session.remembering() if session is not None else nullcontext():
         Launch(ptx, kernel, grid, block, shared_bytes, arguments, machine, names, copies=copies).run()
+    count_run(grid)
 
 
 def _extents(values: Sequence[int], what: str) -> tuple[int, int, int]:

@@ -10,7 +10,7 @@ from verifier.machine.approximation import Adversarial, Approximation, Correct
 from verifier.machine.findings import LaunchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from verifier.machine.launch import Machine
     from verifier.machine.slots import Arithmetic, Slots
@@ -66,13 +66,17 @@ class Session:
 
 
 def launched() -> int:
-    """Return how many kernels this process has launched, in whichever session; a grid of nothing is none."""
+    """Return how many kernels have run in this process, in whichever session; a grid of nothing is none."""
     return _COUNTER["launches"]
 
 
-def note_launch(kernel: str, grid: tuple[int, int, int]) -> None:
-    """Count a launch, and keep it in the session in force."""
+def count_run(grid: Sequence[int]) -> None:
+    """Count a kernel that was not refused, and ran."""
     _COUNTER["launches"] += 0 not in grid
+
+
+def note_launch(kernel: str, grid: tuple[int, int, int]) -> None:
+    """Keep a launch in the session in force."""
     if (opened := current()) is not None:
         opened.launches.append((kernel, grid))
 
