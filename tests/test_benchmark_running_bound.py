@@ -15,7 +15,7 @@ pytest.importorskip("triton", reason="running bounds are tried on Triton kernels
 
 
 @pytest.fixture
-def benchmark(monkeypatch):
+def measuring(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import running_bound
 
@@ -38,8 +38,8 @@ def cells(lines):
     return [[cell.strip() for cell in row] for row in rows]
 
 
-def test_errors_stay_below_the_running_bound(benchmark, runner):
-    head, *rows = cells(benchmark.against_errors([builtin_folder() / "rms_norm_triton.py"], runner))
+def test_errors_stay_below_the_running_bound(measuring, runner):
+    head, *rows = cells(measuring.against_errors([builtin_folder() / "rms_norm_triton.py"], runner))
     assert head == ["result", "variance", "float16 and bfloat16", "float32"]
     assert {row[0] for row in rows} == {"output", "rstd", "grad_input", "grad_weight"}
     for row in rows:
@@ -50,8 +50,8 @@ def test_errors_stay_below_the_running_bound(benchmark, runner):
     assert f"| {' | '.join(head)} |" in PAGE
 
 
-def test_the_bound_of_a_declared_tree_is_nearer_than_that_of_any_order(benchmark, runner):
-    head, *rows = cells(benchmark.against_theorems(runner))
+def test_the_bound_of_a_declared_tree_is_nearer_than_that_of_any_order(measuring, runner):
+    head, *rows = cells(measuring.against_theorems(runner))
     assert [row[0] for row in rows] == ["output", "grad_input", "grad_weight"]
     for _, narrow, narrow_any, single, single_any in rows:
         assert 0.0 < float(narrow) <= float(narrow_any)
@@ -59,8 +59,8 @@ def test_the_bound_of_a_declared_tree_is_nearer_than_that_of_any_order(benchmark
     assert f"| {' | '.join(head)} |" in PAGE
 
 
-def test_a_wrong_divisor_is_beyond_the_running_bound_alone(benchmark, runner):
-    head, row = cells(benchmark.on_wrong_n(runner))
+def test_a_wrong_divisor_is_beyond_the_running_bound_alone(measuring, runner):
+    head, row = cells(measuring.on_wrong_n(runner))
     assert row[:2] == ["4097", "0"]
     assert float(row[2]) < 1.0 < float(row[3])
     assert f"| {' | '.join(head)} |" in PAGE
