@@ -114,3 +114,27 @@ def test_another_root_is_seen_whatever_the_formula():
     declared = faulty("means_of_two_lanes").differing(function=by_another_root)
     silent = replace(declared, claim=replace(declared.claim, formula=None, assumed=frozenset({"formula"})))
     assert failures(outcomes_of(silent, "saved_statistics", **CASES))
+
+
+def by_running_statistics(input, *, running_mean, running_var, weight=None, bias=None, eps=1e-5):
+    shape = (1, -1, *(1 for _ in input.shape[2:]))
+    rstd = 1 / torch.sqrt(running_var + eps)
+    y = (input - running_mean.reshape(shape)) * rstd.reshape(shape)
+    y = y if weight is None else y * weight.reshape(shape)
+    y = y if bias is None else y + bias.reshape(shape)
+    return y, running_mean.clone(), rstd
+
+
+def test_statistics_that_are_given_are_compared_like_others():
+    subject = faulty("means_of_two_lanes").differing(op="batch_norm", function=by_running_statistics)
+    tensors = {
+        "input": torch.randn(2, 3, 7, generator=torch.Generator().manual_seed(0)),
+        "running_mean": torch.tensor([0.5, -1.0, 2.0]),
+        "running_var": torch.tensor([0.5, 1.0, 2.0]),
+        "weight": None,
+        "bias": None,
+    }
+    scalars = {"eps": 1e-5, "training": False, "momentum": 0.1}
+    case = assemble(op("batch_norm"), "float32", tensors, scalars, {}, hazard="ordinary", origin="test")
+    found = examination(subject, "saved_statistics", "float32", "eager").judge(case)[0]
+    assert {o.verdict for o in found} <= {Verdict.PASS, Verdict.NO_THEOREM}, found

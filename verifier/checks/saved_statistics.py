@@ -135,7 +135,6 @@ def _of_saved(session: Session, seen: Observation, form: Form, *, centred: bool)
     arithmetic = truth.setting.arithmetic
     composer = Composer(truth.case, claim, form, truth.setting, truth.solution, truth.problem)
     composer.own()
-    assert composer.moments is not None
     saved, cast = {}, {}
     for name in ("mean", "rstd") if centred else ("rstd",):
         tensor = seen.outputs[name]
@@ -149,7 +148,9 @@ def _of_saved(session: Session, seen: Observation, form: Form, *, centred: bool)
         nothing = np.zeros_like(saved["rstd"])
         return composer.from_statistics(nothing, saved["rstd"], nothing, of_rstd)
     size = np.abs(saved["mean"])
-    spread = np.reshape(composer.moments.mean_spread, (-1, 1))
+    # Running statistics are given: they have no moments, and are one number each.
+    means = composer.moments
+    spread = np.zeros_like(size) if means is None else np.reshape(means.mean_spread, (-1, 1))
     if claim.mean_contraction != "none":
         spread = np.fmax(spread, arithmetic.u * 2.0 * size + arithmetic.omega)
     with np.errstate(invalid="ignore"):
