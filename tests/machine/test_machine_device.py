@@ -1,6 +1,8 @@
 """Whatever a wrapper asks, tensors of the machine are CUDA tensors: of Python, in backward, in custom ops."""
 
 import copy
+import inspect
+import re
 
 import pytest
 import torch
@@ -211,12 +213,53 @@ def test_a_device_that_is_not_there_is_refused(x):
         lambda cuda: cuda.graph(None),
         lambda cuda: cuda.memory_snapshot(),
         lambda cuda: cuda.utilization(),
+        lambda cuda: cuda.graphs.CUDAGraph(),
+        lambda cuda: cuda.memory.memory_summary(),
+        lambda cuda: cuda.default_generators[cuda.current_device()],
+        lambda cuda: torch.Generator(cuda.current_device()),
+        lambda cuda: torch.Generator(device="cuda"),
+        lambda cuda: torch._C._accelerator_getStream(cuda.current_device()),
     ],
 )
 def test_what_is_not_played_says_so(played, ask):
-    del played
-    with pytest.raises(UnsupportedFeature, match=r"the machine lacks torch\.cuda"):
+    with pytest.raises(UnsupportedFeature, match=r"the machine lacks torch\."):
         ask(torch.cuda)
+    assert len(played.failed) == 1, "so that no pass rests on what a wrapper does after it caught it"
+
+
+def test_generators_of_the_host_are_torchs_own(played):
+    del played
+    for generator in (torch.Generator(), torch.Generator("cpu"), torch.default_generator):
+        assert isinstance(generator, torch.Generator)
+        assert generator.device == HOST
+    assert torch.rand(3, generator=torch.Generator().manual_seed(1)).device == HOST
+    assert not isinstance(3, torch.Generator)
+
+
+@pytest.mark.parametrize(
+    "pin",
+    [
+        lambda x: x.cpu().pin_memory(),
+        lambda x: torch.ops.aten._pin_memory(x.cpu()),
+        lambda x: torch.empty(x.shape, pin_memory=True),
+        lambda x: torch.ops.aten.empty.memory_format(x.shape, pin_memory=True),
+    ],
+)
+def test_pinned_memory_is_memory_of_the_host_and_asks_no_driver(x, pin):
+    made = pin(x)
+    assert made.device == HOST
+    assert made.is_pinned()
+    assert torch.ops.aten.is_pinned(made)
+    assert not x.is_pinned()
+
+
+def test_no_function_of_torch_in_c_reaches_a_device(played):
+    """Builds for CUDA have those of the first kind, all builds those of the second."""
+    del played
+    kinds = ("_cuda_", "_accelerator_")
+    real = {n for n in dir(torch._C) if n.startswith(kinds) and inspect.isbuiltin(getattr(torch._C, n))}
+    harmless = re.compile("Fork|Compiled|ArchFlags|Version|isHistory|benchmark|isAllocator|AllocatorSettings")
+    assert not [name for name in real if not harmless.search(name)]
 
 
 def test_a_class_that_is_not_played_is_one_still(played):

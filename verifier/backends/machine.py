@@ -61,8 +61,8 @@ def setting(subject: Subject, dtype: str) -> Setting:
 
 
 def environment() -> dict[str, str]:
-    """Make sure that Triton compiles instead of interpreting."""
-    return {"TRITON_INTERPRET": "0", **_triton.writable_cache()}
+    """Make sure that Triton compiles instead of interpreting, and that nothing can reach a real device."""
+    return {"TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": "", **_triton.writable_cache()}
 
 
 def prepare(**options: Any) -> None:
@@ -160,12 +160,19 @@ _NEEDS_CUDA = (
     "Found no NVIDIA driver",
     "CUDA driver version is insufficient",  # of a build for CUDA where no driver is
     "no CUDA-capable device is detected",
+    "CUDA_ERROR_NO_DEVICE",
+    "Storage device not recognized: cuda",
+    "no pinned memory allocator is available",
+    "module 'torch._C' has no attribute '_cuda_",
 )
 
 
 def lacks(error: BaseException) -> str | None:
     """Say what the machine lacks where torch's own code asked for a real device, or None."""
-    found = any(words in str(error) for words in _NEEDS_CUDA)
+    import torch
+
+    of_cuda = isinstance(error, getattr(torch, "AcceleratorError", ()))  # the machine raises none itself
+    found = of_cuda or any(words in str(error) for words in _NEEDS_CUDA)
     return f"the machine lacks the device that torch asks for here: {error}".split("\n")[0] if found else None
 
 

@@ -133,8 +133,8 @@ def _of_tensors() -> Iterator[tuple[Any, str, Any]]:
     yield tensor, "to", _to
     yield tensor, "cuda", _cuda
     yield tensor, "cpu", _cpu
-    yield tensor, "pin_memory", _pin_memory
-    yield tensor, "is_pinned", _is_pinned
+    yield tensor, "pin_memory", pin_memory
+    yield tensor, "is_pinned", is_pinned
     yield tensor, "record_stream", lambda self, stream: None  # noqa: ARG005
     for owner in (torch, torch.utils.dlpack):
         yield owner, "from_dlpack", _from_dlpack(torch.utils.dlpack.from_dlpack)
@@ -267,19 +267,22 @@ def _from_dlpack(original: Any) -> Any:
     return from_dlpack
 
 
-def _pin_memory(self: Any, device: Any = None) -> Any:
+def pin_memory(self: Any, device: Any = None) -> Any:
+    """Copy memory of the host to where a device could read it."""
     del device
     if self.is_cuda:
         raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
-    return _pinned(put(self.clone(), _HOST))
+    return pinned(put(self.clone(), _HOST))
 
 
-def _pinned(tensor: torch.Tensor) -> torch.Tensor:
+def pinned(tensor: torch.Tensor) -> torch.Tensor:
+    """Say that a tensor of the host is pinned."""
     setattr(tensor.untyped_storage(), _PINNED, True)
     return tensor
 
 
-def _is_pinned(self: Any, device: Any = None) -> bool:
+def is_pinned(self: Any, device: Any = None) -> bool:
+    """Return whether `pinned` was said of its memory."""
     del device
     return bool(getattr(self.untyped_storage(), _PINNED, False))
 
@@ -306,7 +309,7 @@ def _placing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         if place is not None and place.type == "cuda":
             opened.redirected.append((name, str(place)))
             kwargs["device"] = _HOST
-        pinned = kwargs.pop("pin_memory", False)
+        pins = kwargs.pop("pin_memory", False)
         made = passed_on(function, *args, **kwargs)
         if kwargs.get("out") is None:
             if place is None and source is None:
@@ -315,7 +318,7 @@ def _placing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
                 put(made, named(opened, place) or place)
         if "empty" in short and "uninitialised" in opened.machine.sanitize:
             poison_storage(made, 0xA5 if opened.machine.poison is None else opened.machine.poison)
-        return _pinned(made) if pinned else made
+        return pinned(made) if pins else made
 
     make.__wrapped__ = function  # type: ignore[attr-defined]
     return make

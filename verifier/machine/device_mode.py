@@ -9,11 +9,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from verifier.culprit import passed_on
 from verifier.dispatching import Dispatching
-from verifier.machine.device import memory_of, named, place_of, put
+from verifier.machine.device import is_pinned, memory_of, named, pin_memory, pinned, place_of, put
 from verifier.machine.sessions import current
 
 _OWN = frozenset({"aten", "prim", "prims", "profiler"})
 _CUDA, _CPU = (torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name)) for name in ("CUDA", "CPU"))
+_HOST = torch.device("cpu")
+_OF_PINNED = {"_pin_memory": pin_memory, "is_pinned": is_pinned}
+"""Operations that ask a driver for memory, or whose memory it is."""
 # Operations that take tensors of several devices.
 # fmt: off
 _MIXED = frozenset((
@@ -36,11 +39,16 @@ class DeviceMode(Dispatching):  # type: ignore[no-untyped-call]
         place, asked = None, kwargs.get("device")
         if isinstance(asked, torch.device) and asked.type == "cuda":
             place = named(opened, asked)
-            kwargs = {**kwargs, "device": torch.device("cpu"), "pin_memory": None}
-            kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
+            kwargs = {**kwargs, "device": torch.device("cpu")}
+        name = func.overloadpacket.__name__
+        if name in _OF_PINNED:
+            return _OF_PINNED[name](args[0])
+        pins = bool(kwargs.get("pin_memory"))
+        if pins:
+            place, kwargs = place or _HOST, {**kwargs, "pin_memory": False}
         tensors = list(_tensors((*args, *kwargs.values())))
         places = {place_of(t) for t in tensors if memory_of(t).type == "cpu"}
-        if opened.strict and len(places) > 1 and func.overloadpacket.__name__ not in _MIXED:
+        if opened.strict and len(places) > 1 and name not in _MIXED:
             _refuse_mixture(tensors)
         if place is None and len(places) == 1:
             (place,) = places
@@ -50,7 +58,7 @@ class DeviceMode(Dispatching):  # type: ignore[no-untyped-call]
             for made in _tensors((result,)):
                 if made.layout == torch.strided and made.untyped_storage()._cdata not in known:
                     put(made, place)
-        return result
+        return pinned(result) if pins and place == _HOST else result
 
 
 def is_custom(func: Any) -> bool:

@@ -5,17 +5,18 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from verifier.machine import streams
-from verifier.machine.findings import UnsupportedFeature
+from verifier.machine.closed import closed, lacking, unplayed
 from verifier.machine.sessions import Session, current
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 _MEMORY = 80 * 1024**3  # bytes, as an H100 has
 _CUDA_VERSION = "12.8"
@@ -52,7 +53,7 @@ class Properties(SimpleNamespace):
     def __getattr__(self, name: str) -> Any:
         """Raise UnsupportedFeature for what a device would tell, else AttributeError."""
         if name in _UNTOLD:
-            raise _lacking(f"get_device_properties(...).{name}")
+            raise lacking(f"torch.cuda.get_device_properties(...).{name}")
         raise AttributeError(f"'_CudaDeviceProperties' object has no attribute {name!r}")
 
 
@@ -166,14 +167,44 @@ def _accelerators() -> dict[str, Any]:
     }
 
 
+def _in_c() -> dict[str, Any]:
+    """Answers of torch's own functions in C++, which torch's Python calls past its own names."""
+    return {
+        "_cuda_getDeviceCount": lambda: _session().devices,
+        "_cuda_getDevice": lambda: _session().current_device,
+        "_cuda_setDevice": _set_device,
+        "_cuda_exchangeDevice": exchange_device,
+        "_cuda_maybeExchangeDevice": exchange_device,
+        "_cuda_hasPrimaryContext": lambda index: True,
+        "_cuda_getCurrentRawStream": lambda index: streams.current_stream(index).cuda_stream,
+        "_cuda_isCurrentStreamCapturing": lambda: False,
+        "_cuda_get_sync_debug_mode": lambda: 0,
+        **dict.fromkeys(("_cuda_init", "_cuda_synchronize", "_cuda_emptyCache"), lambda *args: None),
+        "_accelerator_getAccelerator": lambda: torch.device("cuda"),
+        "_accelerator_getDeviceIndex": lambda: _session().current_device,
+        "_accelerator_setDeviceIndex": _set_device,
+        "_accelerator_exchangeDevice": exchange_device,
+        "_accelerator_maybeExchangeDevice": exchange_device,
+        **dict.fromkeys(("_accelerator_synchronizeDevice", "_accelerator_emptyCache"), lambda *args: None),
+    }
+
+
+def _places(name: str, value: Any) -> Iterator[tuple[Any, str, Any]]:
+    """List where a name of `torch.cuda` stands: there, and in the module that defines it."""
+    original = vars(torch.cuda).get(name)
+    home = sys.modules.get(getattr(original, "__module__", None) or "")
+    yield torch.cuda, name, value
+    if home is not None and home is not torch.cuda and vars(home).get(name) is original:
+        yield home, name, value
+
+
 def queries() -> Iterator[tuple[Any, str, Any]]:
     """List what is put in the place of torch's own: where, by which name, what."""
     cuda = torch.cuda
     answers = _answers()
-    yield from ((cuda, name, value) for name, value in answers.items())
-    yield from ((cuda.streams, name, answers[name]) for name in ("Stream", "ExternalStream", "Event"))
+    yield from (place for name, value in answers.items() for place in _places(name, value))
     yield from ((torch, name, answers[name]) for name in ("Stream", "Event"))
-    yield torch._C, "_cuda_getCurrentRawStream", lambda index: streams.current_stream(index).cuda_stream
+    yield from closed(_in_c())
     if torch.version.cuda is None:
         yield torch.version, "cuda", _CUDA_VERSION
     yield torch.backends.cuda, "is_built", lambda: True
@@ -181,9 +212,9 @@ def queries() -> Iterator[tuple[Any, str, Any]]:
         yield cuda.nvtx, name, lambda *args, **kwargs: 0
     for name in _UNPLAYED:
         if hasattr(cuda, name):
-            yield cuda, name, _unplayed(name, getattr(cuda, name))
+            yield from _places(name, unplayed(f"torch.cuda.{name}", getattr(cuda, name)))
     yield from (
-        (cuda, name, _unplayed(name, value))
+        place
         for name, value in vars(cuda).copy().items()
         if (
             inspect.isfunction(value)
@@ -191,24 +222,8 @@ def queries() -> Iterator[tuple[Any, str, Any]]:
             and name not in {*answers, *_UNPLAYED}
             and value.__module__.startswith("torch.cuda")
         )
+        for place in _places(name, unplayed(f"torch.cuda.{name}", value))
     )
     if hasattr(torch, "accelerator"):
         accelerator = torch.accelerator
         yield from ((accelerator, n, v) for n, v in _accelerators().items() if hasattr(accelerator, n))
-
-
-def _lacking(name: str) -> UnsupportedFeature:
-    """Say what is not played, and keep it: a wrapper that goes another way then shows nothing of a GPU."""
-    error = UnsupportedFeature(f"torch.cuda.{name}")
-    _session().failed.append(error)
-    return error
-
-
-def _unplayed(name: str, original: Any) -> Callable[..., Any]:
-    """Return what refuses to be called; a class stays one, which annotations and isinstance may name."""
-
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        del args, kwargs
-        raise _lacking(name)
-
-    return type(name, (), {"__new__": refuse}) if inspect.isclass(original) else refuse
