@@ -57,6 +57,8 @@ DEATHS_PER_LINE = 3
 """Deaths of the subject's process after which a search ends: nothing more is to be learned from others."""
 TIMEOUTS_PER_LINE = 2
 """Cases without an answer after which a search ends: each costs a whole limit, the first of a subject two."""
+CRASHES_PER_LINE = 12
+"""Cases after which a search ends if each of them was an error: the kernel does not run at all."""
 REDUCTION_CALLS = 120
 REDUCTION_SECONDS = 20.0
 
@@ -136,8 +138,8 @@ class Examination:
         if self._code is not None and self.check_name in CODE_SHOWN_BY:
             code = code_beside(self._code, self.subject.path)
             line.notes += [summary(code), *remarks(self.subject, self.dtype, code)]
-        if self._deaths >= DEATHS_PER_LINE or line.counts[Verdict.TIMEOUT] >= TIMEOUTS_PER_LINE:
-            line.notes.append("the search ended early: the subject's process died or had to be stopped")
+        if hopeless := self._hopeless(line):
+            line.notes.append(f"the search ended early: {hopeless}")
         if line.counts[Verdict.NO_THEOREM] and not the_op.own and not the_op.claimed(self.subject.claim):
             line.notes.append(UNCLAIMED)
         line.seconds = time.monotonic() - started
@@ -323,9 +325,18 @@ class Examination:
         line.left_out += left
         return left
 
+    def _hopeless(self, line: Line) -> str:
+        """Return why more cases would tell nothing more, or nothing."""
+        if self._deaths >= DEATHS_PER_LINE or line.counts[Verdict.TIMEOUT] >= TIMEOUTS_PER_LINE:
+            return "the subject's process died or had to be stopped"
+        crashes = line.counts[Verdict.CRASH]
+        if crashes >= CRASHES_PER_LINE and crashes + line.counts[Verdict.SKIPPED] == line.counts.total():
+            return f"each of {crashes} cases ended in an error"
+        return ""
+
     def _found_enough(self, line: Line) -> bool:
         """Return whether to end: there are as many findings as asked for, or the subject keeps dying."""
-        if self._deaths >= DEATHS_PER_LINE or line.counts[Verdict.TIMEOUT] >= TIMEOUTS_PER_LINE:
+        if self._hopeless(line):
             return True
         return self.budget.findings < FINDINGS_PER_LINE and len(line.findings) >= self.budget.findings
 

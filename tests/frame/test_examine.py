@@ -12,7 +12,15 @@ from strategies.values import Values
 from verifier import case as cases
 from verifier.affine import OVERFLOW
 from verifier.checks import checks
-from verifier.examine import LEFT_OUT, UNCLAIMED, Budget, Examination, _measured, own_failure
+from verifier.examine import (
+    CRASHES_PER_LINE,
+    LEFT_OUT,
+    UNCLAIMED,
+    Budget,
+    Examination,
+    _measured,
+    own_failure,
+)
 from verifier.loading import load_subjects
 from verifier.ops import op
 from verifier.recipes import Recipe, assemble, build
@@ -455,12 +463,12 @@ class Dying:
 
     backend = "eager"
 
-    def __init__(self, status):
-        self.status, self.runs = status, 0
+    def __init__(self, status, *, died=True):
+        self.status, self.died, self.runs = status, died, 0
 
     def run(self, subject, case, **options):
         self.runs += 1
-        return Observation(status=self.status, message="the process ended", facts={"died": True})
+        return Observation(status=self.status, message="the process ended", facts={"died": self.died})
 
 
 @pytest.mark.parametrize(("status", "most"), [("crashed", 200), ("timeout", 2)])
@@ -493,6 +501,13 @@ def test_one_case_without_an_answer_does_not_end_the_search(subjects, runner):
     assert line.counts[Verdict.TIMEOUT] == 1
     assert line.counts[Verdict.PASS] > 1
     assert not any("ended early" in note for note in line.notes)
+
+
+@pytest.mark.parametrize(("status", "ended"), [("crashed", True), ("undecided", False)])
+def test_a_search_of_which_every_case_is_an_error_ends(status, ended, subjects):
+    line = examined(subjects["good"], Dying(status, died=False), cases=40)
+    assert (line.counts.total() == CRASHES_PER_LINE) == ended
+    assert any("ended in an error" in note for note in line.notes) == ended
 
 
 @pytest.mark.parametrize(("status", "verdict"), [("undecided", Verdict.UNDECIDED), ("error", Verdict.ERROR)])
