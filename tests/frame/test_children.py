@@ -158,6 +158,8 @@ def test_the_preloaded_process_has_one_thread_and_no_device(runner, subjects_of)
         own = Path(f"/proc/{server._process.pid}")
         assert len(list((own / "task").iterdir())) == 1
         assert "nvidia" not in " ".join(str(fd.readlink()) for fd in (own / "fd").iterdir())
+    hidden = b"CUDA_VISIBLE_DEVICES=\0"
+    assert hidden in (own / "environ").read_bytes(), "what runs on the machine must reach no real device"
 
 
 def test_a_verifier_that_is_killed_leaves_no_process_behind(subjects_of, tmp_path):
