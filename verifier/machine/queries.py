@@ -1,6 +1,6 @@
 """What `torch.cuda` and `torch.accelerator` answer while a machine is in force."""
 
-# ruff: noqa: ARG005 - answers take the arguments of torch's functions
+# ruff: noqa: ARG005, PLW0108 - answers take the arguments of torch's functions, and each has one of its own
 
 from __future__ import annotations
 
@@ -168,24 +168,28 @@ def _accelerators() -> dict[str, Any]:
 
 
 def _in_c() -> dict[str, Any]:
-    """Answers of torch's own functions in C++, which torch's Python calls past its own names."""
+    """Answers of torch's own functions in C++, which torch's Python calls past its own names.
+
+    A function each: torch's compiler keeps one rule for a function, however many names it has.
+    """
+    nothing = ("_cuda_init", "_cuda_synchronize", "_cuda_emptyCache")
+    nothing += ("_accelerator_synchronizeDevice", "_accelerator_emptyCache")
     return {
         "_cuda_getDeviceCount": lambda: _session().devices,
         "_cuda_getDevice": lambda: _session().current_device,
-        "_cuda_setDevice": _set_device,
-        "_cuda_exchangeDevice": exchange_device,
-        "_cuda_maybeExchangeDevice": exchange_device,
+        "_cuda_setDevice": lambda device: _set_device(device),
+        "_cuda_exchangeDevice": lambda index: exchange_device(index),
+        "_cuda_maybeExchangeDevice": lambda index: exchange_device(index),
         "_cuda_hasPrimaryContext": lambda index: True,
         "_cuda_getCurrentRawStream": lambda index: streams.current_stream(index).cuda_stream,
         "_cuda_isCurrentStreamCapturing": lambda: False,
         "_cuda_get_sync_debug_mode": lambda: 0,
-        **dict.fromkeys(("_cuda_init", "_cuda_synchronize", "_cuda_emptyCache"), lambda *args: None),
         "_accelerator_getAccelerator": lambda: torch.device("cuda"),
         "_accelerator_getDeviceIndex": lambda: _session().current_device,
-        "_accelerator_setDeviceIndex": _set_device,
-        "_accelerator_exchangeDevice": exchange_device,
-        "_accelerator_maybeExchangeDevice": exchange_device,
-        **dict.fromkeys(("_accelerator_synchronizeDevice", "_accelerator_emptyCache"), lambda *args: None),
+        "_accelerator_setDeviceIndex": lambda device: _set_device(device),
+        "_accelerator_exchangeDevice": lambda index: exchange_device(index),
+        "_accelerator_maybeExchangeDevice": lambda index: exchange_device(index),
+        **{name: lambda *args: None for name in nothing},
     }
 
 
