@@ -249,15 +249,24 @@ def _observed(truth: Truth, name: str, actual: torch.Tensor, values: Array, erro
     worst = _worst(truth, name, format_name, values, error, np.full(values.shape, math.nan), nothing)
     missing = "variance algorithm" if truth.op.needs_variance else "algorithm and no form"
     message = f"the subject declares no {missing}, so no bound applies"
+    mean_ulp, signed_ulp = _mean_ulps(truth.exact[name], values, format_name, ~nothing)
     return Outcome(
-        verdict=Verdict.NO_THEOREM, output=name, worst=worst, uncovered=values.size, message=message
+        verdict=Verdict.NO_THEOREM,
+        output=name,
+        worst=worst,
+        uncovered=values.size,
+        message=message,
+        mean_ulp=mean_ulp,
+        signed_ulp=signed_ulp,
     )
 
 
-def _mean_ulps(exact: Any, values: Array, format_name: str, covered: Array) -> tuple[float, float]:
+def _mean_ulps(exact: Any, values: Array, format_name: str, covered: Mask) -> tuple[float, float]:
+    """Return the means of |error| and of the error in the unit of `row_ulp`, so that no mean exceeds it."""
     with np.errstate(all="ignore"):
         expected = np.broadcast_to(exact.high, values.shape)
-        signed = (values - expected) / ulp_of(np.abs(expected), format_name)
+        scale = np.maximum(row_scale(expected), np.abs(expected))
+        signed = (values - expected) / ulp_of(scale, format_name)
         usable = covered & np.isfinite(signed)
         if not usable.any():
             return 0.0, 0.0

@@ -64,7 +64,8 @@ class Outcome:
     """One judgement of one case: of one output, or of a demand that concerns the whole case.
 
     output: what it is about. message: for a person who has never opened this project.
-    mean_ulp and signed_ulp (mean of the signed errors) are over all decided elements.
+    mean_ulp and signed_ulp (mean of the signed errors) are over all elements that a theorem covers, or over
+    all if nothing is claimed, in the unit of `Worst.row_ulp`.
     wrong: how many elements of how many are beyond their bound.
     """
 

@@ -22,8 +22,23 @@ def narrow(input, weight=None, bias=None, eps=1e-5):
     return out * weight + bias
 
 @subject(**HALF)
+def displaced(input, weight=None, bias=None, eps=1e-5):
+    return right(input, weight, bias, eps) + 0.002
+
+@subject(**HALF)
 def refuses(input, weight=None, bias=None, eps=1e-5):
     raise ValueError("not today")
+"""
+
+
+OWN = """
+def specification(input, weight, eps):
+    return input / torch.sqrt((input * input).mean(-1, keepdim=True) + eps) * weight
+
+@subject(op="unknown", specification=specification, language="torch", dtypes=("float16",))
+def own(input, weight, eps=1e-5):
+    x = input.float()
+    return (x / torch.sqrt((x * x).mean(-1, keepdim=True) + eps) * weight.float()).to(input.dtype)
 """
 
 
@@ -78,3 +93,16 @@ def test_bits_lost_are_those_beyond_half_an_ulp(subjects):
 def test_a_subject_that_runs_on_nothing_is_said_to_be_not_measured(subjects):
     text = "\n".join(account_lines(subjects["refuses"], "float16", "eager"))
     assert "not measured" in text
+
+
+def test_no_mean_exceeds_the_worst_which_has_the_same_unit(subjects):
+    row = row_of_output(account_lines(subjects["displaced"], "float16", "eager"))
+    worst, mean, signed = (float(word) for word in row.split()[1:4])
+    assert 1.0 < mean <= worst
+    assert 1.0 < signed < worst + 0.1  # printed with two digits
+
+
+def test_a_subject_that_claims_nothing_has_a_mean_error_too(subjects_of):
+    row = row_of_output(account_lines(subjects_of(OWN)["own"], "float16", "eager"))
+    worst, mean = (float(word) for word in row.split()[1:3])
+    assert 0.1 < mean < worst < 0.51
