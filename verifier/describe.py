@@ -100,18 +100,22 @@ def propose(path: Path, wrapper: Callable[..., Any]) -> Proposal:
         if place is None:
             raise SelectionError(f"nothing here can run it: {missing}")
         with Runner(place) as runner:
-            errors, why = _errors(trial, runner, _case(trial, "float32", 0.0))
-            if not _plausible(errors):
-                tried.append(f"{candidate.name}: {why}")
+            found, errors, obstacle = _recognised(trial, runner)
+            if not found:
+                tried.append(f"{candidate.name}: {obstacle}")
                 continue
             dtypes = [d for d in DTYPES if _accepts(trial, runner, d)]
-            growth = {k: _errors(trial, runner, _case(trial, "float32", k))[0] for k in KAPPAS}
+            wide = found == "float32"
+            growth = {k: _errors(trial, runner, _case(trial, found, k))[0] for k in KAPPAS if wide}
             backward, _ = _errors(trial, runner, _case(trial, dtypes[0], 0.0), gradients=True)
-            overflows = not _holds(trial, runner, LARGE)
+            overflows = wide and not _holds(trial, runner, LARGE)
             curve = {k: v.get("output", math.nan) for k, v in growth.items()}
             guesses, seen = _guesses(candidate, curve)
             variance, formula, why = _fitting(trial, runner, guesses, dtypes)
-        remarks.append(f"op {candidate.name}: ordinary data gives it within {errors['output']:.3g} ulp")
+        remarks.append(
+            f"op {candidate.name}: ordinary data gives it within {errors['output']:.3g} ulp"
+            + ("" if wide else f" of {found}; it takes no float32 ({obstacle})")
+        )
         remarks.append(f"variance: {seen}{why}")
         remarks += [] if backward else ["differentiable: no backward pass is connected to the output"]
         if backward and language == "torch" and "autograd" in candidate.forms:
@@ -150,6 +154,8 @@ _AUTOGRAD = (
 )
 _PLAUSIBLE_ULP = 1e4
 """float32 error up to which a result on ordinary data is taken for the op with roundings: 2**-10 relative."""
+_RECOGNISED_ULP = {"float32": _PLAUSIBLE_ULP, "float16": 8.0, "bfloat16": 4.0, "float64": _PLAUSIBLE_ULP}
+"""The same where only one dtype tells the op: 2**-7 and 2**-5 relative in half, where ops differ by 2**-4."""
 
 
 def _guesses(candidate: Op, curve: dict[float, float]) -> tuple[tuple[str, ...], str]:
@@ -158,6 +164,11 @@ def _guesses(candidate: Op, curve: dict[float, float]) -> tuple[tuple[str, ...],
         return ("rms",), "the op has no mean; "
     if not candidate.needs_variance:
         return ("softmax",), "the op has none, and this claims its only algorithm; "
+    if not curve:
+        return (
+            ("two_pass", "welford", "textbook"),
+            "without float32 its growth of errors with kappa tells no algorithm from another; ",
+        )
     seen = ", ".join(f"{v:.3g} ulp at kappa {k:g}" for k, v in curve.items())
     if curve[1e4] > 100 * max(curve[1e2], 1.0) * 10 and curve[1e4] > 1e5:
         return ("textbook", "two_pass", "welford"), f"the error grows with kappa squared ({seen}); "
@@ -271,6 +282,21 @@ def _accepts(trial: Subject, runner: Runner, dtype: str) -> bool:
     if backend(runner.backend).refuses(trial, dtype):
         return False
     return _plausible(_errors(trial, runner, _case(trial, dtype, 0.0))[0])
+
+
+def _recognised(trial: Subject, runner: Runner) -> tuple[str, dict[str, float], str]:
+    """Return the first dtype that gives the op's results, or "", their errors, and the first obstacle."""
+    obstacle = ""
+    for dtype in DTYPES:
+        if backend(runner.backend).refuses(trial, dtype):
+            continue
+        errors, why = _errors(trial, runner, _case(trial, dtype, 0.0))
+        if errors.get("output", math.inf) < _RECOGNISED_ULP[dtype]:
+            return dtype, errors, obstacle
+        if errors:  # It ran and is another op: the next dtype would only say so less clearly.
+            return "", {}, f"{obstacle}; {dtype}: {why}" if obstacle else why
+        obstacle = obstacle or why
+    return "", {}, obstacle
 
 
 def _plausible(errors: dict[str, float]) -> bool:

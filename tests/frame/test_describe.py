@@ -31,6 +31,14 @@ def half_only(input, weight=None, bias=None, eps=1e-5):
         raise TypeError("float16 and float32 are supported")
     return F.layer_norm(input, input.shape[-1:], weight, bias, eps)
 
+def float16_only(input, weight=None, bias=None, eps=1e-5):
+    assert input.dtype == torch.float16, "float16 tensors only"
+    return two_pass(input, weight, bias, eps)
+
+def float16_only_and_no_norm(input, weight=None, bias=None, eps=1e-5):
+    assert input.dtype == torch.float16, "float16 tensors only"
+    return (two_pass(input, weight, bias, eps).float() * 1.02).half()
+
 def forward_only(input, weight=None, bias=None, eps=1e-5):
     return two_pass(input, weight, bias, eps).detach()
 
@@ -61,13 +69,22 @@ def file(kernel_file):
         ("root_mean_square", ('op="rms_norm"', 'variance="rms"')),
         ("softmax", ('op="softmax"', 'variance="softmax"')),
         ("half_only", ('dtypes=("float32", "float16")', '"float16": "scale_shift"')),
+        (
+            "float16_only",
+            (
+                'op="layer_norm"',
+                'dtypes=("float16",)',
+                "ulp of float16; it takes no float32 (AssertionError",
+                "tells no algorithm from another",
+            ),
+        ),
         ("forward_only", ("    differentiable=False,", "no backward pass")),
     ],
 )
 def test_the_proposal_fits_the_behaviour(name, said, file):
     text = describe(file, name)
     for words in said:
-        assert words in text
+        assert words in text or words in text.replace("\n#   ", " ")
     assert f"Paste this above {name}(input, " in text
 
 
@@ -92,6 +109,7 @@ def test_a_proposal_warns_of_squares_that_overflow(file):
     ("name", "said"),
     [
         ("no_norm_at_all", r"no op known here \(tried: .*layer_norm: off by .* ulp"),
+        ("float16_only_and_no_norm", r"layer_norm: AssertionError: .*; float16: off by .* ulp"),
         ("raises_at_once", r"no op known here \(tried: .*layer_norm: KeyError: 'odd'"),
         ("other_arguments", "none has these arguments"),
         ("nowhere", "no function 'nowhere'"),
