@@ -68,14 +68,15 @@ def _column_additions(rows, run):
     return min(run - 1 + in_turn + joins, rows - 1)
 
 
-def gradients(grad_output, input, weight, mean, rstd):
+def gradients(grad_output, input, weight, mean, rstd, *, columns=None):
     """Return (grad_input, grad_weight, grad_bias); grad_weight is None if weight is.
 
     grad_output, input: (..., columns), any strides; mean, rstd: (rows,), in the compute dtype.
-    columns are the elements of weight or, without one, of a row of mean.
+    columns are the elements of weight or, without one, of a row of mean; who has no rows says how many.
     """
     rows = mean.numel()
-    columns = input.numel() // rows if rows else (weight.numel() if weight is not None else input.shape[-1])
+    if columns is None:
+        columns = input.numel() // rows if rows else (input.shape[-1] if weight is None else weight.numel())
     grad_input = torch.empty(input.shape, dtype=input.dtype, device=input.device)
     grad_weight, grad_bias = (
         torch.empty(columns, dtype=input.dtype, device=input.device) for _ in range(2)

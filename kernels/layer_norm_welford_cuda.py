@@ -235,6 +235,7 @@ class Normalization(torch.autograd.Function):
     def forward(ctx, input, weight, bias, columns, eps, module, variance):
         output, mean, rstd = normalize(module, variance, input, columns, weight, bias, eps)
         ctx.save_for_backward(input, weight, mean, rstd)
+        ctx.columns = columns
         ctx.shapes = tuple(None if t is None else t.shape for t in (weight, bias))
         ctx.mark_non_differentiable(mean, rstd)
         return output, mean, rstd
@@ -242,7 +243,8 @@ class Normalization(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_output, _grad_mean, _grad_rstd):
-        grad_input, grad_weight, grad_bias = backward_module().gradients(grad_output, *ctx.saved_tensors)
+        found = backward_module().gradients(grad_output, *ctx.saved_tensors, columns=ctx.columns)
+        grad_input, grad_weight, grad_bias = found
         weight_shape, bias_shape = ctx.shapes
         grad_weight = None if weight_shape is None else grad_weight.reshape(weight_shape)
         grad_bias = None if bias_shape is None else grad_bias.reshape(bias_shape)

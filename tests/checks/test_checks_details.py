@@ -167,9 +167,10 @@ def test_weights_that_carry_an_element_out_of_range_break_no_promise_about_input
     tensors = {name: torch.tensor(values, dtype=torch.float16) for name, values in numbers.items()}
     scalars = {"eps": 1e-5, "normalized_shape": (3,)}
     case = assemble(op("layer_norm"), "float16", tensors, scalars, {}, hazard="ordinary", origin="test")
-    outcomes, _ = examination(subject, "metamorphic", "float16").judge(case)
-    assert {o.verdict for o in outcomes} == {Verdict.PASS}
-    assert any(o.uncovered for o in outcomes) == (weight > 1)
+    for check_name in ("metamorphic", "claim"):
+        outcomes, _ = examination(subject, check_name, "float16").judge(case)
+        assert {o.verdict for o in outcomes} == {Verdict.PASS}
+        assert any(o.uncovered for o in outcomes) == (weight > 1)
 
 
 # -- metamorphic -----------------------------------------------------------------------------------

@@ -31,6 +31,14 @@ def judged(stem, dtype, **recipe):
     assert set(verdicts.values()) == {Verdict.PASS}, [o for o in found if o.verdict is not Verdict.PASS]
 
 
+def test_without_rows_the_gradient_of_a_bias_of_two_dimensions_is_zero():
+    with machine.session():
+        bias = torch.ones(2, 8, requires_grad=True)
+        output, *_ = subject_of("layer_norm_two_pass_cuda")(torch.empty(0, 2, 8), (2, 8), None, bias)
+        output.sum().backward()
+    assert torch.equal(bias.grad, torch.zeros(2, 8))
+
+
 # Bounds
 
 

@@ -18,6 +18,7 @@ from verifier.examine import (
     UNCLAIMED,
     Budget,
     Examination,
+    _akin,
     _measured,
     own_failure,
 )
@@ -419,6 +420,12 @@ def test_a_failure_of_another_kind_than_that_of_another_backend_is_a_finding(fai
     line = examined(subject, runner, cases=3)
     assert line.unexpected
     assert "fails otherwise" in line.findings[0].outcome.message
+
+
+def test_what_compiled_code_says_of_itself_is_the_defect_on_every_backend():
+    said = Outcome(verdict=Verdict.FAIL, output="declaration", message="sums are declared in float32, ...")
+    assert _akin("FAIL|grad_input|", said)
+    assert not _akin("CRASH|grad_input|KeyError", said)
 
 
 def test_a_witness_from_another_backend_that_passes_here_is_noted_alone(subjects, runner):

@@ -64,7 +64,7 @@ def check(session: Session) -> list[Outcome]:
     if any(o.verdict is Verdict.FAIL for o in judged):
         facts["like"] = like = _others(session, seen.outputs.get("output"))
         return [_explained(o, like) for o in judged]
-    return [replace(o, facts=facts) for o in judged]
+    return [replace(o, facts={**o.facts, **facts}) for o in judged]
 
 
 def _others(session: Session, output: torch.Tensor | None) -> tuple[str, ...]:
