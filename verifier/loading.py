@@ -7,8 +7,10 @@ import importlib.util
 import sys
 import traceback
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from verifier.printable import line, said, text_of
 from verifier.subjects import Subject
@@ -119,10 +121,21 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
+class _Source(SourceFileLoader):
+    """Compiles the source each time: what a full disk left of a cached compilation is no kernel."""
+
+    def get_code(self, fullname: str) -> Any:
+        """Return the code of the source as it stands, and leave nothing beside it."""
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
 def _execute(file: Path, name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise LoadError(f"{file}: Python cannot load this file")
+    if type(spec.loader) is SourceFileLoader:
+        spec.loader = _Source(name, str(file))
     module = importlib.util.module_from_spec(spec)
     if _PREFIX not in sys.modules:
         package = ModuleType(_PREFIX)

@@ -2,7 +2,9 @@
 
 import inspect
 import pickle
+import py_compile
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -140,3 +142,15 @@ def test_every_built_in_file_declares_a_subject():
     assert builtin_files()
     for file in builtin_files():
         assert load_subjects(file), file
+
+
+def test_a_compilation_that_a_full_disk_cut_off_is_not_read(tmp_path):
+    file = tmp_path / "kernel.py"
+    file.write_text("NUMBER = 1\n", encoding="utf-8")
+    cached = Path(py_compile.compile(str(file)))
+    cached.write_bytes(cached.read_bytes()[:20])
+    assert load(file).module.NUMBER == 1
+    cached.unlink()
+    copy = file.rename(tmp_path / "another.py")
+    assert load(copy).module.NUMBER == 1
+    assert not list(cached.parent.iterdir())

@@ -172,7 +172,7 @@ def _in_c() -> dict[str, Any]:
 
     A function each: torch's compiler keeps one rule for a function, however many names it has.
     """
-    nothing = ("_cuda_init", "_cuda_synchronize", "_cuda_emptyCache")
+    nothing: tuple[str, ...] = ("_cuda_init", "_cuda_synchronize", "_cuda_emptyCache")
     nothing += ("_accelerator_synchronizeDevice", "_accelerator_emptyCache")
     return {
         "_cuda_getDeviceCount": lambda: _session().devices,
