@@ -16,16 +16,24 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from attack_composed import Attacked, composed, controls
 
-from verifier.arithmetic import FORMATS, Arithmetic, ieee
-from verifier.statistics import exact_statistics
-from verifier.trees import Tree, any_order, pairwise, sequential, tile, torch_cascade, tree
-from verifier.variance import Reduction, algorithms
-from verifier.variance.attack import Utilisation, evolve, families, utilisation
-from verifier.variance.tiny import all_rows, grid, statistics_of_small, tiny, utilisation_of_small
+from verifier.arithmetic.formats import FORMATS, Arithmetic, ieee
+from verifier.arithmetic.row_statistics import exact_statistics
+from verifier.arithmetic.trees.tree import Tree, any_order, pairwise, sequential, tile, torch_cascade, tree
+from verifier.bounds.variance import Reduction, algorithms
+from verifier.bounds.variance.attack import Utilisation, evolve, families, utilisation
+from verifier.bounds.variance.options import chosen_options, option_rules
+from verifier.bounds.variance.tiny_formats import (
+    all_rows,
+    grid,
+    statistics_of_small,
+    tiny,
+    utilisation_of_small,
+)
 
 LENGTHS = (2, 3, 5, 8, 32, 100, 512, 1024, 4099, 8192)
 DTYPES = ("float32", "float16", "bfloat16")
@@ -54,8 +62,8 @@ class Tally:
             self.violations.append(f"{key}: error/bound {', '.join(f'{f:.6g}' for f in found)} with {what}")
 
 
-def declarations(random: np.random.Generator, arithmetic: Arithmetic, count: int) -> Reduction:
-    """Draw a declaration; orders of one element a step only for short rows."""
+def declarations(name: str, random: np.random.Generator, arithmetic: Arithmetic, count: int) -> Reduction:
+    """Draw a declaration of an algorithm; orders of one element a step only for short rows."""
     trees: list[Tree] = [
         pairwise(),
         tree(lanes=4 if count < 64 else 32),
@@ -68,17 +76,20 @@ def declarations(random: np.random.Generator, arithmetic: Arithmetic, count: int
     ]
     if count <= 1024:
         trees += [sequential(), any_order()]
-    return Reduction(
-        arithmetic=replace(arithmetic, flush_to_zero=bool(random.random() < 0.3)),
-        tree=trees[random.integers(len(trees))],
-        divide_by_n=random.choice(["division", "reciprocal"]),  # type: ignore[arg-type]
-        mean_contraction=random.choice(["none", "uniform", "mixed"]),  # type: ignore[arg-type]
-        merge=random.choice(["increment", "weighted", "pooled"]),  # type: ignore[arg-type]
-        corrects_mean=bool(random.integers(2)),
-        clamp=bool(random.integers(2)),
-        mean_cast=None if random.random() < 0.85 else "bfloat16",
-        shift_index=int(random.integers(count)),
-    )
+    drawn: dict[str, Any] = {
+        "arithmetic": replace(arithmetic, flush_to_zero=bool(random.random() < 0.3)),
+        "tree": trees[random.integers(len(trees))],
+        "divide_by_n": random.choice(["division", "reciprocal"]),
+        "mean_contraction": random.choice(["none", "uniform", "mixed"]),
+        "merge": random.choice(["increment", "weighted", "pooled"]),
+        "corrects_mean": bool(random.integers(2)),
+        "clamp": bool(random.integers(2)),
+        "mean_cast": None if random.random() < 0.85 else "bfloat16",
+        "shift_index": int(random.integers(count)),
+    }
+    own = {option: drawn.pop(option) for option in ("merge", "corrects_mean", "shift_index")}
+    own = {option: value for option, value in own.items() if option in option_rules(name)}
+    return Reduction(**drawn, options=chosen_options(name, own))
 
 
 def record(tally: Tally, name: str, label: str, found: Utilisation, what: object) -> None:
@@ -98,7 +109,7 @@ def exhaust(tally: Tally, seconds: float, random: np.random.Generator) -> None:
         for name in algorithms():
             if time.monotonic() > end:
                 return
-            claim = declarations(random, Arithmetic(format=held), count)
+            claim = declarations(name, random, Arithmetic(format=held), count)
             claim = replace(claim, mean_cast=None)
             found = utilisation_of_small(name, values, claim, statistics)
             record(tally, name, f"N={count}", found, claim)
@@ -141,7 +152,7 @@ def _strike_once(  # noqa: PLR0917
         for name in algorithms():
             if time.monotonic() > end:
                 return False
-            claim = declarations(random, ieee(dtype), count)
+            claim = declarations(name, random, ieee(dtype), count)
             if dtype == "float64":  # no fused operation of it is simulated, and most scales exceed bfloat16
                 claim = replace(claim, mean_contraction="none", mean_cast=None)
             with np.errstate(all="ignore"):  # at the ends of the range, where there is no theorem
@@ -157,7 +168,7 @@ def search(tally: Tally, seconds: float, random: np.random.Generator) -> None:
         if time.monotonic() > end:
             return
         dtype = str(random.choice(DTYPES))
-        claim = declarations(random, ieee(dtype), count)
+        claim = declarations(name, random, ieee(dtype), count)
         found = evolve(name, claim, count, random, generations=60)
         what = (dtype, found.row.tolist(), claim)
         tally.add((name, f"N={count}"), (found.utilisation, found.mean), 2 * found.tried, what)

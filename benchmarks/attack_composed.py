@@ -15,15 +15,17 @@ import torch
 
 from strategies.hazards import hazard_names
 from strategies.values import Values
-from verifier.arithmetic import ieee
-from verifier.backends import backend
-from verifier.judge import Truth, judge
-from verifier.loading import builtin_files, load_subjects
+from verifier.arithmetic.formats import ieee
+from verifier.arithmetic.trees.tree import any_order, pairwise, sequential, tree
+from verifier.cases.plan import EPS_CHOICES
+from verifier.cases.recipe import Recipe, build
+from verifier.checks.support.output_verdict import judge
+from verifier.checks.support.truth import Truth
+from verifier.execution.backends import backend
+from verifier.execution.call_subject import execute
 from verifier.ops import Setting, op
-from verifier.recipes import EPS_CHOICES, Recipe, build
-from verifier.runner.execute import execute
-from verifier.subjects import Subject, Trees
-from verifier.trees import any_order, pairwise, sequential, tree
+from verifier.records.subject import Subject, Trees
+from verifier.subjects.load_file import builtin_files, load_subjects
 
 Random = np.random.Generator
 
@@ -64,7 +66,7 @@ def composed(random: Random) -> Iterator[Attacked]:
     """Yield results of forms that are executed as declared, one rounding for each operation, without end."""
     # The simulated kernels are those of the tests: there is one way to execute a form.
     tests = Path(__file__).parents[1] / "tests"
-    sys.path += [str(tests / folder) for folder in ("frame", "ops") if str(tests / folder) not in sys.path]
+    sys.path += [str(tests / folder) for folder in ("support", "ops") if str(tests / folder) not in sys.path]
     import rounded_ops
     import simulated_kernel
 
@@ -164,4 +166,4 @@ def controls(random: Random) -> Iterator[Attacked]:
 
 def _is_torchs_own(subject: Subject) -> bool:
     """Return whether a subject is one of torch's functions, and no norm by hand in torch operators."""
-    return subject.language == "torch" and "by_hand" not in subject.name
+    return subject.name == f"{subject.op}_torch"

@@ -19,11 +19,11 @@ import mpmath
 import numpy as np
 import torch
 
-from verifier.arithmetic import ieee
-from verifier.statistics import exact_moments, exact_statistics
-from verifier.trees import torch_cascade
-from verifier.variance import Reduction, algorithm
-from verifier.variance.rstd import rstd_bound
+from verifier.arithmetic.formats import ieee
+from verifier.arithmetic.row_statistics import exact_moments, exact_statistics
+from verifier.arithmetic.trees.tree import torch_cascade
+from verifier.bounds.variance import Reduction, algorithm
+from verifier.bounds.variance.rstd import rstd_bound
 
 LANES = {"AVX512": 16, "AVX2": 8}
 """float32 lanes of a vector register, by what torch says of the processor."""

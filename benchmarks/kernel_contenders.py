@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from kernel_grids import Work
 
-from verifier.loading import builtin_files, load_subjects
-from verifier.subjects import Subject
+from verifier.records.subject import Subject
+from verifier.subjects.load_file import builtin_files, load_subjects
 
 EPS = 1e-5
 GROUPS = 32

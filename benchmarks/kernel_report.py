@@ -162,7 +162,8 @@ def _series(records: Sequence[Record]) -> str:
     for dtype in ("float16", "float32"):
         chosen = select(records, system="S2", op="rms_norm", direction="forward", dtype=dtype)
         times = {
-            name: ratios(chosen, name, "torch") for name in ("rms_norm_series_triton", "rms_norm_triton")
+            name: ratios(chosen, name, "torch")
+            for name in ("rms_norm_published_series_triton", "rms_norm_triton")
         }
         found += [f"{name} {dtype} {span(t, '.1f')} times torch" for name, t in times.items() if t]
     return "; ".join(found)
@@ -180,7 +181,7 @@ def _oneflow(records: Sequence[Record]) -> str:
 
 def _steps(records: Sequence[Record]) -> str:
     chosen = {r["contender"]: r["seconds"] for r in select(records, system="S4")}
-    second = chosen.get("layer_norm_backward_warp_per_row_cuda")
+    second = chosen.get("layer_norm_backward_published_warp_per_row_cuda")
     if second is None:
         return ""
     return "; ".join(

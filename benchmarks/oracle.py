@@ -14,8 +14,10 @@ import time
 import numpy as np
 from mpmath import libmp, mp, mpf
 
-from verifier.oracle.ladder import decide
-from verifier.oracle.normalization import RowProblem, SoftmaxProblem, solve
+from verifier.oracle.decide import decide
+from verifier.oracle.rows.problem import RowProblem
+from verifier.oracle.softmax.problem import SoftmaxProblem
+from verifier.oracle.solve import solve
 
 MPMATH_BITS = 200
 

@@ -23,18 +23,20 @@ import numpy as np
 
 from strategies.values import Values
 from verifier import load
-from verifier.backends import backend
-from verifier.case import Case
-from verifier.checks import Session, check
-from verifier.examine import Examination
-from verifier.judge import Truth
-from verifier.loading import builtin_files, builtin_folder, load_subjects
+from verifier.audit.examination import Examination
+from verifier.cases.fixed_list import covering
+from verifier.cases.recipe import Recipe, build
+from verifier.checks import check
+from verifier.checks.support.session import Session
+from verifier.checks.support.truth import Truth
+from verifier.execution import Runner
+from verifier.execution.backends import backend
 from verifier.ops import op
-from verifier.ops.rows import to_float64
-from verifier.recipes import Recipe, build, covering
-from verifier.runner import Runner
-from verifier.subjects import Subject, Trees
-from verifier.verdicts import Verdict
+from verifier.ops.rows.compose_bounds import to_float64
+from verifier.records.case import Case
+from verifier.records.subject import Subject, Trees
+from verifier.records.verdict import Verdict
+from verifier.subjects.load_file import builtin_files, builtin_folder, load_subjects
 
 CASES = 8
 """Cases of each kernel and dtype, the first of the check's own list."""
@@ -151,7 +153,7 @@ def medians(subject: Subject, dtype: str, runner: Runner) -> dict[str, float]:
         case = ordinary(subject, dtype, LONG, seed, gradients=True)
         truth, seen = execute(subject, case, runner, gradients=True)
         for name, bounded in truth.bounds.items():
-            running = beside(truth, name, seen)
+            running = shadow_of(truth, name, seen)
             if running is not None:
                 ratios[name].append(np.broadcast_to(bounded.bound, running.shape) / running)
     return {name: float(np.median(np.concatenate(found, axis=None))) for name, found in ratios.items()}
@@ -168,16 +170,16 @@ def ordinary(subject: Subject, dtype: str, columns: int, seed: int, *, gradients
 
 
 def execute(subject: Subject, case: Case, runner: Runner, *, gradients: bool) -> tuple[Truth, dict[str, Any]]:
-    """Run a case beside its bounds; returns the truth with what the compiled code says, and the outputs."""
+    """Run a case with its bounds; returns the truth with what the compiled code says, and the outputs."""
     setting = backend("machine").setting(subject, case.dtype)
     session = Session(subject=subject, case=case, backend="machine", setting=setting, run=runner.run)
-    seen = session.execute(experiment="verifier.running:bounds", gradients=gradients)
-    assert not seen.facts["lost"]
+    seen = session.execute(experiment="verifier.checks.support.running_bound_run:bounds", gradients=gradients)
+    assert not seen.found.lost
     return session.truth, seen.outputs
 
 
-def beside(truth: Truth, name: str, outputs: dict[str, Any], word: str = "bound") -> np.ndarray | None:
-    """Return what the machine found beside an output, in canonical rows."""
+def shadow_of(truth: Truth, name: str, outputs: dict[str, Any], word: str = "bound") -> np.ndarray | None:
+    """Return what the machine found for an output, in canonical rows."""
     found = outputs.get(f"{name}|{word}")
     if found is None:
         return None
@@ -195,7 +197,7 @@ def on_wrong_n(runner: Runner) -> Iterator[str]:
     for columns, seed in itertools.product(WRONG_COLUMNS, SEEDS):
         case = ordinary(subject, "float32", columns, seed, gradients=False)
         truth, seen = execute(subject, case, runner, gradients=False)
-        running = beside(truth, "output", seen)
+        running = shadow_of(truth, "output", seen)
         assert running is not None
         low, _ = truth.exact["output"].error_of(
             truth.op.canonical(case, "output", to_float64(seen["output"]))

@@ -11,8 +11,9 @@ def _no_channels(case):
     return case.rows == 0
 
 
-def _strided_weight(case):
-    return "weight" in case.layouts and case.given["weight"].numel() > 1
+def _strided_vector(case):
+    vectors = ("weight", "running_mean", "running_var")
+    return any(name in case.layouts and case.given[name].numel() > 1 for name in vectors)
 
 
 def _scale_overflows(case):
@@ -35,6 +36,7 @@ def _scale_overflows(case):
     known_defects=(
         *(
             KnownDefect(
+                id="no-channels",
                 check=check,
                 reason="An input without channels ends in an IndexError.",
                 where=_no_channels,
@@ -43,12 +45,14 @@ def _scale_overflows(case):
             for check in ("forward_error", "gradient", "memory", "special_values")
         ),
         KnownDefect(
+            id="strided-weight",
             check="layouts",
-            reason="The CPU backward of (N, C) and channels-last inputs takes every weight for contiguous.",
-            where=_strided_weight,
+            reason="The CPU backward of (N, C) and channels-last inputs takes all vectors for contiguous.",
+            where=_strided_vector,
             backends=("eager",),
         ),
         KnownDefect(
+            id="scale-overflows",
             check="finite",
             reason="x * scale + shift overflows where (x - mean) * scale would not.",
             where=_scale_overflows,

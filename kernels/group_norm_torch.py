@@ -6,7 +6,7 @@ from verifier import Domain, KnownDefect, subject
 
 _WITH_BACKWARD = (
     *("gradient", "layouts", "memory", "determinism", "batch_invariance", "special_values", "global_state"),
-    *("context", "large_offsets", "gradgradcheck"),
+    *("context", "large_offsets", "gradgradcheck", "modes", "partial_gradients", "repeated_calls"),
 )
 """Checks beside gradcheck that run the backward pass."""
 
@@ -33,6 +33,7 @@ def _bias_alone(case):
     saved_dtype="input",
     known_defects=(
         KnownDefect(
+            id="bias-without-weight",
             check="gradcheck",
             reason="The backward pass on the CPU ends in an error where there is bias and no weight.",
             where=_bias_alone,
@@ -41,6 +42,7 @@ def _bias_alone(case):
         ),
         *(
             KnownDefect(
+                id="merged-with-nothing",
                 check=check,
                 reason="Merging the first elements into nothing squares them: 0 times infinity is NaN.",
                 where=_squares_overflow,

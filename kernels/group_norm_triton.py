@@ -15,11 +15,14 @@ import torch
 import triton
 import triton.language as tl
 
-from verifier import Domain, Trees, load, subject, tree
+from verifier import Domain, Source, Trees, load, subject, tree
 
-SOURCE = "our own, after the norm series"
+SOURCE = Source(
+    title="LeetGPU exercise 07: the Norm series",
+    changed="our own, after the document's other norms",
+)
 
-skeleton = load(Path(__file__).with_name("layer_norm_two_pass_triton.py")).module
+skeleton = load(Path(__file__).with_name("row_norm_skeleton_triton.py")).module
 divide, root, step = skeleton.divide, skeleton.root, skeleton.step
 TILE = 4096  # elements of one sweep: 16 for each of 256 threads
 LONGEST_ROW = 2**30  # elements of a row are counted in 32 bits
@@ -232,6 +235,7 @@ def _depth(columns):
 @subject(
     op="group_norm",
     language="triton",
+    source=SOURCE,
     variance="two_pass",
     accumulates="float32",
     dtypes=skeleton.DTYPES,

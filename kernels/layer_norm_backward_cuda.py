@@ -1,20 +1,24 @@
 """The backward of layer normalization in CUDA C++, deterministic, for any number of rows and columns.
 
-This is where the five published steps (layer_norm_backward_*_cuda.py) lead once their defects are mended: a
-block handles many rows and keeps its part of the weight's and bias's gradients in registers, as in the last
-step, but hands the parts to a second kernel instead of adding them atomically. Sums are in float (double for
-double), every stride is read as it is, and grad_input is written, not added to.
+This is where the five published steps (layer_norm_backward_published_*_cuda.py) lead once their defects are
+mended: a block handles many rows and keeps its part of the weight's and bias's gradients in registers, as in
+the last step, but hands the parts to a second kernel instead of adding them atomically. Sums are in float
+(double for double), every stride is read as it is, and grad_input is written, not added to.
 """
 
 from pathlib import Path
 
 import torch
 
-from verifier import Trees, load, source, subject, tree
+from verifier import Source, Trees, load, source, subject, tree
 
-SOURCE = "LayerNorm backward in CUDA, five steps; corrected"
+SOURCE = Source(
+    title="An article on the LayerNorm backward in CUDA, in five steps",
+    url="https://zhuanlan.zhihu.com/p/694974164",
+    changed="every stride, a missing weight, sums in float, parts joined in a fixed order, dx written",
+)
 
-tiers = load(Path(__file__).with_name("layer_norm_welford_cuda.py")).module
+tiers = load(Path(__file__).with_name("row_norm_skeleton_cuda.py")).module
 KERNELS = source(__file__)
 
 CACHED_THREADS = 512
@@ -114,6 +118,7 @@ def _launch(grad_output, input, weight, mean, rstd, results, rows, columns):
 @subject(
     op="layer_norm_backward",
     language="cuda",
+    source=SOURCE,
     formula="canonical",
     accumulates="float32",
     dtypes=("float16", "bfloat16", "float32", "float64"),

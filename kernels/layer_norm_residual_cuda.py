@@ -9,18 +9,26 @@ from pathlib import Path
 
 import torch
 
-from verifier import Domain, load, subject
+from verifier import Domain, Source, load, source, subject
 
-SOURCE = "OneFlow, efficient LayerNorm and Softmax CUDA kernels; corrected, its fused load and store"
+SOURCE = Source(
+    title="Articles on an efficient LayerNorm and Softmax CUDA kernel",
+    author="OneFlow: Guo Ran, Yao Chi, Zheng Zekang, Liu Juncheng",
+    url="https://github.com/Oneflow-Inc/oneflow/blob/master/oneflow/core/cuda/softmax.cuh",
+    licence="Apache-2.0, of the code at that address",
+    changed="as layer_norm_welford_cuda, with the load and the store that the articles describe",
+)
 
-tiers = load(Path(__file__).with_name("layer_norm_welford_cuda.py")).module
+tiers = load(Path(__file__).with_name("row_norm_skeleton_cuda.py")).module
+layer_norm = load(Path(__file__).with_name("layer_norm_skeleton_cuda.py")).module
+WELFORD = source(Path(__file__).with_name("layer_norm_welford_cuda.cu"))
 
 
 def add_layer_norm(input, residual, normalized_shape, weight=None, bias=None, eps=1e-5, output_dtype=None):
     """Normalize input + residual, which is neither rounded nor stored; returns (output, mean, rstd)."""
-    columns = tiers.normalized_columns(input, normalized_shape, weight, bias, residual)
-    return tiers.normalize(
-        tiers.WELFORD, "Welford", input, columns, weight, bias, eps, residual, output_dtype
+    columns = layer_norm.normalized_columns(input, normalized_shape, weight, bias, residual)
+    return layer_norm.normalize(
+        WELFORD, "Welford", input, columns, weight, bias, eps, residual, output_dtype
     )  # fmt: skip
 
 
@@ -38,10 +46,11 @@ def split(input):
 @subject(
     op="layer_norm",
     language="cuda",
+    source=SOURCE,
     variance="welford",
     accumulates="float32",
     dtypes=("float16", "bfloat16", "float32", "float64"),
-    trees=tiers.TREES,
+    trees=layer_norm.TREES,
     differentiable=False,
     mean_contraction="none",  # as in the kernel without a residual
     divide_by_n="division",

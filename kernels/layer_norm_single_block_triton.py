@@ -2,7 +2,7 @@
 
 It is the LayerNorm of the norm series mended: two-pass in registers, mean and rstd stored, and what was
 left out: strides of every tensor, any rank, a missing weight or bias, 64-bit offsets, and the backward, which
-is that of layer_norm_two_pass_triton.py with the row in one tile.
+is that of layer_norm_skeleton_triton.py with the row in one tile.
 The series tunes the number of warps on the device; here it follows from the row's length, so that the bits
 are the same everywhere. Rows beyond the largest block are refused.
 """
@@ -12,11 +12,15 @@ from pathlib import Path
 import triton
 import triton.language as tl
 
-from verifier import Domain, Trees, load, subject, tree
+from verifier import Domain, Source, Trees, load, subject, tree
 
-SOURCE = "norm series in PyTorch, Triton and CUDA; corrected"
+SOURCE = Source(
+    title="LeetGPU exercise 07: the Norm series",
+    changed="every stride and rank, a missing weight or bias, 64-bit offsets, fixed warps, a backward",
+)
 
-skeleton = load(Path(__file__).with_name("layer_norm_two_pass_triton.py")).module
+skeleton = load(Path(__file__).with_name("row_norm_skeleton_triton.py")).module
+layer_norm = load(Path(__file__).with_name("layer_norm_skeleton_triton.py")).module
 divide, root = skeleton.divide, skeleton.root
 LONGEST_ROW = 2**16  # one block; Triton itself ends at 2^20, where nothing is left in registers
 
@@ -57,12 +61,13 @@ def _row_depth(columns):
     return skeleton.grouped_depth(columns, _tile)
 
 
-DESIGN = skeleton.Design(forward=_forward, tile=_tile, longest_row=LONGEST_ROW)
+DESIGN = layer_norm.Design(forward=_forward, tile=_tile, longest_row=LONGEST_ROW)
 
 
 @subject(
     op="layer_norm",
     language="triton",
+    source=SOURCE,
     variance="two_pass",
     accumulates="float32",
     dtypes=skeleton.DTYPES,
@@ -79,4 +84,4 @@ DESIGN = skeleton.Design(forward=_forward, tile=_tile, longest_row=LONGEST_ROW)
     guarantees=skeleton.GUARANTEES,
 )
 def layer_norm_single_block_triton(input, normalized_shape, weight=None, bias=None, eps=1e-5):
-    return skeleton.layer_norm_by(DESIGN, input, normalized_shape, weight, bias, eps)
+    return layer_norm.layer_norm_by(DESIGN, input, normalized_shape, weight, bias, eps)

@@ -1,8 +1,8 @@
-"""Layer normalization with the textbook variance, mean(x^2) - mean(x)^2, on the two-pass kernel's skeleton.
+"""Layer normalization with the textbook variance, mean(x^2) - mean(x)^2, of one Triton program a row.
 
 It reads the row once for both sums and is here for comparison: it loses accuracy with the square of
 |mean| / std, and its own bound says so. The difference of two rounded numbers can be negative and is then
-taken as 0. Tiles, output and backward are those of layer_norm_two_pass_triton.py.
+taken as 0. Tiles, output and backward are those of layer_norm_skeleton_triton.py.
 """
 
 from pathlib import Path
@@ -10,11 +10,17 @@ from pathlib import Path
 import triton
 import triton.language as tl
 
-from verifier import Domain, load, subject
+from verifier import Domain, Source, load, subject
 
-SOURCE = "Triton tutorial, Layer Normalization; corrected, with another variance"
+SOURCE = Source(
+    title="Layer Normalization (05-layer-norm.py)",
+    author="Triton's tutorials",
+    licence="not stated on the page; its repository is under the MIT licence",
+    changed="as layer_norm_two_pass_triton, and another variance",
+)
 
-skeleton = load(Path(__file__).with_name("layer_norm_two_pass_triton.py")).module
+skeleton = load(Path(__file__).with_name("row_norm_skeleton_triton.py")).module
+layer_norm = load(Path(__file__).with_name("layer_norm_skeleton_triton.py")).module
 divide = skeleton.divide
 
 
@@ -33,12 +39,13 @@ def _moments(x, x_column, columns, count, BLOCK: tl.constexpr, ACCUMULATE: tl.co
     return mean, tl.where(variance < 0.0, 0.0, variance)  # keeps NaN, which a maximum would not
 
 
-DESIGN = skeleton.Design(constants={"MOMENTS": _moments})
+DESIGN = layer_norm.Design(constants={"MOMENTS": _moments})
 
 
 @subject(
     op="layer_norm",
     language="triton",
+    source=SOURCE,
     variance="textbook",
     accumulates="float32",
     dtypes=skeleton.DTYPES,
@@ -52,4 +59,4 @@ DESIGN = skeleton.Design(constants={"MOMENTS": _moments})
     guarantees=skeleton.GUARANTEES,
 )
 def layer_norm_textbook_triton(input, normalized_shape, weight=None, bias=None, eps=1e-5):
-    return skeleton.layer_norm_by(DESIGN, input, normalized_shape, weight, bias, eps)
+    return layer_norm.layer_norm_by(DESIGN, input, normalized_shape, weight, bias, eps)

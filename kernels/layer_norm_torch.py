@@ -2,8 +2,7 @@
 
 import torch
 
-from verifier import KnownDefect, Trees, subject
-from verifier.trees import either, torch_cascade
+from verifier import KnownDefect, Trees, either, subject, torch_cascade
 
 # A vector register of the CPU holds 2 to 16 elements (NEON to AVX-512, doubles or floats), and a load of
 # half numbers fills two: torch chooses where it runs, so the bound has to hold for each.
@@ -37,6 +36,7 @@ def _squares_overflow(case):
     guarantees={"layouts", "large_offsets"},
     known_defects=(
         KnownDefect(
+            id="merged-with-nothing",
             check="finite",
             reason="Squares overflow where empty lanes are merged, and finite rows become NaN.",
             where=_squares_overflow,

@@ -1,26 +1,33 @@
 """Layer normalization in CUDA C++ by the two-pass variance: the mean first, then the mean of (x - mean)^2.
 
 The second pass reads registers or shared memory where the row fits there; tiers, packs and threads are those
-of layer_norm_welford_cuda.py.
+of layer_norm_skeleton_cuda.py.
 """
 
 from pathlib import Path
 
-from verifier import Domain, load, source, subject
+from verifier import Domain, Source, load, source, subject
 
-SOURCE = "OneFlow, efficient LayerNorm and Softmax CUDA kernels; corrected, with another variance"
+SOURCE = Source(
+    title="Articles on an efficient LayerNorm and Softmax CUDA kernel",
+    author="OneFlow: Guo Ran, Yao Chi, Zheng Zekang, Liu Juncheng",
+    url="https://github.com/Oneflow-Inc/oneflow/blob/master/oneflow/core/cuda/softmax.cuh",
+    licence="Apache-2.0, of the code at that address",
+    changed="as layer_norm_welford_cuda, and another variance",
+)
 
-tiers = load(Path(__file__).with_name("layer_norm_welford_cuda.py")).module
+layer_norm = load(Path(__file__).with_name("layer_norm_skeleton_cuda.py")).module
 KERNELS = source(__file__)
 
 
 @subject(
     op="layer_norm",
     language="cuda",
+    source=SOURCE,
     variance="two_pass",
     accumulates="float32",
     dtypes=("float16", "bfloat16", "float32", "float64"),
-    trees=tiers.TREES,
+    trees=layer_norm.TREES,
     mean_contraction="none",  # the mean is the quotient of a division: one machine number
     divide_by_n="division",
     clamp=True,
@@ -31,4 +38,4 @@ KERNELS = source(__file__)
 )
 def layer_norm_two_pass_cuda(input, normalized_shape, weight=None, bias=None, eps=1e-5):
     """Layer normalization in CUDA C++ by the two-pass variance, the mean first, then (x - mean)^2."""
-    return tiers.layer_norm_by(KERNELS, "TwoPass", input, normalized_shape, weight, bias, eps)
+    return layer_norm.layer_norm_by(KERNELS, "TwoPass", input, normalized_shape, weight, bias, eps)

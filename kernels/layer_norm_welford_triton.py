@@ -1,9 +1,9 @@
-"""Layer normalization with Welford's variance, on the two-pass kernel's skeleton.
+"""Layer normalization with Welford's variance of one Triton program a row.
 
 Each lane updates a count, a mean and a sum of squared deviations element by element; the lanes are then
 merged as Chan, Golub and LeVeque do, where an empty partner changes nothing. One column a lane and sweep:
 element i belongs to lane i mod 128, which is the tree that is declared, in the backward as well. Output and
-backward are those of layer_norm_two_pass_triton.py.
+backward are those of layer_norm_skeleton_triton.py.
 
 The last merges are butterflies over lanes and warps. A merge does not commute, so each warp may end with a
 mean and an rstd of its own, an ulp or so apart: a column is normalized with those of its warp, and those of
@@ -15,11 +15,17 @@ from pathlib import Path
 import triton
 import triton.language as tl
 
-from verifier import Domain, Trees, load, subject, tree
+from verifier import Domain, Source, Trees, load, subject, tree
 
-SOURCE = "Triton tutorial, Layer Normalization; corrected, with another variance"
+SOURCE = Source(
+    title="Layer Normalization (05-layer-norm.py)",
+    author="Triton's tutorials",
+    licence="not stated on the page; its repository is under the MIT licence",
+    changed="as layer_norm_two_pass_triton, and another variance",
+)
 
-skeleton = load(Path(__file__).with_name("layer_norm_two_pass_triton.py")).module
+skeleton = load(Path(__file__).with_name("row_norm_skeleton_triton.py")).module
+layer_norm = load(Path(__file__).with_name("layer_norm_skeleton_triton.py")).module
 divide = skeleton.divide
 LANES = 128  # as many columns a sweep as threads: each thread is one lane
 
@@ -57,12 +63,13 @@ def _lanes(columns, dtype):
     return LANES, LANES // 32
 
 
-DESIGN = skeleton.Design(constants={"MOMENTS": _moments}, tile=_lanes)
+DESIGN = layer_norm.Design(constants={"MOMENTS": _moments}, tile=_lanes)
 
 
 @subject(
     op="layer_norm",
     language="triton",
+    source=SOURCE,
     variance="welford",
     variance_options={"per_lane_means": True},
     accumulates="float32",
@@ -80,4 +87,4 @@ DESIGN = skeleton.Design(constants={"MOMENTS": _moments}, tile=_lanes)
     guarantees=skeleton.GUARANTEES,
 )
 def layer_norm_welford_triton(input, normalized_shape, weight=None, bias=None, eps=1e-5):
-    return skeleton.layer_norm_by(DESIGN, input, normalized_shape, weight, bias, eps)
+    return layer_norm.layer_norm_by(DESIGN, input, normalized_shape, weight, bias, eps)

@@ -6,9 +6,14 @@ backward pass is that of softmax_triton.py.
 
 from pathlib import Path
 
-from verifier import load, subject
+from verifier import Source, load, subject
 
-SOURCE = "our own, after the online normalizer of Milakov and Gimelshein"
+SOURCE = Source(
+    title="Online normalizer calculation for softmax",
+    author="Maxim Milakov, Natalia Gimelshein",
+    url="https://arxiv.org/abs/1805.02867",
+    changed="our own in Triton, for log-softmax",
+)
 
 online = load(Path(__file__).with_name("softmax_online_triton.py")).module
 
@@ -16,6 +21,7 @@ online = load(Path(__file__).with_name("softmax_online_triton.py")).module
 @subject(
     op="log_softmax",
     language="triton",
+    source=SOURCE,
     variance="softmax",
     accumulates="float32",
     formula="online_recomputed",

@@ -16,11 +16,14 @@ import torch
 import triton
 import triton.language as tl
 
-from verifier import Domain, load, subject
+from verifier import Domain, Source, load, subject
 
-SOURCE = "norm series in PyTorch, Triton and CUDA; corrected"
+SOURCE = Source(
+    title="LeetGPU exercise 07: the Norm series",
+    changed="every stride and rank, a missing weight, 64-bit offsets, rows of any length, a backward",
+)
 
-skeleton = load(Path(__file__).with_name("layer_norm_two_pass_triton.py")).module
+skeleton = load(Path(__file__).with_name("row_norm_skeleton_triton.py")).module
 divide, root = skeleton.divide, skeleton.root
 
 
@@ -195,6 +198,7 @@ def _launch_backward(grad_input, dy, x, weight, rstd, parts, programs, chunk):
 @subject(
     op="rms_norm",
     language="triton",
+    source=SOURCE,
     variance="rms",
     accumulates="float32",
     dtypes=skeleton.DTYPES,

@@ -1,7 +1,8 @@
-"""Softmax in three CUDA tiers, the other half of the published library behind layer_norm_welford_cuda.py.
+"""Softmax in three CUDA tiers, the other half of the published library.
 
-Packs, groups, blocks and tiers are those of the layer norm; only the work on a row differs. Log-softmax is
-the same launch with another kind (log_softmax_cuda.py). Any dimension, any strides, forward and backward.
+Packs, groups, blocks and tiers are those of the layer norm (row_norm_skeleton_cuda.py); only the work on a
+row differs. Log-softmax is the same launch with another kind (log_softmax_cuda.py). Any dimension, any
+strides, forward and backward.
 """
 
 from pathlib import Path
@@ -9,11 +10,17 @@ from pathlib import Path
 import torch
 from torch.autograd.function import once_differentiable
 
-from verifier import Trees, load, source, subject, tree
+from verifier import Source, Trees, load, source, subject, tree
 
-SOURCE = "OneFlow, efficient LayerNorm and Softmax CUDA kernels; corrected"
+SOURCE = Source(
+    title="Articles on an efficient LayerNorm and Softmax CUDA kernel",
+    author="OneFlow: Guo Ran, Yao Chi, Zheng Zekang, Liu Juncheng",
+    url="https://github.com/Oneflow-Inc/oneflow/blob/master/oneflow/core/cuda/softmax.cuh",
+    licence="Apache-2.0, of the code at that address",
+    changed="every dimension and stride, misaligned storage, any number of rows and columns",
+)
 
-tiers = load(Path(__file__).with_name("layer_norm_welford_cuda.py")).module
+tiers = load(Path(__file__).with_name("row_norm_skeleton_cuda.py")).module
 KERNELS = source(__file__)
 WARPS = 4  # rows of a block in the gradient's warp form
 BLOCK = 256  # threads a row in its block form
@@ -91,6 +98,7 @@ TREES = Trees(statistics=tree(depth=tiers.additions), row_gradients=tree(depth=b
 @subject(
     op="softmax",
     language="cuda",
+    source=SOURCE,
     variance="softmax",
     accumulates="float32",
     dtypes=("float16", "bfloat16", "float32", "float64"),

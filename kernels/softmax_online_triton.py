@@ -16,9 +16,14 @@ from pathlib import Path
 import triton
 import triton.language as tl
 
-from verifier import Trees, load, subject, tree
+from verifier import Source, Trees, load, subject, tree
 
-SOURCE = "our own, after the online normalizer of Milakov and Gimelshein"
+SOURCE = Source(
+    title="Online normalizer calculation for softmax",
+    author="Maxim Milakov, Natalia Gimelshein",
+    url="https://arxiv.org/abs/1805.02867",
+    changed="our own in Triton",
+)
 
 library = load(Path(__file__).with_name("softmax_triton.py")).module
 
@@ -68,6 +73,7 @@ TREES = Trees(statistics=tree(depth=_row_depth), row_gradients=tree(depth=_row_d
 @subject(
     op="softmax",
     language="triton",
+    source=SOURCE,
     variance="softmax",
     accumulates="float32",
     formula="online_recomputed",

@@ -18,11 +18,17 @@ import torch
 import triton
 import triton.language as tl
 
-from verifier import Trees, load, subject, tile, tree
+from verifier import Source, Trees, load, subject, tile, tree
 
-SOURCE = "our own, after the softmax of OneFlow's library"
+SOURCE = Source(
+    title="Articles on an efficient LayerNorm and Softmax CUDA kernel",
+    author="OneFlow: Guo Ran, Yao Chi, Zheng Zekang, Liu Juncheng",
+    url="https://github.com/Oneflow-Inc/oneflow/blob/master/oneflow/core/cuda/softmax.cuh",
+    licence="Apache-2.0, of the code at that address",
+    changed="our own in Triton",
+)
 
-skeleton = load(Path(__file__).with_name("layer_norm_two_pass_triton.py")).module
+skeleton = load(Path(__file__).with_name("row_norm_skeleton_triton.py")).module
 row_tile = skeleton.row_tile
 
 DTYPES = ("float16", "bfloat16", "float32")
@@ -190,6 +196,7 @@ TREES = Trees(statistics=tree(depth=_row_depth), row_gradients=tree(depth=_row_d
 @subject(
     op="softmax",
     language="triton",
+    source=SOURCE,
     variance="softmax",
     accumulates="float32",
     formula="recomputed",

@@ -1,43 +1,91 @@
 """Floating-point formats by their torch name, with exact rounding into them."""
 
-import functools
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 Reals: TypeAlias = npt.NDArray[np.float64]
-
-FLOAT_NAMES = ("float16", "bfloat16", "float32", "float64")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """A binary floating-point format.
+    """A binary floating-point format with gradual underflow.
 
-    precision: bits of the significand, the implicit one included.
-    min_exponent, max_exponent: exponents of the smallest normal and of the largest finite number,
-    in the convention 1 <= significand < 2.
+    `precision` counts the leading bit; `minimum_exponent` is the exponent of the smallest normal
+    number 2**minimum_exponent; `maximum` is the largest finite number.
     """
 
     name: str
     precision: int
-    min_exponent: int
-    max_exponent: int
-    max: float
+    minimum_exponent: int
+    maximum: float
+
+    @property
+    def u(self) -> float:
+        """Unit roundoff, 2**-precision (relative error of one round-to-nearest operation)."""
+        return 2.0**-self.precision
+
+    @property
+    def smallest_normal(self) -> float:
+        """Smallest positive normal number."""
+        return math.ldexp(1.0, self.minimum_exponent)
+
+    @property
+    def omega(self) -> float:
+        """Half the smallest subnormal number; never below float64's smallest positive number."""
+        return max(math.ldexp(1.0, self.minimum_exponent - self.precision), 2.0**-1074)
+
+    def holds(self, other: Format) -> bool:
+        """Return whether every number of another format is one of this: digits, smallest and largest."""
+        finest = self.minimum_exponent - self.precision <= other.minimum_exponent - other.precision
+        return self.precision >= other.precision and finest and self.maximum >= other.maximum
+
+    def represents(self, number: float) -> bool:
+        """Return whether a finite number is one of this format, subnormal numbers included."""
+        if number == 0.0 or not abs(number) <= self.maximum:
+            return number == 0.0
+        exponent = max(math.frexp(number)[1] - 1, self.minimum_exponent)
+        return math.ldexp(number, self.precision - 1 - exponent) % 1.0 == 0.0
+
+    @property
+    def maximum_exponent(self) -> int:
+        """Exponent of the largest finite number, where 1 <= significand < 2."""
+        return math.frexp(self.maximum)[1] - 1
 
     @property
     def subnormal_exponent(self) -> int:
         """Exponent of the smallest positive number."""
-        return self.min_exponent - self.precision + 1
+        return self.minimum_exponent - self.precision + 1
 
     @property
     def decimal_digits(self) -> int:
         """Largest k with 10^k <= 2^precision: from 10^k on, 1 is no longer added to 10^k exactly."""
         return len(str(2**self.precision)) - 1
+
+
+FORMATS: Final[dict[str, Format]] = {
+    f.name: f
+    for f in (
+        Format(name="float16", precision=11, minimum_exponent=-14, maximum=65504.0),
+        Format(name="bfloat16", precision=8, minimum_exponent=-126, maximum=float.fromhex("0x1.fep127")),
+        Format(name="float32", precision=24, minimum_exponent=-126, maximum=float.fromhex("0x1.fffffep127")),
+        Format(
+            name="float64",
+            precision=53,
+            minimum_exponent=-1022,
+            maximum=float.fromhex("0x1.fffffffffffffp1023"),
+        ),
+    )
+}
+FLOAT_NAMES: Final = tuple(FORMATS)
 
 
 def dtype_name(dtype: str | torch.dtype) -> str:
@@ -51,22 +99,12 @@ def dtype_name(dtype: str | torch.dtype) -> str:
     return name
 
 
-@functools.cache
 def float_format(dtype: str | torch.dtype) -> Format:
     """Return the format of a floating-point dtype.
 
     Raises: ValueError for an unknown dtype.
     """
-    name = dtype_name(dtype)
-    information = torch.finfo(getattr(torch, name))
-    # frexp writes x = m 2^e with 1/2 <= m < 1, hence the ones
-    return Format(
-        name=name,
-        precision=2 - math.frexp(information.eps)[1],
-        min_exponent=math.frexp(information.tiny)[1] - 1,
-        max_exponent=math.frexp(information.max)[1] - 1,
-        max=information.max,
-    )
+    return FORMATS[dtype_name(dtype)]
 
 
 def round_to_format(values: Reals, target: Format) -> Reals:
@@ -80,8 +118,8 @@ def round_to_format(values: Reals, target: Format) -> Reals:
         quantum = np.maximum(exponents - target.precision, target.subnormal_exponent)
         with np.errstate(over="ignore"):
             rounded = np.ldexp(np.rint(np.ldexp(values, -quantum)), quantum)
-    too_large = np.isfinite(values) & (np.abs(rounded) > target.max)
-    return np.where(too_large, np.copysign(target.max, values), rounded)
+    too_large = np.isfinite(values) & (np.abs(rounded) > target.maximum)
+    return np.where(too_large, np.copysign(target.maximum, values), rounded)
 
 
 def to_tensor(values: Reals, target: Format) -> torch.Tensor:
@@ -89,6 +127,8 @@ def to_tensor(values: Reals, target: Format) -> torch.Tensor:
 
     torch's own conversion is avoided: its vectorised loop gives NaN other bits than the loop for the rest.
     """
+    import torch
+
     flat = np.ascontiguousarray(values).reshape(-1)
     if target.name != "bfloat16":
         return torch.from_numpy(flat.astype(target.name)).reshape(values.shape)

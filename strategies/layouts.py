@@ -11,7 +11,7 @@ from strategies.placement import Placed, place_strided
 
 Shape: TypeAlias = tuple[int, ...]
 
-ORDERS = ("standard", "transposed", "channels_last")
+ORDERS = ("standard", "transposed", "channels_last", "leading_reversed")
 EXPANSIONS = ("none", "rows", "columns", "all")
 
 
@@ -19,9 +19,12 @@ EXPANSIONS = ("none", "rows", "columns", "all")
 class Layout:
     """How the elements of a tensor lie in memory; the default is contiguous.
 
-    order: "standard" (last axis innermost), "transposed" (last two axes exchanged), "channels_last" (4 axes).
+    order: "standard" (last axis innermost), "transposed" (last two axes exchanged), "channels_last" (4 axes),
+    "leading_reversed" (all axes but the last in reverse, as batch and sequence after x.transpose(0, 1)).
     column_step: every k-th place along the last axis holds an element, as in x[..., ::k].
     row_step: the same along the last axis but one, as in x[..., ::k, :].
+    leading_step: the same along the last axis but two, as in x[..., ::k, :, :]: rows lie in groups, and no
+    single stride leads from each row to the next.
     row_padding: unused places behind each run of the innermost axis.
     expanded: axes of stride 0: "rows" (all but the last), "columns" (the last), "all" or "none".
     storage_offset: elements of the storage before the first one.
@@ -33,6 +36,7 @@ class Layout:
     order: str = "standard"
     column_step: int = 1
     row_step: int = 1
+    leading_step: int = 1
     row_padding: int = 0
     expanded: str = "none"
     storage_offset: int = 0
@@ -44,8 +48,10 @@ class Layout:
             raise ValueError(f"there is no order {self.order!r}; choose from {', '.join(ORDERS)}")
         if self.expanded not in EXPANSIONS:
             raise ValueError(f"nothing expands {self.expanded!r}; choose from {', '.join(EXPANSIONS)}")
-        if min(self.column_step, self.row_step) < 1:
-            raise ValueError("column_step and row_step are at least 1: torch has no negative strides")
+        if min(self.column_step, self.row_step, self.leading_step) < 1:
+            raise ValueError(
+                "column_step, row_step and leading_step are at least 1: torch has no negative strides"
+            )
         if min(self.row_padding, self.storage_offset) < 0:
             raise ValueError("row_padding and storage_offset are never negative")
 
@@ -67,6 +73,8 @@ class Layout:
         """Whether a tensor of this shape has the axes that the layout speaks of."""
         if self.order == "channels_last":
             return len(shape) == 4
+        if self.order == "leading_reversed" or self.leading_step > 1:
+            return len(shape) >= 3
         speaks_of_rows = self.order == "transposed" or self.row_step > 1 or self.row_padding > 0
         if speaks_of_rows or self.expanded == "rows":
             return len(shape) >= 2
@@ -80,7 +88,7 @@ class Layout:
         if not self.applies_to(shape):
             raise ValueError(f"{self!r} does not apply to a tensor of shape {tuple(shape)}")
         rank = len(shape)
-        steps = {rank - 2: self.row_step, rank - 1: self.column_step}
+        steps = {rank - 3: self.leading_step, rank - 2: self.row_step, rank - 1: self.column_step}
         strides = [0] * rank
         run = 1
         for place, axis in enumerate(_innermost_first(self.order, rank)):
@@ -144,6 +152,8 @@ _KINDS: dict[str, Callable[[Layout], bool]] = {
     "misaligned": lambda layout: layout.misaligned,
     "expanded": lambda layout: layout.expanded != "none",
     "channels_last": lambda layout: layout.order == "channels_last",
+    "leading_reversed": lambda layout: layout.order == "leading_reversed",
+    "leading_sliced": lambda layout: layout.leading_step > 1,
 }
 KINDS = ("contiguous", *_KINDS)
 
@@ -157,6 +167,8 @@ _SETTINGS: dict[str, tuple[dict[str, Any], ...]] = {
     "misaligned": ({"misaligned": True},),
     "expanded": tuple({"expanded": expanded} for expanded in ("rows", "columns", "all")),
     "channels_last": ({"order": "channels_last"},),
+    "leading_reversed": ({"order": "leading_reversed"},),
+    "leading_sliced": tuple({"leading_step": step} for step in (2, 3)),
 }
 
 
@@ -165,6 +177,8 @@ def _innermost_first(order: str, rank: int) -> list[int]:
     axes = list(range(rank - 1, -1, -1))
     if order == "transposed":
         axes[:2] = axes[1::-1]
+    if order == "leading_reversed":
+        axes[1:] = axes[:0:-1]
     return [1, 3, 2, 0] if order == "channels_last" else axes
 
 
@@ -183,7 +197,7 @@ def layouts(
 
     allow: the kinds to draw from, contiguous being always among them.
     shape: of the tensor; kinds that it cannot have, or that it could not tell from contiguous, are left out.
-    With None, any tensor of two or more axes can have them, which excludes channels_last.
+    With None, any tensor of two or more axes can have them, which excludes what needs three or four.
     max_kinds: how many kinds one layout may combine.
     Raises: ValueError for an unknown kind, or for max_kinds below 1; TypeError for a lone string.
     """
@@ -223,6 +237,6 @@ def simpler_layouts(layout: Layout) -> Iterator[Layout]:
             yield Layout(**{name: value for name, value in settings.items() if name != dropped})
     simplest = {name: value for kind in _SETTINGS.values() for name, value in kind[0].items()}
     for name, value in settings.items():
-        least = 2 if name in ("column_step", "row_step") else simplest.get(name)
+        least = 2 if name in ("column_step", "row_step", "leading_step") else simplest.get(name)
         if isinstance(least, int) and not isinstance(value, bool) and least < value:
             yield Layout.from_json({**settings, name: least})

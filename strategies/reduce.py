@@ -250,7 +250,7 @@ def _plainer(
     Returns: the new tensor, in which all other numbers keep their bits, and the indices that changed.
     """
     flat = tensor.reshape(-1)
-    largest = float_format(tensor.dtype).max
+    largest = float_format(tensor.dtype).maximum
     numbers = flat[torch.from_numpy(part).to(flat.device)].cpu().to(torch.float64).numpy()
     with np.errstate(invalid="ignore", over="ignore"):
         new = simplify(numbers)

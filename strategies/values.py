@@ -93,7 +93,7 @@ class Values:
         exponents = self.scale + self.row_scale * (np.arange(rows, dtype=np.int32)[:, np.newaxis] % 8)
         with np.errstate(over="ignore", under="ignore"):
             scaled = np.ldexp(raw, exponents.astype(np.int32)) * (-1.0 if self.negative else 1.0)
-        held = np.where(np.isfinite(raw) & np.isinf(scaled), np.copysign(target.max, scaled), scaled)
+        held = np.where(np.isfinite(raw) & np.isinf(scaled), np.copysign(target.maximum, scaled), scaled)
         # the sign of a NaN that arithmetic made differs from processor to processor
         matrix = np.where(np.isnan(held), np.nan, round_to_format(held, target))
         if self.odd_rows is not None:

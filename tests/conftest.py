@@ -1,12 +1,112 @@
-"""What all tests share: Hypothesis profiles, and pytest's own helper for tests of plugins."""
+"""What all tests share: Hypothesis profiles, a helper for plugins, kernel files, runners, a compiler."""
 
 import os
+import textwrap
 
+import pytest
 from hypothesis import settings
+from in_process import InProcess
+from xdist.scheduler import WorkStealingScheduling
 
 from strategies.profiles import register_profiles
+from verifier.audit import replay, run_audit
+from verifier.commands import cost_of_dtype, describe
+from verifier.commands.command_line import main
+from verifier.subjects import nvrtc
+from verifier.subjects.load_file import load_subjects
 
 pytest_plugins = ["pytester"]
 
 register_profiles()
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give each worker a stretch of the tests, not every second one: what it translated, it meets again."""
+    return WorkStealingScheduling(config, log) if config.getvalue("dist") == "load" else None
+
+
+HEAD = """
+import torch
+from verifier import Domain, KnownDefect, subject, tree
+
+DECLARED = dict(op="layer_norm", language="torch", variance="two_pass", accumulates="float32",
+                dtypes=("float32",), differentiable=False)
+
+def right(input, weight, bias, eps):
+    x = input.to(torch.float64) if input.dtype == torch.float64 else input.float()
+    mean = x.mean(-1, keepdim=True)
+    rstd = 1 / torch.sqrt((x - mean).square().mean(-1, keepdim=True) + eps)
+    out = (x - mean) * rstd
+    out = out if weight is None else out * weight
+    return (out if bias is None else out + bias).to(input.dtype)
+
+"""
+
+
+@pytest.fixture
+def runner():
+    return InProcess("eager")
+
+
+@pytest.fixture
+def no_child(monkeypatch):
+    """Let audits, replays and descriptions run subjects in this process."""
+    monkeypatch.setattr(run_audit, "_runners", {})
+    for module in (run_audit, replay, describe, cost_of_dtype):
+        monkeypatch.setattr(module, "Runner", InProcess)
+
+
+@pytest.fixture
+def kernel_file(tmp_path):
+    """Return a function that writes a kernel file of the given body after common beginnings."""
+
+    def write(body, name="kernel.py", folder=None, head=HEAD):
+        path = (folder or tmp_path) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(head + textwrap.dedent(body), encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def subjects_of(kernel_file):
+    """Return a function from the body of a kernel file to its subjects by name."""
+
+    def load(body, **options):
+        return {s.name: s for s in load_subjects(kernel_file(body, **options))}
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def compiler():
+    """Skip, with the reason, where NVRTC is not installed."""
+    try:
+        return nvrtc.version()
+    except nvrtc.MissingCompilerError as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def cache_folder(tmp_path, monkeypatch):
+    """Give the test an empty cache folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "norm-verifier" / "cuda"
+
+
+@pytest.fixture
+def command(no_child, monkeypatch, capsys, tmp_path):
+    """Return a function that runs the command in this process: (status, output, error)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["norm-verifier", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        written = capsys.readouterr()
+        return ended.value.code or 0, written.out, written.err
+
+    return run

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from verifier.subjects.load_file import builtin_files
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -70,8 +72,8 @@ def test_entry_points_are_the_command_and_the_plugin(built):
         (name,) = (n for n in wheel.namelist() if n.endswith("entry_points.txt"))
         points = ConfigParser()
         points.read_string(wheel.read(name).decode())
-    assert dict(points["console_scripts"]) == {"norm-verifier": "verifier.command_line:main"}
-    assert dict(points["pytest11"]) == {"norm-verifier": "verifier.pytest_plugin"}
+    assert dict(points["console_scripts"]) == {"norm-verifier": "verifier.__main__:main"}
+    assert dict(points["pytest11"]) == {"norm-verifier": "verifier.commands.pytest_plugin"}
 
 
 def test_the_source_archive_can_be_built_and_tested(built):
@@ -89,7 +91,7 @@ def test_an_installation_finds_its_kernels_and_answers(built, tmp_path):
     subprocess.run([*install, str(tmp_path), str(built[0])], check=True, capture_output=True)
     code = (
         "import verifier, sys\n"
-        "from verifier.loading import builtin_files, builtin_folder\n"
+        "from verifier.subjects.load_file import builtin_files, builtin_folder\n"
         "print(verifier.__file__)\n"
         "print(builtin_folder())\n"
         "print(len(builtin_files()))\n"
@@ -105,4 +107,4 @@ def test_an_installation_finds_its_kernels_and_answers(built, tmp_path):
     module, folder, count = ended.stdout.split()
     assert Path(module).is_relative_to(tmp_path)
     assert Path(folder) == tmp_path / "verifier" / "kernels"
-    assert int(count) == len(list((ROOT / "kernels").glob("*.py")))
+    assert int(count) == len(builtin_files())

@@ -9,32 +9,46 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from verifier.conformance import conformance_tests
-    from verifier.cuda_source import source
-    from verifier.loading import load
-    from verifier.numbers import Form, Terms
-    from verifier.subjects import Claim, Domain, KnownDefect, Subject, Trees, subject
-    from verifier.trees import any_order, pairwise, sequential, tile, tree
+    from verifier.arithmetic.abstract_number import Form, Terms
+    from verifier.arithmetic.trees.tree import (
+        Stages,
+        any_order,
+        either,
+        pairwise,
+        sequential,
+        tile,
+        torch_cascade,
+        tree,
+    )
+    from verifier.commands.conformance import conformance_tests
+    from verifier.records.subject import Claim, Domain, KnownDefect, Source, Subject, Trees
+    from verifier.subjects.cuda_source import source
+    from verifier.subjects.declare import subject
+    from verifier.subjects.load_file import load
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Claim": "subjects",
-    "Domain": "subjects",
-    "Form": "numbers",
-    "KnownDefect": "subjects",
-    "Subject": "subjects",
-    "Terms": "numbers",
-    "Trees": "subjects",
-    "any_order": "trees",
-    "conformance_tests": "conformance",
-    "load": "loading",
-    "pairwise": "trees",
-    "sequential": "trees",
-    "source": "cuda_source",
-    "subject": "subjects",
-    "tile": "trees",
-    "tree": "trees",
+    "Claim": "records.subject",
+    "Domain": "records.subject",
+    "Form": "arithmetic.abstract_number",
+    "KnownDefect": "records.subject",
+    "Source": "records.subject",
+    "Stages": "arithmetic.trees.tree",
+    "Subject": "records.subject",
+    "Terms": "arithmetic.abstract_number",
+    "Trees": "records.subject",
+    "any_order": "arithmetic.trees.tree",
+    "conformance_tests": "commands.conformance",
+    "either": "arithmetic.trees.tree",
+    "load": "subjects.load_file",
+    "pairwise": "arithmetic.trees.tree",
+    "sequential": "arithmetic.trees.tree",
+    "source": "subjects.cuda_source",
+    "subject": "subjects.declare",
+    "tile": "arithmetic.trees.tree",
+    "torch_cascade": "arithmetic.trees.tree",
+    "tree": "arithmetic.trees.tree",
 }
 
 __all__ = [
@@ -42,17 +56,21 @@ __all__ = [
     "Domain",
     "Form",
     "KnownDefect",
+    "Source",
+    "Stages",
     "Subject",
     "Terms",
     "Trees",
     "any_order",
     "conformance_tests",
+    "either",
     "load",
     "pairwise",
     "sequential",
     "source",
     "subject",
     "tile",
+    "torch_cascade",
     "tree",
 ]
 

@@ -1,6 +1,33 @@
-"""`python -m verifier` is the command norm-verifier."""
+"""The command norm-verifier, also as `python -m verifier`."""
 
-from verifier.command_line import main
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """Run the command, and end without taking apart all that was imported: of torch that takes a second."""
+    try:
+        from verifier.commands.command_line import main as command
+
+        command()
+        status = 0
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except KeyboardInterrupt:  # while the command itself was imported
+        sys.stderr.write("norm-verifier: interrupted\n")
+        status = 130
+    atexit._run_exitfuncs()
+    try:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
+    except OSError:  # as Python itself ends where its last words cannot be written
+        status = 120
+    os._exit(status)
+
 
 if __name__ == "__main__":
     main()

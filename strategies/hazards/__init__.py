@@ -5,14 +5,13 @@ Its docstring says what the numbers are, what `strength` does, and which bugs th
 """
 
 import functools
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from strategies.draws import Draw
 from strategies.formats import Reals
+from strategies.registry import modules
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +34,7 @@ def discover() -> dict[str, Hazard]:
     Raises: TypeError if a hazard has no docstring, or its name is taken.
     """
     found: dict[str, Hazard] = {}
-    for module_information in pkgutil.iter_modules(__path__):
-        module = importlib.import_module(f"{__name__}.{module_information.name}")
+    for module in modules(__name__):
         for name, function in inspect.getmembers(module, inspect.isfunction):
             if name.startswith("_") or function.__module__ != module.__name__:
                 continue

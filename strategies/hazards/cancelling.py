@@ -28,7 +28,7 @@ def constant_row(draw: Draw) -> Reals:
 
     Aims at: a mean that is not the number itself, hence a variance above zero and rstd far below 1/sqrt(eps).
     """
-    largest = len(str(int(draw.format.max))) - 1
+    largest = len(str(int(draw.format.maximum))) - 1
     return _row_constant(draw) * power_of_ten(min(draw.strength, largest)) * np.ones(draw.shape)
 
 
@@ -74,7 +74,7 @@ def sorted_row(draw: Draw) -> Reals:
 def drift(draw: Draw) -> Reals:
     """Ramp from 0 to 10^strength along the row, plus numbers near N(0, 1).
 
-    Aims at: merges of blocks whose means differ, where Chan's correction term carries the variance.
+    Aims at: merges of blocks whose means differ, where Chan's correction term is most of the variance.
     """
     ramp = draw.column_index / max(draw.columns - 1, 1)
     return ramp * power_of_ten(draw.strength) + draw.normal()

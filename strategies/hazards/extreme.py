@@ -11,11 +11,11 @@ from strategies.formats import Reals
 def wide_exponents(draw: Draw) -> Reals:
     """Exponents uniform over (strength + 1) / 8 of the dtype's range, about 0; 7 and more take all of it.
 
-    Aims at: absorption in sums, squares that are rarely representable, subnormals beside the largest.
+    Aims at: absorption in sums, squares that are rarely representable, subnormals and the largest in one row.
     """
     part = min(draw.strength + 1, 8)
     low = -(-draw.format.subnormal_exponent * part // 8)
-    high = draw.format.max_exponent * part // 8
+    high = draw.format.maximum_exponent * part // 8
     return _scaled(draw, draw.integers(low, high))
 
 
@@ -24,7 +24,7 @@ def overflow_of_squares(draw: Draw) -> Reals:
 
     Aims at: sums of squares that become infinite although mean and output are ordinary numbers.
     """
-    middle = (draw.format.max_exponent + 1) // 2
+    middle = (draw.format.maximum_exponent + 1) // 2
     return _scaled(draw, draw.integers(middle - 1 - draw.strength, middle + draw.strength))
 
 
@@ -33,7 +33,7 @@ def underflow_of_squares(draw: Draw) -> Reals:
 
     Aims at: squares that become subnormal or zero, so that only epsilon is left of the variance.
     """
-    middle = draw.format.min_exponent // 2
+    middle = draw.format.minimum_exponent // 2
     return _scaled(draw, draw.integers(middle - 1 - draw.strength, middle + draw.strength))
 
 
@@ -55,7 +55,7 @@ def max_magnitude(draw: Draw) -> Reals:
     """
     binades = -draw.integers(0, draw.strength)
     signs = np.where(draw.row_integers(0, 1) == 0, 1.0, draw.signs())
-    return np.ldexp(draw.format.max * signs, binades.astype(np.int32))
+    return np.ldexp(draw.format.maximum * signs, binades.astype(np.int32))
 
 
 def ties(draw: Draw) -> Reals:

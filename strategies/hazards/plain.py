@@ -52,7 +52,7 @@ def two_level(draw: Draw) -> Reals:
 def lognormal(draw: Draw) -> Reals:
     """2^(z (strength + 1)) with z near N(0, 1): positive and skew.
 
-    Aims at: few elements that carry the variance, so that one element's error shows.
+    Aims at: few elements that make most of the variance, so that one element's error shows.
     """
     return exp2(draw.normal() * (draw.strength + 1))
 

@@ -1,5 +1,7 @@
 """Norms of Liger-Kernel, unmodified, declared as its documentation says what they compute."""
 
+from mpmath import fsum, sqrt
+
 from verifier import Domain, subject
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -53,3 +55,26 @@ def softmax(input):
     from liger_kernel.ops.softmax import LigerSoftmaxFunction
 
     return LigerSoftmaxFunction.apply(input)
+
+
+def _norm(numbers, eps):
+    root = sqrt(fsum([x * x for x in numbers]) / len(numbers) + eps)
+    return [x / root for x in numbers]
+
+
+def _poly_norm(input, weight, bias, eps):
+    powers = [_norm([x**k for x in input], eps) for k in (3, 2, 1)]
+    return [weight[0] * p + weight[1] * q + weight[2] * r + bias[0] for p, q, r in zip(*powers, strict=True)]
+
+
+@subject(
+    op="unknown",
+    specification=_poly_norm,
+    language="triton",
+    dtypes=DTYPES,
+    domain=Domain(min_rows=1, min_columns=3, max_rank=2, layouts=("contiguous",), optional=False),
+)
+def poly_norm(input, weight, bias, eps=1e-6):
+    from liger_kernel.ops.poly_norm import LigerPolyNormFunction
+
+    return LigerPolyNormFunction.apply(input, weight[:3], bias[0], eps, False)

@@ -48,6 +48,30 @@ def functions(input, weight, eps=1e-6):
     return y.type_as(input)
 
 
+@declared(dtypes=("float16",), differentiable=False)
+def squares_in_half(input, weight, eps=1e-6):
+    return input * torch.rsqrt(input.pow(2).mean(-1, keepdim=True) + eps) * (1.0 + weight)
+
+
+def scaled(input, weight):
+    return input * weight / 8
+
+
+@declared(dtypes=("float16",), meaning=scaled, differentiable=False)
+def divided_last(input, weight):
+    return input * weight / 8
+
+
+def over_square(input, weight):
+    return input / (weight * weight + 1)
+
+
+@declared(dtypes=("float16",), meaning=over_square, differentiable=False)
+def divisor_overflows(input, weight):
+    divisor = (weight * weight + 1) * 20000
+    return (input / divisor) * 20000
+
+
 @declared(differentiable=False)
 def weight_for_one_and_weight(input, weight, eps=1e-6):
     x = input.float()

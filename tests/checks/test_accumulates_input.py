@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 from checks_support import examination, faulty
 
-from verifier.arithmetic import FORMATS
-from verifier.examine import Budget
-from verifier.subjects import Domain
-from verifier.verdicts import Verdict
+from verifier.arithmetic.formats import FORMATS
+from verifier.audit.rules import line_verdict
+from verifier.audit.search import Budget
+from verifier.records.subject import Domain
+from verifier.records.verdict import Verdict
 
 NARROW = Domain(max_abs=8.0, max_kappa=2.0, min_rows=1, min_columns=1, max_columns=48)
 
@@ -24,7 +25,7 @@ def test_a_kernel_that_sums_in_its_input_s_dtype_is_right_where_it_says_so(dtype
     assert declared.counts[Verdict.PASS], declared
     assert not [f for f in declared.findings if f.verdict is Verdict.FAIL]
     assumed = examination(summing_in_half("float32"), "forward_error", dtype, budget=Budget(cases=12)).run()
-    assert assumed.verdict is Verdict.FAIL
+    assert line_verdict(assumed) is Verdict.FAIL
 
 
 def test_the_input_s_format_is_that_of_each_dtype():

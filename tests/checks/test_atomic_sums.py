@@ -4,9 +4,9 @@ import pytest
 import torch
 from checks_support import examination, failures, faulty, machine
 
+from verifier.cases.recipe import assemble
 from verifier.ops import op
-from verifier.recipes import assemble
-from verifier.verdicts import Verdict
+from verifier.records.verdict import Verdict
 
 pytest.importorskip("triton")
 
@@ -37,7 +37,7 @@ def test_what_atomics_flush_is_no_error_of_the_kernel():
 def test_only_subnormal_numbers_are_granted():
     from dataclasses import replace
 
-    from verifier.arithmetic import ieee
+    from verifier.arithmetic.formats import ieee
 
     plain = ieee("float32")
     assert plain.sum_omega == 0.0

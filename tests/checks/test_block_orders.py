@@ -7,9 +7,9 @@ from checks_support import cases_of, failures, faulty, machine, outcomes_of, pas
 
 pytest.importorskip("triton", reason="the faulty kernel is Triton's, which is not installed")
 
-from verifier.backends import machine as backend
+from verifier.execution.backends.machine import BACKEND as MACHINE
+from verifier.execution.call_subject import execute
 from verifier.machine import current
-from verifier.runner.execute import execute
 
 STEM = "sums_by_atomics_triton"
 
@@ -27,7 +27,7 @@ def test_sums_by_atomics_are_found():
 
 def test_in_the_order_of_the_grid_they_pass(monkeypatch):
     """What finds them is the schedule's seed, which must reach the machine that runs the kernel."""
-    monkeypatch.setattr(backend, "varied", lambda **_: nullcontext())
+    monkeypatch.setattr(MACHINE, "varied", lambda **_: nullcontext())
     found = judged()
     assert passes(found)
     assert not failures(found)
@@ -44,9 +44,9 @@ def test_every_run_has_an_order_of_its_own():
     seen = []
     with machine():
         for seed in (None, 1, 2):
-            with backend.varied(schedule_seed=seed):
+            with MACHINE.varied(schedule_seed=seed):
                 assert current().machine.schedule_seed == seed
-                outputs = execute(subject, case, place=backend, gradients=True).outputs
+                outputs = execute(subject, case, place=MACHINE, gradients=True).outputs
             seen.append(outputs["grad_weight"].numpy().tobytes())
     assert case.rows > 2
     assert len(set(seen)) > 1

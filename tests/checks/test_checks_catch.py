@@ -1,15 +1,13 @@
-"""No earlier check sees what a check is for, and none complains of a right kernel; see tests/frame."""
-
-from pathlib import Path
+"""No earlier check sees what a check is for, and none complains of a right kernel; see tests/audit."""
 
 import pytest
-from checks_support import examination, failures, faulty, outcomes_of, passes, subject_of
+from checks_support import SUPPORT, examination, failures, faulty, outcomes_of, passes, subject_of
 
 from verifier.checks import check, checks
-from verifier.verdicts import Verdict
+from verifier.records.verdict import Verdict
 
-RIGHT = Path(__file__).with_name("right_kernel.py")
-# Every kernel meets these first (tests/frame), or they have a file of tests to themselves.
+RIGHT = SUPPORT / "right_kernel.py"
+# Every kernel meets these first (tests/audit), or they have a file of tests to themselves.
 ELSEWHERE = {"forward_error", "finite", "gradient", "layouts", "memory"} | {
     "running_bound",
     "formula",

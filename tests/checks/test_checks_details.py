@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 from math import inf, nan
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from checks_support import (
     KERNELS,
+    SUPPORT,
     cases_of,
     examination,
     failures,
@@ -21,15 +21,17 @@ from checks_support import (
 
 from strategies.layouts import Layout
 from verifier import load
-from verifier.backends import machine as machine_backend
+from verifier.cases.fixed_list import covering
+from verifier.cases.plan import Plan
+from verifier.cases.recipe import assemble
 from verifier.checks import batch_invariance, gradgradcheck, large_offsets, metamorphic
-from verifier.checks.comparing import bit_numbers, differing
+from verifier.checks.support.bits import bit_numbers, differing
+from verifier.execution.backends.machine import BACKEND as MACHINE
 from verifier.ops import op
-from verifier.recipes import Plan, assemble, covering
-from verifier.subjects import Domain
-from verifier.verdicts import Verdict
+from verifier.records.subject import Domain
+from verifier.records.verdict import Verdict
 
-RIGHT = Path(__file__).with_name("right_kernel.py")
+RIGHT = SUPPORT / "right_kernel.py"
 
 
 # -- comparing -------------------------------------------------------------------------------------
@@ -209,7 +211,7 @@ def test_a_false_claim_is_told_what_it_behaves_like():
 
 def test_without_a_tree_nothing_is_claimed_about_the_algorithm():
     from verifier import any_order
-    from verifier.subjects import Trees
+    from verifier.records.subject import Trees
 
     subject = faulty("welford_claimed_textbook_computed").differing(trees=Trees(statistics=any_order()))
     assert "no tree" in _claim().skips(subject, op("layer_norm"), "float32", "eager")
@@ -229,24 +231,26 @@ def test_torch_differentiates_its_layer_norm_twice_rightly():
     found = outcomes_of(subject, "gradgradcheck", "float64", count=4)
     assert found
     assert not failures(found)
-    assert all(o.facts["error"] < 1e-3 * max(1.0, o.facts["allowed"]) for o in found)
+    assert all(o.evidence.error < 1e-3 * max(1.0, o.evidence.allowed) for o in found)
 
 
 def test_the_tolerance_of_second_derivatives_is_far_below_them():
     bad = failures(outcomes_of(faulty("wrong_second_derivative"), "gradgradcheck", count=4))
-    assert all(o.facts["error"] > 1e3 * o.facts["allowed"] for o in bad)
+    assert all(o.evidence.error > 1e3 * o.evidence.allowed for o in bad)
 
 
 @pytest.mark.parametrize("promised", [True, False])
 def test_an_unclear_error_is_forbidden_by_the_guarantee_alone(promised):
-    from verifier.runner.observation import Observation
+    from verifier.records.observation import Observation
 
     guarantees = frozenset({"gradgradcheck"} if promised else ())
     subject = subject_of(RIGHT).differing(guarantees=guarantees)
-    seen = Observation(status="ok", message="RuntimeError: got None", facts={"unclear": "RuntimeError"})
+    seen = Observation(
+        status="ok", message="RuntimeError: got None", found=gradgradcheck.SecondDerivatives(unclear=True)
+    )
     outcome = gradgradcheck._unclear(subject, seen)
     assert outcome.verdict is (Verdict.CRASH if promised else Verdict.SKIPPED)
-    assert ("measured" in outcome.facts) is not promised
+    assert (outcome.measured is None) is promised
 
 
 @pytest.mark.parametrize("stem", ["second_derivative_missing", "wrong_second_derivative"])
@@ -258,7 +262,7 @@ def test_what_nobody_guarantees_of_second_derivatives_is_measured_and_fails_noth
     assert not failures(measured)
     assert not passes(measured)
     texts = [o.message for o in failures(promised)]
-    texts += [o.facts["measured"] for o in measured if "not guaranteed" in o.facts["measured"]]
+    texts += [o.measured.text for o in measured if "not guaranteed" in o.measured.text]
     assert len(texts) > len(failures(promised))
     assert all("once_differentiable" in text for text in texts)
 
@@ -288,7 +292,7 @@ def test_directions_of_different_turns_differ():
 def test_far_rows_lie_beyond_32_bits_and_are_not_committed():
     layout = Layout(row_padding=2**30)
     values = torch.arange(9, dtype=torch.float16).reshape(3, 3)
-    placed = large_offsets._place(layout, values, guard_elements=64, poison="nan")
+    placed = large_offsets._place("input", layout, values, guard_elements=64, poison="nan")
     assert placed.tensor.stride(0) * 2 >= 2**31
     assert torch.equal(placed.tensor, values)
     assert not list(placed.value_damage())
@@ -297,7 +301,9 @@ def test_far_rows_lie_beyond_32_bits_and_are_not_committed():
 
 
 def test_near_rows_lie_where_they_usually_do():
-    placed = large_offsets._place(Layout(row_padding=3), torch.ones(3, 3), guard_elements=64, poison="nan")
+    placed = large_offsets._place(
+        "input", Layout(row_padding=3), torch.ones(3, 3), guard_elements=64, poison="nan"
+    )
     assert placed.tensor.stride() == (6, 1)
     assert not list(placed.damage())
 
@@ -346,6 +352,6 @@ def test_a_varied_machine_is_the_usual_one_afterwards():
 
     with machine():
         usual = current().machine
-        with machine_backend.varied(schedule_seed=3):
+        with MACHINE.varied(schedule_seed=3):
             assert current().machine.schedule_seed == 3
         assert current().machine is usual

@@ -8,12 +8,13 @@ import pytest
 import torch
 from checks_support import KERNELS, examination, machine, subject_of
 
+from verifier.cases.recipe import assemble
 from verifier.checks import memory
+from verifier.execution.backends import backend
 from verifier.ops import op
-from verifier.recipes import assemble
-from verifier.runner.observation import Observation
-from verifier.subjects import Claim, Subject
-from verifier.verdicts import Verdict
+from verifier.records.observation import Observation
+from verifier.records.subject import Claim, Subject
+from verifier.records.verdict import Verdict
 
 
 def nearly_overflows(input, weight=None, bias=None, eps=1e-5):
@@ -124,8 +125,8 @@ def observed(monkeypatch, values, *, steady):
         return Observation(status="ok", outputs={"output": torch.tensor([next(given)])})
 
     monkeypatch.setattr(memory, "execute", execute)
-    facts = memory.experiment(None, None, place=None, gradients=False, steady=steady).facts
-    return len(facts["uninitialised"]), len(facts["unproved"]), len(list(given))
+    found = memory.experiment(None, None, place=backend("eager"), gradients=False, steady=steady).found
+    return len(found.proved), len(found.open), len(list(given))
 
 
 def test_a_difference_of_bits_is_no_proof_where_the_order_of_additions_may_change(monkeypatch):
@@ -157,7 +158,7 @@ def test_a_proof_goes_before_a_difference_that_is_none():
 
 @pytest.mark.parametrize("spacings", [3, 101, 256, 511, 513, 1023])
 def test_a_mean_that_is_subnormal_may_err_by_the_two_ulp_of_an_approximate_division(spacings):
-    subject = subject_of(KERNELS / "layer_norm_series_triton.py")
+    subject = subject_of(KERNELS / "layer_norm_published_series_triton.py")
     tensors = {"input": torch.tensor([[0.0, 2 * spacings * 2.0**-149]]), "weight": torch.ones(2)}
     with machine() as place:
         found = judged(

@@ -3,8 +3,10 @@
 import pytest
 from checks_support import cases_of, examination, failures, faulty, outcomes_of, passes
 
-from verifier.examine import Budget
-from verifier.verdicts import Line, Outcome, Verdict
+from verifier.audit import tally
+from verifier.audit.rules import line_verdict
+from verifier.audit.search import Budget
+from verifier.records.verdict import Line, Measured, Outcome, Verdict
 
 GUARANTEED = (
     ("determinism", "sums_in_random_order"),
@@ -18,14 +20,14 @@ def test_without_the_guarantee_nothing_fails_and_the_difference_is_reported(name
     subject = faulty(stem).differing(guarantees=frozenset())
     found = outcomes_of(subject, name)
     assert not failures(found)
-    assert any(o.facts.get("found") for o in found)
+    assert any(o.evidence for o in found)
 
 
 @pytest.mark.parametrize(("name", "stem"), GUARANTEED[:2])
 def test_a_line_that_only_measured_is_skipped_and_says_what_was_measured(name, stem):
     subject = faulty(stem).differing(guarantees=frozenset())
     line = examination(subject, name, budget=Budget(cases=6)).run()
-    assert line.verdict is Verdict.SKIPPED
+    assert line_verdict(line) is Verdict.SKIPPED
     assert f"{name} is not guaranteed" in line.skipped
     assert "measured: bits" in line.skipped
 
@@ -33,17 +35,17 @@ def test_a_line_that_only_measured_is_skipped_and_says_what_was_measured(name, s
 def test_a_measured_outcome_is_no_counted_case():
     line = Line(subject="s", check="c", dtype="float32", backend="eager", variance="two_pass")
     (case,) = cases_of(faulty("sums_in_random_order"), "determinism", count=1)
-    line.add(case, [Outcome(verdict=Verdict.SKIPPED, facts={"measured": "seen"})], outside=False)
+    tally.add(line, case, [Outcome(verdict=Verdict.SKIPPED, measured=Measured(seen="seen"))], outside=False)
     assert not line.counts
-    assert line.measured == {"seen": 1}
+    assert line.measured == {Measured(seen="seen"): 1}
 
 
 def test_a_measured_outcome_beside_a_decided_one_leaves_the_decision():
     line = Line(subject="s", check="c", dtype="float32", backend="eager", variance="two_pass")
     (case,) = cases_of(faulty("sums_in_random_order"), "determinism", count=1)
-    both = [Outcome(verdict=Verdict.SKIPPED, facts={"measured": "seen"}), Outcome(verdict=Verdict.PASS)]
-    line.add(case, both, outside=False)
-    assert line.verdict is Verdict.PASS
+    both = [Outcome(verdict=Verdict.SKIPPED, measured=Measured(seen="seen")), Outcome(verdict=Verdict.PASS)]
+    tally.add(line, case, both, outside=False)
+    assert line_verdict(line) is Verdict.PASS
 
 
 def test_rows_beside_nan_are_judged_with_or_without_the_guarantee():

@@ -8,12 +8,14 @@ import pytest
 import torch
 from checks_support import KERNELS, cases_of, examination, failures, faulty, machine, outcomes_of, subject_of
 
-from verifier.backends import backend
-from verifier.checks import Session, forward_error
-from verifier.report.failure import of_one_cause
-from verifier.runner.execute import execute
-from verifier.runner.host import HostArithmetic
-from verifier.verdicts import Outcome, Verdict
+from verifier.audit.report.finding_text import of_one_cause
+from verifier.audit.trial import Failure
+from verifier.checks import forward_error
+from verifier.checks.support.session import Session
+from verifier.execution.backends import backend
+from verifier.execution.call_subject import execute
+from verifier.execution.host_operations import HostArithmetic
+from verifier.records.verdict import Outcome, Verdict
 
 pytest.importorskip("triton")
 
@@ -46,11 +48,11 @@ def test_a_session_knows_nothing_if_one_execution_is_unknown():
 
 
 def without_code(subject, case, *, place):
-    return replace(execute(subject, case, place=place), facts={})
+    return replace(execute(subject, case, place=place), compiled=None)
 
 
 def test_a_root_and_a_quotient_that_are_approximate_err_more_than_a_reciprocal_root():
-    session = session_of(subject_of(KERNELS / "layer_norm_tutorial_newer_triton.py"))
+    session = session_of(subject_of(KERNELS / "layer_norm_published_tutorial_newer_triton.py"))
     with machine():
         session.execute()
     assert session.compiled.approximate >= {"div", "sqrt"}
@@ -95,7 +97,7 @@ def test_sums_in_half_are_one_finding_wherever_they_are_asked_for():
     subject = faulty("dot_summed_in_half_triton")
     case = cases_of(subject, "gradient", count=1)[0]
     examining = examination(subject, "gradient", place="machine")
-    findings = [examining._finding(case, outcome, "") for outcome in outcomes]
+    findings = [examining.finding(Failure(case=case, outcome=outcome)) for outcome in outcomes]
     assert len(of_one_cause(findings)) == 1
 
 

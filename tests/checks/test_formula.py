@@ -3,24 +3,27 @@
 import importlib.util
 from dataclasses import replace
 from fractions import Fraction
+from itertools import product
 
 import checks_support
 import numpy as np
 import pytest
-from checks_support import KERNELS, Inline, faulty, planted_log_softmax, subject_of
+from checks_support import KERNELS, faulty, in_turn, planted_log_softmax, subject_of
+from in_process import InProcess
 
 from verifier import machine
-from verifier.backends import backend
-from verifier.backends.machine import compiler_missing
-from verifier.checks import Session, formula
-from verifier.loading import load_subjects
-from verifier.machine.arithmetics import field, make
+from verifier.cases.recipe import Recipe, build
+from verifier.checks import formula
+from verifier.checks.support.session import Session
+from verifier.execution.backends import backend
+from verifier.execution.backends.machine import compiler_missing
+from verifier.machine.shadow.arithmetics import field, make
 from verifier.ops import op
-from verifier.recipes import Recipe, build
-from verifier.specification.derived import blind_residues, own_residues, specify
-from verifier.specification.fingerprint import pattern
-from verifier.specification.literals import meant, suspects
-from verifier.verdicts import Verdict
+from verifier.ops.specification.difference_pattern import pattern
+from verifier.ops.specification.in_a_field import blind_residues, own_residues, specify
+from verifier.ops.specification.literals import meant, suspects
+from verifier.records.verdict import Verdict
+from verifier.subjects.load_file import builtin_files, load_subjects
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="the kernels here are Triton's, which is not installed"
@@ -44,7 +47,7 @@ def judged(subject, case, **settings):
             case=case,
             backend="machine",
             setting=backend("machine").setting(subject, case.dtype),
-            run=Inline("machine").run,
+            run=InProcess("machine").run,
         )
         return formula.check(session)
 
@@ -54,9 +57,9 @@ def wrong_outputs(outcomes):
     return {o.output for o in outcomes if o.verdict is Verdict.FAIL}
 
 
-def planted(folder, changes, source=LAYER_NORM):
+def planted(changes, source=LAYER_NORM):
     """Return the subject of a copy of a kernel file in which texts are replaced."""
-    return checks_support.planted(folder, changes, source)
+    return checks_support.planted(changes, source)
 
 
 VARIANCE = "return mean, divide(tl.sum(total, axis=0), count)"
@@ -108,20 +111,28 @@ MUTANTS = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("name", list(MUTANTS))
-def test_planted_formulas_differ_in_the_outputs_that_they_touch(name, dtype, tmp_path):
+@pytest.mark.parametrize(("name", "dtype"), in_turn(MUTANTS))
+def test_planted_formulas_differ_in_the_outputs_that_they_touch(name, dtype):
     changes, wrong = MUTANTS[name]
-    subject = planted(tmp_path, changes)
+    subject = planted(changes)
     outcomes = judged(subject, case_of(subject, dtype))
     assert wrong_outputs(outcomes) == wrong
     assert all(o.wrong == o.decided for o in outcomes if o.verdict is Verdict.FAIL)
 
 
-@pytest.mark.parametrize("architecture", [80, 90, 100])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("stem", ["layer_norm_two_pass_triton", "softmax_triton"])
+@pytest.mark.parametrize(
+    ("stem", "dtype", "architecture"),
+    [
+        ("layer_norm_two_pass_triton", "float16", 100),
+        ("layer_norm_two_pass_triton", "bfloat16", 80),
+        ("layer_norm_two_pass_triton", "float32", 90),
+        ("softmax_triton", "float16", 90),
+        ("softmax_triton", "bfloat16", 100),
+        ("softmax_triton", "float32", 80),
+    ],
+)
 def test_right_kernels_equal_their_op_on_every_architecture(stem, dtype, architecture):
+    """Pairs of dtype and architecture that `test_every_corrected_kernel_equals_its_op...` leaves open."""
     subject = subject_of(KERNELS / f"{stem}.py")
     outcomes = judged(subject, case_of(subject, dtype), architecture=architecture)
     assert [o.verdict for o in outcomes] == [Verdict.PASS]
@@ -141,7 +152,7 @@ def test_every_output_and_gradient_is_compared(stem, outputs):
     subject = subject_of(KERNELS / f"{stem}.py")
     (passed,) = judged(subject, case_of(subject))
     assert passed.verdict is Verdict.PASS
-    assert outputs <= set(passed.facts["outputs"])
+    assert outputs <= set(passed.evidence)
 
 
 @pytest.mark.parametrize("stem", ["softmax_cuda", "log_softmax_cuda", "layer_norm_backward_cuda"])
@@ -153,7 +164,7 @@ def test_cuda_kernels_equal_their_op(stem, dtype, architecture):
     subject = subject_of(KERNELS / f"{stem}.py")
     (passed,) = judged(subject, case_of(subject, dtype), architecture=architecture)
     assert passed.verdict is Verdict.PASS
-    assert "grad_input" in passed.facts["outputs"]
+    assert "grad_input" in passed.evidence
 
 
 def test_evaluation_takes_the_running_statistics():
@@ -190,18 +201,21 @@ LOG_MUTANTS = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("name", list(LOG_MUTANTS))
-def test_planted_formulas_of_a_logarithm_differ(name, dtype, tmp_path):
+@pytest.mark.parametrize(("name", "dtype"), in_turn(LOG_MUTANTS))
+def test_planted_formulas_of_a_logarithm_differ(name, dtype):
     changes, wrong = LOG_MUTANTS[name]
-    subject = planted_log_softmax(tmp_path, changes)
+    subject = planted_log_softmax(changes)
     outcomes = judged(subject, case_of(subject, dtype))
     assert wrong_outputs(outcomes) == wrong
 
 
-@pytest.mark.parametrize("architecture", [80, 90, 100])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("contraction", ["off", "on"])
+PAIRS = list(product(("float16", "bfloat16", "float32"), (80, 90, 100)))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "architecture", "contraction"),
+    [(*pair, ("off", "on")[number % 2]) for number, pair in enumerate(PAIRS)],
+)
 def test_a_logarithm_by_polynomial_is_compared_in_full(dtype, architecture, contraction):
     subject = subject_of(LOG_SOFTMAX)
     case = case_of(subject, dtype)
@@ -212,7 +226,7 @@ def test_a_logarithm_by_polynomial_is_compared_in_full(dtype, architecture, cont
 
 def corrected():
     """Yield (file, dtype, architecture): every Triton kernel without a known defect, each word once."""
-    for path in sorted(KERNELS.glob("*_triton.py")):
+    for path in (file for file in builtin_files() if file.stem.endswith("_triton")):
         (subject,) = load_subjects(path)
         if not subject.known_defects:
             for dtype, architecture in (("float16", 80), ("bfloat16", 90), ("float32", 100)):
@@ -238,21 +252,19 @@ def test_an_error_of_one_ulp_in_the_variance_is_found():
     )
 
 
-def test_a_lost_element_is_no_verdict(tmp_path):
+def test_a_lost_element_is_no_verdict():
     """A product of torch's that has no rule takes the elements away: the kernel behind it is not judged."""
-    subject = planted(
-        tmp_path, {"x = input.reshape(rows, columns)": "x = input.reshape(rows, columns).asinh()"}
-    )
+    subject = planted({"x = input.reshape(rows, columns)": "x = input.reshape(rows, columns).asinh()"})
     outcomes = judged(subject, case_of(subject))
     assert {o.verdict for o in outcomes} == {Verdict.UNDECIDED, Verdict.SKIPPED}
     assert "asinh" in outcomes[0].message
-    assert outcomes[0].facts["doubtful"]  # asinh is no part of a layer norm: no other case makes it a pass
+    assert outcomes[0].doubtful  # asinh is no part of a layer norm: no other case makes it a pass
 
 
-def test_literals_that_stand_for_one_over_n_are_recognised(tmp_path):
+def test_literals_that_stand_for_one_over_n_are_recognised():
     source = KERNELS / "layer_norm_two_pass_triton.py"
     text = VARIANCE.replace("divide(tl.sum(total, axis=0), count)", "tl.sum(total, axis=0) * {}")
-    right, beside = (planted(tmp_path / str(n), {VARIANCE: text.format(1 / n)}, source) for n in (40, 41))
+    right, beside = (planted({VARIANCE: text.format(1 / n)}, source) for n in (40, 41))
     assert wrong_outputs(judged(right, case_of(right))) == set()
     assert wrong_outputs(judged(beside, case_of(beside))) == EVERYTHING
 
@@ -302,7 +314,7 @@ def test_the_derived_specification_is_the_formula_written_by_hand():
     found = specify(case, arithmetic, residues)
     assert found.regular.all()
     for name, wanted in by_hand(case, residues).items():
-        assert found.results[name].slots.tolist() == wanted, name
+        assert found.results[name].residues.tolist() == wanted, name
 
 
 def test_random_elements_have_a_root_in_every_row_and_the_floats_own_need_not():
@@ -366,8 +378,8 @@ def test_constants_that_are_what_they_say_are_not(number):
     ("factor", "verdict"),
     [("2.5", Verdict.FAIL), ("1.00000011920929", Verdict.FAIL), ("0.3", Verdict.UNDECIDED)],
 )
-def test_a_wrong_factor_fails_unless_it_may_be_a_rounding(tmp_path, factor, verdict):
-    subject = planted(tmp_path, {VARIANCE: f"{VARIANCE} * {factor}"})
+def test_a_wrong_factor_fails_unless_it_may_be_a_rounding(factor, verdict):
+    subject = planted({VARIANCE: f"{VARIANCE} * {factor}"})
     outcomes = judged(subject, case_of(subject))
     assert {o.verdict for o in outcomes if o.verdict is not Verdict.SKIPPED} == {verdict}
 
@@ -376,8 +388,8 @@ ROOT = "root(variance + eps)"
 
 
 @pytest.mark.parametrize(("rows", "sure"), [(6, False), (300, True)])
-def test_a_negated_root_is_wrong_where_it_cannot_be_chance(tmp_path, rows, sure):
-    subject = planted(tmp_path, {ROOT: f"(-{ROOT})"})
+def test_a_negated_root_is_wrong_where_it_cannot_be_chance(rows, sure):
+    subject = planted({ROOT: f"(-{ROOT})"})
     outcomes = judged(subject, case_of(subject, rows=rows, columns=16))
     verdicts = {o.verdict for o in outcomes if o.verdict is not Verdict.SKIPPED}
     assert verdicts == {Verdict.FAIL if sure else Verdict.UNDECIDED}

@@ -39,11 +39,11 @@ def test_liger_equals_its_op_in_every_element(source, dtype, shape, tmp_path):
     from checks_support import subject_of
     from test_formula import case_of, judged
 
-    from verifier.verdicts import Verdict
+    from verifier.records.verdict import Verdict
 
     (tmp_path / "liger.py").write_text(source, encoding="utf-8")
     subject = subject_of(tmp_path / "liger.py")
     case = case_of(subject, dtype, *shape)
     (passed,) = judged(subject, case, multiprocessors=4)
     assert passed.verdict is Verdict.PASS, passed.message
-    assert {"output", "grad_input", "grad_weight"} <= set(passed.facts["outputs"])
+    assert {"output", "grad_input", "grad_weight"} <= set(passed.evidence)

@@ -7,7 +7,7 @@ import pytest
 from checks_support import machine, outcomes_of
 
 from verifier import load
-from verifier.verdicts import Verdict
+from verifier.records.verdict import Verdict
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="the kernels are Triton's, which is not installed"
@@ -31,7 +31,7 @@ def test_functions_that_no_field_has_decide_nothing_and_are_named(name, words):
     (outcome,) = judged(name)
     assert outcome.verdict is Verdict.UNDECIDED
     assert words in outcome.message
-    assert outcome.facts["doubtful"]
+    assert outcome.doubtful
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -119,7 +119,7 @@ def test_a_result_that_is_right_in_one_prime_of_two_is_no_finding():
     (outcome,) = judged("rstd_by_exponential", shapes=((4, 33),))
     assert outcome.verdict is Verdict.UNDECIDED
     assert "rstd was computed by exponentials" in outcome.message
-    assert outcome.facts["doubtful"]
+    assert outcome.doubtful
 
 
 def test_a_result_that_is_wrong_in_both_primes_is_found():

@@ -18,7 +18,7 @@ from checks_support import (
 
 from verifier.checks import check, influence
 from verifier.ops import op
-from verifier.verdicts import Verdict
+from verifier.records.verdict import Verdict
 
 pytest.importorskip("triton", reason="influence is tried on Triton kernels; Triton is not installed")
 
@@ -51,7 +51,7 @@ def test_lost_rows_are_named_with_their_pattern():
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("architecture", [80, 90, 100])
 def test_a_row_whose_bits_are_changed_as_integers_is_named(dtype, architecture):
-    """The tags of a value outlive the operations on its bits."""
+    """The sources of a value outlive the operations on its bits."""
     with machine(architecture=architecture) as place:
         subject = faulty("neighbour_row_through_bits_triton")
         bad = failures(outcomes_of(subject, "influence", dtype, place, 2, shapes=((5, 7),)))
@@ -107,9 +107,9 @@ def test_entries_of_group_norm_sum_the_rows_of_their_channels():
     entries = influence.entries_of(op("group_norm"), case)
     must, may = influence._demanded(op("group_norm"), case, "rows", "grad_bias", (entries.max() + 1,))
     assert (must == may).all()
-    for entry, tags in enumerate(must.tolist()):
+    for entry, sources in enumerate(must.tolist()):
         rows = np.nonzero((entries == entry).any(axis=1))[0]
-        assert tags == sum(1 << int(row) for row in rows)
+        assert sources == sum(1 << int(row) for row in rows)
     assert 0 < len(rows) < case.rows
 
 
@@ -123,13 +123,13 @@ def test_a_softmax_has_no_entries():
     assert influence.entries_of(op("softmax"), case_of("softmax_triton", (4, 5))) is None
 
 
-def test_tags_stand_where_the_rows_do():
+def test_sources_stand_where_the_rows_do():
     case = case_of("batch_norm_triton", (6, 8))
-    tags = influence.tags_of(op("batch_norm"), case, "rows")
-    x = tags["input"]
+    sources = influence.sources_of(op("batch_norm"), case, "rows")
+    x = sources["input"]
     assert (np.moveaxis(x, 1, 0).reshape(6, -1) == (1 << np.arange(6, dtype=np.uint64))[:, None]).all()
-    assert "weight" not in tags
-    assert set(influence.tags_of(op("batch_norm"), case, "rows of grad_output")) == {"grad_output"}
+    assert "weight" not in sources
+    assert set(influence.sources_of(op("batch_norm"), case, "rows of grad_output")) == {"grad_output"}
 
 
 @pytest.mark.parametrize(
@@ -145,27 +145,27 @@ def test_patterns_of_rows(rows, words):
 
 
 @pytest.mark.parametrize("lacking", [True, False])
-def test_tags_that_no_value_confirms_decide_nothing(lacking):
+def test_sources_that_no_value_confirms_decide_nothing(lacking):
     """A right kernel, a false suspicion: row 0 of output depends on row 0, and not on row 1."""
     subject = subject_of(KERNELS / "layer_norm_two_pass_triton.py")
     wrong = np.zeros((3, 7), dtype=np.bool_)
     wrong[0] = True
     suspicion = influence.Suspicion(
-        output="output", kind="rows", tag=0 if lacking else 1, lacking=lacking, wrong=wrong, tags=(1,)
+        output="output", kind="rows", source=0 if lacking else 1, lacking=lacking, wrong=wrong, sources=(1,)
     )
     with machine() as place:
         examining = examination(subject, "influence", "float16", place)
         (case,) = cases_of(subject, "influence", "float16", 1, shapes=((3, 7),))
         session = session_of(examining, case)
         assert influence._proved(session, suspicion, True).verdict is Verdict.UNDECIDED
-        true = replace(suspicion, tag=1 - suspicion.tag)
+        true = replace(suspicion, source=1 - suspicion.source)
         assert influence._proved(session, true, True).verdict is Verdict.FAIL
 
 
 def session_of(examining, case):
     """Return the session in which a check sees a case."""
-    from verifier.backends import backend
-    from verifier.checks import Session
+    from verifier.checks.support.session import Session
+    from verifier.execution.backends import backend
 
     place = examining.runner.backend
     setting = backend(place).setting(examining.subject, case.dtype)
@@ -175,7 +175,7 @@ def session_of(examining, case):
 
 
 def test_memory_between_the_elements_has_a_tag():
-    """A right kernel's tags where the input has gaps: none is the gaps'."""
+    """A right kernel's sources where the input has gaps: none is the gaps'."""
     from strategies.layouts import Layout
 
     subject = subject_of(KERNELS / "layer_norm_two_pass_triton.py")
@@ -192,7 +192,7 @@ def test_memory_between_the_elements_has_a_tag():
     assert any("memory between the elements" in o.message for o in bad)
 
 
-def test_only_the_machine_follows_tags():
+def test_only_the_machine_follows_sources():
     subject = subject_of(KERNELS / "layer_norm_two_pass_triton.py")
     skips = check("influence").skips
     assert skips(subject, op("layer_norm"), "float16", "machine") is None
@@ -200,10 +200,10 @@ def test_only_the_machine_follows_tags():
     assert "torch" in skips(subject.differing(language="torch"), op("layer_norm"), "float16", "eager")
 
 
-# -- tags that are lost ------------------------------------------------------------------------------
+# -- sources that are lost ------------------------------------------------------------------------------
 
 
-def test_lost_tags_are_no_pass(monkeypatch):
+def test_lost_sources_are_no_pass(monkeypatch):
     """A right kernel of which an operation on the way is not followed."""
     monkeypatch.setattr(influence, "_lost", lambda counters: "somewhere")
     subject = subject_of(KERNELS / "layer_norm_two_pass_triton.py")
@@ -217,11 +217,11 @@ def test_lost_tags_are_no_pass(monkeypatch):
 def test_integers_that_depend_on_something_are_counted_where_torch_takes_them():
     import torch
 
-    from verifier.machine.arithmetics import make
-    from verifier.machine.hosting import HostSlots
-    from verifier.machine.tags import TagSlots
+    from verifier.machine.shadow.arithmetics import make
+    from verifier.machine.shadow.host_operations import HostSlots
+    from verifier.machine.shadow.taint_slots import TaintSlots
 
-    slots, x, plain = TagSlots(make("taint")), torch.ones(3), torch.ones(3, dtype=torch.int32)
+    slots, x, plain = TaintSlots(make("taint")), torch.ones(3), torch.ones(3, dtype=torch.int32)
     slots.set(x, np.uint64([1, 2, 4]))
     slots.set(plain, np.uint64([0, 0, 0]))
     with HostSlots(slots):
@@ -234,11 +234,11 @@ def test_integers_that_depend_on_something_are_counted_where_torch_takes_them():
 def test_unknown_operations_of_torch_in_place_are_counted():
     import torch
 
-    from verifier.machine.arithmetics import make
-    from verifier.machine.hosting import HostSlots
-    from verifier.machine.tags import TagSlots
+    from verifier.machine.shadow.arithmetics import make
+    from verifier.machine.shadow.host_operations import HostSlots
+    from verifier.machine.shadow.taint_slots import TaintSlots
 
-    slots, x = TagSlots(make("taint")), torch.ones(3)
+    slots, x = TaintSlots(make("taint")), torch.ones(3)
     slots.set(x, np.uint64([1, 2, 4]))
     with HostSlots(slots):
         x.mul_(2.0)
@@ -253,11 +253,11 @@ def test_unknown_operations_of_torch_in_place_are_counted():
 def test_operations_of_torch_on_lists_are_counted():
     import torch
 
-    from verifier.machine.arithmetics import make
-    from verifier.machine.hosting import HostSlots
-    from verifier.machine.tags import TagSlots
+    from verifier.machine.shadow.arithmetics import make
+    from verifier.machine.shadow.host_operations import HostSlots
+    from verifier.machine.shadow.taint_slots import TaintSlots
 
-    slots, x = TagSlots(make("taint")), torch.ones(3)
+    slots, x = TaintSlots(make("taint")), torch.ones(3)
     slots.set(x, np.uint64([1, 2, 4]))
     with HostSlots(slots):
         torch.cat([torch.ones(3), torch.zeros(3)])

@@ -7,9 +7,9 @@ import torch
 from checks_support import KERNELS, examination, faulty, subject_of
 
 from verifier import Domain
+from verifier.cases.recipe import Recipe, build
 from verifier.ops import op
-from verifier.recipes import Recipe, build
-from verifier.verdicts import Verdict
+from verifier.records.verdict import Verdict
 
 KEEPS_NAN = faulty("running_variance_of_one_value")
 
@@ -56,7 +56,7 @@ def test_where_there_is_an_exact_value_nothing_else_is_asked(columns, training):
     assert [o.output for o in outcomes] == ["output"]
 
 
-@pytest.mark.parametrize("stem", ["batch_norm_torch", "batch_norm_by_hand_mended_torch"])
+@pytest.mark.parametrize("stem", ["batch_norm_torch", "batch_norm_welford_torch"])
 def test_to_refuse_one_value_is_right(stem):
     outcomes, found = judged(subject_of(KERNELS / f"{stem}.py"), training=True)
     assert [o.verdict for o in outcomes] == [Verdict.REFUSED]

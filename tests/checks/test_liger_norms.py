@@ -8,7 +8,7 @@ import pytest
 from checks_support import cases_of, examination, machine
 
 from verifier import load
-from verifier.verdicts import Verdict
+from verifier.records.verdict import Verdict
 
 pytestmark = [
     pytest.mark.skipif(
@@ -37,6 +37,12 @@ def test_a_norm_of_liger_is_right_in_every_case(name, check, dtype):
     verdicts = {o.verdict for o in judged(name, check, dtype)}
     assert Verdict.PASS in verdicts
     assert verdicts <= {Verdict.PASS, Verdict.NO_THEOREM}
+
+
+@pytest.mark.parametrize("check", ["formula", "gradcheck", "running_bound"])
+def test_its_poly_norm_is_right_for_parts_of_weight_and_bias(check):
+    """Their gradients lie among zeros."""
+    assert {o.verdict for o in judged("poly_norm", check, "float32")} == {Verdict.PASS}
 
 
 @pytest.mark.parametrize("check", ["forward_error", "gradient"])

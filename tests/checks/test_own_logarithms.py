@@ -7,7 +7,7 @@ import pytest
 from checks_support import machine, outcomes_of
 
 from verifier import load
-from verifier.verdicts import Verdict
+from verifier.records.verdict import Verdict
 
 pytest.importorskip("triton", reason="the kernels are Triton's; Triton is not installed")
 

@@ -15,14 +15,14 @@ from checks_support import failures, machine, outcomes_of, subject_of
 from mpmath import sqrt
 
 from verifier import subject
-from verifier.case import Case
-from verifier.machine.arithmetics import make
-from verifier.specification.derived import specify
-from verifier.specification.expression import leaves_of, steps
-from verifier.specification.mpmath_functions import FUNCTIONS
-from verifier.specification.own import enclosures
-from verifier.specification.recording import trace
-from verifier.verdicts import Verdict
+from verifier.machine.shadow.arithmetics import make
+from verifier.ops.specification.enclosures import enclosures
+from verifier.ops.specification.expression import leaves_of, steps
+from verifier.ops.specification.in_a_field import specify
+from verifier.ops.specification.mpmath_functions import FUNCTIONS
+from verifier.ops.specification.recording import trace
+from verifier.records.case import Case
+from verifier.records.verdict import Verdict
 
 SOURCE = Path(__file__).with_name("own_specification.py")
 compiled = pytest.mark.skipif(
@@ -122,7 +122,7 @@ def test_the_field_has_the_elements_of_the_same_in_torch():
         for s in (own_by_numbers.rms_norm, rms_norm)
     )
     for name in ("output", "grad_input", "grad_weight"):
-        assert (by_numbers[name].slots == by_rows[name].slots).all(), name
+        assert (by_numbers[name].residues == by_rows[name].residues).all(), name
 
 
 # -- on compiled kernels ---------------------------------------------------------------------------------

@@ -15,16 +15,17 @@ import torch
 from checks_support import cases_of, examination, failures, faulty, machine, outcomes_of, subject_of
 
 from verifier import subject
-from verifier.case import Case
+from verifier.audit.rules import summed
 from verifier.checks import checks
-from verifier.machine.arithmetics import make
-from verifier.machine.arithmetics.field import of_fraction
+from verifier.machine.shadow.arithmetics import make
+from verifier.machine.shadow.arithmetics.field import of_fraction
 from verifier.ops import op
-from verifier.specification.derived import specify
-from verifier.specification.expression import FUNCTIONS, SpecificationError, leaves_of
-from verifier.specification.own import enclosures
-from verifier.specification.recording import trace
-from verifier.verdicts import Verdict, summed
+from verifier.ops.specification.enclosures import enclosures
+from verifier.ops.specification.expression import FUNCTIONS, SpecificationError, leaves_of
+from verifier.ops.specification.in_a_field import specify
+from verifier.ops.specification.recording import trace
+from verifier.records.case import Case
+from verifier.records.verdict import Verdict
 
 SOURCE = Path(__file__).with_name("own_specification.py")
 FUSED = SOURCE.with_name("own_fused_add.py")
@@ -149,26 +150,26 @@ def test_the_running_bound_passes_no_further_result_that_is_missing(tmp_path):
 
 @compiled
 def test_no_other_case_makes_up_for_an_error_that_is_unconfirmed(monkeypatch):
-    from verifier import running
+    from verifier.checks.support import running_bound_run
 
-    run = running.bounds
+    run = running_bound_run.bounds
 
     def narrowed(*arguments, **options):
         seen = run(*arguments, **options)
         return replace(seen, outputs={**seen.outputs, "output|bound": seen.outputs["output|bound"] * 0})
 
-    monkeypatch.setattr(running, "bounds", narrowed)
+    monkeypatch.setattr(running_bound_run, "bounds", narrowed)
     with machine() as place:
         found = outcomes_of(subject_of(SOURCE), "running_bound", "float32", place, count=1)
     assert {o.verdict for o in found if o.output == "output"} == {Verdict.UNDECIDED}
-    assert any(o.facts.get("doubtful") for o in found)
+    assert any(o.doubtful for o in found)
 
 
 @compiled
 def test_an_unlimited_bound_of_some_elements_takes_the_pass_from_their_result(monkeypatch):
-    from verifier import running
+    from verifier.checks.support import running_bound_run
 
-    run = running.bounds
+    run = running_bound_run.bounds
 
     def unlimited(*arguments, **options):
         seen = run(*arguments, **options)
@@ -176,24 +177,24 @@ def test_an_unlimited_bound_of_some_elements_takes_the_pass_from_their_result(mo
         bound.view(-1)[0] = np.inf
         return replace(seen, outputs={**seen.outputs, "output|bound": bound})
 
-    monkeypatch.setattr(running, "bounds", unlimited)
+    monkeypatch.setattr(running_bound_run, "bounds", unlimited)
     with machine() as place:
         found = outcomes_of(subject_of(SOURCE), "running_bound", "float32", place, count=1)
-    counted = {o.output: o for o in found if "measured" not in o.facts}
-    assert counted["output"].facts["unlimited"] == 1
+    counted = {o.output: o for o in found if o.measured is None}
+    assert counted["output"].evidence.elements == 1
     assert summed(o.verdict for o in counted.values()) is Verdict.UNDECIDED
-    assert any("unlimited for some elements" in o.facts.get("measured", "") for o in found)
+    assert any("unlimited for some elements" in (o.measured.seen if o.measured else "") for o in found)
 
 
 def test_every_check_runs_or_says_why_not():
-    the_op = op("unknown")
-    assert set(the_op.inapplicable) <= set(checks())
-    for name, why in the_op.inapplicable.items():
+    inapplicable = {name: c.NEEDS_A_NORM for name, c in checks().items() if c.NEEDS_A_NORM}
+    assert len(inapplicable) == 11
+    for name, why in inapplicable.items():
         line = examination(subject_of(SOURCE), name, place="machine").run()
         assert line.skipped == why
         assert len(why) > 20
     judged = {"formula", "running_bound", "gradcheck", "influence", "memory", "determinism", "finite"}
-    assert not judged & set(the_op.inapplicable)
+    assert not judged & set(inapplicable)
 
 
 def test_the_declaration_in_the_docs_holds(tmp_path):
@@ -296,9 +297,9 @@ def test_the_field_agrees_with_fractions_for_a_rational_specification():
     for i, j in np.ndindex(3, 5):
         output = x[i][j] * sum(x[i]) / 4 + Fraction(case.tensors["weight"][j].item())
         slope = (g[i][j] * sum(x[i]) + sum(a * b for a, b in zip(g[i], x[i], strict=True))) / 4
-        assert int(found["output"].slots[i, j]) == of_fraction(output)
-        assert int(found["grad_input"].slots[i, j]) == of_fraction(slope)
-        assert int(found["grad_weight"].slots[j]) == of_fraction(sum(row[j] for row in g))
+        assert int(found["output"].residues[i, j]) == of_fraction(output)
+        assert int(found["grad_input"].residues[i, j]) == of_fraction(slope)
+        assert int(found["grad_weight"].residues[j]) == of_fraction(sum(row[j] for row in g))
 
 
 # -- what is refused -------------------------------------------------------------------------------------

@@ -8,15 +8,17 @@ import pytest
 import torch
 from checks_support import cases_of, examination, failures, outcomes_of, passes
 
-from verifier import following, load
-from verifier.backends import backend
+from verifier import load
+from verifier.audit.rules import line_verdict
+from verifier.audit.search import Budget
 from verifier.checks import running_bound
-from verifier.examine import Budget
-from verifier.machine.arithmetics.ball import Ball
-from verifier.machine.hosting import HostSlots
-from verifier.machine.slots import Slots
+from verifier.checks.support import running_bound_of_torch
+from verifier.execution.backends import backend
+from verifier.machine.shadow.arithmetics.ball import Ball
+from verifier.machine.shadow.host_operations import HostSlots
+from verifier.machine.shadow.slots import Slots
 from verifier.ops import op
-from verifier.verdicts import Verdict
+from verifier.records.verdict import Verdict
 
 FILE = Path(__file__).with_name("own_torch.py")
 SUBJECTS = {s.name: s for s in load(FILE).subjects}
@@ -56,10 +58,31 @@ def test_another_function_than_its_specification_fails(name, output):
 )
 def test_what_is_compared_with_nothing_says_so_and_is_no_pass(name, dtype, why):
     line = examination(SUBJECTS[name], "running_bound", dtype, budget=Budget(cases=2)).run()
-    assert line.verdict is Verdict.UNDECIDED
+    assert line_verdict(line) is Verdict.UNDECIDED
     outcomes = outcomes_of(SUBJECTS[name], "running_bound", dtype, count=1, max_elements=100)
     assert why in outcomes[0].message
     assert "compared with nothing" in outcomes[0].message
+
+
+@pytest.mark.parametrize("name", ["squares_in_half", "divisor_overflows"])
+def test_what_overflows_inside_the_promised_domain_keeps_the_line_from_a_pass(name):
+    line = examination(SUBJECTS[name], "running_bound", budget=Budget(cases=25)).run()
+    assert line.counts[Verdict.PASS]
+    assert not line.findings
+    assert line_verdict(line) is Verdict.UNDECIDED
+    assert any("inside the promised domain a value overflows" in text for text in line.undecided)
+
+
+@pytest.mark.parametrize(
+    ("name", "large"), [("right", "weight"), ("right", "grad_output"), ("divided_last", "weight")]
+)
+def test_what_another_argument_carries_out_of_range_raises_no_doubt(name, large):
+    (case,) = cases_of(SUBJECTS[name], "running_bound", "float16", 1, max_elements=300)
+    wide = torch.full_like(case.tensors[large], torch.finfo(torch.float16).max)
+    case = replace(case, tensors={**case.tensors, large: wide})
+    found = examination(SUBJECTS[name], "running_bound", "float16").judge(case)[0]
+    assert any(o.evidence for o in found)
+    assert not any(o.doubtful for o in found)
 
 
 def test_where_nothing_follows_compiled_code_an_own_specification_is_undecided_and_not_skipped():
@@ -74,12 +97,12 @@ def test_where_nothing_follows_compiled_code_an_own_specification_is_undecided_a
 
 def test_an_operation_that_errs_more_than_is_documented_leaves_no_bound(monkeypatch):
     (case,) = cases_of(SUBJECTS["right"], "running_bound", "float32", 1, max_elements=100)
-    usual = following.bounds(SUBJECTS["right"], case, place=backend("eager"), gradients=False)
+    usual = running_bound_of_torch.bounds(SUBJECTS["right"], case, place=backend("eager"), gradients=False)
     assert bool(torch.isfinite(usual.outputs["output|bound"]).all())
 
-    strict = replace(following._RULES["rsqrt"], allowed=0.0)
-    monkeypatch.setitem(following._RULES, "rsqrt", strict)
-    seen = following.bounds(SUBJECTS["right"], case, place=backend("eager"), gradients=False)
+    strict = replace(running_bound_of_torch._RULES["rsqrt"], allowed=0.0)
+    monkeypatch.setitem(running_bound_of_torch._RULES, "rsqrt", strict)
+    seen = running_bound_of_torch.bounds(SUBJECTS["right"], case, place=backend("eager"), gradients=False)
     assert not bool(torch.isfinite(seen.outputs["output|bound"]).all())
 
 
@@ -97,16 +120,25 @@ def multiplied_into(x, y):
 
 
 @pytest.mark.parametrize("in_place", [multiplied_in_place, multiplied_into])
-@pytest.mark.parametrize("mode", [following.TorchSlots, HostSlots])
+@pytest.mark.parametrize("mode", [running_bound_of_torch.TorchSlots, HostSlots])
 def test_what_is_changed_in_place_errs_as_what_is_made_anew(mode, in_place):
     x, y = torch.tensor([[3.0, 5.0, 7.0], [1e-6, 1e3, -1.0]])
     found = []
     for function in (multiplied_anew, in_place):
-        slots = Slots(following.Followed() if mode is following.TorchSlots else Ball(given=True))
+        slots = Slots(
+            running_bound_of_torch.Followed()
+            if mode is running_bound_of_torch.TorchSlots
+            else Ball(given=True)
+        )
         for tensor, errors in ((x, [1e-3, 0.0, 0.5]), (y, [0.0, 2.0, 1e-3])):
             given = np.array(errors)
             exact = tensor.double().numpy()
-            slots.set(tensor, following.made(exact, given) if mode is following.TorchSlots else given)
+            slots.set(
+                tensor,
+                running_bound_of_torch.made(exact, given)
+                if mode is running_bound_of_torch.TorchSlots
+                else given,
+            )
         with mode(slots):
             result = function(x, y)
             beside = np.array(slots.get(result))

@@ -18,11 +18,11 @@ from checks_support import (
 )
 
 from strategies.values import Values
+from verifier.cases.recipe import Recipe, build
 from verifier.checks import check, running_bound
+from verifier.checks.support.running_bound_run import may_be_a_coefficient
 from verifier.ops import op
-from verifier.recipes import Recipe, build
-from verifier.running import may_be_a_coefficient
-from verifier.verdicts import Verdict
+from verifier.records.verdict import Verdict
 
 pytest.importorskip("triton", reason="running bounds are tried on Triton kernels; Triton is not installed")
 
@@ -185,16 +185,16 @@ def test_short_numbers_and_reciprocals_are_no_coefficients():
 
 
 @pytest.mark.parametrize("factor", ["1.00003", "0.99997"])
-def test_a_logarithm_that_is_slightly_wrong_is_found(factor, tmp_path):
+def test_a_logarithm_that_is_slightly_wrong_is_found(factor):
     log = "whole = tl.log(total) if LOG else total"
-    subject = planted_log_softmax(tmp_path, {log: log.replace("total)", f"total) * {factor}")})
+    subject = planted_log_softmax({log: log.replace("total)", f"total) * {factor}")})
     with machine() as place:
         bad = failures(outcomes_of(subject, "running_bound", "float32", place, count=2))
     assert {o.output for o in bad} == {"output", "grad_input"}
     assert all("computed without rounding it is wrong too" in o.message for o in bad)
 
 
-def outcome_with(monkeypatch, facts=None, change=None, kernel="rms_norm_triton"):
+def outcome_with(monkeypatch, lost="", change=None, kernel="rms_norm_triton"):
     """Run the check on one case with observations that were changed on the way."""
     subject = subject_of(KERNELS / f"{kernel}.py")
     with machine() as place:
@@ -205,15 +205,15 @@ def outcome_with(monkeypatch, facts=None, change=None, kernel="rms_norm_triton")
         def changed(subject, case, *, experiment, **options):
             seen = run(subject, case, experiment=experiment, **options)
             outputs = change(experiment, dict(seen.outputs)) if change else seen.outputs
-            return replace(seen, outputs=outputs, facts={**seen.facts, **(facts or {})})
+            return replace(seen, outputs=outputs, found=replace(seen.found, lost=lost or seen.found.lost))
 
         monkeypatch.setattr(examining.runner, "run", changed)
         found = examining.judge(case)[0]
-        return [o for o in found if "measured" not in o.facts or o.verdict is Verdict.SKIPPED]
+        return [o for o in found if o.measured is None or o.verdict is Verdict.SKIPPED]
 
 
 def test_lost_slots_are_no_verdict(monkeypatch):
-    (found,) = outcome_with(monkeypatch, facts={"lost": "3 values were changed as integers"})
+    (found,) = outcome_with(monkeypatch, lost="3 values were changed as integers")
     assert found.verdict is Verdict.SKIPPED
     assert "3 values" in found.message
 
@@ -276,7 +276,7 @@ def test_one_unlimited_element_breaks_no_promise_either(monkeypatch):
 
     found = outcome_with(monkeypatch, change=change, kernel="layer_norm_two_pass_triton")
     assert {o.verdict for o in found} == {Verdict.PASS}
-    assert {o.facts["unlimited"] for o in found} == {1}
+    assert {o.evidence.elements for o in found} == {1}
 
 
 @pytest.mark.parametrize("cause", ["", "memory that nobody wrote reaches rstd"])

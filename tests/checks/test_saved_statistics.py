@@ -7,9 +7,9 @@ import torch
 from checks_support import KERNELS, examination, failures, faulty, machine, outcomes_of, passes
 
 from verifier import load, tree
+from verifier.cases.recipe import assemble
 from verifier.ops import op
-from verifier.recipes import assemble
-from verifier.verdicts import Verdict
+from verifier.records.verdict import Verdict
 
 CASES = {"hazards": ("ordinary", "lognormal"), "joint": False, "count": 6, "shapes": ((4, 1000),)}
 
@@ -29,7 +29,7 @@ def by_one_warp(module):
     design = replace(module.DESIGN, tile=lambda columns, dtype: (32, 1))
 
     def function(input, normalized_shape, weight=None, bias=None, eps=1e-5):
-        return module.skeleton.layer_norm_by(design, input, normalized_shape, weight, bias, eps)
+        return module.layer_norm.layer_norm_by(design, input, normalized_shape, weight, bias, eps)
 
     return function
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from checks_support import KERNELS, cases_of, examination, failures, machine, subject_of
 
-from verifier.verdicts import Verdict
+from verifier.records.verdict import Verdict
 
 pytest.importorskip("triton")
 
@@ -26,7 +26,7 @@ def _numbers_in_fresh_memory(monkeypatch):
 @pytest.mark.usefixtures("_numbers_in_fresh_memory")
 @pytest.mark.parametrize("check", ["formula", "gradcheck"])
 def test_sums_of_buffers_that_nobody_wrote_are_left_to_memory(check):
-    subject = subject_of(KERNELS / "layer_norm_tutorial_older_triton.py")
+    subject = subject_of(KERNELS / "layer_norm_published_tutorial_older_triton.py")
     with machine(poison=0xFF):
         (case,) = cases_of(subject, check, "float32", 1)
         outcomes, _ = examination(subject, check, "float32", "machine").judge(case)

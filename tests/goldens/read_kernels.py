@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from on_device import description
 
-from verifier import cuda_source
-from verifier.loading import load_subjects
-from verifier.machine import driver as machine_driver
+from verifier.machine.device import triton_driver as machine_driver
+from verifier.subjects import cuda_source
+from verifier.subjects.load_file import load_subjects
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 COLUMNS = {"usual": (3, 600), "shared": (2, 1100), "streamed": (1, 60000)}
@@ -44,8 +44,8 @@ FORWARD_AND_BACKWARD = (
 )
 # The tutorials' backward passes add in the order in which blocks get a lock; the fused one has none.
 FORWARD_ONLY = (
-    "layer_norm_tutorial_older_triton",
-    "layer_norm_tutorial_newer_triton",
+    "layer_norm_published_tutorial_older_triton",
+    "layer_norm_published_tutorial_newer_triton",
     "layer_norm_residual_cuda",
 )
 

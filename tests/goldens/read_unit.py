@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from on_device import description, launch
 
-from verifier.machine import unit
-from verifier.machine.numerics import flush32
+from verifier.machine.arithmetic import special_function_unit
+from verifier.machine.arithmetic.numerics import flush32
 
 CHUNK = 1 << 22
 _THREADS = os.cpu_count() or 1
@@ -54,9 +54,9 @@ def read(root: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     results = {}
     for name, opcode in OPCODES.items():
-        first, last = unit.SPANS[name]
+        first, last = special_function_unit.SPANS[name]
         results[name] = answers(opcode.format(".ftz"), np.arange(first, last, dtype=np.uint32).view("f4"))
-        (folder / f"{name}.xz").write_bytes(unit.pack(results[name]))
+        (folder / f"{name}.xz").write_bytes(special_function_unit.pack(results[name]))
     compared = {name: compare(results, name) for name in OPCODES}
     (folder / "about.json").write_text(json.dumps({**about, "compared": compared}, indent=1) + "\n")
     print(json.dumps(compared))
@@ -64,7 +64,7 @@ def read(root: Path) -> None:
 
 def compare(results: dict[str, np.ndarray], name: str) -> dict[str, int]:
     """Count the float32 on which the model was compared with the device; raise where they differ."""
-    model = unit.Table(results=results)
+    model = special_function_unit.Table(results=results)
     waiting: deque[Any] = deque()
     with ThreadPoolExecutor(_THREADS) as pool:
         for start in range(0, 1 << 32, CHUNK):
@@ -86,7 +86,7 @@ def _demand_equal(name: str, found: np.ndarray) -> None:
 
 
 def _differences(
-    model: unit.Table, name: str, operands: np.ndarray, seen: np.ndarray, flush: bool
+    model: special_function_unit.Table, name: str, operands: np.ndarray, seen: np.ndarray, flush: bool
 ) -> np.ndarray:
     """Bits of the operands on which model and device differ; every NaN is the same."""
     given = flush32(operands) if flush else operands

@@ -13,7 +13,7 @@ pytest.importorskip("triton", reason="the arithmetics are tried on Triton kernel
 import machine_kernels as kernels
 
 from verifier import machine
-from verifier.machine.arithmetics import field, field_exponential
+from verifier.machine.shadow.arithmetics import field, field_exponential
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32]
 EPS = 1e-5
@@ -178,9 +178,9 @@ def test_taint_shows_what_each_output_depends_on():
 def test_an_operation_that_breaks_the_chain_is_reported(operations, told):
     from ptx_snippets import kernel
 
-    from verifier.machine.carry import analyse
-    from verifier.machine.flow import build
-    from verifier.machine.parser import parse
+    from verifier.machine.ptx.basic_blocks import build
+    from verifier.machine.ptx.parser import parse
+    from verifier.machine.translate.slot_layouts import analyse
 
     body = f"ld.global.f32 %f1, [%base0]; add.f32 %f2, %f1, %f1; {operations} st.global.f32 [%base0], %f3;"
     module = parse(kernel(body, 1, registers=".reg .b32 %f<5>; .reg .pred %p;"))

@@ -13,10 +13,10 @@ from triton.compiler import ASTSource
 from triton.runtime.errors import PTXASError
 
 from verifier import machine
-from verifier.machine import assembly
+from verifier.machine.device import without_assembly
 
 pytestmark = pytest.mark.skipif(
-    assembly._before_the_hook(), reason="this Triton's caches would not tell the two apart"
+    without_assembly._before_the_hook(), reason="this Triton's caches would not tell the two apart"
 )
 
 
@@ -33,20 +33,20 @@ def moved(x, y, INSTRUCTION: tl.constexpr):
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch, tmp_path):
-    monkeypatch.setattr(knobs.cache, "dir", str(tmp_path))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
 
 
 @pytest.fixture
 def assembled(monkeypatch):
     """Return the kernels that were handed to the assembler."""
-    seen, run = [], assembly._Assembler.run
+    seen, run = [], without_assembly._Assembler.run
 
     def told(self, source, metadata):
         binary = run(self, source, metadata)
         seen.extend([metadata["name"]] if binary else [])
         return binary
 
-    monkeypatch.setattr(assembly._Assembler, "run", told)
+    monkeypatch.setattr(without_assembly._Assembler, "run", told)
     return seen
 
 

@@ -14,16 +14,16 @@ import machine_kernels as kernels  # noqa: E402
 import triton.language as tl  # noqa: E402
 
 from verifier import machine  # noqa: E402
-from verifier.machine.arithmetics.attribution import (  # noqa: E402
+from verifier.machine.execute.findings import Location  # noqa: E402
+from verifier.machine.shadow.arithmetics.attribution import (  # noqa: E402
     CONSTANTS,
     ELSEWHERE,
     Attribution,
-    Census,
+    ErringLines,
     Place,
     place_of,
 )
-from verifier.machine.arithmetics.ball import Ball  # noqa: E402
-from verifier.machine.findings import Location  # noqa: E402
+from verifier.machine.shadow.arithmetics.ball import Ball  # noqa: E402
 
 HERE = str(Path(__file__))
 
@@ -48,19 +48,19 @@ def line_of(function, text):
 
 
 def explained(run):
-    """Run a function under census and attribution: per returned tensor (error, parts), and the places."""
-    census = Census(HERE)
-    with machine.session(arithmetic=census):
+    """Return (error, parts) of each returned tensor of a function, and the places that errors come from."""
+    erring_lines = ErringLines(HERE)
+    with machine.session(arithmetic=erring_lines):
         run()
-    arithmetic = Attribution(HERE, sorted(census.erring))
+    arithmetic = Attribution(HERE, sorted(erring_lines.erring))
     with machine.session(arithmetic=arithmetic) as session:
         tensors = run()
-        slots = [session.slots.get(t) for t in tensors]
+        shadows = [session.slots.get(t) for t in tensors]
         counters = session.slots.counters
     assert not counters.desynchronised
     assert not counters.uncovered
     assert not arithmetic.unknown
-    found = [(t.double().numpy() - s["exact"], s["parts"]) for t, s in zip(tensors, slots, strict=True)]
+    found = [(t.double().numpy() - s["exact"], s["parts"]) for t, s in zip(tensors, shadows, strict=True)]
     return found, arithmetic.places
 
 
@@ -159,8 +159,8 @@ def test_the_constants_of_an_exponential_have_a_part():
 def test_an_operation_without_a_rule_is_reported():
     arithmetic = Attribution("", ())
     value = np.ones(3, dtype=np.float32)
-    slots = arithmetic.lift(value, "f32")
-    arithmetic.apply("atan", "f32", value, (value,), (slots,))
+    shadows = arithmetic.lift(value, "f32")
+    arithmetic.apply("atan", "f32", value, (value,), (shadows,))
     assert arithmetic.unknown == {"atan"}
 
 
@@ -199,13 +199,13 @@ EXACT = {
 def test_secants_carry_large_errors_exactly(name, floats, exact):
     arithmetic = Attribution("", ())
     values = tuple(np.array([f]) for f in floats)
-    slots = []
+    shadows = []
     for value, ideal in zip(values, exact, strict=True):
-        slot = arithmetic.lift(value, "f64")
-        slot["exact"], slot["parts"][..., 0] = ideal, value - ideal
-        slots.append(slot)
+        shadow = arithmetic.lift(value, "f64")
+        shadow["exact"], shadow["parts"][..., 0] = ideal, value - ideal
+        shadows.append(shadow)
     result = EXACT[name](*floats) + np.zeros(1)
-    answer = arithmetic.apply(name, "f64", result, values, tuple(slots))
+    answer = arithmetic.apply(name, "f64", result, values, tuple(shadows))
     # A dozen float64 roundings of numbers below 2^5.
     assert abs(float(answer["exact"][0]) - EXACT[name](*exact)) <= 2.0**-53 * 32
     assert abs(float(result[0]) - float(answer["exact"][0]) - answer["parts"].sum()) <= 12 * 2.0**-53 * 32

@@ -12,7 +12,7 @@ import machine_kernels as kernels
 from ptx_snippets import arrange
 
 from verifier import machine
-from verifier.machine.arithmetics.ball import FOLDED, Ball
+from verifier.machine.shadow.arithmetics.ball import FOLDED, Ball
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32]
 NAMES = ("y", "mean", "rstd", "dx", "dw", "db")
@@ -25,8 +25,8 @@ def outputs(dtype, shift=0.0, bug=None):
     return y, mean, rstd, *kernels.backward(dy, x, w, mean, rstd, bug=bug)
 
 
-def slots(arithmetic, dtype, **settings):
-    """Values of every output and its slots."""
+def shadows(arithmetic, dtype, **settings):
+    """Values of every output and its shadows."""
     options = {k: settings.pop(k) for k in ("shift", "bug") if k in settings}
     with machine.session(arithmetic=arithmetic, **settings) as session:
         found = outputs(dtype, **options)
@@ -38,8 +38,8 @@ def slots(arithmetic, dtype, **settings):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("settings", [{}, {"approximation": "adversarial", "contraction": "on"}])
 def test_it_holds_the_unrounded_result(dtype, shift, settings):
-    values, bounds = slots(Ball(), dtype, shift=shift, **settings)
-    _, exact = slots("lifted", dtype, shift=shift, **settings)
+    values, bounds = shadows(Ball(), dtype, shift=shift, **settings)
+    _, exact = shadows("lifted", dtype, shift=shift, **settings)
     for name, value, bound, ideal in zip(NAMES, values, bounds, exact, strict=True):
         assert np.isfinite(bound).all(), name
         # The float64 run's own error is 2^-29 of what the bound counts for float32.
@@ -49,15 +49,15 @@ def test_it_holds_the_unrounded_result(dtype, shift, settings):
 
 @pytest.mark.parametrize(("dtype", "unit"), [(torch.float16, 2.0**-11), (torch.bfloat16, 2.0**-8)])
 def test_it_is_hardly_wider_than_the_final_rounding_of_a_narrow_output(dtype, unit):
-    values, bounds = slots(Ball(), dtype)
+    values, bounds = shadows(Ball(), dtype)
     y, dx = (values[NAMES.index(n)] for n in ("y", "dx"))
     for value, bound in ((y, bounds[0]), (dx, bounds[3])):
         assert np.median(bound / (unit * np.abs(value) + 2.0**-25)) < 1.5
 
 
 def test_a_wrong_formula_is_outside():
-    _, exact = slots("lifted", torch.float32)
-    values, bounds = slots(Ball(), torch.float32, bug="c1 over N-1")
+    _, exact = shadows("lifted", torch.float32)
+    values, bounds = shadows(Ball(), torch.float32, bug="c1 over N-1")
     outside = np.abs(values[3] - exact[3]) > bounds[3]
     assert outside.mean() > 0.5
 
@@ -157,9 +157,9 @@ def modified(name, modifiers, kind, result, floats, errors):  # noqa: PLR0917
     """Bound of one operation on single numbers of a format."""
     number = {"f16": np.float16, "f32": np.float32}[kind]
     arrays = tuple(np.array([f], dtype=number) for f in floats)
-    slots = tuple(np.array([e]) for e in errors)
+    shadows = tuple(np.array([e]) for e in errors)
     answer = np.array([result], dtype=number)
-    return float(Ball().modified(name, frozenset(modifiers), kind, answer, arrays, slots)[0])
+    return float(Ball().modified(name, frozenset(modifiers), kind, answer, arrays, shadows)[0])
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ import triton
 import triton.language as tl
 
 import verifier
-from verifier.backends import backend
+from verifier.cases.recipe import Recipe, build
+from verifier.execution.backends import backend
+from verifier.execution.call_subject import execute
 from verifier.machine import session
-from verifier.machine.wave import Wave
+from verifier.machine.execute.wave import Wave
 from verifier.ops import op
-from verifier.recipes import Recipe, build
-from verifier.runner.execute import execute
-from verifier.subjects import Claim, Subject
+from verifier.records.subject import Claim, Subject
 
 
 @triton.jit
@@ -127,7 +127,7 @@ def test_a_backward_pass_that_autograd_refuses_is_the_subjects():
 
 @pytest.mark.parametrize("leaf", ["{}['x']", "np.broadcast_shapes((2,), (3,))", "raise TypeError('operand')"])
 def test_a_fault_of_the_machine_is_an_error_of_the_verifier(leaf, monkeypatch):
-    file = str(Path(verifier.__file__).with_name("machine") / "wave.py")
+    file = str(Path(verifier.__file__).with_name("machine") / "execute" / "wave.py")
     scope = {"np": np}
     exec(compile(f"def load(*arguments):\n    {leaf}\n", file, "exec"), scope)
     monkeypatch.setattr(Wave, "load", scope["load"])

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from verifier import subject as declaring
-from verifier.arithmetic import ieee
-from verifier.backends import _compiled, cuda
-from verifier.compiled import contradictions, joined, refined, remarks, summary
-from verifier.machine.approximation import Adversarial
+from verifier.arithmetic.formats import ieee
+from verifier.execution.backends import _read_code, cuda
+from verifier.execution.compiled_code import contradictions, refined, remarks, summary
+from verifier.machine.arithmetic.approximation import Adversarial
 from verifier.ops import Setting
-from verifier.subjects import Trees
+from verifier.records.compiled_code import joined
+from verifier.records.subject import Trees
 
 HEAD = """.version 8.0
 .target sm_90
@@ -42,7 +43,7 @@ PLAIN = "add.rn.f32 %f9, %f1, %f2;"
 
 
 def read(body, host=()):
-    return _compiled.of_codes([(HEAD + body + STORE, "k")], host)
+    return _read_code.of_codes([(HEAD + body + STORE, "k")], host)
 
 
 def test_a_sum_over_threads_in_half_contradicts_a_declared_float32():

@@ -1,4 +1,4 @@
-"""What compilers leave open: contraction as ptxas does it, approximate instructions, and the census."""
+"""What compilers leave open: contraction as ptxas does it, approximate instructions, and their counts."""
 
 # ruff: noqa: E501 - lines of PTX are kept whole
 
@@ -14,10 +14,10 @@ import pytest
 from ptx_snippets import close_exponents, execute, rounded
 
 from verifier.machine import Adversarial, Correct, Table
-from verifier.machine.approximation import allowed_error
-from verifier.machine.census import census
-from verifier.machine.flow import build
-from verifier.machine.parser import parse
+from verifier.machine.arithmetic.approximation import allowed_error
+from verifier.machine.ptx.basic_blocks import build
+from verifier.machine.ptx.instruction_counts import count_instructions
+from verifier.machine.ptx.parser import parse
 
 HEAD = """.version 8.0
 .target sm_90
@@ -171,12 +171,12 @@ def test_quick_division_by_a_huge_number_is_zero():
     assert execute("div.approx.f32", [a, b], "f4").tolist() == [0.0, 0.0, 0.75]
 
 
-def test_census_counts_what_a_kernel_leaves_open():
+def test_counts_say_what_a_kernel_leaves_open():
     text = HEAD + (
         "mul.f32 %f5,%f1,%f2; add.f32 %f6,%f5,%f3; fma.rn.ftz.f32 %f7,%f1,%f2,%f3; div.full.f32 %f8,%f1,%f2;"
         "sqrt.approx.ftz.f32 %f9,%f8; ex2.approx.f32 %f10,%f8; bar.sync 0; red.global.add.f32 [%rd1], %f10;"
     ) + STORE  # fmt: skip
-    found = census(text)
+    found = count_instructions(text)
     assert found.approximate == {"div": 1, "sqrt": 1, "ex2": 1}
     assert (found.flushing, found.fused, found.contractible) == (2, 1, 1)
     assert (found.float_atomics, found.half_atomics, found.half_sums, found.barriers) == (1, 0, 0, 1)

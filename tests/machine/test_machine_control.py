@@ -10,7 +10,7 @@ import torch
 from ptx_snippets import kernel
 
 from verifier.machine import LaunchError, Machine, UnsupportedInstruction, launch_ptx
-from verifier.machine.findings import (
+from verifier.machine.execute.findings import (
     Deadlock,
     DeviceAssertion,
     DivergentBarrier,
@@ -21,13 +21,15 @@ from verifier.machine.findings import (
     StepLimit,
     Uninitialised,
 )
-from verifier.machine.parser import parse
+from verifier.machine.ptx.parser import parse
 
 STORE = "mad.lo.s64 %a0, %wide, 4, %base0; st.global.b32 [%a0], %r0;"
 REGISTERS = ".reg .b32 %r<20>; .reg .pred %p<9>; .reg .f32 %f<9>; .shared .align 4 .b8 tile[4096];"
 
 
-def run(body, threads=64, *, machine=None, registers=REGISTERS, out=None, grid=(1,), target=90, copies=False):
+def run(
+    body, threads=64, *, machine=None, registers=REGISTERS, out=None, grid=(1,), target=90, replicated=False
+):
     result = torch.zeros(threads * int(np.prod(grid)), dtype=torch.int32) if out is None else out
     launch_ptx(
         kernel(body, 1, registers=registers, target=target),
@@ -37,7 +39,7 @@ def run(body, threads=64, *, machine=None, registers=REGISTERS, out=None, grid=(
         0,
         [result],
         machine=machine or Machine(),
-        copies=copies,
+        replicated=replicated,
     )
     return result
 
@@ -438,10 +440,10 @@ def test_as_many_blocks_are_resident_as_threads_and_shared_memory_allow(
 RACES = frozenset({"shared_races", "global_races"})
 
 
-def races(body, kind, *, copies, threads=128):
+def races(body, kind, *, replicated, threads=128):
     """Whether a race of this kind is reported."""
     try:
-        run(body, threads, machine=Machine(sanitize=RACES), copies=copies)
+        run(body, threads, machine=Machine(sanitize=RACES), replicated=replicated)
     except kind:
         return True
     return False
@@ -456,9 +458,9 @@ OWNER = """
 @pytest.mark.parametrize("owner", [0, 127])
 def test_the_owner_of_copies_may_overwrite_what_the_other_copies_read(owner):
     body = OWNER.replace("OWNER", str(owner))
-    assert not races(body.replace("BARRIER", ""), GlobalRace, copies=True)
-    assert races(body.replace("BARRIER", ""), GlobalRace, copies=False)
-    assert not races(body.replace("BARRIER", "bar.sync 0;"), GlobalRace, copies=False)
+    assert not races(body.replace("BARRIER", ""), GlobalRace, replicated=True)
+    assert races(body.replace("BARRIER", ""), GlobalRace, replicated=False)
+    assert not races(body.replace("BARRIER", "bar.sync 0;"), GlobalRace, replicated=False)
 
 
 def test_whoever_overwrites_what_others_read_elsewhere_races_copies_or_not():
@@ -469,47 +471,47 @@ def test_whoever_overwrites_what_others_read_elsewhere_races_copies_or_not():
     mov.u32 %r1, 0; setp.lt.u32 %p1, %t, 32; @%p1 bra FIRST; ld.global.b32 %r1, [%base0]; bra NEXT;
     FIRST: ld.global.b32 %r1, [%base0]; NEXT: add.u32 %r1, %r1, 1; setp.eq.u32 %p1, %t, 0; @%p1 st.global.b32 [%base0], %r1;"""
     for body in (by_others, at_two_places):
-        assert races(body, GlobalRace, copies=True)
-        assert races(body, GlobalRace, copies=False)
+        assert races(body, GlobalRace, replicated=True)
+        assert races(body, GlobalRace, replicated=False)
 
 
 def test_copies_of_another_block_race():
     body = OWNER.replace("OWNER", "0").replace("BARRIER", "")
-    for copies in (True, False):
+    for replicated in (True, False):
         with pytest.raises(GlobalRace):
-            run(body, 32, grid=(2,), machine=Machine(sanitize=RACES), copies=copies)
+            run(body, 32, grid=(2,), machine=Machine(sanitize=RACES), replicated=replicated)
 
 
 SAME_PLACE = "mov.u32 %r1, tile; shr.u32 %r2, %t, 5; st.shared.b32 [%r1], %r2;"
 
 
 def test_warps_that_store_their_copies_by_one_instruction_do_not_race():
-    assert not races(SAME_PLACE, SharedRace, copies=True)
-    assert races(SAME_PLACE, SharedRace, copies=False)
+    assert not races(SAME_PLACE, SharedRace, replicated=True)
+    assert races(SAME_PLACE, SharedRace, replicated=False)
     equal = SAME_PLACE.replace("shr.u32 %r2, %t, 5", "mov.u32 %r2, 9")
-    assert not races(equal, SharedRace, copies=False)
+    assert not races(equal, SharedRace, replicated=False)
 
 
 def test_warps_that_store_at_one_instruction_at_different_times_are_treated_alike():
     late = """
     mov.u32 %r1, tile; shr.u32 %r2, %t, 5; mov.u32 %r3, 0;
     WAIT: add.u32 %r3, %r3, 1; setp.lt.u32 %p1, %r3, %r2; @%p1 bra WAIT; st.shared.b32 [%r1], %r2;"""
-    assert not races(late, SharedRace, copies=True)
-    assert races(late, SharedRace, copies=False)
+    assert not races(late, SharedRace, replicated=True)
+    assert races(late, SharedRace, replicated=False)
 
 
 def test_copies_stored_by_two_instructions_or_read_by_another_warp_race():
     twice = SAME_PLACE + "setp.eq.u32 %p1, %t, 0; @%p1 st.shared.b32 [%r1], 7;"
     read = SAME_PLACE + "ld.shared.b32 %r3, [%r1]; "
     for body in (twice, read):
-        assert races(body, SharedRace, copies=True)
+        assert races(body, SharedRace, replicated=True)
 
 
 def test_the_middle_one_of_many_readers_is_not_forgotten():
     body = """
     ld.global.b32 %r1, [%base0]; setp.eq.u32 %p1, %t, 127; mov.u32 %r2, 5;
     @%p1 st.global.b32 [%base0], %r2;"""
-    assert races(body, GlobalRace, copies=False)
+    assert races(body, GlobalRace, replicated=False)
 
 
 # Odd lanes go another way and come late; the mask names all lanes, or those of one parity.
@@ -558,11 +560,11 @@ def test_a_huge_grid_ends_at_the_step_limit(seed):
 
 
 def test_a_random_order_of_a_huge_grid_serves_every_block_once(monkeypatch):
-    from verifier.machine import waves
+    from verifier.machine.execute import block_order
 
-    monkeypatch.setattr(waves, "_SHUFFLED", 8)
+    monkeypatch.setattr(block_order, "_SHUFFLED", 8)
     for total in (9, 16, 30):
-        orders = {tuple(waves.block_numbers(total, seed)(0, total).tolist()) for seed in range(8)}
+        orders = {tuple(block_order.block_numbers(total, seed)(0, total).tolist()) for seed in range(8)}
         assert all(sorted(order) == list(range(total)) for order in orders)
         assert len(orders) > 1
 

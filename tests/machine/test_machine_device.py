@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from verifier import machine
-from verifier.machine.device import memory_of
-from verifier.machine.findings import UnsupportedFeature
-from verifier.runner.fresh import fresh_memory
+from verifier.execution.poisoned_memory import fresh_memory
+from verifier.machine.device.tensor_places import memory_of
+from verifier.machine.execute.findings import UnsupportedFeature
 
 CUDA = torch.device("cuda", 0)
 HOST = torch.device("cpu")
@@ -272,7 +272,7 @@ def test_a_class_that_is_not_played_is_one_still(played):
 
 
 def test_the_multiprocessors_are_told_in_every_way(played):
-    from verifier.backends.machine import varied
+    from verifier.execution.backends.machine import BACKEND
 
     driver = pytest.importorskip("triton.runtime").driver.active
 
@@ -287,7 +287,7 @@ def test_the_multiprocessors_are_told_in_every_way(played):
         }
 
     assert told() == {7}
-    with varied(multiprocessors=3):
+    with BACKEND.varied(multiprocessors=3):
         assert told() == {3}
 
 

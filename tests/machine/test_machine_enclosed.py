@@ -4,11 +4,11 @@ import mpmath
 import numpy as np
 import pytest
 
-from verifier.machine.arithmetics import enclosed
-from verifier.machine.arithmetics.lifted import LITERALS
+from verifier.machine.shadow.arithmetics import enclosed
+from verifier.machine.shadow.arithmetics.lifted import LITERALS
 
 mp = mpmath.mp
-UNIT = enclosed.UNIT
+UNIT = enclosed.UNIT_ROUNDOFF
 # Of each operation its meaning, the slopes of its operands, and a range of each operand.
 RULES = {
     "add": (lambda a, b: a + b, lambda a, b: (1, 1), ((-3, 3), (-3, 3))),
@@ -31,7 +31,7 @@ RULES = {
 COUNT = 200
 
 
-def slots_of(values, radii):
+def shadows_of(values, radii):
     found = enclosed.exact(values)
     found["radius"] = radii
     return found
@@ -43,7 +43,7 @@ def applied(name, radius, arithmetic=None):
     generator = np.random.default_rng([len(name), *name.encode()])
     values = [generator.uniform(*r, COUNT) for r in ranges]
     radii = [radius * generator.choice([0.0, 1.0, 3.0], COUNT) * np.abs(v) for v in values]
-    operands = tuple(slots_of(v, r) for v, r in zip(values, radii, strict=True))
+    operands = tuple(shadows_of(v, r) for v, r in zip(values, radii, strict=True))
     floats = tuple(v.astype(np.float32) for v in values)
     kind = "f16" if name == "cvt" else "f32"
     answer = np.zeros(COUNT, dtype=np.float16 if name == "cvt" else np.float32)
@@ -82,11 +82,11 @@ def test_a_rule_without_its_own_rounding_would_be_seen(name, monkeypatch):
 
 def test_nothing_is_known_of_a_sum_with_a_computed_number_that_could_choose_an_integer():
     value, computed = np.float32([2.3]), np.float32([1.5 * 2.0**23])
-    slots = tuple(slots_of(np.float64(v), radius) for v, radius in ((value, 0.0), (computed, 0.5)))
-    found = enclosed.build().apply("add", "f32", value + computed, (value, computed), slots)
+    shadows = tuple(shadows_of(np.float64(v), radius) for v, radius in ((value, 0.0), (computed, 0.5)))
+    found = enclosed.build().apply("add", "f32", value + computed, (value, computed), shadows)
     assert np.isinf(found["radius"]).all()
-    literal = slots_of(np.float64(computed), 0.0)
-    found = enclosed.build().apply("add", "f32", value + computed, (value, computed), (slots[0], literal))
+    literal = shadows_of(np.float64(computed), 0.0)
+    found = enclosed.build().apply("add", "f32", value + computed, (value, computed), (shadows[0], literal))
     assert found["radius"].tolist() == [0]
 
 
@@ -99,15 +99,18 @@ def test_an_operation_without_a_rule_knows_nothing():
 @pytest.mark.parametrize("name", ["min", "max"])
 def test_a_choice_has_the_radius_of_the_operands_that_may_have_been_chosen(name):
     floats = (np.float32([1, 2, 2]), np.float32([2, 1, 2]))
-    slots = (slots_of(np.float64(floats[0]), [0.5, 0.5, 0.5]), slots_of(np.float64(floats[1]), [0.25] * 3))
+    shadows = (
+        shadows_of(np.float64(floats[0]), [0.5, 0.5, 0.5]),
+        shadows_of(np.float64(floats[1]), [0.25] * 3),
+    )
     result = (np.minimum if name == "min" else np.maximum)(*floats)
-    found = enclosed.build().apply(name, "f32", result, floats, slots)
+    found = enclosed.build().apply(name, "f32", result, floats, shadows)
     assert found["radius"].tolist() == ([0.5, 0.25, 0.5] if name == "min" else [0.25, 0.5, 0.5])
 
 
 def test_masked_lanes_of_minus_infinity_stay_exact():
-    nothing = slots_of(np.full(2, -np.inf), 0.0)
-    shift = slots_of(np.full(2, 3.0), 2.0**-40)
+    nothing = shadows_of(np.full(2, -np.inf), 0.0)
+    shift = shadows_of(np.full(2, 3.0), 2.0**-40)
     floats = (np.full(2, -np.inf, np.float32), np.full(2, 3.0, np.float32))
     lower = enclosed.build().apply("sub", "f32", floats[0], floats, (nothing, shift))
     power = enclosed.build().apply("ex2", "f32", np.zeros(2, np.float32), (floats[0],), (lower,))
@@ -122,8 +125,8 @@ def test_masked_lanes_of_minus_infinity_stay_exact():
 def constant(number, kind="f32", **settings):
     arithmetic = enclosed.build(**settings)
     dtype = {"f32": np.float32, "f16": np.float16}[kind]
-    slot = arithmetic.lift(np.array([[number]], dtype=dtype), kind)[0, 0]
-    return float(slot["value"]), float(slot["radius"]), arithmetic.rounded
+    shadow = arithmetic.lift(np.array([[number]], dtype=dtype), kind)[0, 0]
+    return float(shadow["value"]), float(shadow["radius"]), arithmetic.rounded
 
 
 @pytest.mark.parametrize("number", [0.0, 1.5, -0.875, 3.0, 2.0**-20, np.inf])
@@ -175,11 +178,11 @@ def test_integers_are_exact():
 
 def test_a_clamp_is_exact_where_it_holds_and_nothing_is_rounded_where_it_does_not():
     floats = (np.float32([0.25, 2.0]), np.float32([0.5, 1.0]))
-    slots = tuple(slots_of(np.float64(f), 2.0**-40) for f in floats)
+    shadows = tuple(shadows_of(np.float64(f), 2.0**-40) for f in floats)
     result = np.clip(floats[0] + floats[1], 0, 1)
-    found = enclosed.build().modified("add", frozenset({"sat"}), "f32", result, floats, slots)
+    found = enclosed.build().modified("add", frozenset({"sat"}), "f32", result, floats, shadows)
     assert found["value"].tolist() == [0.75, 1.0]
     assert found["radius"][1] == 0
     assert found["radius"][0] >= 2.0**-39
-    other = enclosed.build().modified("max", frozenset({"xorsign"}), "f32", result, floats, slots)
+    other = enclosed.build().modified("max", frozenset({"xorsign"}), "f32", result, floats, shadows)
     assert np.isinf(other["radius"]).all()

@@ -8,8 +8,8 @@ import torch
 from ptx_snippets import kernel
 
 from verifier import machine
-from verifier.machine.arithmetics import field, field_exponential, make
-from verifier.machine.numerics import decode_bf16
+from verifier.machine.arithmetic.numerics import decode_bf16
+from verifier.machine.shadow.arithmetics import field, field_exponential, make
 
 P, Q, E = field.P, field_exponential.VALUES, field_exponential.EXPONENTS
 CORNERS = [0, 1, 2, P - 1, P - 2, (1 << 31) - 1, 1 << 31, (1 << 60) + 1, P >> 1]
@@ -109,8 +109,8 @@ def test_the_integer_part_of_an_exponential_by_shifter_is_that_integer():
     ride = field_exponential.build()
     x, shifter = np.array([3.7], dtype=np.float32), np.array([12582912.0], dtype=np.float32)
     total = x + shifter
-    slot = ride.apply("add", "f32", total, (x, shifter), (ride.lift(x, "f32"), ride.lift(shifter, "f32")))
-    assert slot == ride.lift(np.array([12582916.0], dtype=np.float32), "f32")
+    shadow = ride.apply("add", "f32", total, (x, shifter), (ride.lift(x, "f32"), ride.lift(shifter, "f32")))
+    assert shadow == ride.lift(np.array([12582916.0], dtype=np.float32), "f32")
 
 
 # -- floats that stand for fractions ---------------------------------------------------------------
@@ -123,18 +123,18 @@ def test_the_float_next_to_a_fraction_of_a_whole_number_is_the_fraction(name, dt
     """Every k that is meant; no power of two changes, nor does a neighbour of such a float."""
     ride, whole = make(name), np.arange(1, field.WHOLE + 1)
     held = (numerator / whole).astype(dtype)
-    clear = ~field.next_to_short(held.astype(np.float64))
+    clear = ~field.next_to_exact(held.astype(np.float64))
     assert clear[:1023].sum() > 1000  # next to short ones are powers of two alone, until k is large
-    slots, plain = ride.lift(held[clear], "f32"), make(name, constants={})
+    shadows, plain = ride.lift(held[clear], "f32"), make(name, constants={})
     shares = plain.lift(whole[clear], "integer")
-    product = plain.apply("mul", "f64", np.ones(1), (), (slots, shares))
+    product = plain.apply("mul", "f64", np.ones(1), (), (shadows, shares))
     assert (product == plain.lift(np.full(len(shares), numerator), "integer")).all()
     for beside in (np.nextafter(held, dtype(0)), np.nextafter(held, dtype(numerator * np.inf))):
-        slots = ride.lift(beside, "f32")
-        slots = slots if name == "field" else slots["value"]
+        shadows = ride.lift(beside, "f32")
+        shadows = shadows if name == "field" else shadows["value"]
         wide = beside.astype(np.float64)
         exact = field.of_floats(wide) if name == "field" else field_exponential.of_floats(np.uint64(Q), wide)
-        assert (slots == exact).all()
+        assert (shadows == exact).all()
 
 
 @pytest.mark.parametrize(
@@ -161,10 +161,10 @@ def test_a_float_made_integral_is_no_element_of_the_formula(name, dtype):
     """`cvt.rmi` of 2.5 and of 3: the first result is another number, the second is the operand."""
     arithmetic, kind = make(name), f"f{8 * np.dtype(dtype).itemsize}"
     x = np.array([2.5, 3.0], dtype)
-    slots = arithmetic.lift(np.array([7.0, 11.0]), "f64")
-    found = arithmetic.apply("cvt", kind, np.floor(x), (x,), (slots,))
+    shadows = arithmetic.lift(np.array([7.0, 11.0]), "f64")
+    found = arithmetic.apply("cvt", kind, np.floor(x), (x,), (shadows,))
     assert found[0] == arithmetic.lift(np.array([2.0]), "f64")[0]
-    assert found[1] == slots[1]
+    assert found[1] == shadows[1]
 
 
 @pytest.mark.parametrize("name", ["field", "field_exponential", "lifted"])
@@ -179,10 +179,10 @@ def test_a_clamped_result_is_taken_from_the_float(name, modifier, x, clamped, op
     one, zero = np.float32([1.0] * 3), np.float32([0.0] * 3)
     floats = {"add": (values, zero), "mul": (values, one), "fma": (values, one, zero), "cvt": (values,)}
     random = arithmetic.lift(np.array([7.0, 11.0, 13.0]), "f64")
-    slots = (random, *(arithmetic.lift(f, "f32") for f in floats[operation][1:]))
+    shadows = (random, *(arithmetic.lift(f, "f32") for f in floats[operation][1:]))
     result = np.clip(values, 0, 1 if modifier == "sat" else None)
-    found = arithmetic.modified(operation, frozenset({modifier}), "f32", result, floats[operation], slots)
-    free = arithmetic.modified(operation, frozenset({"ftz"}), "f32", values, floats[operation], slots)
+    found = arithmetic.modified(operation, frozenset({modifier}), "f32", result, floats[operation], shadows)
+    free = arithmetic.modified(operation, frozenset({"ftz"}), "f32", values, floats[operation], shadows)
     assert (free == random).all()
     for lane, number in enumerate(clamped):
         want = random[lane] if number is None else arithmetic.lift(np.array([number]), "f64")[0]

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from ptx_snippets import close_exponents, decode, execute, rounded, samples
 
-from verifier.machine import numerics
-from verifier.machine.approximation import Correct
+from verifier.machine.arithmetic import numerics
+from verifier.machine.arithmetic.approximation import Correct
 
 RESULT = {"f16": "f2", "bf16": "u2", "f32": "f4", "f64": "f8"}
 COUNT = 512

@@ -16,9 +16,9 @@ import triton.language as tl
 from triton.language.extra import libdevice
 
 from verifier import machine
-from verifier.machine import flow, hyperbolic
-from verifier.machine.arithmetics import attribution
-from verifier.machine.parser import parse
+from verifier.machine.ptx import basic_blocks, hyperbolic, registers_used
+from verifier.machine.ptx.parser import parse
+from verifier.machine.shadow.arithmetics import attribution
 
 COUNT = 128
 BRANCHES = Path(__file__).with_name("tangent_triton_3_6.ptx")
@@ -50,14 +50,14 @@ def compiled(code):
     return ptx, kernel
 
 
-def run(code, values, arithmetic="lifted", slots=None, **settings):
-    """Floats and slots of the stored tangents, and the session's counters."""
+def run(code, values, arithmetic="lifted", shadows=None, **settings):
+    """Floats and shadows of the stored tangents, and the session's counters."""
     x, y = torch.from_numpy(np.float32(values)), torch.zeros(COUNT)
     ptx, kernel = code
     function = parse(ptx).functions[kernel]
     threads = function.directives["reqntid"][0]
     with machine.session(arithmetic=arithmetic, **settings) as opened:
-        opened.slots.set(x, np.float64(values) if slots is None else slots)
+        opened.slots.set(x, np.float64(values) if shadows is None else shadows)
         others = [0] * (len(function.parameters) - 2)
         machine.launch_ptx(ptx, kernel, (1,), (threads,), 0, [x, y, *others])
         return y.numpy(), opened.slots.get(y), opened.slots.counters
@@ -66,7 +66,7 @@ def run(code, values, arithmetic="lifted", slots=None, **settings):
 def recognised(ptx, kernel):
     """The program, and its tangents."""
     module = parse(ptx)
-    program = flow.build(module, module.functions[kernel])
+    program = basic_blocks.build(module, module.functions[kernel])
     return program, hyperbolic.find(program)
 
 
@@ -89,9 +89,9 @@ def spread(seed=0):
 def test_the_lifted_tangent_is_that_of_the_lifted_argument(code, contraction):
     x = spread()
     near = x.astype(np.float64) * (1 + 2.0**-26)
-    floats, slots, counters = run(compiled(code), x, slots=near, contraction=contraction)
+    floats, shadows, counters = run(compiled(code), x, shadows=near, contraction=contraction)
     wanted = np.tanh(near)
-    assert (np.abs(slots - wanted) <= 2.0**-52 * np.abs(wanted)).all()
+    assert (np.abs(shadows - wanted) <= 2.0**-52 * np.abs(wanted)).all()
     assert (np.abs(floats - wanted) <= 2.0**-21 * np.abs(wanted)).all()
     assert (counters.desynchronised, counters.broken, counters.describe()) == (0, set(), ())
 
@@ -99,10 +99,10 @@ def test_the_lifted_tangent_is_that_of_the_lifted_argument(code, contraction):
 @pytest.mark.parametrize("code", SHAPES, ids=named)
 def test_infinities_and_nan_go_the_way_of_the_floats(code):
     x = np.resize(np.float32([np.inf, -np.inf, np.nan, 0.0, 0.5]), COUNT)
-    floats, slots, counters = run(compiled(code), x)
-    assert floats[:2].tolist() == slots[:2].tolist() == [1.0, -1.0]
-    assert np.isnan([floats[2], slots[2]]).all()
-    assert slots[3:5].tolist() == [0.0, np.tanh(0.5)]
+    floats, shadows, counters = run(compiled(code), x)
+    assert floats[:2].tolist() == shadows[:2].tolist() == [1.0, -1.0]
+    assert np.isnan([floats[2], shadows[2]]).all()
+    assert shadows[3:5].tolist() == [0.0, np.tanh(0.5)]
     assert counters.desynchronised == 0
 
 
@@ -113,14 +113,14 @@ def test_another_coefficient_is_lost_and_its_place_is_told(code, old):
     assert old in ptx
     new = {"0fBEAAA9ED": "0fBEA0A9ED", "0f41102CB4": "0f40102CB4"}[old]
     x = spread(1)
-    floats, slots, counters = run((ptx.replace(old, new), kernel), x)
+    floats, shadows, counters = run((ptx.replace(old, new), kernel), x)
     lost = np.abs(floats - np.tanh(x.astype(np.float64))) > 2.0**-20 * np.abs(floats)
     assert lost.any()
     assert counters.desynchronised >= lost.sum()
     (place,) = counters.lost
     ends = [i.opcode for i in lasts(ptx, kernel)]
     assert set(place.split(", ")) & set(ends)
-    assert (slots[lost] == floats[lost]).all()
+    assert (shadows[lost] == floats[lost]).all()
 
 
 @pytest.mark.parametrize("code", SHAPES, ids=named)
@@ -130,7 +130,7 @@ def test_a_tangent_of_which_something_else_reads_a_part_is_none(code):
     program, found = recognised(ptx, kernel)
     for one in found.values():
         inner = (i for i in program.instructions() if id(i) in one.inner)
-        part = next(d for i in inner for d in flow.definitions(i) if d.startswith("%r"))
+        part = next(d for i in inner for d in registers_used.definitions(i) if d.startswith("%r"))
         store = next(line for line in ptx.splitlines() if "st.global" in line)
         other = store.split("{")[0] + "{ " + part + " };"
         assert not recognised(ptx.replace(store, f"{store}\n{other}"), kernel)[1]
@@ -152,7 +152,7 @@ def test_one_arm_alone_is_no_tangent():
 def test_its_running_bound_holds_and_is_narrow(code):
     x = spread(2)
     given = np.abs(x.astype(np.float64)) * 2.0**-24
-    floats, bounds, _ = run(compiled(code), x, "ball", slots=given)
+    floats, bounds, _ = run(compiled(code), x, "ball", shadows=given)
     ends = [np.tanh(x.astype(np.float64) + sign * given) for sign in (-1, 1)]
     assert all((np.abs(floats - end) <= bounds).all() for end in ends)
     assert (bounds <= 2.0**-20 * np.abs(floats) + given + 2.0**-120).all()
@@ -162,9 +162,9 @@ def test_its_running_bound_holds_and_is_narrow(code):
 def test_the_parts_of_its_error_add_up(code):
     x = spread(3)
     arithmetic = attribution.build(places=(attribution.CONSTANTS,))
-    slots = np.zeros(COUNT, arithmetic.dtype)
-    slots["exact"] = x.astype(np.float64) * (1 + 2.0**-20)
-    slots["parts"][:, 0] = x - slots["exact"]
-    floats, found, _ = run(compiled(code), x, arithmetic, slots=slots)
-    error = floats - np.tanh(slots["exact"])
+    shadows = np.zeros(COUNT, arithmetic.dtype)
+    shadows["exact"] = x.astype(np.float64) * (1 + 2.0**-20)
+    shadows["parts"][:, 0] = x - shadows["exact"]
+    floats, found, _ = run(compiled(code), x, arithmetic, shadows=shadows)
+    error = floats - np.tanh(shadows["exact"])
     assert (np.abs(found["parts"].sum(axis=1) - error) <= 2.0**-40).all()

@@ -7,10 +7,10 @@ import torch
 from ptx_snippets import kernel
 from test_machine_control import REGISTERS, STORE, run
 
-from verifier.backends import backend
+from verifier.execution.backends import backend
+from verifier.execution.call_subject import failure
 from verifier.machine import LaunchError, Machine, UnsupportedInstruction, launch_ptx, session
-from verifier.machine.findings import OutOfBounds, UnsupportedFeature
-from verifier.runner.execute import failure
+from verifier.machine.execute.findings import OutOfBounds, UnsupportedFeature
 
 WIDE = REGISTERS + ".reg .b64 %d<9>; .reg .b16 %h<9>;"
 

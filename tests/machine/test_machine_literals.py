@@ -8,15 +8,16 @@ import torch
 from ptx_snippets import kernel
 
 from verifier import machine
-from verifier.machine import carry, flow, literals
-from verifier.machine.parser import parse
+from verifier.machine.ptx import basic_blocks, literals
+from verifier.machine.ptx.parser import parse
+from verifier.machine.translate import slot_layouts
 
 REGISTERS = ".reg .b32 %r<9>; .reg .f32 %f<9>; .reg .b16 %h<9>; .reg .pred %p<3>;"
 
 
 def program(body):
     module = parse(kernel(body, 1, registers=REGISTERS))
-    return flow.build(module, module.functions["k"])
+    return basic_blocks.build(module, module.functions["k"])
 
 
 def moves(built):
@@ -53,8 +54,10 @@ def test_a_masked_load_into_a_moved_zero_needs_no_tags():
     mov.b32 %r1, 0; setp.gt.u32 %p1, %t, 0; mov.b32 %r2, %r1; @%p1 ld.global.b32 %r2, [%base0];
     mov.b32 {%h1, %h2}, %r2; cvt.f32.f16 %f1, %h1; cvt.f32.f16 %f2, %h2; add.f32 %f3, %f1, %f2;
     st.global.f32 [%base0], %f3;"""
-    assert carry.analyse(program(body)).layouts["%r2"] == carry.DYNAMIC
-    assert carry.analyse(literals.spread(program(body))).layouts["%r2"] == carry.LAYOUTS["f16x2"]
+    assert slot_layouts.analyse(program(body)).layouts["%r2"] == slot_layouts.DYNAMIC
+    assert (
+        slot_layouts.analyse(literals.spread(program(body))).layouts["%r2"] == slot_layouts.LAYOUTS["f16x2"]
+    )
 
 
 def test_lanes_that_do_not_load_hold_the_literal():

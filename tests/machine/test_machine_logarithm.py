@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -12,9 +14,9 @@ import triton
 import triton.language as tl
 
 from verifier import machine
-from verifier.machine import flow, logarithm
-from verifier.machine.arithmetics import attribution, field_exponential, make
-from verifier.machine.parser import parse
+from verifier.machine.ptx import basic_blocks, logarithms, registers_used
+from verifier.machine.ptx.parser import parse
+from verifier.machine.shadow.arithmetics import attribution, field_exponential, make
 
 COUNT = 128
 FUNCTIONS = {"log": np.log, "log2": np.log2}
@@ -27,6 +29,7 @@ def _logarithm(x, y, NAME: tl.constexpr, COUNT: tl.constexpr):
     tl.store(y + at, tl.log(value) if NAME == "log" else tl.log2(value))
 
 
+@cache
 def compiled(name, architecture=90):
     """PTX of a kernel that stores the logarithm of each element, and the kernel's name."""
     with machine.session(architecture=architecture) as opened:
@@ -35,14 +38,14 @@ def compiled(name, architecture=90):
     return ptx, kernel
 
 
-def run(code, values, arithmetic="lifted", slots=None, **settings):
-    """Floats and slots of the stored logarithms, and the session's counters."""
+def run(code, values, arithmetic="lifted", shadows=None, **settings):
+    """Floats and shadows of the stored logarithms, and the session's counters."""
     x, y = torch.from_numpy(np.float32(values)), torch.zeros(COUNT)
     ptx, kernel = code
     function = parse(ptx).functions[kernel]
     threads = function.directives["reqntid"][0]
     with machine.session(arithmetic=arithmetic, **settings) as opened:
-        opened.slots.set(x, np.float64(values) if slots is None else slots)
+        opened.slots.set(x, np.float64(values) if shadows is None else shadows)
         others = [0] * (len(function.parameters) - 2)
         machine.launch_ptx(ptx, kernel, (1,), (threads,), 0, [x, y, *others])
         return y.numpy(), opened.slots.get(y), opened.slots.counters
@@ -62,22 +65,22 @@ def positive(seed=0):
 def test_the_lifted_logarithm_is_that_of_the_lifted_argument(name, architecture, contraction):
     x = positive()
     near = x.astype(np.float64) * (1 + 2.0**-26)  # what the floats were rounded from
-    floats, slots, counters = run(compiled(name, architecture), x, slots=near, contraction=contraction)
+    floats, shadows, counters = run(compiled(name, architecture), x, shadows=near, contraction=contraction)
     wanted = FUNCTIONS[name](near)
     # A subnormal argument is scaled, and 23 is taken from its logarithm: each a rounding at 105 at most.
-    assert (np.abs(slots - wanted) <= 2.0**-44).all()
-    assert (np.abs(slots - wanted) <= np.abs(floats - wanted)).all()
+    assert (np.abs(shadows - wanted) <= 2.0**-44).all()
+    assert (np.abs(shadows - wanted) <= np.abs(floats - wanted)).all()
     assert (counters.desynchronised, counters.broken, counters.describe()) == (0, set(), ())
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_zero_infinity_nan_and_negative_arguments_go_the_way_of_the_floats(name):
     x = np.resize(np.float32([0.0, np.inf, np.nan, -1.0, 2.0]), COUNT)
-    floats, slots, counters = run(compiled(name), x)
-    assert floats[:4].tolist()[:2] == slots[:2].tolist() == [-np.inf, np.inf]
+    floats, shadows, counters = run(compiled(name), x)
+    assert floats[:4].tolist()[:2] == shadows[:2].tolist() == [-np.inf, np.inf]
     assert np.isnan(floats[2:4]).all()
-    assert np.isnan(slots[2:4]).all()
-    assert slots[4] == FUNCTIONS[name](2.0)
+    assert np.isnan(shadows[2:4]).all()
+    assert shadows[4] == FUNCTIONS[name](2.0)
     assert counters.desynchronised == 0
 
 
@@ -88,13 +91,13 @@ def test_another_polynomial_is_lost_and_its_place_is_told(name, old, new):
     ptx, kernel = compiled(name)
     assert old in ptx
     x = np.linspace(1.25, 100.0, COUNT)
-    floats, slots, counters = run((ptx.replace(old, new), kernel), x)
+    floats, shadows, counters = run((ptx.replace(old, new), kernel), x)
     lost = np.abs(floats - FUNCTIONS[name](np.float32(x).astype(np.float64))) > 2.0**-20
     assert lost.any()
     assert counters.desynchronised >= lost.sum()
     (place,) = counters.lost
     assert ("fma" if name == "log" else "add") in place
-    assert (slots[lost] == floats[lost]).all()
+    assert (shadows[lost] == floats[lost]).all()
 
 
 def test_another_step_of_the_exponent_is_another_shape():
@@ -108,23 +111,23 @@ def test_a_logarithm_of_which_something_else_reads_a_part_is_none():
     ptx, _ = compiled("log")
     module = parse(ptx)
     (function,) = (f for f in module.functions.values() if f.is_kernel)
-    program = flow.build(module, function)
-    (found,) = logarithm.find(program).values()
-    names = {d for i in program.instructions() if id(i) in found.inner for d in flow.definitions(i)}
+    program = basic_blocks.build(module, function)
+    (found,) = logarithms.find(program).values()
+    names = {d for i in program.instructions() if id(i) in found.inner for d in registers_used.definitions(i)}
     inner = min(names)
     store = next(line for line in ptx.splitlines() if "st.global" in line)
     other = store.split("{")[0] + "{ " + inner + " };"
     changed = ptx.replace(store, f"{store}\n{other}")
     module = parse(changed)
-    assert not logarithm.find(flow.build(module, module.functions[function.name]))
-    assert logarithm.find(flow.build(parse(ptx), parse(ptx).functions[function.name]))
+    assert not logarithms.find(basic_blocks.build(module, module.functions[function.name]))
+    assert logarithms.find(basic_blocks.build(parse(ptx), parse(ptx).functions[function.name]))
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_its_running_bound_holds_and_is_narrow(name):
     x = positive(1)
     given = np.abs(x.astype(np.float64)) * 2.0**-24
-    floats, bounds, _ = run(compiled(name), x, "ball", slots=given)
+    floats, bounds, _ = run(compiled(name), x, "ball", shadows=given)
     ends = [FUNCTIONS[name](x.astype(np.float64) + s * given) for s in (-1, 1)]
     assert all((np.abs(floats - e) <= bounds).all() for e in ends)
     normal = x >= 2.0**-126  # below, the argument may be flushed
@@ -156,9 +159,9 @@ def test_in_the_field_it_turns_products_into_sums():
 def test_the_parts_of_its_error_add_up(name):
     x = positive(3)
     arithmetic = attribution.build(places=(attribution.CONSTANTS,))
-    slots = np.zeros(COUNT, arithmetic.dtype)
-    slots["exact"] = x.astype(np.float64) * (1 + 2.0**-20)
-    slots["parts"][:, 0] = x - slots["exact"]
-    floats, found, _ = run(compiled(name), x, arithmetic, slots=slots)
-    error = floats - FUNCTIONS[name](slots["exact"])
+    shadows = np.zeros(COUNT, arithmetic.dtype)
+    shadows["exact"] = x.astype(np.float64) * (1 + 2.0**-20)
+    shadows["parts"][:, 0] = x - shadows["exact"]
+    floats, found, _ = run(compiled(name), x, arithmetic, shadows=shadows)
+    error = floats - FUNCTIONS[name](shadows["exact"])
     assert (np.abs(found["parts"].sum(axis=1) - error) <= 2.0**-40).all()

@@ -15,9 +15,9 @@ import machine_kernels as kernels
 import triton
 
 from verifier import machine
-from verifier.machine.driver import Launcher
-from verifier.machine.flow import build
-from verifier.machine.parser import parse
+from verifier.machine.device.triton_driver import Launcher
+from verifier.machine.ptx.basic_blocks import build
+from verifier.machine.ptx.parser import parse
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 # No inner loops, which ptxas would unroll. Divisions become several FMUL, so those are not counted.
@@ -28,9 +28,9 @@ def compiled(architecture, monkeypatch):
     """PTX of every kernel, by name."""
     found, execute = {}, Launcher.execute
 
-    def record(self, kernel, grid, values, names):
+    def record(self, kernel, *arguments):
         found[kernel] = self.ptx
-        execute(self, kernel, grid, values, names)
+        execute(self, kernel, *arguments)
 
     monkeypatch.setattr(Launcher, "execute", record)
     with machine.session(architecture=architecture):

@@ -33,7 +33,7 @@ def test_a_float_changed_by_integer_operations_is_lost_where_it_is_read_next():
     (place,) = counters.lost
     assert place.startswith("k, PTX line ")
     assert "add.f32" in place
-    assert any("3 values had lost their slots at k" in sentence for sentence in counters.describe())
+    assert any("3 values had lost their shadows at k" in sentence for sentence in counters.describe())
     rounded = np.float32(0.1)
     assert found.tolist() == [x - float(np.float32(x * rounded)) for x in (1.0, 2.0, 4.0)]
 
@@ -82,7 +82,7 @@ def test_values_stored_by_one_launch_are_found_by_the_next():
 
 
 def swapped(compared, written, start=(1.0, 2.0)):
-    """Give each number a slot, then compare and swap its bits."""
+    """Give each number a shadow, then compare and swap its bits."""
     body = f"""
     ld.global.b32 %r1, [%a0]; mov.b32 %f1, %r1; mul.f32 %f2, %f1, 0f40400000; mov.b32 %r2, %f2;
     st.global.f32 [%a0], %f2; atom.global.cas.b32 %r4, [%a0], {compared}, {written};"""
@@ -93,7 +93,7 @@ def swapped(compared, written, start=(1.0, 2.0)):
 def test_what_a_compare_and_swap_has_written_is_lost_even_where_the_bits_stay(start, written):
     _, counters = swapped("%r2", written, start)
     assert counters.desynchronised == 2
-    assert counters.describe() == ("2 values had lost their slots at a host operation",)
+    assert counters.describe() == ("2 values had lost their shadows at a host operation",)
 
 
 def test_a_compare_and_swap_that_failed_has_written_nothing():
@@ -114,7 +114,7 @@ def test_what_an_atomic_on_integers_has_written_is_lost(operation):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("form", ["red", "atom"])
 def test_an_atomic_on_a_pair_of_halves_adds_the_slots_of_both(form, dtype, arithmetic):
-    """Three lanes add the same pair: 1 and 2048 are lost beside 2048 in float16, and not in the slots."""
+    """Three lanes add the same pair: 1 and 2048 are lost beside 2048 in float16, and not in the shadows."""
     kind = {torch.float16: "f16x2", torch.bfloat16: "bf16x2"}[dtype]
     target = "%r2, " if form == "atom" else ""
     body = f"""
@@ -123,10 +123,10 @@ def test_an_atomic_on_a_pair_of_halves_adds_the_slots_of_both(form, dtype, arith
         halves = torch.tensor([1.0, 2048.0, 2048.0, 1.0], dtype=dtype)
         text = kernel(body, 1, registers=REGISTERS)
         machine.launch_ptx(text, "k", (1,), (3,), 0, [halves.view(torch.float32)])
-        slots, counters = opened.slots.get(halves), opened.slots.counters
+        shadows, counters = opened.slots.get(halves), opened.slots.counters
         wanted = opened.slots.arithmetic.lift(np.array([1.0, 2048.0, 2051.0, 6145.0]), "f64")
     assert halves[2] == 2048.0
-    assert (slots == wanted).all()
+    assert (shadows == wanted).all()
     assert (counters.desynchronised, counters.lost) == (0, {})
 
 
@@ -175,11 +175,11 @@ def test_a_float16_beside_zeros_stays_one_of_a_pair():
     assert halves.tolist() == [0.0, 3.0]
 
 
-def summed_by_torch(arithmetic, slots, mean=False):
-    """Sum float64 columns that torch adds in another order; gives sums, sums in order, slots of the sums."""
+def summed_by_torch(arithmetic, shadows, mean=False):
+    """Sum float64 columns that torch adds in another order; gives sums, sums in order, their shadows."""
     columns = torch.from_numpy(np.random.default_rng(0).standard_normal((1000, 4)))
     with machine.session(arithmetic=arithmetic) as opened:
-        opened.slots.set(columns, slots(opened.slots.arithmetic))
+        opened.slots.set(columns, shadows(opened.slots.arithmetic))
         total = columns.mean(0) if mean else columns.sum(0)
         in_order = np.add.accumulate(columns.numpy(), axis=0)[-1] / (1000 if mean else 1)
         assert (total.numpy() != in_order).any()
@@ -216,6 +216,34 @@ def test_the_mean_of_a_row_has_its_slot(arithmetic, average, shape):
         assert not opened.slots.counters.uncovered
         if arithmetic == "lifted":
             assert (found == 1.0).all()
+
+
+PARTS = {
+    "a row": lambda x: x[1],
+    "the last column": lambda x: x[:, -1],
+    "every other column": lambda x: x[:, 1:6:2],
+    "the last rows": lambda x: x[-2:],
+    "a number": lambda x: x[2, 3],
+    "nothing": lambda x: x[3:3],
+}
+
+
+@pytest.mark.parametrize("arithmetic", ["lifted", "field", "ball"])
+@pytest.mark.parametrize("name", PARTS)
+def test_the_gradient_of_a_part_lies_among_zeros(name, arithmetic):
+    with machine.session(arithmetic=arithmetic) as opened:
+        x = torch.ones(4, 7, requires_grad=True)
+        part = PARTS[name](x)
+        gradient = torch.ones_like(part)
+        numbers = np.arange(2.0, 2.0 + part.numel())
+        lifted = opened.slots.arithmetic.lift(numbers, "f64")
+        opened.slots.set(gradient, lifted.reshape(tuple(part.shape)))
+        (found,) = torch.autograd.grad(part, x, gradient)
+        assert not opened.slots.counters.uncovered
+        given = torch.from_numpy(numbers).reshape(part.shape)
+        (wanted,) = torch.autograd.grad(PARTS[name](y := x.double()), y, given)
+        expected = opened.slots.arithmetic.lift(wanted.numpy(), "f64")
+        assert np.array_equal(opened.slots.get(found), expected)
 
 
 def test_operations_inside_a_custom_op_are_followed():

@@ -7,13 +7,13 @@ import gc
 import numpy as np
 import torch
 
-from verifier.machine.stores import Stores
+from verifier.machine.shadow.shadow_memory import Stores
 
 
 def written(stores, tensor):
-    """Give every cell of a tensor a slot and a tag."""
+    """Fill every slot of a tensor's memory with a shadow and a tag."""
     store = stores.of(tensor)
-    store.values.fill(7.0)
+    store.shadows.fill(7.0)
     store.tags.fill(1)
     store.used = True
     return store

@@ -15,9 +15,11 @@ import machine_kernels as kernels
 import triton
 
 from verifier import machine
-from verifier.backends import backend
-from verifier.loading import builtin_files, load_subjects
-from verifier.machine.findings import (
+from verifier.cases.recipe import Recipe, build
+from verifier.execution.backends import backend
+from verifier.execution.call_subject import execute
+from verifier.machine.device.launch import launch_ptx
+from verifier.machine.execute.findings import (
     GlobalRace,
     InputWritten,
     OutOfBounds,
@@ -25,10 +27,8 @@ from verifier.machine.findings import (
     Uninitialised,
     Unwritten,
 )
-from verifier.machine.launch import launch_ptx
 from verifier.ops import op
-from verifier.recipes import Recipe, build
-from verifier.runner.execute import execute
+from verifier.subjects.load_file import builtin_files, load_subjects
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32]
 
@@ -88,7 +88,7 @@ CORRECTED = [
 
 
 def outputs_on(subject, case, architecture, arithmetic=None):
-    """What a subject returns on an architecture, and the slots of it, by name."""
+    """What a subject returns on an architecture, and the shadows of it, by name."""
     the_op = op(subject.op)
     gradients = bool(the_op.differentiable) and subject.differentiable
     with machine.session(arithmetic=arithmetic, architecture=architecture) as session:
@@ -193,11 +193,11 @@ def kernel_text(name, dtype=torch.float16):
     """PTX, grid, block and arguments of the launches that a backward pass makes."""
     found = []
 
-    def record(self, kernel, grid, values, names):
-        found.append((self.ptx, kernel, grid, self.metadata, list(values), names))
-        original(self, kernel, grid, values, names)
+    def record(self, kernel, grid, values, *names):
+        found.append((self.ptx, kernel, grid, self.metadata, list(values), names[0]))
+        original(self, kernel, grid, values, *names)
 
-    from verifier.machine.driver import Launcher
+    from verifier.machine.device.triton_driver import Launcher
 
     original = Launcher.execute
     Launcher.execute = record
@@ -218,7 +218,7 @@ def launch(entry, text, sanitize):
             value.zero_()
     launch_ptx(
         text, kernel, grid, (32 * metadata.num_warps, 1, 1), metadata.shared, values,
-        machine=machine.Machine(sanitize=frozenset(sanitize)), names=names, copies=True,
+        machine=machine.Machine(sanitize=frozenset(sanitize)), names=names, replicated=True,
     )  # fmt: skip
 
 

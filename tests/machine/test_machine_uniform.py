@@ -11,7 +11,7 @@ from ptx_snippets import kernel
 from test_machine_control import REGISTERS
 
 from verifier.machine import launch_ptx, session
-from verifier.machine.findings import OutOfBounds
+from verifier.machine.execute.findings import OutOfBounds
 
 BLOCKS, THREADS = 3, 64
 OWN = "mov.u32 %r9, %ctaid.x; mov.u32 %r8, %ntid.x; mad.lo.u32 %r9, %r9, %r8, %t; mul.wide.u32 %a0, %r9, 4; add.s64 %a0, %a0, %base0;"
@@ -73,7 +73,7 @@ def test_warps_exchange_what_is_the_same_in_all_blocks(threads, collective, expe
 
 
 def test_slots_move_with_values_that_are_the_same_in_all_blocks():
-    """Of float16 numbers that were rounded: the slots hold what was lost."""
+    """Of float16 numbers that were rounded: the shadows hold what was lost."""
     body = """
     ld.param.u64 %base1, [p1]; mad.lo.s64 %a1, %wide, 4, %base1; ld.global.b32 %f1, [%a1];
     mul.rn.f32 %f1, %f1, 0f3DCCCCCD; xor.b32 %r1, %t, 7; shfl.sync.idx.b32 %f2, %f1, %r1, 31, -1;
@@ -82,10 +82,10 @@ def test_slots_move_with_values_that_are_the_same_in_all_blocks():
     values, result = torch.arange(1.0, 65.0), torch.zeros(BLOCKS, THREADS)
     with session(arithmetic="lifted") as opened:
         launch_ptx(kernel(body, 2, registers=REGISTERS), "k", (BLOCKS,), (THREADS,), 0, [result, values])
-        slots = opened.slots.get(result)
+        shadows = opened.slots.get(result)
     factor = float(np.float32(0.1))
     moved = values.numpy().astype(np.float64)[np.arange(THREADS) ^ 7] * factor
-    assert np.array_equal(slots, np.broadcast_to(moved, slots.shape))
+    assert np.array_equal(shadows, np.broadcast_to(moved, shadows.shape))
 
 
 # -- lanes that are off ------------------------------------------------------------------------

@@ -7,8 +7,8 @@ import pytest
 pytest.importorskip("triton")
 
 from verifier import machine
-from verifier.backends import _triton
-from verifier.loading import load
+from verifier.execution.backends import _triton
+from verifier.subjects.load_file import load
 
 KERNEL = """
 import torch, triton
@@ -87,7 +87,7 @@ def test_a_cache_that_cannot_be_written_is_replaced_and_another_is_kept(tmp_path
 
 @pytest.mark.parametrize("name", ["machine", "cuda"])
 def test_children_compile_where_the_cache_can_be_written(name, monkeypatch):
-    from verifier.backends import backend
+    from verifier.execution.backends import backend
 
     monkeypatch.setenv("TRITON_CACHE_DIR", "/proc/cache")
     assert backend(name).environment()["TRITON_CACHE_DIR"] != "/proc/cache"

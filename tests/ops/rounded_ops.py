@@ -5,19 +5,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from online_softmax import OnlineRun
 
-from verifier import variance
-from verifier.arithmetic import FORMATS, ieee
-from verifier.judge import Truth
-from verifier.numbers import Terms
-from verifier.online_softmax import OnlineRun
-from verifier.ops import Setting, op
-from verifier.ops import running as running_statistics
-from verifier.recipes import build
-from verifier.rounded import Rounded, round_to
-from verifier.subjects import Claim, Subject, Trees
-from verifier.trees import pairwise, sequential
-from verifier.variance import Reduction
+from verifier.arithmetic.abstract_number import Terms
+from verifier.arithmetic.formats import FORMATS, ieee
+from verifier.arithmetic.simulated import Rounded, round_to
+from verifier.arithmetic.trees.tree import pairwise, sequential
+from verifier.bounds import variance
+from verifier.bounds.variance import Reduction
+from verifier.cases.recipe import build
+from verifier.checks.support.truth import Truth
+from verifier.ops import Setting, op, running_statistics
+from verifier.records.subject import Claim, Subject, Trees
 
 TREES = Trees(statistics=pairwise(), row_gradients=sequential(), columns=pairwise())
 
@@ -45,7 +44,7 @@ class Value:
 
 @dataclass
 class RoundedKernel:
-    """`verifier.numbers.Numbers` that executes. `way` says which to take where a form offers several."""
+    """`abstract_number.Numbers` that executes. `way` says which to take where a form offers several."""
 
     truth: Truth
     rounded: Rounded
@@ -53,6 +52,7 @@ class RoundedKernel:
     way: int = 0
     offered: int = 1
     computed: tuple | None = None
+    stepped: tuple | None = None
     saved: tuple | None = None
 
     def value(self, array):
@@ -66,6 +66,9 @@ class RoundedKernel:
 
     def moments(self, x):
         return self.computed
+
+    def stepped_moments(self, x):
+        return self.stepped
 
     def saved_moments(self, x):
         return self.saved
@@ -170,12 +173,12 @@ def simulate_every_way(truth):
 
 def simulate(truth, *, way=0, kernels=None):
     """Run the declared form on the truth's case; returns every result in canonical rows."""
-    problem, form = truth.problem, truth.op.form(truth.subject.claim, truth.case.dtype)
+    problem, form = truth.solved.problem, truth.op.form(truth.subject.claim, truth.case.dtype)
     kernel = RoundedKernel(truth, Rounded(format=truth.setting.arithmetic.format), None, way)
     if kernels is not None:
         kernels.append(kernel)
     with np.errstate(all="ignore"):
-        if hasattr(problem, "logarithm"):
+        if problem.compares:
             return _softmax(kernel, form, problem)
         return _normalization(kernel, form, problem)
 
@@ -200,9 +203,11 @@ def _normalization(kernel, form, problem):
     root = kernel.rounded.square_root(kernel.rounded.add(var, kernel.rounded.of(np.array(problem.eps))))
     statistics = kernel.value(mean), kernel.value(kernel.rounded.divide(np.array(1.0), root))
     kernel.computed = kernel.saved = statistics
+    kernel.stepped = (statistics[0], _root_in_steps(kernel, var)) if evaluates else None
     if not evaluates and kernel.truth.subject.claim.saved_dtype == "input":
         kernel.saved = tuple(kernel.cast(s, "input") for s in statistics)
         kernel.computed = kernel.saved if form.reads_saved else statistics
+    kernel.stepped = kernel.stepped or kernel.computed
     operands = {n: getattr(problem, n) for n in ("weight", "bias", "grad_output")}
     terms = Terms(
         x=kernel.value(problem.input),
@@ -218,6 +223,12 @@ def _normalization(kernel, form, problem):
     results = {n: kernel.cast(v, "input").array for n, v in found.items()}
     results = {n: a.reshape(-1) if n in vectors else np.broadcast_to(a, shape) for n, a in results.items()}
     return results | _running(kernel, form, var, evaluates)
+
+
+def _root_in_steps(kernel, var):
+    total = kernel.cast(kernel.value(var) + kernel.constant(kernel.truth.case.eps), "running_var")
+    root = kernel.cast(kernel.value(kernel.rounded.square_root(total.array)), "running_var")
+    return kernel.cast(kernel.constant(1.0) / root, "running_var")
 
 
 def _moments(kernel, values):

@@ -7,8 +7,8 @@ import pytest
 from rounded_ops import declared, truth_of
 
 from strategies.values import Values
+from verifier.cases.recipe import Recipe
 from verifier.ops import op, ops
-from verifier.recipes import Recipe
 
 NAMES = [name for name in ops() if name != "unknown"]
 
@@ -52,7 +52,7 @@ def what_it_is(truth, result):
     for word, constant in (("0", 0.0), ("1", 1.0)):
         if (values == constant).all():
             return word
-    bias = getattr(truth.problem, "bias", None)
+    bias = getattr(truth.solved.problem, "bias", None)
     plain = bias is not None and result == "output" and (values == bias).all()
     return "bias" if plain else None
 

@@ -9,7 +9,7 @@ from mpmath import mp, mpf
 from rounded_ops import declared, truth_of, variants
 
 from strategies.values import Values
-from verifier.recipes import Recipe
+from verifier.cases.recipe import Recipe
 
 BITS = 200
 

@@ -8,12 +8,12 @@ import rounded_ops
 from rounded_ops import RoundedKernel, declared, utilisation
 
 from strategies.values import Values
-from verifier import affine
-from verifier.arithmetic import FORMATS, Arithmetic, ieee
-from verifier.judge import Truth
+from verifier.arithmetic.formats import FORMATS, Arithmetic, ieee
+from verifier.arithmetic.simulated import Rounded
+from verifier.bounds import affine
+from verifier.cases.recipe import Recipe, build
+from verifier.checks.support.truth import Truth
 from verifier.ops import Setting, op
-from verifier.recipes import Recipe, build
-from verifier.rounded import Rounded
 
 FORMS = [(name, form) for name in ("batch_norm", "group_norm", "softmax") for form in op(name).forms]
 FORMS = [(name, form) for name, form in FORMS if (name, form) != ("batch_norm", "torch_cpu")]
@@ -48,9 +48,9 @@ def simulated(subject, dtype, accumulates, recipe):
     truth = Truth(subject=subject, case=case, setting=Setting(arithmetic=arithmetic, trees=rounded_ops.TREES))
     kernel = RoundedKernel(truth, Flushing(format=FORMATS[accumulates], flush_to_zero=True), None)
     form = truth.op.form(subject.claim, dtype)
-    run = rounded_ops._softmax if hasattr(truth.problem, "logarithm") else rounded_ops._normalization
+    run = rounded_ops._softmax if truth.solved.problem.compares else rounded_ops._normalization
     with np.errstate(all="ignore"):
-        return truth, run(kernel, form, truth.problem)
+        return truth, run(kernel, form, truth.solved.problem)
 
 
 def worst_of(name, form, dtypes):

@@ -8,13 +8,14 @@ import torch
 from rounded_ops import declared
 
 from strategies.values import Values
-from verifier.arithmetic import ieee
-from verifier.judge import Truth, judge
+from verifier.arithmetic.formats import ieee
+from verifier.cases.recipe import Recipe, build
+from verifier.checks.support.output_verdict import judge
+from verifier.checks.support.truth import Truth
 from verifier.ops import Setting, op
-from verifier.recipes import Recipe, build
-from verifier.runner.observation import Observation
-from verifier.subjects import Trees
-from verifier.verdicts import Verdict
+from verifier.records.observation import Observation
+from verifier.records.subject import Trees
+from verifier.records.verdict import Verdict
 
 ANY_ORDER = Trees()
 HALVES = ("float16", "bfloat16")

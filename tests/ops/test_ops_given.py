@@ -7,10 +7,10 @@ import torch
 from rounded_ops import declared, truth_of, variants
 
 from strategies.values import Values
-from verifier.judge import judge
-from verifier.recipes import Recipe
-from verifier.runner.observation import Observation
-from verifier.verdicts import Verdict
+from verifier.cases.recipe import Recipe
+from verifier.checks.support.output_verdict import judge
+from verifier.records.observation import Observation
+from verifier.records.verdict import Verdict
 
 ATEN = torch.ops.aten
 

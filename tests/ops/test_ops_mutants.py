@@ -6,12 +6,13 @@ import torch
 from rounded_ops import declared, truth_of, variants
 
 from strategies.values import Values
-from verifier.arithmetic import ieee
-from verifier.judge import Truth, judge
+from verifier.arithmetic.formats import ieee
+from verifier.cases.recipe import Recipe, assemble
+from verifier.checks.support.output_verdict import judge
+from verifier.checks.support.truth import Truth
 from verifier.ops import Setting, op
-from verifier.recipes import Recipe, assemble
-from verifier.runner.observation import Observation
-from verifier.verdicts import Verdict
+from verifier.records.observation import Observation
+from verifier.records.verdict import Verdict
 
 
 def softmax(x, dim, *, exponential=torch.exp, drop=0, shift=True):

@@ -4,15 +4,15 @@ import itertools
 
 import numpy as np
 import pytest
+from online_softmax import OnlineRun, bound, choices, evolve, utilisation
 
-from verifier.arithmetic import FORMATS, Arithmetic, ieee
-from verifier.online_softmax import OnlineRun, bound, choices, evolve, utilisation
-from verifier.oracle.normalization import solve
-from verifier.oracle.problem import SoftmaxProblem
-from verifier.rounded import round_to
-from verifier.trees import pairwise, sequential, tree
-from verifier.variance.attack import families
-from verifier.variance.tiny import all_rows, grid, tiny
+from verifier.arithmetic.formats import FORMATS, Arithmetic, ieee
+from verifier.arithmetic.simulated import round_to
+from verifier.arithmetic.trees.tree import pairwise, sequential, tree
+from verifier.bounds.variance.attack import families
+from verifier.bounds.variance.tiny_formats import all_rows, grid, tiny
+from verifier.oracle.softmax.problem import SoftmaxProblem
+from verifier.oracle.solve import solve
 
 TREES = (sequential(), pairwise(), tree(lanes=2), tree(chunks=2, combine="sequential"))
 

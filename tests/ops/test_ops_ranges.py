@@ -9,11 +9,11 @@ import torch
 from rounded_ops import declared, truth_of
 
 from strategies.values import Values
-from verifier.affine import NOT_FINITE, OVERFLOW, VANISHES, AffineNumbers
-from verifier.arithmetic import FORMATS, Format, ieee, theta
-from verifier.recipes import Recipe
-from verifier.rounded import round_to
-from verifier.trees import pairwise, sequential
+from verifier.arithmetic.formats import FORMATS, Format, ieee, theta
+from verifier.arithmetic.simulated import round_to
+from verifier.arithmetic.trees.tree import pairwise, sequential
+from verifier.bounds.affine import NOT_FINITE, OVERFLOW, VANISHES, AffineNumbers
+from verifier.cases.recipe import Recipe
 
 
 @pytest.fixture(autouse=True)

@@ -4,12 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from rounded_ops import declared, simulate, simulate_every_way, truth_of, utilisation, variants
+import torch
+from rounded_ops import TREES, declared, simulate, simulate_every_way, truth_of, utilisation, variants
 
 from strategies.values import Values
-from verifier import affine, elementary
-from verifier.ops import op
-from verifier.recipes import Recipe
+from verifier.arithmetic.formats import ieee
+from verifier.bounds import affine, elementary_functions
+from verifier.cases.recipe import Recipe, assemble
+from verifier.checks.support.truth import Truth
+from verifier.ops import Setting, op
 
 NAMES = ("softmax", "log_softmax", "group_norm", "batch_norm")
 FORMS = [(name, form) for name in NAMES for form in op(name).forms]
@@ -94,6 +97,41 @@ def test_momentum_in_steps_of_bfloat16_needs_the_form_that_says_so():
     assert beyond > 1.0
 
 
+def far_evaluation(dtype, *, channels=8, samples=16):
+    """Return the case of evaluation, of many, that is furthest away with every step rounded to `dtype`."""
+    held = getattr(torch, dtype)
+    variance = torch.linspace(0.25, 8.0, 8192).to(held).unique()[:, None]
+    x, mean = torch.linspace(-6.0, 6.0, 8192).to(held).unique()[None, :], torch.tensor(1.3, dtype=held)
+    stepped = (x - mean) * (variance + 1e-3).sqrt().reciprocal()
+    exact = (x.double() - mean.double()) / (variance.double() + 1e-3).sqrt()
+    away = (stepped.double() / exact - 1.0).abs().nan_to_num()
+    worst = away.amax(1).argsort(descending=True)[:channels]
+    tensors = {
+        "input": x[0, away[worst].argsort(1, descending=True)[:, :samples]].t().contiguous(),
+        "running_mean": mean.repeat(channels),
+        "running_var": variance[worst, 0],
+        "weight": None,
+        "bias": None,
+        "grad_output": torch.ones(samples, channels, dtype=held),
+    }
+    scalars = {"training": False, "momentum": 0.1, "eps": 1e-3}
+    return assemble(op("batch_norm"), dtype, tensors, scalars, {}, hazard="ordinary", origin="")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_root_in_steps_of_half_needs_the_bound_that_says_so(dtype, monkeypatch):
+    subject = declared("batch_norm", formula="torch_cpu", saved_dtype="input")
+    worst = {}
+    for steps in (True, False):
+        if not steps:  # the root taken for as good as where all tensors are contiguous
+            monkeypatch.setattr(affine.AffineNumbers, "stepped_moments", affine.AffineNumbers.moments)
+        setting = Setting(arithmetic=ieee("float32"), trees=TREES)
+        truth = Truth(subject=subject, case=far_evaluation(dtype), setting=setting)
+        worst[steps] = utilisation(truth, simulate(truth, way=1))["output"]
+    assert 0.5 < worst[True] <= 1.0
+    assert worst[False] > 1.0
+
+
 def _no_error(centre, slack, total):
     value, around, _ = _EXP(centre, slack, total)
     return value, around, np.zeros_like(value)
@@ -104,7 +142,7 @@ def _log_of_no_error(centre, slack, total):
     return value, around, np.zeros_like(value)
 
 
-_EXP, _LOG = elementary.exp, elementary.log
+_EXP, _LOG = elementary_functions.exp, elementary_functions.log
 _ROUND, _SUM = affine.AffineNumbers._round, affine.AffineNumbers._row_sum
 
 
@@ -117,8 +155,8 @@ def _flat_sum(self, value, depth):
 
 
 WRONG = [
-    (elementary, "exp", _no_error, "softmax"),
-    (elementary, "log", _log_of_no_error, "log_softmax"),
+    (elementary_functions, "exp", _no_error, "softmax"),
+    (elementary_functions, "log", _log_of_no_error, "log_softmax"),
     (affine.AffineNumbers, "_round", _third, "softmax"),
     (affine.AffineNumbers, "_row_sum", _flat_sum, "softmax"),
     (affine.AffineNumbers, "_row_sum", _flat_sum, "batch_norm"),

@@ -10,11 +10,12 @@ from rounded_ops import declared, truth_of, variants
 from strategies.layouts import Layout
 from strategies.reduce import reduce
 from strategies.values import Values
-from verifier.judge import judge
+from verifier.cases.fixed_list import covering
+from verifier.cases.plan import Plan as RecipePlan
+from verifier.cases.recipe import Recipe, assemble, build
+from verifier.checks.support.output_verdict import judge
 from verifier.ops import op
-from verifier.recipes import Plan as RecipePlan
-from verifier.recipes import Recipe, assemble, build, covering
-from verifier.runner.observation import Observation
+from verifier.records.observation import Observation
 
 NAMES = ("softmax", "log_softmax", "group_norm", "batch_norm")
 BACKWARD = tuple(f"{name}_backward" for name in NAMES)
@@ -144,8 +145,8 @@ def test_linked_axes_shrink_into_cases_of_the_op(name):
 
 
 def truth_like(case):
-    from verifier.arithmetic import ieee
-    from verifier.judge import Truth
+    from verifier.arithmetic.formats import ieee
+    from verifier.checks.support.truth import Truth
     from verifier.ops import Setting
 
     subject = declared(case.op)
@@ -156,7 +157,7 @@ def truth_like(case):
 def test_a_buffer_that_is_changed_in_place_is_never_expanded():
     from hypothesis import given, settings
 
-    from verifier.recipes import recipes
+    from verifier.cases.drawn import recipes
 
     subject, expanded = declared("batch_norm"), []
     plan = RecipePlan(layouts=("contiguous", "expanded", "sliced"), max_elements=64)

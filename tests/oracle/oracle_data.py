@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from verifier.oracle.normalization import RowProblem
+from verifier.oracle.rows.problem import RowProblem
 
 DTYPES = ("float16", "float32", "float64")
 

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from verifier.oracle import doubled
+from verifier.arithmetic.error_free import double_double
 
 UNIT2 = Fraction(2) ** -106
 
@@ -16,7 +16,7 @@ def pairs(seed, size=400):
     high = random.normal(size=size) * 2.0 ** random.integers(-30, 31, size=size)
     low = high * 2.0**-53 * random.uniform(-1, 1, size=size) * 2.0 ** random.integers(-60, 1, size=size)
     low[::5] = 0.0
-    return doubled.two_sum(high, low)
+    return double_double.two_sum(high, low)
 
 
 def exact(pair):
@@ -40,7 +40,7 @@ def near(pair, seed):
     """Return pairs that cancel most of `pair`."""
     random = np.random.default_rng(seed)
     close = -pair[0] * (1.0 + random.integers(-3, 4, size=pair[0].size) * 2.0**-52)
-    return doubled.two_sum(close, pair[1] * random.uniform(-2, 2, size=pair[0].size))
+    return double_double.two_sum(close, pair[1] * random.uniform(-2, 2, size=pair[0].size))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -48,22 +48,22 @@ def test_sums(seed):
     a, b = pairs(seed), pairs(seed + 100)
     for other in (b, near(a, seed)):
         true = [p + q for p, q in zip(exact(a), exact(other), strict=True)]
-        assert worst(doubled.add(a, other), true) <= doubled.SUM_ERROR
+        assert worst(double_double.add(a, other), true) <= double_double.SUM_ERROR
         true = [p + q for p, q in zip(exact(a), single(other[0]), strict=True)]
-        assert worst(doubled.shift(a, other[0]), true) <= doubled.SHIFTED_ERROR
+        assert worst(double_double.shift(a, other[0]), true) <= double_double.SHIFTED_ERROR
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_products(seed):
     a, b = pairs(seed), pairs(seed + 100)
     true = [p * q for p, q in zip(exact(a), exact(b), strict=True)]
-    assert worst(doubled.multiply(a, b), true) <= doubled.PRODUCT_ERROR
-    assert worst(doubled.multiply(a, b, doubled.split(a[0])), true) <= doubled.PRODUCT_ERROR
+    assert worst(double_double.multiply(a, b), true) <= double_double.PRODUCT_ERROR
+    assert worst(double_double.multiply(a, b, double_double.split(a[0])), true) <= double_double.PRODUCT_ERROR
     true = [p * q for p, q in zip(exact(a), single(b[0]), strict=True)]
-    assert worst(doubled.scale(a, b[0]), true) <= doubled.SCALED_ERROR
+    assert worst(double_double.scale(a, b[0]), true) <= double_double.SCALED_ERROR
     short = b[0].astype(np.float32).astype(np.float64)
     true = [p * q for p, q in zip(exact(a), single(short), strict=True)]
-    assert worst(doubled.scale(a, short, narrow=True), true) <= doubled.SCALED_ERROR
+    assert worst(double_double.scale(a, short, narrow=True), true) <= double_double.SCALED_ERROR
 
 
 def long_pairs(seed, size=2000):
@@ -71,30 +71,32 @@ def long_pairs(seed, size=2000):
     random = np.random.default_rng(seed)
     high = 1.0 + random.integers(0, 2**36, size=size) * 2.0**-52
     low = 2.0**-53 * random.uniform(0.98, 1.0, size=size) * random.choice([-1.0, 1.0], size=size)
-    return doubled.two_sum(high, low)
+    return double_double.two_sum(high, low)
 
 
 def test_products_of_long_pairs_come_near_their_bounds():
     a, b = long_pairs(1), long_pairs(51)
     true = [p * q for p, q in zip(exact(a), exact(b), strict=True)]
-    assert 3.5 < worst(doubled.multiply(a, b), true) <= doubled.PRODUCT_ERROR
+    assert 3.5 < worst(double_double.multiply(a, b), true) <= double_double.PRODUCT_ERROR
     true = [p * q for p, q in zip(exact(a), single(b[0]), strict=True)]
-    assert 1.4 < worst(doubled.scale(a, b[0]), true) <= doubled.SCALED_ERROR
+    assert 1.4 < worst(double_double.scale(a, b[0]), true) <= double_double.SCALED_ERROR
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_error_free_transformations(seed):
     a, b = pairs(seed)[0], pairs(seed + 100)[0]
-    assert exact(doubled.two_sum(a, b)) == [p + q for p, q in zip(single(a), single(b), strict=True)]
-    assert exact(doubled.two_product(a, b)) == [p * q for p, q in zip(single(a), single(b), strict=True)]
-    assert exact(doubled.split(a)) == single(a)
+    assert exact(double_double.two_sum(a, b)) == [p + q for p, q in zip(single(a), single(b), strict=True)]
+    assert exact(double_double.two_product(a, b)) == [
+        p * q for p, q in zip(single(a), single(b), strict=True)
+    ]
+    assert exact(double_double.split(a)) == single(a)
     short = b.astype(np.float32).astype(np.float64)
-    product = doubled.two_product(a, short, narrow=True)
+    product = double_double.two_product(a, short, narrow=True)
     assert exact(product) == [p * q for p, q in zip(single(a), single(short), strict=True)]
 
 
 def test_the_bounds_say_something():
     a, b = pairs(0, 4000), pairs(1, 4000)
     true = [p * q for p, q in zip(exact(a), exact(b), strict=True)]
-    assert worst(doubled.multiply(a, b), true) > 1
-    assert worst((a[0] * b[0], 0.0 * a[0]), true) > doubled.PRODUCT_ERROR
+    assert worst(double_double.multiply(a, b), true) > 1
+    assert worst((a[0] * b[0], 0.0 * a[0]), true) > double_double.PRODUCT_ERROR

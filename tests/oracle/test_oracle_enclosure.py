@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from verifier.arithmetic import FORMATS
+from verifier.arithmetic.formats import FORMATS
 from verifier.oracle.enclosure import Enclosure, undefined
 
 

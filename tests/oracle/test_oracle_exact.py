@@ -3,10 +3,11 @@
 import numpy as np
 import oracle_data
 import pytest
+from exact_numbers import ExactNumbers, MpNumbers
 from mpmath import mp, mpf
 
-from verifier.oracle.exact import ExactNumbers, MpNumbers
-from verifier.oracle.normalization import SoftmaxProblem, solve
+from verifier.oracle.softmax.problem import SoftmaxProblem
+from verifier.oracle.solve import solve
 
 BITS = 500
 

@@ -10,11 +10,12 @@ import pytest
 from mpmath import mp, mpf
 from test_oracle_radius import entry_index, rows_of
 
-from verifier.oracle.arb_rung import ArbRung
 from verifier.oracle.balls import ball, precision
 from verifier.oracle.climb import Balls, climb
-from verifier.oracle.ladder import decide
-from verifier.oracle.normalization import RowProblem, solve
+from verifier.oracle.decide import decide
+from verifier.oracle.rows.problem import RowProblem
+from verifier.oracle.rows.rung_arb import ArbRung
+from verifier.oracle.solve import solve
 
 NAMES = ("output", "normalized", "grad_input", "grad_weight", "grad_bias", "mean", "variance", "rstd")
 BITS = reference.BITS
@@ -146,16 +147,14 @@ def test_rows_without_an_exact_value_stay_undecided_and_cost_nothing():
 
 
 def test_only_the_open_rows_climb(monkeypatch):
-    from verifier.oracle import ladder
-
     problem = oracle_data.ordinary("float32", rows=5)
     solution = solve(problem)
     actual = solution.output.high.astype(np.float32).astype(np.float64)
     bound = np.full(actual.shape, 1e-3)
     bound[3, 4] = solution.output.error_of(actual)[0][3, 4]
     seen = []
-    original = ladder.solve
-    monkeypatch.setattr(ladder, "solve", lambda p, **k: seen.append(p.input.shape) or original(p, **k))
+    original = RowProblem.solve
+    monkeypatch.setattr(RowProblem, "solve", lambda p, *a: seen.append(p.input.shape) or original(p, *a))
     found = decide(problem, "output", actual, bound, solution=solution)
     assert not found.undecided.any()
     assert seen == [(1, 21)]

@@ -7,8 +7,9 @@ import oracle_data
 import oracle_reference as reference
 import pytest
 
-from verifier.oracle import solve_fast
-from verifier.oracle.normalization import RowProblem, solve
+from verifier.oracle.rows import solve_fast
+from verifier.oracle.rows.problem import RowProblem
+from verifier.oracle.solve import solve
 
 RUNGS = ("float64", "double_double", "arb", "auto")
 ELEMENTS = ("output", "normalized", "grad_input")

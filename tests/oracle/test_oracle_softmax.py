@@ -7,9 +7,11 @@ import oracle_reference as reference
 import pytest
 from mpmath import mp, mpf
 
-from verifier.oracle.exponential import EXP_ERROR, EXP_LIMIT, EXP_LOST, exponential
-from verifier.oracle.ladder import decide
-from verifier.oracle.normalization import SoftmaxProblem, solve
+from verifier.arithmetic.error_free.exponential import EXP_ERROR, EXP_LIMIT, EXP_LOST
+from verifier.oracle.decide import decide
+from verifier.oracle.exponential import exponential
+from verifier.oracle.softmax.problem import SoftmaxProblem
+from verifier.oracle.solve import solve
 
 BITS = 2400
 

@@ -6,12 +6,14 @@ import numpy as np
 import oracle_data
 import pytest
 
-from verifier.oracle.arrays import NUMPY
+from verifier.arithmetic.error_free.exact_sums import exact_parts
+from verifier.arithmetic.error_free.numpy_or_torch import NUMPY
 from verifier.oracle.balls import EXACT_BITS, ball, parts, precision
-from verifier.oracle.extraction import exact_parts
-from verifier.oracle.normalization import RowProblem, solve, statistics
-from verifier.oracle.row_sums import row_sums
-from verifier.oracle.rows import collect
+from verifier.oracle.rows.exact_sums import row_sums
+from verifier.oracle.rows.operands import collect
+from verifier.oracle.rows.problem import RowProblem
+from verifier.oracle.rows.solve import statistics
+from verifier.oracle.solve import solve
 
 
 def fraction(value):

@@ -7,23 +7,24 @@ fail are kept; `--again` makes all of them anew. A defect that the search does n
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from verifier import case as cases
-from verifier.audit import versions
-from verifier.backends import backend, default_backend
-from verifier.case import Case
+from verifier.audit.examination import Examination
+from verifier.audit.report.json_frame import versions
+from verifier.audit.rules import failure_key
+from verifier.audit.search import Budget
 from verifier.checks import checks
-from verifier.examine import Budget, Examination
-from verifier.loading import builtin_files, load_subjects
-from verifier.runner import Runner
-from verifier.subjects import KnownDefect, Subject
-from verifier.verdicts import Outcome, failure_key
+from verifier.execution import Runner
+from verifier.execution.backends import backend, default_backend
+from verifier.records import case as cases
+from verifier.records import witness
+from verifier.records.case import Case
+from verifier.records.subject import KnownDefect, Subject
+from verifier.records.verdict import Finding, Outcome
+from verifier.subjects.load_file import builtin_files, load_subjects
 
 SEARCH_CASES = 200
 
@@ -55,7 +56,6 @@ def make(subject: Subject, defect: KnownDefect, runner: Runner, *, again: bool) 
     for dtype in subject.dtypes:
         if not defect.observable(runner.backend, dtype) or backend(runner.backend).refuses(subject, dtype):
             continue
-        path = subject.witness_file(defect, dtype)
         examination = Examination(
             subject=subject,
             check_name=defect.check,
@@ -64,8 +64,8 @@ def make(subject: Subject, defect: KnownDefect, runner: Runner, *, again: bool) 
             budget=Budget(cases=SEARCH_CASES, findings=1),
             ignore_known=True,
         )
-        if path.is_file() and not again and (kept := still_fails(examination, path)):
-            add_what_is_seen(path, *kept)
+        path = witness.stored(subject, defect, dtype)
+        if path is not None and not again and still_fails(examination, path):
             found = True
             continue
         tries = predicates(subject, defect, runner.backend, dtype)
@@ -75,26 +75,18 @@ def make(subject: Subject, defect: KnownDefect, runner: Runner, *, again: bool) 
             print(f"NOT FOUND  {subject.name} {defect.check} {dtype}: {defect.reason}", flush=True)
             continue
         found = True
-        store(path, subject, findings[0], runner.backend)
-        print(f"found      {path.name}: {findings[0].outcome.message}", flush=True)
+        store(subject, defect, findings[0])
+        name = witness.name_of(defect, dtype)
+        print(f"found      {subject.name} {name}: {findings[0].outcome.message}", flush=True)
     return found
 
 
-def still_fails(examination: Examination, path: Path) -> tuple[Outcome, str] | None:
-    """Return the failure of a stored witness, with its traceback, if it is what its file says."""
-    case, document = cases.load(path)
-    outcomes, detail = examination.judge(case)
+def still_fails(examination: Examination, path: Path) -> bool:
+    """Return whether a stored witness fails as its document says."""
+    case, document = witness.load(path)
+    outcomes, _ = examination.judge(case)
     found = [o for o in outcomes if examination.is_finding(case, o)]
-    alike = next((o for o in found if failure_key(o) == document.get("failure")), None)
-    return None if alike is None else (alike, detail)
-
-
-def add_what_is_seen(path: Path, outcome: Outcome, detail: str) -> None:
-    """Complete a witness of an earlier version of this script."""
-    document = json.loads(path.read_text(encoding="utf-8"))
-    if "seen" not in document:
-        document["seen"] = what_is_seen(outcome, detail)
-        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    return any(str(failure_key(o)) == document.get("failure") for o in found)
 
 
 def what_is_seen(outcome: Outcome, detail: str) -> str:
@@ -125,24 +117,21 @@ def predicates(subject: Subject, defect: KnownDefect, place: str, dtype: str) ->
     return [alone(defect, seen), alone(defect, stopping), alone(defect, [])]
 
 
-def store(path: Path, subject: Subject, finding: object, place: str) -> None:
-    """Write the case without anything that belongs to this machine."""
-    document = cases.to_document(finding.case)
-    document |= {
-        "subject": {
-            "path": f"../{subject.path.name}",
-            "name": subject.name,
-            "sha256": hashlib.sha256(subject.path.read_bytes()).hexdigest(),
-        },
+def store(subject: Subject, defect: KnownDefect, finding: Finding) -> None:
+    """Write the case without anything that belongs to this machine, and leave out what nothing declares."""
+    file = witness.file_of(subject)
+    documents = witness.read(file) if file.is_file() else {}
+    documents[witness.name_of(defect, finding.dtype)] = cases.to_document(finding.case) | {
+        "subject": {"path": f"../{subject.path.name}", "name": subject.name},
         "check": finding.check,
-        "backend": place,
-        "failure": failure_key(finding.outcome),
+        "backend": finding.backend,
+        "failure": str(failure_key(finding.outcome)),
         "message": finding.outcome.message.replace(f"{subject.path.parent}/", ""),
         "seen": what_is_seen(finding.outcome, finding.detail),
         "versions": versions(),
     }
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    declared = [witness.name_of(d, dtype) for d in subject.known_defects for dtype in subject.dtypes]
+    witness.write(file, {name: documents[name] for name in declared if name in documents})
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ import torch
 import triton
 
 from verifier import machine
-from verifier.loading import load_subjects
-from verifier.machine.driver import Launcher
+from verifier.machine.device.triton_driver import Launcher
+from verifier.subjects.load_file import load_subjects
 
 ROOT = Path(__file__).parents[2]
 STORED = Path(__file__).with_name("tutorial_backward_rows_triton_3_6.ptx")
@@ -31,7 +31,7 @@ def main() -> None:
         execute(self, kernel, *arguments)
 
     Launcher.execute = record
-    (tutorial,) = load_subjects(ROOT / "kernels" / "layer_norm_tutorial_newer_triton.py")
+    (tutorial,) = load_subjects(ROOT / "kernels" / "layer_norm_published_tutorial_newer_triton.py")
     with machine.session():
         x, weight, bias = (torch.ones(s, dtype=torch.float16) for s in ((1, COLUMNS), (COLUMNS,), (COLUMNS,)))
         y = tutorial(x.requires_grad_(), weight.requires_grad_(), bias.requires_grad_())

@@ -20,17 +20,17 @@ import numpy as np
 import torch
 
 from verifier import machine
-from verifier.backends import backend
+from verifier.cases.recipe import Recipe, build
 from verifier.checks.synchronization import KINDS, SANITIZERS, plan
-from verifier.loading import builtin_files, load_subjects
-from verifier.machine import launch as launches
-from verifier.machine.findings import MachineFinding
-from verifier.machine.flow import Program, is_barrier
-from verifier.machine.syntax import Instruction
+from verifier.execution.backends import backend
+from verifier.execution.call_subject import execute
+from verifier.machine.device import launch as launches
+from verifier.machine.execute.findings import MachineFinding
+from verifier.machine.ptx.basic_blocks import Program, is_barrier
+from verifier.machine.ptx.syntax import Instruction
 from verifier.ops import op
-from verifier.recipes import Recipe, build
-from verifier.runner.execute import execute
-from verifier.subjects import Subject
+from verifier.records.subject import Subject
+from verifier.subjects.load_file import builtin_files, load_subjects
 
 SHAPES = ((3, 40), (2, 301), (2, 1100), (2, 2048), (2, 3001), (66, 9))
 """Rows and columns that take every kernel through its sizes: of a warp, of several, of several tiles."""
@@ -106,24 +106,19 @@ def codes(subject: Subject, shapes: tuple[tuple[int, int], ...] = SHAPES) -> lis
 
 @contextmanager
 def _recorded(found: dict[str, Code]) -> Iterator[None]:
-    original = launches.Launch
+    original = launches.prepare
 
-    class Recorded(original):
-        def __init__(self, ptx, kernel, grid, block, shared, arguments, machine, names, *, copies=False):  # noqa: PLR0917 (as the class)
-            shot = Shot(
-                kernel=kernel,
-                shape=(grid, block, shared),
-                arguments=copied(arguments),
-                settings={"names": names, "copies": copies},
-            )
-            found.setdefault(ptx, Code(ptx=ptx)).shots.append(shot)
-            super().__init__(ptx, kernel, grid, block, shared, arguments, machine, names, copies=copies)
+    def recorded(ptx, kernel, shape, arguments, machine, *, slots, **settings):
+        kept = {name: settings[name] for name in ("names", "replicated")}
+        shot = Shot(kernel=kernel, shape=shape, arguments=copied(arguments), settings=kept)
+        found.setdefault(ptx, Code(ptx=ptx)).shots.append(shot)
+        return original(ptx, kernel, shape, arguments, machine, slots=slots, **settings)
 
-    launches.Launch = Recorded
+    launches.prepare = recorded
     try:
         yield
     finally:
-        launches.Launch = original
+        launches.prepare = original
 
 
 class Watch:
@@ -159,14 +154,12 @@ class Watch:
 
 @contextmanager
 def _watched(code: Code) -> Iterator[None]:
-    from verifier.machine import sanitizers
-
-    original = sanitizers.make_monitors
-    sanitizers.make_monitors = lambda *_, **__: (Watch(code),)
+    original = launches.make_monitors
+    launches.make_monitors = lambda *_, **__: (Watch(code),)
     try:
         yield
     finally:
-        sanitizers.make_monitors = original
+        launches.make_monitors = original
 
 
 def copied(arguments: list[object]) -> list[object]:

@@ -4,20 +4,21 @@ from itertools import chain
 
 import pytest
 
-from verifier import case as cases
-from verifier import examine
-from verifier.backends import backend, default_backend
+from verifier.audit import shrink
+from verifier.audit.examination import Examination
+from verifier.audit.search import Budget
 from verifier.checks import check
-from verifier.examine import Budget, Examination
-from verifier.loading import builtin_files, load_subjects
+from verifier.execution import Runner
+from verifier.execution.backends import backend, default_backend
 from verifier.ops import op
-from verifier.runner import Runner
+from verifier.records import witness
+from verifier.subjects.load_file import builtin_files, builtin_folder, load_subjects
 
 SUBJECTS = tuple(chain.from_iterable(load_subjects(file) for file in builtin_files()))
 DEFECTS = [
-    pytest.param(subject, defect, id=f"{subject.name}-{defect.check}-{number}")
+    pytest.param(subject, defect, id=f"{subject.name}-{defect.check}-{defect.id}")
     for subject in SUBJECTS
-    for number, defect in enumerate(subject.known_defects)
+    for defect in subject.known_defects
 ]
 SEARCH_CASES = 60
 
@@ -59,11 +60,11 @@ def place_of(subject, defect):
 
 @pytest.mark.parametrize(("subject", "defect"), DEFECTS)
 def test_the_search_finds_the_defect_without_its_witness(subject, defect, runners, monkeypatch):
-    monkeypatch.setattr(examine, "REDUCTION_CALLS", 1)  # found is enough here; shrinking has its own tests
+    monkeypatch.setattr(shrink, "REDUCTION_CALLS", 1)  # found is enough here; shrinking has its own tests
     place = place_of(subject, defect)
     dtypes = observable_dtypes(subject, defect, place)
     runner = runners.setdefault(place, Runner(place))
-    stored = [d for d in dtypes if subject.witness_file(defect, d).is_file()]
+    stored = [d for d in dtypes if witness.stored(subject, defect, d) is not None]
     assert stored, (
         f"{subject.name}: no witness for {defect.check}: {defect.reason} (make_witnesses.py makes it)"
     )
@@ -83,9 +84,9 @@ def test_the_search_finds_the_defect_without_its_witness(subject, defect, runner
 def test_witnesses_lie_where_their_defect_is_declared(subject):
     for defect in subject.known_defects:
         for dtype in subject.dtypes:
-            path = subject.witness_file(defect, dtype)
-            if path.is_file() and defect.where is not None:
-                case, document = cases.load(path)
+            path = witness.stored(subject, defect, dtype)
+            if path is not None and defect.where is not None:
+                case, document = witness.load(path)
                 assert document["check"] == defect.check
                 assert str(document["failure"]).count("|") == 2, f"{path.name} does not say how it fails"
                 assert defect.where(case), f"{path.name} is no case of its defect"
@@ -94,10 +95,10 @@ def test_witnesses_lie_where_their_defect_is_declared(subject):
 @pytest.mark.parametrize("subject", [s for s in SUBJECTS if s.known_defects], ids=lambda s: s.name)
 def test_no_witness_is_a_case_of_another_defect_of_its_check(subject):
     for defect in subject.known_defects:
-        for path in (subject.witness_file(defect, dtype) for dtype in subject.dtypes):
-            if not path.is_file():
+        for path in (witness.stored(subject, defect, dtype) for dtype in subject.dtypes):
+            if path is None:
                 continue
-            case, document = cases.load(path)
+            case, document = witness.load(path)
             others = [
                 d for d in subject.known_defects if d.reason != defect.reason and d.check == defect.check
             ]
@@ -106,3 +107,14 @@ def test_no_witness_is_a_case_of_another_defect_of_its_check(subject):
             stopping = [d for d in subject.known_defects if "*" in d.also and d.reason != defect.reason]
             crashed = document["failure"].startswith(("CRASH", "TIMEOUT"))
             assert not crashed or not any(d.where is not None and d.where(case) for d in stopping), path.name
+
+
+def test_every_stored_witness_is_one_of_a_declared_defect_and_every_defect_has_a_name():
+    files = set((builtin_folder() / "witnesses").iterdir())
+    for subject in SUBJECTS:
+        if subject.known_defects:
+            names = {witness.name_of(d, dtype) for d in subject.known_defects for dtype in subject.dtypes}
+            assert all(d.id and d.witness is None for d in subject.known_defects)
+            assert set(witness.read(witness.file_of(subject))) <= names
+            files.remove(witness.file_of(subject))
+    assert not files

@@ -11,13 +11,15 @@ pytest.importorskip("triton", reason="the tutorial's kernels are Triton; it is n
 from checks_support import KERNELS, examination, machine, subject_of
 from record_older_ptx import COLUMNS, KERNEL, STORED
 
-from verifier import subjects
-from verifier.machine.driver import Launcher
+from verifier.cases.recipe import Recipe, build
+from verifier.machine.device.triton_driver import Launcher
 from verifier.ops import op
-from verifier.recipes import Recipe, build
-from verifier.verdicts import Verdict
+from verifier.records import subject as subjects
+from verifier.records import witness
+from verifier.records.verdict import Verdict
 
-TUTORIALS = [subject_of(KERNELS / f"layer_norm_tutorial_{page}_triton.py") for page in ("newer", "older")]
+PAGES = ("newer", "older")
+TUTORIALS = [subject_of(KERNELS / f"layer_norm_published_tutorial_{page}_triton.py") for page in PAGES]
 BARRIER = "\tbar.sync \t0;"
 MORE_ROWS_THAN_BUFFERS = 257
 
@@ -25,7 +27,7 @@ MORE_ROWS_THAN_BUFFERS = 257
 @pytest.fixture
 def compiled_as(monkeypatch):
     """Give the machine other code for the backward pass over rows than the installed Triton makes."""
-    own = Launcher.ptx.fget
+    own = Launcher.ptx.func
 
     def install(text):
         monkeypatch.setattr(
@@ -89,4 +91,4 @@ def test_the_defect_is_expected_of_older_compilers_alone(subject, monkeypatch):
     for version, seen in (((3, 6), True), ((3, 8), True), ((3, 9), False), ((3, 10), False)):
         monkeypatch.setattr(subjects, "_triton_version", lambda version=version: version)
         assert defect.observable("machine", "float16") == seen
-    assert all(subject.witness_file(defect, dtype).is_file() for dtype in subject.dtypes)
+    assert all(witness.stored(subject, defect, dtype) is not None for dtype in subject.dtypes)

@@ -11,8 +11,8 @@ pytest.importorskip("triton", reason="most of these kernels are Triton; it is no
 
 import removed_barriers as removed
 
-from verifier.backends import backend
-from verifier.loading import builtin_files, load_subjects
+from verifier.execution.backends import backend
+from verifier.subjects.load_file import builtin_files, load_subjects
 
 SUBJECTS = [
     subject

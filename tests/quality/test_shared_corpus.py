@@ -5,17 +5,18 @@ from pathlib import Path
 import pytest
 
 from strategies.values import Values
-from verifier.backends import backend
-from verifier.judge import Truth, judge
-from verifier.loading import builtin_folder, load_subjects
+from verifier.cases.recipe import Recipe, build
+from verifier.checks.support.output_verdict import judge
+from verifier.checks.support.truth import Truth
+from verifier.execution.backends import backend
+from verifier.execution.call_subject import execute
 from verifier.ops import op
-from verifier.recipes import Recipe, build
-from verifier.runner.execute import execute
-from verifier.verdicts import Verdict
+from verifier.records.verdict import Verdict
+from verifier.subjects.load_file import builtin_folder, load_subjects
 
 TESTS = Path(__file__).parents[1]
 FAULTY = TESTS / "faulty_kernels"
-RIGHT = (builtin_folder() / "layer_norm_torch.py", TESTS / "checks" / "right_kernel.py")
+RIGHT = (builtin_folder() / "layer_norm_torch.py", TESTS / "support" / "right_kernel.py")
 
 INPUTS = (
     Values(),

@@ -28,19 +28,19 @@ def nearest(value, target):
     if exact == 0:
         return value
     exponent = math.frexp(value)[1] - 1
-    quantum = Fraction(2) ** (max(exponent, target.min_exponent) - target.precision + 1)
+    quantum = Fraction(2) ** (max(exponent, target.minimum_exponent) - target.precision + 1)
     # round() of a fraction goes to the nearest integer, ties to even
     rounded = round(exact / quantum) * quantum
-    largest = Fraction(target.max)
+    largest = Fraction(target.maximum)
     return float(max(-largest, min(largest, rounded)))
 
 
 @pytest.mark.parametrize("name", FLOAT_NAMES)
 def test_a_format_has_the_parameters_of_its_standard(name):
     target = float_format(name)
-    assert (target.precision, target.min_exponent, target.max_exponent) == PARAMETERS[name]
-    largest = (2 - Fraction(2) ** (1 - target.precision)) * Fraction(2) ** target.max_exponent
-    assert Fraction(target.max) == largest
+    assert (target.precision, target.minimum_exponent, target.maximum_exponent) == PARAMETERS[name]
+    largest = (2 - Fraction(2) ** (1 - target.precision)) * Fraction(2) ** target.maximum_exponent
+    assert Fraction(target.maximum) == largest
 
 
 @pytest.mark.parametrize("name", FLOAT_NAMES)

@@ -10,6 +10,7 @@ import torch
 from strategies import hazards
 from strategies.formats import FLOAT_NAMES, float_format
 from strategies.hazards import discover, hazard_names
+from strategies.registry import VARIABLE
 from strategies.values import Values
 
 FINITE = hazard_names(finite_only=True)
@@ -44,25 +45,27 @@ def test_every_hazard_says_what_it_aims_at(name):
     assert "Aims at:" in discover()[name].description
 
 
-def test_a_file_in_the_folder_is_the_registration(tmp_path, monkeypatch):
-    (tmp_path / "added_for_a_test.py").write_text('def sevens(draw):\n    """Sevens. Aims at: nothing."""\n')
-    monkeypatch.setattr(hazards, "__path__", [*hazards.__path__, str(tmp_path)])
+@pytest.fixture
+def extension(tmp_path, monkeypatch):
+    """Return the folder for hazards of an extension; the package's own path is as before after the test."""
+    folder = tmp_path / "strategies" / "hazards"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    monkeypatch.setattr(hazards, "__path__", [*hazards.__path__])
     discover.cache_clear()
-    try:
-        assert discover()["sevens"].description == "Sevens. Aims at: nothing."
-    finally:
-        discover.cache_clear()
+    yield folder
+    discover.cache_clear()
 
 
-def test_a_hazard_without_a_docstring_is_refused(tmp_path, monkeypatch):
-    (tmp_path / "undocumented_for_a_test.py").write_text("def eights(draw):\n    return 8\n")
-    monkeypatch.setattr(hazards, "__path__", [*hazards.__path__, str(tmp_path)])
-    discover.cache_clear()
-    try:
-        with pytest.raises(TypeError, match=r"'eights' .* needs a docstring"):
-            discover()
-    finally:
-        discover.cache_clear()
+def test_a_file_in_the_folder_is_the_registration(extension):
+    (extension / "added_for_a_test.py").write_text('def sevens(draw):\n    """Sevens. Aims at: nothing."""\n')
+    assert discover()["sevens"].description == "Sevens. Aims at: nothing."
+
+
+def test_a_hazard_without_a_docstring_is_refused(extension):
+    (extension / "undocumented_for_a_test.py").write_text("def eights(draw):\n    return 8\n")
+    with pytest.raises(TypeError, match=r"'eights' .* needs a docstring"):
+        discover()
 
 
 @pytest.mark.parametrize("dtype", FLOAT_NAMES)
@@ -156,8 +159,8 @@ def test_wide_exponents_use_all_of_the_range_at_full_strength(dtype):
     target = float_format(dtype)
     magnitudes = np.abs(numbers("wide_exponents", dtype, shape=(40, 400), strength=7))
     assert (magnitudes > 0).all()
-    assert magnitudes.max() >= 2.0**target.max_exponent
-    assert magnitudes.min() < 2.0**target.min_exponent
+    assert magnitudes.max() >= 2.0**target.maximum_exponent
+    assert magnitudes.min() < 2.0**target.minimum_exponent
 
 
 def test_wide_exponents_use_an_eighth_of_the_range_at_strength_0():
@@ -170,7 +173,7 @@ def test_wide_exponents_use_an_eighth_of_the_range_at_strength_0():
 def test_squares_overflow_for_some_numbers_and_not_for_all(dtype):
     matrix = numbers("overflow_of_squares", dtype)
     too_large = [
-        Fraction(value) ** 2 > Fraction(float_format(dtype).max) for value in matrix.ravel().tolist()
+        Fraction(value) ** 2 > Fraction(float_format(dtype).maximum) for value in matrix.ravel().tolist()
     ]
     assert 0 < sum(too_large) < len(too_large)
 
@@ -178,7 +181,7 @@ def test_squares_overflow_for_some_numbers_and_not_for_all(dtype):
 @pytest.mark.parametrize("dtype", FLOAT_NAMES)
 def test_squares_underflow_for_some_numbers_and_not_for_all(dtype):
     matrix = numbers("underflow_of_squares", dtype)
-    smallest = Fraction(2) ** float_format(dtype).min_exponent
+    smallest = Fraction(2) ** float_format(dtype).minimum_exponent
     too_small = [Fraction(value) ** 2 < smallest for value in matrix.ravel().tolist()]
     assert 0 < sum(too_small) < len(too_small)
 
@@ -188,15 +191,15 @@ def test_subnormal_numbers_are_subnormal(dtype):
     target = float_format(dtype)
     for strength in STRENGTHS:
         matrix = np.abs(numbers("subnormal", dtype, strength=strength))
-        assert (matrix < 2.0**target.min_exponent).all()
+        assert (matrix < 2.0**target.minimum_exponent).all()
         assert (matrix > 0).any()
-    assert matrix.max() > 2.0 ** (target.min_exponent - 1)
+    assert matrix.max() > 2.0 ** (target.minimum_exponent - 1)
 
 
 @pytest.mark.parametrize("dtype", FLOAT_NAMES)
 def test_max_magnitude_is_the_largest_number_with_both_kinds_of_rows(dtype):
     matrix = numbers("max_magnitude", dtype)
-    assert (np.abs(matrix) == float_format(dtype).max).all()
+    assert (np.abs(matrix) == float_format(dtype).maximum).all()
     one_sign = (matrix == matrix[:, :1]).all(axis=1)
     assert one_sign.any()
     assert not one_sign.all()

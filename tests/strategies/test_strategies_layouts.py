@@ -30,6 +30,14 @@ def test_each_layout_has_the_strides_of_the_torch_expression_that_it_names():
     assert Layout(expanded="all").strides((3, 4)) == torch.empty(()).expand(3, 4).stride()
     last = torch.empty(2, 3, 4, 5).to(memory_format=torch.channels_last)
     assert Layout(order="channels_last").strides((2, 3, 4, 5)) == last.stride()
+    swapped = torch.empty(3, 2, 4).transpose(0, 1)
+    assert Layout(order="leading_reversed").strides((2, 3, 4)) == swapped.stride()
+    assert (
+        Layout(order="leading_reversed").strides((2, 3, 4, 5))
+        == torch.empty(4, 3, 2, 5).permute(2, 1, 0, 3).stride()
+    )
+    assert Layout(leading_step=2).strides((2, 3, 4)) == torch.empty(4, 3, 4)[::2].stride()
+    assert Layout(leading_step=2).strides((2, 2, 3, 4)) == torch.empty(2, 4, 3, 4)[:, ::2].stride()
     both = torch.empty(2, 8, 3)[:, ::2].transpose(1, 2)
     assert Layout(order="transposed", column_step=2).strides((2, 3, 4)) == both.stride()
 
@@ -91,6 +99,7 @@ def test_only_allowed_kinds_are_drawn():
         ({"expanded": "everything"}, "nothing expands 'everything'"),
         ({"column_step": 0}, "at least 1: torch has no negative strides"),
         ({"row_step": -1}, "at least 1: torch has no negative strides"),
+        ({"leading_step": 0}, "at least 1: torch has no negative strides"),
         ({"row_padding": -1}, "never negative"),
         ({"storage_offset": -1}, "never negative"),
     ],
@@ -109,6 +118,8 @@ def test_layouts_that_no_tensor_has_are_refused(arguments, sentence):
         (Layout(expanded="rows"), (5,)),
         (Layout(column_step=2), ()),
         (Layout(order="channels_last"), (2, 3, 4)),
+        (Layout(order="leading_reversed"), (3, 4)),
+        (Layout(leading_step=2), (3, 4)),
     ],
 )
 def test_a_layout_of_axes_that_are_missing_is_refused(layout, shape):

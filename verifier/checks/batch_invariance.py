@@ -6,23 +6,29 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import torch
 
-from verifier.case import Case
-from verifier.checks import Session, gradient_names
-from verifier.checks.comparing import Numbers, Results, bit_numbers, comparable, demanded
+from verifier.cases.plan import Plan
+from verifier.checks.support.bits import Numbers, Results, bit_numbers, comparable, demanded
+from verifier.checks.support.session import Session, gradient_names
 from verifier.ops import Op
-from verifier.recipes import Plan
-from verifier.subjects import Subject
-from verifier.verdicts import Outcome
+from verifier.records.case import Case
+from verifier.records.subject import Subject
+from verifier.records.verdict import Outcome
 
 NAME = "batch_invariance"
+GUARANTEE = "the bits of a row do not depend on the other rows, their number or its place"
 ORDER = 80
-DEMANDS = "bits of a row equal for every number of rows, position and neighbours, where it is guaranteed"
-WHY = "a launch chosen by the number of rows sums in another order: the same prompt, another answer"
+DEMANDS = (
+    "where batch invariance is guaranteed, the bits of a row do not depend on the number of rows, on its "
+    "position or on its neighbours"
+)
+WHY = (
+    "a wrapper that chooses its launch by the number of rows sums in another order for another batch: the "
+    "same prompt gets another answer"
+)
 CATCHES = ("sums_by_number_of_rows",)
 
 # Rows around which wrappers change their launch: warps, blocks, and the multiprocessors of
@@ -87,9 +93,9 @@ def check(session: Session) -> list[Outcome]:
     if not counts:
         return []
     words = {"holds": "bits of a row equal in every batch", "broken": "bits of a row differ by the batch"}
-    varied = {"tried": tuple(_words(count) for count in sorted(counts))}
+    varied = tuple(_words(count) for count in sorted(counts))
     outcomes = demanded(session.subject, NAME, found.values(), **words)
-    return [replace(o, facts={**o.facts, **varied}) for o in outcomes]
+    return [replace(o, tried=varied) for o in outcomes]
 
 
 def must_be_tried(subject: Subject) -> list[str]:
@@ -153,14 +159,14 @@ def _row_numbers(op: Op, case: Case, arrangement: tuple[Places, Sequence[int]] |
     """Return, for each canonical row, the number of an element of it in the case before it was arranged."""
     shape = case.given["input"].shape
     if arrangement is None:
-        numbers = np.arange(case.elements).reshape(shape)
+        numbers = np.arange(case.elements)
     else:
         places, index = arrangement
         axis = next(axis for name, axis in places if name == "input")
         extent = max(index) + 1
         before = [extent if a == axis else n for a, n in enumerate(shape)]
         numbers = np.take(np.arange(int(np.prod(before))).reshape(before), index, axis=axis)
-    return np.asarray(op.canonical(case, "input", numbers.astype(np.float64))[:, 0]).astype(np.int64)
+    return numbers.reshape(-1)[op.flat_index(case, "input", tuple(shape))[:, 0]]
 
 
 Side = tuple[Case, Results, Numbers]
@@ -199,6 +205,5 @@ def _rows_of(op: Op, name: str, side: Side) -> Numbers | None:
         case.columns > 1 or tensor.shape == case.given["input"].shape
     )
     kind = "input" if whole and name not in {"mean", "rstd"} else name
-    # Bits stay integers: 64 of them do not fit a float64.
-    found: Any = op.canonical(case, kind, bit_numbers(tensor))  # type: ignore[arg-type]
+    found = bit_numbers(tensor).reshape(-1)[op.flat_index(case, kind, tuple(tensor.shape))]
     return np.asarray(found.reshape(len(numbers), -1))

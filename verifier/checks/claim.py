@@ -7,21 +7,24 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from verifier import variance
-from verifier.checks import Session
-from verifier.judge import Truth, judge
+from verifier.bounds import variance
+from verifier.cases.plan import Plan
+from verifier.checks.support.output_verdict import judge
+from verifier.checks.support.session import Session
+from verifier.checks.support.truth import Truth
 from verifier.ops import Op
-from verifier.ops.rows import to_float64
-from verifier.recipes import Plan
-from verifier.subjects import Subject
-from verifier.verdicts import Outcome, Verdict
+from verifier.ops.rows.compose_bounds import to_float64
+from verifier.records.subject import Subject
+from verifier.records.verdict import Outcome, Verdict
 
 NAME = "claim"
 ORDER = 150
+NEEDS_A_NORM = "a specification of the subject's own claims no algorithm"
 DEMANDS = (
-    "error within the bound of the claimed variance algorithm and tree on inputs that tell algorithms apart"
+    "on inputs that tell algorithms apart, the error stays within the bound of the variance algorithm and "
+    "of the tree that the kernel claims"
 )
-WHY = "a kernel called Welford that subtracts two large sums is right on centred data, and on no other"
+WHY = "a kernel that is called Welford and subtracts two large sums is right on centred data, and on no other"
 CATCHES = ("welford_claimed_textbook_computed", "squares_summed_in_half_triton")
 
 # Long enough for a tree to differ from a chain, short enough that a bound is far below kappa**2 * u.
@@ -59,12 +62,11 @@ def check(session: Session) -> list[Outcome]:
     if outcomes:
         return outcomes
     names = tuple(n for n in ("output", "mean", "rstd") if n in seen.outputs)
-    facts = {"kappa": session.case.kappa, "like": ()}
     judged = judge(session.truth, seen, names)
     if any(o.verdict is Verdict.FAIL for o in judged):
-        facts["like"] = like = _others(session, seen.outputs.get("output"))
+        like = _others(session, seen.outputs.get("output"))
         return [_explained(o, like) for o in judged]
-    return [replace(o, facts={**o.facts, **facts}) for o in judged]
+    return judged
 
 
 def _others(session: Session, output: torch.Tensor | None) -> tuple[str, ...]:

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 
-from verifier.case import Case
-from verifier.checks import Session, gradient_names
-from verifier.checks.comparing import bit_numbers
-from verifier.culprit import is_own, passed_on
-from verifier.judge import judge
+from verifier.cases.plan import Plan
+from verifier.checks.support.bits import bit_numbers
+from verifier.checks.support.output_verdict import judge
+from verifier.checks.support.session import Session, gradient_names
+from verifier.execution.backend import Backend
+from verifier.execution.call_subject import REFUSALS, UnusableError, failure, lay_out
+from verifier.machine.culprit import is_own, passed_on
 from verifier.ops import Op
-from verifier.recipes import Plan
-from verifier.runner.execute import REFUSALS, UnusableError, failure, lay_out
-from verifier.runner.observation import Observation
-from verifier.subjects import Subject
-from verifier.verdicts import Outcome, Verdict
+from verifier.ops.unknown import NO_BOUND
+from verifier.records.case import Case
+from verifier.records.observation import Observation
+from verifier.records.subject import Subject
+from verifier.records.verdict import Outcome, Verdict
 
 NAME = "context"
 ORDER = 130
+NEEDS_A_NORM = NO_BOUND
 DEMANDS = (
-    "in norm(x) + r: the gradient of r is grad_output, bit for bit; grad_output unchanged; a second backward "
-    "pass as right as the first; right gradients or a clear error after an in-place change of the output"
+    "in norm(x) + r, the gradient of r equals grad_output bit for bit, and grad_output stays unchanged; a "
+    "second backward pass is as right as the first; after an in-place change of the output the gradients "
+    "are right, or the kernel raises a clear error"
 )
-WHY = "a backward that reuses grad_output or its saved tensors as scratch passes every test in isolation"
+WHY = (
+    "a backward pass that uses grad_output or its saved tensors as scratch memory passes every test that "
+    "runs it alone"
+)
 CATCHES = ("grad_output_overwritten", "backward_works_once", "output_saved_unseen")
 
 
@@ -52,11 +58,11 @@ def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
 
 
 def check(session: Session) -> list[Outcome]:
-    """Run the subject beside a residual branch, twice backwards, and once with its output changed."""
+    """Run the subject with a residual branch, twice backwards, and once with its output changed."""
     seen = session.execute(experiment="verifier.checks.context:experiment")
     outcomes = [
         Outcome(verdict=Verdict.FAIL, output=m.split(":")[0], message=m, decided=1, wrong=1)
-        for m in seen.facts["broken"]
+        for m in seen.found
     ]
     names = gradient_names(session.subject, session.op)
     for pass_, words in PASSES.items():
@@ -77,7 +83,7 @@ def _said(outcome: Outcome, words: str) -> str:
     return f"{outcome.message} {words}" if outcome.verdict is Verdict.FAIL else outcome.message
 
 
-def experiment(subject: Subject, case: Case, *, place: Any) -> Observation:
+def experiment(subject: Subject, case: Case, *, place: Backend) -> Observation:
     """Differentiate norm(x) + r in three ways; runs in the child."""
     place.begin()
     try:
@@ -88,13 +94,13 @@ def experiment(subject: Subject, case: Case, *, place: Any) -> Observation:
         return Observation(status="unusable", message=str(error))
     except Exception as error:
         return failure(error, place)
-    return Observation(status="ok", outputs=outputs, facts={**place.facts(), "broken": broken})
+    return Observation(status="ok", outputs=outputs, found=broken)
 
 
 Gradients = dict[str, torch.Tensor | None]
 
 
-def _beside_a_branch(subject: Subject, case: Case, place: Any) -> tuple[Gradients, list[str]]:
+def _beside_a_branch(subject: Subject, case: Case, place: Backend) -> tuple[Gradients, list[str]]:
     output, wanted, grad_output = _forward(subject, case, place)
     branch = torch.zeros_like(output.detach()).requires_grad_(True)
     total = output + branch
@@ -120,7 +126,7 @@ def _beside_a_branch(subject: Subject, case: Case, place: Any) -> tuple[Gradient
     return {n: None if g is None else g.clone() for n, g in found.items()}, list(dict.fromkeys(broken))
 
 
-def _changed_in_place(subject: Subject, case: Case, place: Any) -> Gradients:
+def _changed_in_place(subject: Subject, case: Case, place: Backend) -> Gradients:
     """Add to the output in place, then differentiate; an error is the right answer of many."""
     output, wanted, grad_output = _forward(subject, case, place)
     try:
@@ -136,7 +142,7 @@ def _changed_in_place(subject: Subject, case: Case, place: Any) -> Gradients:
 
 
 def _forward(
-    subject: Subject, case: Case, place: Any
+    subject: Subject, case: Case, place: Backend
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor], torch.Tensor]:
     call = lay_out(subject, case, device=place.device(), gradients=True)
     returned = passed_on(subject.function, **call.arguments)

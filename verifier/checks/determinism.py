@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
+from dataclasses import replace
 
-from verifier.case import Case
-from verifier.checks import Session
-from verifier.checks.comparing import demanded, differing
+from verifier.cases.plan import Plan
+from verifier.checks.support.bits import demanded, differing
+from verifier.checks.support.session import Session
+from verifier.execution.backend import Backend, Power
+from verifier.execution.call_subject import execute
 from verifier.ops import Op
-from verifier.recipes import Plan
-from verifier.runner.execute import execute
-from verifier.runner.observation import Observation
-from verifier.subjects import Subject
-from verifier.verdicts import Outcome
+from verifier.records.case import Case
+from verifier.records.observation import Observation
+from verifier.records.subject import Subject
+from verifier.records.verdict import Outcome
 
 NAME = "determinism"
+GUARANTEE = "the same bits in every run and every order of blocks"
 ORDER = 70
-DEMANDS = "bits equal over repeated runs, and over orders of blocks, where determinism is guaranteed"
-WHY = "float atomics and buffers shared under a lock add in the order of the moment"
+DEMANDS = "where determinism is guaranteed, repeated runs and other orders of blocks give the same bits"
+WHY = "atomic additions of floats, and buffers that are shared under a lock, add in the order of the moment"
 CATCHES = ("sums_in_random_order",)
 
 RUNS = 3
-"""Two orders beside the first: two orders of three rows agree by chance in one case of six."""
+"""Two orders besides the first: two orders of three rows agree by chance in one case of six."""
 
 
 def plan(subject: Subject, op: Op) -> Plan:
@@ -35,6 +37,7 @@ def plan(subject: Subject, op: Op) -> Plan:
         min_rows=1,
         min_columns=1,
         eps=(1e-5,),
+        reaching=True,
     )
 
 
@@ -47,19 +50,18 @@ def check(session: Session) -> list[Outcome]:
     """Compare the bits of several runs."""
     backward = bool(session.op.differentiable) and session.subject.differentiable
     seen = session.execute(experiment="verifier.checks.determinism:experiment", gradients=backward)
-    found = seen.facts["differences"]
     return demanded(
-        session.subject, NAME, found, holds="bits equal over runs", broken="bits differ over runs"
+        session.subject, NAME, seen.found, holds="bits equal over runs", broken="bits differ over runs"
     )
 
 
-def experiment(subject: Subject, case: Case, *, place: Any, gradients: bool) -> Observation:
+def experiment(subject: Subject, case: Case, *, place: Backend, gradients: bool) -> Observation:
     """Execute several times, each in another order of blocks where the place allows it; in the child."""
-    vary = getattr(place, "varied", None)
+    varies = Power.VARIES in place.powers
     first: Observation | None = None
     found: dict[str, str] = {}
     for number in range(RUNS):
-        with nullcontext() if vary is None or number == 0 else vary(schedule_seed=number):
+        with place.varied(schedule_seed=number) if varies and number else nullcontext():
             seen = execute(subject, case, place=place, gradients=gradients)
         if seen.status != "ok":
             return seen
@@ -70,5 +72,4 @@ def experiment(subject: Subject, case: Case, *, place: Any, gradients: bool) -> 
             if message is not None:
                 found.setdefault(name, message)
     assert first is not None
-    facts = {**first.facts, "differences": list(found.values())}
-    return Observation(status="ok", outputs=first.outputs, facts=facts)
+    return replace(first, damage=(), found=list(found.values()))

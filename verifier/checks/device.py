@@ -4,23 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from verifier.case import Case
-from verifier.checks import Session
+from verifier.cases.plan import Plan
+from verifier.checks.support.session import Session
+from verifier.execution.backend import Backend, Power
+from verifier.execution.backends import can
+from verifier.execution.call_subject import execute
 from verifier.ops import Op
-from verifier.recipes import Plan
-from verifier.runner.execute import execute
-from verifier.runner.observation import Observation
-from verifier.subjects import Subject
-from verifier.verdicts import Outcome, Verdict
+from verifier.records.case import Case
+from verifier.records.observation import Observation
+from verifier.records.subject import Subject
+from verifier.records.verdict import Outcome, Verdict
 
 NAME = "device"
 ORDER = 120
-DEMANDS = "no tensor made on another device than the inputs', with two devices and the inputs on the second"
-WHY = "'cuda' is the current device: a second GPU computes on the first one's memory, or not at all"
+DEMANDS = (
+    "with two devices and the inputs on the second one, the wrapper makes no tensor on another device than "
+    "that of the inputs"
+)
+WHY = (
+    "'cuda' means the current device: with inputs on a second GPU, the kernel computes on memory of the "
+    "first one, or not at all"
+)
 CATCHES = ("device_named_triton",)
 
 
@@ -39,7 +48,7 @@ def plan(subject: Subject, op: Op) -> Plan:
 def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
     """Apply where factory calls are redirected, hence seen."""
     del subject, op, dtype
-    if backend == "machine":
+    if can(backend, Power.WATCHES):
         return None
     return f"only the machine sees which device a wrapper names; {backend} does not"
 
@@ -48,7 +57,7 @@ def check(session: Session) -> list[Outcome]:
     """Look for factory calls that name a device."""
     backward = bool(session.op.differentiable) and session.subject.differentiable
     seen = session.execute(experiment="verifier.checks.device:experiment", gradients=backward)
-    found = seen.facts["named"]
+    found = seen.found
     if not found:
         return [Outcome(verdict=Verdict.PASS, decided=1)]
     calls = ", ".join(f"{name}(device={device!r})" for name, device in found)
@@ -56,7 +65,7 @@ def check(session: Session) -> list[Outcome]:
     return [Outcome(verdict=Verdict.FAIL, output="device", message=message, decided=1, wrong=1)]
 
 
-def experiment(subject: Subject, case: Case, *, place: Any, gradients: bool) -> Observation:
+def experiment(subject: Subject, case: Case, *, place: Backend, gradients: bool) -> Observation:
     """Execute with the inputs on the second of two devices, and the first one current; runs in the child."""
     from verifier.machine import current
 
@@ -69,7 +78,7 @@ def experiment(subject: Subject, case: Case, *, place: Any, gradients: bool) -> 
     if seen.status != "ok" and not elsewhere:
         return seen
     # What failed with tensors on two devices failed because of that.
-    return Observation(status="ok", outputs=seen.outputs, facts={**seen.facts, "named": elsewhere})
+    return replace(seen, status="ok", message="", detail="", damage=(), found=elsewhere)
 
 
 @contextmanager

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import numpy as np
 
-from verifier.arithmetic import FORMATS, Format
-from verifier.checks import Session
-from verifier.judge import format_of, own_index
+from verifier.arithmetic.formats import FORMATS, Format
+from verifier.cases.plan import Plan
+from verifier.checks.support.output_verdict import format_of, own_index
+from verifier.checks.support.session import Session
 from verifier.ops import Op
-from verifier.ops.rows import to_float64
+from verifier.ops.rows.compose_bounds import to_float64
 from verifier.oracle.enclosure import Mask
-from verifier.recipes import Plan
-from verifier.runner.observation import Observation
-from verifier.subjects import Subject
-from verifier.verdicts import Outcome, Verdict, Worst
+from verifier.records.observation import Observation
+from verifier.records.subject import Subject
+from verifier.records.verdict import Outcome, Verdict, Worst
 
 NAME = "finite"
 ORDER = 20
+ONLY_INSIDE = True
 DEMANDS = (
-    "a finite output wherever the inputs are finite and the exact value is representable, theorem or not; "
-    "and no NaN kept in a running statistic without an exact value: that case is refused, or leaves it finite"
+    "the output is finite wherever the inputs are finite and the exact value fits the dtype, even where no "
+    "theorem applies; where a running statistic has no exact value, the kernel refuses the case or leaves "
+    "the statistic finite"
 )
 WHY = (
-    "squares overflow long before the result does: fp16 values of 300, fp32 values of 1e19; and a running "
-    "statistic that was NaN once remains so"
+    "squares overflow long before the result does: values of 300 in fp16, of 1e19 in fp32; and a running "
+    "statistic that was NaN once stays NaN"
 )
 CATCHES = ("squares_in_input_dtype", "running_variance_of_one_value")
 
@@ -75,7 +77,8 @@ def _undefined(session: Session, seen: Observation) -> list[Outcome]:
             continue
         bad = int((~np.isfinite(to_float64(actual))).sum())
         text = (
-            f"{name}: {bad} of {actual.numel()} elements are NaN or infinite, kept of a 0 / 0 to be refused"
+            f"{name}: {bad} of {actual.numel()} elements are NaN or infinite: "
+            "the call kept a 0 / 0 instead of refusing the case"
         )
         outcomes.append(
             Outcome(
@@ -84,7 +87,7 @@ def _undefined(session: Session, seen: Observation) -> list[Outcome]:
                 message=text if bad else "",
                 decided=actual.numel(),
                 wrong=bad,
-                facts={"kept": True},
+                kept=True,
             )
         )
     return outcomes

@@ -4,37 +4,42 @@ from __future__ import annotations
 
 import math
 import zlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from verifier.checks import Session, gradient_names
+from verifier.cases.plan import Plan
 from verifier.checks.memory import unwritten
-from verifier.lifting import Lost, ride, riding
+from verifier.checks.support.session import Session, gradient_names
+from verifier.execution.backend import Backend, Power
+from verifier.execution.backends import can
+from verifier.execution.shadow_run import Lost, execute_with_shadows, shadow_session
 from verifier.ops import Op
 from verifier.ops import op as _op
-from verifier.recipes import Plan
-from verifier.runner.observation import Observation
-from verifier.specification.derived import Specified, blind_residues, own_residues, specify
-from verifier.specification.fingerprint import pattern
-from verifier.specification.literals import meant, suspects
-from verifier.specification.numbers import Elements, NoMeaningError
-from verifier.verdicts import Outcome, Verdict
+from verifier.ops.specification.difference_pattern import pattern
+from verifier.ops.specification.field_numbers import Elements, NoMeaningError
+from verifier.ops.specification.in_a_field import Specified, blind_residues, own_residues, specify
+from verifier.ops.specification.literals import meant, suspects
+from verifier.records.observation import Observation
+from verifier.records.verdict import Measured, Outcome, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from fractions import Fraction
 
-    from verifier.arithmetic import Array
-    from verifier.case import Case
-    from verifier.subjects import Subject
+    from verifier.arithmetic.formats import Array
+    from verifier.records.case import Case
+    from verifier.records.subject import Subject
 
 NAME = "formula"
 ORDER = 55
 JUDGES_NUMBERS = True
-DEMANDS = "in exact arithmetic modulo a prime, every output and gradient equals the op's definition"
-WHY = "a wrong formula whose error is smaller than rounding may be: no tolerance and no bound sees it"
+DEMANDS = (
+    "in exact arithmetic modulo a prime, the compiled code computes every output and gradient as the "
+    "definition of the op does"
+)
+WHY = "no tolerance and no bound notices a wrong formula whose error is smaller than rounding errors may be"
 CATCHES = (
     "variance_off_by_one_ulp_triton",
     "rescaling_forgotten_triton",
@@ -74,8 +79,8 @@ def plan(subject: Subject, op: Op) -> Plan:
 def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
     """Apply where compiled code runs on the machine."""
     del subject, dtype
-    if backend != "machine":
-        return f"the formula is read off compiled code on the machine; {backend} runs no such code"
+    if not can(backend, Power.SHADOWS):
+        return f"this check reads the formula off compiled code on the machine; {backend} runs no such code"
     if not op.forms:
         return f"{op.name} has no definition of its own to compare with"
     return None
@@ -94,28 +99,32 @@ def check(session: Session) -> list[Outcome]:
         arithmetic, residues = _blind(session, constants, generator)
         wanted, without_meaning = _meaningful(specify(case, arithmetic, residues, subject=session.subject))
     except (NoMeaningError, ValueError) as error:
-        return _undecided(f"no field has this formula: {error}")
+        return _undecided(f"this formula cannot be computed in a finite field: {error}")
     seen = _run(session, arithmetic.name, constants, residues)
     if misshapen := session.shape_outcomes(seen, demanded(session)) or _of_other_sizes(seen, wanted):
         return misshapen
     differing = _compare(session, seen, wanted)
-    if lost := seen.facts["lost"]:
+    if lost := seen.found.lost:
         if cause := unwritten(session) if differing else "":
             return _undecided(cause, doubtful=True)
-        return _undecided(f"values left the field on the way ({lost})", doubtful=bool(differing))
+        return _undecided(
+            f"some values could not be followed in the finite field ({lost})", doubtful=bool(differing)
+        )
     if not differing and without_meaning:
         names = ", ".join(without_meaning)
-        return _undecided(f"no field has this formula: {names} mixes logarithms and exponentials")
+        return _undecided(f"no finite field can compute it: {names} mixes logarithms and exponentials")
     if not differing:
         return _passed(seen, wanted)
-    if without := seen.facts["without"]:
+    if without := seen.found.without:
         if cause := unwritten(session):
             return _undecided(cause, doubtful=True)
         count = f" ({without} of them)"
-        return _undecided("computed values came without their element", count, doubtful=True)
+        return _undecided(
+            "the kernel computed values that could not be followed in the finite field", count, doubtful=True
+        )
     if opaque := _opaque(session, seen, wanted, differing):
         names = ", ".join(opaque[:SHOWN])
-        return _undecided(f"no field has every function that the kernel computes ({names})", doubtful=True)
+        return _undecided(f"the kernel computes functions that no finite field has ({names})", doubtful=True)
     halves = _halves(session, seen, wanted, differing)
     if whole := {name: unequal for name, unequal in differing.items() if name not in halves}:
         return _judged(session, arithmetic, seen, wanted, whole)
@@ -137,20 +146,19 @@ def _opaque(
     In a softmax only masks vanish, and elements are drawn such that sums have logarithms; a result that is
     an exponent is the same for both signs of a number whose logarithm is taken.
     """
-    from verifier.machine.arithmetics.field_exponential import UNSIGNED, VANISHED
+    from verifier.machine.shadow.arithmetics.field_exponential import UNSIGNED, VANISHED
 
     harmless = set() if session.op.own else {UNSIGNED, VANISHED}
     if any(wanted.results[name].parts == {"exponent"} for name in differing):
         harmless.add(UNSIGNED)
-    return [name for name in seen.facts["opaque"] if name not in harmless]
+    return [name for name in seen.found.opaque if name not in harmless]
 
 
 def _passed(seen: Observation, wanted: Specified) -> list[Outcome]:
-    compared = {n: e.slots.size for n, e in wanted.results.items() if n in seen.facts["slots"]}
+    compared = {n: e.residues.size for n, e in wanted.results.items() if n in seen.found.shadows}
     if not sum(compared.values()):
         return _undecided("no result could be compared")
-    facts = {"outputs": sorted(compared)}
-    return [Outcome(verdict=Verdict.PASS, decided=sum(compared.values()), facts=facts)]
+    return [Outcome(verdict=Verdict.PASS, decided=sum(compared.values()), evidence=tuple(sorted(compared)))]
 
 
 def demanded(session: Session) -> tuple[str, ...]:
@@ -164,15 +172,15 @@ def demanded(session: Session) -> tuple[str, ...]:
 
 def _of_other_sizes(seen: Observation, wanted: Specified) -> list[Outcome]:
     """Fail results of another number of elements than their definition; statistics may have any shape."""
-    sizes = {name: value.slots.size for name, value in wanted.results.items()}
+    sizes = {name: value.residues.size for name, value in wanted.results.items()}
     return [
         Outcome(
             verdict=Verdict.FAIL,
             output=name,
-            message=f"{name} has {slots.size} element(s); its definition gives {sizes[name]}",
+            message=f"{name} has {shadows.size} element(s); its definition gives {sizes[name]}",
         )
-        for name, slots in seen.facts["slots"].items()
-        if name in sizes and slots.size != sizes[name]
+        for name, shadows in seen.found.shadows.items()
+        if name in sizes and shadows.size != sizes[name]
     ]
 
 
@@ -196,7 +204,7 @@ def _tame(case: Case) -> Case:
 
 
 def _arithmetic(name: str, constants: Mapping[float, Fraction]) -> Any:
-    from verifier.machine.arithmetics import make
+    from verifier.machine.shadow.arithmetics import make
 
     return make(name, constants=constants)
 
@@ -217,16 +225,10 @@ def _blind(
 def _undecided(reason: str, count: str = "", *, doubtful: bool = False) -> list[Outcome]:
     """Decide nothing; `doubtful`: results differ, so that no other case makes the line a pass."""
     text = f"formula not decided: {reason}"
-    facts = {"doubtful": True} if doubtful else {}
     return [
-        Outcome(verdict=Verdict.UNDECIDED, message=text + count, facts=facts),
-        *_noted(Verdict.SKIPPED, text),
+        Outcome(verdict=Verdict.UNDECIDED, message=text + count, doubtful=doubtful),
+        Outcome(verdict=Verdict.SKIPPED, message=text, measured=Measured(seen=text)),
     ]
-
-
-def _noted(verdict: Verdict, text: str) -> list[Outcome]:
-    """Return an outcome that is reported and decides nothing."""
-    return [Outcome(verdict=verdict, message=text, facts={"measured": text})]
 
 
 def _run(
@@ -245,18 +247,18 @@ def _run(
 def _compare(session: Session, seen: Observation, wanted: Specified) -> dict[str, Any]:
     """Return for each output that differs where it does, in canonical rows."""
     differing = {}
-    for name, slots in seen.facts["slots"].items():
+    for name, shadows in seen.found.shadows.items():
         if name not in wanted.results:
             continue
         expected = wanted.results[name]
-        unequal = _unequal(_canonical(session, name, slots, expected), expected)
+        unequal = _unequal(_canonical(session, name, shadows, expected), expected)
         if unequal.any():
             differing[name] = unequal
     return differing
 
 
-def _canonical(session: Session, name: str, slots: Array, expected: Elements) -> Any:
-    return session.op.canonical(session.case, name, slots).reshape(expected.slots.shape)
+def _canonical(session: Session, name: str, shadows: Array, expected: Elements) -> Any:
+    return session.op.canonical(session.case, name, shadows).reshape(expected.residues.shape)
 
 
 def _halves(
@@ -268,16 +270,16 @@ def _halves(
         expected: Any = wanted.results[name]
         if len(expected.parts) < 2:
             continue
-        actual = _canonical(session, name, seen.facts["slots"][name], expected)
-        if any((actual[part] == expected.slots[part]).all() for part in expected.parts):
+        actual = _canonical(session, name, seen.found.shadows[name], expected)
+        if any((actual[part] == expected.residues[part]).all() for part in expected.parts):
             found.append(name)
     return found
 
 
 def _unequal(actual: Any, expected: Elements) -> Any:
     if actual.dtype.names is None:
-        return actual != expected.slots
-    wanted: Any = expected.slots
+        return actual != expected.residues
+    wanted: Any = expected.residues
     return np.any([actual[part] != wanted[part] for part in sorted(expected.parts)], axis=0)
 
 
@@ -294,16 +296,19 @@ def _judged(
     wanted_again, _ = _meaningful(specify(session.case, arithmetic, own, subject=session.subject))
     confirmed = _compare(session, again, wanted_again)
     if not confirmed:
-        return _undecided("it equals its definition on the case's own numbers, not on others", doubtful=True)
+        return _undecided(
+            "the result equals its definition on the numbers of the case, and on no others", doubtful=True
+        )
     doubts = [_of_signs(session, arithmetic, s, w) for s, w in ((seen, wanted), (again, wanted_again))]
     if any(doubts) and not (all(d == "all" for d in doubts) and session.case.rows >= SURE_ROWS):
         return _undecided(
-            "rows equal their definition but for the sign of a root, which no field has", doubtful=True
+            "rows equal their definition but for the sign of a root, and a finite field has no signs",
+            doubtful=True,
         )
-    if rounded := suspects(seen.facts["literals"], arithmetic.constants, session.case):
+    if rounded := suspects(seen.found.literals, arithmetic.constants, session.case):
         shown = ", ".join(f"{number!r}" for number in rounded[:SHOWN])
         return _undecided(
-            f"the kernel uses a constant that may round a number the field does not know: {shown}",
+            f"the kernel uses a constant that may stand for a number which nobody has told: {shown}",
             doubtful=True,
         )
     outcomes = []
@@ -319,7 +324,6 @@ def _judged(
                 message=f"{text}; {EXPLANATION}",
                 decided=unequal.size,
                 wrong=int(unequal.sum()),
-                facts={"pattern": pattern(unequal)},
             )
         )
     return outcomes
@@ -331,13 +335,13 @@ def _of_signs(session: Session, arithmetic: Any, seen: Observation, wanted: Spec
     Nothing is said of a result in which anything else is wrong, nor of sums over rows.
     """
     said = ""
-    for name, slots in seen.facts["slots"].items():
+    for name, shadows in seen.found.shadows.items():
         if name not in wanted.results or name in {"grad_weight", "grad_bias"}:
             continue
         expected = wanted.results[name]
-        actual = _canonical(session, name, slots, expected)
+        actual = _canonical(session, name, shadows, expected)
         rows = (session.case.rows, -1)
-        opposite = Elements(arithmetic, _opposite(expected.slots, arithmetic.moduli()), expected.parts)
+        opposite = Elements(arithmetic, _opposite(expected.residues, arithmetic.moduli()), expected.parts)
         same = ~_unequal(actual, expected).reshape(rows).any(axis=1)
         turned = ~_unequal(actual, opposite).reshape(rows).any(axis=1) & ~same
         if not (same | turned).all():
@@ -347,13 +351,13 @@ def _of_signs(session: Session, arithmetic: Any, seen: Observation, wanted: Spec
     return said
 
 
-def _opposite(slots: Array, moduli: Any) -> Array:
+def _opposite(shadows: Array, moduli: Any) -> Array:
     """Negate field elements."""
     if isinstance(moduli, int):
-        return (np.uint64(moduli) - slots) % np.uint64(moduli)
-    result = np.empty_like(slots)
+        return (np.uint64(moduli) - shadows) % np.uint64(moduli)
+    result = np.empty_like(shadows)
     for part, modulus in moduli.items():
-        result[part] = (np.uint64(modulus) - slots[part]) % np.uint64(modulus)
+        result[part] = (np.uint64(modulus) - shadows[part]) % np.uint64(modulus)
     return result
 
 
@@ -361,50 +365,70 @@ def experiment(
     subject: Subject,
     case: Case,
     *,
-    place: Any,
+    place: Backend,
     arithmetic: str,
     constants: dict[float, Fraction],
     residues: dict[str, Array],
     gradients: bool,
 ) -> Observation:
-    """Run the subject with these field elements beside its floats; runs in the child."""
+    """Run the subject with these field elements as shadows of its floats; runs in the child."""
     field = _arithmetic(arithmetic, constants)
-    with riding(field) as opened:
+    with shadow_session(field) as opened:
         assert opened.slots is not None
         watch = _Lost(opened.slots, case, opened.machine.poison)
         watch.plain = np.append(watch.plain, list(constants))
-        seen, slots = ride(subject, case, place=place, opened=opened, given=residues, gradients=gradients)
-        facts = {**seen.facts, "slots": slots, "lost": watch.words(), "without": watch.values}
-        facts |= {"literals": sorted(watch.literals), "opaque": sorted(field.opaque)}
-        return replace(seen, facts=facts) if seen.status == "ok" else seen
+        seen, shadows = execute_with_shadows(
+            subject, case, place=place, opened=opened, given=residues, gradients=gradients
+        )
+        if seen.status != "ok":
+            return seen
+        computed = Computed(
+            shadows=shadows,
+            lost=watch.words(),
+            without=watch.values,
+            literals=tuple(sorted(watch.literals)),
+            opaque=tuple(sorted(field.opaque)),
+        )
+        return replace(seen, found=computed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Computed:
+    """What a run in a field computed: the elements of each result.
+
+    lost: where elements were lost, in words; without: how many computed values came without one. literals:
+    single numbers that the code holds or is handed. opaque: what it computed that no field has.
+    """
+
+    shadows: Mapping[str, Array]
+    lost: str
+    without: int
+    literals: tuple[float, ...]
+    opaque: tuple[str, ...]
 
 
 class _Lost(Lost):
-    """Counts computed values without their slot; a single value is an argument of the kernel.
+    """Counts computed values without their shadow; a single value is an argument of the kernel.
 
     `literals`: single values that were lifted, the constants and arguments of the kernels.
     """
 
     def __init__(self, slots: Any, case: Case, poison: int | None) -> None:
-        """Watch the reads of one session, and the values that are lifted."""
+        """Listen to the slots of one session."""
         super().__init__(slots, case, poison)
         self.literals: set[float] = set()
-        self.lift = slots.lift
-        slots.lift = self.lifted
 
-    def lifted(self, values: Array, kind: str) -> Array:
-        """Lift as the session does, and keep single values."""
+    def lifted(self, values: Array, kind: str) -> None:
+        """Keep single values."""
         if np.size(values) == 1 and kind in {"f32", "f64"}:
             self.literals.add(float(np.asarray(values).reshape(-1)[0]))
-        found: Array = self.lift(values, kind)
-        return found
 
     def lost_of(self, values: Array, kind: str, tags: Array) -> int:
-        """Count the values that have no slot and should have one."""
+        """Count the values that have no shadow and should have one."""
         return 0 if np.size(values) == 1 else super().lost_of(values, kind, tags)
 
     def words(self) -> str:
-        """Say how many elements lost their slot, and where; nothing if none did."""
-        counters = self.slots.counters
+        """Say how many elements lost their shadow, and where; nothing if none did."""
+        counters = self.counters
         broken = [f"bits of floats are changed by {name}" for name in sorted(counters.broken)]
         return "; ".join([*counters.describe(), *broken][:4])

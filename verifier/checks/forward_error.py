@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from verifier.case import Case
-from verifier.checks import Session
-from verifier.judge import judge
+from verifier.cases.plan import EVERY_EPS, Plan
+from verifier.checks.support.output_verdict import judge
+from verifier.checks.support.session import Session
+from verifier.execution.backend import Backend, Power
+from verifier.execution.backends import can
+from verifier.execution.call_subject import execute
 from verifier.ops import Op
-from verifier.recipes import Plan
-from verifier.runner.execute import execute
-from verifier.runner.observation import Observation
-from verifier.subjects import Subject
-from verifier.verdicts import Outcome, Verdict
+from verifier.ops.unknown import NO_BOUND
+from verifier.records.case import Case
+from verifier.records.observation import Observation
+from verifier.records.subject import Subject
+from verifier.records.verdict import Outcome, Verdict
 
 NAME = "forward_error"
+EVERY_DTYPE = True
+"""Its answer depends on the dtype most."""
 ORDER = 10
-DEMANDS = "|computed - exact| <= the proved bound for the declared algorithm, for every element of the output"
+NEEDS_A_NORM = NO_BOUND
+DEMANDS = (
+    "every element of the output differs from the exact value by no more than the proved bound of the "
+    "declared algorithm: |computed - exact| <= bound"
+)
 WHY = (
-    "wrong formulas, dropped tails, narrow accumulation and unstable variances hide below guessed tolerances"
+    "a guessed tolerance hides wrong formulas, dropped tails of rows, sums in a narrow format and unstable "
+    "variances"
 )
 CATCHES = (
     "variance_over_n_minus_one",
     "eps_outside_root",
+    "eps_zero_taken_for_none",
+    "eps_none_taken_for_another",
     "tail_dropped",
     "reciprocals_of_reciprocals_triton",
     "rescaling_forgotten_triton",
@@ -35,15 +46,15 @@ MOST_ELEMENTS_ELSEWHERE = 2048
 
 
 def plan(subject: Subject, op: Op) -> Plan:
-    """Ask for every hazard in contiguous memory."""
+    """Ask for every hazard in contiguous memory, of every rank."""
     del subject, op
-    return Plan()
+    return Plan(eps=EVERY_EPS, must=("variant", "eps"), reaching=True)
 
 
 def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
     """Leave out raw backward ops, whose outputs are gradients."""
     del subject, dtype, backend
-    return None if "output" in op.outputs else f"{op.name} returns gradients only; see gradient"
+    return None if "output" in op.outputs else f"{op.name} returns gradients only; gradient judges them"
 
 
 def check(session: Session) -> list[Outcome]:
@@ -63,7 +74,9 @@ def _on_other_devices(session: Session, names: tuple[str, ...]) -> list[Outcome]
     """Return what fails on devices that differ where PTX leaves them free; in small cases."""
     code = session.compiled
     small = session.case.elements <= MOST_ELEMENTS_ELSEWHERE
-    if session.backend != "machine" or code is None or not small or not (code.approximate or code.fuses):
+    if not can(session.backend, Power.VARIES) or code is None or not small:
+        return []
+    if not (code.approximate or code.fuses):
         return []
     failed = []
     for seed, contraction in ADMISSIBLE:
@@ -78,9 +91,9 @@ def _on_other_devices(session: Session, names: tuple[str, ...]) -> list[Outcome]
     return failed
 
 
-def elsewhere(subject: Subject, case: Case, *, place: Any, seed: int, contraction: str) -> Observation:
+def elsewhere(subject: Subject, case: Case, *, place: Backend, seed: int, contraction: str) -> Observation:
     """Execute on a device whose approximate instructions err as far as documented; runs in the child."""
-    from verifier.machine.approximation import Adversarial
+    from verifier.machine.arithmetic.approximation import Adversarial
 
     with place.varied(approximation=Adversarial(seed=seed, extreme=True), contraction=contraction):
         return execute(subject, case, place=place)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from verifier.checks import Session
+from verifier.cases.plan import Plan
+from verifier.checks.support.session import Session
 from verifier.ops import Op
-from verifier.recipes import Plan
-from verifier.subjects import Subject
-from verifier.verdicts import Outcome, Verdict
+from verifier.records.subject import Subject
+from verifier.records.verdict import Outcome, Verdict
 
 NAME = "global_state"
 ORDER = 125
 DEMANDS = (
-    "no setting of the process is another after the call: dtype, modes, flags, threads, seed, environment"
+    "the call leaves every setting of the process as it found it: dtype, modes, flags, threads, seed, "
+    "environment"
 )
-WHY = "the model around the kernel computes otherwise from then on, and nobody looks for the reason in a norm"
+WHY = (
+    "after such a change the model around the kernel computes differently, and nobody looks for the reason "
+    "in a norm"
+)
 CATCHES = ("default_dtype_left_changed",)
 
 
@@ -37,7 +41,7 @@ def skips(subject: Subject, op: Op, dtype: str, backend: str) -> None:
 def check(session: Session) -> list[Outcome]:
     """Look at what the call left changed."""
     backward = bool(session.op.differentiable) and session.subject.differentiable
-    changed = session.execute(gradients=backward).facts["settings"]
+    changed = session.execute(gradients=backward).settings
     if not changed:
         return [Outcome(verdict=Verdict.PASS, decided=1)]
     return [

@@ -3,36 +3,50 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from verifier.arithmetic import ieee
-from verifier.case import Case
-from verifier.checks import Session, enclosing, gradient_names
+from verifier.arithmetic.formats import ieee
+from verifier.cases.plan import Plan
 from verifier.checks.memory import unwritten
-from verifier.checks.quotients import Tolerance, compared, step_of, tolerance
-from verifier.culprit import passed_on
-from verifier.judge import Truth, judge
-from verifier.lifting import Lifted, attempt, rests_on_lost_slots, ride, riding, watched
+from verifier.checks.support import lifted_radii
+from verifier.checks.support.difference_quotients import Differences, Tolerance, compared, step_of, tolerance
+from verifier.checks.support.lifted_radii import LiftedRun
+from verifier.checks.support.output_verdict import judge
+from verifier.checks.support.session import Session, gradient_names
+from verifier.checks.support.truth import Truth
+from verifier.execution.backend import Backend, Power
+from verifier.execution.backends import can
+from verifier.execution.call_subject import lay_out
+from verifier.execution.shadow_run import (
+    LiftedFunction,
+    LostShadows,
+    attempt,
+    execute_with_shadows,
+    shadow_session,
+    watched,
+)
+from verifier.machine.culprit import passed_on
 from verifier.ops import Op
-from verifier.recipes import Plan
-from verifier.runner.execute import lay_out
-from verifier.runner.observation import Observation
-from verifier.specification.own import constants
-from verifier.subjects import Subject
-from verifier.verdicts import Outcome, Verdict
+from verifier.ops.specification.enclosures import constants
+from verifier.records.case import Case
+from verifier.records.observation import Observation
+from verifier.records.subject import Subject
+from verifier.records.verdict import Measured, Outcome, Verdict
 
 NAME = "gradcheck"
+IN_FLOAT64 = True
 ORDER = 60
 JUDGES_NUMBERS = True
 DEMANDS = (
-    "central differences of the forward pass equal the backward pass, within proved errors of both; compiled "
-    "kernels of lower precision are run lifted to float64, and their lifted results are the exact ones"
+    "the backward pass equals central differences of the forward pass, within the proved errors of both; "
+    "compiled kernels of lower precision are lifted to float64 for this, and their lifted results must "
+    "equal the exact ones"
 )
-WHY = "forward and backward that do not belong together, whatever either of them claims to compute"
+WHY = "a forward and a backward pass may not belong together, whatever each of them claims to compute"
 CATCHES = ("backward_with_eps_twice", "gate_constant_slightly_wrong_triton")
 
 NATIVE_SHAPES = ((2, 5), (1, 2), (3, 4), (4, 2), (1, 12), (2, 3))
@@ -41,12 +55,10 @@ LIFTED_SHAPES = ((3, 7), (4, 33), (7, 20), (2, 5), (1, 9))
 DIFFERENCED, MOST_QUOTIENTS = "ordinary", 60
 """Hazard, and most input elements, of the cases that gradcheck is run on when lifted, for the time it takes:
 each element costs two runs of the kernels. Lifted results are compared with the exact ones on every case."""
-SHARP = 2.0**-30
-"""A bound on lifted results above this part of their row says too little (float64 gives about 2^-44)."""
 
 CONSTANTS = (
-    "no differences are taken where the code has rounded constants that its specification does not write: it "
-    "is another function then, whose truncation is not known"
+    "the code has rounded constants that its specification does not write, so that it is another function: "
+    "no differences are taken of a function whose truncation error is not known"
 )
 NEARLY = (
     "lifted results differ from the exact ones by no more than float32's rounding: constants or polynomials "
@@ -73,19 +85,21 @@ def plan(subject: Subject, op: Op) -> Plan:
 
 def lifts(dtype: str, backend: str) -> bool:
     """Return whether the subject is run lifted: compiled for a lower precision, on the machine."""
-    return backend == "machine" and dtype != "float64"
+    return can(backend, Power.SHADOWS) and dtype != "float64"
 
 
 def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
     """Apply in float64 to what is differentiable, and to every compiled kernel of lower precision."""
     if op.own and not lifts(dtype, backend):
-        return "only lifted results have a radius without a declared algorithm: compiled code, on the machine"
+        return (
+            "without a declared algorithm, only compiled code on the machine has errors with a proved bound"
+        )
     if not op.own and not op.claimed(subject.claim):
-        return "no algorithm is declared, so the error of a difference quotient has no bound"
+        return "no algorithm is declared, so that the error of a difference quotient has no bound"
     if lifts(dtype, backend):
         return None
     if not op.differentiable:
-        return f"{op.name} is a backward pass itself; see gradient"
+        return f"{op.name} is a backward pass itself; the check gradient judges it"
     if not subject.differentiable:
         return "declared forward only (differentiable=False)"
     if dtype != "float64":
@@ -116,7 +130,7 @@ def check(session: Session) -> list[Outcome]:
         step=found.step,
         tolerance=found.absolute,
     )
-    return [_outcome(found, seen)]
+    return [_outcome(found, seen.found, seen.message)]
 
 
 def _names(session: Session) -> list[str]:
@@ -130,17 +144,28 @@ def _elements(session: Session) -> int:
 
 def _without(found: Tolerance) -> Outcome:
     if found.vanishing:
-        text = "gradcheck: all derivatives by some tensor vanish on this input"
+        text = "gradcheck: on this input all derivatives by some tensor are zero, so that nothing is compared"
         return Outcome(verdict=Verdict.SKIPPED, message=text)
     return Outcome(verdict=Verdict.NO_THEOREM, uncovered=1, message=f"gradcheck: {found.why}")
 
 
-def _outcome(found: Tolerance, seen: Observation) -> Outcome:
-    facts = {**seen.facts, "tolerance": found.absolute, "step": found.step, "largest_entry": found.largest}
-    if seen.facts["passed"]:
-        return Outcome(verdict=Verdict.PASS, decided=1, facts=facts)
-    text = f"gradcheck: the backward pass is not the derivative of the forward pass ({seen.message})"
-    return Outcome(verdict=Verdict.FAIL, message=text, facts=facts, decided=1, wrong=1)
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What a comparison rests on: the tolerance of differences, and what a lifted run lost."""
+
+    tolerance: Tolerance | None = None
+    lost: LostShadows | None = None
+
+
+def _outcome(
+    found: Tolerance, differences: Differences, why: str, lost: LostShadows | None = None
+) -> Outcome:
+    """Return what differences show; why: what torch says of those that are too large."""
+    evidence = Evidence(tolerance=found, lost=lost)
+    if differences.passed:
+        return Outcome(verdict=Verdict.PASS, decided=1, evidence=evidence)
+    text = f"gradcheck: the backward pass is not the derivative of the forward pass ({why})"
+    return Outcome(verdict=Verdict.FAIL, message=text, evidence=evidence, decided=1, wrong=1)
 
 
 # -- lifted ------------------------------------------------------------------------------------------
@@ -166,7 +191,7 @@ def lifted_truth(session: Session) -> Truth:
         exponential=8.0,
         exponential_argument=4.0,
         logarithm=16.0,
-        evidence="float64 beside the compiled code",
+        evidence="float64 shadows of the compiled code",
     )
     setting = replace(session.setting, arithmetic=arithmetic, scalar_format="float32")
     return Truth(subject=exact, case=wide, setting=setting)
@@ -188,19 +213,28 @@ def _check_lifted(session: Session) -> list[Outcome]:
     seen = session.execute(
         experiment="verifier.checks.gradcheck:lifted", gradients=differentiates, names=names, asked=asked
     )
+    run: LiftedRun = seen.found
     wanted = (*session.subject.returns, *session.subject.mutates)
     wanted += gradient_names(session.subject, session.op) if differentiates else ()
     outcomes = [_sharp(truth, o) for o in judge(truth, seen, tuple(dict.fromkeys(wanted)))]
     if _nearly_exact(session, seen, outcomes):
-        return [_nearly(seen)]
+        return [_nearly(run)]
     if found is not None:
-        outcomes.append(_without(found) if found.why else _outcome(found, seen))
-    return _with_cause(session, _unless_lost(outcomes, seen))
+        differenced = None if found.why else run.differences
+        outcomes.append(
+            _without(found) if differenced is None else _outcome(found, differenced, seen.message, run.lost)
+        )
+    return _with_cause(session, _unless_lost(outcomes, run.lost))
 
 
-def _nearly(seen: Observation) -> Outcome:
-    facts = {**seen.facts, "measured": NEARLY, "doubtful": True}
-    return Outcome(verdict=Verdict.UNDECIDED, message=NEARLY, facts=facts)
+def _nearly(run: LiftedRun) -> Outcome:
+    return Outcome(
+        verdict=Verdict.UNDECIDED,
+        message=NEARLY,
+        measured=Measured(seen=NEARLY),
+        doubtful=True,
+        evidence=Evidence(lost=run.lost),
+    )
 
 
 def _nearly_exact(session: Session, seen: Observation, outcomes: list[Outcome]) -> bool:
@@ -222,12 +256,13 @@ def _nearly_exact(session: Session, seen: Observation, outcomes: list[Outcome]) 
 def _sharp(truth: Truth, outcome: Outcome) -> Outcome:
     """Take the verdict from a bound that is wide for float64, and say that the result is the lifted one."""
     if outcome.verdict is Verdict.FAIL:
-        text = f"lifted to float64, {outcome.message}: the formula is another than the op's"
+        text = f"lifted to float64, {outcome.message}: the kernel computes another formula than the op's"
         return replace(outcome, message=text)
     exact = np.asarray(truth.exact[outcome.output].high)
     scale = float(np.sqrt(np.mean(np.square(exact)))) if exact.size else 0.0
     bound = truth.bounds[outcome.output].bound if outcome.output in truth.bounds else np.array(math.inf)
-    if outcome.verdict is Verdict.PASS and not float(np.max(bound, initial=0.0)) <= SHARP * max(scale, 1e-3):
+    reach = lifted_radii.SHARP * max(scale, lifted_radii.SMALLEST_SCALE)
+    if outcome.verdict is Verdict.PASS and not float(np.max(bound, initial=0.0)) <= reach:
         text = f"{outcome.output}: the bound in float64 is too wide to say anything"
         return replace(outcome, verdict=Verdict.SKIPPED, message=text, decided=0, worst=None)
     return outcome
@@ -242,50 +277,59 @@ def _with_cause(session: Session, outcomes: list[Outcome]) -> list[Outcome]:
 
 
 def _unless_lost(
-    outcomes: list[Outcome], seen: Observation, bad: tuple[Verdict, ...] = (Verdict.FAIL,)
+    outcomes: list[Outcome], lost: LostShadows, bad: tuple[Verdict, ...] = (Verdict.FAIL,)
 ) -> list[Outcome]:
-    """Take the verdicts of a run that failed and lost slots: the machine's loss is not the kernel's.
+    """Take the verdicts of a run that failed and lost shadows: the machine's loss is not the kernel's.
 
     A run without failure needs no such excuse.
     """
-    lost = rests_on_lost_slots(seen.facts)
-    facts = {k: v for k, v in seen.facts.items() if v and k != "passed"}
     failed = [o for o in outcomes if o.verdict in bad]
-    if not failed or not lost:
-        return [replace(o, facts={**o.facts, **facts}) for o in outcomes]
-    text = f"{failed[0].message}; but lifted values were lost on the way: {lost}"
-    return [Outcome(verdict=Verdict.UNDECIDED, output=failed[0].output, message=text, facts=facts)]
+    if not failed or not lost.words:
+        return outcomes
+    text = f"{failed[0].message}; but lifted values were lost on the way: {lost.words}"
+    return [
+        Outcome(
+            verdict=Verdict.UNDECIDED,
+            output=failed[0].output,
+            message=text,
+            evidence=Evidence(lost=lost),
+        )
+    ]
 
 
 def lifted(
     subject: Subject,
     case: Case,
     *,
-    place: Any,
+    place: Backend,
     gradients: bool,
     names: list[str],
     asked: dict[str, float] | None,
 ) -> Observation:
     """Run the subject lifted, and gradcheck on it if asked; runs in the child."""
-    from verifier.machine.arithmetics.lifted import build
+    from verifier.machine.shadow.arithmetics.lifted import build
 
     arithmetic: Any = build()
-    with riding(arithmetic) as opened:
+    with shadow_session(arithmetic) as opened:
         lost = watched(opened, case)
         given = {name: t.double().numpy() for name, t in case.given.items()}
-        seen, slots = ride(subject, case, place=place, opened=opened, given=given, gradients=gradients)
+        seen, shadows = execute_with_shadows(
+            subject, case, place=place, opened=opened, given=given, gradients=gradients
+        )
         if seen.status != "ok":
             return seen
         tried = Observation(status="ok")
         if asked is not None:
-            function = Lifted(subject=subject, case=case, place=place, opened=opened, names=tuple(names))
+            function = LiftedFunction(
+                subject=subject, case=case, place=place, opened=opened, names=tuple(names)
+            )
             tensors = [case.given[name].double() for name in names]
             tried = attempt(place, lambda: compared(function, tensors, **asked))
             if tried.status != "ok":
                 return tried
-        outputs = {name: torch.from_numpy(np.array(values)) for name, values in slots.items()}
-        facts = {**tried.facts, **lost.facts(), "steered_apart": arithmetic.apart[0]}
-        return Observation(status="ok", outputs=outputs, message=tried.message, facts=facts)
+        outputs = {name: torch.from_numpy(np.array(values)) for name, values in shadows.items()}
+        run = LiftedRun(lost=lost.counted(arithmetic.apart[0]), differences=tried.found)
+        return Observation(status="ok", outputs=outputs, message=tried.message, found=run)
 
 
 # -- by a specification of the subject's own ----------------------------------------------------------
@@ -304,54 +348,55 @@ def _check_own(session: Session) -> list[Outcome]:
     asked = None
     if names and session.case.hazard == DIFFERENCED and _elements(session) <= MOST_QUOTIENTS:
         step = step_of(session.case)
-        known = enclosing.exact_jacobian(session.subject, session.case, names, step)
+        known = lifted_radii.exact_jacobian(session.subject, session.case, names, step)
         entries = {"largest": max(known.largest), "smallest": min(known.largest)}
         asked = {"step": step, "truncation": known.truncation, **entries}
-    run = "verifier.checks.enclosing:experiment"
-    seen = session.execute(experiment=run, unit=enclosing.DOUBLE, asked=asked, **settings)
+    enclosed = "verifier.checks.support.lifted_radii:experiment"
+    seen = session.execute(experiment=enclosed, unit=lifted_radii.DOUBLE, asked=asked, **settings)
+    run: LiftedRun = seen.found
     gradients = gradient_names(session.subject, session.op) if names else ()
-    shapes = session.shape_outcomes(enclosing.returned(seen), ("output", *gradients))
+    shapes = session.shape_outcomes(lifted_radii.returned(seen), ("output", *gradients))
     misshapen = {o.output for o in shapes}
     wanted = tuple(n for n in (*session.subject.returns, *gradients) if n not in misshapen)
-    outcomes = enclosing.judged(session.truth, seen, wanted)
+    outcomes = lifted_radii.judged(session.truth, seen, wanted)
     failed = [o for o in outcomes if o.verdict is Verdict.FAIL]
-    if failed and len(seen.facts["constants"]) >= enclosing.POLYNOMIAL:
-        single = session.execute(experiment=run, unit=enclosing.SINGLE, asked=None, **settings)
-        if enclosing.explained_by_single_precision(session.truth, single, failed):
-            return [*shapes, _nearly(seen)]
+    if failed and len(run.constants) >= lifted_radii.POLYNOMIAL:
+        single = session.execute(experiment=enclosed, unit=lifted_radii.SINGLE, asked=None, **settings)
+        if lifted_radii.explained_by_single_precision(session.truth, single, failed):
+            return [*shapes, _nearly(run)]
     if asked is not None:
-        outcomes.append(_differenced(seen, asked))
-    return [*shapes, *enclosing.outweighing(_with_cause(session, _doubted(outcomes, seen)))]
+        outcomes.append(_differenced(run, seen.message, asked))
+    return [*shapes, *lifted_radii.outweighing(_with_cause(session, _doubted(outcomes, run.lost)))]
 
 
-def _doubted(outcomes: list[Outcome], seen: Observation) -> list[Outcome]:
-    """Doubt a result that failed or stayed open where slots were lost: no other case makes up for it."""
+def _doubted(outcomes: list[Outcome], lost: LostShadows) -> list[Outcome]:
+    """Doubt a result that failed or stayed open where shadows were lost: no other case makes up for it."""
     bad = (Verdict.FAIL, Verdict.NO_THEOREM)
-    found = _unless_lost(outcomes, seen, bad)
-    if not rests_on_lost_slots(seen.facts) or not any(o.output and o.verdict in bad for o in outcomes):
+    found = _unless_lost(outcomes, lost, bad)
+    if not lost.words or not any(o.output and o.verdict in bad for o in outcomes):
         return found
-    return [replace(o, facts={**o.facts, "doubtful": True}) for o in found]
+    return [replace(o, doubtful=True) for o in found]
 
 
-def _differenced(seen: Observation, asked: dict[str, float]) -> Outcome:
-    facts = seen.facts
-    if "tolerance" not in facts:
-        return Outcome(verdict=Verdict.SKIPPED, facts={"measured": CONSTANTS})
+def _differenced(run: LiftedRun, message: str, asked: dict[str, float]) -> Outcome:
+    differences = run.differences
+    if differences is None:
+        return Outcome(verdict=Verdict.SKIPPED, measured=Measured(seen=CONSTANTS))
     found = Tolerance(
         step=asked["step"],
-        absolute=facts["tolerance"],
+        absolute=differences.tolerance,
         largest=asked["smallest"],
-        why=facts.get("why", ""),
-        vanishing=facts["vanishing"],
+        why=differences.why,
+        vanishing=differences.vanishing,
     )
-    return _without(found) if found.why else _outcome(found, seen)
+    return _without(found) if found.why else _outcome(found, differences, message, run.lost)
 
 
 # -- in float64 --------------------------------------------------------------------------------------
 
 
 def experiment(
-    subject: Subject, case: Case, *, place: Any, names: list[str], step: float, tolerance: float
+    subject: Subject, case: Case, *, place: Backend, names: list[str], step: float, tolerance: float
 ) -> Observation:
     """Call torch.autograd.gradcheck on the subject; runs in the child."""
     call = lay_out(subject, case, device=place.device(), gradients=False)

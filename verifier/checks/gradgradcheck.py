@@ -4,33 +4,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import torch
 
-from verifier.case import Case
-from verifier.checks import Session
-from verifier.culprit import passed_on
+from verifier.cases.plan import Plan
+from verifier.checks.support.session import Session
+from verifier.execution.backend import Backend, Power
+from verifier.execution.backends import can
+from verifier.execution.call_subject import REFUSALS, UnusableError, failure, lay_out
+from verifier.machine.culprit import passed_on
 from verifier.ops import Op
-from verifier.oracle.normalization import solve
-from verifier.printable import said
-from verifier.recipes import Plan
-from verifier.runner.execute import REFUSALS, UnusableError, failure, lay_out
-from verifier.runner.observation import Observation
-from verifier.subjects import Subject
-from verifier.verdicts import Outcome, Verdict
+from verifier.oracle.solve import solve
+from verifier.records.case import Case
+from verifier.records.observation import Observation
+from verifier.records.printable import said
+from verifier.records.subject import Subject
+from verifier.records.verdict import Measured, Outcome, Verdict
 
 NAME = "gradgradcheck"
+IN_FLOAT64 = True
+GUARANTEE = "second derivatives are right, or refused by an error that says so"
 ORDER = 170
 JUDGES_NUMBERS = True
+NEEDS_A_NORM = "second derivatives of a specification of the subject's own are not derived"
 DEMANDS = (
-    "where guaranteed: differentiating the backward pass gives the derivative of the exact gradient, or "
-    "raises a clear error; a gradient that is silently constant is as wrong as a false one"
+    "where second derivatives are guaranteed, differentiating the backward pass gives the derivative of the"
+    " exact gradient, or raises a clear error; a gradient that silently counts as constant is as wrong as a"
+    " false one"
 )
-WHY = "autograd differentiates a backward as it is written, with saved statistics as constants"
+WHY = "autograd differentiates a backward pass as it is written, and takes saved statistics for constants"
 CATCHES = ("wrong_second_derivative", "second_derivative_missing")
 
 STEP = 2.0**-17
@@ -52,6 +57,27 @@ MEND = (
 EVIDENCE = "second derivatives agree with difference quotients of exact gradients: evidence, and no proof"
 
 
+@dataclass(frozen=True, kw_only=True)
+class SecondDerivatives:
+    """What a subject says when it is asked for a second derivative, where it does not simply give one.
+
+    refusal: its error, if it says what is refused; unclear: its error does not. missing: the name of a tensor
+    whose gradient is constant.
+    """
+
+    refusal: str = ""
+    unclear: bool = False
+    missing: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """By how much a second derivative and its difference quotient differ, and may."""
+
+    error: float
+    allowed: float
+
+
 def plan(subject: Subject, op: Op) -> Plan:
     """Ask for few elements: the oracle evaluates each case some twenty times."""
     del subject, op
@@ -71,7 +97,7 @@ def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
         return f"{op.name} is a backward pass itself, and no autograd function"
     if not subject.differentiable:
         return "declared forward only (differentiable=False)"
-    if dtype != "float64" and backend != "machine":
+    if dtype != "float64" and not can(backend, Power.SHADOWS):
         offered = "float64" in subject.dtypes
         return "second derivatives are compared in float64" + (
             ", which is checked on its own line" if offered else ", which the subject does not declare"
@@ -86,31 +112,38 @@ def check(session: Session) -> list[Outcome]:
         return []
     names = [n for n in session.op.differentiable if n in session.subject.signature and n in case.given]
     seen = session.execute(experiment="verifier.checks.gradgradcheck:experiment", names=names)
-    if "refusal" in seen.facts:
-        return [Outcome(verdict=Verdict.PASS, decided=1, facts=seen.facts)]
-    if "unclear" in seen.facts:
+    answer: SecondDerivatives = seen.found
+    if answer.refusal:
+        return [Outcome(verdict=Verdict.PASS, decided=1, evidence=answer)]
+    if answer.unclear:
         return [_unclear(session.subject, seen)]
-    if "missing" in seen.facts:
-        text = f"grad_{seen.facts['missing']}: has no second derivative, and says so to nobody"
+    if answer.missing:
+        text = f"grad_{answer.missing}: has no second derivative, and says so to nobody"
         return [_wrong(session.subject, "gradients are constant, and nobody is told", text)]
     if case.dtype != "float64":
         text = "no refusal; second derivatives themselves are compared in float64 alone"
-        return [Outcome(verdict=Verdict.SKIPPED, message=text, facts={"measured": text})]
+        return [Outcome(verdict=Verdict.SKIPPED, message=text, measured=Measured(seen=text))]
     return [o for name in (*names, "grad_output") for o in _judge(session, names, name, seen.outputs[name])]
 
 
-def _wrong(subject: Subject, what: str, text: str, facts: Mapping[str, Any] | None = None) -> Outcome:
+def _wrong(subject: Subject, what: str, text: str, evidence: Compared | None = None) -> Outcome:
     """Fail a promise, or report what nobody promised as measured: that decides nothing.
 
     what: the failure in a few words, the same for all cases.
     """
-    message, facts = f"{text}; {MEND}", dict(facts or {})
+    message = f"{text}; {MEND}"
     if NAME in subject.guarantees:
         return Outcome(
-            verdict=Verdict.FAIL, output="second_derivative", message=message, decided=1, wrong=1, facts=facts
+            verdict=Verdict.FAIL,
+            output="second_derivative",
+            message=message,
+            decided=1,
+            wrong=1,
+            evidence=evidence,
         )
-    measured = f"second derivatives are not guaranteed, and not to be used ({MEND}); measured: {what}"
-    return Outcome(verdict=Verdict.SKIPPED, message=message, facts={**facts, "measured": measured})
+    why = f"second derivatives are not guaranteed, and not to be used ({MEND})"
+    measured = Measured(seen=what, undemanded=why)
+    return Outcome(verdict=Verdict.SKIPPED, message=message, measured=measured, evidence=evidence)
 
 
 def _unclear(subject: Subject, seen: Observation) -> Outcome:
@@ -118,8 +151,9 @@ def _unclear(subject: Subject, seen: Observation) -> Outcome:
     if NAME in subject.guarantees:
         text = f"second derivative: an error that does not say what is refused ({seen.message})"
         return Outcome(verdict=Verdict.CRASH, output="second_derivative", message=text)
-    text = f"second derivatives are not guaranteed; measured: an error that does not say so ({seen.message})"
-    return Outcome(verdict=Verdict.SKIPPED, message=text, facts={"measured": text})
+    loud = f"an error that does not say so ({seen.message})"
+    measured = Measured(seen=loud, undemanded="second derivatives are not guaranteed")
+    return Outcome(verdict=Verdict.SKIPPED, message=measured.text, measured=measured)
 
 
 def integers(shape: tuple[int, ...], turn: int) -> torch.Tensor:
@@ -158,17 +192,18 @@ def _outcome(subject: Subject, name: str, derivative: float, exact: float, allow
     `allowed` rests on two hypotheses that no theorem gives: that the truncation of a quotient is less than
     four times what half the step changes, and that the subject rounds fewer than 2^27 times.
     """
-    facts = {"error": abs(derivative - exact), "allowed": allowed}
-    if abs(derivative - exact) <= allowed:
+    compared = Compared(error=abs(derivative - exact), allowed=allowed)
+    if compared.error <= allowed:
+        measured = Measured(seen=EVIDENCE)
         return Outcome(
-            verdict=Verdict.SKIPPED, output=name, message=EVIDENCE, facts={**facts, "measured": EVIDENCE}
+            verdict=Verdict.SKIPPED, output=name, message=EVIDENCE, measured=measured, evidence=compared
         )
     text = (
         f"second derivative by {name}: {derivative!r} along a direction in which the exact gradients change "
         f"by {exact!r} a unit (allowed difference {allowed:.3g}, four times what half the step changes, and "
         f"2^27 roundings)"
     )
-    return _wrong(subject, f"another second derivative by {name} than the exact one", text, facts)
+    return _wrong(subject, f"another second derivative by {name} than the exact one", text, compared)
 
 
 def _quotient(session: Session, names: list[str], name: str, by: torch.Tensor) -> float:
@@ -188,23 +223,18 @@ def _quotient(session: Session, names: list[str], name: str, by: torch.Tensor) -
 
 def _weighed(op: Op, case: Case, names: list[str]) -> Fraction:
     """Return the weighed sum of the exact gradients, in the digits of the double-double rung."""
-    exact = op.exact(solve(op.problem(case), rung="double_double"))
+    posed = op.problem(case)
+    assert posed is not None
+    exact = op.exact(solve(posed, rung="double_double"))
     total = Fraction(0)
     for name, weights in directions(names, case).items():
         found = exact[f"grad_{name}"]
-        order = _places(op, case, name)
+        index = op.flat_index(case, f"grad_{name}", tuple(case.given[name].shape)).reshape(-1).tolist()
         high, low = (np.broadcast_to(p, found.shape).reshape(-1) for p in (found.high, found.low))
         flat = weights.reshape(-1).numpy()
-        for at, place in enumerate(order):
+        for at, place in enumerate(index):
             total += Fraction(flat[place]) * (Fraction(float(high[at])) + Fraction(float(low[at])))
     return total
-
-
-def _places(op: Op, case: Case, name: str) -> list[int]:
-    """Return, for each canonical place of a gradient, its place in the tensor."""
-    shape = case.given[name].shape
-    numbers = np.arange(case.given[name].numel(), dtype=np.float64).reshape(shape)
-    return [int(i) for i in op.canonical(case, f"grad_{name}", numbers).reshape(-1)]
 
 
 def _allowed(session: Session) -> float:
@@ -227,7 +257,7 @@ def _allowed(session: Session) -> float:
     return ROUNDINGS * 2.0**-53 * product * weights
 
 
-def experiment(subject: Subject, case: Case, *, place: Any, names: list[str]) -> Observation:
+def experiment(subject: Subject, case: Case, *, place: Backend, names: list[str]) -> Observation:
     """Differentiate twice; runs in the child."""
     place.begin()
     try:
@@ -255,7 +285,7 @@ def experiment(subject: Subject, case: Case, *, place: Any, names: list[str]) ->
     found = {n: g for n, g in zip(names, gradients, strict=True) if g is not None}
     constant = [name for name, gradient in found.items() if not gradient.requires_grad]
     if constant:
-        return Observation(status="ok", facts={"missing": constant[0]})
+        return Observation(status="ok", found=SecondDerivatives(missing=constant[0]))
     weights = directions(names, case)
     total = torch.stack([(weights[n].to(g.device) * g).sum() for n, g in found.items()]).sum()
     try:
@@ -263,10 +293,10 @@ def experiment(subject: Subject, case: Case, *, place: Any, names: list[str]) ->
         passed_on(torch.autograd.backward, total)
     except Exception as error:
         seen = failure(error, place)
-        unclear = replace(seen, status="ok", facts={"unclear": seen.message})
+        unclear = replace(seen, status="ok", found=SecondDerivatives(unclear=True))
         return seen if seen.status in _NOT_ITS else _refused(error) or unclear
     second = {name: tensor.grad for name, tensor in {**inputs, "grad_output": grad_output}.items()}
-    return Observation(status="ok", outputs=second)
+    return Observation(status="ok", outputs=second, found=SecondDerivatives())
 
 
 _NOT_ITS = ("undecided", "error")
@@ -279,4 +309,4 @@ def _refused(error: Exception) -> Observation | None:
     clear = isinstance(error, NotImplementedError) or any(word in text for word in REFUSING)
     if not clear or not isinstance(error, REFUSALS):
         return None
-    return Observation(status="ok", facts={"refusal": text[:300]})
+    return Observation(status="ok", found=SecondDerivatives(refusal=text[:300]))

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from verifier.checks import Session, gradient_names
-from verifier.judge import judge
+from verifier.cases.plan import EVERY_EPS, Plan
+from verifier.checks.support.output_verdict import judge
+from verifier.checks.support.session import Session, gradient_names
 from verifier.ops import Op
-from verifier.recipes import Plan
-from verifier.subjects import Subject
-from verifier.verdicts import Outcome, Verdict
+from verifier.ops.unknown import NO_BOUND
+from verifier.records.subject import Subject
+from verifier.records.verdict import Outcome, Verdict
 
 NAME = "gradient"
+EVERY_DTYPE = True
+"""Its answer depends on the dtype most."""
 ORDER = 30
+NEEDS_A_NORM = NO_BOUND
 DEMANDS = (
-    "grad_input, grad_weight and grad_bias within proved bounds of the exact VJP, in the kernel's own dtype"
+    "grad_input, grad_weight and grad_bias, in the kernel's own dtype, differ from the exact gradients by "
+    "no more than their proved bounds"
 )
-WHY = "a backward pass that drops a row sum or accumulates in half precision looks right at 1e-2"
+WHY = (
+    "a tolerance of 1e-2 does not notice a backward pass that drops a row sum or accumulates in half "
+    "precision"
+)
 CATCHES = (
     "grad_input_without_mean_term",
     "grad_weight_without_rstd",
@@ -24,9 +32,9 @@ CATCHES = (
 
 
 def plan(subject: Subject, op: Op) -> Plan:
-    """Ask for every hazard, with gradients of several kinds."""
+    """Ask for every hazard and rank, with gradients of several kinds."""
     del subject, op
-    return Plan(gradients=True, max_elements=8192)
+    return Plan(gradients=True, max_elements=8192, eps=EVERY_EPS, must=("variant", "eps"), reaching=True)
 
 
 def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:

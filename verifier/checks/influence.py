@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,24 +9,30 @@ from typing import Any
 import numpy as np
 import torch
 
-from verifier.case import Case
-from verifier.checks import Session, StoppedError
-from verifier.checks.comparing import bit_numbers, comparable
+from verifier.cases.plan import Plan
 from verifier.checks.formula import demanded
-from verifier.ops import Op
-from verifier.recipes import Plan
-from verifier.runner.observation import Observation
-from verifier.subjects import Subject
-from verifier.verdicts import Outcome, Verdict
+from verifier.checks.support.bits import bit_numbers, comparable
+from verifier.checks.support.session import Session, StoppedError
+from verifier.execution.backend import Backend, Power
+from verifier.execution.backends import can
+from verifier.ops import Index, Op
+from verifier.records.case import Case
+from verifier.records.observation import Observation
+from verifier.records.subject import Subject
+from verifier.records.verdict import Measured, Outcome, Verdict
 
 NAME = "influence"
 ORDER = 70
 DEMANDS = (
-    "what rows of output and grad_input are computed from is their own row, entries of grad_weight and "
-    "grad_bias every row that they sum and their own entry of grad_output; memory between elements is in "
-    "nothing (a dependence through a comparison, a branch or an address alone is not seen)"
+    "each row of output and grad_input is computed from its own row alone; each entry of grad_weight and "
+    "grad_bias is computed from all rows that it sums and from no other row, and of grad_output from its "
+    "own entry alone; nothing is computed from the memory between elements (the check does not see a "
+    "dependence through a comparison, a branch or an address alone)"
 )
-WHY = "a value of another row that is multiplied by zero shows in no result, until it is NaN or infinite"
+WHY = (
+    "a value of another row that the kernel multiplies by zero changes no result, until that value is NaN "
+    "or infinite"
+)
 CATCHES = (
     "reads_neighbour_row_triton",
     "reads_before_the_row_triton",
@@ -37,18 +42,17 @@ CATCHES = (
 )
 
 SHAPES = ((5, 37), (40, 7), (3, 130), (60, 3), (1, 9))
-"""At most as many rows as tags; a tail, many rows for one sum, more than a block of 128 columns, one row."""
-ROW_TAGS, ENTRY_TAGS = 60, 61
-"""Rows have a tag each, entries of weight share theirs with every 61st, a prime."""
+"""No more rows than sources; a tail, many rows for one sum, more than a block of 128 columns, one row."""
+ROW_SOURCES, ENTRY_SOURCES = 60, 61
+"""Each row is a source; entries of weight share theirs with every 61st, a prime."""
 KINDS = ("rows", "rows of grad_output", "entries")
-"""What is tagged: all tensors of a row; its gradient alone, which a sum over rows must have although mean and
-rstd of a lost row still reach it; elements by their entry of weight, with clean statistics."""
+"""What the sources are: all tensors of a row; its gradient alone, which a sum over rows must have although
+mean and rstd of a lost row still reach it; elements by their entry of weight, with clean statistics."""
 NEIGHBOUR = 63
-"""Tag of the memory between the elements of a tensor."""
+"""Source that is the memory between the elements of a tensor."""
 SHOWN = 8
 
-Tags = np.ndarray[tuple[int, ...], np.dtype[np.uint64]]
-Index = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+SourceSets = np.ndarray[tuple[int, ...], np.dtype[np.uint64]]
 
 
 def plan(subject: Subject, op: Op) -> Plan:
@@ -61,40 +65,40 @@ def plan(subject: Subject, op: Op) -> Plan:
         joint=False,
         shapes=SHAPES,
         max_elements=max(rows * columns for rows, columns in SHAPES),
-        max_rows=ROW_TAGS,
+        max_rows=ROW_SOURCES,
         eps=(1e-5, 1e-3),
     )
 
 
 def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
-    """Apply where values can carry tags: to compiled code on the machine."""
+    """Apply where a value can have sources as its shadow: to compiled code on the machine."""
     del op, dtype
-    if backend == "machine":
+    if can(backend, Power.SHADOWS):
         return None
     if subject.language == "torch":
-        return "tags ride on compiled kernels in the machine; torch's own operators are not followed"
-    return "tags ride on compiled kernels on the backend machine, which runs this subject too"
+        return "this check follows compiled kernels in the machine; it cannot follow torch's own operators"
+    return "this check follows compiled kernels on the backend machine, which can run this subject, too"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Suspicion:
-    """Elements of a result whose tags are not those of the definition.
+    """Elements of a result whose sources are not those of the definition.
 
-    tag: the first of `tags`. wrong: mask over the result in canonical rows of what has it, or lacks it.
+    source: the first of `sources`. wrong: mask over the result in canonical rows of what has it, or lacks it.
     """
 
     output: str
     kind: str
-    tag: int
+    source: int
     lacking: bool
     wrong: Any
-    tags: tuple[int, ...] = ()
+    sources: tuple[int, ...] = ()
 
 
 def check(session: Session) -> list[Outcome]:
-    """Follow tags of rows and of entries; what is amiss is proved by other values in the suspect's place."""
+    """Follow rows and entries as sources; what is amiss is proved by other values in the suspect's place."""
     case = session.case
-    if case.elements == 0 or not case.finite or case.rows > ROW_TAGS:
+    if case.elements == 0 or not case.finite or case.rows > ROW_SOURCES:
         return []
     backward = bool(session.op.differentiable) and session.subject.differentiable
     found: list[Suspicion] = []
@@ -107,27 +111,28 @@ def check(session: Session) -> list[Outcome]:
         )
         if kind == KINDS[0] and (misshapen := session.shape_outcomes(seen, demanded(session))):
             return misshapen
-        tags = {n: t for n, t in seen.facts["tags"].items() if _comparable(session.op, case, kind, n, t)}
-        compared += len(tags)
-        found += list(_suspicions(session.op, case, kind, tags))
-        lost += [words for words in [seen.facts["lost"]] if words and words not in lost]
+        sources = {n: t for n, t in seen.found.sources.items() if _comparable(session.op, case, kind, n, t)}
+        compared += len(sources)
+        found += list(_suspicions(session.op, case, kind, sources))
+        lost += [words for words in [seen.found.lost] if words and words not in lost]
     proved = [_proved(session, s, backward) for s in _of_each_kind(found)]
-    # A row that is lost is lost under more than one kind of tags.
+    # A row that is lost is lost under more than one kind of sources.
     outcomes = list({(o.verdict, o.message): o for o in proved}.values())
     if outcomes:
         return outcomes
     if lost:
-        text = "influence not decided: tags were lost on the way (operations of the host)"
+        text = "influence not decided: operations of the host hid what results are computed from"
         return [
             Outcome(
                 verdict=Verdict.UNDECIDED,
                 message=f"{text}: {'; '.join(lost)}",
-                facts={"measured": text, "doubtful": True, "lost": lost},
+                measured=Measured(seen=text),
+                doubtful=True,
             )
         ]
     if not compared:
         text = "influence not decided: no result could be compared"
-        return [Outcome(verdict=Verdict.UNDECIDED, message=text, facts={"measured": text})]
+        return [Outcome(verdict=Verdict.UNDECIDED, message=text, measured=Measured(seen=text))]
     return [Outcome(verdict=Verdict.PASS, decided=1)]
 
 
@@ -137,7 +142,7 @@ def check(session: Session) -> list[Outcome]:
 def entries_of(op: Op, case: Case) -> Index | None:
     """Return the entry of weight of each element, (rows, columns); None where the op has no weight."""
     problem = op.problem(case)
-    if not hasattr(problem, "parameter"):
+    if problem is None or problem.parameter is None:
         return None
     parameter = problem.parameter
     rows, columns = np.indices((case.rows, case.columns))
@@ -146,33 +151,35 @@ def entries_of(op: Op, case: Case) -> Index | None:
     return np.asarray(parameter, dtype=np.int64)
 
 
-def _bit(tags: Any) -> Tags:
-    return np.left_shift(np.uint64(1), np.asarray(tags).astype(np.uint64))
+def _bit(sources: Any) -> SourceSets:
+    return np.left_shift(np.uint64(1), np.asarray(sources).astype(np.uint64))
 
 
-def tags_of(op: Op, case: Case, kind: str) -> dict[str, Tags]:
-    """Return the tags that the tensors of a case start with."""
+def sources_of(op: Op, case: Case, kind: str) -> dict[str, SourceSets]:
+    """Return the sources that the tensors of a case start with."""
     if kind == "entries":
         entries = entries_of(op, case)
         assert entries is not None
-        names, tags = ["input", "grad_output"], _bit(entries % ENTRY_TAGS)
+        names, sources = ["input", "grad_output"], _bit(entries % ENTRY_SOURCES)
     else:
-        tags = _bit(np.arange(case.rows))[:, None]
+        sources = _bit(np.arange(case.rows))[:, None]
         names = [n for n in case.given if n not in {"weight", "bias"}] if kind == "rows" else ["grad_output"]
-    return {name: _spread(op, case, name, tags) for name in names}
+    return {name: _spread(op, case, name, sources) for name in names}
 
 
-def _spread(op: Op, case: Case, name: str, tags: Tags) -> Tags:
-    """Bring tags of canonical rows into the shape of a tensor."""
+def _spread(op: Op, case: Case, name: str, sources: SourceSets) -> SourceSets:
+    """Bring sources of canonical rows into the shape of a tensor."""
     shape = tuple(case.given[name].shape)
-    places = _places(op, case, name, shape).reshape(case.rows, -1)
-    flat = np.zeros(places.size, dtype=np.uint64)
-    flat[places.reshape(-1)] = np.broadcast_to(tags, places.shape).reshape(-1)
+    index = op.flat_index(case, name, shape).reshape(case.rows, -1)
+    flat = np.zeros(index.size, dtype=np.uint64)
+    flat[index.reshape(-1)] = np.broadcast_to(sources, index.shape).reshape(-1)
     return flat.reshape(shape)
 
 
-def _demanded(op: Op, case: Case, kind: str, name: str, shape: tuple[int, ...]) -> tuple[Tags, Tags] | None:
-    """Return the tags that a result must have and those that it may have, in canonical rows."""
+def _demanded(
+    op: Op, case: Case, kind: str, name: str, shape: tuple[int, ...]
+) -> tuple[SourceSets, SourceSets] | None:
+    """Return the sources that a result must have and those that it may have, in canonical rows."""
     rows = _bit(np.arange(case.rows))
     if name not in {"grad_weight", "grad_bias"}:
         own = np.broadcast_to(rows.reshape(-1, *(1,) * (len(shape) - 1)), shape)
@@ -181,43 +188,43 @@ def _demanded(op: Op, case: Case, kind: str, name: str, shape: tuple[int, ...]) 
     if entries is None:
         return None  # nothing says which rows and entries a sum is made of
     if kind == "entries":
-        own = _bit(np.arange(shape[0]) % ENTRY_TAGS)
+        own = _bit(np.arange(shape[0]) % ENTRY_SOURCES)
         return own, own
     summed = np.zeros(shape[0], dtype=np.uint64)
     np.bitwise_or.at(summed, entries.reshape(-1), np.repeat(rows, case.columns))
     return summed, summed
 
 
-def _comparable(op: Op, case: Case, kind: str, name: str, held: Tags) -> bool:
+def _comparable(op: Op, case: Case, kind: str, name: str, held: SourceSets) -> bool:
     """Whether a result has elements of which the definition says what they depend on."""
     summed = name in {"grad_weight", "grad_bias"}
     if not held.size or (not summed and held.size not in {case.elements, case.rows}):
         return False
-    shape = _places(op, case, name, held.shape).shape
+    shape = op.flat_index(case, name, held.shape).shape
     return _demanded(op, case, kind, name, shape) is not None
 
 
-def _suspicions(op: Op, case: Case, kind: str, tags: Mapping[str, Tags]) -> Iterator[Suspicion]:
-    """Yield, for each result that is comparable and tag, the elements that have it or lack it wrongly."""
-    for name, held in tags.items():
-        # Tags are moved by their places: an array of floats would not hold 64 bits.
-        canonical = held.reshape(-1)[_places(op, case, name, held.shape)]
+def _suspicions(op: Op, case: Case, kind: str, sources: Mapping[str, SourceSets]) -> Iterator[Suspicion]:
+    """Yield, for each comparable result and each source, the elements that have it or lack it wrongly."""
+    for name, held in sources.items():
+        # Sets are moved by their index: an array of floats would not hold 64 bits.
+        canonical = held.reshape(-1)[op.flat_index(case, name, held.shape)]
         said = _demanded(op, case, kind, name, canonical.shape)
         assert said is not None
         must, may = said
         for lacking, amiss in ((False, canonical & ~may), (True, must & ~canonical)):
-            for tag in range(64):
-                wrong = (amiss >> np.uint64(tag)) & np.uint64(1) != 0
+            for source in range(64):
+                wrong = (amiss >> np.uint64(source)) & np.uint64(1) != 0
                 if wrong.any():
-                    yield Suspicion(output=name, kind=kind, tag=tag, lacking=lacking, wrong=wrong)
+                    yield Suspicion(output=name, kind=kind, source=source, lacking=lacking, wrong=wrong)
 
 
 def _of_each_kind(found: list[Suspicion]) -> list[Suspicion]:
-    """Keep the first suspicion of each output and direction, with the tags of its likes."""
+    """Keep the first suspicion of each output and direction, with the sources of its likes."""
     kept: dict[tuple[str, str, bool, bool], list[Suspicion]] = {}
     for one in found:
-        kept.setdefault((one.output, one.kind, one.lacking, one.tag == NEIGHBOUR), []).append(one)
-    return [replace(like[0], tags=tuple(s.tag for s in like)) for like in kept.values()]
+        kept.setdefault((one.output, one.kind, one.lacking, one.source == NEIGHBOUR), []).append(one)
+    return [replace(like[0], sources=tuple(s.source for s in like)) for like in kept.values()]
 
 
 # -- proof ---------------------------------------------------------------------------------------------
@@ -231,16 +238,16 @@ def _proved(session: Session, suspicion: Suspicion, backward: bool) -> Outcome:
     except StoppedError as stopped:
         if stopped.outcome.verdict is Verdict.ERROR:
             raise
-        proved, text = False, f"{text} (not shown: {stopped.outcome.message})"
+        proved, text = False, f"{text} (no proof: the run with other values ended: {stopped.outcome.message})"
     if proved:
         return Outcome(verdict=Verdict.FAIL, output=suspicion.output, message=text, decided=1, wrong=1)
-    doubt = "its tags say so, and other values in that place do not show it"
+    doubt = "the code reads it, but other values in that place change no result"
     return Outcome(verdict=Verdict.UNDECIDED, output=suspicion.output, message=f"{text}; {doubt}")
 
 
 def _shown(session: Session, suspicion: Suspicion, backward: bool) -> bool:
-    """Return whether values show it: suspect elements move with the tag's values, or do not with NaN."""
-    if suspicion.tag == NEIGHBOUR and suspicion.kind == "rows":
+    """Return whether values show it: suspect elements move with the source's values, or do not with NaN."""
+    if suspicion.source == NEIGHBOUR and suspicion.kind == "rows":
         # Of both signs, so that a maximum or a minimum is seen, which swallow NaN.
         first, *others = (
             session.execute(gradients=backward, poison=p) for p in ("nan", "finite", "positive")
@@ -258,15 +265,15 @@ def _shown(session: Session, suspicion: Suspicion, backward: bool) -> bool:
 
 
 def _others(op: Op, case: Case, suspicion: Suspicion) -> Iterator[Case]:
-    """Yield the case with NaN, and with larger values, where the tag was."""
-    tagged = dict(tags_of(op, case, suspicion.kind))
+    """Yield the case with NaN, and with larger values, where the source was."""
+    given = dict(sources_of(op, case, suspicion.kind))
     if suspicion.kind == "entries" and op.differentiable:
-        del tagged["input"]  # with another input the statistics would be others, and with them all columns
+        del given["input"]  # with another input the statistics would be others, and with them all columns
     for nan in (True, False):
         tensors = dict(case.tensors)
-        for name, tags in tagged.items():
+        for name, sources in given.items():
             tensor = case.given[name].clone()
-            where = torch.from_numpy((tags >> np.uint64(suspicion.tag)) & np.uint64(1) != 0)
+            where = torch.from_numpy((sources >> np.uint64(suspicion.source)) & np.uint64(1) != 0)
             tensor[where] = torch.nan if nan else tensor[where] * 3 + 3
             tensors[name] = tensor
         yield replace(case, tensors=tensors)
@@ -279,15 +286,9 @@ def _moved(session: Session, suspicion: Suspicion, first: Observation, second: O
         tensor = seen.outputs.get(suspicion.output)
         if tensor is None or not comparable(tensor):
             return np.zeros(0, dtype=np.bool_) if not suspicion.lacking else np.ones(1, dtype=np.bool_)
-        places = _places(session.op, session.case, suspicion.output, tuple(tensor.shape))
-        found.append(bit_numbers(tensor).reshape(-1)[places])
+        index = session.op.flat_index(session.case, suspicion.output, tuple(tensor.shape))
+        found.append(bit_numbers(tensor).reshape(-1)[index])
     return (found[0] != found[1])[suspicion.wrong]
-
-
-def _places(op: Op, case: Case, name: str, shape: tuple[int, ...]) -> Index:
-    """Return the place in a tensor of each element in canonical rows."""
-    numbers = op.canonical(case, name, np.arange(math.prod(shape), dtype=np.float64).reshape(shape))
-    return np.asarray(numbers.astype(np.int64))
 
 
 # -- words ---------------------------------------------------------------------------------------------
@@ -298,18 +299,18 @@ def _words(case: Case, suspicion: Suspicion) -> str:
     summed = suspicion.output in {"grad_weight", "grad_bias"}
     where = _listed("entry" if summed else "row", suspicion.wrong)
     if suspicion.kind == "entries":
-        noun = "entry" if len(suspicion.tags) == 1 else "entries"
-        source = f"{noun} {_numbers(suspicion.tags)} (modulo {ENTRY_TAGS}) of grad_output"
-    elif suspicion.tag == NEIGHBOUR:
-        source = "memory between the elements of a tensor"
+        noun = "entry" if len(suspicion.sources) == 1 else "entries"
+        origin = f"{noun} {_numbers(suspicion.sources)} (modulo {ENTRY_SOURCES}) of grad_output"
+    elif suspicion.source == NEIGHBOUR:
+        origin = "memory between the elements of a tensor"
     elif summed:
-        noun = "row" if len(suspicion.tags) == 1 else "rows"
-        source = f"{noun} {_numbers(suspicion.tags)}{_pattern(suspicion.tags, case.rows)}"
+        noun = "row" if len(suspicion.sources) == 1 else "rows"
+        origin = f"{noun} {_numbers(suspicion.sources)}{_pattern(suspicion.sources, case.rows)}"
     elif suspicion.lacking:
-        source = f"itself ({len(suspicion.tags)} such rows in all)"
+        origin = f"itself ({len(suspicion.sources)} such rows in all)"
     else:
-        source = f"row {suspicion.tag} ({len(suspicion.tags)} rows influence others than themselves)"
-    return f"{where} {'does not depend on' if suspicion.lacking else 'depends on'} {source}"
+        origin = f"row {suspicion.source} ({len(suspicion.sources)} rows influence others than themselves)"
+    return f"{where} {'does not depend on' if suspicion.lacking else 'depends on'} {origin}"
 
 
 def _listed(noun: str, wrong: Any) -> str:
@@ -319,8 +320,8 @@ def _listed(noun: str, wrong: Any) -> str:
     return f"{noun} {int(first[0])}{others}"
 
 
-def _numbers(tags: tuple[int, ...]) -> str:
-    return ", ".join(map(str, tags[:SHOWN])) + (", ..." if len(tags) > SHOWN else "")
+def _numbers(sources: tuple[int, ...]) -> str:
+    return ", ".join(map(str, sources[:SHOWN])) + (", ..." if len(sources) > SHOWN else "")
 
 
 def _pattern(rows: tuple[int, ...], count: int) -> str:
@@ -337,29 +338,49 @@ def _pattern(rows: tuple[int, ...], count: int) -> str:
 # -- in the child --------------------------------------------------------------------------------------
 
 
-def experiment(subject: Subject, case: Case, *, place: Any, kind: str, gradients: bool) -> Observation:
-    """Return the results, and among the facts the tags of each that is one of floats."""
+def experiment(subject: Subject, case: Case, *, place: Backend, kind: str, gradients: bool) -> Observation:
+    """Return the results, and the sources of each that is one of floats."""
     from verifier import ops
-    from verifier.lifting import ride, ride_backward, riding
-    from verifier.machine.arithmetics.taint import build
+    from verifier.execution.shadow_run import (
+        execute_backward_with_shadows,
+        execute_with_shadows,
+        shadow_session,
+    )
+    from verifier.machine.shadow.arithmetics.taint import build
 
     arithmetic: Any = build()
-    given = tags_of(ops.op(case.op), case, kind)
+    given = sources_of(ops.op(case.op), case, kind)
     around = np.uint64(1) << np.uint64(NEIGHBOUR) if kind == "rows" else None
-    with riding(arithmetic) as opened:
-        settings = {"place": place, "opened": opened, "given": given}
+    with shadow_session(arithmetic) as opened:
         if kind == "entries" and gradients:
-            seen, tags = ride_backward(subject, case, **settings)
+            seen, sources = execute_backward_with_shadows(
+                subject, case, place=place, opened=opened, given=given
+            )
         else:
-            seen, tags = ride(subject, case, gradients=gradients, around=around, **settings)
+            seen, sources = execute_with_shadows(
+                subject,
+                case,
+                place=place,
+                opened=opened,
+                given=given,
+                gradients=gradients,
+                around=around,
+            )
         if seen.status != "ok":
             return seen
         assert opened.slots is not None
-        facts = {**seen.facts, "lost": _lost(opened.slots.counters)}
-        facts["tags"] = {name: np.array(t, dtype=np.uint64) for name, t in tags.items()}
-        return replace(seen, facts=facts)
+        held = {name: np.array(t, dtype=np.uint64) for name, t in sources.items()}
+        return replace(seen, found=Traced(sources=held, lost=_lost(opened.slots.counters)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traced:
+    """The sources of each result; lost: where sources were lost, in words."""
+
+    sources: Mapping[str, SourceSets]
+    lost: str
 
 
 def _lost(counters: Any) -> str:
-    """Say where tags ended although something may still have depended on them; nothing if nowhere."""
+    """Say where sources ended although something may still have depended on them; nothing if nowhere."""
     return "; ".join(counters.describe()[:4])

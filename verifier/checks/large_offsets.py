@@ -12,23 +12,31 @@ import torch
 
 from strategies.layouts import Layout
 from strategies.placement import BITS
-from verifier.case import Case
-from verifier.checks import Session, gradient_names
-from verifier.judge import judge
-from verifier.machine.device import memory_of, put
+from verifier.cases.plan import Plan
+from verifier.checks.support.output_verdict import judge
+from verifier.checks.support.session import Session, gradient_names
+from verifier.execution.backend import Backend, Power
+from verifier.execution.backends import can
+from verifier.execution.call_subject import execute
+from verifier.machine.device.tensor_places import memory_of, put
 from verifier.ops import Op
-from verifier.recipes import Plan
-from verifier.runner.execute import execute
-from verifier.runner.observation import Observation
-from verifier.subjects import Subject
-from verifier.verdicts import Outcome, Verdict
+from verifier.ops.unknown import NO_BOUND
+from verifier.records.case import Case
+from verifier.records.observation import Observation
+from verifier.records.subject import Subject
+from verifier.records.verdict import Measured, Outcome, Verdict
 
 NAME = "large_offsets"
+GUARANTEE = "offsets beyond 2^31 elements are right, even where the domain has no padded rows"
 ORDER = 160
 HEAVY = True
 """Maps many gigabytes, though it touches few: such cases run one at a time."""
-DEMANDS = "results within their bounds for three rows at a stride of 2^30 elements"
-WHY = "row * stride is a 32-bit product in most kernels, and wraps at 2^31: silently, in another tensor"
+NEEDS_A_NORM = f"{NO_BOUND}, in every layout"
+DEMANDS = "three rows at a stride of 2^30 elements give results within their bounds"
+WHY = (
+    "most kernels compute row * stride as a product of 32 bits: at 2^31 it wraps, and the kernel silently "
+    "reads and writes another tensor"
+)
 CATCHES = ("offsets_in_32_bits_triton",)
 
 REACH = 2**31
@@ -85,7 +93,7 @@ def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
         and "padded_rows" not in domain.layouts
     ):
         return "the declared domain has no padded rows, hence none that lie far apart"
-    if backend == "interpreter":
+    if not can(backend, Power.FAR_ROWS):
         return "Triton's interpreter dies of such strides (seen with 3.9); use another backend"
     return None
 
@@ -97,9 +105,9 @@ def check(session: Session) -> list[Outcome]:
         return []
     backward = bool(session.op.differentiable) and session.subject.differentiable
     seen = session.execute(experiment="verifier.checks.large_offsets:experiment", gradients=backward)
-    if "lacking" in seen.facts:
-        text = f"not enough memory here: {seen.facts['lacking']}"
-        return [Outcome(verdict=Verdict.SKIPPED, message=text, facts={"measured": text})]
+    if seen.lacking:
+        text = f"not enough memory here: {seen.lacking}"
+        return [Outcome(verdict=Verdict.SKIPPED, message=text, measured=Measured(seen=text))]
     names = ("output", *gradient_names(session.subject, session.op))
     damage = [Outcome(verdict=Verdict.FAIL, output=m.split(":")[0], message=m) for m in seen.damage]
     return [*damage, *session.shape_outcomes(seen, names), *judge(session.truth, seen, names)]
@@ -138,16 +146,17 @@ class LackingError(Exception):
     """There is no room for a tensor."""
 
 
-def experiment(subject: Subject, case: Case, *, place: Any, gradients: bool) -> Observation:
+def experiment(subject: Subject, case: Case, *, place: Backend, gradients: bool) -> Observation:
     """Execute with rows far apart; runs in the child."""
     try:
         return execute(subject, case, place=place, gradients=gradients, placer=_place)
     except LackingError as error:
-        return Observation(status="ok", facts={"lacking": str(error)})
+        return Observation(status="ok", lacking=str(error))
 
 
-def _place(layout: Layout, values: torch.Tensor, *, guard_elements: int, poison: str) -> Any:
+def _place(name: str, layout: Layout, values: torch.Tensor, *, guard_elements: int, poison: str) -> Any:
     """Put far rows into memory that is committed on touch, everything else where it usually is."""
+    del name
     strides = layout.strides(values.shape)
     reach = sum((extent - 1) * stride for extent, stride in zip(values.shape, strides, strict=True))
     if reach < REACH or values.numel() == 0:

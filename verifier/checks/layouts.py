@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from strategies.layouts import KINDS
-from verifier.checks import Session, gradient_names
-from verifier.judge import judge
+from verifier.cases.plan import Plan
+from verifier.checks.support.output_verdict import judge
+from verifier.checks.support.session import Session, gradient_names
 from verifier.ops import Op
-from verifier.recipes import Plan
-from verifier.subjects import Subject
-from verifier.verdicts import Outcome
+from verifier.ops.unknown import NO_BOUND
+from verifier.records.subject import Subject
+from verifier.records.verdict import Outcome
 
 NAME = "layouts"
+GUARANTEE = "strides are read, not assumed: influences are followed through padded rows, too"
 ORDER = 40
-DEMANDS = "every result within its bound for every stride pattern of every tensor, grad_output included"
-WHY = "a stride taken from another tensor or assumed to be 1; the expanded gradient of y.sum()"
-CATCHES = ("column_stride_assumed", "grad_output_stride_assumed", "row_stride_of_input_for_output")
+NEEDS_A_NORM = f"{NO_BOUND}, in every layout"
+DEMANDS = (
+    "every result stays within its bound whatever the strides of each tensor are, those of grad_output "
+    "included"
+)
+WHY = (
+    "a kernel takes a stride from another tensor, or assumes that it is 1; and y.sum() hands its backward "
+    "pass a gradient whose strides are all 0"
+)
+CATCHES = (
+    "column_stride_assumed",
+    "grad_output_stride_assumed",
+    "row_stride_of_input_for_output",
+    "rows_evenly_spaced",
+)
 
 
 def plan(subject: Subject, op: Op) -> Plan:

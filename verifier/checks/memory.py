@@ -1,32 +1,42 @@
-"""A kernel writes what is its own, all of it, and reads nothing that nobody wrote."""
+"""A kernel writes what is its own, all of it, and computes with nothing that nobody wrote."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 
 from strategies.placement import BITS
-from verifier.case import Case
-from verifier.checks import Session
+from verifier.cases.plan import Plan
+from verifier.checks.support.session import Session
+from verifier.checks.support.undefined_lanes import UndefinedLanes, compare_fills
+from verifier.execution.backend import Backend, Power
+from verifier.execution.backends import can
+from verifier.execution.call_subject import execute
 from verifier.ops import Op
-from verifier.recipes import Plan
-from verifier.runner.execute import execute
-from verifier.runner.observation import Observation
-from verifier.subjects import Subject
-from verifier.verdicts import Outcome, Verdict
+from verifier.records.case import Case
+from verifier.records.observation import Observation
+from verifier.records.subject import Subject
+from verifier.records.verdict import Measured, Outcome, Verdict
 
 NAME = "memory"
 ORDER = 50
-DEMANDS = "red zones and inputs unchanged; results that do not depend on what fresh memory held before"
-WHY = "stores one past the end, partial buffers that nobody zeroed, inputs overwritten in place"
+DEMANDS = (
+    "the kernel changes neither its inputs nor the memory around its tensors, and its results depend neither"
+    " on what fresh memory held before nor, on the backend `machine`, on lanes that the mask of a Triton load"
+    " without `other` leaves undefined"
+)
+WHY = (
+    "a kernel stores one element past the end, reads partial sums that nobody set to zero, overwrites an"
+    " input, or sums lanes that are zero by luck of the compiler: most runs do not show it"
+)
 CATCHES = (
     "writes_past_the_end",
     "reads_uninitialised_partials",
     "reads_unwritten_maxima_triton",
     "modifies_input",
+    "sums_undefined_lanes_triton",
 )
 
 
@@ -39,6 +49,7 @@ def plan(subject: Subject, op: Op) -> Plan:
         joint=False,
         max_elements=8192,
         eps=(1e-5,),
+        reaching=True,
     )
 
 
@@ -56,11 +67,14 @@ _FINITE = {"finite": "a finite pattern", "positive": "a positive pattern"}
 
 
 def check(session: Session) -> list[Outcome]:
-    """Run with three poisons in fresh memory; compare bits, red zones and inputs."""
+    """Run with three poisons in fresh memory, and in undefined lanes; compare bits, red zones and inputs."""
     backward = bool(session.op.differentiable) and session.subject.differentiable
-    steady = session.backend == "machine" or "determinism" in session.subject.guarantees
+    steady = can(session.backend, Power.REPEATS) or "determinism" in session.subject.guarantees
     seen = session.execute(experiment="verifier.checks.memory:experiment", gradients=backward, steady=steady)
-    proved, open_ = [*seen.damage, *seen.facts["uninitialised"]], seen.facts["unproved"]
+    lanes = UndefinedLanes()
+    if seen.found.undefined and not (seen.found.proved or seen.found.open):
+        lanes = compare_fills(session, seen, seen.found.undefined, gradients=backward)
+    proved, open_ = [*seen.damage, *seen.found.proved, *lanes.proved], seen.found.open
     if not proved and not open_ and not any(t is not None and t.numel() for t in seen.outputs.values()):
         return []  # no element was compared
     if proved:
@@ -73,10 +87,13 @@ def check(session: Session) -> list[Outcome]:
                 verdict=Verdict.UNDECIDED,
                 output=m.split(":")[0],
                 message=f"{m}; no proof, since determinism is not guaranteed",
-                facts={"measured": m, "doubtful": True},
+                measured=Measured(seen=m),
+                doubtful=True,
             )
             for m in open_
         ]
+    if lanes.untried:
+        return [Outcome(verdict=Verdict.UNDECIDED, message=m) for m in lanes.untried]
     return [Outcome(verdict=Verdict.PASS, decided=1)]
 
 
@@ -100,12 +117,13 @@ def _held(tensor: torch.Tensor | None) -> tuple[str, bytes]:
     return _form(tensor), bits(tensor).numpy().tobytes() if floating and tensor is not None else b""
 
 
-def experiment(subject: Subject, case: Case, *, place: Any, gradients: bool, steady: bool) -> Observation:
+def experiment(subject: Subject, case: Case, *, place: Backend, gradients: bool, steady: bool) -> Observation:
     """Execute with NaN, finite patterns of both signs and NaN again in fresh memory; runs in the child.
 
     It is repeated until every difference has been seen between runs of one poison too. What still differs
     after `ROUNDS` is proved if the kernel is deterministic (`steady`), otherwise only where it is NaN.
     """
+    undefined: tuple[str, ...] = ()
     runs: dict[str, list[Observation]] = {"nan": [], **{name: [] for name in _FINITE}}
     found: list[Difference] = []
     for _ in range(ROUNDS):
@@ -114,18 +132,31 @@ def experiment(subject: Subject, case: Case, *, place: Any, gradients: bool, ste
             if seen.status != "ok":
                 return seen
             runs[poison].append(seen)
+            undefined = place.unfilled()
         names = runs["nan"][0].outputs
         found = [d for name in names if (d := _compare(name, runs)) is not None]
         if all(d.proved for d in found):
             break
     first, everything = runs["nan"][0], [seen for like in runs.values() for seen in like]
-    facts = {
-        **first.facts,
-        "uninitialised": [d.words for d in found if d.proved or steady],
-        "unproved": [d.words for d in found if not (d.proved or steady)],
-    }
+    differences = PoisonedRuns(
+        proved=tuple(d.words for d in found if d.proved or steady),
+        open=tuple(d.words for d in found if not (d.proved or steady)),
+        undefined=undefined,
+    )
     damage = tuple(dict.fromkeys(words for seen in everything for words in seen.damage))
-    return Observation(status="ok", outputs=first.outputs, damage=damage, facts=facts)
+    return replace(first, damage=damage, found=differences)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoisonedRuns:
+    """What differs with what fresh memory held before, in words: what is proved to, and what is not.
+
+    undefined: file and line of each load that leaves lanes undefined, whatever memory holds.
+    """
+
+    proved: tuple[str, ...]
+    open: tuple[str, ...]
+    undefined: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,22 +8,29 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from verifier.arithmetic import Array
-from verifier.case import Case
-from verifier.checks import Session
-from verifier.judge import Truth, ulp_of
+from verifier.arithmetic.formats import Array
+from verifier.cases.plan import Plan
+from verifier.checks.support.output_verdict import ulp_of
+from verifier.checks.support.session import Session
+from verifier.checks.support.truth import Truth
 from verifier.ops import Op
-from verifier.ops.rows import to_float64
+from verifier.ops.rows.compose_bounds import to_float64
 from verifier.oracle.enclosure import Mask
-from verifier.recipes import Plan
-from verifier.runner.observation import Observation
-from verifier.subjects import Subject
-from verifier.verdicts import Outcome, Verdict, Worst
+from verifier.records.case import Case
+from verifier.records.observation import Observation
+from verifier.records.subject import Subject
+from verifier.records.verdict import Outcome, Verdict, Worst
 
 NAME = "metamorphic"
 ORDER = 140
-DEMANDS = "shifted, scaled and reordered inputs give the same output, within the sum of both sides' bounds"
-WHY = "an error that kernel, reference and claim have in common shows only between two runs"
+NEEDS_A_NORM = "of a specification of the subject's own no identity is known"
+DEMANDS = (
+    "shifted, scaled and reordered inputs give the same output, within the sum of the bounds of both runs"
+)
+WHY = (
+    "an error that the kernel, the reference and the claim have in common shows only where two runs of the "
+    "kernel are compared"
+)
 CATCHES = ("not_shift_invariant",)
 
 SHIFTS = (1.0, -4.0, 32.0)
@@ -57,7 +64,7 @@ def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
     """Apply to forward ops of subjects that claim something."""
     del dtype, backend
     if "output" not in op.outputs:
-        return f"{op.name} returns gradients only; see gradient"
+        return f"{op.name} returns gradients only; gradient judges them"
     if not op.claimed(subject.claim):
         return "no algorithm is declared, so no bound applies"
     return None
@@ -152,7 +159,7 @@ def _compare(identity: Identity, base: Side, other: Side) -> Outcome:
             output="output",
             uncovered=both.size,
             message=f"output: {why}",
-            facts={"reasons": reasons},
+            reasons=reasons,
         )
     with np.errstate(all="ignore"):
         difference = np.abs(first - second)
@@ -186,7 +193,7 @@ def _compare(identity: Identity, base: Side, other: Side) -> Outcome:
         decided=int(both.sum()),
         wrong=count,
         uncovered=int((~both).sum()),
-        facts={"reasons": reasons},
+        reasons=reasons,
     )
 
 
@@ -196,9 +203,9 @@ def _flat(side: Side, flipped: int | None) -> tuple[Array, Array, Mask]:
     actual = seen.outputs["output"]
     assert actual is not None
     shape = truth.shape_of("output")
-    numbers = np.arange(actual.numel(), dtype=np.float64).reshape(shape)
-    numbers = numbers if flipped is None else np.flip(numbers, flipped)
-    order = truth.op.canonical(truth.case, "output", numbers).reshape(-1).astype(np.int64)
+    before = np.arange(actual.numel()).reshape(shape)
+    before = before if flipped is None else np.flip(before, flipped)
+    order = before.reshape(-1)[truth.op.flat_index(truth.case, "output", shape).reshape(-1)]
     values = truth.op.canonical(truth.case, "output", to_float64(actual))
     bounded = truth.bounds["output"]
     found, bound, covered = np.empty(order.size), np.empty(order.size), np.empty(order.size, dtype=np.bool_)

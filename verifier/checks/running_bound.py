@@ -3,40 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from strategies.layouts import KINDS
-from verifier.arithmetic import Array
-from verifier.case import raw_bytes
-from verifier.checks import Session, enclosing, gradient_names
+from verifier.arithmetic.formats import FORMATS, Array
+from verifier.bounds.variance import Mask
+from verifier.cases.plan import Plan
 from verifier.checks.memory import unwritten
-from verifier.judge import Truth, judge_output
+from verifier.checks.support import lifted_radii
+from verifier.checks.support.output_verdict import format_of, judge_output
+from verifier.checks.support.session import Session, gradient_names
+from verifier.checks.support.truth import Truth
+from verifier.execution.backend import Power
+from verifier.execution.backends import can
 from verifier.ops import Bounded, Op
-from verifier.ops.rows import to_float64
-from verifier.recipes import Plan
-from verifier.runner.observation import Observation
-from verifier.subjects import Subject
-from verifier.verdicts import Outcome, Verdict
+from verifier.ops.rows.compose_bounds import to_float64
+from verifier.records.case import raw_bytes
+from verifier.records.observation import Observation
+from verifier.records.subject import Subject
+from verifier.records.verdict import Measured, Outcome, Verdict
 
 NAME = "running_bound"
 ORDER = 45
 DEMANDS = (
-    "|computed - exact| <= the running error bound of the compiled code, for every element and gradient: "
-    "what its own roundings and the documented errors of its approximate instructions can explain; the same "
-    "of torch operators where a specification of the subject's own is the judge"
+    "every element of output and gradients differs from the exact value by no more than the running error "
+    "bound of the compiled code, which is what its own roundings and the documented errors of its "
+    "approximate instructions can explain; where a specification of the subject's own is the judge, torch "
+    "operators are held to such a bound, too"
 )
 WHY = (
-    "a formula that is slightly wrong (N - 1 for N at a large N) hides below the bound for any order of "
-    "summation; the code's own order has a bound many times smaller"
+    "the bound for any order of summation is so wide that a slightly wrong formula (N - 1 for N at a large "
+    "N) stays below it; the bound of the code's own order is many times smaller"
 )
 CATCHES = ("divisor_n_minus_one_triton",)
 
 _SHAPES = ((4, 33), (3, 128), (2, 1000), (1, 8192))
 """A tail, a full block, a longer row, and one so long that bounds for any order say little."""
 _OURS = "bug of the verifier until explained"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unlimited:
+    """How many elements of a result have a running bound that says nothing."""
+
+    elements: int
 
 
 def plan(subject: Subject, op: Op) -> Plan:
@@ -62,16 +75,16 @@ def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
         return None
     if subject.language == "torch":
         return "torch operators are not compiled from the subject; a running bound needs its own code"
-    if backend != "machine":
-        return "a running bound rides beside the machine; it runs nowhere else (--backend machine)"
+    if not can(backend, Power.SHADOWS):
+        return "the machine alone computes a running bound with each float (--backend machine)"
     if dtype == "float64":
-        return "bounds and values beside float64 numbers would be float64 numbers too"
+        return "bounds and values of float64 numbers would be float64 numbers too"
     return None
 
 
 def _alone(subject: Subject, op: Op, backend: str) -> bool:
     """Whether no check but this one could compare the results with a specification of the subject's own."""
-    return op.own and (subject.language == "torch" or backend != "machine")
+    return op.own and (subject.language == "torch" or not can(backend, Power.SHADOWS))
 
 
 def check(session: Session) -> list[Outcome]:
@@ -80,24 +93,24 @@ def check(session: Session) -> list[Outcome]:
     options = {"gradients": gradients and "grad_output" in session.case.given}
     case = session.case
     alone = _alone(session.subject, session.op, session.backend)
-    if alone and (session.backend != "eager" or case.dtype == "float64"):
-        return [_nothing(_UNFOLLOWED[session.backend == "eager"])]
+    follows = can(session.backend, Power.FOLLOWS_TORCH)
+    if alone and (not follows or case.dtype == "float64"):
+        return [_nothing(_UNFOLLOWED[follows])]
     seen = session.execute(experiment=_experiment(session, "bounds"), **options)
     misshapen = _misshapen(session, seen, gradients=options["gradients"]) if session.op.own else []
     if session.op.own:  # of other ops forward_error and gradient say so
-        misshapen += session.contradictions(seen.facts["code"])
-    if seen.facts["lost"]:
-        lost = str(seen.facts["lost"])
+        misshapen += session.contradictions(seen.found.code)
+    if lost := seen.found.lost:
         return [*misshapen, _nothing(lost) if alone else _lost(session, lost)]
     outcomes: list[Outcome] = []
     for name in _comparable(session, seen):
         if name not in {o.output for o in misshapen}:
             outcomes += _judged(session, seen, name, options)
-    return [*misshapen, *(enclosing.outweighing(outcomes) if session.op.own else outcomes)]
+    return [*misshapen, *(lifted_radii.outweighing(outcomes) if session.op.own else outcomes)]
 
 
 _UNFOLLOWED = {
-    True: "bounds beside float64 numbers would be float64 numbers too",
+    True: "bounds of float64 numbers would be float64 numbers too",
     False: "only the machine and eager follow the roundings of what they run (--backend machine)",
 }
 """Why nothing is compared, by whether torch operators are run on the CPU."""
@@ -106,22 +119,23 @@ _UNFOLLOWED = {
 def _nothing(why: str) -> Outcome:
     """Decide nothing of results that no other check compares either."""
     text = f"results were compared with nothing: {why}"
-    return Outcome(verdict=Verdict.UNDECIDED, message=text, facts={"doubtful": True})
+    return Outcome(verdict=Verdict.UNDECIDED, message=text, doubtful=True)
 
 
 def _experiment(session: Session, name: str) -> str:
     """Name the experiment that gives bounds, or values without rounding: torch's operators give both."""
     if session.subject.language == "torch":
-        return "verifier.following:bounds"
-    return f"verifier.running:{name}"
+        return "verifier.checks.support.running_bound_of_torch:bounds"
+    return f"verifier.checks.support.running_bound_run:{name}"
 
 
 def _lost(session: Session, where: str) -> Outcome:
     kind = where.partition(" at ")[0]
     text = f"no running bound: the machine lost track of values ({kind})"
     # Results of an own specification in other layouts are judged nowhere else.
-    doubt = {"doubtful": True} if session.op.own else {}
-    return Outcome(verdict=Verdict.SKIPPED, message=text, facts={"lost": where, "measured": text, **doubt})
+    return Outcome(
+        verdict=Verdict.SKIPPED, message=text, measured=Measured(seen=text), doubtful=session.op.own
+    )
 
 
 def _misshapen(session: Session, seen: Observation, *, gradients: bool) -> list[Outcome]:
@@ -129,7 +143,7 @@ def _misshapen(session: Session, seen: Observation, *, gradients: bool) -> list[
     names = gradient_names(session.subject, session.op) if gradients else ()
     shapes = session.shape_outcomes(seen, ("output", *names))
     further = [n for n in session.subject.returns if n != "output" and n in session.truth.exact]
-    counts = (enclosing.miscount(session.truth, n, seen.outputs.get(n)) for n in further)
+    counts = (lifted_radii.miscount(session.truth, n, seen.outputs.get(n)) for n in further)
     return [*shapes, *(outcome for outcome in counts if outcome)]
 
 
@@ -152,14 +166,18 @@ def _judged(session: Session, seen: Observation, name: str, options: dict[str, b
     # theorem judges those elements, their result has not passed.
     notes = []
     if outcome.uncovered:
-        facts = {**outcome.facts, "unlimited": outcome.uncovered}
-        outcome = replace(outcome, facts=facts)
-        outcome = enclosing.in_full(outcome) if session.op.own else replace(outcome, uncovered=0)
+        outcome = replace(outcome, evidence=Unlimited(elements=outcome.uncovered))
+        outcome = lifted_radii.in_full(outcome) if session.op.own else replace(outcome, uncovered=0)
         part = " for some elements" if outcome.decided else ""
-        notes = [_noted(f"the running bound of {name} is unlimited{part}")]
+        doubt = outcome.verdict is Verdict.NO_THEOREM and _promised_in_vain(
+            session, name, actual, bound, options
+        )
+        notes = [_noted(f"the running bound of {name} is unlimited{part}", doubtful=doubt)]
+        if doubt:
+            return [replace(outcome, verdict=Verdict.UNDECIDED, message=f"{name}: {_IN_VAIN}"), *notes]
     if outcome.verdict is Verdict.FAIL:
-        constants = tuple(seen.facts["constants"])
-        if len(constants) >= enclosing.POLYNOMIAL:
+        constants = seen.found.constants
+        if len(constants) >= lifted_radii.POLYNOMIAL:
             return _polynomial(session, outcome, constants)
         return _confirmed(session, outcome, actual, bound, options)
     if outcome.verdict is Verdict.PASS:
@@ -174,8 +192,48 @@ def _judged(session: Session, seen: Observation, name: str, options: dict[str, b
             return [replace(outcome, verdict=Verdict.UNDECIDED, message=text), _noted(text)]
     if outcome.verdict is Verdict.NO_THEOREM and not session.op.own:
         text = f"the running bound of {name} is unlimited"
-        return [replace(outcome, verdict=Verdict.SKIPPED, facts={**outcome.facts, "measured": text})]
+        return [replace(outcome, verdict=Verdict.SKIPPED, measured=Measured(seen=text))]
     return [outcome, *notes]
+
+
+ORDINARY = 16.0
+"""|weight|, |gate|, |gradient| that every kernel has to stand: beyond, an overflow may be their doing."""
+_IN_VAIN = (
+    "inside the promised domain a value overflows or is lost on the way, by the input's own numbers: the "
+    "result has no bound, although its exact value is in range"
+)
+
+
+def _promised_in_vain(
+    session: Session, name: str, actual: torch.Tensor, bound: Array, options: dict[str, bool]
+) -> bool:
+    """Return whether elements lack a bound for which a specification's subject promises numbers.
+
+    Excused is what no format holds, and what has a bound once no other argument is larger than `ORDINARY`: a
+    domain speaks of the input, and weight, gate or gradient may take a result out of range.
+    """
+    case, domain = session.case, session.subject.domain
+    if not session.op.own or domain is None or not domain.numeric or domain.excludes(case) or not case.finite:
+        return False
+    lost = _without_bound(session, name, actual, bound)
+    if not lost.any():
+        return False
+    tensors = {
+        n: t if t is None or n == "input" else t.clamp(-ORDINARY, ORDINARY) for n, t in case.tensors.items()
+    }
+    tamed = replace(session, case=replace(case, tensors=tensors))
+    seen = tamed.execute(experiment=_experiment(tamed, "bounds"), **options)
+    again, running = seen.outputs.get(name), seen.outputs.get(f"{name}|bound")
+    if again is None or running is None or again.shape != actual.shape or seen.found.lost:
+        return True
+    tamed_bound = _canonical(tamed.truth, name, again, running)
+    return bool((lost & _without_bound(tamed, name, again, tamed_bound)).any())
+
+
+def _without_bound(session: Session, name: str, actual: torch.Tensor, bound: Array) -> Mask:
+    """Return which elements lack a bound although the format of the result holds their exact value."""
+    exact = np.abs(np.broadcast_to(session.truth.exact[name].high, bound.shape))
+    return np.asarray(~np.isfinite(bound) & (exact <= FORMATS[format_of(actual)].maximum))
 
 
 def _polynomial(session: Session, outcome: Outcome, constants: tuple[float, ...]) -> list[Outcome]:
@@ -184,7 +242,7 @@ def _polynomial(session: Session, outcome: Outcome, constants: tuple[float, ...]
     That of a library (erf, tanh, expm1) is right to an ulp or two of its own result, which is no rounding:
     nothing tells it from a formula that is wrong by as little.
     """
-    shown = ", ".join(f"{number:.9g}" for number in constants[: enclosing.POLYNOMIAL])
+    shown = ", ".join(f"{number:.9g}" for number in constants[: lifted_radii.POLYNOMIAL])
     text = (
         f"{outcome.output}: beyond the running bound, but the code has {len(constants)} constants that may "
         f"be those of a polynomial ({shown}, ...), which stands for a function and is not one"
@@ -203,7 +261,7 @@ def _confirmed(
     name = outcome.output
     second = session.execute(experiment=_experiment(session, "unrounded"), **options)
     ideal = second.outputs.get(f"{name}|unrounded")
-    reason = str(second.facts["lost"])
+    reason = second.found.lost
     if not _same_bits(actual, second.outputs.get(name)):
         text = f"no verdict on {name}: two runs gave different bits (see determinism and memory)"
         return [
@@ -221,7 +279,7 @@ def _confirmed(
                 "the compiled code can explain; computed without rounding it is wrong too: the formula is"
             )
             meaning = "formula wrong: no rounding of the code that was compiled errs so much"
-            return [replace(outcome, message=text, facts={**outcome.facts, "meaning": meaning})]
+            return [replace(outcome, message=text, meaning=meaning)]
         reason = "the running bound does not hold the code's own unrounded result"
     text = f"{name}: beyond the running bound, but unconfirmed ({reason}): {_OURS}"
     return [replace(outcome, verdict=Verdict.UNDECIDED, message=text), _noted(text, doubtful=session.op.own)]
@@ -232,13 +290,12 @@ def _same_bits(first: torch.Tensor, second: torch.Tensor | None) -> bool:
 
 
 def _noted(text: str, *, doubtful: bool = False) -> Outcome:
-    facts = {"measured": text, **({"doubtful": True} if doubtful else {})}
-    return Outcome(verdict=Verdict.UNDECIDED, facts=facts)
+    return Outcome(verdict=Verdict.UNDECIDED, measured=Measured(seen=text), doubtful=doubtful)
 
 
-def _canonical(truth: Truth, name: str, actual: torch.Tensor, beside: torch.Tensor | None) -> Array:
-    assert beside is not None
-    return np.asarray(truth.op.canonical(truth.case, name, beside.reshape(tuple(actual.shape)).numpy()))
+def _canonical(truth: Truth, name: str, actual: torch.Tensor, shadow: torch.Tensor | None) -> Array:
+    assert shadow is not None
+    return np.asarray(truth.op.canonical(truth.case, name, shadow.reshape(tuple(actual.shape)).numpy()))
 
 
 def _with_bound(truth: Truth, name: str, bound: Array) -> Truth:

@@ -7,29 +7,32 @@ from dataclasses import replace
 
 import numpy as np
 
-from verifier.arithmetic import FORMATS, Array
-from verifier.checks import Session
-from verifier.judge import format_of, judge, own_index
-from verifier.numbers import Form
+from verifier.arithmetic.abstract_number import Form
+from verifier.arithmetic.formats import FORMATS, Array
+from verifier.cases.plan import Plan
+from verifier.checks.support.output_verdict import format_of, judge, own_index
+from verifier.checks.support.session import Session
 from verifier.ops import Op
 from verifier.ops.group_norm import scale_shift_forward
-from verifier.ops.rows import Composer, to_float64
-from verifier.recipes import Plan
-from verifier.runner.observation import Observation
-from verifier.subjects import Subject
-from verifier.verdicts import Outcome, Verdict
+from verifier.ops.rows.compose_bounds import Composer, to_float64
+from verifier.ops.unknown import NO_BOUND
+from verifier.records.observation import Observation
+from verifier.records.subject import Subject
+from verifier.records.verdict import Outcome, Verdict
 
 NAME = "saved_statistics"
 ORDER = 90
+NEEDS_A_NORM = NO_BOUND
 DEMANDS = (
-    "mean within its theorem, rstd within its own, each with one cast to the dtype they are saved in; and an "
-    "output that was made of them, unless lanes are declared to keep means of their own"
+    "the saved mean and the saved rstd are within their theorems, each with one cast to the dtype that it "
+    "is saved in; and the output was computed from them, unless the declaration says that lanes keep means "
+    "of their own"
 )
-WHY = "a backward pass trusts what was saved; a wrong rstd beside a right output waits there"
+WHY = "the backward pass trusts what was saved: a wrong rstd leaves the output right and spoils the gradients"
 CATCHES = ("saved_rstd_without_eps", "means_of_two_lanes")
 
 ONE_MEAN = frozenset({"two_pass", "textbook", "welford", "chan", "rms"})
-"""Algorithms that subtract the mean as one number: others subtract a shift or a correction beside it."""
+"""Algorithms that subtract the mean as one number: others subtract a shift or a correction as well."""
 OTHER_STATISTICS = (
     "rows are normalized with several means, or with others than are saved "
     '(variance_options={"per_lane_means": True} declares that of welford and chan), or by another formula '
@@ -133,7 +136,7 @@ def _of_saved(session: Session, seen: Observation, form: Form, *, centred: bool)
     """
     truth, claim = session.truth, session.subject.claim
     arithmetic = truth.setting.arithmetic
-    composer = Composer(truth.case, claim, form, truth.setting, truth.solution, truth.problem)
+    composer = Composer(truth.solved, claim, form, truth.setting)
     composer.own()
     saved, cast = {}, {}
     for name in ("mean", "rstd") if centred else ("rstd",):

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from verifier.case import Case
-from verifier.checks import Session, StoppedError
+from verifier.cases.plan import Plan
+from verifier.checks.support.session import Session, StoppedError
+from verifier.execution.backend import Backend, Power
+from verifier.execution.backends import can
+from verifier.execution.call_subject import execute
 from verifier.ops import Op
-from verifier.recipes import Plan
-from verifier.runner.execute import execute
-from verifier.runner.observation import Observation
-from verifier.subjects import Subject
-from verifier.verdicts import Outcome, Verdict
+from verifier.records.case import Case
+from verifier.records.observation import Observation
+from verifier.records.subject import Subject
+from verifier.records.verdict import Outcome, Verdict
 
 NAME = "synchronization"
 ORDER = 110
-DEMANDS = "no race in shared or global memory, no divergent barrier, no deadlock, in several orders of blocks"
-WHY = "a missing barrier is right on the developer's device and in every run of the tests"
+DEMANDS = (
+    "in several orders of blocks, the kernel has no race in shared or global memory, no barrier in a branch"
+    " that only some threads take, and no deadlock"
+)
+WHY = (
+    "a kernel that lacks a barrier gives right results on the developer's device and in every run of the "
+    "tests"
+)
 CATCHES = (
     "lost_updates_triton",
     "lock_kept_cuda",
@@ -49,7 +55,7 @@ def plan(subject: Subject, op: Op) -> Plan:
 def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
     """Apply where every access can be watched."""
     del subject, op, dtype
-    if backend == "machine":
+    if can(backend, Power.WATCHES):
         return None
     return f"only the machine sees who touches memory when; {backend} does not"
 
@@ -60,17 +66,16 @@ def check(session: Session) -> list[Outcome]:
     try:
         session.execute(experiment="verifier.checks.synchronization:experiment", gradients=backward)
     except StoppedError as stopped:
-        if stopped.outcome.facts.get("machine_finding") not in KINDS:
+        kind = stopped.outcome.machine_finding
+        if kind not in KINDS:
             raise
-        kind = str(stopped.outcome.facts["machine_finding"])
         message = f"{kind}: {stopped.outcome.message}"
         failed = Outcome(verdict=Verdict.FAIL, output=kind, message=message, decided=1, wrong=1)
         raise StoppedError(failed, stopped.detail) from None
-    facts = {"watched": sorted(SANITIZERS), "orders": len(ORDERS)}
-    return [Outcome(verdict=Verdict.PASS, decided=1, facts=facts)]
+    return [Outcome(verdict=Verdict.PASS, decided=1)]
 
 
-def experiment(subject: Subject, case: Case, *, place: Any, gradients: bool) -> Observation:
+def experiment(subject: Subject, case: Case, *, place: Backend, gradients: bool) -> Observation:
     """Execute in order and in other orders, every access watched; runs in the child."""
     seen = Observation(status="ok")
     for seed in ORDERS:

@@ -5,30 +5,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from verifier.machine.approximation import Adversarial, Correct
-    from verifier.machine.findings import (
+    from verifier.machine.arithmetic.approximation import Adversarial, Correct
+    from verifier.machine.arithmetic.special_function_unit import Table
+    from verifier.machine.device.launch import launch_ptx
+    from verifier.machine.device.session import session
+    from verifier.machine.execute.findings import (
         LaunchError,
         MachineError,
         MachineFinding,
         UnsupportedInstruction,
     )
-    from verifier.machine.launch import Machine, launch_ptx
-    from verifier.machine.sessions import Session, current, session
-    from verifier.machine.unit import Table
+    from verifier.machine.in_force import MachineSession, current
+    from verifier.machine.model import Machine, MaskedFill
 
 _HOMES = {
-    "Adversarial": "approximation",
-    "Correct": "approximation",
-    "LaunchError": "findings",
-    "Machine": "launch",
-    "MachineError": "findings",
-    "MachineFinding": "findings",
-    "Session": "sessions",
-    "Table": "unit",
-    "UnsupportedInstruction": "findings",
-    "current": "sessions",
-    "launch_ptx": "launch",
-    "session": "sessions",
+    "Adversarial": "arithmetic.approximation",
+    "Correct": "arithmetic.approximation",
+    "LaunchError": "execute.findings",
+    "Machine": "model",
+    "MachineError": "execute.findings",
+    "MachineFinding": "execute.findings",
+    "MachineSession": "in_force",
+    "MaskedFill": "model",
+    "Table": "arithmetic.special_function_unit",
+    "UnsupportedInstruction": "execute.findings",
+    "current": "in_force",
+    "launch_ptx": "device.launch",
+    "session": "device.session",
 }
 
 __all__ = [
@@ -38,7 +41,8 @@ __all__ = [
     "Machine",
     "MachineError",
     "MachineFinding",
-    "Session",
+    "MachineSession",
+    "MaskedFill",
     "Table",
     "UnsupportedInstruction",
     "current",

@@ -6,22 +6,22 @@ Terms are seen in *canonical rows*: (rows, columns) arrays whose rows the statis
 
 from __future__ import annotations
 
-import importlib
 import math
-import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 
-from verifier.arithmetic import Arithmetic, Array
-from verifier.case import Case
-from verifier.numbers import Form
-from verifier.ops.special import Rule, elementwise
-from verifier.subjects import Claim, Subject, Trees
+from strategies.registry import registry
+from verifier.arithmetic.abstract_number import Form
+from verifier.arithmetic.formats import Arithmetic, Array
+from verifier.ops.special_values import Rule, elementwise
+from verifier.oracle.problem import Problem, Solution
+from verifier.records.case import Case, Extents
+from verifier.records.subject import Claim, Subject, Trees
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,28 @@ class Bounded:
         return "; ".join(self.reasons)
 
 
+Posed_co = TypeVar("Posed_co", covariant=True)
+Answer_co = TypeVar("Answer_co", bound=Solution | None, covariant=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solved(Generic[Posed_co, Answer_co]):
+    """A case, the problem that it poses to the oracle, and the oracle's answer.
+
+    Both are of the op's own kind (None where the exact meaning is the subject's specification).
+    """
+
+    case: Case
+    problem: Posed_co
+    solution: Answer_co
+
+    def decides(self, name: str) -> bool:
+        """Whether the oracle itself can decide on a result; what an op makes of its answer, it cannot."""
+        return self.solution is not None and name in self.solution.enclosures
+
+
 Tensors = Mapping[str, torch.Tensor | None]
+Index = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
 def _as_they_are(
@@ -106,22 +127,25 @@ class Op:
     `tensors` names the tensor arguments in order, `optional` those that may be absent,
     `differentiable` those that have gradients (empty for a raw backward op), `outputs` what it returns.
     `shapes(rows, columns, variant)` lays out the extents (None: this variant does not exist for them).
-    `canonical(case, name, array)` brings an argument, output or gradient into canonical rows.
-    `problem(case)` poses the case to the oracle (a RowProblem or a SoftmaxProblem); `exact(solution)` names
+    `canonical(extents, name, array)` brings an argument, output or gradient into canonical rows.
+    `problem(case)` poses the case to the oracle (None: it is not asked); `exact(solution)` names
     the exact results, `further(case, solution)` those that need numbers of the case (running statistics).
-    `bounds(case, claim, form, setting, solution)` proves a bound for every output and gradient.
+    `bounds(solved, claim, form, setting)` proves a bound for every output and gradient.
     `extents(tensors, scalars)` reads (rows, columns, scalars) off tensors whose shapes were reduced;
     `links` names the axes that shrink together.
     `takes(subject, shapes)` says whether the subject's signature has room for the shapes and scalars.
     `needs_variance` says whether bounds rest on a variance algorithm (softmax's do not).
-    `special(scalars, x)` yields what is expected of NaN and infinities in a row (see `ops/special.py`);
+    `special(scalars, x)` yields what is expected of NaN and infinities in a row (`ops/special_values.py`);
     `shift_invariant`, `scale_invariant`: a constant added to the input, or a factor of it (eps going by its
     square), changes no output.
     `undefined(case)` names the results that no exact value exists for (0 / 0) although the inputs are finite:
     a kernel refuses such a case, or leaves something finite there.
     `derived` names tensors that `complete` makes from the others (the statistics of a raw backward op).
-    `own` says that the exact meaning is the subject's `specification`, `inapplicable` which checks need more
-    than the op can say, and why; `parameters` are the tensors of one row, alike for all rows.
+    `own` says that the exact meaning is the subject's `specification`; `parameters` are the tensors of one
+    row, alike for all rows; `varied` names tensors, besides input, weight, bias and grad_output, whose values
+    and presence the search varies as it does those of weight.
+    `default_eps(dtype)` is what an eps of None means, None where that is not settled; `default_eps` itself is
+    None where the op has no such eps.
     """
 
     name: str
@@ -133,10 +157,10 @@ class Op:
     variants: int = 1
     forms: Mapping[str, Form]
     shapes: Callable[[int, int, int], Shapes | None]
-    canonical: Callable[[Case, str, Array], Array]
-    problem: Callable[[Case], Any]
+    canonical: Callable[[Extents, str, Array], Array]
+    problem: Callable[[Case], Problem[Any] | None]
     exact: Callable[[Any], Mapping[str, Any]]
-    bounds: Callable[[Case, Claim, Form, Setting, Any], Mapping[str, Bounded]]
+    bounds: Callable[[Solved[Any, Any], Claim, Form, Setting], Mapping[str, Bounded]]
     expected: Callable[[Case, Subject], Mapping[str, Expected]]
     extents: Callable[[Tensors, Mapping[str, Any]], tuple[int, int, Mapping[str, Any]]]
     links: Callable[[Tensors, Mapping[str, Any]], Mapping[str, list[tuple[str, int]]]]
@@ -145,8 +169,9 @@ class Op:
     undefined: Callable[[Case], frozenset[str]] = _nothing_undefined
     derived: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ("weight", "bias")
+    default_eps: Callable[[str], float | None] | None = None
+    varied: tuple[str, ...] = ()
     own: bool = False
-    inapplicable: Mapping[str, str] = field(default_factory=dict)
     needs_variance: bool = True
     special: Rule = elementwise
     shift_invariant: bool = False
@@ -173,27 +198,27 @@ class Op:
             raise ValueError(f"{self.name} has no form {named!r}; there are: {', '.join(self.forms)}")
         return self.forms[named]
 
+    def flat_index(self, extents: Extents, name: str, shape: tuple[int, ...]) -> Index:
+        """Return the flat index in a tensor of each element of its canonical rows.
 
-def places(op: Op, case: Case, name: str, shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return where the elements of a tensor's canonical rows lie in the tensor: flat indices."""
-    numbers = np.arange(math.prod(shape), dtype=np.float64).reshape(shape)
-    return op.canonical(case, name, numbers).astype(np.int64)
+        name: an argument, output or gradient. shape: that of the tensor, of fewer than 2**53 elements.
+        """
+        numbers = np.arange(math.prod(shape), dtype=np.float64).reshape(shape)
+        return self.canonical(extents, name, numbers).astype(np.int64)
 
 
-def from_rows(op: Op, case: Case, name: str, rows: torch.Tensor) -> torch.Tensor:
+def from_rows(op: Op, extents: Extents, name: str, rows: torch.Tensor) -> torch.Tensor:
     """Return the tensor of the input's shape whose canonical rows are given."""
-    shape = tuple(case.given["input"].shape)
+    shape = extents.input_shape
     flat = torch.empty(math.prod(shape), dtype=rows.dtype)
-    flat[torch.from_numpy(places(op, case, name, shape).reshape(-1))] = rows.reshape(-1)
+    flat[torch.from_numpy(op.flat_index(extents, name, shape).reshape(-1))] = rows.reshape(-1)
     return flat.reshape(shape)
 
 
 @cache
 def ops() -> dict[str, Op]:
     """Return all ops by name."""
-    found = (importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__))
-    named = {module.OP.name: module.OP for module in found if hasattr(module, "OP")}
-    return dict(sorted(named.items()))
+    return {name: module.OP for name, module in registry(__name__, "OP").items()}
 
 
 def op(name: str) -> Op:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from verifier.numbers import Form, Numbers, Terms, Value
-from verifier.ops import Op, batch_norm_rows, special, trailing
+from verifier.arithmetic.abstract_number import Form, Numbers, Terms, Value
+from verifier.ops import Op, special_values
 from verifier.ops.layer_norm import AUTOGRAD, CANONICAL
-from verifier.ops.running import weighted_in_steps
+from verifier.ops.rows import channels, trailing_dimensions
+from verifier.ops.running_statistics import weighted_in_steps
 
 TENSORS = ("input", "running_mean", "running_var", "weight", "bias")
 
@@ -22,11 +23,12 @@ def torch_cpu_forward(k: Numbers, t: Terms) -> Value:
     """Return x * scale + shift, scale = rstd * weight, shift = bias - mean * scale, or the canonical form.
 
     PyTorch on the CPU takes the first where all tensors are contiguous. Elsewhere it takes the second,
-    and with half inputs rounds every step of it to half.
+    and with half inputs rounds every step of it to half; in evaluation those to rstd as well.
     """
     mean, rstd = k.moments(t.x)
     scale = rstd if t.weight is None else rstd * t.weight
     shift = -(mean * scale) if t.bias is None else t.bias - mean * scale
+    mean, rstd = k.stepped_moments(t.x)
     value = k.cast(k.cast(t.x - mean, "input") * rstd, "input")
     value = value if t.weight is None else k.cast(value * t.weight, "input")
     return k.either(t.x * scale + shift, value if t.bias is None else value + t.bias)
@@ -96,21 +98,21 @@ OP = Op(
     optional=("running_mean", "running_var", "weight", "bias"),
     differentiable=("input", "weight", "bias"),
     outputs=("output", "running_mean", "running_var"),
-    variants=batch_norm_rows.VARIANTS,
+    variants=channels.VARIANTS,
     forms=FORMS,
-    shapes=partial(batch_norm_rows.shapes, tensors=TENSORS),
-    takes=batch_norm_rows.takes,
-    canonical=batch_norm_rows.canonical,
-    problem=batch_norm_rows.problem,
-    exact=trailing.exact,
-    further=batch_norm_rows.further,
-    undefined=batch_norm_rows.undefined,
-    bounds=batch_norm_rows.bounds,
-    expected=batch_norm_rows.expected,
-    extents=batch_norm_rows.extents,
-    links=batch_norm_rows.links,
-    complete=batch_norm_rows.complete,
-    special=special.centred,
+    shapes=partial(channels.shapes, tensors=TENSORS),
+    takes=channels.takes,
+    canonical=channels.canonical,
+    problem=channels.problem,
+    exact=trailing_dimensions.exact,
+    further=channels.further,
+    undefined=channels.undefined,
+    bounds=channels.bounds,
+    expected=channels.expected,
+    extents=channels.extents,
+    links=channels.links,
+    complete=channels.complete,
+    special=special_values.centred,
     shift_invariant=True,
     scale_invariant=True,
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from verifier.ops import Op, batch_norm_rows, trailing
+from verifier.ops import Op
 from verifier.ops.batch_norm import FORMS
+from verifier.ops.rows import channels, results, trailing_dimensions
 
 TENSORS = ("grad_output", "input", "weight", "mean", "rstd")
 
@@ -17,15 +18,15 @@ OP = Op(
     outputs=("grad_input", "grad_weight", "grad_bias"),
     variants=3,
     forms=FORMS,
-    shapes=partial(batch_norm_rows.shapes, tensors=TENSORS),
-    canonical=batch_norm_rows.canonical,
-    problem=batch_norm_rows.given_problem,
-    exact=trailing.exact,
-    bounds=batch_norm_rows.given_bounds,
-    expected=batch_norm_rows.expected_backward,
-    extents=batch_norm_rows.extents,
-    links=batch_norm_rows.links,
+    shapes=partial(channels.shapes, tensors=TENSORS),
+    canonical=channels.canonical,
+    problem=channels.given_problem,
+    exact=trailing_dimensions.exact,
+    bounds=channels.given_bounds,
+    expected=results.expected_backward,
+    extents=channels.extents,
+    links=channels.links,
     needs_variance=False,
     derived=("mean", "rstd"),
-    complete=batch_norm_rows.complete_backward,
+    complete=channels.complete_backward,
 )

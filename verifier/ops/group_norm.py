@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from verifier.numbers import Form, Numbers, Terms, Value
-from verifier.ops import Op, group_norm_rows, special, trailing
+from verifier.arithmetic.abstract_number import Form, Numbers, Terms, Value
+from verifier.ops import Op, special_values
 from verifier.ops.layer_norm import AUTOGRAD, CANONICAL, scale_shift_backward
+from verifier.ops.rows import groups, results, trailing_dimensions
 
 TENSORS = ("input", "weight", "bias")
 
@@ -57,19 +58,19 @@ OP = Op(
     tensors=TENSORS,
     optional=("weight", "bias"),
     differentiable=("input", "weight", "bias"),
-    variants=group_norm_rows.VARIANTS,
+    variants=groups.VARIANTS,
     forms=FORMS,
-    shapes=partial(group_norm_rows.shapes, tensors=TENSORS),
-    takes=group_norm_rows.takes,
-    canonical=group_norm_rows.canonical,
-    problem=group_norm_rows.problem,
-    exact=trailing.exact,
-    further=group_norm_rows.further,
-    bounds=group_norm_rows.bounds_with(given=False),
-    expected=group_norm_rows.expected,
-    extents=group_norm_rows.extents,
-    links=group_norm_rows.links,
-    special=special.centred,
+    shapes=partial(groups.shapes, tensors=TENSORS),
+    takes=groups.takes,
+    canonical=groups.canonical,
+    problem=groups.problem,
+    exact=trailing_dimensions.exact,
+    further=groups.further,
+    bounds=groups.bounds,
+    expected=results.expected,
+    extents=groups.extents,
+    links=groups.links,
+    special=special_values.centred,
     shift_invariant=True,
     scale_invariant=True,
 )

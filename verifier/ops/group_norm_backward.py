@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from verifier.ops import Op, group_norm_rows, trailing
+from verifier.ops import Op
 from verifier.ops.group_norm import FORMS
+from verifier.ops.rows import groups, results, trailing_dimensions
 
 TENSORS = ("grad_output", "input", "weight", "mean", "rstd")
 
@@ -15,19 +16,19 @@ OP = Op(
     tensors=TENSORS,
     optional=("weight",),
     outputs=("grad_input", "grad_weight", "grad_bias"),
-    variants=group_norm_rows.VARIANTS,
+    variants=groups.VARIANTS,
     forms=FORMS,
-    shapes=partial(group_norm_rows.shapes, tensors=TENSORS),
-    takes=group_norm_rows.takes,
-    canonical=group_norm_rows.canonical,
-    problem=group_norm_rows.given_problem,
-    exact=trailing.exact,
-    further=group_norm_rows.further,
-    bounds=group_norm_rows.bounds_with(given=True),
-    expected=group_norm_rows.expected_backward,
-    extents=group_norm_rows.extents,
-    links=group_norm_rows.links,
+    shapes=partial(groups.shapes, tensors=TENSORS),
+    takes=groups.takes,
+    canonical=groups.canonical,
+    problem=groups.given_problem,
+    exact=trailing_dimensions.exact,
+    further=groups.further,
+    bounds=groups.bounds,
+    expected=results.expected_backward,
+    extents=groups.extents,
+    links=groups.links,
     needs_variance=False,
     derived=("mean", "rstd"),
-    complete=group_norm_rows.complete_backward,
+    complete=groups.complete_backward,
 )

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from verifier.numbers import Form, Numbers, Terms, Value
-from verifier.ops import Op, special, trailing
+from verifier.arithmetic.abstract_number import Form, Numbers, Terms, Value
+from verifier.ops import Op, special_values
+from verifier.ops.rows import results, trailing_dimensions
+from verifier.ops.rows.compose_bounds import rows_bounds
 
 TENSORS = ("input", "weight", "bias")
 
@@ -134,17 +136,17 @@ OP = Op(
     tensors=TENSORS,
     optional=("weight", "bias"),
     differentiable=("input", "weight", "bias"),
-    variants=trailing.VARIANTS,
+    variants=trailing_dimensions.VARIANTS,
     forms=FORMS,
-    shapes=partial(trailing.shapes, tensors=TENSORS),
-    canonical=trailing.canonical,
-    problem=partial(trailing.problem, centred=True),
-    exact=trailing.exact,
-    bounds=trailing.bounds_with(centred=True, given=False),
-    expected=trailing.expected,
-    extents=trailing.extents,
-    links=trailing.links,
-    special=special.centred,
+    shapes=partial(trailing_dimensions.shapes, tensors=TENSORS),
+    canonical=trailing_dimensions.canonical,
+    problem=partial(trailing_dimensions.problem, centred=True),
+    exact=trailing_dimensions.exact,
+    bounds=rows_bounds,
+    expected=results.expected,
+    extents=trailing_dimensions.extents,
+    links=trailing_dimensions.links,
+    special=special_values.centred,
     shift_invariant=True,
     scale_invariant=True,
 )

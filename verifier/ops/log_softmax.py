@@ -8,26 +8,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from verifier.numbers import Form, Numbers, Terms, Value
-from verifier.ops import Op, softmax_rows, special
+from verifier.arithmetic.abstract_number import Form, Numbers, Terms, Value
+from verifier.ops import Op, special_values
+from verifier.ops.rows import any_dimension, results
 
 TENSORS = ("input",)
 
 
 def canonical_forward(k: Numbers, t: Terms) -> Value:
     """Return (x - max) - log(sum(exp(x - max))); the other order would lose small differences."""
-    moved = softmax_rows.shifted(k, t)
+    moved = any_dimension.shifted(k, t)
     return moved - k.log(k.sum(k.exp(moved)))
 
 
 def online_forward(k: Numbers, t: Terms) -> Value:
     """Return the canonical form with a sum that is made in one sweep, rescaled as the maximum grows."""
-    return softmax_rows.shifted(k, t) - k.log(k.online_sum(t.x))
+    return any_dimension.shifted(k, t) - k.log(k.online_sum(t.x))
 
 
 def logsumexp_forward(k: Numbers, t: Terms) -> Value:
     """Return x - (max + log(sum(exp(x - max)))), whose error grows with |max|: the subtrahend is rounded."""
-    return t.x - (k.maximum(t.x) + k.log(k.sum(k.exp(softmax_rows.shifted(k, t)))))
+    return t.x - (k.maximum(t.x) + k.log(k.sum(k.exp(any_dimension.shifted(k, t)))))
 
 
 def online_logsumexp_forward(k: Numbers, t: Terms) -> Value:
@@ -37,14 +38,14 @@ def online_logsumexp_forward(k: Numbers, t: Terms) -> Value:
 
 def torch_cpu_forward(k: Numbers, t: Terms) -> Value:
     """Return the canonical form with sum and logarithm held in the input's dtype, as PyTorch on the CPU."""
-    moved = softmax_rows.shifted(k, t)
+    moved = any_dimension.shifted(k, t)
     total = k.cast(k.sum(k.exp(moved)), "input")
     return moved - k.cast(k.log(total), "input")
 
 
 def saved_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
     """Return grad_output - exp(y) * sum(grad_output), y as it was stored."""
-    return {"grad_input": t.grad_output - k.exp(softmax_rows.saved(k, t)) * k.sum(t.grad_output)}
+    return {"grad_input": t.grad_output - k.exp(any_dimension.saved(k, t)) * k.sum(t.grad_output)}
 
 
 def recomputed_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
@@ -74,18 +75,18 @@ OP = Op(
     summary="(x - max) - log(sum(exp(x - max))) over one dimension",
     tensors=TENSORS,
     differentiable=("input",),
-    variants=softmax_rows.VARIANTS,
+    variants=any_dimension.VARIANTS,
     forms=FORMS,
-    shapes=partial(softmax_rows.shapes, tensors=TENSORS),
-    takes=softmax_rows.takes,
-    canonical=softmax_rows.canonical,
-    problem=partial(softmax_rows.problem, logarithm=True),
-    exact=softmax_rows.exact,
-    bounds=softmax_rows.bounds_with(logarithm=True, given=False),
-    expected=softmax_rows.expected,
-    extents=softmax_rows.extents,
-    links=softmax_rows.links,
+    shapes=partial(any_dimension.shapes, tensors=TENSORS),
+    takes=any_dimension.takes,
+    canonical=any_dimension.canonical,
+    problem=partial(any_dimension.problem, logarithm=True),
+    exact=any_dimension.exact,
+    bounds=any_dimension.bounds,
+    expected=results.expected,
+    extents=any_dimension.extents,
+    links=any_dimension.links,
     needs_variance=False,
-    special=special.exponentials,
+    special=special_values.exponentials,
     shift_invariant=True,
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from verifier.ops import Op, softmax_rows
+from verifier.ops import Op
 from verifier.ops.log_softmax import FORMS
+from verifier.ops.rows import any_dimension, results
 
 TENSORS = ("grad_output", "output", "input")
 """The input is no argument of the backward pass: the output is made from it."""
@@ -15,18 +16,18 @@ OP = Op(
     summary="grad_input of log_softmax at a given output",
     tensors=TENSORS,
     outputs=("grad_input",),
-    variants=softmax_rows.VARIANTS,
+    variants=any_dimension.VARIANTS,
     forms=FORMS,
-    shapes=partial(softmax_rows.shapes, tensors=TENSORS),
-    takes=softmax_rows.takes,
-    canonical=softmax_rows.canonical,
-    problem=partial(softmax_rows.given_problem, logarithm=True),
-    exact=softmax_rows.exact,
-    bounds=softmax_rows.bounds_with(logarithm=True, given=True),
-    expected=softmax_rows.expected_backward,
-    extents=softmax_rows.extents,
-    links=softmax_rows.links,
+    shapes=partial(any_dimension.shapes, tensors=TENSORS),
+    takes=any_dimension.takes,
+    canonical=any_dimension.canonical,
+    problem=partial(any_dimension.given_problem, logarithm=True),
+    exact=any_dimension.exact,
+    bounds=any_dimension.bounds,
+    expected=results.expected_backward,
+    extents=any_dimension.extents,
+    links=any_dimension.links,
     needs_variance=False,
     derived=("output",),
-    complete=partial(softmax_rows.complete_backward, logarithm=True),
+    complete=partial(any_dimension.complete_backward, logarithm=True),
 )

@@ -8,9 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from verifier.numbers import Form, Numbers, Terms, Value
-from verifier.ops import Op, special, trailing
+import torch
+
+from verifier.arithmetic.abstract_number import Form, Numbers, Terms, Value
+from verifier.arithmetic.formats import FORMATS
+from verifier.ops import Op, special_values
 from verifier.ops.layer_norm import affine, parameter_gradients, through_variance
+from verifier.ops.rows import results, trailing_dimensions
+from verifier.ops.rows.compose_bounds import rows_bounds
 
 TENSORS = ("input", "weight")
 
@@ -73,6 +78,19 @@ def autograd_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
     return {"grad_input": grad_input, **parameter_gradients(k, t, t.x * rstd)}
 
 
+def machine_epsilon(dtype: str) -> float | None:
+    """Return what eps=None means: the spacing of the dtype at 1.
+
+    PyTorch's page says the spacing of the input's dtype, its code has that of float32 for half inputs: there
+    it is not settled.
+    """
+    return (
+        None
+        if FORMATS[dtype].precision < FORMATS["float32"].precision
+        else torch.finfo(getattr(torch, dtype)).eps
+    )
+
+
 FORMS = {
     form.name: form
     for form in (
@@ -89,16 +107,17 @@ OP = Op(
     tensors=TENSORS,
     optional=("weight",),
     differentiable=("input", "weight"),
-    variants=trailing.VARIANTS,
+    variants=trailing_dimensions.VARIANTS,
     forms=FORMS,
-    shapes=partial(trailing.shapes, tensors=TENSORS),
-    canonical=trailing.canonical,
-    problem=partial(trailing.problem, centred=False),
-    exact=trailing.exact,
-    bounds=trailing.bounds_with(centred=False, given=False),
-    expected=trailing.expected,
-    extents=trailing.extents,
-    links=trailing.links,
-    special=special.root_mean_square,
+    shapes=partial(trailing_dimensions.shapes, tensors=TENSORS),
+    canonical=trailing_dimensions.canonical,
+    problem=partial(trailing_dimensions.problem, centred=False),
+    exact=trailing_dimensions.exact,
+    bounds=rows_bounds,
+    expected=results.expected,
+    extents=trailing_dimensions.extents,
+    links=trailing_dimensions.links,
+    special=special_values.root_mean_square,
+    default_eps=machine_epsilon,
     scale_invariant=True,
 )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from verifier.ops import Op, trailing
+from verifier.ops import Op
 from verifier.ops.rms_norm import FORMS
+from verifier.ops.rows import results, trailing_dimensions
+from verifier.ops.rows.compose_bounds import rows_bounds
 
 TENSORS = ("grad_output", "input", "weight", "rstd")
 
@@ -15,17 +17,17 @@ OP = Op(
     tensors=TENSORS,
     optional=("weight",),
     outputs=("grad_input", "grad_weight"),
-    variants=trailing.VARIANTS,
+    variants=trailing_dimensions.VARIANTS,
     forms=FORMS,
-    shapes=partial(trailing.shapes, tensors=TENSORS),
-    canonical=trailing.canonical,
-    problem=partial(trailing.given_problem, centred=False),
-    exact=trailing.exact,
-    bounds=trailing.bounds_with(centred=False, given=True),
-    expected=trailing.expected_backward,
-    extents=trailing.extents,
-    links=trailing.links,
+    shapes=partial(trailing_dimensions.shapes, tensors=TENSORS),
+    canonical=trailing_dimensions.canonical,
+    problem=partial(trailing_dimensions.given_problem, centred=False),
+    exact=trailing_dimensions.exact,
+    bounds=rows_bounds,
+    expected=results.expected_backward,
+    extents=trailing_dimensions.extents,
+    links=trailing_dimensions.links,
     needs_variance=False,
     derived=("rstd",),
-    complete=partial(trailing.complete_backward, centred=False),
+    complete=partial(trailing_dimensions.complete_backward, centred=False),
 )

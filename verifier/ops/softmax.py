@@ -8,32 +8,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from verifier.numbers import Form, Numbers, Terms, Value
-from verifier.ops import Op, softmax_rows, special
+from verifier.arithmetic.abstract_number import Form, Numbers, Terms, Value
+from verifier.ops import Op, special_values
+from verifier.ops.rows import any_dimension, results
 
 TENSORS = ("input",)
 
 
 def canonical_forward(k: Numbers, t: Terms) -> Value:
     """Return exp(x - max) divided by the sum of it."""
-    power = k.exp(softmax_rows.shifted(k, t))
+    power = k.exp(any_dimension.shifted(k, t))
     return power / k.sum(power)
 
 
 def reciprocal_forward(k: Numbers, t: Terms) -> Value:
     """Return exp(x - max) times the reciprocal of the sum."""
-    power = k.exp(softmax_rows.shifted(k, t))
+    power = k.exp(any_dimension.shifted(k, t))
     return power * (k.constant(1.0) / k.sum(power))
 
 
 def online_forward(k: Numbers, t: Terms) -> Value:
     """Return the canonical quotient with a sum that is made in one sweep, rescaled as the maximum grows."""
-    return k.exp(softmax_rows.shifted(k, t)) / k.online_sum(t.x)
+    return k.exp(any_dimension.shifted(k, t)) / k.online_sum(t.x)
 
 
 def online_reciprocal_forward(k: Numbers, t: Terms) -> Value:
     """Return exp(x - max) times the reciprocal of the online sum."""
-    return k.exp(softmax_rows.shifted(k, t)) * (k.constant(1.0) / k.online_sum(t.x))
+    return k.exp(any_dimension.shifted(k, t)) * (k.constant(1.0) / k.online_sum(t.x))
 
 
 def folded_powers(k: Numbers, t: Terms) -> Value:
@@ -54,14 +55,14 @@ def torch_cpu_forward(k: Numbers, t: Terms) -> Value:
 
     That happens to softmaxes over another than the last dimension, where less than a vector is left.
     """
-    power = k.exp(softmax_rows.shifted(k, t))
+    power = k.exp(any_dimension.shifted(k, t))
     total = k.sum(power)
     return k.either(power * (k.constant(1.0) / total), k.cast(power, "input") / total)
 
 
 def saved_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
     """Return y * (grad_output - sum(grad_output * y)), y as it was stored."""
-    y = softmax_rows.saved(k, t)
+    y = any_dimension.saved(k, t)
     return {"grad_input": y * (t.grad_output - k.sum(t.grad_output * y))}
 
 
@@ -91,18 +92,18 @@ OP = Op(
     summary="exp(x - max) / sum(exp(x - max)) over one dimension",
     tensors=TENSORS,
     differentiable=("input",),
-    variants=softmax_rows.VARIANTS,
+    variants=any_dimension.VARIANTS,
     forms=FORMS,
-    shapes=partial(softmax_rows.shapes, tensors=TENSORS),
-    takes=softmax_rows.takes,
-    canonical=softmax_rows.canonical,
-    problem=partial(softmax_rows.problem, logarithm=False),
-    exact=softmax_rows.exact,
-    bounds=softmax_rows.bounds_with(logarithm=False, given=False),
-    expected=softmax_rows.expected,
-    extents=softmax_rows.extents,
-    links=softmax_rows.links,
+    shapes=partial(any_dimension.shapes, tensors=TENSORS),
+    takes=any_dimension.takes,
+    canonical=any_dimension.canonical,
+    problem=partial(any_dimension.problem, logarithm=False),
+    exact=any_dimension.exact,
+    bounds=any_dimension.bounds,
+    expected=results.expected,
+    extents=any_dimension.extents,
+    links=any_dimension.links,
     needs_variance=False,
-    special=special.exponentials,
+    special=special_values.exponentials,
     shift_invariant=True,
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from verifier.ops import Op, softmax_rows
+from verifier.ops import Op
+from verifier.ops.rows import any_dimension, results
 from verifier.ops.softmax import FORMS
 
 TENSORS = ("grad_output", "output", "input")
@@ -15,18 +16,18 @@ OP = Op(
     summary="grad_input of softmax at a given output",
     tensors=TENSORS,
     outputs=("grad_input",),
-    variants=softmax_rows.VARIANTS,
+    variants=any_dimension.VARIANTS,
     forms=FORMS,
-    shapes=partial(softmax_rows.shapes, tensors=TENSORS),
-    takes=softmax_rows.takes,
-    canonical=softmax_rows.canonical,
-    problem=partial(softmax_rows.given_problem, logarithm=False),
-    exact=softmax_rows.exact,
-    bounds=softmax_rows.bounds_with(logarithm=False, given=True),
-    expected=softmax_rows.expected_backward,
-    extents=softmax_rows.extents,
-    links=softmax_rows.links,
+    shapes=partial(any_dimension.shapes, tensors=TENSORS),
+    takes=any_dimension.takes,
+    canonical=any_dimension.canonical,
+    problem=partial(any_dimension.given_problem, logarithm=False),
+    exact=any_dimension.exact,
+    bounds=any_dimension.bounds,
+    expected=results.expected_backward,
+    extents=any_dimension.extents,
+    links=any_dimension.links,
     needs_variance=False,
     derived=("output",),
-    complete=partial(softmax_rows.complete_backward, logarithm=False),
+    complete=partial(any_dimension.complete_backward, logarithm=False),
 )

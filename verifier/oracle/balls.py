@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from verifier.arithmetic import Array
+from verifier.arithmetic.formats import Array
 from verifier.oracle.enclosure import Enclosure
 
 Ball = Any

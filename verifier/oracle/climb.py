@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol
 
 import numpy as np
 
-from verifier.arithmetic import Array
+from verifier.arithmetic.formats import Array
 from verifier.oracle.balls import Ball, ball, parts_of, precision, uppers
-from verifier.oracle.enclosure import Enclosure, Mask
+from verifier.oracle.enclosure import Mask
 
-Rung = Callable[[Mask], "Enclosure | Balls"]
+Compared = tuple[Array, Array, Mask, Mask]
+"""Lower and upper bounds of |actual - exact|, and where it is proved to be at most a limit, or above it."""
+
+
+class Exact(Protocol):
+    """Exact values that results can be compared with."""
+
+    def compare(self, actual: Array, limit: Array) -> Compared:
+        """Compare as many results with as many limits; NaN bounds where there is no exact value."""
+
+
+Rung = Callable[[Mask], Exact]
 """Given the mask of open elements, returns the exact values of these elements, flat, in order."""
+
+PRECISIONS: Final = (256, 512, 1024, 2048, 4096, 8192)
+"""Bits of the Arb rungs. 8192 ends it: only an error equal to its bound to 2000 digits stays open."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +37,25 @@ class Balls:
 
     values: Sequence[Ball | None]
     bits: int
+
+    def compare(self, actual: Array, limit: Array) -> Compared:
+        """Compare results with limits at the precision of the balls."""
+        size = actual.size
+        low, high = np.full(size, np.nan), np.full(size, np.nan)
+        passed, failed = np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
+        exists = np.array([value is not None for value in self.values], dtype=bool)
+        known = np.array([value is not None and value.is_finite() for value in self.values], dtype=bool)
+        low[exists & ~known], high[exists & ~known] = 0.0, np.inf
+        wild = known & ~np.isfinite(actual)
+        low[wild], high[wild], failed[wild] = np.inf, np.inf, limit[wild] < np.inf
+        places = np.flatnonzero(known & ~wild)
+        with precision(self.bits):
+            errors = [abs(ball(actual[k]) - self.values[k]) for k in places.tolist()]
+            low[places], high[places] = _bounds(errors)
+            limits = limit[places].tolist()
+            passed[places] = [bool(error <= most) for error, most in zip(errors, limits, strict=True)]
+            failed[places] = [bool(error > most) for error, most in zip(errors, limits, strict=True)]
+        return low, high, passed, failed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +74,12 @@ class Decision:
     error_low: Array
     error_high: Array
     rung_counts: dict[str, int]
+
+
+def arb_rungs(values: Callable[..., Balls]) -> Iterator[tuple[str, Rung]]:
+    """Yield the Arb rungs of growing precision; values(open elements, bits=...) computes them."""
+    for bits in PRECISIONS:
+        yield "arb", partial(values, bits=bits)
 
 
 def climb(actual: Array, bound: Array, rungs: Iterable[tuple[str, Rung]]) -> Decision:
@@ -60,9 +101,8 @@ def climb(actual: Array, bound: Array, rungs: Iterable[tuple[str, Rung]]) -> Dec
     for name, rung in rungs:
         if not still.any():
             break
-        exact = rung(still)
-        compare = _by_balls if isinstance(exact, Balls) else _by_enclosure
-        low[still], high[still], passed[still], failed[still] = compare(exact, actual[still], limit[still])  # type: ignore[arg-type]
+        compared = rung(still).compare(actual[still], limit[still])
+        low[still], high[still], passed[still], failed[still] = compared
         counts[name] = counts.get(name, 0) + int((passed | failed)[still].sum())
         # no rung can help where there is no exact value or nothing finite to compare the error with
         still &= ~(passed | failed | np.isnan(low)) & np.isfinite(limit)
@@ -74,30 +114,6 @@ def climb(actual: Array, bound: Array, rungs: Iterable[tuple[str, Rung]]) -> Dec
         error_high=high,
         rung_counts=counts,
     )
-
-
-def _by_enclosure(exact: Enclosure, actual: Array, limit: Array) -> tuple[Array, Array, Mask, Mask]:
-    low, high = exact.error_of(actual)
-    return low, high, (high <= limit) & np.isfinite(high), low > limit
-
-
-def _by_balls(exact: Balls, actual: Array, limit: Array) -> tuple[Array, Array, Mask, Mask]:
-    size = actual.size
-    low, high = np.full(size, np.nan), np.full(size, np.nan)
-    passed, failed = np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
-    exists = np.array([value is not None for value in exact.values], dtype=bool)
-    known = np.array([value is not None and value.is_finite() for value in exact.values], dtype=bool)
-    low[exists & ~known], high[exists & ~known] = 0.0, np.inf
-    wild = known & ~np.isfinite(actual)
-    low[wild], high[wild], failed[wild] = np.inf, np.inf, limit[wild] < np.inf
-    places = np.flatnonzero(known & ~wild)
-    with precision(exact.bits):
-        errors = [abs(ball(actual[k]) - exact.values[k]) for k in places.tolist()]
-        low[places], high[places] = _bounds(errors)
-        limits = limit[places].tolist()
-        passed[places] = [bool(error <= most) for error, most in zip(errors, limits, strict=True)]
-        failed[places] = [bool(error > most) for error, most in zip(errors, limits, strict=True)]
-    return low, high, passed, failed
 
 
 def _bounds(errors: Sequence[Ball]) -> tuple[Array, Array]:

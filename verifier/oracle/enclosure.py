@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from verifier.arithmetic import Array, Format
-from verifier.deferred import deferrable
-from verifier.oracle.doubled import two_sum
-from verifier.rounded import round_to
+from verifier.arithmetic.error_free.double_double import two_sum
+from verifier.arithmetic.formats import Array, Format
+from verifier.arithmetic.lazy_fields import LazyField
+from verifier.arithmetic.simulated import round_to
 
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
@@ -18,9 +18,12 @@ UNIT = 2.0**-53
 """Unit roundoff of float64."""
 TINY = 2.0**-1070
 """Covers the underflow of the few float64 operations that evaluate a bound."""
+OUTWARD = 4.0 * UNIT
+"""Relative widening of a bound: it meets three roundings, its own among them, of UNIT each."""
+INWARD = 8.0 * UNIT
+"""Relative narrowing of a distance: it meets three roundings as well; the rest is room."""
 
 
-@deferrable
 @dataclass(frozen=True, kw_only=True)
 class Enclosure:
     """Elementwise |exact - (high + low)| <= radius.
@@ -31,9 +34,9 @@ class Enclosure:
     infinite `high` is an exact value (the logarithm of a softmax that is exactly zero).
     """
 
-    high: Array
-    low: Array
-    radius: Array
+    high: LazyField[Array] = LazyField()
+    low: LazyField[Array] = LazyField()
+    radius: LazyField[Array] = LazyField()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -56,7 +59,7 @@ class Enclosure:
     def magnitude(self) -> Array:
         """Return an upper bound of |exact|."""
         total = np.abs(self.high) + (np.abs(self.low) + self.radius)
-        return np.asarray(total * (1.0 + 4.0 * UNIT) + TINY)
+        return np.asarray(total * (1.0 + OUTWARD) + TINY)
 
     def error_of(self, actual: Array) -> tuple[Array, Array]:
         """Return certified (lower, upper) bounds of |actual - exact|, rounded outwards.
@@ -78,10 +81,15 @@ class Enclosure:
             error = np.abs(difference + correction)
             # two roundings, of the correction and of the sum; the rest is float64 evaluation
             slack = (error + np.abs(correction)) * UNIT + self.radius
-            upper = (error + slack) * (1.0 + 4.0 * UNIT) + TINY
-            lower = np.maximum((error - slack * (1.0 + 4.0 * UNIT)) * (1.0 - 4.0 * UNIT) - TINY, 0.0)
+            upper = (error + slack) * (1.0 + OUTWARD) + TINY
+            lower = np.maximum((error - slack * (1.0 + OUTWARD)) * (1.0 - OUTWARD) - TINY, 0.0)
             lower, upper = np.where(np.isnan(upper), 0.0, lower), np.where(np.isnan(upper), np.inf, upper)
         return self._special(actual, lower, upper)
+
+    def compare(self, actual: Array, limit: Array) -> tuple[Array, Array, Mask, Mask]:
+        """Return `error_of`, and where the error is proved to be at most `limit`, or above it."""
+        low, high = self.error_of(actual)
+        return low, high, (high <= limit) & np.isfinite(high), low > limit
 
     def _special(self, actual: Array, lower: Array, upper: Array) -> tuple[Array, Array]:
         finite = np.isfinite(actual) & np.isfinite(self.high)
@@ -121,7 +129,7 @@ class Enclosure:
         outward = side * (self.high - candidate)
         room_above = (above - outward) - side * self.low
         room_below = (below + outward) + side * self.low
-        room = np.minimum(room_above, room_below) * (1.0 - 8.0 * UNIT)
+        room = np.minimum(room_above, room_below) * (1.0 - INWARD)
         return np.asarray((room > self.radius) & np.isfinite(candidate))
 
 

@@ -1,19 +1,72 @@
-"""What a normalization or a softmax asks of the oracle, and what it answers."""
+"""What the oracle is asked and what it answers: the contract of all problems, and the records of two."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
-from verifier.arithmetic import Array
+from verifier.arithmetic.abstract_number import Form, Value
+from verifier.arithmetic.formats import Array
+from verifier.arithmetic.row_statistics import RowStatistics
+from verifier.oracle import climb
 from verifier.oracle.enclosure import Enclosure, Mask
-from verifier.statistics import RowStatistics
 
 Rung = Literal["float64", "double_double", "arb", "auto"]
 
 
+class Solution(Protocol):
+    """The oracle's answer to a problem."""
+
+    @property
+    def enclosures(self) -> Mapping[str, Enclosure]:
+        """The exact results by name; what the problem does not pose is left out."""
+
+
+Answer_co = TypeVar("Answer_co", bound=Solution, covariant=True)
+
+
+class Field(Protocol):
+    """A finite field in which a form is run on a problem whose operands are places in tensors."""
+
+    def numbers(self, *, eps: float = 0.0, centred: bool = True, parameter: Any = None) -> Any:
+        """Return the field's numbers for rows of this problem."""
+
+    def take(self, name: str, places: Any) -> Value | None:
+        """Return the elements at these places of the tensor of that name; None without places."""
+
+
+class Problem(Protocol[Answer_co]):
+    """A function of rows, posed with its operands."""
+
+    @property
+    def centred(self) -> bool:
+        """Whether a constant added to a row changes no result."""
+
+    @property
+    def weight(self) -> Any:
+        """What multiplies the elements of the output, broadcastable to the rows; None: nothing does."""
+
+    @property
+    def parameter(self) -> Any:
+        """The entry of weight that each element belongs to (see `RowOperands`); None without weight."""
+
+    @property
+    def compares(self) -> bool:
+        """Whether the results depend on which element of a row is the largest."""
+
+    def solve(self, rung: Rung = "auto", bits: int | None = None) -> Answer_co:
+        """Return the exact answer, enclosed; see `verifier.oracle.solve.solve`."""
+
+    def rungs(self, name: str, first: Enclosure) -> Iterator[tuple[str, climb.Rung]]:
+        """Yield the rungs that decide on one result, by name; `first` is what `solve` encloses it in."""
+
+    def in_field(self, field: Field, form: Form) -> Mapping[str, Value]:
+        """Run a form in a finite field, each operand holding places in the tensor that it was made of."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class RowProblem:
+class RowOperands:
     """Rows that layer_norm, rms_norm, group_norm or batch_norm normalizes, brought to one form.
 
     input, grad_output: (rows, columns), exact values; NumPy arrays or torch tensors of any float
@@ -57,9 +110,15 @@ class RowSolution:
     grad_bias: Enclosure | None
     statistics: RowStatistics
 
+    @property
+    def enclosures(self) -> Mapping[str, Enclosure]:
+        """The exact results by name; gradients only where they are posed."""
+        names = ("output", "normalized", "mean", "variance", "rstd", "grad_input", "grad_weight", "grad_bias")
+        return _present({name: getattr(self, name) for name in names})
+
 
 @dataclass(frozen=True, kw_only=True)
-class SoftmaxProblem:
+class SoftmaxOperands:
     """Rows of a softmax, or of its logarithm, with an optional gradient.
 
     input, output, grad_output: (rows, columns). Either input or output is given: an output (of a raw
@@ -87,3 +146,12 @@ class SoftmaxSolution:
     total: Enclosure | None
     maximum: Array | None
     finite: Mask
+
+    @property
+    def enclosures(self) -> Mapping[str, Enclosure]:
+        """The exact results by name; those that are posed."""
+        return _present({"output": self.output, "grad_input": self.grad_input, "total": self.total})
+
+
+def _present(results: Mapping[str, Enclosure | None]) -> dict[str, Enclosure]:
+    return {name: result for name, result in results.items() if result is not None}

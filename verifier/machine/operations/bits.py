@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from verifier.machine.operations.table import DTYPE, Operation, type_of, width_of
+from verifier.machine.operations.operation import DTYPE, Operation, type_of, width_of
 
 if TYPE_CHECKING:
-    from verifier.machine.numerics import Array
+    from verifier.machine.arithmetic.numerics import Array
 
 _LOGIC: dict[str, Any] = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 

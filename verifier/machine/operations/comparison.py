@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from verifier.machine import numerics
-from verifier.machine.operations.table import DTYPE, Operation, type_of
+from verifier.machine.arithmetic import numerics
+from verifier.machine.operations.operation import DTYPE, Operation, type_of
 
 if TYPE_CHECKING:
-    from verifier.machine.numerics import Array
+    from verifier.machine.arithmetic.numerics import Array
 
 _ORDERED: dict[str, Any] = {
     "eq": np.equal,

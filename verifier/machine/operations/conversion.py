@@ -1,7 +1,5 @@
 """`cvt` in all its widths and roundings."""
 
-# ruff: noqa: PLR0917 - these are called by position, many times a launch
-
 from __future__ import annotations
 
 from functools import lru_cache
@@ -9,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from verifier.machine import numerics
-from verifier.machine.numerics import Array
-from verifier.machine.operations.table import DTYPE, Operation, width_of
-from verifier.machine.syntax import BITS
+from verifier.machine.arithmetic import numerics
+from verifier.machine.arithmetic.numerics import Array
+from verifier.machine.operations.operation import DTYPE, Operation, width_of
+from verifier.machine.ptx.syntax import BITS
 
 _TO_INTEGER: dict[str, Any] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 _MODES = ("rn", "rz", "rm", "rp", "rna")
@@ -48,7 +46,7 @@ def _function(parts: list[str], to: str, origin: str) -> Any:
     if origin in ("f16x2", "bf16x2", "f32x2") or "satfinite" in parts or mode == "rna":
         return None
     if _is_float(to):
-        return _to_float(parts, to, origin, mode, saturate, flush, relu)
+        return _to_float(parts, to, origin, mode, saturate=saturate, flush=flush, relu=relu)
     if _is_float(origin):
         return _float_to_integer(parts, to, origin, flush)
     return _integer_to_integer(to, origin, saturate)
@@ -68,7 +66,7 @@ def widen(kind: str) -> Any:
 
 
 def _to_float(
-    parts: list[str], to: str, origin: str, mode: str, saturate: bool, flush: bool, relu: bool
+    parts: list[str], to: str, origin: str, mode: str, *, saturate: bool, flush: bool, relu: bool
 ) -> Any:
     """Float or integer to float."""
     steps: list[Any] = []

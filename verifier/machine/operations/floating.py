@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from verifier.machine import numerics
-from verifier.machine.operations.table import Operation, type_of
+from verifier.machine.arithmetic import numerics
+from verifier.machine.operations.operation import Operation, type_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from verifier.machine.numerics import Array
+    from verifier.machine.arithmetic.numerics import Array
 
 _PLAIN: dict[str, Any] = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
 _APPROXIMATE = frozenset({"rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh"})
 _ARITY = {"fma": 3, "mad": 3, "divfma": 3, "neg": 1, "abs": 1, "copysign": 2, "testp": 1}
-_MODES = ("rn", "rz", "rm", "rp")
+ROUNDING_MODES = ("rn", "rz", "rm", "rp")
 _MIXED = ("f16", "bf16")
 
 
@@ -30,7 +30,7 @@ def resolve(parts: list[str]) -> Operation | None:
         return None
     if parts[-1] in _MIXED:
         return _mixed(parts)
-    function = _function(parts, kind)
+    function = single_or_double(parts, kind)
     if function is None:
         return None
     name = parts[0]
@@ -51,10 +51,10 @@ def resolve(parts: list[str]) -> Operation | None:
 
 
 def _mode(parts: list[str]) -> str:
-    return next((part for part in parts if part in _MODES), "rn")
+    return next((part for part in parts if part in ROUNDING_MODES), "rn")
 
 
-def _function(parts: list[str], kind: str) -> Any:
+def single_or_double(parts: list[str], kind: str) -> Any:
     """Choose the function without its `.ftz` and `.sat`."""
     name, mode, single = parts[0], _mode(parts), kind == "f32"
     if name in _PLAIN:
@@ -72,8 +72,8 @@ def _function(parts: list[str], kind: str) -> Any:
     simple: dict[str, Any] = {
         "neg": _flip_sign,
         "abs": _drop_sign,
-        "min": _extremum(parts, np.fmin, np.minimum),
-        "max": _extremum(parts, np.fmax, np.maximum),
+        "min": extremum(parts, np.fmin, np.minimum),
+        "max": extremum(parts, np.fmax, np.maximum),
         "copysign": lambda a, b: np.copysign(b, a),
     }
     if name == "testp":
@@ -148,7 +148,7 @@ def _drop_sign(a: Array) -> Array:
     return np.abs(a)
 
 
-def _extremum(parts: list[str], quiet: Any, propagating: Any) -> Any:
+def extremum(parts: list[str], quiet: Any, propagating: Any) -> Any:
     """Minimum or maximum in which -0 < +0; NaN wins only with `.NaN`."""
     base = propagating if "NaN" in parts else quiet
     larger = quiet is np.fmax

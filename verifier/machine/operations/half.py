@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from verifier.machine import numerics
-from verifier.machine.operations.floating import _MODES, _extremum, _function
-from verifier.machine.operations.table import DTYPE, Operation, type_of
+from verifier.machine.arithmetic import numerics
+from verifier.machine.operations import floating
+from verifier.machine.operations.floating import ROUNDING_MODES, extremum, single_or_double
+from verifier.machine.operations.operation import DTYPE, Operation, type_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from verifier.machine.numerics import Array
+    from verifier.machine.arithmetic.numerics import Array
 
 _SCALAR = {"f16x2": "f16", "bf16x2": "bf16", "f32x2": "f32"}
 _ARITY = {"fma": 3, "neg": 1, "abs": 1, "ex2": 1, "tanh": 1, "lg2": 1}
@@ -43,8 +44,6 @@ def resolve(parts: list[str]) -> Operation | None:
 
 def _packed_single(parts: list[str]) -> Any:
     """Give the float32 function that `f32x2` applies twice."""
-    from verifier.machine.operations import floating
-
     scalar = floating.resolve([*(p for p in parts if p != "f32x2"), "f32"])
     return scalar.function if scalar else None
 
@@ -67,7 +66,7 @@ def _packed(function: Any, scalar: str, packed: str, model: bool) -> Callable[..
 def _narrow_function(parts: list[str], scalar: str) -> Any:
     """Choose a float16 or bfloat16 function and wrap its modifiers."""
     name = parts[0]
-    mode = next((p for p in parts if p in _MODES), "rn")
+    mode = next((p for p in parts if p in ROUNDING_MODES), "rn")
     if mode != "rn":
         return None
     function = _base(name, parts, scalar)
@@ -90,10 +89,10 @@ def _base(name: str, parts: list[str], scalar: str) -> Any:
     if name == "fma":
         return numerics.fma16 if scalar == "f16" else numerics.fma_bf16
     if name in ("min", "max"):
-        chooser = _extremum(parts, *((np.fmin, np.minimum) if name == "min" else (np.fmax, np.maximum)))
+        chooser = extremum(parts, *((np.fmin, np.minimum) if name == "min" else (np.fmax, np.maximum)))
         return _through_single(chooser, scalar)
     if name in ("add", "sub", "mul"):
-        return _through_single(_function([name, "f32"], "f32"), scalar)
+        return _through_single(single_or_double([name, "f32"], "f32"), scalar)
     if name in ("ex2", "tanh", "lg2"):
         return _through_single(lambda m, x: m.evaluate(name, x), scalar, model=True)
     return None

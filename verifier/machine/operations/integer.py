@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from verifier.machine.operations.table import DTYPE, Operation, type_of, width_of
+from verifier.machine.operations.operation import DTYPE, Operation, type_of, width_of
 
 if TYPE_CHECKING:
-    from verifier.machine.numerics import Array
+    from verifier.machine.arithmetic.numerics import Array
 
 _INTEGERS = frozenset(f"{kind}{width}" for kind in "sub" for width in (8, 16, 32, 64))
 _SIMPLE: dict[str, Any] = {"add": np.add, "sub": np.subtract, "min": np.minimum, "max": np.maximum}

@@ -1,5 +1,6 @@
-"""Optional sanitizers: monitors that see every access of a launch."""
+"""Monitors that see every access: races, values never written, writes outside of outputs.
 
-from verifier.machine.sanitizers.registry import make_monitors
-
-__all__ = ["make_monitors"]
+A module of this folder is a sanitizer when it defines `SANITIZES`, the names in `Machine.sanitize` that it
+answers to, and `monitor(machine, *, replicated) -> Monitor | None` (see `registry.py`).
+Being in the folder is the registration.
+"""

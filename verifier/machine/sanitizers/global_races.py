@@ -4,7 +4,7 @@ Order comes from barriers inside a block, and across blocks from a release follo
 same address. A release publishes what its own warp did, and what its block did before the last barrier;
 an acquire is known to its own warp at once, and to the block after the next barrier.
 
-Copies: where a compiler has more threads than elements (Triton), several warps load one element by one
+AsyncCopies: where a compiler has more threads than elements (Triton), several warps load one element by one
 instruction, and the warp that owns the element may store to it while the others, whose copies nobody uses,
 are late. A store to bytes which the storing warp itself has loaded by the same instruction as the late
 warp, in the same epoch of their block, is therefore no race in such code. It is one in CUDA C++, where
@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from verifier.machine.groups import WARP
-from verifier.machine.memory import Fault
+from verifier.machine.execute.lane_groups import WARP
+from verifier.machine.execute.memory import Fault
 
 if TYPE_CHECKING:
-    from verifier.machine.memory import Located
-    from verifier.machine.numerics import Array
-    from verifier.machine.wave import Wave
+    from verifier.machine.arithmetic.numerics import Array
+    from verifier.machine.execute.memory import Located
+    from verifier.machine.execute.wave import Wave
+    from verifier.machine.model import Machine
 
 _NOBODY, _SEVERAL = -1, -2
 _WARPS = 64  # warp numbers a block may use; a block has at most 32
@@ -40,6 +41,9 @@ def _join(into: Knowledge, other: Knowledge) -> None:
     for warp, epoch in other.items():
         if into.get(warp, -1) < epoch:
             into[warp] = epoch
+
+
+SANITIZES = frozenset({"global_races"})
 
 
 @dataclass(kw_only=True)
@@ -71,12 +75,12 @@ class GlobalRaces:
 
     every_lane = True
 
-    def __init__(self, *, copies: bool) -> None:
+    def __init__(self, *, replicated: bool) -> None:
         """Start with an empty history; it spans all waves of a launch, since all blocks may run at once.
 
-        copies: threads may be copies of each other, as the compiler lays out elements.
+        replicated: threads may be copies of each other, as the compiler lays out elements.
         """
-        self.copies = copies
+        self.replicated = replicated
         self.bytes: dict[int, _Bytes] = {}
         self.warps: dict[int, _Warp] = {}
         self.epochs: dict[int, int] = {}
@@ -85,12 +89,13 @@ class GlobalRaces:
 
     def block_key(self, wave: Wave, block: int) -> int:
         """Linear number of a block in the grid."""
-        x, y, z = (int(n) for n in wave.block_ids[block])
-        return x + wave.grid[0] * (y + wave.grid[1] * z)
+        x, y, z = (int(n) for n in wave.extents.block_ids[block])
+        return x + wave.extents.grid[0] * (y + wave.extents.grid[1] * z)
 
     def warp_keys(self, wave: Wave, lanes: Array) -> tuple[Array, Array]:
         """Warp key and epoch of each lane."""
-        numbers = wave.block_ids @ np.array([1, wave.grid[0], wave.grid[0] * wave.grid[1]])
+        columns, rows, _ = wave.extents.grid
+        numbers = wave.extents.block_ids @ np.array([1, columns, columns * rows])
         blocks = numbers[lanes // wave.threads]
         unique, inverse = np.unique(blocks, return_inverse=True)
         epochs = np.array([self.epochs.get(int(b), 0) for b in unique], dtype=np.int64)
@@ -122,10 +127,10 @@ class GlobalRaces:
 
     def cells_of(self, located: Located) -> _Bytes:
         """History of a tensor."""
-        state = self.bytes.get(located.region.tag)
+        state = self.bytes.get(located.region.number)
         if state is None:
             size = located.region.size
-            state = self.bytes[located.region.tag] = _Bytes(
+            state = self.bytes[located.region.number] = _Bytes(
                 writer=np.full(size, _NOBODY, dtype=np.int64),
                 write_epoch=np.full(size, -1, dtype=np.int64),
                 atomic=np.zeros(size, dtype=bool),
@@ -161,7 +166,7 @@ class GlobalRaces:
                 strange &= ~harmless
             if kind == "atomic" and word == "written":
                 strange &= ~state.atomic[cells]
-            if kind == "write" and word == "read" and self.copies:
+            if kind == "write" and word == "read" and self.replicated:
                 strange &= ~self.copied(state, cells, warp)
             for place in np.flatnonzero(strange):
                 if not self.ordered(int(other[place]), int(when[place]), int(warp[place]), int(epoch[place])):
@@ -213,18 +218,17 @@ class GlobalRaces:
         who = f"block {block} warp {warp}"
         message = f"{verb} byte {offset} of {located.region.name}, {word} by {who} with nothing to order them"
         del wave
-        raise Fault("global_race", site, lane, located.shape, message, located.region.name)
+        raise Fault("global_race", site, lane, located.shape, message, tensor=located.region.name)
 
     def synchronise(self, located: Located, lanes: Array, warp: Array, epoch: Array) -> None:
         """Exchange knowledge at the addresses of an atomic, as its semantics say."""
-        del lanes
         words = self.pending
         acquires = bool({"acquire", "acq_rel"} & set(words))
         releases = bool({"release", "acq_rel"} & set(words))
         for offset, key, now in zip(
             located.offsets.reshape(-1).tolist(), warp.tolist(), epoch.tolist(), strict=True
         ):
-            place = (located.region.tag, offset)
+            place = (located.region.number, offset)
             mine = self.warps.setdefault(key, _Warp())
             there = self.published.setdefault(place, {})
             _join(mine.seen, there)
@@ -246,7 +250,6 @@ class GlobalRaces:
 
     def ordering(self, wave: Wave, site: int, lanes: Array, words: tuple[str, ...]) -> None:
         """Turn, at a fence, earlier relaxed atomics into acquires and later ones into releases."""
-        del site
         self.pending = words
         if words[0] not in ("fence", "membar") or "cta" in words:
             return
@@ -283,3 +286,8 @@ def same_as_before(located: Located, values: list[Array] | None, width: int) -> 
         stored = np.broadcast_to(located.active(value), located.offsets.shape).reshape(-1)
         same &= view[index + number] == stored
     return same
+
+
+def monitor(machine: Machine, *, replicated: bool) -> GlobalRaces:
+    """Make what watches one launch."""
+    return GlobalRaces(replicated=replicated)

@@ -10,15 +10,18 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from verifier.machine.groups import WARP
-from verifier.machine.memory import Fault
+from verifier.machine.execute.lane_groups import WARP
+from verifier.machine.execute.memory import Fault
 
 if TYPE_CHECKING:
-    from verifier.machine.memory import Located
-    from verifier.machine.numerics import Array
-    from verifier.machine.wave import Wave
+    from verifier.machine.arithmetic.numerics import Array
+    from verifier.machine.execute.memory import Located
+    from verifier.machine.execute.wave import Wave
+    from verifier.machine.model import Machine
 
 _NOBODY, _SEVERAL = -1, -2
+
+SANITIZES = frozenset({"shared_races", "unequal_stores"})
 
 
 @dataclass(kw_only=True)
@@ -46,24 +49,24 @@ class SharedRaces:
 
     every_lane = True
 
-    def __init__(self, *, unequal_stores: bool, copies: bool) -> None:
+    def __init__(self, *, unequal_stores: bool, replicated: bool) -> None:
         """Start without any wave.
 
         unequal_stores: also report lanes of one warp that store different values to one byte in one
         instruction. PTX leaves open which of them stays; Triton does this knowingly, where the lanes of a
         butterfly hold the same sum up to rounding (every reduction whose merge does not commute exactly).
-        copies: threads may be copies of each other, as the compiler lays out elements.
+        replicated: threads may be copies of each other, as the compiler lays out elements.
         """
-        self.unequal_stores, self.copies = unequal_stores, copies and not unequal_stores
+        self.unequal_stores, self.replicated = unequal_stores, replicated and not unequal_stores
         self.states: WeakKeyDictionary[Wave, _Shadow] = WeakKeyDictionary()
 
     def shadow(self, wave: Wave) -> _Shadow:
         """State of this wave, fresh when it begins or is restarted for other blocks."""
         state = self.states.get(wave)
-        if state is None or state.ids is not wave.block_ids:
+        if state is None or state.ids is not wave.extents.block_ids:
             size = wave.shared.region.size
             state = self.states[wave] = _Shadow(
-                ids=wave.block_ids,
+                ids=wave.extents.block_ids,
                 writer=np.full(size, _NOBODY, dtype=np.int32),
                 write_epoch=np.full(size, -1, dtype=np.int32),
                 write_site=np.full(size, -1, dtype=np.int32),
@@ -106,7 +109,7 @@ class SharedRaces:
         )
         if kind == "atomic":
             foreign_write &= ~state.atomic[cells]
-        if kind == "write" and self.copies:
+        if kind == "write" and self.replicated:
             foreign_write &= state.write_site[cells] != site
         foreign_read = (
             (state.reader[cells] != _NOBODY)
@@ -164,7 +167,7 @@ class SharedRaces:
         order = np.argsort(cells, kind="stable")
         same = cells[order][1:] == cells[order][:-1]
         clash = same & (written[order][1:] != written[order][:-1])
-        if self.copies:
+        if self.replicated:
             return
         if not self.unequal_stores:
             clash &= warp[order][1:] != warp[order][:-1]
@@ -197,7 +200,7 @@ class SharedRaces:
         lane = place // width
         if located.selection is not None:
             lane = int(np.flatnonzero(located.selection.reshape(-1))[lane])
-        raise Fault("shared_race", site, lane, located.shape, message, "shared memory")
+        raise Fault("shared_race", site, lane, located.shape, message, tensor="shared memory")
 
     def barrier(self, wave: Wave, lanes: Array) -> None:
         """All threads of these blocks have met: a new epoch."""
@@ -209,3 +212,8 @@ class SharedRaces:
 
     def finish(self, launch: Any) -> None:
         """Nothing is left to check."""
+
+
+def monitor(machine: Machine, *, replicated: bool) -> SharedRaces:
+    """Make what watches one launch."""
+    return SharedRaces(unequal_stores="unequal_stores" in machine.sanitize, replicated=replicated)

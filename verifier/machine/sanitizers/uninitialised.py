@@ -1,4 +1,4 @@
-"""Values that were never written: carried silently through arithmetic, reported where they take effect.
+"""Values that were never written: followed silently through arithmetic, reported where they take effect.
 
 A register has one bit for each of its half-words, since compilers pack a value with an undefined half
 and unpack it again.
@@ -10,36 +10,40 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from verifier.machine import collectives
-from verifier.machine.carry import names, sources, targets
-from verifier.machine.memory import Fault
-from verifier.machine.syntax import BITS, Address, Immediate, Instruction, Operand, Pair, Register, Vector
+from verifier.machine.execute import collectives
+from verifier.machine.execute.memory import Fault
+from verifier.machine.ptx.syntax import BITS, Address, Immediate, Instruction, Operand, Pair, Register, Vector
+from verifier.machine.translate.slot_layouts import names, sources, targets
 
 if TYPE_CHECKING:
-    from verifier.machine.flow import Program
-    from verifier.machine.groups import Group
-    from verifier.machine.memory import Located, Region
-    from verifier.machine.numerics import Array
-    from verifier.machine.operations import Operation
-    from verifier.machine.uniformity import Shapes
-    from verifier.machine.wave import Wave
-    from verifier.machine.writer import Writer
+    from verifier.machine.arithmetic.numerics import Array
+    from verifier.machine.execute.extents import GridExtents
+    from verifier.machine.execute.lane_groups import Group
+    from verifier.machine.execute.memory import Located, Region
+    from verifier.machine.model import Machine
+    from verifier.machine.operations.operation import Operation
+    from verifier.machine.ptx.basic_blocks import Program
+    from verifier.machine.translate.expressions import Writer
+    from verifier.machine.translate.uniformity import RegisterShapes
 
 LARGEST = 1 << 26  # bytes of a tensor up to which it is filled with the poison and watched
 _ALL = np.uint8(15)  # four half-words
 _RUN = 8  # so many poisoned bytes in a row, aligned, count as never written
 
+SANITIZES = frozenset({"uninitialised"})
+
 
 class Flags:
     """One flag a byte of memory: true where nothing has been written."""
 
-    def __init__(self, wave: Wave) -> None:
-        """Take the poison byte from the wave."""
-        self.poison = 0xA5 if wave.poison is None else wave.poison & 0xFF
+    def __init__(self, extents: GridExtents, poison: int | None) -> None:
+        """Keep the extents of the wave, and the byte that fills what is not written."""
+        self.shape = (extents.blocks, extents.threads)
+        self.poison = 0xA5 if poison is None else poison & 0xFF
 
-    def fresh(self, wave: Wave) -> Array:
+    def fresh(self) -> Array:
         """Give the flags of a register: nothing has been written yet."""
-        return np.full((wave.blocks, wave.threads), _ALL, dtype=np.uint8)
+        return np.full(self.shape, _ALL, dtype=np.uint8)
 
     def spread(self, value: Any) -> Array:
         """All half-words of a result depend on all of the operands."""
@@ -48,7 +52,7 @@ class Flags:
     def of(self, region: Region) -> Array:
         """Give the flags of a region; tensors count as unwritten where words still hold the poison."""
         if region.flags is None:
-            if region.tag == 0:
+            if region.number == 0:
                 region.flags = np.ones(region.size, dtype=bool)
             elif region.size > LARGEST:
                 region.flags = np.zeros(region.size, dtype=bool)
@@ -100,7 +104,7 @@ class Flags:
     def check_store(self, site: int, found: list[Located], value: Array, what: str) -> None:
         """Report a store of an unwritten value to global memory."""
         for located in found:
-            if located.region.tag == 0 or not np.ndim(value):
+            if located.region.number == 0 or not np.ndim(value):
                 continue
             active = np.broadcast_to(located.active(value), located.offsets.shape).reshape(-1) != 0
             if active.any():
@@ -113,21 +117,20 @@ class Flags:
                     place,
                     located.shape,
                     f"{what} was never written",
-                    located.region.name,
+                    tensor=located.region.name,
                 )
 
 
-class UninitialisedShadow:
-    """Writes the lines that carry one flag beside every register."""
+class FlagEmitter:
+    """Writes the lines that keep one flag for every register."""
 
-    def __init__(self, program: Program, shapes: Shapes) -> None:
+    def __init__(self, program: Program, shapes: RegisterShapes) -> None:
         """All registers have one value a lane here."""
         self.program, self.shapes = program, shapes
 
     def allocation(self, shape: int, tags: bool, exposed: bool) -> str:
         """Expression that allocates a flag register."""
-        del shape, tags, exposed
-        return "flags.fresh(wave)"
+        return "flags.fresh()"
 
     def broken(self) -> tuple[Instruction, ...]:
         """Give nothing: flags pass through every instruction."""
@@ -309,3 +312,7 @@ def poison_storage(tensor: Any, poison: int) -> None:
     storage = tensor.untyped_storage()
     if 0 < storage.nbytes() <= LARGEST:
         ctypes.memset(storage.data_ptr(), poison, storage.nbytes())
+
+
+def monitor(machine: Machine, *, replicated: bool) -> None:
+    """Make nothing: the emitted code keeps the flags."""

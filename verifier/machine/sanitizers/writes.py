@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from verifier.machine.findings import InputWritten, Unwritten
-from verifier.machine.memory import Fault
+from verifier.machine.execute.findings import InputWritten, Unwritten
+from verifier.machine.execute.memory import Fault
 
 if TYPE_CHECKING:
-    from verifier.machine.launch import Launch, Machine
-    from verifier.machine.memory import Located
-    from verifier.machine.numerics import Array
-    from verifier.machine.wave import Wave
+    from verifier.machine.arithmetic.numerics import Array
+    from verifier.machine.execute.launch_record import LaunchRecord
+    from verifier.machine.execute.memory import Located
+    from verifier.machine.execute.wave import Wave
+    from verifier.machine.model import Machine
+
+SANITIZES = frozenset({"inputs", "outputs"})
 
 
 class Writes:
@@ -40,7 +43,6 @@ class Writes:
         values: list[Array] | None,
     ) -> None:
         """Mark the bytes of a store; a store to an input is a fault at once."""
-        del wave, lanes, values
         if space != "global" or kind == "read":
             return
         region = located.region
@@ -52,10 +54,10 @@ class Writes:
                 place,
                 located.shape,
                 f"a store to the input {region.name}",
-                region.name,
+                tensor=region.name,
             )
         if "outputs" in self.machine.sanitize and set(region.name.split("/")) & self.machine.outputs:
-            marks = self.written.setdefault(region.tag, np.zeros(region.size, dtype=bool))
+            marks = self.written.setdefault(region.number, np.zeros(region.size, dtype=bool))
             for byte in range(width):
                 marks[located.offsets + byte] = True
 
@@ -65,13 +67,13 @@ class Writes:
     def ordering(self, wave: Wave, site: int, lanes: Array, words: tuple[str, ...]) -> None:
         """Nothing to do."""
 
-    def finish(self, launch: Launch) -> None:
+    def finish(self, launch: LaunchRecord) -> None:
         """Report output elements that no thread wrote."""
         for region in launch.memory.regions.values():
             tensor: Any = region.keep
             if not set(region.name.split("/")) & self.machine.outputs or not hasattr(tensor, "stride"):
                 continue
-            marks = self.written.get(region.tag, np.zeros(region.size, dtype=bool))
+            marks = self.written.get(region.number, np.zeros(region.size, dtype=bool))
             missing = unwritten(tensor, marks)
             if missing is not None:
                 raise Unwritten(f"element {missing} is not written", kernel=launch.kernel, tensor=region.name)
@@ -91,3 +93,8 @@ def unwritten(tensor: Any, marks: Array) -> tuple[int, ...] | None:
 
 
 __all__ = ["InputWritten", "Unwritten", "Writes"]
+
+
+def monitor(machine: Machine, *, replicated: bool) -> Writes:
+    """Make what watches one launch."""
+    return Writes(machine)

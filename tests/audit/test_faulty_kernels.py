@@ -1,0 +1,133 @@
+"""Every faulty kernel is caught by the check that its docstring names, on the road of every kernel."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from verifier.audit import search, shrink
+from verifier.audit.examination import Examination
+from verifier.audit.rules import line_verdict, unexpected
+from verifier.audit.search import Budget
+from verifier.checks import checks
+from verifier.execution import Runner
+from verifier.execution.backends import backend, default_backend
+from verifier.records.verdict import Verdict
+from verifier.subjects.load_file import load_subjects
+
+FOLDER = Path(__file__).parents[1] / "faulty_kernels"
+FILES = sorted(FOLDER.glob("*.py"))
+STEMS = [f.stem for f in FILES]
+CASES = 15
+"""Enough for the fixed list to show every shape that the bugs need; found by trying."""
+
+# What only this check sees, of the checks that every kernel meets first.
+BASIC = ("forward_error", "finite", "gradient", "layouts", "memory")
+ONLY = {
+    "column_stride_assumed": "layouts",
+    "row_stride_of_input_for_output": "layouts",
+    "rows_evenly_spaced": "layouts",
+    "modifies_input": "memory",
+    "writes_past_the_end": "memory",
+    "sums_in_random_order": "determinism",
+    "sums_by_number_of_rows": "batch_invariance",
+    "saved_rstd_without_eps": "saved_statistics",
+    "nan_becomes_zero": "special_values",
+    "nan_of_weight_spreads": "special_values",
+    "nan_of_gradient_becomes_zero": "special_values",
+    "wrong_second_derivative": "gradgradcheck",
+    "barrier_forgotten_cuda": "synchronization",
+    "sums_undefined_lanes_triton": "memory",
+    "default_dtype_left_changed": "global_state",
+    "version_read_in_inference_mode": "modes",
+    "bias_forgotten_without_grad": "modes",
+    "means_by_products_under_autocast": "modes",
+    "sums_in_default_dtype": "modes",
+    "columns_lost_in_deterministic_mode": "modes",
+    "gradient_of_bias_only_with_weight": "partial_gradients",
+    "adds_to_the_last_sums": "repeated_calls",
+    "output_buffer_shared": "repeated_calls",
+    "statistics_kept_on_function": "repeated_calls",
+    "weight_converted_once": "repeated_calls",
+    "input_saved_unseen": "repeated_calls",
+}
+
+
+def named_check(path):
+    """Return the check and the verdict that the docstring promises."""
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    caught = re.search(r"(\w+) must catch it", text)
+    if caught:
+        return caught[1], None
+    ending = re.search(r"a (TIMEOUT|CRASH) that must not", text)
+    assert ending, f"{path.name}: the docstring does not say which check must catch it"
+    return "forward_error", Verdict(ending[1])
+
+
+@pytest.fixture(scope="module")
+def runners():
+    made = {}
+    yield lambda name: made.setdefault(name, Runner(name, case_seconds=2.0 if name == "eager" else 60.0))
+    for runner in made.values():
+        runner.close()
+
+
+@pytest.fixture(autouse=True)
+def _no_reduction(monkeypatch):
+    """What a finding shrinks to is tested elsewhere."""
+    monkeypatch.setattr(shrink, "REDUCTION_SECONDS", 0.0)
+    monkeypatch.setattr(search, "DEATHS_PER_LINE", 1)
+
+
+def lines_of(stem, check, runners, cases=CASES):
+    """Examine the subjects of a faulty kernel; yields the lines of the dtypes that are run."""
+    for subject in load_subjects(FOLDER / f"{stem}.py"):
+        place, missing = default_backend(subject)
+        if place is None:
+            pytest.skip(missing)
+        for dtype in subject.dtypes:
+            refusal = backend(place).refuses(subject, dtype)
+            if refusal:
+                pytest.skip(refusal)
+            yield Examination(
+                subject=subject,
+                check_name=check,
+                dtype=dtype,
+                runner=runners(place),
+                budget=Budget(cases=cases, findings=1),
+            ).run()
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_the_named_check_catches_it(stem, runners):
+    check, verdict = named_check(FOLDER / f"{stem}.py")
+    assert check in checks(), f"{stem}: its docstring names no check that there is"
+    found = [line for line in lines_of(stem, check, runners) if line_verdict(line) is not Verdict.SKIPPED]
+    assert found, f"{check} does not apply to {stem}"
+    assert any(unexpected(line.findings) for line in found)
+    assert verdict is None or {line_verdict(line) for line in found} == {verdict}
+
+
+@pytest.mark.parametrize(("stem", "check"), [(s, c) for s, only in ONLY.items() for c in BASIC if c != only])
+def test_no_basic_check_sees_what_another_check_is_for(stem, check, runners):
+    assert named_check(FOLDER / f"{stem}.py")[0] == ONLY[stem]
+    for line in lines_of(stem, check, runners, cases=8):
+        assert [f.outcome.message for f in line.findings] == []
+
+
+@pytest.mark.parametrize("name", list(checks()))
+def test_every_check_names_faulty_kernels_that_are_there_and_name_it(name):
+    stems = checks()[name].CATCHES
+    assert stems, f"{name} catches nothing that is planted"
+    for stem in stems:
+        assert stem in STEMS
+        text = ast.get_docstring(ast.parse((FOLDER / f"{stem}.py").read_text(encoding="utf-8")))
+        assert name in text, f"{stem}: its docstring does not name {name}"
+
+
+def test_every_faulty_kernel_is_one_subject_of_the_name_of_its_file():
+    for file in FILES:
+        (subject,) = load_subjects(file)
+        assert subject.name == file.stem
+        assert subject.claims or subject.specification, f"{file.name} claims nothing: no bound"

@@ -1,0 +1,240 @@
+"""Mutations change one place of a kernel and nothing of its declaration; an audit kills what it sees."""
+
+import ast
+import textwrap
+
+import pytest
+
+from verifier.audit.mutation import cuda_text, kills, python_source
+from verifier.audit.mutation.family import copied, family, mutations
+from verifier.audit.mutation.kills import BUILD, Fate, Kill, Question, fate
+from verifier.audit.mutation.mutants import Ending, Mutants, document, lines_of, run_mutants, status_of
+from verifier.audit.mutation.mutation import Mutation
+
+TRITON = '''
+"""A kernel; x + 1 stands in its docstring."""
+import triton
+import triton.language as tl
+
+LIMIT = 1 + 1
+
+def depth(columns):
+    return columns // 32 + 5
+
+@triton.jit
+def _kernel(x, y, columns, eps, BLOCK: tl.constexpr):
+    """Doubles x < y."""
+    at = tl.arange(0, BLOCK)
+    value = tl.load(x + at, mask=at < columns, other=0.0).to(tl.float32)
+    total = tl.zeros((BLOCK,), tl.float32)
+    total += value
+    tl.debug_barrier()
+    tl.store(y + at, value / tl.sqrt(tl.sum(total, axis=0) + eps), mask=at < columns)
+
+def wrapper(input, output):
+    part = torch.zeros(4, dtype=torch.float32)
+    _kernel[(triton.cdiv(5, 2),)](input, output, input.contiguous().stride(0), BLOCK=-(-4 // 1))
+    return output, part
+
+@subject(op="layer_norm", trees=depth)
+def norm(input):
+    return wrapper(input, input)
+'''
+CUDA = """
+#define TWO (1 + 1)
+// a + b
+__global__ void add(const float *x, float *y, int n) {  /* n < 5 */
+    int i = blockIdx.x;
+    float sum = 0.0f;
+    if (i < n) sum += x[i] * 2;
+    __syncthreads();
+    y[i] = rsqrtf(sum + eps) - 1e-5f;
+    printf(" + ");
+}
+"""
+
+
+def changes(found):
+    return {(m.kind, m.before.strip(), m.after.strip()) for m in found}
+
+
+def test_mutations_of_triton_change_one_place_each_and_leave_python(tmp_path):
+    path = tmp_path / "kernel.py"
+    path.write_text(TRITON)
+    found = python_source.mutations(path)
+    expected = {
+        ("operator", "+", "-"),
+        ("operator", "/", "*"),
+        ("comparison", "<", "<="),
+        ("constant", "0.0", "1.0"),
+        ("constant", "4", "5"),
+        ("accumulation", "+=", "="),
+        ("mask", ", other=0.0", ""),
+        ("mask", ", mask=at < columns", ""),
+        ("dtype", ", dtype=torch.float32", ""),
+        ("cast", ".to(tl.float32)", ""),
+        ("copy", ".contiguous()", ""),
+        ("stride", "0", "-1"),
+        ("name", "float32", "float16"),
+        ("name", "zeros", "empty"),
+        ("eps", "+ eps", ""),
+        ("barrier", "tl.debug_barrier()", "pass"),
+        ("tail", "triton.cdiv(5, 2)", "((5) // (2))"),
+        ("exchange", "input, output", "output, input"),
+        ("exchange", "output, part", "part, output"),
+    }
+    assert expected <= changes(found)
+    assert any(m.kind == "store" and m.after == "pass" for m in found)
+    assert any(m.kind == "eps" and m.after.endswith("(tl.sum(total, axis=0)) + eps)") for m in found)
+    assert any(m.kind == "rounding" for m in found)
+    for mutation in found:
+        text = mutation.applied(TRITON)
+        assert text != TRITON
+        ast.parse(text)
+        assert mutation.within in {"_kernel", "wrapper", "norm"}
+        assert mutation.in_kernel == (mutation.within == "_kernel")
+        assert text.splitlines()[mutation.line - 1] != TRITON.splitlines()[mutation.line - 1]
+    assert "1 + 1" in found[0].applied(TRITON)
+
+
+def test_mutations_of_cuda_leave_comments_strings_and_directives(tmp_path):
+    path = tmp_path / "kernel.cu"
+    path.write_text(CUDA)
+    found = cuda_text.mutations(path)
+    assert changes(found) == {
+        ("comparison", "<", "<="),
+        ("accumulation", "+=", "="),
+        ("operator", "*", "+"),
+        ("operator", "+", "-"),
+        ("operator", "-", "+"),
+        ("constant", "2", "3"),
+        ("constant", "0.0f", "1.0f"),
+        ("constant", "1e-5f", "2e-05f"),
+        ("barrier", "__syncthreads();", ";"),
+        ("store", "y[i] = rsqrtf(sum + eps) - 1e-5f;", ";"),
+        ("eps", "+ eps", ""),
+        ("name", "rsqrtf", "sqrtf"),
+        ("name", "blockIdx.x", "blockIdx.y"),
+    }
+    assert {m.within for m in found} == {"add"}
+    assert all(m.in_kernel for m in found)
+
+
+def test_a_source_that_has_changed_meanwhile_is_not_mutated_elsewhere(tmp_path):
+    path = tmp_path / "kernel.cu"
+    path.write_text(CUDA)
+    with pytest.raises(ValueError, match="has changed"):
+        cuda_text.mutations(path)[0].applied(CUDA.replace("int i", "long i"))
+
+
+def test_a_family_is_what_a_kernel_uses_and_no_more(tmp_path):
+    for name, text in {
+        "norm.py": '"""See other.py."""\nBASE = "base.py"\nimport helper\n',
+        "norm.cu": '#include "tiers.cuh"\n// #include "unused.cuh"\n',
+        "base.py": "",
+        "helper.py": "",
+        "other.py": "",
+        "tiers.cuh": "",
+        "unused.cuh": "",
+    }.items():
+        (tmp_path / name).write_text(text)
+    names = {file.name for file in family(tmp_path / "norm.py")}
+    assert names == {"norm.py", "norm.cu", "base.py", "helper.py", "tiers.cuh"}
+    (tmp_path / "copy").mkdir()
+    assert copied(tmp_path / "norm.py", tmp_path / "copy").parent == tmp_path / "copy"
+    assert {file.name for file in (tmp_path / "copy").iterdir()} == names
+
+
+KERNEL = """
+@subject(**DECLARED)
+def norm(input, weight=None, bias=None, eps=1e-5):
+    if input.shape[-1] > 10**6:
+        return input + 2
+    return right(input, weight, bias, eps)
+"""
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    from in_process import InProcess
+
+    monkeypatch.setattr(kills, "Runner", lambda place, **_: InProcess(place))
+    return Question(cases=6, checks=("forward_error",))
+
+
+def test_what_an_audit_sees_is_killed_and_what_never_ran_survives(kernel_file, asked):
+    path = kernel_file(KERNEL)
+    assert fate(str(path), None, asked).kills == ()
+    found = {(m.within, m.before.strip(), m.after.strip()): m for m in mutations(path)}
+    seen = fate(str(path), found["right", "+", "-"], asked)
+    assert [(kill.check, kill.dtype) for kill in seen.kills] == [("forward_error", "float32")]
+    assert seen.kills[0].message
+    unseen = fate(str(path), found["norm", "+", "-"], asked)
+    assert unseen.kills == ()
+    assert unseen.errors == ()
+
+
+def test_a_mutant_that_cannot_be_loaded_is_killed_by_the_build(kernel_file, asked):
+    path = kernel_file(KERNEL)
+    text = path.read_text()
+    start = text.index("DECLARED = ")
+    broken = Mutation(
+        file=path, start=start, end=start + 8, before="DECLARED", after="1/0 ", kind="name", line=1
+    )
+    seen = fate(str(path), broken, asked)
+    assert [kill.check for kill in seen.kills] == [BUILD]
+    assert "norm-verifier-mutant" not in seen.kills[0].message
+
+
+def made(**told):
+    change = Mutation(
+        file=told.pop("file"), start=0, end=1, before="a", after="b", kind="name", line=1, **told
+    )
+    return lambda **more: Fate(mutation=change, **more)
+
+
+def test_endings_say_what_is_known(tmp_path):
+    in_kernel, in_wrapper = made(file=tmp_path / "k.py", in_kernel=True), made(file=tmp_path / "k.py")
+    kill = Kill(check="memory", dtype="float32", message="reads beyond")
+    same, other = frozenset({"1"}), frozenset({"2"})
+    found = Mutants(path=tmp_path / "k.py", original=Fate(mutation=None, code=same), listed=9)
+    expected = {
+        Ending.KILLED: in_kernel(kills=(kill,)),
+        Ending.SAME_CODE: in_kernel(code=same),
+        Ending.OPEN: in_kernel(code=other, errors=("broke",)),
+        Ending.SURVIVED: in_kernel(code=other),
+    }
+    found.fates = list(expected.values())
+    assert [found.ending(one) for one in found.fates] == list(expected)
+    assert found.ending(in_wrapper(code=same)) is Ending.SURVIVED  # a wrapper can do wrong with the same code
+    assert found.ending(in_kernel()) is Ending.SURVIVED  # no code was seen
+    assert found.rate == 0.5
+    assert status_of(found) == 1
+    text = "\n".join(lines_of(found))
+    assert "50.0 % killed: 1 killed, 1 same code, 1 survived, 1 open" in text
+    assert "open: k.py:1 name: a -> b: broke" in text
+    assert document(found)["rate"] == 0.5
+
+
+def test_exit_statuses(tmp_path):
+    killed = made(file=tmp_path / "k.py")(kills=(Kill(check="memory"),))
+    fine = Mutants(path=tmp_path, original=Fate(mutation=None), fates=[killed])
+    assert status_of(fine) == 0
+    assert (
+        status_of(
+            Mutants(path=tmp_path, original=Fate(mutation=None, kills=(Kill(check="x"),)), fates=[killed])
+        )
+        == 1
+    )
+    assert status_of(Mutants(path=tmp_path, original=Fate(mutation=None))) == 3
+    assert status_of(Mutants(path=tmp_path, original=Fate(mutation=None), interrupted=True)) == 130
+
+
+def test_mutants_run_on_workers_and_a_sample_is_the_seed_s(kernel_file):
+    path = kernel_file(textwrap.dedent(KERNEL))
+    question = Question(cases=3, checks=("forward_error",), seed=1)
+    found = run_mutants(path, question, workers=1, sample=2)
+    assert len(found.fates) == 2
+    assert found.listed > 10
+    assert found.original.kills == ()
+    assert all(one.seconds > 0 for one in found.fates)

@@ -1,0 +1,226 @@
+"""What ran is told, and what never ran is named: kernels, loops that turn once, lines of the wrapper."""
+
+import io
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from small_cases import case_of
+from typer.testing import CliRunner
+
+from verifier.audit import rules
+from verifier.audit.reach_of_subjects import SubjectReach, reach_of_lines
+from verifier.audit.report.json_document import document
+from verifier.audit.report.reach_text import reach_lines, what_ran
+from verifier.audit.report.terminal import show, summary
+from verifier.audit.run_audit import Report, SelectionError, parse_requirements
+from verifier.audit.search import BUDGETS
+from verifier.commands.command_line import app
+from verifier.execution import Runner
+from verifier.records.reach import NOTHING, Reach, joined
+from verifier.records.verdict import Line, Verdict
+from verifier.subjects.load_file import load_subjects
+from verifier.subjects.source_map import source_map
+
+FOLDER = Path(__file__).with_name("reach_kernels")
+LANGUAGES = {"triton": "two_kernels_triton", "cuda": "two_kernels_cuda"}
+
+
+@pytest.fixture(scope="module")
+def runner():
+    with Runner("machine") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module", params=sorted(LANGUAGES))
+def subject(request):
+    (found,) = load_subjects(FOLDER / f"{LANGUAGES[request.param]}.py")
+    return found
+
+
+def run(runner, subject, rows, columns, **options):
+    tensor = torch.linspace(-1, 1, rows * columns).reshape(rows, columns)
+    case = case_of(
+        tensor,
+        op="rms_norm",
+        tensors={"input": tensor},
+        scalars={"eps": 1e-5, "normalized_shape": (columns,)},
+        layouts={},
+        rows=rows,
+        columns=columns,
+    )
+    seen = runner.run(subject, case, **options)
+    assert seen.status == "ok", seen
+    return seen.reach
+
+
+def told(subject, *reaches):
+    return SubjectReach(subject=subject.name, sources=source_map(subject), found=joined(reaches))
+
+
+def turns(reach):
+    found = {}
+    for place, turned in reach.loops:
+        found.setdefault((place.function, place.line), set()).add(turned)
+    return found
+
+
+def line_of(subject, reach, **changes):
+    made = Line(subject=subject.name, check="forward_error", dtype="float32", backend="machine", variance="")
+    made.counts[Verdict.PASS] = 1
+    return replace(made, reach=reach, **changes)
+
+
+def text_of(report):
+    said = io.StringIO()
+    show(report, Console(file=said, width=200))
+    return said.getvalue()
+
+
+def report_of(subject, reach, **changes):
+    line = line_of(subject, reach)
+    return Report(lines=[line], reach=reach_of_lines([line], [(str(subject.path), subject.name)]), **changes)
+
+
+def test_a_kernel_that_no_shape_launches_is_named_and_fails_what_requires_all(subject):
+    with Runner("machine") as own:
+        found = told(subject, run(own, subject, 2, 70), run(own, subject, 3, 1))
+    (lacking,) = [one for one in found.lacking() if one.kind == "function"]
+    assert lacking.place.function == "endless_row"
+    assert lacking.why == "launched by no case that was tried"
+    assert found.functions == (2, 3)
+    assert found.loops == (2, 3)
+    report = report_of(subject, found.found)
+    assert "not run  endless_row" in text_of(report)
+    assert summary(report).splitlines()[-1] == (
+        f"PASS of what ran: {subject.name} 2 of 3 functions, 2 of 3 loops more than once"
+    )
+    assert report.status == 0
+    assert replace(report, required_reach=0.6).status == 0
+    assert replace(report, required_reach=1.0).status == 1
+    assert "short of the required reach" in summary(replace(report, required_reach=1.0))
+    assert "reach=1 is required; 0.667 of its functions" in text_of(replace(report, required_reach=1.0))
+
+
+def test_a_loop_that_only_ever_turns_once_is_reported_as_such(subject):
+    with Runner("machine") as own:
+        found = told(subject, run(own, subject, 2, 1))
+    once = [one for one in found.lacking() if one.kind == "loop" and one.place.function == "short_row"]
+    assert {one.why for one in once} == {"not seen to turn more than once"}
+    assert len(once) == 2
+    assert found.loops == (0, 3)
+
+
+def test_turns_are_those_of_the_source(runner):
+    (subject,) = load_subjects(FOLDER / "two_kernels_triton.py")
+    two = turns(run(runner, subject, 2, 64))
+    assert {frozenset(seen) for seen in two.values()} == {frozenset({2})}
+    many = turns(run(runner, subject, 2, 65))
+    assert {frozenset(seen) for seen in many.values()} == {frozenset({3})}
+
+
+def test_lanes_of_one_launch_that_turn_differently_are_told_apart(runner):
+    """32 threads go through 40 columns in steps of 32: 8 of them turn twice."""
+    (subject,) = load_subjects(FOLDER / "two_kernels_cuda.py")
+    strided = max(turns(run(runner, subject, 2, 40)).items())
+    assert strided[0][0] == "short_row"
+    assert {1, 2} <= strided[1]
+
+
+def test_an_answer_says_only_what_none_before_it_said(subject):
+    with Runner("machine") as own:
+        first = run(own, subject, 2, 40)
+        assert first.functions
+        assert first.lines
+        again = run(own, subject, 2, 40)
+        assert again == NOTHING
+        assert turns(run(own, subject, 2, 1))
+
+
+def test_what_a_dead_child_recorded_is_lost_and_nothing_else(subject, monkeypatch):
+    with Runner("machine") as own:
+        before = run(own, subject, 2, 40)
+        (child,) = own._children.values()
+        os.kill(child.pid, signal.SIGKILL)
+        dead = own.run(subject, case_of(torch.ones(2, 4), op="rms_norm", tensors={"input": torch.ones(2, 4)}))
+        assert dead.reach == NOTHING
+        after = run(own, subject, 2, 40)
+    assert after.functions == before.functions
+    assert after.lines == before.lines
+
+
+def test_statements_of_the_wrapper_are_followed_and_refusals_stand_apart(runner):
+    (subject,) = load_subjects(FOLDER / "two_kernels_triton.py")
+    with Runner("machine") as own:
+        found = told(subject, run(own, subject, 2, 40))
+    missing = {one.place.line: one.why for one in found.lacking() if one.kind == "line"}
+    lines = (FOLDER / "two_kernels_triton.py").read_text().splitlines()
+    assert {lines[number - 1].split("(")[0].strip(): why for number, why in missing.items()} == {
+        "raise ValueError": "refuses",
+        "return y": "not run",
+        "endless_row[": "not run",
+    }
+    assert found.refusals == (0, 1)
+    assert found.lines[1] - found.lines[0] == 2
+
+
+def test_what_only_the_declaration_uses_and_what_nobody_uses_is_not_counted():
+    (subject,) = load_subjects(FOLDER / "two_kernels_triton.py")
+    sources = source_map(subject)
+    assert {f.place.function for f in sources.functions} == {"scaled", "short_row", "endless_row"}
+    assert {s.place.function for s in sources.statements} == {"two_kernels"}
+
+
+def test_where_no_code_is_followed_nothing_is_said_to_be_0():
+    (subject,) = load_subjects(FOLDER / "two_kernels_triton.py")
+    found = told(subject, Reach(recorded=frozenset({"lines"})))
+    (head, *_) = reach_lines(found)
+    assert "functions and loops not recorded here" in head
+    assert "0/3" not in head
+    assert found.whole
+    assert not any(one.kind in {"function", "loop"} for one in found.lacking())
+    written = document(report_of(subject, found.found))["reach"][0]
+    assert written["functions"] is None
+    assert written["loops"] is None
+    assert not rules.reach_suffices(found.sources, found.found, 0.1)
+
+
+def test_torch_operators_are_not_recorded_and_require_nothing(tmp_path):
+    path = Path(__file__).parents[1] / "support" / "right_kernel.py"
+    (subject,) = load_subjects(path)
+    with Runner("eager") as own:
+        seen = own.run(subject, case_of(torch.ones(2, 4), scalars={"eps": 1e-5, "normalized_shape": (4,)}))
+    assert seen.status == "ok"
+    found = told(subject, seen.reach)
+    (head, *_) = reach_lines(found)
+    assert "functions and loops not recorded here" in head
+    assert "wrapper lines" in head
+    assert found.lines[0] > 0
+    assert rules.reach_suffices(found.sources, found.found, 1.0)
+    assert what_ran([found]) == ""
+
+
+@pytest.mark.parametrize("text", ["reach", "reach=", "reach=2", "reach=-1", "beauty=1", "reach=nan"])
+def test_what_cannot_be_required_is_said(text):
+    with pytest.raises(SelectionError, match="only reach=FRACTION"):
+        parse_requirements([text])
+
+
+def test_the_command_demands_what_is_required_and_writes_what_ran(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["audit", str(FOLDER / "two_kernels_triton.py"), "--check", "forward_error"]
+    monkeypatch.setitem(BUDGETS, "quick", 3)
+    ended = CliRunner().invoke(app, [*words, "--workers", "1", "--require", "reach=1", "--json", "r.json"])
+    assert "PASS of what ran: two_kernels" in ended.output
+    assert "not run  endless_row (two_kernels_triton.py:" in ended.output
+    assert ended.exit_code == 1
+    written = json.loads((tmp_path / "r.json").read_text())
+    assert written["status"] == 1
+    assert written["reach"][0]["functions"] == {"ran": 2, "of": 3}
+    assert {one["function"] for one in written["reach"][0]["lacking"]} >= {"endless_row"}
+    assert written["reach"][0]["given"]["multiprocessors"] == ["132"]

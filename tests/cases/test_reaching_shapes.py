@@ -1,0 +1,113 @@
+"""Shapes by what they reach: steps are found wherever they lie, and few shapes show all that was seen."""
+
+import math
+
+import pytest
+
+from verifier.cases.reaching_shapes import MOST_ELEMENTS, Reaching, cover, ladder, near_literals, seen_around
+from verifier.cases.steering import steering
+from verifier.records.planned_launches import Planned
+
+
+def swept(features, *, literals=(), allowed=lambda point: True, variants=1):
+    """Return the shapes that reach what a pretended wrapper launches, and the points it was asked for."""
+
+    def look(points):
+        asked.extend(points)
+        return [Planned(features=frozenset(features(*point))) for point in points]
+
+    asked = []
+    return cover(seen_around(look, allowed, variants, lambda: literals)), asked
+
+
+def extents(shapes):
+    return {(shape.rows, shape.columns) for shape in shapes}
+
+
+@pytest.mark.parametrize("limit", [96, 1000, 16384, 57856, 65535, 700_001])
+def test_a_step_in_the_columns_is_found_to_the_column(limit):
+    shapes, asked = swept(lambda rows, columns, variant: {"wide" if columns > limit else "narrow"})
+    assert {limit, limit + 1} <= {columns for _, columns in extents(shapes)}
+    assert len(asked) < 700
+
+
+def test_a_step_in_the_rows_that_depends_on_the_columns_is_found():
+    def features(rows, columns, variant):
+        yield "kernel"
+        if columns > 16384:
+            yield "tiled"
+            yield "tiled: loops over chunk n" if rows > 128 else "tiled: loops over chunk 1"
+
+    shapes, _ = swept(features)
+    assert (129, 16385) in extents(shapes)
+
+
+def test_a_kernel_of_one_remainder_is_found_through_a_literal_of_the_source():
+    def features(rows, columns, variant):
+        return {"special" if columns % 96 == 0 else "usual"}
+
+    assert any(columns % 96 == 0 for _, columns in extents(swept(features, literals={96, 7})[0]))
+
+
+def test_what_is_refused_or_outside_is_no_shape_and_what_hangs_ends_the_search():
+    def look(points):
+        return [Planned(features=frozenset({"k"}), refused="no" if c > 8 else "") for _, c, _ in points]
+
+    assert all(shape.columns <= 8 for shape in cover(seen_around(look, lambda _: True, 1, lambda: ())))
+    assert cover(seen_around(lambda points: [], lambda _: True, 1, lambda: ())) == []
+    shapes, asked = swept(lambda *_: {"k"}, allowed=lambda point: 5 <= point[1] <= 9)
+    assert all(5 <= columns <= 9 for _, columns, _ in asked)
+    assert shapes
+
+
+def test_a_price_counts_each_compilation_once():
+    known = {
+        (1, 8, 0): Planned(features=frozenset({"a", "a: n 1"}), compiled=frozenset({("a", 16)})),
+        (2, 8, 0): Planned(features=frozenset({"a", "a: n n"}), compiled=frozenset({("a", 16)})),
+        (1, 99, 0): Planned(features=frozenset({"b"}), compiled=frozenset({("b", 16384)})),
+    }
+    first, again, wide = cover(known)
+    assert [(s.rows, s.columns) for s in (first, again, wide)] == [(1, 8), (2, 8), (1, 99)]
+    assert again.seconds < 0.1 < first.seconds < wide.seconds
+
+
+def test_the_ladder_keeps_within_what_can_be_asked():
+    shapes, asked = swept(lambda *_: {"k"}, variants=3)
+    assert len(shapes) == 1
+    assert {variant for _, _, variant in asked} == {0, 1, 2}
+    assert max(rows * columns for rows, columns, _ in asked) <= MOST_ELEMENTS
+    assert len(set(ladder(3))) < 900
+
+
+def test_literals_on_the_ladder_are_left_out_and_multiples_are_tried():
+    assert {columns for _, columns, _ in near_literals({1024, 1025, 3})} == set()
+    assert {95, 96, 97, 192, 288} <= {columns for rows, columns, _ in near_literals({96}) if rows == 3}
+
+
+def test_a_budget_takes_what_is_worth_its_price_and_names_what_it_leaves_out():
+    shapes = [Reaching(rows=1, columns=9, seconds=2.0), Reaching(rows=129, columns=16385, seconds=7.5)]
+    shapes.append(Reaching(rows=4, columns=4, seconds=1.0))
+    chosen = steering([(1, 70000)], shapes, cases=9, seconds=4.0)
+    assert [(s.rows, s.columns) for s in chosen.shapes] == [(1, 70000), (1, 9), (4, 4)]
+    assert chosen.note("--budget quick") == "(129 x 16385): about 8 s, left out by --budget quick"
+    assert steering((), shapes, cases=9, seconds=math.inf).note("") == ""
+    assert len(steering((), shapes, cases=1, seconds=math.inf).shapes) == 1
+
+
+def test_another_dtype_is_looked_at_around_the_shapes_of_the_first():
+    asked = []
+
+    def looking(size):
+        def look(points):
+            asked.extend(points)
+            wide = (columns * size > 65536 and rows > 128 for rows, columns, _ in points)
+            return [Planned(features=frozenset({"loops" if beyond else "tile"})) for beyond in wide]
+
+        return look
+
+    first = cover(seen_around(looking(2), lambda _: True, 1, lambda: ()))
+    before = len(asked)
+    assert (129, 32769, 0) in asked
+    second = seen_around(looking(4), lambda _: True, 1, lambda: (), first)
+    assert len(asked) - before < before / 2
+    assert second[129, 16384, 0].features != second[129, 16385, 0].features

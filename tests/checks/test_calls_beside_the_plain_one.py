@@ -1,0 +1,228 @@
+"""Modes of torch, choices of gradients and repeated calls: what each demand catches, and what is right."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from checks_support import (
+    KERNELS,
+    SUPPORT,
+    cases_of,
+    examination,
+    failures,
+    faulty,
+    machine,
+    outcomes_of,
+    passes,
+    planted,
+    subject_of,
+)
+
+from verifier.cases.plan import Plan
+from verifier.checks import check, modes, partial_gradients, repeated_calls
+from verifier.checks.support.attempts import EVALUATION, Attempt, Attempts, key
+from verifier.checks.support.attempts import outcomes_of as judged
+from verifier.checks.support.session import Session
+from verifier.execution.backends import backend
+from verifier.execution.call_subject import execute
+from verifier.ops import op
+from verifier.records.observation import Observation
+from verifier.records.verdict import Verdict
+
+RIGHT = SUPPORT / "right_kernel.py"
+CAUGHT = {
+    "version_read_in_inference_mode": modes.INFERENCE,
+    "bias_forgotten_without_grad": "under torch.no_grad",
+    "means_by_products_under_autocast": modes.AUTOCAST,
+    "sums_in_default_dtype": "with bfloat16 as default dtype",
+    "columns_lost_in_deterministic_mode": modes.DETERMINISTIC,
+    "gradient_of_bias_only_with_weight": "where bias alone requires a gradient",
+    "adds_to_the_last_sums": repeated_calls.SECOND,
+    "output_buffer_shared": repeated_calls.LATER,
+    "statistics_kept_on_function": repeated_calls.BOTH,
+    "weight_converted_once": repeated_calls.CHANGED,
+    "input_saved_unseen": "where input was changed in place before the backward pass",
+}
+CHECK_OF = {stem: m.NAME for m in (modes, partial_gradients, repeated_calls) for stem in m.CATCHES}
+OTHERS = ("context", "determinism", "finite", "global_state", "claim")
+"""Checks of this kind that kernels of this language meet; the basic ones are asked in tests/audit."""
+
+
+def against(outcomes):
+    return [*failures(outcomes), *(o for o in outcomes if o.verdict is Verdict.REFUSED)]
+
+
+def test_each_faulty_kernel_shows_one_demand():
+    assert CAUGHT.keys() == CHECK_OF.keys()
+
+
+@pytest.mark.parametrize("stem", CAUGHT)
+def test_the_demand_that_a_faulty_kernel_breaks_is_named(stem):
+    found = against(outcomes_of(faulty(stem), CHECK_OF[stem], count=1))
+    assert any(CAUGHT[stem] in o.message for o in found), [o.message for o in found]
+
+
+@pytest.mark.parametrize("stem", CAUGHT)
+def test_no_other_check_sees_it(stem):
+    asked = {*OTHERS, "modes", "partial_gradients", "repeated_calls"} - {CHECK_OF[stem]}
+    for name in sorted(asked):
+        assert not against(outcomes_of(faulty(stem), name, count=2)), name
+
+
+@pytest.mark.parametrize("name", ["modes", "partial_gradients", "repeated_calls"])
+def test_everything_that_must_be_tried_is_tried_in_one_case(name):
+    subject = subject_of(RIGHT)
+    found = outcomes_of(subject, name, count=1)
+    assert {t for o in passes(found) for t in o.tried} == {*check(name).must_be_tried(subject)}
+    assert {o.verdict for o in found} == {Verdict.PASS}
+
+
+def test_halves_are_tried_in_float32_under_autocast_too():
+    found = outcomes_of(subject_of(RIGHT), "modes", "float16", count=1)
+    assert [o.tried for o in passes(found)][-1] == (modes.SINGLE,)
+
+
+def test_an_argument_that_is_not_taken_is_not_changed():
+    softmax = subject_of(KERNELS / "softmax_torch.py")
+    wanted = repeated_calls.must_be_tried(softmax)
+    assert "where input was changed in place before the backward pass" in wanted
+    assert not any("weight" in words for words in wanted)
+    assert partial_gradients.must_be_tried(softmax) == ["where no argument requires a gradient"]
+
+
+# -- other bits ------------------------------------------------------------------------------------
+
+
+def attempt(subject, factor, name="output", unsteady=()):
+    """Return session and observation of a demand whose result is the plain one times a factor."""
+    (case,) = cases_of(subject, "modes", "float32", count=1, shapes=((4, 33),))
+    session = Session(
+        subject=subject,
+        case=case,
+        backend="eager",
+        setting=backend("eager").setting(subject, "float32"),
+        run=lambda *_, **__: None,
+    )
+    plain = execute(subject, case, place=backend("eager")).outputs[name]
+    tried = Attempt(demand="sideways", differing={name: f"{name}: bits differ"})
+    return session, Observation(
+        status="ok",
+        outputs={key("sideways", name): plain * factor},
+        found=Attempts(tried=(tried,), unsteady=unsteady),
+    )
+
+
+def test_other_bits_within_the_bound_are_right():
+    (outcome,) = judged(*attempt(subject_of(RIGHT), 1 + 2**-23), same_code=True)
+    assert (outcome.verdict, outcome.tried) == (Verdict.PASS, ("sideways",))
+
+
+def test_other_numbers_are_wrong():
+    (outcome,) = judged(*attempt(subject_of(RIGHT), 1.01), same_code=False)
+    assert outcome.verdict is Verdict.FAIL
+    assert outcome.message.endswith(", sideways")
+
+
+@pytest.mark.parametrize(
+    ("same_code", "unsteady", "verdict", "doubtful"),
+    [
+        (True, (), Verdict.FAIL, False),
+        (False, (), Verdict.UNDECIDED, True),
+        (True, ("output",), Verdict.UNDECIDED, False),
+    ],
+)
+def test_without_a_bound_other_bits_are_wrong_only_where_calls_repeat_them(
+    same_code, unsteady, verdict, doubtful
+):
+    subject = subject_of(RIGHT).differing(variance=None)
+    (outcome,) = judged(*attempt(subject, 1 + 2**-23, unsteady=unsteady), same_code=same_code)
+    assert (outcome.verdict, outcome.doubtful) == (verdict, doubtful)
+
+
+def test_without_the_guarantee_of_equal_bits_eager_calls_need_not_have_them():
+    subject = subject_of(RIGHT).differing(variance=None, guarantees=frozenset())
+    (outcome,) = judged(*attempt(subject, 1 + 2**-23), same_code=True)
+    assert (outcome.verdict, outcome.doubtful) == (Verdict.UNDECIDED, False)
+
+
+# -- what torch itself refuses -----------------------------------------------------------------------
+
+
+def raising(text):
+    def raises(input, weight=None, bias=None, eps=1e-5):
+        if torch.are_deterministic_algorithms_enabled():
+            raise RuntimeError(text)
+        return subject_of(RIGHT).function(input, weight, bias, eps)
+
+    return raises
+
+
+TEXT = (
+    "f does not have a deterministic implementation, but you set 'torch.use_deterministic_algorithms(True)'"
+)
+
+
+@pytest.mark.parametrize(
+    ("guarantees", "text", "refused"),
+    [((), TEXT, False), (("determinism",), TEXT, True), ((), "no", True)],
+)
+def test_only_an_algorithm_that_torch_lacks_excuses_an_error(guarantees, text, refused):
+    subject = replace(subject_of(RIGHT), function=raising(text), guarantees=frozenset(guarantees))
+    found = outcomes_of(subject, "modes", count=1)
+    assert (Verdict.REFUSED in {o.verdict for o in found}) == refused
+    assert not failures(found)
+
+
+# -- how many cases ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["modes", "partial_gradients", "repeated_calls"])
+def test_a_line_has_no_more_cases_than_tell_something_new(name):
+    line = examination(subject_of(RIGHT), name).run()
+    assert 0 < line.counts.total() <= check(name).plan(subject_of(RIGHT), op("layer_norm")).most
+    assert not line.untried
+    assert Plan().most is None
+
+
+@pytest.mark.parametrize("name", ["modes", "partial_gradients", "repeated_calls"])
+def test_weights_are_left_out_in_a_case_and_a_norm_that_trains_evaluates_in_another(name):
+    first, second = cases_of(subject_of(RIGHT), name, count=2)
+    assert ("weight" in first.given, "weight" in second.given) == (True, False)
+    line = examination(subject_of(KERNELS / "batch_norm_torch.py"), name, "float32").run()
+    assert not line.untried
+    assert EVALUATION in check(name).must_be_tried(subject_of(KERNELS / "batch_norm_torch.py"))
+
+
+# -- compiled kernels --------------------------------------------------------------------------------
+
+SAVED = "ctx.save_for_backward(input, weight, mean, rstd)"
+READ = "x, weight, mean, rstd = ctx.saved_tensors"
+MEAN = "torch.empty(rows, dtype=statistics, device=input.device)"
+PLANTED = {
+    "modes": (
+        {MEAN: MEAN.replace("dtype=statistics, ", "")},
+        "with bfloat16 as default dtype",
+    ),
+    "partial_gradients": (
+        {"ctx.needs_input_grad[1:3]": "ctx.needs_input_grad[:2]"},
+        "where weight alone requires a gradient",
+    ),
+    "repeated_calls": (
+        {
+            SAVED: f"{SAVED}; _LayerNorm.kept = mean, rstd",
+            READ: f"{READ}; mean, rstd = _LayerNorm.kept",
+        },
+        repeated_calls.BOTH,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_it_is_seen_in_a_compiled_kernel_and_the_check_of_gradients_sees_nothing(name):
+    pytest.importorskip("triton", reason="the kernels are Triton's; Triton is not installed")
+    changes, words = PLANTED[name]
+    wrong = planted(changes, KERNELS / "layer_norm_two_pass_triton.py")
+    with machine(strict=True) as place:
+        found = failures(outcomes_of(wrong, name, "float32", place, count=1))
+        assert any(words in o.message for o in found), [o.message for o in found]
+        assert not against(outcomes_of(wrong, "gradient", "float32", place, count=1, shapes=((4, 33),)))

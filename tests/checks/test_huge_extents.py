@@ -1,0 +1,136 @@
+"""Chosen rows of tensors with over 2^31 elements: wrong offsets are found, nothing right or unknown is."""
+
+import importlib.util
+import resource
+from pathlib import Path
+
+import pytest
+from checks_support import FAULTY, KERNELS, cases_of, examination, failures, machine, planted, subject_of
+
+from verifier import load
+from verifier.checks import check
+from verifier.checks.huge_extents import EXTENT, ROWS
+from verifier.execution.backends import backend
+from verifier.ops import op
+from verifier.records.verdict import Verdict
+
+pytest.importorskip("triton")
+
+SOURCE = FAULTY / "rows_in_32_bits_triton.py"
+LAUNCHED = "row = tl.program_id(0)"
+GIBIBYTES_TOUCHED = 1.5
+
+
+def judged(subject, count=1, dtype="float16", **changes):
+    """Return the outcomes of huge_extents on the first cases."""
+    with machine(poison=0xFF):
+        examining = examination(subject, "huge_extents", dtype, "machine")
+        cases = cases_of(subject, "huge_extents", dtype, count, **changes)
+        return [outcome for case in cases for outcome in examining.judge(case)[0]]
+
+
+def test_an_offset_in_32_bits_is_found_at_the_first_row_that_it_does_not_reach():
+    (found,) = judged(subject_of(SOURCE))
+    assert found.verdict is Verdict.CRASH
+    assert found.machine_finding == "out_of_bounds"
+    assert f"block ({ROWS[-2]}, 0, 0)" in found.message
+    assert "source rows_in_32_bits_triton.py:" in found.message
+
+
+def test_large_offsets_does_not_see_it_since_the_wrapper_copies():
+    subject = subject_of(SOURCE)
+    with machine(poison=0xFF):
+        examining = examination(subject, "large_offsets", "float16", "machine")
+        (case,) = cases_of(subject, "large_offsets", "float16", 1)
+        assert not failures(examining.judge(case)[0])
+
+
+def test_the_same_kernel_with_a_row_in_64_bits_passes():
+    right = planted({LAUNCHED: f"{LAUNCHED}.to(tl.int64)"}, SOURCE)
+    assert {o.verdict for o in judged(right)} == {Verdict.PASS}
+
+
+def test_a_row_that_is_written_elsewhere_is_wrong_where_it_should_be():
+    wrong = "row = tl.program_id(0).to(tl.int64)\n    target = (row * columns).to(tl.uint32) % 2147483648"
+    changes = {LAUNCHED: wrong, "tl.store(y + row * columns": "tl.store(y + target"}
+    found = failures(judged(planted(changes, SOURCE)))
+    assert [(o.verdict, o.output) for o in found] == [(Verdict.FAIL, "output")]
+
+
+def test_the_corrected_layer_norm_passes_forward_and_says_what_of_it_is_not_judged():
+    outcomes = judged(subject_of(KERNELS / "layer_norm_two_pass_triton.py"))
+    assert {o.verdict for o in outcomes} == {Verdict.PASS, Verdict.SKIPPED}
+    (left_out,) = [o for o in outcomes if o.verdict is Verdict.SKIPPED]
+    assert left_out.message.startswith("gradients of huge tensors are not judged: blocks of a small tensor")
+    assert "a grid of (8, 1, 1) does not follow the rows (kernel _join)" in left_out.message
+
+
+def test_the_corrected_layer_norm_without_its_cast_is_found():
+    cast = "row = tl.program_id(0).to(tl.int64)"
+    mutant = planted({cast: cast.removesuffix(".to(tl.int64)")}, KERNELS / "layer_norm_two_pass_triton.py")
+    (found,) = failures(judged(mutant))
+    assert found.machine_finding == "out_of_bounds"
+
+
+def test_softmax_passes_with_its_gradient_in_little_memory():
+    outcomes = judged(subject_of(KERNELS / "softmax_triton.py"))
+    assert {(o.output, o.verdict) for o in outcomes} == {
+        ("output", Verdict.PASS),
+        ("grad_input", Verdict.PASS),
+    }
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < GIBIBYTES_TOUCHED * 2**20
+
+
+@pytest.mark.skipif(importlib.util.find_spec("liger_kernel") is None, reason="liger-kernel is not installed")
+def test_liger_s_softmax_passes():
+    norms = {s.name: s for s in load(Path(__file__).with_name("own_liger.py")).subjects}
+    assert {o.verdict for o in judged(norms["softmax"])} == {Verdict.PASS}
+
+
+TICKETS = {
+    LAUNCHED: "row = tl.atomic_add(tickets, 1).to(tl.int64)",
+    "columns, eps, BLOCK: tl": "columns, eps, tickets, BLOCK: tl",
+    "float(eps), BLOCK": "float(eps), torch.zeros(1, dtype=torch.int32, device=x.device), BLOCK",
+}
+LAST_BLOCK = {
+    LAUNCHED: "row = tl.program_id(0).to(tl.int64)\n    before = tl.atomic_add(tickets, 1)",
+    "out = centred * rstd\n": "out = centred * rstd + tl.where(before > 50, 1.0, 0.0)\n",
+} | {old: new for old, new in TICKETS.items() if old != LAUNCHED}
+
+
+@pytest.mark.parametrize("changes", [TICKETS, LAST_BLOCK], ids=["tickets", "order of blocks"])
+def test_blocks_that_depend_on_each_other_are_not_judged(changes):
+    (outcome,) = judged(planted(changes, SOURCE))
+    assert outcome.verdict is Verdict.SKIPPED
+    assert "blocks depend on each other (output: bits differ" in outcome.message
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("x = input.detach().float()", "memory for torch's aten._to_copy on a tensor of gigabytes"),
+        ("x = input.detach() * 1", "memory for torch's aten.mul on a tensor of gigabytes"),
+    ],
+)
+def test_a_wrapper_that_computes_on_the_whole_tensor_is_not_judged(change, why):
+    (outcome,) = judged(planted({"x = input.detach().contiguous()": change}, SOURCE))
+    assert outcome.verdict is Verdict.SKIPPED
+    assert why in outcome.message
+
+
+def test_a_refusal_of_so_many_rows_is_no_finding():
+    refusing = "x = input.detach().contiguous()\n    if x.numel() > 2**31: raise ValueError('too many')"
+    (outcome,) = judged(planted({"x = input.detach().contiguous()": refusing}, SOURCE))
+    assert outcome.verdict is Verdict.SKIPPED
+    assert "too many" in outcome.message
+
+
+def test_what_has_no_such_rows_is_skipped():
+    skips = check("huge_extents").skips
+    batch_norm = subject_of(KERNELS / "batch_norm_triton.py")
+    assert "not those of a matrix" in skips(batch_norm, op("batch_norm"), "float16", "machine")
+    layer_norm = subject_of(SOURCE)
+    assert skips(layer_norm, op("layer_norm"), "float16", "machine") is None
+    assert "chosen blocks" in skips(layer_norm, op("layer_norm"), "float16", "eager")
+    assert backend("machine").followed() == ()
+    assert EXTENT * 1024 > 2**31

@@ -1,0 +1,69 @@
+"""What a wrapper can launch is launched: faults in kernels that only some shapes reach are found."""
+
+import importlib.util
+
+import pytest
+from checks_support import KERNELS, planted
+
+from verifier.audit import shrink
+from verifier.audit.examination import Examination
+from verifier.audit.search import BUDGETS, Budget
+from verifier.audit.sweep import sweep
+from verifier.cases.steering import steering
+from verifier.execution import Runner
+from verifier.records.verdict import Verdict
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+SOURCE = KERNELS / "layer_norm_two_pass_triton.py"
+SKELETON = (KERNELS / "layer_norm_skeleton_triton.py").read_text(encoding="utf-8")
+
+
+@pytest.fixture(autouse=True)
+def _hardly_shrunk(monkeypatch):
+    """What is found is looked at, and not made small: cases that reach far are slow."""
+    monkeypatch.setattr(shrink, "REDUCTION_CALLS", 1)
+
+
+def mutant(name, old, new):
+    """Return two_pass with a text of one kernel of its skeleton replaced."""
+    found = SKELETON.split(f"def {name}(", 1)[1].split("@triton.jit")[0].split("@dataclass")[0]
+    assert found.count(old) == 1
+    return planted({found: found.replace(old, new)}, SOURCE)
+
+
+def searched(subject, cases=BUDGETS["quick"], only=None):
+    """Return the line of a search for wrong gradients that ends with its first finding."""
+    with Runner("machine") as runner:
+        return Examination(
+            subject=subject,
+            check_name="gradient",
+            dtype="float32",
+            runner=runner,
+            budget=Budget(cases=cases, findings=1),
+            only=only,
+        ).run()
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        (
+            "_backward_input",
+            "        tl.store(dx + row * columns + column, (g - (hat * c1 + c2)) * rstd, mask=inside)\n",
+            "        _ = hat\n",
+        ),
+        ("_backward_rows", "part_dw += d * hat", "part_dw = d * hat"),
+    ],
+)
+def test_a_fault_behind_a_threshold_is_found_by_a_quick_search(name, old, new):
+    line = searched(mutant(name, old, new))
+    assert [finding.verdict for finding in line.findings] == [Verdict.FAIL]
+
+
+def test_a_fault_behind_two_thresholds_is_found_by_a_standard_search_and_priced_by_a_quick_one():
+    found = mutant("_backward_columns", "part_db += d", "part_db = d")
+    line = searched(found, BUDGETS["standard"], lambda case: (case.rows, case.columns) == (129, 16385))
+    assert [finding.outcome.output for finding in line.findings] == ["grad_bias"]
+    cases, seconds = Budget(cases=BUDGETS["quick"]).steered
+    quick = steering((), sweep(found, "float32", "machine").whole, cases=cases, seconds=seconds)
+    assert "(129 x 16385): about 6 s" in quick.note("--budget quick")

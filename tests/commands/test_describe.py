@@ -1,0 +1,170 @@
+"""A proposed declaration says what the kernel does, with what speaks for it, and can be pasted."""
+
+import pytest
+
+from verifier.audit.rules import line_verdict
+from verifier.audit.run_audit import SelectionError, audit, select
+from verifier.bounds.variance import algorithms
+from verifier.commands import describe as description
+from verifier.commands.describe import describe
+from verifier.ops import op
+from verifier.records.verdict import Verdict
+from verifier.subjects.load_file import LoadError
+
+pytestmark = pytest.mark.usefixtures("no_child")
+BARE = "import torch\nimport torch.nn.functional as F\n\n"
+KERNELS = """
+def two_pass(input, weight=None, bias=None, eps=1e-5):
+    x = input.float()
+    d = x - x.mean(-1, keepdim=True)
+    out = d / torch.sqrt(d.square().mean(-1, keepdim=True) + eps)
+    return ((out if weight is None else out * weight) + (0 if bias is None else bias)).to(input.dtype)
+
+def textbook(input, weight=None, bias=None, eps=1e-5):
+    x = input.float()
+    mean = x.mean(-1, keepdim=True)
+    variance = (x.square().mean(-1, keepdim=True) - mean * mean).clamp(min=0)
+    out = (x - mean) / torch.sqrt(variance + eps)
+    return ((out if weight is None else out * weight) + (0 if bias is None else bias)).to(input.dtype)
+
+def root_mean_square(input, weight=None, eps=1e-6):
+    return F.rms_norm(input, input.shape[-1:], weight, eps)
+
+def half_only(input, weight=None, bias=None, eps=1e-5):
+    if input.dtype not in (torch.float16, torch.float32):
+        raise TypeError("float16 and float32 are supported")
+    return F.layer_norm(input, input.shape[-1:], weight, bias, eps)
+
+def float16_only(input, weight=None, bias=None, eps=1e-5):
+    assert input.dtype == torch.float16, "float16 tensors only"
+    return two_pass(input, weight, bias, eps)
+
+def float16_only_and_no_norm(input, weight=None, bias=None, eps=1e-5):
+    assert input.dtype == torch.float16, "float16 tensors only"
+    return (two_pass(input, weight, bias, eps).float() * 1.02).half()
+
+def forward_only(input, weight=None, bias=None, eps=1e-5):
+    return two_pass(input, weight, bias, eps).detach()
+
+def no_norm_at_all(input, weight=None, bias=None, eps=1e-5):
+    return input * 3
+
+def raises_at_once(input, weight=None, bias=None, eps=1e-5):
+    raise KeyError("odd")
+
+def softmax(input, dim=-1):
+    return torch.softmax(input, dim)
+
+def other_arguments(image, strength):
+    return image * strength
+"""
+
+
+@pytest.fixture
+def file(kernel_file):
+    return kernel_file(KERNELS, head=BARE)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("two_pass", ('op="layer_norm"', 'variance="two_pass"', 'language="torch"', "differentiable=False")),
+        ("textbook", ('op="layer_norm"', 'variance="textbook"', "grows with kappa squared")),
+        ("root_mean_square", ('op="rms_norm"', 'variance="rms"')),
+        ("softmax", ('op="softmax"', 'variance="softmax"')),
+        ("half_only", ('dtypes=("float32", "float16")', '"float16": "scale_shift"')),
+        (
+            "float16_only",
+            (
+                'op="layer_norm"',
+                'dtypes=("float16",)',
+                "ulp of float16; it takes no float32 (AssertionError",
+                "tells no algorithm from another",
+            ),
+        ),
+        ("forward_only", ("    differentiable=False,", "no backward pass")),
+    ],
+)
+def test_the_proposal_fits_the_behaviour(name, said, file):
+    text = describe(file, name)
+    for words in said:
+        assert words in text or words in text.replace("\n#   ", " ")
+    assert f"Paste this above {name}(input, " in text
+
+
+@pytest.mark.parametrize("name", ["two_pass", "textbook", "root_mean_square", "softmax", "forward_only"])
+def test_a_proposal_loads_and_passes_as_it_is_pasted(name, file):
+    head = f"def {name}(input"
+    pasted = file.with_name("pasted.py")
+    pasted.write_text(file.read_text().replace(head, f"{describe(file, name)}\n{head}"))
+    jobs = select([pasted], check_names=["forward_error"])
+    lines = audit(jobs).lines
+    assert {line.subject for line in lines} == {name}
+    assert {line_verdict(line) for line in lines} == {Verdict.PASS}, lines
+
+
+DECLARED = """
+from verifier import Source, subject
+
+@subject(
+    op="softmax",
+    language="torch",
+    dtypes=("float32",),
+    source=Source(title="A page", part="step 2", author="Somebody", url="https://example.org", changed="all"),
+)
+def taken(input, dim=-1):
+    return torch.softmax(input, dim)
+"""
+
+
+def test_the_source_of_a_declared_kernel_is_told(kernel_file):
+    text = describe(kernel_file(DECLARED, head=BARE)).replace("\n#   ", " ")
+    assert "# source: A page, step 2; changed: all (author or site: Somebody, https://example.org" in text
+    assert text.endswith("licence: not stated)")
+
+
+def test_a_proposal_warns_of_squares_that_overflow(file):
+    """torch's own operator scales them and needs no warning."""
+    warned = {name: "do not come out right" in describe(file, name) for name in ("two_pass", "softmax")}
+    assert warned == {"two_pass": True, "softmax": False}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("no_norm_at_all", r"no op known here \(tried: .*layer_norm: off by .* ulp"),
+        ("float16_only_and_no_norm", r"layer_norm: AssertionError: .*; float16: off by .* ulp"),
+        ("raises_at_once", r"no op known here \(tried: .*layer_norm: KeyError: 'odd'"),
+        ("other_arguments", "none has these arguments"),
+        ("nowhere", "no function 'nowhere'"),
+        (None, "name the function"),
+    ],
+)
+def test_what_cannot_be_described_is_said(name, said, file):
+    with pytest.raises(SelectionError, match=said):
+        describe(file, name)
+
+
+def test_a_file_that_does_not_load_is_said(tmp_path):
+    with pytest.raises(LoadError, match="no such file"):
+        describe(tmp_path / "nowhere.py")
+
+
+@pytest.mark.parametrize(
+    ("name", "curve", "first"),
+    [
+        ("layer_norm", {}, ("two_pass", "welford", "textbook")),
+        ("layer_norm", {0.0: 1.0, 1e2: 2.0, 1e4: 3.0}, ("two_pass", "welford", "textbook")),
+        ("layer_norm", {0.0: 1.0, 1e2: 50.0, 1e4: 5e5}, ("textbook", "two_pass", "welford")),
+        ("rms_norm", {}, ("rms",)),
+    ],
+)
+def test_every_registered_algorithm_is_a_guess_and_the_common_ones_come_first(name, curve, first):
+    guesses, _ = description._guesses(op(name), curve)
+    assert guesses[: len(first)] == first
+    centred = name != "rms_norm"
+    assert set(guesses) == {n for n, found in algorithms().items() if centred == found.CENTRED}
+
+
+def test_algorithms_that_lose_large_means_are_told_by_their_theorems():
+    assert {n for n in algorithms() if description._loses_large_means(n)} == {"textbook", "textbook_sums"}

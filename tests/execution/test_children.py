@@ -1,0 +1,214 @@
+"""No kernel file's process reaches another's: each has a fresh child, and what it started ends with it."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from waiting import gone, until
+
+from verifier.cases.recipe import Recipe, build
+from verifier.execution import Runner, child_process
+from verifier.execution.preloaded import preloaded
+from verifier.execution.process_tree import Use, children, tree
+from verifier.ops import op
+
+TELLS = """
+import os, sys
+@subject(**DECLARED)
+def tells(input, weight=None, bias=None, eps=1e-5):
+    told = (torch.is_grad_enabled(), torch.get_default_dtype() == torch.float32, torch.empty is original,
+            not torch.are_deterministic_algorithms_enabled(), "LEFT" not in os.environ,
+            type(sys.stdout).__name__ != "int")
+    return torch.tensor(told, dtype=input.dtype)
+"""
+LEAVES = """
+import os, sys
+torch.set_grad_enabled(False)
+torch.set_default_dtype(torch.float64)
+torch.use_deterministic_algorithms(True)
+torch.empty = torch.zeros
+os.environ["LEFT"] = "1"
+sys.stdout = 1
+@subject(**DECLARED)
+def leaves(input, weight=None, bias=None, eps=1e-5):
+    return input
+"""
+FORKS = """
+import os, time
+@subject(**DECLARED)
+def keeps_the_pipe(input, weight=None, bias=None, eps=1e-5):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            time.sleep(600)
+        os._exit(0)
+    return input
+
+@subject(**DECLARED)
+def answers_twice(input, weight=None, bias=None, eps=1e-5):
+    if os.fork() == 0:
+        return input + 1  # the copy goes on as if it were the child
+    time.sleep(0.2)
+    return input
+
+@subject(**DECLARED)
+def segfaults(input, weight=None, bias=None, eps=1e-5):
+    import ctypes
+    ctypes.string_at(8)
+
+@subject(**DECLARED)
+def good(input, weight=None, bias=None, eps=1e-5):
+    return input
+"""
+WAITS = """
+import os, time
+@subject(**DECLARED)
+def hangs_once(input, weight=None, bias=None, eps=1e-5):
+    if not os.path.exists(MARK):
+        open(MARK, "w").close()
+        time.sleep(600)
+    return input
+
+@subject(**DECLARED)
+def computes_for_ever(input, weight=None, bias=None, eps=1e-5):
+    while True:
+        pass
+
+@subject(**DECLARED)
+def computes_in_a_process_for_ever(input, weight=None, bias=None, eps=1e-5):
+    if os.fork() == 0:
+        while True:
+            pass
+    os.wait()
+
+@subject(**DECLARED)
+def takes_a_second(input, weight=None, bias=None, eps=1e-5):
+    time.sleep(1)
+    return input
+"""
+
+
+@pytest.fixture
+def runner():
+    with Runner("eager", case_seconds=20.0) as made:
+        yield made
+
+
+def case_for(subject):
+    return build(op("layer_norm"), subject, "float32", Recipe(rows=2, columns=3), gradients=False)
+
+
+def observed(runner, subject):
+    return runner.run(subject, case_for(subject))
+
+
+def test_what_one_file_sets_for_its_process_does_not_reach_the_next(runner, subjects_of):
+    told = subjects_of("original = torch.empty\n" + TELLS, name="tells.py")["tells"]
+    alone = observed(runner, told).outputs["output"]
+    # Written and named only: the file is loaded in its child alone.
+    subject = subjects_of(TELLS, name="leaves.py")["tells"]
+    Path(subject.path).write_text(Path(subject.path).read_text().replace(TELLS, LEAVES))
+    runner.run(subject, case_for(subject))
+    told = subjects_of("original = torch.empty\n" + TELLS, name="later.py")["tells"]
+    assert torch.equal(observed(runner, told).outputs["output"], alone)
+    assert alone.all()
+
+
+def test_a_forked_process_that_keeps_the_pipe_hides_no_death_and_does_not_live_on(runner, subjects_of):
+    subjects = subjects_of(FORKS)
+    assert observed(runner, subjects["keeps_the_pipe"]).status == "ok"
+    (child,) = runner._children.values()
+    server = runner._server._process.pid
+    left = until(lambda: [pid for pid in children(server) if pid != child.pid])
+    assert left, "the process that was left behind belongs to the server"
+    seen = observed(runner, subjects["segfaults"])
+    assert (seen.status, seen.message) == ("crashed", "the process was killed by SIGSEGV")
+    assert until(lambda: all(map(gone, left)))
+    assert children(server) == []
+
+
+def test_an_answer_that_another_process_gives_is_never_taken_for_one(runner, subjects_of):
+    subjects = subjects_of(FORKS)
+    case = case_for(subjects["good"])
+    for name in ("answers_twice", "answers_twice", "good", "good"):
+        seen = runner.run(subjects[name], case)
+        assert seen.status == "ok"
+        assert torch.equal(seen.outputs["output"], case.tensors["input"])
+
+
+def test_files_that_are_visited_in_turn_keep_their_children_up_to_a_number(runner, subjects_of):
+    made = [subjects_of(FORKS, name=f"file{n}.py")["good"] for n in range(child_process.KEPT + 1)]
+    for subject in made:
+        observed(runner, subject)
+    first = [child.pid for child in runner._children.values()]
+    assert len(first) == child_process.KEPT
+    observed(runner, made[-1])
+    assert [child.pid for child in runner._children.values()] == first
+
+
+def test_the_preloaded_process_has_one_thread_and_no_device(runner, subjects_of):
+    observed(runner, subjects_of(FORKS)["good"])
+    for backend in ("eager", "machine"):
+        server = preloaded(backend, {})
+        server._wait_for_start()
+        own = Path(f"/proc/{server._process.pid}")
+        assert len(list((own / "task").iterdir())) == 1
+        assert "nvidia" not in " ".join(str(fd.readlink()) for fd in (own / "fd").iterdir())
+    hidden = b"CUDA_VISIBLE_DEVICES=\0"
+    assert hidden in (own / "environ").read_bytes(), "what runs on the machine must reach no real device"
+
+
+def test_a_verifier_that_is_killed_leaves_no_process_behind(subjects_of, tmp_path):
+    subject = subjects_of(FORKS)["keeps_the_pipe"]
+    code = f"""
+import time
+from test_children import *
+from verifier.subjects.load_file import load_subjects
+subject = next(s for s in load_subjects({str(subject.path)!r}) if s.name == "keeps_the_pipe")
+runner = Runner("eager")
+observed(runner, subject)
+print("ready", flush=True)
+time.sleep(600)
+"""
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}
+    ) as verifier:
+        assert verifier.stdout.readline() == b"ready\n"
+        below = tree(verifier.pid)[1:]
+        assert len(below) >= 3
+        verifier.send_signal(signal.SIGKILL)
+    assert until(lambda: all(map(gone, below)))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("computes_for_ever", "no answer within 0.5 seconds of processor time"),
+        ("computes_in_a_process_for_ever", "no answer within 0.5 seconds of processor time"),
+        ("takes_a_second", "stopped after 0.5 seconds in which it computed nothing"),
+    ],
+)
+def test_a_limit_is_one_of_processor_time_or_of_time_without_work(name, said, subjects_of):
+    subject = subjects_of(f"MARK = ''\n{WAITS}")[name]
+    with Runner("eager", case_seconds=0.5) as impatient:
+        seen = observed(impatient, subject)
+    assert seen.status == "timeout"
+    assert said in seen.message
+
+
+def test_a_process_that_waits_for_a_processor_is_not_out_of_time(subjects_of, monkeypatch):
+    subject = subjects_of(f"MARK = ''\n{WAITS}")["takes_a_second"]
+    monkeypatch.setattr(child_process, "use", lambda pid: Use(seconds=0.0, wanting=True))
+    with Runner("eager", case_seconds=0.3) as impatient:
+        assert observed(impatient, subject).status == "ok"
+
+
+def test_a_case_that_is_out_of_time_is_run_once_more_in_a_fresh_child(subjects_of, tmp_path):
+    subject = subjects_of(f"MARK = {str(tmp_path / 'mark')!r}\n{WAITS}")["hangs_once"]
+    with Runner("eager", case_seconds=0.5) as impatient:
+        assert observed(impatient, subject).status == "ok"

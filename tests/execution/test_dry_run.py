@@ -1,0 +1,99 @@
+"""Dry runs: what a wrapper would launch, and wrappers that do not let themselves be run dry."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+from checks_support import KERNELS, machine, subject_of
+
+from verifier import load
+from verifier.audit import sweep as sweeping
+from verifier.audit.examination import Examination
+from verifier.audit.search import Budget
+from verifier.cases.recipe import Recipe, build
+from verifier.execution import Runner, dry_run
+from verifier.execution.backends import backend
+from verifier.execution.dry_run import plan_launches
+from verifier.ops import op
+from verifier.records.verdict import Verdict
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+HARD = {s.name: s for s in load(Path(__file__).parents[1] / "support" / "dry_kernels.py").subjects}
+
+
+def planned(subject, *points, gradients=False):
+    """Return what a dry run finds at points, in this process."""
+    case = build(op(subject.op), subject, "float32", Recipe(rows=4, columns=8), gradients=True)
+    with machine(strict=True):
+        place = backend("machine")
+        return plan_launches(subject, case, place=place, points=points, gradients=gradients).found
+
+
+def searched(name, check="forward_error", cases=6):
+    with Runner("machine") as runner:
+        budget = Budget(cases=cases, findings=1)
+        return Examination(
+            subject=HARD[name], check_name=check, dtype="float32", runner=runner, budget=budget
+        ).run()
+
+
+def test_a_wide_row_shows_the_kernels_of_its_backward_pass_and_the_turns_of_its_loops():
+    subject = subject_of(KERNELS / "layer_norm_two_pass_triton.py")
+    narrow, wide = planned(subject, (3, 64, 0), (129, 16385, 0), gradients=True).planned
+    kernels = {name for name in wide.features if ": " not in name}
+    assert {"layer_norm_skeleton_triton._backward_input"} <= kernels
+    assert "layer_norm_skeleton_triton._backward_columns: loops over chunk n" in wide.features
+    assert "layer_norm_skeleton_triton.forward: loops over columns by BLOCK 2" in wide.features
+    assert "layer_norm_skeleton_triton.forward: loops over columns by BLOCK 1" in narrow.features
+    assert {width for _, width in wide.compiled} == {128, 16384}
+    assert not wide.refused
+    assert wide.forward.features < wide.features
+
+
+def test_tensors_of_a_dry_run_say_that_they_lie_on_the_device_and_nothing_is_left_afterwards():
+    before = torch.Tensor.device, torch.empty, torch.Tensor.to
+    found = planned(HARD["odd_width"], (1 << 17, 1 << 15, 0), (5, 96, 0))
+    assert [plan.refused for plan in found.planned] == ["", ""]
+    assert any("_without_weight" in feature for feature in found.planned[1].features)
+    assert before == (torch.Tensor.device, torch.empty, torch.Tensor.to)
+    assert found.files == (str(HARD["odd_width"].path),)
+
+
+def test_a_call_that_hangs_is_stopped_and_a_second_one_ends_the_run(monkeypatch):
+    monkeypatch.setattr(dry_run, "CALL_SECONDS", 0.2)
+    found = planned(HARD["hangs"], (1, 8, 0), (1, 30000, 0), (1, 9, 0), (2, 30000, 0), (1, 10, 0))
+    assert [bool(plan.refused) for plan in found.planned] == [False, True, False, True]
+    assert "did not come back" in found.ended
+
+
+def test_what_a_wrapper_raises_stands_where_it_was_raised():
+    few, many = planned(HARD["refuses"], (1, 8, 0), (1, 201, 0)).planned
+    assert few.features
+    assert many.refused == "ValueError: at most 200 columns"
+    (reading,) = planned(HARD["reads_numbers"], (1, 8, 0)).planned
+    assert "meta" in reading.refused
+    assert not reading.features
+
+
+def test_a_kernel_that_is_wrong_at_multiples_of_a_literal_is_found_by_a_quick_search():
+    line = searched("odd_width", cases=25)
+    assert [finding.verdict for finding in line.findings] == [Verdict.FAIL]
+    assert line.findings[0].case.columns % 96 == 0
+
+
+@pytest.mark.parametrize("name", ["reads_numbers", "refuses", "launches_nothing", "keeps_tensors"])
+def test_a_wrapper_that_cannot_be_run_dry_loses_no_case(name):
+    line = searched(name)
+    assert line.counts.total() == 6
+    assert Verdict.CRASH not in line.counts
+    assert [f.verdict for f in line.findings] == []
+    if name == "launches_nothing":
+        assert line.counts[Verdict.PASS] == 0
+
+
+def test_the_shapes_of_a_wrapper_that_reads_numbers_are_none_and_say_why():
+    found = sweeping.sweep(HARD["reads_numbers"], "float32", "machine")
+    assert found.whole == ()
+    assert "meta" in found.why
+    assert sweeping.sweep(HARD["reads_numbers"], "float32", "eager") == sweeping.Sweep()

@@ -1,0 +1,51 @@
+"""Turns of loops that a compiled kernel has no more: once, as often as they were written out, or never."""
+
+from collections import Counter
+
+import pytest
+
+from verifier.execution.source_reach import _Outline, _Part, _turned
+from verifier.machine.execute.findings import Location
+from verifier.records.reach import SourcePlace
+from verifier.subjects.source_map import SourceLoop
+
+LOCATION = Location(file="/k.cu", line=5)
+
+
+def loop(path):
+    place = SourcePlace(file=path.removeprefix("/"), function="kernel", line=4)
+    return SourceLoop(place=place, path=path, head=range(4, 5), body=range(5, 7))
+
+
+def part(one=None, *, instructions=0, accesses=0, additions=0):
+    return _Part(
+        functions=frozenset(),
+        loops=Counter({one: instructions} if instructions else {}),
+        accesses=Counter({one: accesses} if accesses else {}),
+        copies={one: Counter({("add.f32", LOCATION): additions})} if additions else {},
+        stores={},
+    )
+
+
+def turned(one, parts, ran):
+    return list(_turned(_Outline(parts=tuple(parts), regions={}), one, set(ran), {}))
+
+
+@pytest.mark.parametrize(("path", "turns"), [("/k.cu", 3), ("/k.py", 1)])
+def test_turns_that_were_written_out_are_counted_where_one_instruction_is_one_turn(path, turns):
+    one = loop(path)
+    assert turned(one, [part(one, instructions=8, accesses=4, additions=4)], [0]) == [turns]
+
+
+def test_what_was_moved_in_front_of_a_loop_does_not_make_its_body_run():
+    one = loop("/k.cu")
+    parts = [part(one, instructions=5, additions=1), part(one, instructions=3, accesses=1)]
+    assert turned(one, parts, [0]) == [0]
+    assert turned(one, parts, [0, 1]) == [1]
+
+
+def test_one_of_several_versions_of_a_body_is_enough():
+    one = loop("/k.cu")
+    versions = [part(), *(part(one, instructions=4, additions=2) for _ in range(4))]
+    assert turned(one, versions, [0, 2]) == [2]
+    assert turned(one, versions, [0]) == [0]

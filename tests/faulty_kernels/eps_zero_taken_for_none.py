@@ -1,0 +1,25 @@
+"""Takes an eps of 0 for one that is not given: forward_error must catch it."""
+
+import torch
+
+from verifier import Domain, subject
+
+
+@subject(
+    op="layer_norm",
+    language="torch",
+    variance="two_pass",
+    accumulates="float32",
+    domain=Domain(max_abs=1e15, max_kappa=1e3),
+    dtypes=("float32",),
+    differentiable=False,
+)
+def eps_zero_taken_for_none(input, weight=None, bias=None, eps=1e-5):
+    x = input.detach().float()
+    mean = x.mean(-1, keepdim=True)
+    variance = (x - mean).square().mean(-1, keepdim=True)
+    rstd = 1 / torch.sqrt(variance + (eps or 1e-5))  # the bug
+    out = (x - mean) * rstd
+    out = out if weight is None else out * weight.detach()
+    out = out if bias is None else out + bias.detach()
+    return out.to(input.dtype)

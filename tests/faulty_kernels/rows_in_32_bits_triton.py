@@ -1,0 +1,52 @@
+"""Multiplies row and columns of contiguous tensors in 32 bits: huge_extents must catch it."""
+
+import torch
+import triton
+import triton.language as tl
+
+from verifier import Domain, subject, tile, tree
+
+
+@triton.jit
+def _forward(x, y, weight, bias, columns, eps, BLOCK: tl.constexpr):  # noqa: PLR0917 (a kernel's arguments)
+    row = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    # The bug: row and columns are 32-bit numbers, and so is their product.
+    inside = column < columns
+    value = tl.load(x + row * columns + column, mask=inside, other=0.0).to(tl.float32)
+    mean = tl.div_rn(tl.sum(value, axis=0), tl.cast(columns, tl.float32))
+    centred = tl.where(inside, value - mean, 0.0)
+    variance = tl.div_rn(tl.sum(centred * centred, axis=0), tl.cast(columns, tl.float32))
+    rstd = tl.div_rn(1.0, tl.sqrt_rn(variance + eps))
+    out = centred * rstd
+    if weight is not None:
+        out *= tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    if bias is not None:
+        out += tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(y + row * columns + column, out, mask=inside)
+
+
+def _depth(columns):
+    return tile(block=1 << max(columns - 1, 0).bit_length(), threads=128, element_bytes=2).depth(columns)
+
+
+@subject(
+    op="layer_norm",
+    language="triton",
+    variance="two_pass",
+    accumulates="float32",
+    domain=Domain(max_abs=1e15, max_kappa=1e3),
+    dtypes=("float16", "float32"),
+    trees=tree(depth=_depth),
+    mean_contraction="none",
+    differentiable=False,
+)
+def rows_in_32_bits_triton(input, weight=None, bias=None, eps=1e-5):
+    x = input.detach().contiguous()
+    w, b = (None if vector is None else vector.detach().contiguous() for vector in (weight, bias))
+    y = torch.empty_like(x)
+    columns = x.shape[-1]
+    if x.numel():
+        block = triton.next_power_of_2(columns)
+        _forward[(x.numel() // columns,)](x, y, w, b, columns, float(eps), BLOCK=block)
+    return y

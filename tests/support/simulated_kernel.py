@@ -1,0 +1,226 @@
+"""A kernel that follows an op's form operation by operation, rounding as it declares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from verifier.arithmetic.abstract_number import Terms
+from verifier.arithmetic.formats import FORMATS
+from verifier.arithmetic.simulated import Rounded, round_to
+from verifier.bounds import variance
+from verifier.bounds.variance import Reduction
+from verifier.bounds.variance.simulate import Executed
+from verifier.checks.support.truth import Truth
+from verifier.ops import op
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulated:
+    """A value that the kernel holds; `product` is the pair it was just multiplied from."""
+
+    numbers: SimulatedNumbers
+    array: np.ndarray
+    product: tuple[np.ndarray, np.ndarray] | None = None
+
+    def __add__(self, other):
+        return self.numbers.add(self, other, 1.0)
+
+    def __sub__(self, other):
+        return self.numbers.add(self, other, -1.0)
+
+    def __neg__(self):
+        pair = None if self.product is None else (-self.product[0], self.product[1])
+        return replace(self, array=-self.array, product=pair)
+
+    def __mul__(self, other):
+        array = self.numbers.rounded.multiply(self.array, other.array)
+        return replace(self, array=array, product=(self.array, other.array))
+
+    def __truediv__(self, other):
+        return self.numbers.plain(self.numbers.rounded.divide(self.array, other.array))
+
+
+@dataclass(kw_only=True)
+class SimulatedNumbers:
+    """`verifier.arithmetic.abstract_number.Numbers` for a kernel of a declared format, trees and contraction.
+
+    Contraction "mixed" fuses a product into an addition in every other element, "none" never.
+    """
+
+    truth: Truth
+    rounded: Rounded
+    rows: int
+    columns: int
+    saved_in: str | None = None
+    computed: tuple[Simulated, Simulated] | None = field(default=None)
+    way: int = 0
+    offered: int = 1
+
+    @property
+    def mixes(self) -> bool:
+        return self.truth.subject.claim.mean_contraction == "mixed"
+
+    def plain(self, array):
+        return Simulated(numbers=self, array=array)
+
+    def add(self, a, b, sign):
+        total = self.rounded.add(a.array, sign * b.array)
+        if not self.mixes or (a.product is None and b.product is None):
+            return self.plain(total)
+        fused_one, other = (b, a) if b.product is not None else (a, b)
+        left, right = fused_one.product
+        left = sign * left if fused_one is b else left
+        rest = other.array if fused_one is b else sign * other.array
+        left, right, rest = np.broadcast_arrays(left, right, rest)
+        fused = self.rounded.multiply_add(left, right, rest)
+        if total.shape[1] == 1:
+            return self.plain(fused)
+        return self.plain(np.where(np.arange(fused.shape[1]) % 2 == 0, fused, total))
+
+    def constant(self, number):
+        return self.plain(self.rounded.of(np.full((1, 1), number)))
+
+    def count(self):
+        return self.constant(float(self.columns))
+
+    def moments(self, x):
+        del x
+        return self.computed
+
+    def saved_moments(self, x):
+        del x
+        if self.saved_in is None:
+            return self.computed
+        return tuple(self.plain(round_to(FORMATS[self.saved_in], v.array)) for v in self.computed)
+
+    def sum(self, value):
+        values = np.broadcast_to(value.array, (self.rows, self.columns))
+        return self.plain(self._along(values, self.truth.setting.trees.row_gradients, self.columns, None))
+
+    def mean(self, value):
+        claim, total = self.truth.subject.claim, self.sum(value)
+        if claim.divide_by_n == "division":
+            return total / self.count()
+        return total * (self.constant(1.0) / self.count())
+
+    def parameter_sum(self, value, held=None):
+        values = np.broadcast_to(value.array, (self.rows, self.columns)).T
+        stored = None if held is None else FORMATS[self._dtype(held)]
+        return self.plain(self._along(values, self.truth.setting.trees.columns, self.rows, stored).T)
+
+    def share(self, value, name, *, product=False):
+        del name
+        return value if product and self.mixes else self.plain(value.array)
+
+    def either(self, *ways):
+        self.offered = max(self.offered, len(ways))
+        return ways[self.way % len(ways)]
+
+    def cast(self, value, role):
+        stored = FORMATS[self._dtype(role)]
+        if stored.precision >= self.rounded.format.precision:
+            return value
+        return self.plain(round_to(stored, value.array))
+
+    def _dtype(self, role):
+        given = self.truth.case.given
+        return str(given[role if role in given else "input"].dtype).removeprefix("torch.")
+
+    def _along(self, values, tree, count, stored):
+        nodes, root = values.copy(), 0
+        if stored is not None:
+            nodes = round_to(stored, nodes)
+        for step in tree.example(count):
+            joined = self.rounded.add(nodes[:, step.left], nodes[:, step.right])
+            nodes[:, step.left] = joined if stored is None else round_to(stored, joined)
+            root = int(step.left[0])
+        return nodes[:, [root]]
+
+
+def simulate_every_way(truth: Truth) -> Iterator[dict[str, np.ndarray]]:
+    """Run the declared kernel in each of the ways that its form offers."""
+    kernels: list[SimulatedNumbers] = []
+    yield simulate(truth, kernels=kernels)
+    for way in range(1, kernels[0].offered):
+        yield simulate(truth, way=way)
+
+
+def simulate(
+    truth: Truth, *, way: int = 0, kernels: list[SimulatedNumbers] | None = None
+) -> dict[str, np.ndarray]:
+    """Run the declared kernel on the truth's case; returns every result in canonical rows."""
+    subject, setting, problem = truth.subject, truth.setting, truth.solved.problem
+    claim, arithmetic = subject.claim, setting.arithmetic
+    rounded = Rounded(format=arithmetic.format)
+    numbers = SimulatedNumbers(
+        truth=truth,
+        rounded=rounded,
+        rows=truth.case.rows,
+        columns=truth.case.columns,
+        saved_in=str(truth.case.given["input"].dtype).removeprefix("torch.")
+        if claim.saved_dtype == "input"
+        else claim.saved_dtype,
+        way=way,
+    )
+    if kernels is not None:
+        kernels.append(numbers)
+    with np.errstate(all="ignore"):
+        numbers.computed = _moments(numbers, problem.input, claim, setting, truth.case.eps)
+        form = op(truth.case.op).form(claim, truth.case.dtype)
+        terms = Terms(
+            x=numbers.plain(problem.input),
+            **{
+                name: None if (a := getattr(problem, name)) is None else numbers.plain(a)
+                for name in ("weight", "bias", "grad_output")
+            },
+        )
+        found = {"output": numbers.cast(form.forward(numbers, terms), "output")}
+        for name, value in form.backward(numbers, terms).items():
+            role = name.removeprefix("grad_")
+            found[name] = numbers.cast(value, role)
+        mean, rstd = numbers.saved_moments(None)
+        found |= {"rstd": rstd} if claim.variance == "rms" else {"mean": mean, "rstd": rstd}
+    vectors = {"grad_weight", "grad_bias", "mean", "rstd"}
+    shape = (truth.case.rows, truth.case.columns)
+    return {
+        n: v.array.reshape(-1) if n in vectors else np.broadcast_to(v.array, shape) for n, v in found.items()
+    }
+
+
+def _moments(numbers, values, claim, setting, eps):
+    reduction = Reduction(
+        arithmetic=setting.arithmetic,
+        tree=setting.trees.statistics,
+        divide_by_n=claim.divide_by_n,
+        mean_contraction=claim.mean_contraction,
+        clamp=claim.clamp,
+    )
+    rounded = numbers.rounded
+    mean, spread = variance.algorithm(claim.variance).simulate(rounded, values, reduction)
+    held = rounded.add(spread, rounded.of(np.asarray(eps)))
+    root = rounded.divide(np.asarray(1.0), rounded.square_root(held))
+    mean = np.zeros_like(root) if claim.variance == "rms" else mean
+    used = numbers.plain(mean[:, None])
+    if numbers.mixes and claim.divide_by_n == "reciprocal" and claim.variance == "two_pass":
+        run = Executed(rounded=rounded, claim=reduction, count=values.shape[1])
+        pair = run.sum(values)[:, None], np.broadcast_to(run.reciprocal, (values.shape[0], 1))
+        used = replace(used, product=pair)
+    return used, numbers.plain(root[:, None])
+
+
+def utilisation(truth: Truth, found: dict[str, np.ndarray]) -> dict[str, float]:
+    """Return, for each result, its largest certified error divided by its bound, where there is a bound."""
+    worst = {}
+    for name, values in found.items():
+        bounded = truth.bounds[name]
+        low, _ = truth.exact[name].error_of(np.ascontiguousarray(values))
+        bound, covered = (np.broadcast_to(a, values.shape) for a in (bounded.bound, bounded.covered))
+        with np.errstate(all="ignore"):
+            ratio = np.where(bound > 0, low / bound, np.where(low > 0, np.inf, 0.0))
+        worst[name] = float(np.max(ratio[covered], initial=0.0))
+        if np.isnan(ratio[covered]).any():
+            worst[name] = np.inf
+    return worst

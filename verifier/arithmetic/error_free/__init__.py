@@ -1,0 +1,1 @@
+"""Sums, products and exponentials whose errors are known."""

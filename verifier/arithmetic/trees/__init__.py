@@ -1,0 +1,1 @@
+"""The order in which a kernel adds up, as a tree."""

@@ -1,0 +1,1 @@
+"""Searches for failing cases, shrinks them and reports."""

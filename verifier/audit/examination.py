@@ -1,0 +1,149 @@
+"""Examines one subject by one check with one dtype at one place: cases in, a `Line` with findings out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from verifier.audit import rules, tally
+from verifier.audit.search import BUDGETS, Budget, Search
+from verifier.audit.source_names import code_near_subject
+from verifier.audit.sweep import Sweep, sweep
+from verifier.audit.trial import Trial
+from verifier.audit.witnesses import replay_witnesses
+from verifier.cases.plan import Plan
+from verifier.cases.steering import Steering, steering
+from verifier.execution.backends import backend
+from verifier.execution.compiled_code import remarks, summary
+from verifier.records.case import Case
+from verifier.records.verdict import FailureKey, Finding, Line, Verdict
+
+SHORT_SECONDS = 60.0
+"""Of one line: in less time a compiled kernel meets few shapes."""
+CODE_SHOWN_BY = ("forward_error", "gradient")
+"""Checks whose lines say what the compiled code consists of: forward, and forward and backward."""
+UNCLAIMED = "nothing is claimed, so no bound applies: `norm-verifier describe` proposes variance= or formula="
+
+
+@dataclass(kw_only=True)
+class Examination(Trial):
+    """A trial of as many cases as the budget allows.
+
+    first, only, on_finding, on_case: see `Search`. ignore_known: search as if no known defect were declared.
+    reported: keys of failures that are known and not reported again.
+    """
+
+    budget: Budget = field(default_factory=Budget)
+    seed: int = 0
+    ignore_known: bool = False
+    only: Callable[[Case], bool] | None = None
+    first: int = 0
+    reported: frozenset[FailureKey] = frozenset()
+    on_finding: Callable[[Finding], None] | None = None
+    on_case: Callable[[], None] | None = None
+
+    def run(self) -> Line:
+        """Replay the witnesses of known defects, then search; findings come shrunk."""
+        started = time.monotonic()
+        line = self._line()
+        if reason := self._not_run():
+            line.skipped = reason
+            return line
+        if not self.ignore_known:
+            replay_witnesses(self, line)
+        search = Search(
+            trial=self,
+            line=line,
+            budget=self.budget,
+            seed=self.seed,
+            known=[] if self.ignore_known else self.known_defects(),
+            only=self.only,
+            first=self.first,
+            seen=set(self.reported),
+            on_finding=self.on_finding,
+            on_case=self.on_case,
+        )
+        everywhere = [d for d in self.known_defects() if d.where is None and d.check == self.check_name]
+        if self.ignore_known or not everywhere:
+            plan = self.check.plan(self.subject, self.op)
+            search.steering = self._steering(plan, line)
+            search.run(self._shortened(plan, search.steering))
+        elif not line.findings:
+            line.skipped = f"known defect: {everywhere[0].reason} (no witness for {self.dtype} here)"
+        self._conclude(line, search)
+        line.reach = self.reach
+        line.seconds = time.monotonic() - started
+        return line
+
+    def _not_run(self) -> str | None:
+        """Return why nothing is run, or None."""
+        place = self.runner.backend
+        return (
+            self._not_offered()
+            or backend(place).refuses(self.subject, self.dtype)
+            or (self.check.NEEDS_A_NORM if self.op.own else "")
+            or self.check.skips(self.subject, self.op, self.dtype, place)
+        )
+
+    def _not_offered(self) -> str | None:
+        offered = self.dtype in self.subject.dtypes
+        return None if offered else f"{self.subject.name} does not declare {self.dtype}"
+
+    def _steering(self, plan: Plan, line: Line) -> Steering:
+        """Return the shapes that the search begins with; the line says which it has no time for."""
+        cases, seconds = self.budget.steered
+        if not plan.reaching or self.first:
+            return Steering()
+        found = sweep(self.subject, self.dtype, self.runner.backend) if cases and seconds else Sweep()
+        reaching = found.whole if plan.gradients else found.forward
+        chosen = steering(self.subject.extents, reaching, cases=cases, seconds=seconds)
+        if left_out := chosen.note(self.budget.words):
+            line.notes.append(left_out)
+        if found.why:
+            line.notes.append(f"no shapes were chosen by what they launch: {found.why}")
+        return chosen
+
+    def _shortened(self, plan: Plan, first: Steering) -> Plan:
+        return plan.few_shapes(long=not first.shapes) if self._is_short() else plan
+
+    def _is_short(self) -> bool:
+        """Return whether the budget has no room for many shapes, each of which is compiled anew."""
+        if self.subject.language == "torch":
+            return False
+        brief = self.budget.until is not None and self.budget.until - time.monotonic() < SHORT_SECONDS
+        return brief or self.budget.cases <= BUDGETS["quick"]
+
+    def _line(self) -> Line:
+        return Line(
+            subject=self.subject.name,
+            check=self.check_name,
+            dtype=self.dtype,
+            backend=self.runner.backend,
+            variance=self._algorithm(),
+        )
+
+    def _algorithm(self) -> str:
+        """Name what is claimed: the variance algorithm, or the form where bounds rest on no variance."""
+        claim = self.subject.claim
+        if claim.variance is not None or not self.op.claimed(claim):
+            return claim.variance or "none"
+        return self.op.form(claim, self.dtype).name
+
+    def _conclude(self, line: Line, search: Search) -> None:
+        """Say what else is to be known of the line."""
+        measured = tally.measured_in_words(line)
+        if rules.only_measured(line):
+            line.skipped = "; ".join(measured)
+        else:
+            line.notes += measured
+        if not line.skipped and rules.none_judged(line):
+            line.excluded = list(search.excluded)
+            line.notes += map(tally.left_out_by, line.excluded)
+        if self.code is not None and self.check_name in CODE_SHOWN_BY:
+            code = code_near_subject(self.code, self.subject.path)
+            line.notes += [summary(code), *remarks(self.subject, self.dtype, code)]
+        if hopeless := search.hopeless():
+            line.notes.append(f"the search ended early: {hopeless}")
+        if line.counts[Verdict.NO_THEOREM] and not self.op.own and not self.op.claimed(self.subject.claim):
+            line.notes.append(UNCLAIMED)

@@ -1,0 +1,88 @@
+"""Mutations of CUDA C++ source, by its tokens: comments, strings and directives are left as they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from verifier.audit.mutation.mutation import Mutation
+from verifier.subjects.cuda_outline import code_alone, outline_of
+
+_EXCHANGED: tuple[tuple[str, str, str], ...] = (
+    (" + ", " - ", "operator"),
+    (" - ", " + ", "operator"),
+    (" * ", " + ", "operator"),
+    (" / ", " * ", "operator"),
+    (" % ", " / ", "operator"),
+    (" && ", " || ", "operator"),
+    (" || ", " && ", "operator"),
+    (" < ", " <= ", "comparison"),
+    (" <= ", " < ", "comparison"),
+    (" > ", " >= ", "comparison"),
+    (" >= ", " > ", "comparison"),
+    (" == ", " != ", "comparison"),
+    (" != ", " == ", "comparison"),
+    (" += ", " = ", "accumulation"),
+)
+"""Binary operators stand between blanks; what does not (templates, pointers, signs) is something else."""
+_WORDS: tuple[tuple[str, str, str], ...] = (
+    ("fmaxf", "fminf", "name"),
+    ("fminf", "fmaxf", "name"),
+    ("rsqrtf", "sqrtf", "name"),
+    ("int64_t", "int32_t", "dtype"),
+    ("__float2half_rn", "__float2half_rz", "rounding"),
+    ("__float2bfloat16_rn", "__float2bfloat16_rz", "rounding"),
+    ("threadIdx.x", "threadIdx.y", "name"),
+    ("blockIdx.x", "blockIdx.y", "name"),
+)
+_BARRIER = re.compile(r"\b__sync(?:threads|warp)\s*\([^;{}]*\)\s*;")
+_STORE = re.compile(r"(?<=[;{}\n)])[ \t]*[\w.>-]+\[[^;=\n]*\]\s*=(?!=)[^;]*;")
+_INTEGER = re.compile(r"(?<![\w.])(\d+)(?![\w.])")
+_FLOAT = re.compile(r"(?<![\w.])(\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][+-]?\d+)?f?(?!\w)")
+_EPS = re.compile(r"\s*\+\s*(?:\w+\.)?eps(?:ilon)?\b")
+
+
+def mutations(path: Path) -> list[Mutation]:
+    """List the single mutations of a CUDA C++ file, in the order of its text."""
+    text = path.read_text(encoding="utf-8")
+    code, functions = code_alone(text), outline_of(str(path)).functions
+
+    def made(start: int, end: int, after: str, kind: str) -> Mutation:
+        line = text.count("\n", 0, start) + 1
+        within = [f.name for f in functions if line in f.lines]
+        return Mutation(
+            file=path,
+            start=start,
+            end=end,
+            before=text[start:end],
+            after=after,
+            kind=kind,
+            line=line,
+            within=within[-1] if within else "",
+            in_kernel=True,
+        )
+
+    found = {made(*place) for place in _places(code)}
+    return sorted(mutation for mutation in found if mutation.within)
+
+
+def _places(code: str) -> Iterator[tuple[int, int, str, str]]:
+    for before, after, kind in _EXCHANGED:
+        for found in re.finditer(re.escape(before), code):
+            yield found.start(), found.end(), after, kind
+    for before, after, kind in _WORDS:
+        for found in re.finditer(rf"(?<!\w){re.escape(before)}(?!\w)", code):
+            yield found.start(), found.end(), after, kind
+    for found in _BARRIER.finditer(code):
+        yield found.start(), found.end(), ";", "barrier"
+    for found in _STORE.finditer(code):
+        yield found.start(), found.end(), " ;", "store"
+    for found in _INTEGER.finditer(code):
+        yield found.start(), found.end(), str(int(found[0]) + 1), "constant"
+    for found in _FLOAT.finditer(code):
+        number = float(found[0].rstrip("f"))
+        suffix = "f" if found[0].endswith("f") else ""
+        yield found.start(), found.end(), f"{2 * number or 1.0!r}{suffix}", "constant"
+    for found in _EPS.finditer(code):
+        yield found.start(), found.end(), "", "eps"

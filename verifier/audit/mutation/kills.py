@@ -1,0 +1,129 @@
+"""What an audit sees of a mutant: the first finding kills it."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from verifier.audit import rules
+from verifier.audit.examination import Examination
+from verifier.audit.mutation.family import copied
+from verifier.audit.mutation.mutation import Mutation
+from verifier.audit.run_audit import runs_on
+from verifier.audit.search import Budget
+from verifier.checks import checks
+from verifier.execution import Runner
+from verifier.execution.backends import default_backend
+from verifier.records.printable import line as one_line
+from verifier.records.subject import Subject
+from verifier.records.verdict import Line
+from verifier.subjects.load_file import LoadError, load_subjects
+
+FIRST = ("forward_error", "gradient", "memory", "saved_statistics", "special_values", "layouts")
+"""Checks that decide most, in the order in which they are asked; the others follow."""
+CASE_SECONDS = 20.0
+"""Of one execution: a mutation may make a loop that never ends."""
+BUILD = "build"
+"""In the place of a check: the mutant cannot be loaded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kill:
+    """What found a mutant: a check with a dtype, and the words of its finding."""
+
+    check: str
+    dtype: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fate:
+    """What became of a mutant, or of the original if `mutation` is None.
+
+    kills: what found it, in the order in which it was asked; none if it survived. code: digests of all
+    compiled code that ran. errors: our own failures, which kill nothing.
+    """
+
+    mutation: Mutation | None
+    kills: tuple[Kill, ...] = ()
+    seconds: float = 0.0
+    code: frozenset[str] = frozenset()
+    errors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """How a mutant is audited.
+
+    cases: of each line. checks: their names, all if there are none. every: ask all checks, even of a mutant
+    that one of them has found.
+    """
+
+    cases: int
+    seed: int = 0
+    checks: tuple[str, ...] = ()
+    every: bool = False
+
+
+def fate(path: str, mutation: Mutation | None, question: Question) -> Fate:
+    """Audit a copy of a kernel file with a mutation until something is found.
+
+    A mutant that cannot be loaded is killed, by "build".
+    """
+    started = time.monotonic()
+    code: frozenset[str] = frozenset()
+    errors: list[str] = []
+    kills: list[Kill] = []
+    with tempfile.TemporaryDirectory(prefix="norm-verifier-mutant-") as folder:
+        try:
+            subjects = load_subjects(copied(Path(path), Path(folder), mutation))
+        except LoadError as error:
+            kills.append(Kill(check=BUILD, message=one_line(str(error).replace(f"{folder}/", ""))))
+            subjects = ()
+        for subject, check_name, dtype in _lines(subjects, question.checks):
+            line, texts = _line(subject, check_name, dtype, question)
+            code |= texts
+            errors += line.errors
+            for finding in rules.unexpected(line.findings)[:1]:
+                text = finding.outcome.message or str(finding.verdict)
+                kills.append(Kill(check=check_name, dtype=dtype, message=one_line(text)))
+            if kills and not question.every:
+                break
+    return Fate(
+        mutation=mutation,
+        kills=tuple(kills),
+        code=code,
+        errors=tuple(dict.fromkeys(errors)),
+        seconds=time.monotonic() - started,
+    )
+
+
+def _lines(subjects: Sequence[Subject], names: Sequence[str]) -> list[tuple[Subject, str, str]]:
+    """Return subject, check and dtype of each line: what decides most first, on the first dtype first."""
+    wanted = [name for name in checks() if not names or name in names]
+    order = [name for name in FIRST if name in wanted] + [name for name in wanted if name not in FIRST]
+    every = [(s, n, d) for s in subjects for n in order for d in s.dtypes if runs_on(s, n, d)]
+    return sorted(every, key=lambda one: one[2] != one[0].dtypes[0])
+
+
+def _line(subject: Subject, check_name: str, dtype: str, question: Question) -> tuple[Line, frozenset[str]]:
+    """Examine one line until the first finding; also return digests of the code that ran."""
+    place, missing = default_backend(subject)
+    if place is None:
+        skipped = Line(subject=subject.name, check=check_name, dtype=dtype, backend="-", variance="")
+        skipped.skipped = missing
+        return skipped, frozenset()
+    with Runner(place, case_seconds=CASE_SECONDS) as runner:
+        examination = Examination(
+            subject=subject,
+            check_name=check_name,
+            dtype=dtype,
+            runner=runner,
+            budget=Budget(cases=question.cases, findings=1),
+            seed=question.seed,
+        )
+        line = examination.run()
+    return line, frozenset() if examination.code is None else examination.code.texts

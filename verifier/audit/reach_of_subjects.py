@@ -1,0 +1,115 @@
+"""What of each subject's sources an audit ran, and what it did not run and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from verifier.audit import rules
+from verifier.records.reach import Reach, SourcePlace, joined
+from verifier.records.verdict import Line
+from verifier.subjects.load_file import LoadError, load_subject
+from verifier.subjects.source_map import SourceMap, Statement, source_map
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lacking:
+    """What did not run as it should: its kind ("function", "loop" or "line"), its place, and why."""
+
+    kind: str
+    place: SourcePlace
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubjectReach:
+    """What of one subject ran in all lines of an audit; dtypes: declared ones."""
+
+    subject: str
+    sources: SourceMap
+    found: Reach
+    dtypes: tuple[str, ...] = ()
+
+    @property
+    def functions(self) -> tuple[int, int]:
+        """How many functions of kernels ran, of how many."""
+        counted = rules.counted_functions(self.sources, self.found)
+        return sum(f.place in self.found.functions for f in counted), len(counted)
+
+    @property
+    def loops(self) -> tuple[int, int]:
+        """How many loops turned more than once, of how many."""
+        counted = rules.counted_loops(self.sources, self.found)
+        return sum(rules.turned_twice(self.found, loop) for loop in counted), len(counted)
+
+    @property
+    def lines(self) -> tuple[int, int]:
+        """How many statements of the wrapper ran, of how many that refuse nothing."""
+        counted = [s for s in self.sources.statements if not s.refuses]
+        return sum(s.place in self.found.lines for s in counted), len(counted)
+
+    @property
+    def known(self) -> bool:
+        """Whether functions and loops were followed."""
+        return rules.reach_known(self.sources, self.found)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every function ran and every loop turned more than once, as far as that is known."""
+        return not self.known or (self.functions[0] == self.functions[1] and self.loops[0] == self.loops[1])
+
+    @property
+    def refusals(self) -> tuple[int, int]:
+        """How many statements ran that refuse, of how many."""
+        counted = [s for s in self.sources.statements if s.refuses]
+        return sum(s.place in self.found.lines for s in counted), len(counted)
+
+    def lacking(self) -> Iterator[Lacking]:
+        """Yield functions and loops that lack something, where that is known, then the wrapper's lines."""
+        if self.known:
+            for function in rules.counted_functions(self.sources, self.found):
+                if function.place not in self.found.functions:
+                    yield Lacking(kind="function", place=function.place, why=self._why_not(function.place))
+            for loop in rules.counted_loops(self.sources, self.found):
+                if not rules.turned_twice(self.found, loop):
+                    yield Lacking(kind="loop", place=loop.place, why=self._turns(loop.place))
+        for statement in self._statements_not_run():
+            yield Lacking(
+                kind="line", place=statement.place, why="refuses" if statement.refuses else "not run"
+            )
+
+    def _statements_not_run(self) -> Iterator[Statement]:
+        if "lines" in self.found.recorded:
+            yield from (s for s in self.sources.statements if s.place not in self.found.lines)
+
+    def _why_not(self, place: SourcePlace) -> str:
+        if place in self.found.compiled:
+            return "compiled, but no lane came there"
+        entry = any(f.entry for f in self.sources.functions if f.place == place)
+        return "launched by no case that was tried" if entry else "in no kernel that was launched"
+
+    def _turns(self, place: SourcePlace) -> str:
+        turned = {n for one, n in self.found.loops if one == place}
+        if not turned:
+            return "in no kernel that was launched"
+        return "not seen to turn more than once" if 1 in turned else "its body never ran"
+
+
+def reach_of_lines(lines: Iterable[Line], named: Iterable[tuple[str, str]]) -> list[SubjectReach]:
+    """Join what the lines of each subject saw run; subjects that ran nowhere have none.
+
+    named: path and name of each subject. A file that has gone meanwhile has no sources to compare with.
+    """
+    every = list(lines)
+    found = []
+    for path, name in dict.fromkeys(named):
+        reach = joined(line.reach for line in every if line.subject == name)
+        if not reach.recorded:
+            continue
+        with suppress(LoadError):
+            subject = load_subject(path, name)
+            found.append(
+                SubjectReach(subject=name, sources=source_map(subject), found=reach, dtypes=subject.dtypes)
+            )
+    return found

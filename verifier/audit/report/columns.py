@@ -1,0 +1,221 @@
+"""The columns of a report's table, what each means and how a line fills it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from verifier.audit.rules import known_alone, line_verdict, no_case_left
+from verifier.audit.tally import left_out_by
+from verifier.records.verdict import Line, Verdict
+
+KNOWN = " (known)"
+"""Marks a verdict that declared known defects alone have caused."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column: its name, what it means unless the name says it, a line's text, its width in characters."""
+
+    name: str
+    meaning: str
+    text: Callable[[Line], str]
+    width: int
+    right: bool = False
+
+    def padded(self, text: str, width: int | None = None) -> str:
+        """Return the text as wide as the column, or as wide as is asked for."""
+        wide = self.width if width is None else width
+        return text.rjust(wide) if self.right else text.ljust(wide)
+
+
+def verdict_words(line: Line) -> str:
+    """Return the verdict of a line, marked where declared known defects alone have caused it."""
+    return f"{line_verdict(line)}{KNOWN if known_alone(line) else ''}"
+
+
+def runs_nowhere(line: Line) -> bool:
+    """Return whether no backend runs the subject here: for one reason, which holds for all of its lines."""
+    return bool(line.skipped) and line.backend == "-"
+
+
+def _numbers(name: str) -> Callable[[Line], str]:
+    return lambda line: short(getattr(line, name)) if line.outputs else "-"
+
+
+def short(value: float) -> str:
+    """Return three digits of a number, or a dash for none."""
+    return "-" if math.isnan(value) else f"{value:.3g}"
+
+
+def _bound(line: Line) -> str:
+    return short(line.worst.bound) if line.worst else "-"
+
+
+def _utilisation(line: Line) -> str:
+    return short(line.worst.utilisation) if line.worst else "-"
+
+
+def _canonical(line: Line) -> str:
+    return short(max((w.canonical for w in line.outputs.values()), default=math.nan))
+
+
+def _kappa(line: Line) -> str:
+    low, high = line.kappa
+    return "-" if low > high else f"{low:.2g}..{high:.2g}"
+
+
+_CASES = {
+    Verdict.PASS: "passed",
+    Verdict.FAIL: "failed",
+    Verdict.CRASH: "crashed",
+    Verdict.TIMEOUT: "timed out",
+    Verdict.REFUSED: "refused",
+    Verdict.ERROR: "where the verifier itself failed",
+    Verdict.UNDECIDED: "undecided",
+    Verdict.NO_THEOREM: "no theorem",
+    Verdict.SKIPPED: "not judged",
+}
+"""Words for cases, in the order in which they are told."""
+_REASON_SHOWN = 80
+"""Characters of a reason in a line; the notes have all of it."""
+
+
+def _cases(line: Line) -> str:
+    if no_case_left(line):
+        return f"no case left, known defect: {_cut('; '.join(line.excluded))}"
+    if line.skipped:
+        return "-"
+    counts: Counter[Verdict] = line.counts
+    texts = (f"{counts[v]} {word}{_why(line, v)}" for v, word in _CASES.items() if counts[v])
+    return (", ".join(texts) or "none") + _outside(line) + _untried(line)
+
+
+def _outside(line: Line) -> str:
+    """Return how many cases lay outside the declared domain, and what became of those that were judged."""
+    judged = ", ".join(f"{line.beyond[v]} {word}" for v, word in _CASES.items() if line.beyond[v])
+    return f"; outside the domain: {judged}" if judged else ""
+
+
+def _untried(line: Line) -> str:
+    """Return what a pass does not speak of, although the check is there to vary it."""
+    if line_verdict(line) is not Verdict.PASS or not line.untried:
+        return ""
+    return f"; not tried: {_cut(', '.join(line.untried))}"
+
+
+def _why(line: Line, verdict: Verdict) -> str:
+    """Return in brackets why cases were not decided: how many for each reason, if there are several."""
+    if verdict is not Verdict.UNDECIDED or not line.undecided:
+        return ""
+    several = len(line.undecided) > 1
+    return (
+        f" ({'; '.join(f'{n}: {_cut(t)}' if several else _cut(t) for t, n in line.undecided.most_common())})"
+    )
+
+
+def left_out_in_line(line: Line) -> list[str]:
+    """Return the reasons of undecided cases, and what was not tried, where the table's line is too short."""
+    told = [f"undecided: {text}" for text in line.undecided if _cut(text) != text]
+    untried = ", ".join(line.untried if line_verdict(line) is Verdict.PASS else ())
+    return told + ([f"not tried: {untried}"] if _cut(untried) != untried else [])
+
+
+def notes_outside_table(line: Line) -> list[str]:
+    """Return the notes of a line that do not stand in the table in full."""
+    told = {left_out_by(reason) for reason in line.excluded if _cut(reason) == reason}
+    return [note for note in (*line.notes, *left_out_in_line(line)) if note not in told]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _REASON_SHOWN else text[:_REASON_SHOWN].rsplit(" ", 1)[0] + " ..."
+
+
+COLUMNS = (
+    Column(name="subject", meaning="", text=lambda line: line.subject, width=20),
+    Column(name="dtype", meaning="", text=lambda line: line.dtype, width=8),
+    Column(
+        name="check",
+        meaning="what is demanded; `norm-verifier list` explains each",
+        text=lambda line: line.check,
+        width=16,
+    ),
+    Column(
+        name="verdict",
+        meaning="(known): due to known defects that the subject declares, and to nothing else",
+        text=verdict_words,
+        width=17,
+    ),
+    Column(
+        name="worst ulp",
+        meaning="largest error, in units in the last place of the exact value",
+        text=_numbers("worst_ulp"),
+        width=9,
+        right=True,
+    ),
+    Column(
+        name="row ulp",
+        meaning="the same in units at the row's root mean square; 0.5 is correct rounding",
+        text=_numbers("worst_row_ulp"),
+        width=9,
+        right=True,
+    ),
+    Column(
+        name="bound",
+        meaning="proved limit of the absolute error where error/bound is largest",
+        text=_bound,
+        width=9,
+        right=True,
+    ),
+    Column(
+        name="error/bound",
+        meaning="above 1 proves that kernel or declaration is wrong",
+        text=_utilisation,
+        width=11,
+        right=True,
+    ),
+    Column(
+        name="error/two-pass",
+        meaning="error in bounds of a float32 two-pass kernel with the same tree",
+        text=_canonical,
+        width=14,
+        right=True,
+    ),
+    Column(
+        name="kappa",
+        meaning="least..largest |mean| / standard deviation of rows that were decided",
+        text=_kappa,
+        width=16,
+    ),
+    Column(
+        name="variance",
+        meaning="the algorithm that the subject claims",
+        text=lambda line: line.variance or "-",
+        width=10,
+    ),
+    Column(name="cases", meaning="how many inputs were tried, and what became of them", text=_cases, width=0),
+)
+
+
+def legend() -> Iterator[str]:
+    """Yield what each column means that does not speak for itself, a line each."""
+    for column in COLUMNS:
+        if column.meaning:
+            yield f"  {column.name:<16}{column.meaning}"
+
+
+def widths(subjects: Iterable[str], variances: Iterable[str]) -> dict[str, int]:
+    """Return the widths of the columns that depend on what is audited."""
+    return {"subject": _widest("subject", subjects), "variance": _widest("variance", variances)}
+
+
+def _widest(name: str, texts: Iterable[str]) -> int:
+    return max(map(len, (name, *texts)))
+
+
+def row(texts: Iterable[str], wide: Mapping[str, int]) -> str:
+    """Return texts, one for each column, as one line of plain text."""
+    cells = [c.padded(text, wide.get(c.name)) for c, text in zip(COLUMNS, texts, strict=True)]
+    return "  ".join(cells).rstrip()

@@ -1,0 +1,94 @@
+"""The report of an audit as JSON data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from verifier.audit.report.json_frame import frame
+from verifier.audit.report.reach_text import reach_document
+from verifier.audit.rules import line_verdict, unexpected
+from verifier.audit.run_audit import Report
+from verifier.records.printable import block
+from verifier.records.verdict import Finding, Line, Worst
+
+
+def document(report: Report) -> dict[str, Any]:
+    """Return everything an audit found as plain JSON data; infinities and NaN become strings.
+
+    Texts are printable and of a size that can be read; paths are as they are, for a program to open.
+    """
+    return frame(
+        seed=report.seed,
+        budget=report.budget,
+        seconds=report.seconds,
+        status=report.status,
+        interrupted=report.interrupted,
+        unreached=report.unreached,
+        lines=[_line(line) for line in report.lines],
+        findings=[_finding(finding) for finding in report.findings],
+        reach=[reach_document(one) for one in report.reach],
+        unusable=report.unusable,
+        errors=[block(error) for error in report.errors],
+    )
+
+
+def _line(line: Line) -> dict[str, Any]:
+    return {
+        "subject": line.subject,
+        "check": line.check,
+        "dtype": line.dtype,
+        "backend": line.backend,
+        "variance": line.variance,
+        "verdict": str(line_verdict(line)),
+        "unexpected": bool(unexpected(line.findings)),
+        "counts": {str(verdict): count for verdict, count in line.counts.items()},
+        "outside": {str(verdict): count for verdict, count in line.beyond.items()},
+        "untried": line.untried,
+        "worst_ulp": plain(line.worst_ulp),
+        "worst_row_ulp": plain(line.worst_row_ulp),
+        "outputs": {name: _worst(worst) for name, worst in line.outputs.items()},
+        "kappa": [plain(k) for k in line.kappa] if line.kappa[0] <= line.kappa[1] else None,
+        "no_theorem_from": {name: plain(value) for name, value in line.no_theorem_from.items()},
+        "undecided": dict(line.undecided),
+        "errors": {block(text): block(detail) for text, detail in line.errors.items()},
+        "skipped": block(line.skipped),
+        "notes": [block(note) for note in line.notes],
+        "seconds": round(line.seconds, 3),
+    }
+
+
+def _worst(worst: Worst) -> dict[str, Any]:
+    return {name: plain(value) for name, value in asdict(worst).items()}
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    outcome = finding.outcome
+    return {
+        "subject": finding.subject,
+        "check": finding.check,
+        "dtype": finding.dtype,
+        "backend": finding.backend,
+        "verdict": str(finding.verdict),
+        "expected": finding.expected,
+        "reason": block(finding.reason),
+        "message": outcome.message,
+        "worst": _worst(outcome.worst) if outcome.worst else None,
+        "declaration": block(finding.declaration),
+        "rows": finding.case.rows,
+        "columns": finding.case.columns,
+        "hazard": finding.case.hazard,
+        "origin": finding.case.origin,
+        "case": finding.file,
+        "unwritten": finding.unwritten,
+    }
+
+
+def plain(value: Any) -> Any:
+    """Return data as JSON has them: lists for tuples, strings for infinities and NaN."""
+    if isinstance(value, dict):
+        return {name: plain(inner) for name, inner in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(inner) for inner in value]
+    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value

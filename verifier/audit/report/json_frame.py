@@ -1,0 +1,45 @@
+"""What every report has as JSON data, whatever it found: nothing heavy is imported for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+PARTS = ("unreached", "lines", "findings", "reach", "unusable", "errors")
+"""Lists of a report, in their order."""
+
+
+def frame(
+    *,
+    seed: int,
+    budget: str,
+    status: int,
+    seconds: float = 0.0,
+    interrupted: bool = False,
+    **parts: list[Any],
+) -> dict[str, Any]:
+    """Return the document of a report; parts: those of its lists that are not empty."""
+    return {
+        "schema": 1,
+        "versions": versions(),
+        "seed": seed,
+        "budget": budget,
+        "seconds": round(seconds, 3),
+        "status": status,
+        "interrupted": interrupted,
+        **{name: parts.get(name, []) for name in PARTS},
+    }
+
+
+def versions() -> dict[str, Any]:
+    """Return the versions that a result depends on."""
+    import platform
+    from importlib import metadata
+
+    names = ("norm-verifier", "torch", "triton", "numpy", "hypothesis", "mpmath", "python-flint")
+    found: dict[str, Any] = {"python": platform.python_version()}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found

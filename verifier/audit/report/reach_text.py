@@ -1,0 +1,127 @@
+"""What ran of each subject's sources, in words and as JSON data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from verifier.audit.reach_of_subjects import Lacking, SubjectReach
+from verifier.audit.rules import reached
+
+NOT_RECORDED = "functions and loops not recorded here"
+_SHOWN = 12
+"""Functions, loops and lines that are named at most of one subject; --json has all of them."""
+_SHOWN_OF_MANY = 3
+"""The same where the report is about many subjects."""
+MANY_SUBJECTS = 5
+
+
+def reach_lines(one: SubjectReach, subjects: int = 1) -> Iterator[str]:
+    """Yield what of a subject ran, then what did not, and why; subjects: of how many the report is."""
+    shown = _SHOWN if subjects < MANY_SUBJECTS else _SHOWN_OF_MANY
+    yield f"reach  {one.subject}  {counts(one)}"
+    lacking = list(one.lacking())
+    parts = [part for part in lacking if part.kind != "line"]
+    for part in parts[:shown]:
+        yield f"  {'not run' if part.kind == 'function' else 'loop':<8} {part.place}: {part.why}"
+    if len(parts) > shown:
+        yield f"  and {len(parts) - shown} more"
+    if text := _wrapper(one, [part for part in lacking if part.kind == "line"]):
+        yield f"  wrapper  {text}"
+
+
+def counts(one: SubjectReach) -> str:
+    """Return how much of a subject ran."""
+    parts = [*_code(one)]
+    if "lines" in one.found.recorded and one.lines[1]:
+        parts.append("{}/{} wrapper lines".format(*one.lines))
+    return ", ".join(parts)
+
+
+def _code(one: SubjectReach) -> Iterator[str]:
+    if one.sources.unread:
+        yield f"{NOT_RECORDED}: its sources cannot be read ({one.sources.unread})"
+    elif not one.known or "code" not in one.found.recorded:
+        yield NOT_RECORDED
+    else:
+        yield "{}/{} functions".format(*one.functions)
+        if one.loops[1]:
+            yield "{}/{} loops more than once".format(*one.loops)
+
+
+def _wrapper(one: SubjectReach, lacking: Iterable[Lacking]) -> str:
+    """Return the lines that did not run, by file, and how many refusals were not met."""
+    by_file: dict[str, list[int]] = {}
+    for part in lacking:
+        if part.why != "refuses":
+            by_file.setdefault(part.place.file, []).append(part.place.line)
+    parts = [f"not run: {file} {_numbers(lines)}" for file, lines in by_file.items()]
+    ran, count = one.refusals
+    if parts and (unaudited := [d for d in one.dtypes if d not in _audited(one)]):
+        parts.append(f"not audited: {', '.join(unaudited)}")
+    if count > ran:
+        parts.append(f"{count - ran} of {count} lines that refuse not met")
+    return "; ".join(parts)
+
+
+def _audited(one: SubjectReach) -> set[str]:
+    return {which for what, which in one.found.given if what == "dtype of input"}
+
+
+def _numbers(lines: Iterable[int]) -> str:
+    """Return line numbers."""
+    shown = sorted(set(lines))
+    return ", ".join(map(str, shown[:_SHOWN])) + (
+        f", and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+    )
+
+
+def what_ran(reaches: Iterable[SubjectReach]) -> str:
+    """Return what a pass speaks of where something of a subject did not run, or nothing."""
+    short = [one for one in reaches if not one.whole]
+    texts = [f"{one.subject} {', '.join(_of(one))}" for one in short[:3]]
+    if not texts:
+        return ""
+    more = f"; {len(short) - 3} more" if len(short) > 3 else ""
+    return f"PASS of what ran: {'; '.join(texts)}{more}"
+
+
+def _of(one: SubjectReach) -> Iterator[str]:
+    if one.functions[0] < one.functions[1]:
+        yield "{} of {} functions".format(*one.functions)
+    if one.loops[0] < one.loops[1]:
+        yield "{} of {} loops more than once".format(*one.loops)
+
+
+def unmet(one: SubjectReach, required: float) -> str:
+    """Return by how much less of a subject ran than is required."""
+    known = f"{reached(one.sources, one.found):.3g} of its functions and loops" if one.known else NOT_RECORDED
+    return f"{one.subject}: reach={required:g} is required; {known}"
+
+
+def reach_document(one: SubjectReach) -> dict[str, Any]:
+    """Return what of a subject ran as JSON data; null where it was not recorded."""
+    code = one.known and "code" in one.found.recorded
+    return {
+        "subject": one.subject,
+        "recorded": sorted(one.found.recorded),
+        "unread": one.sources.unread,
+        "functions": _pair(one.functions) if code else None,
+        "loops": _pair(one.loops) if code else None,
+        "wrapper_lines": _pair(one.lines) if "lines" in one.found.recorded else None,
+        "refusals": _pair(one.refusals) if "lines" in one.found.recorded else None,
+        "turns": [{**place._asdict(), "turns": turned} for place, turned in sorted(one.found.loops)],
+        "lacking": [{"kind": part.kind, **part.place._asdict(), "why": part.why} for part in one.lacking()],
+        "given": _given(one),
+    }
+
+
+def _pair(numbers: tuple[int, int]) -> dict[str, int]:
+    return {"ran": numbers[0], "of": numbers[1]}
+
+
+def _given(one: SubjectReach) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for what, which in sorted(one.found.given):
+        found.setdefault(what, []).append(which)
+    return found

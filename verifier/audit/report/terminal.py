@@ -1,0 +1,246 @@
+"""The report of an audit for a person: a table and the findings on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from verifier.audit.report.columns import (
+    COLUMNS,
+    KNOWN,
+    legend,
+    notes_outside_table,
+    row,
+    runs_nowhere,
+    verdict_words,
+    widths,
+)
+from verifier.audit.report.finding_text import also_in, failure_text, of_one_cause
+from verifier.audit.report.reach_text import reach_lines, unmet, what_ran
+from verifier.audit.rules import line_verdict, no_case_left, unexpected
+from verifier.audit.run_audit import Report
+from verifier.records.printable import block
+from verifier.records.verdict import Finding, Line, Verdict
+
+_STYLES = {Verdict.PASS: "green", Verdict.SKIPPED: "dim", Verdict.UNDECIDED: "yellow"}
+_ORDER = (
+    Verdict.PASS,
+    Verdict.FAIL,
+    Verdict.CRASH,
+    Verdict.TIMEOUT,
+    Verdict.REFUSED,
+    Verdict.NO_THEOREM,
+    Verdict.UNDECIDED,
+    Verdict.ERROR,
+    Verdict.SKIPPED,
+)
+
+
+@dataclass(kw_only=True)
+class PlainTable:
+    """Says lines of the table one by one, for logs; the heading comes before the first.
+
+    widths: of the columns that depend on what is audited, see `columns.widths`.
+    """
+
+    widths: dict[str, int]
+    say: Callable[[str], None]
+    _headed: bool = False
+    _nowhere: set[str] = field(default_factory=set)
+
+    def add(self, line: Line) -> None:
+        """Say one line; what keeps a whole subject from running is said once."""
+        if runs_nowhere(line):
+            text = _nowhere_text(line)
+            if text not in self._nowhere:
+                self.say(text)
+            self._nowhere.add(text)
+            return
+        if not self._headed:
+            self._headed = True
+            for text in (*legend(), "", row([column.name for column in COLUMNS], self.widths)):
+                self.say(text)
+        self.say(row([column.text(line) for column in COLUMNS], self.widths))
+
+
+def show(report: Report, console: Console, *, lines: bool = True, findings: bool = True) -> None:
+    """Print the table, the findings and a summary; without lines or findings that were told already."""
+    if lines:
+        _lines(report.lines, console)
+    if findings:
+        show_findings(report, console)
+    _remarks(report.lines, console)
+    _reach(report, console)
+    for error in (*own_failures(report.lines), *report.errors):
+        console.print(_text(error, style="red"), soft_wrap=True)
+    console.print(_text("\n" + summary(report)), soft_wrap=True)
+
+
+def _reach(report: Report, console: Console) -> None:
+    """Say what of each subject ran; then who falls short of what is required."""
+    for number, one in enumerate(report.reach):
+        heading = "\n" if number == 0 else ""
+        console.print(_text(heading + "\n".join(reach_lines(one, len(report.reach)))), soft_wrap=True)
+    for one in report.short_of_reach:
+        console.print(_text(unmet(one, report.required_reach or 0.0), style="red"), soft_wrap=True)
+
+
+def _text(text: str, style: str = "") -> Text:
+    """Return a text for rich in which nothing but the style given steers the terminal."""
+    return Text(block(text), style=style)
+
+
+def own_failures(lines: Iterable[Line]) -> list[str]:
+    """Return each failure of the verifier itself with the lines that it meets, and one traceback."""
+    met: dict[str, list[Line]] = {}
+    for line in lines:
+        for text in line.errors:
+            met.setdefault(text, []).append(line)
+    texts = []
+    for text, group in met.items():
+        places = "\n    ".join(_places(group))
+        detail = group[0].errors[text].rstrip()
+        texts.append(
+            f"\nthe verifier itself failed: {text}\n    {places}" + (f"\n{detail}" if detail else "")
+        )
+    return texts
+
+
+def _lines(lines: Sequence[Line], console: Console) -> None:
+    if not console.is_terminal:
+        wide = widths([line.subject for line in lines], [line.variance for line in lines])
+        table = PlainTable(widths=wide, say=lambda text: console.print(_text(text), soft_wrap=True))
+        for line in lines:
+            table.add(line)
+        return
+    for text in dict.fromkeys(_nowhere_text(line) for line in lines if runs_nowhere(line)):
+        console.print(_text(text))
+    if placed := [line for line in lines if not runs_nowhere(line)]:
+        _tables(placed, console)
+        console.print(_text("\n".join(("", *legend())), style="dim"))
+
+
+def _nowhere_text(line: Line) -> str:
+    return f"{line.subject}: not run: {line.skipped}"
+
+
+def show_findings(report: Report, console: Console) -> None:
+    """Print every unexpected finding, those of one cause together, and then the known defects."""
+    for first, *alike in of_one_cause(unexpected(report.findings)):
+        console.print()
+        console.print(_text(failure_text(first, alike)), soft_wrap=True)
+    known = [f for f in report.findings if f.expected]
+    if known:
+        console.print("\nDeclared known defects, confirmed by their witnesses:")
+    grouped: dict[tuple[str, str], list[Finding]] = {}
+    for finding in known:
+        grouped.setdefault((finding.subject, finding.reason), []).append(finding)
+    for (subject, reason), group in grouped.items():
+        console.print(_text(f"  {subject}: {reason}\n    {also_in(group)}"), soft_wrap=True)
+
+
+_OF_SUBJECTS = ("subject", "variance")
+"""Columns that are the same on all lines of a subject: a terminal has no room to repeat them."""
+
+
+def _tables(lines: Sequence[Line], console: Console) -> None:
+    """Print a table for each subject, under a heading of what is the same on all of its lines."""
+    by_subject: dict[tuple[str, ...], list[Line]] = {}
+    for line in lines:
+        heads = tuple(f"{c.name} {c.text(line)}" for c in COLUMNS if c.name in _OF_SUBJECTS)
+        by_subject.setdefault(heads, []).append(line)
+    for heads, own in by_subject.items():
+        console.print(_text("\n" + "  ".join(heads), style="bold"), soft_wrap=True)
+        console.print(_table(own))
+
+
+def _table(lines: Iterable[Line]) -> Table:
+    shown = [column for column in COLUMNS if column.name not in _OF_SUBJECTS]
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in shown:
+        whole = column.name in {"dtype", "check", "verdict"}
+        justify: Literal["right", "left"] = "right" if column.right else "left"
+        table.add_column(column.name, overflow="fold", justify=justify, no_wrap=whole)
+    for line in lines:
+        words = verdict_words(line)
+        style = "dim" if words.endswith(KNOWN) else _STYLES.get(line_verdict(line), "red")
+        table.add_row(*(_text(words, style) if c.name == "verdict" else _text(c.text(line)) for c in shown))
+    return table
+
+
+def _remarks(lines: list[Line], console: Console) -> None:
+    """Say once per reason what was not run; then what is to be known of what was."""
+    skipped = [(line.skipped, line) for line in lines if line.skipped and not runs_nowhere(line)]
+    noted = [(note, line) for line in lines for note in notes_outside_table(line)]
+    for heading, remarks in (("Not run, and why:", skipped), ("Notes:", noted)):
+        if remarks:
+            console.print(f"\n{heading}")
+        grouped: dict[str, list[Line]] = {}
+        for words, line in remarks:
+            grouped.setdefault(words, []).append(line)
+        for words, group in grouped.items():
+            text = "\n    ".join([f"  {words}", *_places(group)])
+            console.print(_text(text, style="dim"), soft_wrap=True)
+
+
+def _places(group: Iterable[Line]) -> list[str]:
+    """Return where something is said of lines: subjects of the same checks and dtypes together."""
+    by_subject: dict[str, list[Line]] = {}
+    for line in group:
+        by_subject.setdefault(line.subject, []).append(line)
+    by_place: dict[str, list[str]] = {}
+    for subject, lines in by_subject.items():
+        by_place.setdefault(also_in(lines), []).append(subject)
+    return [f"{', '.join(subjects)}: {place}" for place, subjects in by_place.items()]
+
+
+def summary(report: Report) -> str:
+    """Return the closing lines: verdicts, and what they come to."""
+    counts = Counter(verdict_words(line) for line in report.lines)
+    order = [str(v) for v in _ORDER] + [f"{v}{KNOWN}" for v in _ORDER]
+    words = ", ".join(f"{counts[name]} {name}" for name in order if counts[name])
+    cases = sum(n for line in report.lines for v, n in line.counts.items() if v != Verdict.SKIPPED)
+    news = unexpected(report.findings)
+    subjects = len({line.subject for line in report.lines})
+    known = len(report.findings) - len(news)
+    parts = [_plural(len(news), "unexpected finding")]
+    if causes := len(of_one_cause(news)):
+        parts[0] += f" of {_plural(causes, 'kind')}"
+    parts += [f"{_plural(known, 'known defect')} confirmed"] if known else []
+    left = sum(no_case_left(line) for line in report.lines)
+    parts += [f"{_plural(left, 'line')} with no case left but known defects"] if left else []
+    failures = len(report.errors) + sum(line.counts[Verdict.ERROR] for line in report.lines)
+    parts += [f"{_plural(failures, 'error')} of the verifier itself"] if failures else []
+    parts += [f"{_plural(len(report.unusable), 'file')} could not be loaded"] if report.unusable else []
+    parts += ["nothing was decided"] if report.status == 3 else []
+    if report.unreached:
+        named = ", ".join(report.unreached[:3]) + (", ..." if len(report.unreached) > 3 else "")
+        parts += [f"{_plural(len(report.unreached), 'line')} not reached in the budget ({named})"]
+    parts += [f"{_plural(len(report.short_of_reach), 'subject')} short of the required reach"] * bool(
+        report.short_of_reach
+    )
+    ran = what_ran(report.reach) if counts[str(Verdict.PASS)] else ""
+    return (
+        f"{_plural(subjects, 'subject')}, {_plural(len(report.lines), 'line')}: {words or 'none'}\n"
+        f"{_plural(cases, 'case')} in {report.seconds:.0f} s, seed {report.seed}: {'; '.join(parts)}"
+    ) + (f"\n{ran}" if ran else "")
+
+
+def interruption(report: Report) -> str:
+    """Return the one line that ends an interrupted audit."""
+    news = unexpected(report.findings)
+    kept = sorted({str(Path(f.file).parent) for f in news if f.file})
+    cases = f", kept in {', '.join(kept)}" if kept else ""
+    lines = _plural(len(report.lines), "line")
+    return f"interrupted after {lines}; {_plural(len(news), 'unexpected finding')}{cases}"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,358 @@
+"""Audits subjects: every check on every dtype, spread over worker processes."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from verifier.audit import rules
+from verifier.audit.examination import Examination
+from verifier.audit.reach_of_subjects import SubjectReach, reach_of_lines
+from verifier.audit.search import BUDGETS, Budget
+from verifier.audit.worker_pool import Died, pooled
+from verifier.checks import check, checks
+from verifier.execution import Runner
+from verifier.execution.backends import backends, default_backend
+from verifier.ops import ops
+from verifier.records.printable import block
+from verifier.records.subject import Subject
+from verifier.records.verdict import FailureKey, Finding, Line
+from verifier.subjects.load_file import load_subject, load_subjects
+
+
+class SelectionError(ValueError):
+    """What was asked for does not exist or leaves nothing to run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One line of an audit, as plain data for a worker process."""
+
+    path: str
+    subject: str
+    check: str
+    dtype: str
+    backend: str | None
+    missing: str = ""
+
+
+@dataclass(kw_only=True)
+class Report:
+    """Everything an audit found; required_reach: the fraction of each subject's functions and loops."""
+
+    lines: list[Line] = field(default_factory=list)
+    seed: int = 0
+    budget: str = "quick"
+    errors: list[str] = field(default_factory=list)
+    unusable: list[str] = field(default_factory=list)
+    interrupted: bool = False
+    unreached: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    reach: list[SubjectReach] = field(default_factory=list)
+    required_reach: float | None = None
+
+    @property
+    def findings(self) -> list[Finding]:
+        """All findings, in order."""
+        return [finding for line in self.lines for finding in line.findings]
+
+    @property
+    def status(self) -> int:
+        """The exit status, see `rules.exit_status`."""
+        return rules.exit_status(
+            self.lines,
+            errors=self.errors,
+            unusable=self.unusable,
+            interrupted=self.interrupted,
+            unreached=bool(self.short_of_reach),
+        )
+
+    @property
+    def short_of_reach(self) -> list[SubjectReach]:
+        """The subjects of which less ran than is required."""
+        if self.required_reach is None:
+            return []
+        return [
+            one for one in self.reach if not rules.reach_suffices(one.sources, one.found, self.required_reach)
+        ]
+
+
+def select(
+    paths: Sequence[Path],
+    *,
+    dtypes: Sequence[str] = (),
+    check_names: Sequence[str] = (),
+    backend_name: str | None = None,
+    subjects: Sequence[str] = (),
+    all_dtypes: bool = True,
+) -> list[Job]:
+    """List the jobs for kernel files, restricted to what is named; see `runs_on` for `all_dtypes`.
+
+    Raises:
+        LoadError: a file does not load.
+        SelectionError: a name is unknown, or nothing is left.
+
+    """
+    _known("check", check_names, tuple(checks()))
+    _known("backend", (backend_name,) if backend_name else (), tuple(backends()))
+    if backend_name and (reason := backends()[backend_name].unavailable()):
+        raise SelectionError(f"backend {backend_name!r} cannot be used here: {reason}")
+    found = [subject for path in paths for subject in load_subjects(path)]
+    _known("subject", subjects, tuple(s.name for s in found))
+    chosen = [s for s in found if not subjects or s.name in subjects]
+    offered = sorted({d for s in chosen for d in s.dtypes})
+    missing = [d for d in dtypes if d not in offered]
+    if missing:
+        raise SelectionError(
+            f"no subject declares dtype {', '.join(missing)}; declared are {', '.join(offered)}"
+        )
+    every = [job for s in chosen for job in _jobs(s, dtypes, check_names or tuple(checks()), backend_name)]
+    by_name = {s.name: s for s in chosen}
+    jobs = [j for j in every if all_dtypes or runs_on(by_name[j.subject], j.check, j.dtype)]
+    if not jobs:
+        raise SelectionError("nothing to run: no subject is left")
+    return jobs
+
+
+def runs_on(subject: Subject, check_name: str, dtype: str) -> bool:
+    """Return whether a check runs on this dtype where most run on one: the first, or what it needs.
+
+    Compiled kernels are also lifted to float64 from the first dtype.
+    """
+    the_check, needs = check(check_name), {subject.dtypes[0]}
+    if the_check.IN_FLOAT64 and "float64" in subject.dtypes:
+        needs = {"float64"} | (needs if subject.language != "torch" else set())
+    return the_check.EVERY_DTYPE or dtype in needs
+
+
+def _jobs(
+    subject: Subject, dtypes: Sequence[str], check_names: Sequence[str], backend_name: str | None
+) -> Iterator[Job]:
+    name, missing = _placed(subject, backend_name)
+    for dtype in (d for d in subject.dtypes if not dtypes or d in dtypes):
+        for check_name in check_names:
+            yield Job(
+                path=str(subject.path),
+                subject=subject.name,
+                check=check_name,
+                dtype=dtype,
+                backend=name,
+                missing=missing,
+            )
+
+
+def _known(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise SelectionError(f"no {kind} {name!r}; there are: {', '.join(known)}")
+
+
+def audit(
+    jobs: Sequence[Job],
+    *,
+    budget: str = "quick",
+    seed: int = 0,
+    workers: int = 1,
+    on_line: Callable[[Line], None] = lambda _: None,
+) -> Report:
+    """Run the jobs and collect their lines, in the order of the jobs.
+
+    budget: "quick", "standard", "deep" or a number of seconds for the whole audit, which is divided
+    evenly and redistributed as jobs end early. Ctrl-C keeps what was found.
+    """
+    started = time.monotonic()
+    report = Report(seed=seed, budget=budget)
+    lines: dict[int, Line] = {}
+    try:
+        for index, result in _results(jobs, _shares(budget, len(jobs), workers), seed, workers):
+            if isinstance(result, Line):
+                lines[index] = result
+                on_line(result)
+            else:
+                report.errors.append(block(result))
+    except KeyboardInterrupt:
+        report.interrupted = True
+    report.lines = [lines[i] for i in sorted(lines)]
+    if budget not in BUDGETS:
+        report.unreached = [
+            f"{job.subject} {job.check} {job.dtype}"
+            for i, job in enumerate(jobs)
+            if i not in lines or not rules.begun(lines[i])
+        ]
+    report.reach = reach_of_lines(report.lines, ((job.path, job.subject) for job in jobs))
+    report.seconds = time.monotonic() - started
+    return report
+
+
+def _shares(budget: str, count: int, workers: int) -> Callable[[int], tuple[int, float | None]]:
+    """Return a function of the jobs started so far: the (cases, seconds) of the next one."""
+    if budget in BUDGETS:
+        return lambda _: (BUDGETS[budget], None)
+    end = time.monotonic() + parse_seconds(budget)
+
+    def share(started: int) -> tuple[int, float | None]:
+        left = max(end - time.monotonic(), 0.0)
+        return 10**9, left * workers / max(count - started, workers)
+
+    return share
+
+
+def parse_seconds(budget: str) -> float:
+    """Return the seconds that a budget like "90", "60s", "5m" or "1h" means.
+
+    Raises:
+        SelectionError: it is none of these, and no named budget.
+
+    """
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
+    number, unit = (budget[:-1], budget[-1]) if budget and budget[-1] in units else (budget, "s")
+    try:
+        seconds = float(number) * units[unit]
+    except ValueError:
+        raise SelectionError(
+            f"budget {budget!r} is neither {', '.join(BUDGETS)} nor a time such as 60s"
+        ) from None
+    if not 0 < seconds < 1e7:
+        raise SelectionError(f"budget {budget!r} must be a positive time")
+    return seconds
+
+
+def parse_requirements(texts: Sequence[str]) -> float | None:
+    """Return the reach that "reach=0.95" requires, a fraction; the last one counts, None is none.
+
+    Raises:
+        SelectionError: it is no such text.
+
+    """
+    required = None
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            required = float(value)
+        except ValueError:
+            required = -1.0
+        if name != "reach" or not 0 <= required <= 1:
+            raise SelectionError(f"--require {text!r}: only reach=FRACTION can be required, from 0 to 1")
+    return required
+
+
+Result = Line | str
+
+
+def _results(
+    jobs: Sequence[Job], share: Callable[[int], tuple[int, float | None]], seed: int, workers: int
+) -> Iterator[tuple[int, Result]]:
+    if workers <= 1:
+        for index, job in enumerate(jobs):
+            yield index, run_job(job, share(index), seed)
+        return
+    tasks = ((index, (job, share(index), seed)) for index, job in enumerate(jobs))
+    with closing(pooled(run_job, tasks, workers)) as results:
+        for index, result in results:
+            if isinstance(result, Died):
+                job = jobs[index]
+                result = f"{job.subject} {job.check} {job.dtype}: a worker process died: {result.message}"  # noqa: PLW2901
+            yield index, result
+
+
+def _unknown_word(subject: Subject) -> str:
+    """Say that a declaration names an op or a variance algorithm that does not exist, or nothing."""
+    from verifier.bounds.variance import algorithms
+
+    if subject.op not in ops():
+        return f"there is no op {subject.op!r}; there are: {', '.join(ops())}"
+    variance = subject.claim.variance
+    if ops()[subject.op].needs_variance and variance is not None and variance not in algorithms():
+        return f"there is no variance algorithm {variance!r}; there are: {', '.join(algorithms())}"
+    return ""
+
+
+def _placed(subject: Subject, backend_name: str | None) -> tuple[str | None, str]:
+    """Return the backend that runs a subject, or None and why none does.
+
+    backend_name: the one that is asked for; without, the best that is here.
+    """
+    if unknown := _unknown_word(subject):
+        return None, unknown
+    if backend_name is None:
+        return default_backend(subject)
+    place = backends()[backend_name]
+    if subject.language not in place.languages:
+        able = ", ".join(name for name, b in backends().items() if subject.language in b.languages)
+        text = f"backend {backend_name} does not run subjects in {subject.language} (that is for {able})"
+        return None, text
+    reason = place.unavailable()
+    return (backend_name, "") if reason is None else (None, f"{backend_name}: {reason}")
+
+
+_runners: dict[str, Runner] = {}
+
+
+def run_job(
+    job: Job,
+    share: tuple[int, float | None],
+    seed: int,
+    *,
+    first: int = 0,
+    reported: frozenset[FailureKey] = frozenset(),
+) -> Result:
+    """Run one job in this process; an error of our own comes back as text and stops nothing.
+
+    first, reported: what earlier searches have tried and found, see `Examination`.
+    """
+    line = Line(
+        subject=job.subject, check=job.check, dtype=job.dtype, backend=job.backend or "-", variance=""
+    )
+    import torch
+
+    torch.set_num_threads(1)  # workers share the cores; more threads only fight over them
+    try:
+        if job.missing:
+            line.skipped = job.missing
+            return line
+        subject = load_subject(job.path, job.subject)
+        place, missing = _placed(subject, job.backend)
+        line.backend = place or "-"
+        if place is None:
+            line.skipped = missing
+            return line
+        cases, seconds = share
+        until = None if seconds is None else time.monotonic() + seconds
+        return Examination(
+            subject=subject,
+            check_name=job.check,
+            dtype=job.dtype,
+            runner=_runner(place),
+            budget=Budget(cases=cases, until=until),
+            seed=seed,
+            first=first,
+            reported=reported,
+        ).run()
+    except Exception:
+        return f"{job.subject} {job.check} {job.dtype}: the verifier itself failed\n{traceback.format_exc()}"
+
+
+def _runner(place: str) -> Runner:
+    """Return the runner of this process for a backend."""
+    if place not in _runners:
+        _runners[place] = Runner(place)
+        atexit.register(close_runners)
+    return _runners[place]
+
+
+def close_runners() -> None:
+    """End the children of this process."""
+    while _runners:
+        _, runner = _runners.popitem()
+        runner.close()
+
+
+def default_workers() -> int:
+    """Return how many workers suit this machine."""
+    return max(1, min(os.cpu_count() or 1, 8))

@@ -1,0 +1,103 @@
+"""Makes a failing case small: layouts first, then rows, columns and numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from strategies.layouts import Layout, simpler_layouts
+from strategies.reduce import reduce
+from verifier.audit.trial import Failure, Trial
+from verifier.cases.recipe import assemble
+from verifier.ops import op
+from verifier.records.case import Case
+from verifier.records.verdict import FailureKey, Verdict
+
+REDUCTION_CALLS = 120
+REDUCTION_SECONDS = 20.0
+
+
+def shrunk(trial: Trial, failure: Failure, passed_over: Callable[[Case], bool]) -> Failure:
+    """Return the smallest failure of the same key that is found in time.
+
+    passed_over: whether a case is not to be taken, because it shows another, known failure.
+    """
+    if failure.outcome.verdict is Verdict.TIMEOUT:
+        return failure  # each attempt would cost a whole wall limit
+    search = _Reduction(
+        trial=trial,
+        passed_over=passed_over,
+        key=failure.key,
+        until=time.monotonic() + REDUCTION_SECONDS,
+        best=failure,
+    )
+    search.simplify_layouts()
+    search.reduce_tensors()
+    return search.best
+
+
+@dataclass(kw_only=True)
+class _Reduction:
+    """The smallest case so far whose failure has the key."""
+
+    trial: Trial
+    passed_over: Callable[[Case], bool]
+    key: FailureKey
+    until: float
+    best: Failure
+
+    def simplify_layouts(self) -> None:
+        """Give each tensor the simplest layout in which the case still fails."""
+        for name in list(self.best.case.layouts):
+            case = self.best.case
+            simpler = (_with_layout(case, name, layout) for layout in simpler_layouts(case.layouts[name]))
+            any(map(self._still_fails, simpler))
+
+    def reduce_tensors(self) -> None:
+        """Leave out rows and columns, and simplify numbers.
+
+        Where the failure does not repeat (a nondeterministic kernel), the case stays as it was found.
+        """
+        start = self.best.case
+        if not start.elements:
+            return
+        linked = op(start.op).links(start.tensors, start.scalars)
+
+        def still_fails(tensors: Mapping[str, torch.Tensor]) -> bool:
+            return self._still_fails(_remade(start, tensors))
+
+        with contextlib.suppress(ValueError):
+            reduce(start.given, still_fails, axes=linked, budget=REDUCTION_CALLS)
+
+    def _still_fails(self, candidate: Case) -> bool:
+        if time.monotonic() > self.until or self.passed_over(candidate):
+            return False
+        again = self.trial.fails_alike(candidate, self.key)
+        self.best = again or self.best
+        return again is not None
+
+
+def _with_layout(case: Case, name: str, layout: Layout) -> Case:
+    others = {n: old for n, old in case.layouts.items() if n != name}
+    return case.with_layouts(others if layout == Layout() else {**others, name: layout})
+
+
+def _remade(start: Case, tensors: Mapping[str, torch.Tensor]) -> Case:
+    """Return the case with other tensors, where those that its layouts overlap agree with themselves."""
+    given = {
+        name: start.layouts[name].project(tensor).contiguous() if name in start.layouts else tensor
+        for name, tensor in tensors.items()
+    }
+    return assemble(
+        op(start.op),
+        start.dtype,
+        {**dict.fromkeys(start.tensors), **given},
+        start.scalars,
+        start.layouts,
+        hazard=start.hazard,
+        origin=start.origin,
+    )

@@ -1,0 +1,258 @@
+"""Asks a subject's process what it would launch at many extents, and keeps the shapes that reach it all.
+
+The answer follows from sources alone: it is kept in memory and in the user's cache folder, by their hash.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from verifier.cases import reaching_shapes
+from verifier.cases.reaching_shapes import Reaching, cover, seen_around
+from verifier.cases.recipe import Recipe, build, has_room
+from verifier.execution import Runner
+from verifier.execution.backend import Power
+from verifier.execution.backends import can
+from verifier.execution.preloaded import StartError
+from verifier.ops import Op, op
+from verifier.records.case import Case
+from verifier.records.files import cache_folder, keep
+from verifier.records.planned_launches import DryRun, Planned, Point
+from verifier.records.subject import Subject
+from verifier.subjects.cuda_outline import without_comments
+
+EXPERIMENT = "verifier.execution.dry_run:plan_launches"
+PLACE = "machine"
+"""The backend whose children make dry runs, wherever the shapes are run later."""
+POINTS_AT_ONCE = 300
+"""Points that a child is asked for at once: less than a second of them."""
+BATCH_SECONDS = 20.0
+"""Limit of such a question; calls that hang are ended one by one before."""
+_SIZE = (4, 8)
+"""Extents of the case that tells dtypes and scalars; most ops have others, which `_LIKE` tries."""
+_LIKE = (_SIZE, (1, 8), (8, 16), (2, 2), (1, 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """Shapes that reach what a subject can launch, the most worth for its price first.
+
+    forward: for checks that run the forward pass alone. why: why there are none, or not all, in words.
+    """
+
+    whole: tuple[Reaching, ...] = ()
+    forward: tuple[Reaching, ...] = ()
+    why: str = ""
+
+
+_known: dict[str, Sweep] = {}
+
+
+def sweep(subject: Subject, dtype: str, backend: str) -> Sweep:
+    """Return the shapes for a subject and a dtype; none where no code is compiled for a device.
+
+    A wrapper that raises, hangs or launches nothing without numbers to read has none either.
+    """
+    if subject.language == "torch" or not can(backend, Power.READS_CODE):
+        return Sweep()
+    key = _key(subject, dtype)
+    if key not in _known:
+        file = cache_folder("sweeps") / f"{key}.json"
+        kept = _read(file)
+        if kept is None:
+            first = subject.dtypes[0]
+            like = sweep(subject, first, backend).whole if dtype != first else ()
+            kept, sources = _made(subject, dtype, like)
+            keep(file, _document(kept, sources))
+        _known[key] = kept
+    return _known[key]
+
+
+def _made(subject: Subject, dtype: str, reached: Sequence[Reaching]) -> tuple[Sweep, tuple[str, ...]]:
+    """Make the dry runs; also return the sources that had a part in them.
+
+    reached: the shapes of another dtype, if they are known.
+    """
+    the_op = op(subject.op)
+    like = _like(the_op, subject, dtype)
+    if like is None:
+        return Sweep(why="no case tells its dtypes"), ()
+    with Runner(PLACE, case_seconds=BATCH_SECONDS) as runner:
+        asking = _Asking(runner=runner, subject=subject, case=like, gradients=_backward(subject, the_op))
+        known = seen_around(
+            asking,
+            lambda point: _allowed(subject, the_op, point),
+            the_op.variants,
+            lambda: literals(asking.files),
+            reached,
+        )
+    whole = cover(known)
+    forward = cover({p: seen.forward or seen for p, seen in known.items()})
+    refusals = [seen.refused for seen in known.values() if seen.refused]
+    why = asking.ended or ("" if whole else next(iter(refusals), "it launches no kernel"))
+    return Sweep(whole=tuple(whole), forward=tuple(forward), why=why), tuple(sorted(asking.files))
+
+
+def _backward(subject: Subject, the_op: Op) -> bool:
+    return bool(the_op.differentiable) and subject.differentiable
+
+
+def _like(the_op: Op, subject: Subject, dtype: str) -> Case | None:
+    """Return a small case with everything given."""
+    made = (
+        build(the_op, subject, dtype, Recipe(rows=rows, columns=columns, variant=variant), gradients=True)
+        for rows, columns in _LIKE
+        for variant in range(the_op.variants)
+    )
+    return next((case for case in made if case is not None), None)
+
+
+def _allowed(subject: Subject, the_op: Op, point: Point) -> bool:
+    """Return whether the op and the subject have such a case, inside the promised extents."""
+    shapes = the_op.shapes(*point)
+    if shapes is None or not has_room(the_op, subject, shapes):
+        return False
+    if subject.domain is None:
+        return True
+    return not any(subject.domain.exceeded(*point[:2], rank=len(shapes.tensors["input"])))
+
+
+@dataclass(kw_only=True)
+class _Asking:
+    """Asks a child, some points at a time; the first failure ends it."""
+
+    runner: Runner
+    subject: Subject
+    case: Case
+    gradients: bool
+    files: set[str] = field(default_factory=set)
+    ended: str = ""
+
+    def __call__(self, points: Sequence[Point]) -> list[Planned]:
+        """Return the plans of the points, or of the first of them."""
+        found: list[Planned] = []
+        for start in range(0, len(points), POINTS_AT_ONCE):
+            part = points[start : start + POINTS_AT_ONCE]
+            answer = None if self.ended else self._answer(part)
+            if answer is None:
+                break
+            found += answer.planned
+            self.files.update(answer.files)
+            self.ended = answer.ended
+        return found
+
+    def _answer(self, points: Sequence[Point]) -> DryRun | None:
+        try:
+            seen = self.runner.run(
+                self.subject, self.case, experiment=EXPERIMENT, points=points, gradients=self.gradients
+            )
+        except StartError as error:  # the search itself will meet it
+            self.ended = str(error)
+            return None
+        if seen.status != "ok":
+            self.ended = seen.message
+            return None
+        answer: DryRun = seen.found
+        return answer
+
+
+# Integers of the sources
+
+
+def literals(files: Iterable[str]) -> set[int]:
+    """Return the integers that stand in sources of Python and of CUDA C++; what cannot be read has none."""
+    return {number for file in files for number in _literals(Path(file))}
+
+
+def _literals(file: Path) -> Iterator[int]:
+    try:
+        text = file.read_text(encoding="utf-8")
+        if file.suffix != ".py":
+            yield from map(int, re.findall(r"\b\d{1,7}\b", without_comments(text)))
+            return
+        tree = ast.parse(text)
+    except (OSError, ValueError, SyntaxError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and type(node.value) is int:
+            yield node.value
+
+
+# What is kept
+
+
+def _key(subject: Subject, dtype: str) -> str:
+    """Return a hash of what the answer follows from, but for sources that only the dry run names."""
+    parts = [str(subject.path), subject.name, subject.op, dtype, repr(subject.domain), _own_sources()]
+    parts += [_hash_of(str(subject.path)), *map(_version, ("torch", "triton", "norm-verifier"))]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "none"
+
+
+@cache
+def _own_sources() -> str:
+    """Return a hash of the code that makes dry runs and chooses shapes."""
+    root = Path(__file__).parents[1]
+    own = (
+        Path(__file__),
+        Path(reaching_shapes.__file__),
+        root / "execution" / "dry_run.py",
+        root / "execution" / "loops_of_source.py",
+        root / "machine" / "device" / "without_memory.py",
+        root / "machine" / "model.py",
+    )
+    return hashlib.sha256("".join(map(_hash_of, map(str, own))).encode()).hexdigest()
+
+
+def _hash_of(file: str) -> str:
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    except OSError:
+        return "unreadable"
+
+
+def _document(made: Sweep, sources: Iterable[str]) -> str:
+    def listed(shapes: Iterable[Reaching]) -> list[list[Any]]:
+        return [[s.rows, s.columns, s.variant, s.seconds] for s in shapes]
+
+    record = {
+        "sources": {file: _hash_of(file) for file in sources},
+        "whole": listed(made.whole),
+        "forward": listed(made.forward),
+        "why": made.why,
+    }
+    return json.dumps(record)
+
+
+def _read(file: Path) -> Sweep | None:
+    """Return what is kept, unless it is damaged or one of its sources has changed."""
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+        if any(_hash_of(source) != known for source, known in record["sources"].items()):
+            return None
+        whole, forward = _shapes(record, "whole"), _shapes(record, "forward")
+        return Sweep(whole=whole, forward=forward, why=str(record["why"]))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def _shapes(record: Mapping[str, Any], name: str) -> tuple[Reaching, ...]:
+    return tuple(
+        Reaching(rows=int(rows), columns=int(columns), variant=int(variant), seconds=float(seconds))
+        for rows, columns, variant, seconds in record[name]
+    )

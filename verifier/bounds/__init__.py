@@ -1,0 +1,1 @@
+"""Proved bounds on the rounding errors of declared algorithms."""

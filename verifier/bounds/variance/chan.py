@@ -1,0 +1,30 @@
+"""Variance by a tree of merges alone (Chan, Golub and LeVeque), single elements included."""
+
+from __future__ import annotations
+
+from verifier.arithmetic.formats import Array
+from verifier.arithmetic.row_statistics import RowStatistics
+from verifier.arithmetic.simulated import Rounded
+from verifier.bounds.variance import MomentBound, Reduction
+from verifier.bounds.variance.bound_of_merges import bound_by_merging
+from verifier.bounds.variance.options import Merged
+from verifier.bounds.variance.simulate_merges import Merging
+
+NAME = "chan"
+CENTRED = True
+NONNEGATIVE = True
+THEOREMS = ("T7", "T8", "T12")
+OPTIONS = Merged
+
+
+def bound(rows: RowStatistics, claim: Reduction) -> MomentBound:
+    """Bound mean and variance; the variance error is linear in kappa (T7; T8 where the tree names its order).
+
+    Source: docs/explanation/bounds.md, T7 and T8.
+    """
+    return bound_by_merging(rows, claim, welford=False)
+
+
+def simulate(rounded: Rounded, values: Array, claim: Reduction) -> tuple[Array, Array]:
+    """Run the algorithm on values (rows, columns); return mean and variance, (rows,)."""
+    return Merging(rounded=rounded, claim=claim, welford=False).run(values)

@@ -1,0 +1,1 @@
+"""Which cases a check tries, and how each is built."""

@@ -1,0 +1,363 @@
+"""The fixed list of recipes that every search begins with: any two levels of two factors meet in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from strategies.hazards import hazard_names
+from strategies.layouts import Layout
+from strategies.values import Values
+from verifier.cases.hazards import joint_hazards
+from verifier.cases.pairwise import Choice, Factor, pairwise
+from verifier.cases.plan import EDGE_EPS, GRADIENT_HAZARDS, Plan
+from verifier.cases.recipe import Recipe, has_room
+from verifier.ops import Op, Shapes
+from verifier.ops import op as named_op
+from verifier.records.case import Case
+from verifier.records.subject import Subject
+
+STRENGTHS = (0, 3, 1, 5, 2, 4, 6, 7)
+"""Of hazards, in the order in which the fixed list takes them: mild, harder, and all that lies between."""
+CARRIED_STRENGTHS = (0, 1)
+"""The same where another tensor carries the hazard: NaN, then infinity."""
+SMALL_SCALE = -10
+"""Power of two of inputs whose eps is zero: their variance, near 1e-6, makes any other eps obvious."""
+FEW_COLUMNS = 2
+"""In so many columns, or fewer, ordinary numbers may be alike."""
+_PLAIN = 2.5
+"""How often values are ordinary for each time that they are of another hazard."""
+_MILD = 8.0
+"""How often a hazard is of strength 0 for each time that it is of another."""
+_GIVEN = 4.0
+"""How often weight, or bias, is given for each time that it is left out."""
+_ALONE = 6.0
+"""How often there is no joint hazard for each time that there is one of a kind."""
+_USUAL = 3.0
+"""How often tensors have two dimensions for each time that they have those of another variant."""
+
+
+def covering(
+    subject: Subject,
+    plan: Plan,
+    *,
+    accept: Callable[[Recipe], bool] = lambda _: True,
+    patience: int = 400,
+) -> Iterator[Recipe]:
+    """Yield a fixed list in which every two levels of two factors meet, as far as they can (see `pairs`).
+
+    accept: which recipes are wanted. The list ends when all pairs have met, or after `patience` recipes in
+    a row that are not wanted.
+    """
+    if not _cover_shapes(plan):
+        return
+    possible = _Possible(named_op(subject.op), subject, plan)
+    made: list[Recipe] = []
+    number = 0
+
+    def wanted(choice: Choice) -> bool:
+        made[:] = [_recipe(choice, number, possible.op.varied)]
+        return accept(made[0])
+
+    for _ in pairwise(factors(subject, plan), possible=possible, accept=wanted, patience=patience):
+        yield made[0]
+        number += 1
+
+
+def factors(subject: Subject, plan: Plan) -> list[Factor]:
+    """Return what the fixed list varies, the first factor's levels being taken in turn."""
+    the_op = named_op(subject.op)
+    hazards = plan.hazards or hazard_names(finite_only=True)
+    given = plan.parameters_of(the_op, subject)
+    gradients = plan.gradients or "grad_output" in the_op.tensors
+    has_eps = the_op.needs_variance or the_op.own or "rstd" in the_op.tensors  # a softmax has none
+    joints = [
+        name
+        for name, hazard in (joint_hazards() if plan.joint else {}).items()
+        if ("grad_output" not in hazard.NEEDS or gradients)
+        and ("weight" not in hazard.NEEDS or True in given["weight"])
+        and (name != "eps_dominated" or has_eps)
+    ]
+    every = {
+        "layout": Factor(name="layout", levels=_cover_layouts(plan, subject)),
+        "hazard": Factor(
+            name="hazard", levels=hazards, weights=[_PLAIN if h == "ordinary" else 1.0 for h in hazards]
+        ),
+        "shape": Factor(name="shape", levels=_cover_shapes(plan)),
+        "variant": Factor(
+            name="variant", levels=range(the_op.variants), weights=[_USUAL] + [1.0] * (the_op.variants - 1)
+        ),
+        "strength": _strengths(hazards, plan, plan.carried_by(the_op, subject)),
+        "gradient": Factor(name="gradient", levels=GRADIENT_HAZARDS if gradients else GRADIENT_HAZARDS[:1]),
+        "joint": Factor(name="joint", levels=(None, *joints), weights=[_ALONE] + [1.0] * len(joints)),
+        "eps": Factor(name="eps", levels=plan.eps_of(the_op, subject)),
+        **{n: Factor(name=n, levels=levels, weights=(_GIVEN, 1.0)) for n, levels in given.items()},
+    }
+    many = (n for n in ("layout", "hazard") if len(every[n].levels) > len(every["shape"].levels) // 2)
+    leading = plan.leads or next(many, "shape")
+    if plan.most is not None:  # of so few, no level waits because another is more usual
+        every[leading] = replace(every[leading], weights=[1.0] * len(every[leading].levels))
+    return [every[leading], *(factor for name, factor in every.items() if name != leading)]
+
+
+class Aimed(NamedTuple):
+    """Which tensor carries the hazard, and how strong it is."""
+
+    tensor: str
+    strength: int
+
+
+_MILDEST = Aimed("input", STRENGTHS[0])
+
+
+def _aims(carriers: Sequence[str]) -> list[Aimed]:
+    """Return every strength for the input, which comes first, and few for what else carries the hazard."""
+    return [Aimed(n, s) for n in carriers for s in (STRENGTHS if n == "input" else CARRIED_STRENGTHS)]
+
+
+def _strengths(hazards: Sequence[str], plan: Plan, carriers: Sequence[str]) -> Factor:
+    """Return the strengths of hazards, of which ordinary numbers have none.
+
+    The mildest comes most often, except where a check asks for hazards alone: it aims at hard numbers. Where
+    each strength must be shown, inputs without elements, which show none, have the mildest (`_Possible`).
+    """
+    empty = sum(0 in shape for shape in _cover_shapes(plan)) if "strength" in plan.must else 0
+    levels = _aims(carriers) if set(hazards) != {"ordinary"} else _aims(carriers)[:1]
+    mild = _MILD if "ordinary" in hazards else 1.0 + empty
+    return Factor(name="strength", levels=levels, weights=[mild] + [1.0] * (len(levels) - 1))
+
+
+def _recipe(choice: Choice, number: int, varied: tuple[str, ...]) -> Recipe:
+    (rows, columns), aimed = choice["shape"], choice["strength"]
+    recipe = Recipe(
+        rows=rows,
+        columns=columns,
+        variant=choice["variant"],
+        input=Values(
+            hazard=choice["hazard"],
+            strength=aimed.strength,
+            seed=number,
+            scale=SMALL_SCALE if choice["eps"] == 0 else 0,
+        ),
+        weight=Values(seed=number) if choice["weight"] else None,
+        bias=Values(seed=number) if choice["bias"] else None,
+        further=tuple((name, Values(seed=number) if choice[name] else None) for name in varied),
+        grad_output=Values(seed=number, hazard=choice["gradient"]),
+        joint=choice["joint"],
+        layouts=choice["layout"],
+        eps=choice["eps"],
+    )
+    return recipe.carried_by(aimed.tensor)
+
+
+class _Possible:
+    """Whether the op and the subject have a case of some levels, as far as shapes tell."""
+
+    def __init__(self, op: Op, subject: Subject, plan: Plan) -> None:
+        self.op, self.subject, self.plan = op, subject, plan
+        self.known: dict[tuple[int, int, int], Shapes | None] = {}
+        self.fits: dict[Any, bool] = {}
+
+    def __call__(self, choice: Choice) -> bool:
+        joint, layout = choice.get("joint"), choice.get("layout", ())
+        needs = {*joint_hazards()[joint].NEEDS} if joint else set()
+        carrier = {choice["strength"].tensor} if "strength" in choice else set()
+        absent = {name for name in ("weight", "bias", *self.op.varied) if choice.get(name) is False}
+        # A joint hazard, or one that is carried, replaces the gradient that a recipe would draw.
+        replaced = "grad_output" in needs | carrier and choice.get("gradient", "ordinary") != "ordinary"
+        # Where each strength must be shown, one is enough for what shows none: an empty input.
+        aimed = choice.get("strength", _MILDEST) != _MILDEST and "strength" in self.plan.must
+        if aimed and 0 in choice.get("shape", ()):
+            return False
+        if choice.get("eps") == 0 and not _spread(choice):
+            return False
+        if replaced or absent & (needs | carrier | {name for name, _ in layout}):
+            return False
+        key = (choice.get("shape"), choice.get("variant"), layout)
+        if key not in self.fits:
+            extents = _cover_shapes(self.plan) if key[0] is None else [key[0]]
+            variants = range(self.op.variants) if key[1] is None else [key[1]]
+            laid = (self.shapes(rows, columns, variant) for rows, columns in extents for variant in variants)
+            self.fits[key] = any(s is not None and all(_shows(s, n, p) for n, p in layout) for s in laid)
+        return self.fits[key]
+
+    def shapes(self, rows: int, columns: int, variant: int) -> Shapes | None:
+        """Return the shapes of a variant that the subject takes within the plan, or None."""
+        key = (rows, columns, variant)
+        if key not in self.known:
+            found = self.op.shapes(rows, columns, variant)
+            taken = found is not None and has_room(self.op, self.subject, found)
+            deep = (
+                self.plan.max_rank is not None and found and len(found.tensors["input"]) > self.plan.max_rank
+            )
+            self.known[key] = found if taken and not deep else None
+        return self.known[key]
+
+
+def _spread(choice: Choice) -> bool:
+    """Return whether every row has a variance: a case whose eps is zero has no value without one."""
+    ordinary = choice.get("hazard", "ordinary") == "ordinary" and choice.get("joint") is None
+    return (
+        ordinary
+        and not any(layout.expanded != "none" for _, layout in choice.get("layout", ()))
+        and ("shape" not in choice or choice["shape"][1] > FEW_COLUMNS)
+    )
+
+
+def _shows(shapes: Shapes, name: str, layout: Layout) -> bool:
+    """Return whether a tensor is there and can lie so, otherwise than contiguous."""
+    shape = shapes.tensors.get(name)
+    return shape is not None and layout.applies_to(shape) and layout.differs(shape)
+
+
+def to_be_tried(subject: Subject, plan: Plan) -> list[str]:
+    """Return what a PASS needs: each tensor with each kind of layout, and what else the plan names.
+
+    Layouts and levels are those that the plan asks for and the subject can be given.
+    """
+    possible = _Possible(named_op(subject.op), subject, plan)
+    every = {
+        (r, c, v): s
+        for r, c in _cover_shapes(plan)
+        for v in range(possible.op.variants)
+        if (s := possible.shapes(r, c, v))
+    }
+    wanted = {
+        f"{name} {kind}": None
+        for level in _cover_layouts(plan, subject)
+        for name, layout in level
+        if any(_shows(shapes, name, layout) for shapes in every.values())
+        for kind in layout.kinds
+    }
+    levels = {
+        "strength": [
+            _of_strength(plan, aimed)
+            for aimed in _aims(plan.carried_by(possible.op, subject))
+            if not _beyond(subject, plan, aimed)
+        ],
+        "shape": [_of_extents(r, c) for r, c, _ in every],
+        "variant": [_of_ranks(shapes) for shapes in every.values()],
+        "eps": [_of_eps(eps) for eps in plan.eps_of(possible.op, subject) if eps in EDGE_EPS],
+    }
+    return list(dict.fromkeys([*wanted, *(word for factor in plan.must for word in levels[factor])]))
+
+
+def tried(recipe: Recipe, case: Case, plan: Plan) -> set[str]:
+    """Return what of `to_be_tried` a case shows."""
+    layouts = {f"{name} {kind}" for name, layout in case.layouts.items() for kind in layout.kinds}
+    shapes = Shapes(tensors={n: tuple(t.shape) for n, t in case.given.items()}, scalars=case.scalars)
+    strength = {_of_strength(plan, _aim_of(plan, recipe))} if case.elements else set()
+    return (
+        layouts
+        | strength
+        | {
+            _of_extents(case.rows, case.columns),
+            _of_ranks(shapes),
+            _of_eps(recipe.eps),
+        }
+    )
+
+
+def _beyond(subject: Subject, plan: Plan, aimed: Aimed) -> bool:
+    """Return whether the input holds infinities where the domain promises nothing of large numbers."""
+    if aimed.tensor != "input" or subject.domain is None or subject.domain.max_abs is None:
+        return False
+    shown = (Values(hazard=h, strength=aimed.strength).fill((1, 8), "float32") for h in plan.hazards or ())
+    return any(bool(values.isinf().any()) for values in shown)
+
+
+def _aim_of(plan: Plan, recipe: Recipe) -> Aimed:
+    """Return which tensor of a recipe carries the hazard of the plan."""
+    every = ((name, recipe.values_of(name)) for name in plan.carriers)
+    carried = (Aimed(n, v.strength) for n, v in every if v is not None and v.hazard in (plan.hazards or ()))
+    return next(carried, Aimed("input", recipe.input.strength))
+
+
+def _of_strength(plan: Plan, aimed: Aimed) -> str:
+    told = f"{' '.join(plan.hazards or ())} of strength {aimed.strength}"
+    return told if aimed.tensor == "input" else f"{aimed.tensor} {told}"
+
+
+def _of_extents(rows: int, columns: int) -> str:
+    return f"{rows} rows of {columns}"
+
+
+def _of_eps(eps: float | None) -> str:
+    return f"eps={eps:g}" if eps is not None else "eps=None"
+
+
+def _of_ranks(shapes: Shapes) -> str:
+    """Tell variants apart in words: the rank of the input, and the scalars that go with the shapes."""
+    told = {
+        name: f"{len(value)}-D" if isinstance(value, tuple) else value
+        for name, value in shapes.scalars.items()
+        if name in _TELLING
+    }
+    return f"{len(shapes.tensors['input'])}-D input" + "".join(f", {n} {v}" for n, v in told.items())
+
+
+_TELLING = ("normalized_shape", "dim", "training")
+"""Scalars that go with the shapes and mean something in words."""
+
+
+def _cover_shapes(plan: Plan) -> list[tuple[int, int]]:
+    wanted = (
+        *((4, 33), (2, 1000), (3, 128), (1, 1), (7, 2), (16, 64), (1, 1024), (1000, 4), (64, 48), (2, 1025)),
+        *((33, 3), (3, 769), (129, 16), (1, 4097), (0, 16), (5, 257), (2, 31), (1, 8192), (5, 4), (300, 8)),
+    )
+    fitting = [shape for shape in plan.shapes or wanted if plan.fits(*shape)]
+    edge = (max(plan.min_rows, 1), max(plan.min_columns, 1))
+    return fitting or ([edge] if plan.fits(*edge) else [])
+
+
+_LEADING = (Layout(order="leading_reversed"), Layout(leading_step=2))
+"""Of tensors of rows alone: batch and sequence exchanged, or cut out of a longer sequence."""
+
+_PATTERNS: tuple[Layout, ...] = (
+    Layout(column_step=2),
+    Layout(row_padding=3),
+    Layout(order="transposed"),
+    *_LEADING,
+    Layout(expanded="rows"),
+    Layout(misaligned=True),
+    Layout(storage_offset=16),
+    Layout(row_step=2),
+    Layout(expanded="all"),
+    Layout(order="channels_last"),
+)
+"""One of each kind of layout, and two where a tensor has two axes for it, the most telling first."""
+
+
+def _cover_layouts(plan: Plan, subject: Subject) -> list[tuple[tuple[str, Layout], ...]]:
+    """Return layouts by tensor: of all parameters at once, of the others, then of one tensor alone.
+
+    Those at once show every tensor in every kind within few cases; a failure is shrunk to one tensor.
+    """
+    if plan.placements:
+        return list(plan.placements)
+    patterns = [layout for layout in _PATTERNS if {*layout.kinds} <= {*plan.layouts}]
+    plain: list[tuple[tuple[str, Layout], ...]] = [()]
+    if not patterns:
+        return plain
+    op = named_op(subject.op)
+    names = plan.laid_out(op, subject)
+    shapes = op.shapes(2, 12, 0)
+    assert shapes is not None
+    like = [n for n in names if shapes.tensors.get(n, ()) == shapes.tensors["input"]]
+    vectors = [n for n in names if n not in like]
+    together: list[tuple[tuple[str, Layout], ...]] = []
+    for number, layout in enumerate(patterns):
+        # Of other kinds each, so that a stride taken from another tensor is a wrong one.
+        turned = tuple((n, patterns[(number + k) % len(patterns)]) for k, n in enumerate(like))
+        together += [() if layout in _LEADING else tuple((n, layout) for n in vectors), turned]
+    alone = [((n, layout),) for layout in patterns for n in (like if layout in _LEADING else names)]
+    # What is changed in place cannot be expanded: its elements would share memory.
+    shown = [
+        tuple((n, p) for n, p in level if n not in subject.mutates or p.expanded == "none")
+        for level in (*together, *alone)
+    ]
+    return [
+        *dict.fromkeys(level for level in shown if level),
+        *(plain if "contiguous" in plan.layouts else []),
+    ]

@@ -1,0 +1,155 @@
+"""Plans: what kind of cases a check needs, within what a subject promises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from strategies.layouts import Layout
+from verifier.ops import Op
+from verifier.records.subject import Domain, Subject
+
+LONGEST = (1, 4097)
+FEW_SHAPES = ((4, 33), (2, 1000), (3, 128), (1, 1), (16, 64), LONGEST, (300, 16), (0, 16))
+"""Few compilations: a tail, a long row, full blocks, one element, a longer row, many rows, none."""
+
+EPS_CHOICES = (1e-5, 1e-6, 1e-12, 1e-3, 0.5)
+"""1e-5 and 1e-6 are the usual defaults; 1e-12 underflows in fp16; 0.5 makes a misplaced eps obvious."""
+
+EDGE_EPS = (0.0, 1e-20, None)
+"""Zero, below what half precision holds, and left to the kernel: for checks that judge numbers by bounds."""
+
+EVERY_EPS = (EPS_CHOICES[0], *EDGE_EPS, *EPS_CHOICES[1:])
+"""Zero comes second: ordinary numbers do, and only with them it has a meaning in every row."""
+
+GRADIENT_HAZARDS = (
+    "ordinary",
+    "one_outlier",
+    "alternating_signs",
+    "lognormal",
+    "small_integers",
+    "single_nonzero",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What kind of cases a check needs.
+
+    layouts: kinds of layouts to draw; hazards: of the input (None: every finite one).
+    reaching: whether the search begins with shapes that reach what a wrapper launches, beyond the limits.
+    gradients: whether grad_output is part of the case. Extents that are drawn stay within the limits.
+    shapes: draw (rows, columns) from these alone, where every new shape is a compilation.
+    parameters: whether weight and bias occur where they may be left out. placements: layouts by tensor to
+    choose from, in the place of what `layouts` would draw. must: factors of the fixed list, besides
+    layouts, of which every level must be tried for a PASS. leads: the factor whose levels come in turn, where
+    it is not the layouts, nor the hazards because there are many. most: cases after which more would tell
+    nothing new, whatever the budget is. carriers: tensors besides the input that have the hazard in its
+    place, one in a case.
+    """
+
+    gradients: bool = False
+    layouts: tuple[str, ...] = ("contiguous",)
+    hazards: tuple[str, ...] | None = None
+    joint: bool = True
+    reaching: bool = False
+    max_elements: int = 16384
+    max_rows: int = 4096
+    max_columns: int = 8193
+    min_rows: int = 0
+    min_columns: int = 0
+    eps: tuple[float | None, ...] = EPS_CHOICES
+    shapes: tuple[tuple[int, int], ...] | None = None
+    parameters: bool = True
+    placements: tuple[tuple[tuple[str, Layout], ...], ...] = ()
+    max_rank: int | None = None
+    must: tuple[str, ...] = ()
+    leads: str | None = None
+    most: int | None = None
+    carriers: tuple[str, ...] = ()
+
+    def within(self, domain: Domain | None) -> Plan:
+        """Return the plan restricted to what a domain accepts, as far as that is known without numbers."""
+        if domain is None:
+            return self
+        accepted = {*self.layouts} if domain.layouts is None else {*domain.layouts, "contiguous"}
+        inside = replace(
+            self,
+            min_rows=max(self.min_rows, domain.min_rows),
+            min_columns=max(self.min_columns, domain.min_columns),
+            max_rows=_least(self.max_rows, domain.max_rows),
+            max_columns=_least(self.max_columns, domain.max_columns),
+            max_rank=domain.max_rank,
+            layouts=tuple(kind for kind in self.layouts if kind in accepted) or ("contiguous",),
+            placements=tuple(
+                level
+                for level in self.placements
+                if domain.layouts is None or {k for _, layout in level for k in layout.kinds} <= accepted
+            ),
+        )
+        fitting = self.shapes and tuple(shape for shape in self.shapes if inside.fits(*shape))
+        return replace(inside, shapes=fitting or None)
+
+    @property
+    def empty(self) -> bool:
+        """Whether no extents fit."""
+        return not self.fits(self.min_rows, self.min_columns)
+
+    def few_shapes(self, *, long: bool = True) -> Plan:
+        """Return the plan restricted to the few shapes that fit it, unless it names its own.
+
+        long: with the longest row, which is needed only where nothing else chooses long ones.
+        """
+        if self.shapes:
+            return self
+        few = tuple(s for s in FEW_SHAPES if self.fits(*s) and (long or s != LONGEST))
+        return replace(self, shapes=few or None)
+
+    def fits(self, rows: int, columns: int) -> bool:
+        """Return whether extents lie within the limits."""
+        return (
+            rows * columns <= self.max_elements
+            and self.min_rows <= rows <= self.max_rows
+            and self.min_columns <= columns <= self.max_columns
+        )
+
+    def _given(self, op: Op, subject: Subject, name: str) -> tuple[bool, ...]:
+        if name not in op.tensors or name not in subject.signature:
+            return (False,)
+        if name in subject.always_given or name not in op.optional:
+            return (True,)
+        return (True, False) if self.parameters else (False,)
+
+    def parameters_of(self, op: Op, subject: Subject) -> dict[str, tuple[bool, ...]]:
+        """Return of each parameter of a recipe whether it is given, left out, or both in turn."""
+        return {name: self._given(op, subject, name) for name in ("weight", "bias", *op.varied)}
+
+    def eps_of(self, op: Op, subject: Subject) -> tuple[float | None, ...]:
+        """Return the levels of eps that make a difference: one alone where the op or the kernel takes none.
+
+        None is a level where the signature has it as its default and the op says what it means. A raw
+        backward kernel reads the statistics, which are finite: it has no edge.
+        """
+        takes = "eps" in subject.signature or op.derived
+        if not takes or not (op.needs_variance or op.own or "rstd" in op.tensors):
+            return self.eps[:1]
+        edges = set() if op.derived else {*EDGE_EPS}
+        if op.default_eps is None or subject.signature["eps"].default is not None:
+            edges -= {None}
+        least = subject.domain.min_eps if subject.domain is not None else None
+        promised = (e for e in self.eps if e is None or least is None or e >= least)
+        return tuple(e for e in promised if e in edges or e not in EDGE_EPS) or self.eps[:1]
+
+    def carried_by(self, op: Op, subject: Subject) -> tuple[str, ...]:
+        """Return the tensors that carry the hazard in turn: the input, and those of `carriers` there are."""
+        given = {n for n, levels in self.parameters_of(op, subject).items() if True in levels}
+        given |= {"grad_output"} if self.gradients or "grad_output" in op.tensors else set()
+        return ("input", *(name for name in self.carriers if name in given))
+
+    def laid_out(self, op: Op, subject: Subject) -> list[str]:
+        """Return the tensors that layouts are chosen for: arguments of the subject, and grad_output."""
+        names = [name for name in op.tensors if name not in op.derived and name in subject.signature]
+        return names + (["grad_output"] if self.gradients and "grad_output" not in names else [])
+
+
+def _least(extent: int, limit: int | None) -> int:
+    return extent if limit is None else min(extent, limit)

@@ -1,0 +1,301 @@
+"""Shapes that reach what a wrapper can launch: found by dry runs at many extents, chosen to be few and cheap.
+
+Extents are tried on a ladder; where neighbours are launched differently, bisection finds the step. Of all
+that was seen, a few shapes are chosen in which everything occurs that tells launches apart, and which lie on
+both sides of each step. Nothing here depends on a clock: the same sources give the same list everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from verifier.records.planned_launches import Planned, Point
+
+MOST_ROWS, MOST_COLUMNS, MOST_ELEMENTS = 1 << 17, 1 << 20, 1 << 32
+"""Extents that are looked at, at most."""
+MOST_POINTS = 2400
+"""Points that are looked at until steps are known; where they cross, `MOST_CROSSINGS` more."""
+MOST_CROSSINGS = 400
+"""Points where steps of rows and of columns cross that are looked at, the smallest first."""
+MOST_LITERALS = 24
+"""Integers of the sources that are tried as extents, the smallest first."""
+MULTIPLES = (1, 2, 3)
+"""Of a literal: what goes by a remainder shows at them."""
+CASE_SECONDS = 15.0
+"""Shapes beyond are never chosen: a case has a limit, and a slow one is not to look like one that hangs."""
+
+KERNEL, TURN, FEATURE, SIDE = 50, 10, 2, 1
+"""How much it is worth that a kernel runs, that a loop turns again, that anything else occurs, and to stand
+on a side of a step."""
+
+TELLING_COLUMNS = 3
+"""Columns from which on a row's normalized numbers tell anything: of one it is 0, of two they are +-1."""
+
+Look = Callable[[Sequence[Point]], Sequence[Planned]]
+"""Dry runs at points, in their order; it may return fewer and end the search so."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reaching:
+    """A shape to run: its extents and its price in seconds, compilations not paid for by earlier ones.
+
+    A list of them is in the order of worth for the price.
+    """
+
+    rows: int
+    columns: int
+    variant: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        """Print the extents."""
+        return f"({self.rows} x {self.columns})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbours:
+    """Two neighbours that are launched differently; their extents differ along one axis."""
+
+    low: Point
+    high: Point
+
+    @property
+    def gap(self) -> int:
+        """How far apart they lie."""
+        return sum(self.high) - sum(self.low)
+
+    @property
+    def middle(self) -> Point:
+        """The point between them."""
+        rows, columns = ((a + b) // 2 for a, b in zip(self.low[:2], self.high[:2], strict=True))
+        return rows, columns, self.low[2]
+
+
+def seen_around(
+    look: Look,
+    allowed: Callable[[Point], bool],
+    variants: int,
+    literals: Callable[[], Iterable[int]],
+    like: Sequence[Reaching] = (),
+) -> dict[Point, Planned]:
+    """Look at a ladder of extents, and wherever launches change; return what was seen.
+
+    allowed: the points that may be asked for. literals: integers of the sources, known after a first look.
+    like: shapes that reach all of the same subject in another dtype; then a short ladder does, and points
+    around these: thresholds in bytes lie at half or twice as many columns.
+    """
+    known: dict[Point, Planned] = {}
+
+    def see(points: Iterable[Point]) -> None:
+        new = [p for p in dict.fromkeys(points) if p not in known and _possible(p) and allowed(p)]
+        known.update(zip(new, look(new) if new else (), strict=False))
+
+    see([*short_ladder(variants), *_in_other_bytes(like)] if like else ladder(variants))
+    if not like:
+        see(near_literals(literals()))
+    while len(known) < MOST_POINTS:
+        before = len(known)
+        see([step.middle for step in _to_be_narrowed(known)][: MOST_POINTS - before])
+        if len(known) == before:
+            break
+    see(_crossings(known))
+    return known
+
+
+def ladder(variants: int) -> Iterator[Point]:
+    """Yield the points that are looked at first.
+
+    Powers of four by powers of two; along a few lines all powers of two and their neighbours, and in the
+    other variants a few.
+    """
+    rows = [1 << k for k in range(MOST_ROWS.bit_length())]
+    columns = [1 << k for k in range(MOST_COLUMNS.bit_length())]
+    yield from ((r, c, 0) for r in rows[::2] for c in columns)
+    yield from ((r, c, 0) for c in (1, 3) for r in _with_neighbours(rows))
+    yield from ((r, c, 0) for r in (1, 3) for c in _with_neighbours(columns))
+    for variant in range(1, variants):
+        yield from ((r, c, variant) for r in (1, 48) for c in columns)
+        yield from ((r, c, variant) for c in (3, 1024) for r in rows)
+
+
+def short_ladder(variants: int) -> Iterator[Point]:
+    """Yield powers of two along a line of each axis, and those of sixteen in the other variants."""
+    rows = [1 << k for k in range(MOST_ROWS.bit_length())]
+    columns = [1 << k for k in range(MOST_COLUMNS.bit_length())]
+    yield from ((3, c, 0) for c in columns)
+    yield from ((r, 3, 0) for r in rows)
+    for variant in range(1, variants):
+        yield from ((3, c, variant) for c in columns[::4])
+        yield from ((r, 3, variant) for r in rows[::4])
+
+
+def _in_other_bytes(like: Iterable[Reaching]) -> Iterator[Point]:
+    """Yield the extents of shapes, and those of as many bytes in formats of half and twice the size."""
+    for shape in like:
+        for columns in (shape.columns, shape.columns // 2, shape.columns // 2 + 1):
+            yield shape.rows, columns, shape.variant
+        for columns in (2 * shape.columns - 1, 2 * shape.columns):
+            yield shape.rows, columns, shape.variant
+
+
+def near_literals(literals: Iterable[int]) -> Iterator[Point]:
+    """Yield extents at integers of the sources, beside them, and at small multiples."""
+    chosen = sorted({n for n in literals if _off_the_ladder(n)})[:MOST_LITERALS]
+    near = sorted({k * n + d for n in chosen for k in MULTIPLES for d in (-1, 0, 1)})
+    yield from ((3, n, 0) for n in near)
+    yield from ((n, 3, 0) for n in near)
+
+
+def _off_the_ladder(number: int) -> bool:
+    powers = (number - 1, number, number + 1)
+    return 3 < number <= MOST_COLUMNS and all(n & (n - 1) for n in powers)
+
+
+def _with_neighbours(powers: Sequence[int]) -> list[int]:
+    return sorted({n + d for n in powers for d in (-1, 0, 1) if n + d > 0})
+
+
+def _possible(point: Point) -> bool:
+    rows, columns, _ = point
+    return 0 < rows <= MOST_ROWS + 1 and 0 < columns <= MOST_COLUMNS + 1 and rows * columns <= MOST_ELEMENTS
+
+
+# Steps
+
+
+def _to_be_narrowed(known: Mapping[Point, Planned]) -> list[Neighbours]:
+    """Return a wide step, the cheapest, for each feature that comes or goes where no close one shows it."""
+    wide: dict[object, Neighbours] = {}
+    close: set[object] = set()
+    for axis in (0, 1):
+        for step in _neighbours(known, axis):
+            low, high = known[step.low].features, known[step.high].features
+            if low == high:
+                continue
+            changes = [(axis, "comes", f) for f in high - low] + [(axis, "goes", f) for f in low - high]
+            if step.gap == 1:
+                close.update(changes)
+                continue
+            for change in changes:
+                if change not in wide or _size(step) < _size(wide[change]):
+                    wide[change] = step
+    steps = dict.fromkeys(step for change, step in wide.items() if change not in close)
+    return sorted(steps, key=_size)
+
+
+def _neighbours(known: Iterable[Point], axis: int) -> Iterator[Neighbours]:
+    """Yield all neighbours along an axis: 0 for rows, 1 for columns."""
+    lines: dict[tuple[int, int], list[Point]] = {}
+    for point in known:
+        lines.setdefault((point[1 - axis], point[2]), []).append(point)
+    for line in lines.values():
+        for low, high in pairwise(sorted(line, key=lambda p: p[axis])):
+            yield Neighbours(low=low, high=high)
+
+
+def _size(step: Neighbours) -> tuple[int, int, Point]:
+    """Order steps by what it costs to run the larger of their points; narrow ones first."""
+    rows, columns, _ = step.high
+    return rows * columns, step.gap, step.low
+
+
+def _crossings(known: Mapping[Point, Planned]) -> list[Point]:
+    """Return where the steps along one axis cross those along the other: the least extents beyond both."""
+    rows, columns = (
+        sorted(
+            {
+                end[axis]
+                for step in _neighbours(known, axis)
+                if step.gap == 1 and known[step.low].features != known[step.high].features
+                for end in (step.low, step.high)
+            }
+        )
+        for axis in (0, 1)
+    )
+    crossing = [(r, c, 0) for r in rows for c in columns if price(r, c) <= CASE_SECONDS]
+    return sorted(crossing, key=lambda point: (point[0] * point[1], point))[:MOST_CROSSINGS]
+
+
+# Choosing
+
+
+def price(rows: int, columns: int) -> float:
+    """Return the estimated seconds of one case without compilation: the machine, its judge, its blocks.
+
+    Measured on one core of a server: 2.5 s a million elements, of which the oracle takes 2, 20 us a row.
+    """
+    return 0.05 + 2.5e-6 * rows * columns + 2e-5 * rows
+
+
+def compilation(width: int) -> float:
+    """Return the estimated seconds of compiling one kernel whose widest tile has so many elements.
+
+    Measured likewise: 0.3 s for a narrow tile, 1.2 s for one of 16384.
+    """
+    return 0.3 + width / 16000
+
+
+def cover(known: Mapping[Point, Planned]) -> list[Reaching]:
+    """Return shapes that reach all that was seen and can be afforded, the most worth for its price first."""
+    demands = _demands(known)
+    compiled: set[tuple[str, int]] = set()
+    met: set[str] = set()
+    chosen: list[Reaching] = []
+    while True:
+        best = max(_offers(known, demands, compiled, met), default=None)
+        if best is None:
+            return chosen
+        _, cost, negated = best
+        rows, columns, variant = point = (-negated[0], -negated[1], -negated[2])
+        chosen.append(Reaching(rows=rows, columns=columns, variant=variant, seconds=round(-cost, 2)))
+        met |= demands.pop(point)
+        compiled |= known[point].compiled
+
+
+def _offers(
+    known: Mapping[Point, Planned],
+    demands: Mapping[Point, frozenset[str]],
+    compiled: set[tuple[str, int]],
+    met: set[str],
+) -> Iterator[tuple[float, float, tuple[int, int, int]]]:
+    """Yield (worth for the price, -price, -point) of each point that meets another demand."""
+    for point, wanted in demands.items():
+        new = wanted - met
+        if new:
+            cost = price(*point[:2]) + sum(compilation(w) for _, w in known[point].compiled - compiled)
+            if cost <= CASE_SECONDS:
+                yield sum(map(_worth, new)) / cost, -cost, (-point[0], -point[1], -point[2])
+
+
+def _worth(demand: str) -> int:
+    if demand.endswith(_SIDES):
+        return SIDE
+    if ": loops over " in demand and not demand.endswith((" 0", " 1")):
+        return TURN
+    return FEATURE if ": " in demand else KERNEL
+
+
+_SIDES = (", before it changes", ", after it changes")
+
+
+def _demands(known: Mapping[Point, Planned]) -> dict[Point, frozenset[str]]:
+    """Return what each point shows: its features, and sides of steps. What is refused shows nothing.
+
+    Very short rows show only what longer ones do not: there, results are zeros and ones whatever is computed.
+    """
+    shown = {p: set(seen.features) for p, seen in known.items() if seen.features and not seen.refused}
+    for axis, name in enumerate(("rows", "columns")):
+        for step in _neighbours(shown, axis):
+            if step.gap > 1:
+                continue
+            for feature in known[step.low].features ^ known[step.high].features:
+                for point, side in zip((step.low, step.high), _SIDES, strict=True):
+                    shown[point].add(f"{feature} along {name}{side}")
+    plain = set[str]().union(*(d for p, d in shown.items() if p[1] >= TELLING_COLUMNS and _affordable(p)))
+    return {p: frozenset(d if p[1] >= TELLING_COLUMNS else d - plain) for p, d in shown.items()}
+
+
+def _affordable(point: Point) -> bool:
+    return price(*point[:2]) <= CASE_SECONDS / 2

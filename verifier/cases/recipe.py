@@ -1,0 +1,214 @@
+"""Recipes: small seeded descriptors of whole cases, and the cases that they describe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from strategies.hazards import discover
+from strategies.layouts import Layout
+from strategies.values import Values
+from verifier.cases.hazards import joint_hazards
+from verifier.ops import Op, Shapes, from_rows
+from verifier.records.case import LEFT_OUT, Case, Extents
+from verifier.records.subject import Subject
+
+DEFAULT_EPS = 1e-5
+"""eps of torch.nn.functional.layer_norm, batch_norm and group_norm where none is given."""
+
+ORDINARY = Values()
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Recipe:
+    """A whole case in a line: extents, values of each tensor, layouts, a joint hazard and eps.
+
+    eps: None leaves it to the kernel. further: values of other tensors by name, None where one is left out.
+    """
+
+    rows: int
+    columns: int
+    variant: int = 0
+    input: Values = ORDINARY
+    weight: Values | None = ORDINARY
+    bias: Values | None = ORDINARY
+    grad_output: Values = ORDINARY
+    joint: str | None = None
+    layouts: tuple[tuple[str, Layout], ...] = ()
+    eps: float | None = 1e-5
+    further: tuple[tuple[str, Values | None], ...] = ()
+
+    def __repr__(self) -> str:
+        """Print what differs from the default, as Python reads it."""
+        given = ((f.name, getattr(self, f.name), f.default) for f in fields(self))
+        return (
+            f"Recipe({', '.join(f'{name}={value!r}' for name, value, default in given if value != default)})"
+        )
+
+    def values_of(self, name: str) -> Values | None:
+        """Return the values of a tensor, None where it is left out.
+
+        A tensor that the recipe does not speak of (running statistics) is ordinary, of the input's seed.
+        """
+        if name in {"input", "weight", "bias", "grad_output"}:
+            values: Values | None = getattr(self, name)
+            return values
+        return dict(self.further).get(name, Values(seed=self.input.seed))
+
+    @property
+    def hazard(self) -> str:
+        """The word for what the case aims at."""
+        values = (self.values_of(name) for name in ("weight", "bias", "grad_output"))
+        carried = (v.hazard for v in values if v is not None and not discover()[v.hazard].finite)
+        return self.joint or next(carried, self.input.hazard)
+
+    def carried_by(self, name: str) -> Recipe:
+        """Return the recipe in which another tensor has the values of the input, which are then ordinary."""
+        if name == "input":
+            return self
+        moved: dict[str, Values] = {name: self.input, "input": Values(seed=self.input.seed)}
+        return replace(self, **moved)  # type: ignore[arg-type]
+
+
+def build(op: Op, subject: Subject, dtype: str, recipe: Recipe, *, gradients: bool) -> Case | None:
+    """Make the case that a recipe describes, or None where the op or the subject has no such case."""
+    shapes = op.shapes(recipe.rows, recipe.columns, recipe.variant)
+    if shapes is None or not has_room(op, subject, shapes):
+        return None
+    eps = _eps(op, subject, dtype, recipe.eps)
+    if eps is None:
+        return None
+    scalars = {**shapes.scalars, **eps}
+    tensors = _fill(op, subject, dtype, recipe, shapes, gradients=gradients)
+    if recipe.joint is not None:
+        hazard = joint_hazards()[recipe.joint]
+        if any(tensors.get(name) is None for name in hazard.NEEDS):
+            return None
+        tensors |= hazard.apply(op, _case(op, dtype, op.complete(tensors, scalars, subject), scalars))
+    layouts_used = {
+        name: layout
+        for name, layout in recipe.layouts
+        if (t := tensors.get(name)) is not None and layout.applies_to(t.shape)
+    }
+    tensors = {
+        n: layouts_used[n].project(t).contiguous() if t is not None and n in layouts_used else t
+        for n, t in tensors.items()
+    }
+    tensors = op.complete(tensors, scalars, subject)
+    return assemble(op, dtype, tensors, scalars, layouts_used, hazard=recipe.hazard, origin=repr(recipe))
+
+
+def _eps(op: Op, subject: Subject, dtype: str, wanted: float | None) -> dict[str, Any] | None:
+    """Return the scalars that say what eps is, and whether the call leaves it out; None: nothing says it."""
+    # A kernel without an argument eps has one of its own: PyTorch's default, or its domain ends there.
+    if "eps" not in subject.signature and not op.derived:
+        return {"eps": DEFAULT_EPS}
+    if wanted is not None:
+        return {"eps": wanted}
+    meant = None if op.default_eps is None else op.default_eps(dtype)
+    return None if meant is None else {"eps": meant, LEFT_OUT: ("eps",)}
+
+
+def assemble(
+    op: Op,
+    dtype: str,
+    tensors: Mapping[str, torch.Tensor | None],
+    scalars: Mapping[str, Any],
+    layouts_used: Mapping[str, Layout],
+    *,
+    hazard: str,
+    origin: str,
+) -> Case:
+    """Make a case of given tensors; the op reads extents and dependent scalars off them."""
+    return _case(op, dtype, tensors, scalars, layouts=dict(layouts_used), hazard=hazard, origin=origin)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Laid:
+    """Extents of tensors: what an op needs to bring them into canonical rows."""
+
+    rows: int
+    columns: int
+    scalars: Mapping[str, Any]
+    input_shape: tuple[int, ...]
+
+
+def laid(op: Op, tensors: Mapping[str, torch.Tensor | None], scalars: Mapping[str, Any]) -> Laid:
+    """Read extents and dependent scalars off tensors, of which the input is there."""
+    x = tensors["input"]
+    assert x is not None
+    rows, columns, known = op.extents(tensors, scalars)
+    return Laid(rows=rows, columns=columns, scalars=known, input_shape=tuple(x.shape))
+
+
+def _case(
+    op: Op, dtype: str, tensors: Mapping[str, torch.Tensor | None], scalars: Mapping[str, Any], **told: Any
+) -> Case:
+    """Make a case; told: its fields that say where it comes from and how it lies."""
+    extents, x = laid(op, tensors, scalars), tensors["input"]
+    assert x is not None
+    kappa, largest = _magnitudes(op, extents, x)
+    return Case(
+        op=op.name,
+        dtype=dtype,
+        tensors=dict(tensors),
+        scalars=extents.scalars,
+        rows=extents.rows,
+        columns=extents.columns,
+        kappa=kappa,
+        largest=largest,
+        **told,
+    )
+
+
+def _magnitudes(op: Op, extents: Extents, tensor: torch.Tensor) -> tuple[float, float]:
+    """Return the largest |mean| / std of a row of the input, and its largest |element|."""
+    x = tensor.double().numpy()
+    if x.size == 0:
+        return 0.0, 0.0
+    rows = op.canonical(extents, "input", x)
+    with np.errstate(all="ignore"):
+        mean = rows.mean(axis=1)
+        deviation = rows.std(axis=1)
+        # One value has no spread by its shape: min_columns says whether it is promised, and no kappa does.
+        kappa = np.where((mean == 0) | (rows.shape[1] == 1), 0.0, np.abs(mean) / deviation)
+    return float(np.nanmax(kappa, initial=0.0)), float(np.nanmax(np.abs(x), initial=0.0))
+
+
+def has_room(op: Op, subject: Subject, shapes: Shapes) -> bool:
+    """Whether the subject's signature has room for these scalars: no normalized_shape means one dimension."""
+    trailing = shapes.scalars.get("normalized_shape")
+    fits = trailing is None or len(trailing) == 1 or "normalized_shape" in subject.signature
+    # Running statistics are absent by variant: one who cannot do without them has no such case.
+    wanted = subject.required.intersection(op.tensors) - set(op.derived)
+    return fits and wanted <= set(shapes.tensors) and op.takes(subject, shapes)
+
+
+def _fill(
+    op: Op, subject: Subject, dtype: str, recipe: Recipe, shapes: Shapes, *, gradients: bool
+) -> dict[str, torch.Tensor | None]:
+    tensors: dict[str, torch.Tensor | None] = {}
+    extents = laid(op, {"input": torch.empty(shapes.tensors["input"])}, shapes.scalars)
+    for name in (*op.tensors, *(("grad_output",) if gradients and "grad_output" not in op.tensors else ())):
+        recipe_of = recipe.values_of(name)
+        if recipe_of is None and name in subject.required:
+            recipe_of = Values(seed=recipe.input.seed)
+        absent = recipe_of is None or (name in op.optional and name not in subject.signature)
+        absent = absent or (name not in shapes.tensors and name not in op.derived)
+        if name in op.derived or absent:
+            tensors[name] = None
+            continue
+        assert recipe_of is not None
+        # Two tensors of the same recipe must not be the same numbers.
+        of_its_own = replace(recipe_of, seed=recipe_of.seed + sum(map(ord, name)) * 7919)
+        shape = shapes.tensors[name]
+        if shape == shapes.tensors["input"]:
+            rows = of_its_own.fill((extents.rows, extents.columns), dtype)
+            tensors[name] = from_rows(op, extents, name, rows)
+        else:  # a vector of parameters, or of statistics, is one row
+            tensors[name] = of_its_own.fill(shape, dtype, axes=tuple(range(len(shape))))
+    return tensors

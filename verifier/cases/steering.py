@@ -1,0 +1,79 @@
+"""Which shapes a search begins with: those that a subject's author names, then those that reach launches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from strategies.values import Values
+from verifier.cases.plan import Plan
+from verifier.cases.reaching_shapes import Reaching, price
+from verifier.cases.recipe import Recipe
+from verifier.ops import op
+from verifier.records.subject import Subject
+
+MILD = ("ordinary", "alternating_signs")
+"""Hazards of these shapes, tried in turn."""
+SHOWN = 3
+"""Shapes that a note names of those that are left out; of the others it says how many there are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steering:
+    """What a search begins with: shapes in rising price, and those that there is no time for."""
+
+    shapes: tuple[Reaching, ...] = ()
+    left_out: tuple[Reaching, ...] = ()
+
+    def note(self, budget: str) -> str:
+        """Return what is left out, with its price, or nothing. budget: in words."""
+        if not self.left_out:
+            return ""
+        dearest = sorted(self.left_out, key=lambda shape: -shape.seconds)
+        named = [f"{shape}: about {math.ceil(shape.seconds)} s" for shape in dearest[:SHOWN]]
+        if rest := dearest[SHOWN:]:
+            seconds = math.ceil(sum(shape.seconds for shape in rest))
+            named.append(f"{len(rest)} more: about {seconds} s together")
+        return f"{', '.join(named)}, left out by {budget}"
+
+
+def steering(
+    named: Iterable[tuple[int, int]], reaching: Sequence[Reaching], *, cases: int, seconds: float
+) -> Steering:
+    """Choose what a budget has room for: all that the author names, and of the others what they are worth.
+
+    reaching: the most worth for its price first. cases, seconds: of the others, at most.
+    """
+    first = [Reaching(rows=rows, columns=columns) for rows, columns in dict.fromkeys(named)]
+    chosen: list[Reaching] = []
+    left_out: list[Reaching] = []
+    for shape in reaching:
+        fits = len(chosen) < cases and sum(s.seconds for s in chosen) + shape.seconds <= seconds
+        (chosen if fits else left_out).append(shape)
+    rising = sorted(chosen, key=lambda shape: (price(shape.rows, shape.columns), shape.rows, shape.variant))
+    return Steering(shapes=(*first, *rising), left_out=tuple(left_out))
+
+
+def steered(subject: Subject, plan: Plan, shapes: Iterable[Reaching]) -> Iterator[tuple[Recipe, ...]]:
+    """Yield recipes for each shape, of which the first inside the domain is to be run; weight and bias given.
+
+    Numbers are ordinary, so that the bound judges; of many short rows, one may have a spread so small that
+    nothing is promised of it, and signs that alternate give it one.
+    """
+    the_op = op(subject.op)
+    given = plan.parameters_of(the_op, subject)
+    for number, shape in enumerate(shapes):
+        values = Values(seed=number)
+        ordinary = Recipe(
+            rows=shape.rows,
+            columns=shape.columns,
+            variant=shape.variant,
+            input=values,
+            weight=values if True in given["weight"] else None,
+            bias=values if True in given["bias"] else None,
+            further=tuple((name, values if True in given[name] else None) for name in the_op.varied),
+            grad_output=values,
+            eps=plan.eps[0],
+        )
+        yield tuple(replace(ordinary, input=replace(values, hazard=hazard)) for hazard in MILD)

@@ -1,0 +1,219 @@
+"""Results do not depend on the modes of torch that a call is made in."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+
+from verifier.cases.plan import Plan
+from verifier.checks.support.attempts import Shown, few_cases, kept, outcomes_of, tried_in_turn, ways_of_op
+from verifier.checks.support.bits import Results
+from verifier.checks.support.session import Session
+from verifier.execution.backend import Backend
+from verifier.execution.backends import backend
+from verifier.execution.call_subject import Call, backward, forward, lay_out, mutated, named_results
+from verifier.machine.culprit import is_own
+from verifier.ops import Op
+from verifier.records.case import Case
+from verifier.records.observation import Observation
+from verifier.records.subject import Subject
+from verifier.records.verdict import Outcome
+
+NAME = "modes"
+ORDER = 126
+DEMANDS = (
+    "the kernel does not crash under torch.no_grad, inference_mode, autocast, another default dtype and "
+    "deterministic algorithms; its results have the bits of the plain call, or stay within their bounds"
+)
+WHY = "models are trained under autocast and served in inference mode, and most tests run in neither"
+CATCHES = (
+    "version_read_in_inference_mode",
+    "bias_forgotten_without_grad",
+    "means_by_products_under_autocast",
+    "sums_in_default_dtype",
+    "columns_lost_in_deterministic_mode",
+)
+
+AUTOCAST = "under torch.autocast"
+SINGLE = "under torch.autocast in float32"
+"""The same with numbers of float32, which torch casts down for products of matrices and nothing else."""
+INFERENCE = "under torch.inference_mode"
+DETERMINISTIC = "under torch.use_deterministic_algorithms"
+
+
+def plan(subject: Subject, op: Op) -> Plan:
+    """Ask for a few ordinary cases: a wrapper has few paths."""
+    return few_cases(op, gradients=subject.differentiable or not op.differentiable)
+
+
+def skips(subject: Subject, op: Op, dtype: str, backend: str) -> None:
+    """Apply to everything."""
+    del subject, op, dtype, backend
+
+
+def must_be_tried(subject: Subject) -> list[str]:
+    """Return every mode, and autocast in float32 where the subject takes it."""
+    return [*MODES, *([SINGLE] if "float32" in subject.dtypes else []), *ways_of_op(subject)]
+
+
+def check(session: Session) -> list[Outcome]:
+    """Call the subject in every mode; under autocast also with numbers of float32."""
+    outcomes = _outcomes(session, tuple(MODES))
+    if session.case.dtype == "float32":
+        return [replace(o, tried=(*o.tried, SINGLE)) if AUTOCAST in o.tried else o for o in outcomes]
+    if "float32" in session.subject.dtypes and not _known_in_single(single := _in_single(session)):
+        outcomes += _outcomes(single, (SINGLE,))
+    return outcomes
+
+
+def _outcomes(session: Session, names: tuple[str, ...]) -> list[Outcome]:
+    gradients = bool(session.op.differentiable) and session.subject.differentiable
+    seen = session.execute(experiment=f"{__name__}:experiment", gradients=gradients, names=names)
+    return outcomes_of(session, seen, same_code=False)
+
+
+def _in_single(session: Session) -> Session:
+    """Return the session of the same case in float32."""
+    case = session.case
+    numbers = {name: t.to(torch.float32) for name, t in case.given.items()}
+    single = replace(case, dtype="float32", tensors={**case.tensors, **numbers})
+    setting = backend(session.backend).setting(session.subject, "float32")
+    return replace(session, case=single, setting=setting)
+
+
+def _known_in_single(session: Session) -> bool:
+    """Return whether the case in float32 is one of a known defect, which the search leaves out as well."""
+    return any(
+        defect.concerns(NAME)
+        and defect.observable(session.backend, "float32")
+        and (defect.where is None or defect.where(session.case))
+        for defect in session.subject.known_defects
+    )
+
+
+# -- the modes -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _autocast() -> Iterator[None]:
+    """Cast on every device: the machine's tensors are the CPU's to torch, and a GPU's to the subject."""
+    before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+    torch.set_autocast_enabled("cuda", True)
+    torch.set_autocast_dtype("cuda", torch.bfloat16)
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            yield
+    finally:
+        torch.set_autocast_enabled("cuda", before[0])
+        torch.set_autocast_dtype("cuda", before[1])
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def _deterministic() -> Iterator[None]:
+    """Let torch fill what it leaves uninitialised, too, which it does by default in this mode."""
+    flags: Any = torch.utils.deterministic
+    fill = flags.fill_uninitialized_memory
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("error")  # the other function imports torch's compiler: seconds
+    flags.fill_uninitialized_memory = True
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(before)
+        flags.fill_uninitialized_memory = fill
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Mode:
+    """A mode, and where the backward pass is run: in it, after it, or not at all."""
+
+    enter: Callable[[], AbstractContextManager[object]]
+    backward: Literal["inside", "after", "never"]
+
+
+MODES: Mapping[str, _Mode] = {
+    "under torch.no_grad": _Mode(enter=torch.no_grad, backward="never"),
+    INFERENCE: _Mode(enter=torch.inference_mode, backward="never"),
+    AUTOCAST: _Mode(enter=_autocast, backward="after"),  # as torch's documentation recommends
+    "with float64 as default dtype": _Mode(enter=lambda: _default_dtype(torch.float64), backward="inside"),
+    "with bfloat16 as default dtype": _Mode(enter=lambda: _default_dtype(torch.bfloat16), backward="inside"),
+    DETERMINISTIC: _Mode(enter=_deterministic, backward="inside"),
+}
+
+
+# -- in the child --------------------------------------------------------------------------------------
+
+
+def experiment(
+    subject: Subject, case: Case, *, place: Backend, gradients: bool, names: tuple[str, ...]
+) -> Observation:
+    """Call the subject plainly, then in the named modes."""
+
+    def way(name: str) -> Callable[[], Shown]:
+        return lambda: _in_mode(subject, case, place, name, gradients=gradients)
+
+    return tried_in_turn(subject, case, place, {name: way(name) for name in names}, gradients=gradients)
+
+
+def _in_mode(subject: Subject, case: Case, place: Backend, name: str, *, gradients: bool) -> Shown:
+    mode = MODES[AUTOCAST if name == SINGLE else name]
+    call = lay_out(subject, case, device=place.device(), gradients=gradients)
+    found: dict[str, torch.Tensor | None] = {}
+    try:
+        with warnings.catch_warnings(), mode.enter():
+            warnings.simplefilter("ignore")
+            given = _as_in_inference(call) if name == INFERENCE else call
+            outputs = forward(subject, given)
+            if gradients and mode.backward == "inside":
+                found |= backward(outputs, call)
+    except RuntimeError as error:
+        if name == DETERMINISTIC and (why := _no_such_algorithm(subject, error)):
+            return Shown(excused=why)
+        raise
+    if gradients and mode.backward == "after":
+        found |= backward(outputs, call)
+    found |= named_results(subject, outputs) | mutated(subject, call)
+    return Shown(results=(kept(_as_declared(found, case) if name in {AUTOCAST, SINGLE} else found),))
+
+
+def _as_in_inference(call: Call) -> Call:
+    """Let the input be a tensor of inference mode, as a layer before makes it; no parameter is one."""
+    x = call.arguments["input"]
+    return replace(call, arguments={**call.arguments, "input": x.clone()})
+
+
+def _as_declared(found: Results, case: Case) -> dict[str, torch.Tensor | None]:
+    """Round what autocast has left in float32 to the dtype of the case: torch's own norms do either.
+
+    On a GPU torch runs its norms in float32 then and returns float32, on the CPU in the input's dtype.
+    """
+    half = getattr(torch, case.dtype)
+    return {
+        name: t.to(half) if t is not None and name == "output" and t.dtype == torch.float32 else t
+        for name, t in found.items()
+    }
+
+
+def _no_such_algorithm(subject: Subject, error: RuntimeError) -> str:
+    """Say why a subject that guarantees no determinism may raise here, or nothing."""
+    text = str(error)
+    asked = "torch.use_deterministic_algorithms(True)" in text and not is_own(error)
+    workspace = "CUBLAS_WORKSPACE_CONFIG" in text
+    if not asked or ("determinism" in subject.guarantees and not workspace):
+        return ""
+    return "torch has no deterministic algorithm for what the subject calls, and says so"

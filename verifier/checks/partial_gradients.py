@@ -1,0 +1,87 @@
+"""A gradient does not depend on which other gradients are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from itertools import combinations
+
+from verifier.cases.plan import Plan
+from verifier.checks.support.attempts import Shown, few_cases, kept, outcomes_of, tried_in_turn, ways_of_op
+from verifier.checks.support.session import Session
+from verifier.execution.backend import Backend
+from verifier.execution.call_subject import backward, forward, lay_out, mutated, named_results
+from verifier.ops import Op
+from verifier.ops import op as named_op
+from verifier.records.case import Case
+from verifier.records.observation import Observation
+from verifier.records.subject import Subject
+from verifier.records.verdict import Outcome
+
+NAME = "partial_gradients"
+ORDER = 127
+DEMANDS = (
+    "whichever arguments require a gradient, the kernel does not crash, and all results have the bits that "
+    "they have when all arguments require one, or stay within their bounds"
+)
+WHY = "weights are frozen and inputs need no gradient every day, and most tests ask for all gradients at once"
+CATCHES = ("gradient_of_bias_only_with_weight",)
+
+
+def plan(subject: Subject, op: Op) -> Plan:
+    """Ask for a few ordinary cases: each is tried with every choice of gradients."""
+    del subject
+    return few_cases(op, gradients=True)
+
+
+def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
+    """Apply to differentiable subjects."""
+    del dtype, backend
+    if not op.differentiable:
+        return f"{op.name} is a backward pass itself: autograd asks nothing of it"
+    return None if subject.differentiable else "declared forward only (differentiable=False)"
+
+
+def must_be_tried(subject: Subject) -> list[str]:
+    """Return every choice of arguments that require a gradient, but for all of them."""
+    choices = _choices(_asked(subject, subject.signature))
+    return [*map(_words, choices), *ways_of_op(subject)]
+
+
+def check(session: Session) -> list[Outcome]:
+    """Call the subject with every choice of arguments that require a gradient."""
+    seen = session.execute(experiment=f"{__name__}:experiment")
+    return outcomes_of(session, seen, same_code=False)
+
+
+def _asked(subject: Subject, names: Collection[str]) -> list[str]:
+    """Return which of these arguments may require a gradient."""
+    return [n for n in named_op(subject.op).differentiable if n in subject.signature and n in names]
+
+
+def _choices(names: Sequence[str]) -> list[tuple[str, ...]]:
+    return [chosen for count in range(len(names)) for chosen in combinations(names, count)]
+
+
+def _words(chosen: tuple[str, ...]) -> str:
+    if not chosen:
+        return "where no argument requires a gradient"
+    return f"where {' and '.join(chosen)} alone require{'s' * (len(chosen) == 1)} a gradient"
+
+
+def experiment(subject: Subject, case: Case, *, place: Backend) -> Observation:
+    """Call the subject plainly, then with every choice of gradients; runs in the child."""
+
+    def way(chosen: tuple[str, ...]) -> Callable[[], Shown]:
+        return lambda: _with_gradients(subject, case, place, chosen)
+
+    choices = _choices(_asked(subject, case.given))
+    return tried_in_turn(subject, case, place, {_words(c): way(c) for c in choices}, gradients=True)
+
+
+def _with_gradients(subject: Subject, case: Case, place: Backend, chosen: tuple[str, ...]) -> Shown:
+    call = lay_out(subject, case, device=place.device(), gradients=True)
+    for name in _asked(subject, case.given):
+        call.placed[name].tensor.requires_grad_(name in chosen)
+    outputs = forward(subject, call)
+    results = named_results(subject, outputs) | mutated(subject, call)
+    return Shown(results=(kept(results | (backward(outputs, call) if chosen else {})),))

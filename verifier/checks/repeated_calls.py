@@ -1,0 +1,201 @@
+"""A call leaves nothing behind: not for the next one, and not for the results of an earlier one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from verifier.cases.plan import Plan
+from verifier.checks.support.attempts import Shown, few_cases, kept, outcomes_of, tried_in_turn, ways_of_op
+from verifier.checks.support.bits import differing
+from verifier.checks.support.session import Session
+from verifier.execution.backend import Backend
+from verifier.execution.call_subject import (
+    REFUSALS,
+    Call,
+    backward,
+    forward,
+    lay_out,
+    mutated,
+    named_results,
+)
+from verifier.machine.culprit import is_own
+from verifier.ops import Op
+from verifier.ops import op as named_op
+from verifier.records.case import Case
+from verifier.records.observation import Observation
+from verifier.records.subject import Subject
+from verifier.records.verdict import Outcome
+
+NAME = "repeated_calls"
+ORDER = 128
+DEMANDS = (
+    "a second call, a call on arguments that were changed in place, and two calls before their backward "
+    "passes give what single calls give; no later call changes an earlier result; after a change of an "
+    "argument the backward pass raises an error, or gives the gradients of the values that the forward pass"
+    " saw"
+)
+WHY = (
+    "a kernel that keeps a buffer, a converted weight or a context between calls is right in every test "
+    "that calls it once"
+)
+CATCHES = (
+    "adds_to_the_last_sums",
+    "output_buffer_shared",
+    "statistics_kept_on_function",
+    "weight_converted_once",
+    "input_saved_unseen",
+)
+
+SECOND = "in a second call on the same tensors"
+LATER = "after a later call with other numbers"
+CHANGED = "in a call on tensors changed in place since the last call"
+BOTH = "in a backward pass after two calls"
+AGAIN = "in a second backward pass through the same graph"
+
+
+def _changed_before(name: str) -> str:
+    return f"where {name} was changed in place before the backward pass"
+
+
+def plan(subject: Subject, op: Op) -> Plan:
+    """Ask for a few ordinary cases: each is tried in every way."""
+    return few_cases(op, gradients=subject.differentiable or not op.differentiable)
+
+
+def skips(subject: Subject, op: Op, dtype: str, backend: str) -> None:
+    """Apply to everything."""
+    del subject, op, dtype, backend
+
+
+def must_be_tried(subject: Subject) -> list[str]:
+    """Return every way of calling that there is for the subject."""
+    the_op = named_op(subject.op)
+    taken = [name for name in the_op.differentiable if name in subject.signature]
+    backwards = [BOTH, *map(_changed_before, taken), *([AGAIN] if the_op.own else [])]
+    ways = [SECOND, LATER, CHANGED, *(backwards if taken and subject.differentiable else [])]
+    return [*ways, *ways_of_op(subject)]
+
+
+def check(session: Session) -> list[Outcome]:
+    """Call the subject several times in one process."""
+    gradients = bool(session.op.differentiable) and session.subject.differentiable
+    seen = session.execute(experiment=f"{__name__}:experiment", gradients=gradients)
+    return outcomes_of(session, seen, same_code=True)
+
+
+# -- in the child --------------------------------------------------------------------------------------
+
+
+def experiment(subject: Subject, case: Case, *, place: Backend, gradients: bool) -> Observation:
+    """Call the subject plainly, then in each way."""
+    calls = _Calls(subject, case, place, gradients)
+    ways: dict[str, Callable[[], Shown]] = {SECOND: calls.second, LATER: calls.later, CHANGED: calls.changed}
+    if gradients:
+        ways[BOTH] = calls.both
+        changed = [n for n in calls.op.differentiable if n in case.given and n in subject.signature]
+        ways |= {_changed_before(name): partial(calls.changed_before, name) for name in changed}
+        if calls.op.own:  # of norms, the check `context` judges it
+            ways[AGAIN] = calls.again
+    return tried_in_turn(subject, case, place, ways, gradients=gradients)
+
+
+class _Calls:
+    """Calls of one subject with the numbers of a case, and with others."""
+
+    def __init__(self, subject: Subject, case: Case, place: Backend, gradients: bool) -> None:
+        self.subject, self.case, self.place, self.gradients = subject, case, place, gradients
+        self.op = named_op(case.op)
+        self.other = _other_numbers(self.op, case)
+
+    def laid_out(self, case: Case) -> Call:
+        return lay_out(self.subject, case, device=self.place.device(), gradients=self.gradients)
+
+    def results(self, outputs: Any, call: Call, **settings: Any) -> dict[str, torch.Tensor | None]:
+        """Return what a call returned, and its gradients."""
+        found = named_results(self.subject, outputs)
+        return found | (backward(outputs, call, **settings) if self.gradients else {})
+
+    def called(self, call: Call) -> dict[str, torch.Tensor | None]:
+        """Call the subject, forward and backward."""
+        return self.results(forward(self.subject, call), call)
+
+    def second(self) -> Shown:
+        """Call twice; what is mutated has been mutated twice then, and is not compared."""
+        call = self.laid_out(self.case)
+        self.called(call)
+        return Shown(results=(kept(self.called(call)),))
+
+    def later(self) -> Shown:
+        """Look at results again after a call with other numbers."""
+        found = self.called(self.laid_out(self.case))
+        before = kept(found)
+        self.called(self.laid_out(self.other))
+        words = "from those before it"
+        messages = (differing(name, before, found, words) for name in found)
+        return Shown(broken=tuple(_said(m) for m in messages if m is not None))
+
+    def changed(self) -> Shown:
+        """Call with other numbers first, then put those of the case into the same tensors."""
+        call = self.laid_out(self.other)
+        self.called(call)
+        for name, values in self.case.given.items():
+            _put(call, name, values)
+        found = self.called(call)
+        return Shown(results=(kept(found | mutated(self.subject, call)),))
+
+    def both(self) -> Shown:
+        """Differentiate after another call has come between, in either order of the two backward passes."""
+        found = []
+        for last in (False, True):
+            call, other = self.laid_out(self.case), self.laid_out(self.other)
+            outputs = forward(self.subject, call)
+            others = forward(self.subject, other)
+            if last:
+                backward(others, other)
+            found.append(kept(self.results(outputs, call)))
+            if not last:
+                backward(others, other)
+        return Shown(results=tuple(found))
+
+    def again(self) -> Shown:
+        """Differentiate twice; copies, since the second pass may write into what the first returned."""
+        call = self.laid_out(self.case)
+        outputs = forward(self.subject, call)
+        first = kept(backward(outputs, call, retain_graph=True))
+        return Shown(results=(first, kept(backward(outputs, call))))
+
+    def changed_before(self, name: str) -> Shown:
+        """Change an argument between the passes; torch tells of it where the kernel let torch save it."""
+        call = self.laid_out(self.case)
+        outputs = forward(self.subject, call)
+        _put(call, name, self.other.given[name])
+        try:
+            return Shown(results=(kept(backward(outputs, call)),))
+        except REFUSALS as error:
+            if is_own(error):
+                raise
+            return Shown()
+
+
+def _put(call: Call, name: str, values: torch.Tensor) -> None:
+    with torch.no_grad():
+        call.placed[name].tensor.copy_(values)
+
+
+def _said(message: str) -> str:
+    name, _, rest = message.partition(": ")
+    return f"{name} {LATER}: {rest}"
+
+
+def _other_numbers(op: Op, case: Case) -> Case:
+    """Return the case with other numbers, all finite and none larger: halved, negative and turned round."""
+    names = {*op.differentiable, "grad_output"} if op.differentiable else {*op.tensors} - {*op.derived}
+    changed: Mapping[str, torch.Tensor] = {
+        name: -0.5 * (t.flip(-1) if t.dim() else t) for name, t in case.given.items() if name in names
+    }
+    return replace(case, tensors={**case.tensors, **changed})

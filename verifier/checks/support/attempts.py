@@ -1,0 +1,269 @@
+"""Ways of calling a subject that must change nothing, tried in one process and compared with plain calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from verifier.cases.plan import Plan
+from verifier.checks.support.bits import Results, differing
+from verifier.checks.support.output_verdict import judge
+from verifier.checks.support.session import Session, stopped
+from verifier.execution.backend import Backend, Power
+from verifier.execution.backends import can
+from verifier.execution.call_subject import (
+    UnusableError,
+    backward,
+    failure,
+    forward,
+    lay_out,
+    mutated,
+    named_results,
+)
+from verifier.ops import Op
+from verifier.ops import op as named_op
+from verifier.records.case import Case
+from verifier.records.observation import Observation
+from verifier.records.printable import text_of
+from verifier.records.subject import Subject
+from verifier.records.verdict import Outcome, Verdict
+from verifier.subjects.process_settings import settings_kept
+
+# -- which cases ---------------------------------------------------------------------------------------
+
+TRAINING, EVALUATION = "in training", "in evaluation"
+
+
+def few_cases(op: Op, *, gradients: bool) -> Plan:
+    """Ask for a few small ordinary cases, since a wrapper has few paths and each case takes all ways.
+
+    They have weights and have none, and are of training and of evaluation where the op tells them apart.
+    """
+    trains = _trains(op)
+    return Plan(
+        gradients=gradients,
+        hazards=("ordinary",),
+        joint=False,
+        max_elements=4096,
+        min_rows=1,
+        min_columns=1,
+        shapes=((4, 33), (3, 128)),  # few programs: an interpreter takes a second for hundreds
+        eps=(1e-5,),
+        leads="variant" if trains else "weight",
+        most=6 if trains else 3,
+    )
+
+
+def ways_of_op(subject: Subject) -> list[str]:
+    """Return of training and evaluation what a PASS needs: both where the subject takes either."""
+    either = _trains(named_op(subject.op)) and "training" in subject.signature
+    return [TRAINING, EVALUATION] if either else []
+
+
+def _trains(op: Op) -> bool:
+    return "running_mean" in op.tensors
+
+
+# -- in the child --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """What one way of calling showed.
+
+    results: of one call or of several, each to be compared with the plain call's; those that are lacking are
+    not. broken: demands that were certainly not met, in sentences that begin with the name of a result.
+    excused: why it is right that there is nothing to compare, or nothing.
+    """
+
+    results: tuple[Results, ...] = ()
+    broken: tuple[str, ...] = ()
+    excused: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One demand as it was tried.
+
+    stopped: how it ended, if not well. differing: how bits of results differ from the plain call's, by name.
+    """
+
+    demand: str
+    stopped: Observation | None = None
+    broken: tuple[str, ...] = ()
+    excused: str = ""
+    differing: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempts:
+    """All that were tried; unsteady: results of which two plain calls have other bits already."""
+
+    tried: tuple[Attempt, ...]
+    unsteady: tuple[str, ...]
+
+
+def tried_in_turn(
+    subject: Subject,
+    case: Case,
+    place: Backend,
+    demands: Mapping[str, Callable[[], Shown]],
+    *,
+    gradients: bool,
+) -> Observation:
+    """Call the subject plainly, twice, then in each way; runs in the child.
+
+    Returns an observation whose `found` are `Attempts` and whose outputs are the results that differ, named
+    as `key` names them; or how the plain call ended.
+    """
+
+    def plain() -> Shown:
+        call = lay_out(subject, case, device=place.device(), gradients=gradients)
+        outputs = forward(subject, call)
+        results = named_results(subject, outputs) | mutated(subject, call)
+        return Shown(results=(kept(results | (backward(outputs, call) if gradients else {})),))
+
+    first, again = _tried(place, plain), _tried(place, plain)
+    if isinstance(first, Observation):
+        return first
+    if isinstance(again, Observation):
+        return replace(again, message=f"in a second call on the same values: {again.message}")
+    expected = first.results[0]
+    unsteady = [name for name in expected if differing(name, expected, again.results[0], "")]
+    attempts: list[Attempt] = []
+    outputs: dict[str, torch.Tensor | None] = {}
+    for demand, way in demands.items():
+        shown = _tried(place, way)
+        if isinstance(shown, Observation):
+            attempts.append(Attempt(demand=demand, stopped=shown))
+            continue
+        broken = [*shown.broken]
+        found: dict[str, str] = {}
+        for results in shown.results:
+            broken += _other_forms(expected, results, demand)
+            for name in expected.keys() & results.keys():
+                message = differing(name, expected, results, "from the plain call's")
+                if message is not None and _form(expected[name]) == _form(results[name]):
+                    found.setdefault(name, message)
+                    outputs.setdefault(key(demand, name), results[name])
+        attempts.append(Attempt(demand=demand, broken=tuple(broken), excused=shown.excused, differing=found))
+    seen = Attempts(tried=tuple(attempts), unsteady=tuple(unsteady))
+    return Observation(status="ok", outputs=outputs, found=seen)
+
+
+def kept(results: Results) -> Results:
+    """Return copies of results, which a later call cannot change."""
+    return {name: None if t is None else t.detach().clone() for name, t in results.items()}
+
+
+def key(demand: str, name: str) -> str:
+    """Name the result of a demand among those of all."""
+    return f"{demand}: {name}"
+
+
+def _tried(place: Backend, way: Callable[[], Shown]) -> Shown | Observation:
+    """Return what one way of calling shows, or how it ended if not well."""
+    place.begin()
+    try:
+        with settings_kept():
+            shown = way()
+            place.finish()
+    except UnusableError as error:
+        return Observation(status="unusable", message=text_of(error))
+    except Exception as error:
+        return failure(error, place)
+    kept_back = place.failed()
+    return shown if kept_back is None else failure(kept_back, place)
+
+
+def _other_forms(expected: Results, results: Results, demand: str) -> Iterator[str]:
+    """Say which results are None, or of another shape or dtype, where those of the plain call are not."""
+    for name in expected.keys() & results.keys():
+        before, now = _form(expected[name]), _form(results[name])
+        if before != now:
+            yield f"{name} {demand}: it is {now}; the plain call's is {before}"
+
+
+def _form(tensor: torch.Tensor | None) -> str:
+    if tensor is None:
+        return "None"
+    return f"of shape {tuple(tensor.shape)} and dtype {str(tensor.dtype).removeprefix('torch.')}"
+
+
+# -- in the verifier's process -------------------------------------------------------------------------
+
+
+def outcomes_of(session: Session, seen: Observation, *, same_code: bool) -> list[Outcome]:
+    """Judge what was tried: bits that differ from a plain call's are right if they are within the bound.
+
+    A kernel may rightly take another path in another mode, and compilers round another path otherwise.
+
+    same_code: whether no such path is expected, so that other bits are wrong where no bound applies and
+    calls repeat their bits.
+    """
+    steady = can(session.backend, Power.REPEATS) or "determinism" in session.subject.guarantees
+    found: Attempts = seen.found
+    outcomes = []
+    for attempt in found.tried:
+        made = _certain(attempt)
+        for name, message in attempt.differing.items():
+            repeats = steady and name not in found.unsteady
+            made += _of_bits(session, seen, attempt.demand, name, message, repeats, same_code=same_code)
+        outcomes += made or [Outcome(verdict=Verdict.PASS, decided=1)]
+        outcomes[-1] = replace(outcomes[-1], tried=(attempt.demand, *_way_of_op(session)))
+    return outcomes
+
+
+def _way_of_op(session: Session) -> tuple[str, ...]:
+    if not _trains(session.op):
+        return ()
+    return (TRAINING if session.case.scalars.get("training") else EVALUATION,)
+
+
+def _certain(attempt: Attempt) -> list[Outcome]:
+    """Return what needs no bound: how an attempt ended, if not well, and demands that were not met."""
+    if attempt.stopped is not None:
+        outcome = stopped(attempt.stopped)
+        return [replace(outcome, message=f"{attempt.demand}: {outcome.message}")]
+    if attempt.excused:
+        return [Outcome(verdict=Verdict.SKIPPED, message=attempt.excused)]
+    return [_broken(message) for message in attempt.broken]
+
+
+def _of_bits(  # noqa: PLR0917 (of one result)
+    session: Session,
+    seen: Observation,
+    demand: str,
+    name: str,
+    message: str,
+    repeats: bool,
+    *,
+    same_code: bool,
+) -> list[Outcome]:
+    """Return what other bits of a result mean, nothing if they are within their bound.
+
+    repeats: whether the plain call has the same bits each time.
+    """
+    only = Observation(status="ok", outputs={name: seen.outputs[key(demand, name)]})
+    judged = [] if session.op.own else judge(session.truth, only, (name,))
+    if any(o.verdict is Verdict.FAIL for o in judged):
+        return [replace(o, message=f"{o.message}, {demand}") for o in judged]
+    if any(o.verdict is Verdict.PASS for o in judged):
+        return []
+    if repeats and same_code:
+        return [_broken(f"{name} {demand}: {message.partition(': ')[2]}")]
+    why = "no bound says whether both are right" if repeats else "two plain calls may differ as well"
+    return [
+        Outcome(
+            verdict=Verdict.UNDECIDED,
+            output=name,
+            message=f"{name} {demand}: {message.partition(': ')[2]}; {why}",
+            doubtful=repeats,
+        )
+    ]
+
+
+def _broken(message: str) -> Outcome:
+    return Outcome(verdict=Verdict.FAIL, output=message.split(" ", 1)[0], message=message, decided=1, wrong=1)

@@ -1,0 +1,69 @@
+"""Compares results bit by bit, and reports what no guarantee demands as measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import torch
+
+from strategies.placement import BITS
+from verifier.records.subject import Subject
+from verifier.records.verdict import Measured, Outcome, Verdict
+
+_BITS = {getattr(torch, name): kind for name, kind in BITS.items()}
+
+Numbers = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+Results = Mapping[str, torch.Tensor | None]
+
+
+def bit_numbers(tensor: torch.Tensor) -> Numbers:
+    """Return the bit patterns of a tensor of floats as integers, in its shape."""
+    pattern = tensor.detach().cpu().contiguous().view(_BITS[tensor.dtype])
+    return np.asarray(pattern.to(torch.int64).numpy())
+
+
+def comparable(tensor: torch.Tensor | None) -> bool:
+    """Whether there is anything whose bits can be compared."""
+    return tensor is not None and tensor.dtype in _BITS and tensor.numel() > 0
+
+
+def differing(name: str, first: Results, second: Results, words: str) -> str | None:
+    """Say how the bits of a named result differ, or return None; `words` says between what."""
+    a, b = first.get(name), second.get(name)
+    if (a is None) != (b is None):
+        return f"{name}: present or None, {words}"
+    if a is None or b is None or not comparable(a):
+        return None
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return f"{name}: shape or dtype differs {words}"
+    unequal = bit_numbers(a) != bit_numbers(b)
+    if not unequal.any():
+        return None
+    at = tuple(int(i[0]) for i in np.nonzero(unequal))
+    return (
+        f"{name}: bits differ {words} in {int(unequal.sum())} of {a.numel()} elements, "
+        f"first at {list(at)}: {a[at].item()!r} and {b[at].item()!r}"
+    )
+
+
+def demanded(
+    subject: Subject, guarantee: str, messages: Iterable[str], *, holds: str, broken: str
+) -> list[Outcome]:
+    """Return a FAIL for each message where the guarantee is given; elsewhere report what was measured.
+
+    messages: sentences that begin with the name of an output. holds, broken: what is seen without and
+    with messages, in words.
+    """
+    found = list(messages)
+    if guarantee not in subject.guarantees:
+        why = f"{guarantee} is not guaranteed, hence not demanded"
+        measured = Measured(seen=broken if found else holds, undemanded=why)
+        return [
+            Outcome(verdict=Verdict.SKIPPED, message=measured.text, measured=measured, evidence=tuple(found))
+        ]
+    if not found:
+        return [Outcome(verdict=Verdict.PASS, decided=1)]
+    return [
+        Outcome(verdict=Verdict.FAIL, output=m.split(":")[0], message=m, decided=1, wrong=1) for m in found
+    ]

@@ -1,0 +1,216 @@
+"""The tolerance of torch's gradcheck on one case, from theorems and the oracle's exact results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from verifier.arithmetic.formats import Array
+from verifier.checks.batch_invariance import Places, arranged, row_places
+from verifier.checks.support.truth import Truth
+from verifier.machine.culprit import passed_on
+from verifier.ops import Index
+from verifier.oracle.solve import solve
+from verifier.records.case import Case
+from verifier.records.observation import Observation
+
+STEP = 2.0**-17
+"""Relative step of the central differences: near the cube root of float64's roundoff, a power of two."""
+VANISHING = 2.0**-20
+"""A tolerance below this is not wide: derivatives of ordinary weights are near 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tolerance:
+    """What entries of the two Jacobians may differ by, and the largest entry of each exact one.
+
+    step, absolute: absolute, in units of the input and of the derivative. why: no tolerance, and the reason.
+    vanishing: the reason is the input, on which all derivatives are nearly zero, and not a wide tolerance.
+    """
+
+    step: float
+    absolute: float
+    largest: float
+    why: str = ""
+    vanishing: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Differences:
+    """What torch's gradcheck says: whether it passed; None where no differences were taken.
+
+    tolerance, vanishing, why: see `Tolerance`, where the tolerance is known only after the run.
+    """
+
+    passed: bool | None = None
+    tolerance: float = math.nan
+    vanishing: bool = False
+    why: str = ""
+
+
+def tolerance(truth: Truth, names: Sequence[str]) -> Tolerance:
+    """Return B / h + truncation + the bound of the backward pass for unit gradients.
+
+    B is the float64 forward bound on the case and at the ends of all differences; truncation is |exact
+    difference quotient - exact derivative|. Rows do not depend on each other, so that one tall case holds a
+    copy of all rows for each column that is moved. Output is affine in weight and bias: their quotients have
+    no truncation, and a bound at weights and biases of larger size holds for those of smaller.
+    """
+    step = step_of(truth.case)
+    flat = _with_row_axis(truth.case)
+    places = row_places(truth.op, flat)
+    if places is None:
+        return Tolerance(
+            step=step, absolute=math.inf, largest=0.0, why="no axis of the input holds whole rows"
+        )
+    tall = _Tall(truth, flat, places)
+    forward = tall.forward_bound(step, names)
+    derivative, backward = tall.derivative(names)
+    truncation = tall.truncation(step, derivative) if "input" in names else 0.0
+    largest = max(_largest_entries(truth, names, derivative))
+    total = forward / step + truncation + backward + 2.0**-50 * largest
+    if not total < math.inf:
+        return Tolerance(step=step, absolute=math.inf, largest=largest, why="no bound on this input")
+    why = "" if total < largest else "the tolerance is as large as the derivatives"
+    return Tolerance(
+        vanishing=total < VANISHING, step=step, absolute=total * (1.0 + 2.0**-20), largest=largest, why=why
+    )
+
+
+def step_of(case: Case) -> float:
+    """Return the step of differences, a power of two near a part of the largest input: their sum is exact."""
+    return STEP * 2.0 ** math.frexp(max(case.largest, 1e-3))[1]
+
+
+def _with_row_axis(case: Case) -> Case:
+    """Return a case of one row with an axis of rows: the oracle's view of it is the same."""
+    if case.given["input"].dim() != 1:
+        return case
+    both = {n: case.given[n].unsqueeze(0) for n in ("input", "grad_output")}
+    scalars = {**case.scalars, "dim": -1} if "dim" in case.scalars else case.scalars
+    return replace(case, tensors={**case.tensors, **both}, scalars=scalars)
+
+
+def _largest_entries(truth: Truth, names: Sequence[str], derivative: Array) -> list[float]:
+    """Return the largest |entry| of the exact Jacobian by each tensor."""
+    found = {"input": float(np.max(np.abs(derivative), initial=0.0))}
+    output = np.asarray(truth.exact["output"].high)
+    place = np.unravel_index(int(np.argmax(np.abs(output))), output.shape)
+    at = truth.op.flat_index(truth.case, "output", tuple(truth.case.given["input"].shape))[place]
+    gradient = torch.zeros_like(truth.case.given["grad_output"])
+    gradient.view(-1)[int(at)] = 1.0
+    exact = replace(truth, case=_with(truth.case, grad_output=gradient)).exact
+    for name in set(names) - {"input"}:
+        found[name] = float(np.max(np.abs(exact[f"grad_{name}"].high), initial=0.0))
+    return [found[name] for name in names]
+
+
+def _with(case: Case, **tensors: torch.Tensor) -> Case:
+    return replace(case, tensors={**case.tensors, **tensors})
+
+
+class _Tall:
+    """Copies of a case's rows, in each of which every row is treated at one column."""
+
+    def __init__(self, truth: Truth, case: Case, places: Places) -> None:
+        """Find out where the copies of each row stand."""
+        self.truth, self.case, self.places = truth, case, places
+        self.axis = next(axis for name, axis in places if name == "input")
+
+    def copies(self, count: int) -> tuple[Case, Index, Index]:
+        """Return a case of so many copies; which copy each canonical row is, and each element's index."""
+        extent = self.case.given["input"].shape[self.axis]
+        tall = arranged(self.truth.op, self.case, self.places, [*range(extent)] * count)
+        shape = tall.given["input"].shape
+        along = [1] * len(shape)
+        along[self.axis] = shape[self.axis]
+        copy = np.broadcast_to(np.repeat(np.arange(count, dtype=np.float64), extent).reshape(along), shape)
+        row_copies = self.truth.op.canonical(tall, "input", copy)[:, 0].astype(np.int64)
+        return tall, row_copies, self.truth.op.flat_index(tall, "input", tuple(shape))
+
+    def truth_of(self, case: Case) -> Truth:
+        """Pose a tall case."""
+        return replace(self.truth, case=case)
+
+    def moved(self, step: float) -> tuple[Case, Index]:
+        """Return the case of which copy 2 c has column c moved up, copy 2 c + 1 down."""
+        tall, copy, number = self.copies(2 * self.case.columns)
+        x = tall.given["input"].clone()
+        places = torch.from_numpy(number[np.arange(len(copy)), copy // 2])
+        x.view(-1)[places] += torch.from_numpy(np.where(copy % 2 == 0, step, -step)).to(x.dtype)
+        return _with(tall, input=x), copy
+
+    def forward_bound(self, step: float, names: Sequence[str]) -> float:
+        """Bound the forward error at all ends of the differences."""
+        case = self.moved(step)[0]
+        for name in set(names) & {"weight", "bias"}:
+            tensor = case.given[name]
+            outwards = torch.where(tensor < 0, -step, step).to(tensor.dtype)
+            case = _with(case, **{name: tensor + outwards})
+        return _worst(self.truth_of(case), ["output"])
+
+    def derivative(self, names: Sequence[str]) -> tuple[Array, float]:
+        """Return d output[row, column] / d input[row, :] as (columns, rows, columns), and the bound on it."""
+        tall, copy, number = self.copies(self.case.columns)
+        gradient = torch.zeros_like(tall.given["grad_output"])
+        gradient.view(-1)[torch.from_numpy(number[np.arange(len(copy)), copy])] = 1.0
+        truth = self.truth_of(_with(tall, grad_output=gradient))
+        order = np.argsort(copy, kind="stable")
+        exact = np.asarray(self.exact(truth.case, "grad_input")[0])[order]
+        bound = _worst(truth, [f"grad_{name}" for name in names])
+        return exact.reshape(self.case.columns, self.case.rows, self.case.columns), bound
+
+    def exact(self, case: Case, name: str) -> tuple[Array, Array]:
+        """Return exact results as unevaluated sums (106 bits)."""
+        op = self.truth.op
+        posed = op.problem(case)
+        assert posed is not None
+        found = op.exact(solve(posed, rung="double_double"))[name]
+        return np.asarray(found.high), np.asarray(found.low)
+
+    def truncation(self, step: float, derivative: Array) -> float:
+        """Return the largest |exact difference quotient - exact derivative|."""
+        case, copy = self.moved(step)
+        order = np.argsort(copy, kind="stable")
+        high, low = (
+            part[order].reshape(self.case.columns, 2, self.case.rows, -1)
+            for part in self.exact(case, "output")
+        )
+        quotient = ((high[:, 0] - high[:, 1]) + (low[:, 0] - low[:, 1])) / (2.0 * step)
+        # quotient[c, r, j] is d output[r, j] / d input[r, c]; derivative[j, r, c] the same.
+        return float(np.max(np.abs(quotient - derivative.transpose(2, 1, 0)), initial=0.0)) * (1.0 + 2.0**-10)
+
+
+def _worst(truth: Truth, names: Sequence[str]) -> float:
+    """Return the largest bound of the named results; infinity where one has no theorem."""
+    found = [truth.bounds[name] for name in names] if truth.bounds else []
+    if not found or not all(b.covered.all() for b in found):
+        return math.inf
+    return float(max(np.max(b.bound, initial=0.0) for b in found))
+
+
+def compared(function: Any, tensors: list[torch.Tensor], step: float, tolerance: float) -> Observation:
+    """Let torch compare the two Jacobians, entry by entry."""
+    from torch.autograd.gradcheck import GradcheckError
+
+    leaves = [t.detach().clone().requires_grad_(True) for t in tensors]
+    try:
+        passed_on(
+            torch.autograd.gradcheck,
+            function,
+            leaves,
+            eps=step,
+            atol=tolerance,
+            rtol=0.0,
+            nondet_tol=tolerance,
+            fast_mode=False,
+        )
+    except GradcheckError as error:
+        message = " ".join(str(error).split())[:300]
+        return Observation(status="ok", message=message, found=Differences(passed=False))
+    return Observation(status="ok", found=Differences(passed=True))

@@ -1,0 +1,1 @@
+"""The command line, the pytest plugin and the pages that are generated."""

@@ -1,0 +1,184 @@
+"""The pytest plugin: `pytest --kernel my_kernel.py -n auto` runs every check on a kernel file's subjects."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from verifier.audit.run_audit import Job
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "kernel": {
+        "action": "append",
+        "default": [],
+        "metavar": "FILE",
+        "help": "verify the subjects of this kernel file instead of collecting tests (repeatable)",
+    },
+    "kernel-backend": {
+        "default": None,
+        "metavar": "NAME",
+        "help": "where --kernel runs: cuda, machine, interpreter, eager",
+    },
+    "kernel-budget": {
+        "default": "quick",
+        "metavar": "BUDGET",
+        "help": "quick, standard, deep or a number of cases",
+    },
+    "kernel-seed": {"type": int, "default": 0, "metavar": "N", "help": "seed of the search"},
+}
+"""The options by name. Each is --norm-NAME, and --NAME where no other plugin or conftest has that name."""
+
+
+def option(config: pytest.Config, name: str) -> Any:
+    """Return the value of one of `OPTIONS`, by whichever of its names it was given."""
+    return config.getoption(_dest(name))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options under the names that nobody else has."""
+    group = _group(parser)
+    for name, attributes in OPTIONS.items():
+        group.addoption(f"--norm-{name}", dest=_dest(name), **attributes)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None, None, None]:
+    """Add the short names, if they are asked for and still free when all conftests have added theirs.
+
+    To be earlier would be to take a name from a conftest, which then could not be loaded.
+    """
+    asked = [n for n in OPTIONS if {"-h", "--help"} & set(args) or any(_names(a, n) for a in args)]
+    free = [n for n in asked if _is_free(parser, n)]
+    # Until then pytest takes the values of these options for paths, and would look for conftests there.
+    paths = early_config.known_args_namespace.file_or_dir
+    for before, value in itertools.pairwise(args):
+        if before in {f"--{n}" for n in free} and value in paths:
+            paths.remove(value)
+    try:
+        yield
+    finally:
+        for name in (n for n in free if _is_free(parser, n)):
+            _group(parser).addoption(f"--{name}", dest=_dest(name), **OPTIONS[name])
+
+
+def _group(parser: pytest.Parser) -> Any:
+    return parser.getgroup("norm-verifier", "verification of normalization kernels")
+
+
+def _dest(name: str) -> str:
+    return f"norm_verifier_{name.replace('-', '_')}"
+
+
+def _names(argument: str, name: str) -> bool:
+    return argument == f"--{name}" or argument.startswith(f"--{name}=")
+
+
+def _is_free(parser: pytest.Parser, name: str) -> bool:
+    """Return whether nobody has added an option of this name; one that rejects the value is somebody's."""
+    try:
+        _, unknown = parser.parse_known_and_unknown_args([f"--{name}=0"])
+    except pytest.UsageError:
+        return False
+    return f"--{name}=0" in unknown
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Reject wrong options at once."""
+    budget = option(config, "kernel-budget")
+    if budget not in {"quick", "standard", "deep"} and not (budget.isdigit() and int(budget) > 0):
+        raise pytest.UsageError(f"--kernel-budget {budget!r} is neither quick, standard, deep nor a number")
+    for name in option(config, "kernel"):
+        if not Path(name).is_file():
+            raise pytest.UsageError(f"--kernel {name}: no such file")
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """With --kernel, collect nothing else unless paths are named as well."""
+    config = session.config
+    if option(config, "kernel") and config.args_source != config.ArgsSource.ARGS:
+        config.args = []
+
+
+class KernelFile(pytest.Collector):
+    """A kernel file as a collector of one test per subject, check and dtype."""
+
+    def __init__(self, *, file: Path, **rest: Any) -> None:
+        """Remember the file."""
+        super().__init__(**rest)
+        self.file = file
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Yield the tests, sorted by id."""
+        from verifier.commands.conformance import parameters
+        from verifier.execution.backends import backend
+        from verifier.execution.trial_import import try_out
+        from verifier.records.printable import line
+        from verifier.subjects.load_file import LoadError, load_subjects
+
+        try:
+            try_out(self.file)
+            subjects = load_subjects(self.file)
+            wanted = option(self.config, "kernel-backend")
+            if wanted:
+                backend(wanted)
+        except (LoadError, ValueError) as error:
+            raise self.CollectError(str(error)) from error
+        for name, job in parameters(subjects, backend=wanted):
+            yield KernelItem.from_parent(self, name=line(name), job=job)
+
+
+class KernelItem(pytest.Item):
+    """One check on one subject with one dtype."""
+
+    def __init__(self, *, job: Job, **rest: Any) -> None:
+        """Remember the job."""
+        super().__init__(**rest)
+        self.job = job
+
+    def runtest(self) -> None:
+        """Run the check; findings are saved so that they can be replayed."""
+        from verifier.audit.save import save_line
+        from verifier.commands.conformance import FINDINGS_FOLDER, assert_conforms, examine_job
+
+        line = examine_job(
+            self.job,
+            budget=option(self.config, "kernel-budget"),
+            seed=option(self.config, "kernel-seed"),
+        )
+        save_line(line, self.config.invocation_params.dir / FINDINGS_FOLDER)
+        assert_conforms(line)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """Show the finding itself, without a traceback through the verifier."""
+        from verifier.commands.conformance import VerifierError
+
+        if isinstance(excinfo.value, AssertionError | VerifierError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        """Name the kernel file."""
+        return Path(self.job.path), None, self.name
+
+
+def pytest_collection_modifyitems(
+    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Add the tests of the kernel files named on the command line."""
+    for name in option(config, "kernel"):
+        file = Path(name).resolve()
+        collector = KernelFile.from_parent(session, name=name, file=file, nodeid=name)
+        # By way of a report, so that pytest counts the tests as collected.
+        report = collector.ihook.pytest_make_collect_report(collector=collector)
+        if not report.passed:
+            raise pytest.UsageError(str(report.longrepr))
+        collector.ihook.pytest_collectreport(report=report)
+        items.extend(report.result)

@@ -1,0 +1,267 @@
+"""The standard experiment: places a case in memory, calls the subject, collects outputs and gradients."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from strategies.layouts import Layout
+from strategies.placement import Placed
+from verifier.execution.backend import Backend, Power
+from verifier.execution.host_operations import HostArithmetic
+from verifier.execution.poisoned_memory import fresh_memory
+from verifier.execution.reach_recording import recorded, wrapper_followed
+from verifier.machine.culprit import in_backward, is_own, passed_on
+from verifier.machine.culprit import place as place_of
+from verifier.machine.execute.findings import UnsupportedFeature
+from verifier.ops import op
+from verifier.records.case import LEFT_OUT, Case
+from verifier.records.observation import Observation, Status
+from verifier.records.printable import said, text_of
+from verifier.records.subject import Subject
+from verifier.subjects.process_settings import settings_kept
+
+REFUSALS = (ValueError, TypeError, NotImplementedError, RuntimeError)
+GUARD_ELEMENTS = 64
+
+
+class UnusableError(Exception):
+    """The declaration does not fit the function; the message says how."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A case in memory, ready to be handed to a subject.
+
+    `arguments` are what the subject is called with, `placed` the memory of every tensor.
+    """
+
+    arguments: Mapping[str, Any]
+    placed: Mapping[str, Placed]
+
+
+NOT_LAUNCHED = "the subject launched no kernel: nothing can be said about one"
+
+
+def answer(
+    experiment: Callable[..., Observation], subject: Subject, case: Case, *, place: Backend, **options: Any
+) -> Observation:
+    """Run an experiment; it is `unlaunched` where there was something to compute and no kernel ran.
+
+    experiment: (subject, case, place=, ...) -> Observation, as `execute`. What was right then says
+    nothing of a kernel, but what went wrong went wrong.
+    """
+    before = place.launched(subject)
+    with recorded(subject, place) as recording:
+        seen = experiment(subject, case, place=place, **options)
+        seen = replace(seen, reach=recording.news())
+    idle = before is not None and place.launched(subject) == before
+    computes = all(tensor.numel() for tensor in case.given.values())
+    if seen.status == "ok" and idle and computes and not seen.lacking:
+        return replace(seen, unlaunched=NOT_LAUNCHED)
+    return seen
+
+
+def execute(
+    subject: Subject,
+    case: Case,
+    *,
+    place: Backend,
+    gradients: bool = False,
+    poison: str | None = None,
+    placer: Callable[..., Any] | None = None,
+) -> Observation:
+    """Call the subject on the case; with `gradients`, also its backward pass.
+
+    poison: fill fresh memory with one of `fresh.POISONS` and put red zones about it.
+    placer: (name, layout, values, guard_elements=, poison=) -> Placed or its like, puts a tensor of the case
+    into memory; without it `Layout.place` does.
+    """
+    try:
+        call = lay_out(
+            subject, case, device=place.device(), gradients=gradients, poison=poison or "nan", placer=placer
+        )
+    except UnusableError as error:
+        return Observation(status="unusable", message=text_of(error))
+    place.begin()
+    try:
+        with settings_kept() as settings, fresh_memory(poison) as memory, _watched(place) as host:
+            outputs = forward(subject, call)
+            results = named_results(subject, outputs) | mutated(subject, call)
+            if gradients:
+                results |= backward(outputs, call)
+            place.finish()
+    except UnusableError as error:
+        return Observation(status="unusable", message=text_of(error))
+    except Exception as error:
+        return failure(error, place)
+    if (kept := _kept_back(place)) is not None:
+        return failure(kept, place)
+    damage = (*_damage(call.placed, subject.mutates), *memory.damage())
+    code = None if host is None else place.compiled(frozenset(host.seen))
+    return Observation(status="ok", outputs=results, damage=damage, compiled=code, settings=settings.changed)
+
+
+def _watched(place: Backend) -> AbstractContextManager[HostArithmetic | None]:
+    """Watch the host where the backend has the code of the kernels: a bound needs to know both."""
+    return HostArithmetic() if Power.READS_CODE in place.powers else nullcontext()
+
+
+def lay_out(
+    subject: Subject,
+    case: Case,
+    *,
+    device: str,
+    gradients: bool = False,
+    poison: str = "nan",
+    placer: Callable[..., Any] | None = None,
+) -> Call:
+    """Place every tensor of the case in memory and match arguments with the subject's signature.
+
+    Raises:
+        UnusableError: the subject asks for an argument that its op does not have.
+
+    """
+    placed = {}
+    for name, values in case.given.items():
+        layout = case.layouts.get(name, Layout())
+        put = _placed_as_laid_out if placer is None else placer
+        placed[name] = put(name, layout, values.to(device), guard_elements=GUARD_ELEMENTS, poison=poison)
+    arguments: dict[str, Any] = {}
+    strange = []
+    for name, parameter in subject.signature.items():
+        if name in case.scalars.get(LEFT_OUT, ()):
+            continue
+        if name in case.tensors:
+            arguments[name] = placed[name].tensor if name in placed else None
+        elif name in case.scalars:
+            arguments[name] = case.scalars[name]
+        elif parameter.default is parameter.empty:
+            strange.append(repr(name))
+    if strange:
+        known = ", ".join(sorted({*case.tensors, *case.scalars} - {"grad_output", LEFT_OUT}))
+        raise UnusableError(
+            f"{subject.name}() asks for {', '.join(strange)}, which {case.op} does not have; it has {known}"
+        )
+    if gradients:
+        for name in arguments:
+            if name in placed and name in op(case.op).differentiable:
+                placed[name].tensor.requires_grad_(True)
+    return Call(arguments=arguments, placed=placed)
+
+
+def _placed_as_laid_out(name: str, layout: Layout, values: torch.Tensor, **settings: Any) -> Placed:
+    del name
+    return layout.place(values, **settings)
+
+
+def forward(subject: Subject, call: Call) -> Any:
+    """Call the subject; returns what it returns."""
+    positional = [n for n, p in subject.signature.items() if p.kind is p.POSITIONAL_ONLY]
+    keywords = {n: v for n, v in call.arguments.items() if n not in positional}
+    tensors = {n: t for n, t in call.arguments.items() if isinstance(t, torch.Tensor)}
+    kind = tuple((n, t.dtype, t.requires_grad) for n, t in tensors.items())
+    with wrapper_followed(("forward", kind)):
+        return passed_on(subject.function, *(call.arguments[n] for n in positional), **keywords)
+
+
+def named_results(subject: Subject, outputs: Any) -> dict[str, torch.Tensor | None]:
+    """Name what the subject returned.
+
+    Raises:
+        UnusableError: it returned another number of things, or something that is no tensor.
+
+    """
+    given = tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
+    if len(given) != len(subject.returns):
+        raise UnusableError(
+            f"{subject.name}() returned {len(given)} thing(s); its declaration says returns={subject.returns}"
+        )
+    for name, value in zip(subject.returns, given, strict=True):
+        if not isinstance(value, torch.Tensor | None):
+            raise UnusableError(
+                f"{subject.name}() returned {type(value).__name__} as {name}; a tensor is expected"
+            )
+        if value is not None and (value.layout != torch.strided or value.is_meta):
+            raise UnusableError(
+                f"{subject.name}() returned a tensor as {name} that is no plain memory "
+                f"(layout {value.layout}, device {value.device})"
+            )
+    return {n: None if v is None else v.detach() for n, v in zip(subject.returns, given, strict=True)}
+
+
+def mutated(subject: Subject, call: Call) -> dict[str, torch.Tensor | None]:
+    """Return what the subject left in the arguments that it changes in place."""
+    changed = {name: call.arguments.get(name) for name in subject.mutates}
+    return {name: t.detach().clone() for name, t in changed.items() if isinstance(t, torch.Tensor)}
+
+
+def backward(outputs: Any, call: Call, *, retain_graph: bool = False) -> dict[str, torch.Tensor | None]:
+    """Return the gradients of the arguments that require one, by name, from what the subject returned.
+
+    Raises:
+        UnusableError: no backward pass is connected to the output.
+
+    """
+    output = outputs[0] if isinstance(outputs, tuple | list) else outputs
+    wanted = {n: t for n, t in call.arguments.items() if isinstance(t, torch.Tensor) and t.requires_grad}
+    if output is None or not output.requires_grad:
+        raise UnusableError(
+            "the output does not require grad although its inputs do: no backward pass is connected "
+            "(declare differentiable=False if there is none)"
+        )
+    grad_output = call.placed["grad_output"].tensor
+    with wrapper_followed(("backward", tuple((n, t.dtype) for n, t in wanted.items()))):
+        found = passed_on(
+            torch.autograd.grad,
+            output,
+            list(wanted.values()),
+            grad_output,
+            retain_graph=retain_graph,
+            allow_unused=True,
+        )
+    return {f"grad_{name}": g for name, g in zip(wanted, found, strict=True)}
+
+
+def _kept_back(place: Backend) -> Exception | None:
+    """Return what a launch raised, though the subject caught it: a device would not have told it so."""
+    return place.failed()
+
+
+def _lacking(error: Exception, place: Backend) -> str | None:
+    return place.lacks(error)
+
+
+def failure(error: Exception, place: Backend) -> Observation:
+    """Return what an exception means: of the subject a refusal before the first launch, or a crash.
+
+    An error of torch's own backward pass is no refusal: the forward pass has taken the case by then.
+    What the machine lacks says nothing about the subject, and neither does a failure of the verifier itself.
+    """
+    error = _kept_back(place) or error
+    detail = "".join(traceback.format_exception(error))
+    lacking = text_of(error) if isinstance(error, UnsupportedFeature) else _lacking(error, place)
+    if lacking:
+        return Observation(status="undecided", message=lacking, detail=detail)
+    text = said(error, first_line=True)
+    if is_own(error):
+        text = f"{text} (in {place_of(error)})"
+        return Observation(status="error", message=text, detail=detail)
+    clear = isinstance(error, REFUSALS) and text_of(error).strip() != ""
+    refused = clear and place.launches() == 0 and not in_backward(error)
+    status: Status = "refused" if refused else "crashed"
+    return Observation(status=status, message=text, detail=detail, aftermath=place.aftermath(error))
+
+
+def _damage(placed: Mapping[str, Placed], mutates: tuple[str, ...]) -> Iterator[str]:
+    for name, one in placed.items():
+        for damage in one.damage():
+            yield f"{name}: {damage}"
+        if name not in mutates:
+            for damage in one.value_damage():
+                yield f"{name} is an input and was written: {damage}"

@@ -1,0 +1,339 @@
+"""Runs a wrapper without its kernels: launches are noted, nothing is compiled, tensors have no memory.
+
+What a wrapper launches follows from extents alone, unless it reads numbers: a call takes a millisecond, and
+an extent of 2^20 costs what one of 1 does. The process is spoiled for real runs if the subject keeps tensors.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import FrameType, ModuleType, SimpleNamespace
+from typing import Any, TypeGuard
+
+import numpy as np
+import torch
+
+from verifier.execution.backend import Backend
+from verifier.execution.loops_of_source import Loops, loops_of_cuda, loops_of_triton
+from verifier.machine.device.without_memory import NOWHERE, without_memory
+from verifier.ops import op
+from verifier.records.case import Case
+from verifier.records.observation import Observation
+from verifier.records.planned_launches import DryRun, Planned, Point
+from verifier.records.printable import said
+from verifier.records.subject import Subject
+from verifier.subjects import cuda_source
+
+CALL_SECONDS = 2.0
+"""Limit of one call by the clock: one takes milliseconds, and more only where it hangs."""
+FIRST_SECONDS = 20.0
+"""The same of the first call, in which a wrapper may import what it needs."""
+HANGING = 2
+"""Calls that hang after which no other is tried."""
+MOST_TILES = 3
+"""Tiles are counted as far: one, several of which the last is the second, more."""
+LEAST_TILE = 16
+"""A constant below is a number of stages or of rows at once, and no tile."""
+NO_WIDTH = 0
+"""Of a compilation of CUDA C++, whose time does not grow with a tile."""
+
+
+class _HungError(BaseException):
+    """A call that does not come back; no Exception, which a wrapper might catch."""
+
+
+def plan_launches(
+    subject: Subject, case: Case, *, place: Backend, points: Sequence[Point], gradients: bool
+) -> Observation:
+    """Call the subject at every point with tensors that have no memory; `found` is a `DryRun`.
+
+    case: whose dtypes, scalars and absent tensors the calls have. gradients: call backward, too.
+    """
+    del place
+    planned: list[Planned] = []
+    files: set[str] = {str(subject.path)}
+    hung, ended = 0, ""
+    with without_memory(), _recording() as recorder:
+        for point in points:
+            recorder.launches.clear()
+            call = partial(_call, subject, case, point, gradients=gradients, recorder=recorder)
+            refused = _call_within(CALL_SECONDS if planned else FIRST_SECONDS, call)
+            hung += refused == _HANGS
+            planned.append(_planned(recorder.launches, refused, gradients=gradients))
+            files.update(*(launch.files for launch in recorder.launches))
+            if hung >= HANGING:
+                ended = f"{hung} of {len(planned)} calls did not come back within {CALL_SECONDS:g} seconds"
+                break
+    found = DryRun(planned=tuple(planned), files=tuple(sorted(files)), ended=ended)
+    return Observation(status="ok", found=found)
+
+
+_HANGS = "it does not come back"
+
+
+def _call_within(seconds: float, call: Callable[[], None]) -> str:
+    """Call; return what was raised in words, or nothing. What takes longer by the clock is stopped."""
+
+    def stop(*_: object) -> None:
+        raise _HungError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            call()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+    except _HungError:
+        return _HANGS
+    except Exception as error:
+        return said(error, first_line=True)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    return ""
+
+
+def _call(subject: Subject, case: Case, point: Point, *, gradients: bool, recorder: _Recorder) -> None:
+    """Call the subject once, and its backward pass."""
+    recorder.backward = False
+    the_op = op(case.op)
+    shapes = the_op.shapes(*point)
+    assert shapes is not None
+    tensors = {
+        name: torch.empty(shapes.tensors[name], dtype=given.dtype, device=NOWHERE)
+        for name, given in case.given.items()
+        if name in shapes.tensors
+    }
+    for name in the_op.differentiable if gradients else ():
+        if name in tensors:
+            tensors[name].requires_grad_(True)
+    known = {**dict.fromkeys(case.tensors), **case.scalars, **shapes.scalars, **tensors}
+    arguments = {name: known[name] for name in subject.signature if name in known}
+    alone = [n for n, p in subject.signature.items() if p.kind is p.POSITIONAL_ONLY]
+    keywords = {n: v for n, v in arguments.items() if n not in alone}
+    returned = subject.function(*(arguments[n] for n in alone), **keywords)
+    output = returned[0] if isinstance(returned, tuple | list) else returned
+    if gradients and isinstance(output, torch.Tensor) and output.requires_grad:
+        recorder.backward = True
+        wanted = [t for t in arguments.values() if isinstance(t, torch.Tensor) and t.requires_grad]
+        torch.autograd.grad(output, wanted, tensors["grad_output"], allow_unused=True)
+
+
+# What is noted of a launch
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Noted:
+    """One launch: its features, its compilation with the widest tile, and the sources that made it."""
+
+    features: frozenset[str]
+    compiled: tuple[str, int]
+    files: tuple[str, ...]
+    backward: bool
+
+
+def _planned(launches: Sequence[_Noted], refused: str, *, gradients: bool) -> Planned:
+    """Join the launches of one call, and those of its forward pass."""
+    before = [launch for launch in launches if not launch.backward]
+    forward = _planned(before, refused, gradients=False) if gradients else None
+    return Planned(
+        features=frozenset().union(*(launch.features for launch in launches)),
+        compiled=frozenset(launch.compiled for launch in launches),
+        forward=forward,
+        refused=refused,
+    )
+
+
+@dataclass(kw_only=True)
+class _Recorder:
+    """Stands where kernels are launched."""
+
+    launches: list[_Noted] = field(default_factory=list)
+    backward: bool = False
+    _sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _loops: dict[str, Loops] = field(default_factory=dict)
+
+    def triton(self, kernel: Any, args: Sequence[Any], grid: Any, options: Mapping[str, Any]) -> None:
+        """Note the launch of a Triton kernel."""
+        given = dict(zip(kernel.arg_names, args, strict=False))
+        given |= {name: value for name, value in options.items() if name in kernel.arg_names}
+        for parameter in kernel.params:
+            if parameter.name not in given and parameter.has_default:
+                given[parameter.name] = parameter.default
+        file = kernel.fn.__code__.co_filename
+        name = f"{Path(file).stem}.{kernel.__name__}"
+        constants = {p.name: given.get(p.name) for p in kernel.params if p.is_constexpr}
+        tiles: dict[str, int] = {n: v for n, v in constants.items() if _is_tile(v)}
+        if name not in self._loops:
+            self._loops[name] = loops_of_triton(kernel, constants)
+        loops = self._loops[name]
+        features = set(_of_grid(name, tuple(grid(given) if callable(grid) else grid)))
+        for n, value in given.items():
+            features.update((_of_constant if n in constants else _of)(name, n, value))
+        for n, value in loops.named({n: v for n, v in given.items() if n not in constants}).items():
+            through = {tile: width for tile, width in tiles.items() if loops.goes_through(n, tile)}
+            features.update(_looped(name, n, value, through))
+        if "num_warps" in options:  # of one warp or of several: a sum is another program
+            features.add(f"{name}: num_warps is {options['num_warps']}")
+        special = ",".join(f"{n}={_specialised(v, n in constants)}" for n, v in given.items())
+        self._note(name, features, (special, max(tiles.values(), default=1)), file)
+
+    def cuda(self, launch: cuda_source.Launch, args: Sequence[Any]) -> None:
+        """Note the launch of a kernel of CUDA C++."""
+        name, _, template = launch.kernel.expression.removesuffix(">").partition("<")
+        threads = int(np.prod(launch.block))
+        tiles = {"block": threads} if threads >= LEAST_TILE else {}
+        features = set(_of_grid(name, launch.grid))
+        for number, word in enumerate(template.split(",")):
+            features.update(_of_constant(name, f"<{number}>", _read(word.strip())))
+        path = launch.kernel.source.path
+        names = launch.kernel.parameter_names(args) or [f"({number})" for number in range(len(args))]
+        given = dict(zip(names, map(_plain, args), strict=True))
+        for n, value in given.items():
+            features.update(_of(name, n, value))
+        for n, value in loops_of_cuda(path).named(given).items():
+            features.update(_looped(name, n, value, tiles))
+        self._note(name, features, (template, NO_WIDTH), str(path))
+
+    def _note(self, name: str, features: set[str], compilation: tuple[str, int], file: str) -> None:
+        if name not in self._sources:
+            self._sources[name] = (file, *_callers())
+        special, width = compilation
+        self.launches.append(
+            _Noted(
+                features=frozenset({name, *features}),
+                compiled=(f"{name}[{special}]", width),
+                files=self._sources[name],
+                backward=self.backward,
+            )
+        )
+
+
+@contextmanager
+def _recording() -> Iterator[_Recorder]:
+    """Put a recorder where Triton and the project launch kernels."""
+    recorder = _Recorder()
+
+    def on_device(self: cuda_source.Launch, *arguments: Any) -> None:
+        recorder.cuda(self, arguments)
+
+    with ExitStack() as stack:
+        _replace(stack, cuda_source.Launch, "__call__", on_device)
+        try:
+            from triton.runtime.jit import JITFunction
+        except ImportError:
+            pass
+        else:
+            _replace(stack, JITFunction, "run", _run_by(recorder))
+        yield recorder
+
+
+def _run_by(recorder: _Recorder) -> Callable[..., Any]:
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        if not warmup:
+            recorder.triton(self, args, grid, options)
+        return SimpleNamespace(metadata=None)
+
+    return run
+
+
+def _replace(stack: ExitStack, owner: type, name: str, value: Any) -> None:
+    stack.callback(setattr, owner, name, vars(owner)[name])
+    setattr(owner, name, value)
+
+
+_LIBRARIES = frozenset({*sys.stdlib_module_names, "torch", "triton", "numpy", "verifier", "strategies"})
+
+
+def _callers() -> Iterator[str]:
+    """Yield the files of the functions on the way to a launch, and of what these know by name."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    while frame is not None and frame.f_code.co_filename != __file__:
+        known = frame.f_globals
+        if str(known.get("__name__")).partition(".")[0] not in _LIBRARIES:
+            yield frame.f_code.co_filename
+            yield from filter(None, map(_file_of, known.values()))
+        frame = frame.f_back
+
+
+def _file_of(value: Any) -> str | None:
+    """Return the file of a module or of a function, unless it is a library's."""
+    home = sys.modules.get(getattr(value, "__module__", None) or "")
+    module = value if isinstance(value, ModuleType) else home
+    own = module is not None and module.__name__.partition(".")[0] not in _LIBRARIES
+    return getattr(module, "__file__", None) if own else None
+
+
+def _of_grid(kernel: str, extents: Sequence[Any]) -> Iterator[str]:
+    for axis, extent in zip("xyz", extents, strict=False):
+        yield f"{kernel}: grid {axis} {_class(int(extent))}"
+
+
+def _of_constant(kernel: str, name: str, value: Any) -> Iterator[str]:
+    """Say what a constant is; of a number only whether it is 0, 1 or more, for it may be a size."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        yield f"{kernel}: {name} {_class(value)}"
+    else:
+        yield f"{kernel}: {name} is {_word(value)}"
+
+
+def _of(kernel: str, name: str, value: Any) -> Iterator[str]:
+    """Say what an argument is, its size left out."""
+    if isinstance(value, torch.Tensor):
+        yield f"{kernel}: {name} is {value.dtype}"
+    elif isinstance(value, int) and not isinstance(value, bool):
+        yield f"{kernel}: {name} {_class(value)}"
+    elif not isinstance(value, float):
+        yield f"{kernel}: {name} is {_word(value)}"
+
+
+def _looped(kernel: str, name: str, value: int, tiles: Mapping[str, int]) -> Iterator[str]:
+    """Say how often tiles go into an integer that a loop goes over; without a tile, the integer's class."""
+    for tile, width in tiles.items():
+        yield f"{kernel}: loops over {name} by {tile} {min(MOST_TILES, -(-value // width))}"
+    if not tiles:
+        yield f"{kernel}: loops over {name} {_class(value)}"
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of NumPy or C as Python's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return value.value if isinstance(value, ctypes._SimpleCData) else value
+
+
+def _is_tile(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= LEAST_TILE
+
+
+def _class(value: int) -> str:
+    return {0: "0", 1: "1"}.get(value, "n" if value > 0 else "negative")
+
+
+def _word(value: Any) -> str:
+    named = getattr(value, "__name__", None)
+    if isinstance(value, bool | str | torch.dtype | None):
+        return str(value)
+    return named if isinstance(named, str) else str(getattr(value, "name", type(value).__name__))
+
+
+def _specialised(value: Any, constant: bool) -> str:
+    """Say what of an argument a compilation of Triton depends on."""
+    if isinstance(value, torch.Tensor):
+        return str(value.dtype)
+    if constant or not isinstance(value, int) or isinstance(value, bool):
+        return _word(value) if not isinstance(value, int | float) else str(value) if constant else "number"
+    return "1" if value == 1 else "16" if value % 16 == 0 else "i64" if value >= 1 << 31 else "int"
+
+
+def _read(word: str) -> int | str:
+    return int(word) if word.lstrip("-").isdigit() else word

@@ -1,0 +1,76 @@
+"""Which integers a kernel's loops go over in which steps, read off its source: words of one loop's head."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from verifier.subjects.nvrtc import local_headers
+
+_HEAD = re.compile(r"^\s*(?:for|while)\b.*$", re.MULTILINE)
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_PRODUCT = re.compile(r"^\s*(\w+)\s*=\s*(\w+)\s*\*\s*(\w+)\s*$", re.MULTILINE)
+_FAR = 3
+"""How many calls deep functions are read that a kernel calls."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loops:
+    """The words of each loop's head in a kernel and what it calls, and names that stand for a product."""
+
+    heads: tuple[frozenset[str], ...] = ()
+    products: Mapping[str, tuple[str, str]]
+
+    def named(self, arguments: Mapping[str, Any]) -> dict[str, int]:
+        """Return the integers that loops may go over: arguments, and products of two of them, by name."""
+        whole = {n: v for n, v in arguments.items() if isinstance(v, int) and not isinstance(v, bool)}
+        made = {n: whole[a] * whole[b] for n, (a, b) in self.products.items() if a in whole and b in whole}
+        words = frozenset().union(*self.heads)
+        return {n: v for n, v in {**whole, **made}.items() if n in words}
+
+    def goes_through(self, name: str, tile: str) -> bool:
+        """Return whether a loop may go over an integer in steps of a tile, as far as its head tells.
+
+        A loop that names no tile (`while start < columns`) may go in any.
+        """
+        return any(name in words and (tile in words or "while" in words) for words in self.heads)
+
+
+def loops_of_triton(kernel: Any, constants: Mapping[str, Any]) -> Loops:
+    """Read the loops of a Triton kernel and of the functions that it calls.
+
+    constants: of one launch; among them may be functions. Functions are taken to name their arguments as the
+    kernel does.
+    """
+    return _loops(_sources(kernel, constants, _FAR))
+
+
+@cache
+def loops_of_cuda(path: Path) -> Loops:
+    """Read the loops of a `.cu` file and of the headers beside it."""
+    text = path.read_text(encoding="utf-8")
+    return _loops((text, *local_headers(path, text)))
+
+
+def _loops(sources: Iterator[str] | tuple[str, ...]) -> Loops:
+    texts = tuple(dict.fromkeys(sources))
+    return Loops(
+        heads=tuple(frozenset(_WORD.findall(head)) for text in texts for head in _HEAD.findall(text)),
+        products={name: (a, b) for text in texts for name, a, b in _PRODUCT.findall(text)},
+    )
+
+
+def _sources(kernel: Any, constants: Mapping[str, Any], depth: int) -> Iterator[str]:
+    """Yield the source of a function of Triton and of those that it may call."""
+    text = getattr(kernel, "src", None)
+    if not isinstance(text, str):
+        return
+    yield text
+    known = {**getattr(kernel.fn, "__globals__", {}), **constants}
+    for name in sorted({*_WORD.findall(text)} if depth else ()):
+        if known.get(name) is not kernel:
+            yield from _sources(known.get(name), constants, depth - 1)

@@ -1,0 +1,196 @@
+"""The verifier's end of the preloaded process that forks a child for each kernel file."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import IO, Any
+
+START_SECONDS = 120.0
+"""The server imports torch and Triton before its first answer; on a busy machine that takes a while."""
+END_SECONDS = 5.0
+"""A process whose pipe closed has this long to end."""
+STDERR_CHARACTERS = 2000
+
+
+class StartError(RuntimeError):
+    """No child started: an error of the verifier or the installation, never of a subject."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Child:
+    """A process forked for one kernel file: its pipe, and the file that its standard error goes to."""
+
+    pid: int
+    connection: Connection
+    stderr: IO[bytes]
+
+    def last_words(self) -> str:
+        """Return the end of what it wrote."""
+        return _last_words(self.stderr)
+
+    def close(self) -> None:
+        """Close what is ours of it."""
+        self.connection.close()
+        self.stderr.close()
+
+
+class Preloaded:
+    """The preloaded process of a backend with its options; it starts at once and is waited for later."""
+
+    def __init__(self, backend: str, options: Mapping[str, Any]) -> None:
+        """Start the process."""
+        self.backend = backend
+        self._owner = os.getpid()
+        ours, theirs = socket.socketpair()
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
+        self._process = subprocess.Popen(  # noqa: S603 (our own module)
+            [sys.executable, "-m", "verifier.execution.fork_server", str(theirs.fileno()), backend],
+            env=self._environment(),
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            stdout=self._stderr,
+            stderr=self._stderr,
+            start_new_session=True,
+        )
+        theirs.close()
+        self._control = Connection(ours.detach())
+        self._ended: dict[int, int] = {}
+        self._ready = False
+        with contextlib.suppress(OSError):
+            self._control.send_bytes(pickle.dumps((dict(options), sorted(_experiments)), protocol=5))
+
+    @property
+    def usable(self) -> bool:
+        """Whether it lives, and was started by this very process and not by one that this was forked from."""
+        return self._owner == os.getpid() and self._process.poll() is None
+
+    def fork(self) -> Child:
+        """Start a child.
+
+        Raises:
+            StartError: the process did not start, or cannot fork.
+
+        """
+        self._wait_for_start()
+        ours, theirs = socket.socketpair()
+        stderr = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the child)
+        told = {"environment": self._environment(), "path": sys.path, "folder": str(Path.cwd())}
+        try:
+            self._control.send_bytes(pickle.dumps(("fork", told), protocol=5))
+            with socket.socket(fileno=os.dup(self._control.fileno())) as plain:
+                socket.send_fds(plain, [b"."], [theirs.fileno(), stderr.fileno()])
+            theirs.close()
+            word, told_back = self._next("forked", "failed")
+        except (EOFError, OSError) as error:
+            word, told_back = "failed", f"{error}\n{_last_words(self._stderr)}"
+        if word == "failed":
+            ours.close()
+            stderr.close()
+            self.close()
+            raise StartError(f"the {self.backend} process did not start a child:\n{told_back}")
+        return Child(pid=told_back, connection=Connection(ours.detach()), stderr=stderr)
+
+    def has_ended(self, child: Child) -> bool:
+        """Return whether a child has ended by itself."""
+        return self._status(child, 0.0) is not None
+
+    def wait_for(self, child: Child) -> int | None:
+        """Return the exit status of a child that ends by itself, or None if it does not or nobody knows."""
+        return self._status(child, END_SECONDS)
+
+    def end(self, child: Child) -> None:
+        """Kill a child with everything that it started."""
+        with contextlib.suppress(OSError):
+            self._control.send_bytes(pickle.dumps(("end", child.pid)))
+            self._status(child, END_SECONDS)
+
+    def close(self) -> None:
+        """End the process; it ends its children."""
+        self._control.close()
+        if self._owner != os.getpid():
+            return
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._stderr.close()
+
+    def _wait_for_start(self) -> None:
+        if self._ready:
+            return
+        with contextlib.suppress(EOFError, OSError):
+            self._ready = self._control.poll(START_SECONDS) and self._control.recv_bytes() == b"ready"
+        if not self._ready:
+            words = _last_words(self._stderr)
+            self.close()
+            raise StartError(f"the {self.backend} process did not start:\n{words}")
+
+    def _status(self, child: Child, seconds: float) -> int | None:
+        with contextlib.suppress(EOFError, OSError):
+            while child.pid not in self._ended and self._control.poll(seconds):
+                self._next("ended")
+        return self._ended.pop(child.pid, None)
+
+    def _next(self, *words: str) -> tuple[str, Any]:
+        """Return the next message of this kind; ends of children that come before it are kept."""
+        while True:
+            word, told = pickle.loads(self._control.recv_bytes())  # noqa: S301 (our own process)
+            if word == "ended":
+                self._ended[told[0]] = told[1]
+            if word in words:
+                return word, told
+
+    def _environment(self) -> dict[str, str]:
+        from verifier.execution.backends import backend
+
+        wanted = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PYTHONFAULTHANDLER": "1"}
+        threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        return {**os.environ, **threads, **wanted, **backend(self.backend).environment()}
+
+
+_started: dict[str, Preloaded] = {}
+_experiments: set[str] = set()
+
+
+def preload(modules: Iterable[str]) -> None:
+    """Let servers that start from now on import modules whose experiments their children will run."""
+    _experiments.update(modules)
+
+
+def preloaded(backend: str, options: Mapping[str, Any]) -> Preloaded:
+    """Return the process for a backend: one for all that ask without options, one for each that has some."""
+    if options:
+        return Preloaded(backend, options)
+    if backend not in _started or not _started[backend].usable:
+        _started[backend] = Preloaded(backend, options)
+        atexit.register(end_all)
+    return _started[backend]
+
+
+def end_all() -> None:
+    """End the processes that this process started."""
+    while _started:
+        _started.popitem()[1].close()
+
+
+def _last_words(stderr: IO[bytes]) -> str:
+    """Return the end of a file that others write to: its offset, which is theirs too, stays."""
+    size, wanted = os.fstat(stderr.fileno()).st_size, 16 * STDERR_CHARACTERS
+    text = os.pread(stderr.fileno(), wanted, max(0, size - wanted)).decode(errors="replace")
+    # faulthandler ends with a list of all that is loaded: thousands of letters that say nothing of the end.
+    told = (line for line in text.splitlines(keepends=True) if not line.startswith("Extension modules: "))
+    return "".join(told)[-STDERR_CHARACTERS:]

@@ -1,0 +1,60 @@
+"""Records in the child what of a subject runs; each answer takes along what is new."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+
+from verifier.execution.backend import Backend
+from verifier.execution.source_reach import SourceReach
+from verifier.execution.wrapper_lines import WrapperLines
+from verifier.machine.execute.reached_code import ReachedCode
+from verifier.records.reach import NOTHING, Reach, joined
+from verifier.records.subject import Subject
+from verifier.subjects.source_map import source_map
+
+
+@dataclass(kw_only=True, eq=False)
+class Recording:
+    """What of one subject has run in this process; told: what the answers have said of it."""
+
+    code: SourceReach
+    lines: WrapperLines
+    reached: ReachedCode = field(default_factory=ReachedCode)
+    sees_code: bool = False
+    told: Reach = NOTHING
+
+    def news(self) -> Reach:
+        """Return what no answer has said yet."""
+        found = [Reach(lines=self.lines.places(), recorded=frozenset({"lines"}))]
+        if self.sees_code and self.reached.changed:
+            found.append(self.code.news(self.reached))
+        fresh = joined(found).without(self.told)
+        self.told = joined((self.told, fresh))
+        return fresh
+
+
+_RECORDINGS: dict[tuple[str, str], Recording] = {}
+_IN_FORCE: list[Recording] = []
+
+
+@contextmanager
+def recorded(subject: Subject, place: Backend) -> Iterator[Recording]:
+    """Record what runs of a subject inside."""
+    key = (str(subject.path), subject.name)
+    if key not in _RECORDINGS:
+        sources = source_map(subject)
+        _RECORDINGS[key] = Recording(code=SourceReach(sources), lines=WrapperLines(sources))
+    recording = _RECORDINGS[key]
+    recording.sees_code = place.notes_reached(recording.reached)
+    _IN_FORCE.append(recording)
+    try:
+        yield recording
+    finally:
+        _IN_FORCE.pop()
+
+
+def wrapper_followed(kind: Hashable) -> AbstractContextManager[None]:
+    """Note the lines of the wrapper that run inside, in a call of some kind."""
+    return _IN_FORCE[-1].lines.followed(kind) if _IN_FORCE else nullcontext()

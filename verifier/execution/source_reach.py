@@ -1,0 +1,199 @@
+"""From blocks of compiled code that ran to functions and loops of the source."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from verifier.machine.execute.reached_code import ReachedCode
+from verifier.records.reach import MANY, Reach, SourcePlace
+from verifier.subjects.source_map import SourceLoop, SourceMap
+
+if TYPE_CHECKING:
+    from verifier.machine.execute.findings import Location
+    from verifier.machine.ptx.loops import Loop
+    from verifier.machine.ptx.syntax import Instruction
+    from verifier.machine.translate.compile_kernel import TranslatedKernel
+
+_FLOATS = frozenset({"f16", "bf16", "f32", "f64", "f16x2", "bf16x2"})
+_ACCESSES = frozenset({"ld", "st", "atom", "red"})
+_MOVES = frozenset({"mov", "ld", "st", "cvt", "selp", "shfl"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """What of the source stands in one basic block.
+
+    loops: of each loop, how many instructions are of its body; accesses: how many of these touch memory,
+    which no compiler moves in front of a loop that may not turn. copies: of each loop, its branches and float
+    arithmetic by place, which stand once for each turn that was written out; stores: its stores, which stand
+    for the turns of a loop without either.
+    """
+
+    functions: frozenset[SourcePlace]
+    loops: Counter[SourceLoop]
+    accesses: Counter[SourceLoop]
+    copies: dict[SourceLoop, Counter[tuple[str, Location]]]
+    stores: dict[SourceLoop, Counter[tuple[str, Location]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Outline:
+    """What of the source stands in a compiled kernel; regions: its loops, where the source has them."""
+
+    parts: tuple[_Part, ...]
+    regions: dict[SourceLoop, list[Loop]]
+
+
+@dataclass(eq=False)
+class SourceReach:
+    """Tells what of the sources ran, for kernels compiled from them."""
+
+    sources: SourceMap
+    _outlines: WeakKeyDictionary[TranslatedKernel, _Outline] = field(default_factory=WeakKeyDictionary)
+
+    def news(self, reached: ReachedCode) -> Reach:
+        """Return what the kernels that changed have reached by now; empties the set of them."""
+        functions: set[SourcePlace] = set()
+        compiled: set[SourcePlace] = set()
+        loops: set[tuple[SourcePlace, int]] = set()
+        for kernel in reached.changed:
+            outline, ran = self._outline(kernel), reached.blocks.get(kernel, set())
+            compiled.update(*(part.functions for part in outline.parts))
+            functions.update(*(outline.parts[number].functions for number in ran))
+            for loop in dict.fromkeys(one for part in outline.parts for one in part.loops):
+                turns = reached.turns.get(kernel, {})
+                loops |= {(loop.place, turned) for turned in _turned(outline, loop, ran, turns)}
+        reached.changed.clear()
+        return Reach(
+            functions=frozenset(functions),
+            compiled=frozenset(compiled),
+            loops=frozenset(loops),
+            given=frozenset(("multiprocessors", str(n)) for n in reached.multiprocessors),
+            recorded=frozenset({"code"}),
+        )
+
+    def _outline(self, kernel: TranslatedKernel) -> _Outline:
+        found = self._outlines.get(kernel)
+        if found is None:
+            found = self._outlines[kernel] = _Reader(self.sources).outline(kernel)
+        return found
+
+
+def _turned(outline: _Outline, loop: SourceLoop, ran: set[int], turns: dict[int, set[int]]) -> Iterable[int]:
+    """Yield how often a loop of the source turned in one compiled kernel, each number once or more often.
+
+    Where the kernel has the loop no more, its body ran once, or as often as the compiler wrote it out.
+    """
+    regions = outline.regions.get(loop, [])
+    for region in regions:
+        inside = {number for number in range(region.first, region.last + 1) if number in ran}
+        for turned in turns.get(region.first, ()):
+            yield min(turned * _copies(outline, loop, inside), MANY) if turned else 0
+    if any(region.first in ran for region in regions):
+        return
+    if regions or not _body_ran(outline, loop, ran):
+        yield 0
+    elif loop.unrolled:
+        yield MANY
+    else:
+        yield min(_copies(outline, loop, ran), MANY)
+
+
+def _body_ran(outline: _Outline, loop: SourceLoop, ran: set[int]) -> bool:
+    """Return whether a body without a loop about it ran, not only what the compiler moved in front of it."""
+    if any(part.accesses[loop] for part in outline.parts):
+        return any(outline.parts[number].accesses[loop] for number in ran)
+    if any(loop in part.copies for part in outline.parts):
+        return any(loop in outline.parts[number].copies for number in ran)
+    return any(outline.parts[number].loops[loop] for number in ran)
+
+
+def _copies(outline: _Outline, loop: SourceLoop, blocks: Collection[int]) -> int:
+    """Return how often the compiler wrote the body out, as far as these blocks have it.
+
+    For Triton it is 1: a thread has several elements of a tile, and an instruction for each.
+    """
+    if loop.path.endswith(".py"):
+        return 1
+    count: Counter[tuple[str, Location]] = Counter()
+    stored: Counter[tuple[str, Location]] = Counter()
+    for number in blocks:
+        count.update(outline.parts[number].copies.get(loop, ()))
+        stored.update(outline.parts[number].stores.get(loop, ()))
+    return max((count or stored).values(), default=1)
+
+
+class _Reader:
+    """Finds the places of instructions in the sources."""
+
+    def __init__(self, sources: SourceMap) -> None:
+        self.functions: dict[str, list[tuple[range, SourcePlace]]] = {}
+        self.loops: dict[str, list[SourceLoop]] = {}
+        for function in sources.functions:
+            self.functions.setdefault(function.path, []).append((function.lines, function.place))
+        for loop in sources.loops:
+            self.loops.setdefault(loop.path, []).append(loop)
+        paths = {*self.functions, *self.loops}
+        names = Counter(Path(path).name for path in paths)
+        self.by_name = {Path(path).name: path for path in paths if names[Path(path).name] == 1}
+        self.paths = paths
+        self.known: dict[Location, tuple[frozenset[SourcePlace], tuple[SourceLoop, ...]]] = {}
+
+    def outline(self, kernel: TranslatedKernel) -> _Outline:
+        """Read a kernel."""
+        blocks = kernel.program.blocks
+        regions: dict[SourceLoop, list[Loop]] = {}
+        for loop in kernel.loops:
+            ends = [blocks[number].instructions[-1] for number in sorted(loop.latches)]
+            found = next((one for end in ends if (one := self.loop_of(end)) is not None), None)
+            if found is not None:
+                regions.setdefault(found, []).append(loop)
+        return _Outline(parts=tuple(self.part(b.instructions) for b in blocks), regions=regions)
+
+    def loop_of(self, instruction: Instruction) -> SourceLoop | None:
+        """Return the innermost loop of the source about an instruction."""
+        loops = () if instruction.location is None else self.at(instruction.location)[1]
+        return loops[0] if loops else None
+
+    def part(self, instructions: Sequence[Instruction]) -> _Part:
+        """Read a basic block."""
+        functions: set[SourcePlace] = set()
+        loops: Counter[SourceLoop] = Counter()
+        accesses: Counter[SourceLoop] = Counter()
+        copies: dict[SourceLoop, Counter[tuple[str, Location]]] = {}
+        stores: dict[SourceLoop, Counter[tuple[str, Location]]] = {}
+        for instruction in instructions:
+            if instruction.location is None:
+                continue
+            places, around = self.at(instruction.location)
+            functions |= places
+            loops.update(around)
+            parts, place = instruction.parts, (instruction.opcode, instruction.location)
+            if around and (parts[0] == "bra" or (parts[0] not in _MOVES and _FLOATS & set(parts))):
+                copies.setdefault(around[0], Counter())[place] += 1
+            elif around and parts[0] == "st":
+                stores.setdefault(around[0], Counter())[place] += 1
+            if parts[0] in _ACCESSES and parts[1] != "param":
+                accesses.update(around)
+        return _Part(
+            functions=frozenset(functions), loops=loops, accesses=accesses, copies=copies, stores=stores
+        )
+
+    def at(self, location: Location) -> tuple[frozenset[SourcePlace], tuple[SourceLoop, ...]]:
+        """Return the functions about a place and its calls, and the loops, innermost first."""
+        found = self.known.get(location)
+        if found is None:
+            functions: set[SourcePlace] = set()
+            loops: list[SourceLoop] = []
+            for file, line in (*location.inlined, (location.file, location.line)):
+                path = file if file in self.paths else self.by_name.get(Path(file).name, "")
+                functions |= {place for lines, place in self.functions.get(path, ()) if line in lines}
+                around = [one for one in self.loops.get(path, ()) if line in one.body or line in one.head]
+                loops += sorted(around, key=lambda one: one.place.line, reverse=True)
+            found = self.known[location] = frozenset(functions), tuple(loops)
+        return found

@@ -1,0 +1,1 @@
+"""Float arithmetic of the device, bit for bit."""

@@ -1,0 +1,1 @@
+"""The machine as a CUDA device: launches, drivers, torch's questions."""

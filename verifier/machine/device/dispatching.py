@@ -1,0 +1,30 @@
+"""A torch dispatch mode that does not load torch's compiler."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Dispatching(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Hands every torch operation to `dispatched`, out of the compiler's sight.
+
+    torch hides the method of a mode from its compiler by loading it, which costs a child a second of its
+    start; where the compiler is not loaded there is nobody to hide from.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch is not to wrap the method: it is hidden below, where that is needed
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation; outside the compiler, if it is loaded."""
+        disable = getattr(sys.modules.get("torch._dynamo"), "disable", None)
+        run = self.dispatched if disable is None else disable(self.dispatched, wrapping=False)
+        return run(func, args, kwargs or {})
+
+    def dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one operation and return its result; what a mode is for."""
+        raise NotImplementedError

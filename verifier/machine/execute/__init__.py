@@ -1,0 +1,1 @@
+"""Runs the translated blocks of a grid."""

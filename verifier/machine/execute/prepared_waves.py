@@ -1,0 +1,198 @@
+"""Waves of a translated kernel, prepared: registers and bound code, kept and used again by later launches.
+
+Here the Python that the emitter wrote is executed (`run_translation`, `value_of_translation`).
+
+Preparing a wave costs as much as executing a small one, so what a launch has finished with waits for the
+next launch of the same shape. Registers that may be read before they are written are poisoned again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from verifier.machine.execute.extents import GridExtents
+from verifier.machine.execute.reached_code import Watch
+from verifier.machine.execute.reuse_cache import ReuseCache
+from verifier.machine.execute.wave import Wave
+from verifier.machine.sanitizers.uninitialised import Flags
+from verifier.machine.translate import uniformity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
+
+    from verifier.machine.arithmetic.numerics import Array
+    from verifier.machine.execute.launch_record import LaunchRecord
+    from verifier.machine.translate.emitter import Emitted
+
+
+# fmt: off
+_UFUNCS = (
+    "add", "subtract", "multiply", "divide", "negative", "absolute", "minimum", "maximum", "sqrt",
+    "bitwise_and", "bitwise_or", "bitwise_xor", "invert", "equal", "not_equal", "less", "less_equal",
+    "greater", "greater_equal", "positive", "isfinite", "isinf", "isnan", "reciprocal", "where", "copyto",
+    "rint", "trunc", "floor", "ceil",
+)
+# fmt: on
+"""Functions of NumPy that emitted code calls by name."""
+
+
+@dataclass(kw_only=True, eq=False)
+class PreparedWave:
+    """A wave with the code bound to it: block functions for all lanes and for some, and what to renew.
+
+    `key`: of launches that may use it. `names`: what the emitted code sees. `members`: for blocks that begin
+    with a collective, its member mask where that is in a register.
+    """
+
+    key: Any
+    wave: Wave
+    full: list[Callable[[], Any]]
+    part: list[Callable[[Any], Any]]
+    renew: Callable[[], None]
+    members: dict[int, Callable[[Any], Any]]
+    names: dict[str, Any]
+
+
+_FREE = ReuseCache()
+
+
+def take(launch: LaunchRecord, ids: Array) -> PreparedWave:
+    """Give a prepared wave for these blocks of a launch: one that has been used before, or a new one."""
+    machine, frame = launch.machine, launch.frame
+    key = (
+        launch.compiled, launch.reached, len(ids), launch.block, frame.shared, frame.local, machine.poison
+    )  # fmt: skip
+    prepared: PreparedWave | None = None
+    if "uninitialised" not in machine.sanitize:
+        prepared = free_waves(launch).take(key)
+    if prepared is None:
+        return prepare(launch, ids, key)
+    wave = prepared.wave
+    wave.memory, wave.parameters = launch.memory, launch.parameters
+    wave.extents.grid, wave.extents.multiprocessors = launch.grid, machine.multiprocessors
+    wave.model, wave.monitors, wave.symbols = machine.approximation, launch.monitors, frame.symbols
+    prepared.names["model"] = wave.model
+    wave.restart(ids)
+    prepared.renew()
+    return prepared
+
+
+def give_back(launch: LaunchRecord, prepared: PreparedWave) -> None:
+    """Keep a wave for other launches after one that ended well."""
+    if prepared.wave.flags is None:
+        prepared.wave.forget()
+        free_waves(launch).give_back(prepared.key, prepared)
+
+
+def free_waves(launch: LaunchRecord) -> ReuseCache:
+    """Give the waves that wait; slots have their own, which end with them."""
+    return _FREE if launch.slots is None else launch.slots.prepared_waves
+
+
+def prepare(launch: LaunchRecord, ids: Array, key: Any) -> PreparedWave:
+    """Allocate a wave for these blocks and bind the translated code to it."""
+    extents = GridExtents(
+        block_ids=ids,
+        grid=launch.grid,
+        block=launch.block,
+        shared_size=launch.frame.shared,
+        multiprocessors=launch.machine.multiprocessors,
+    )
+    wave = Wave(
+        extents=extents,
+        memory=launch.memory,
+        local_size=launch.frame.local,
+        parameters=launch.parameters,
+        model=launch.machine.approximation,
+        poison=launch.machine.poison,
+        monitors=launch.monitors,
+        symbols=launch.frame.symbols,
+        slots=launch.slots,
+    )
+    if "uninitialised" in launch.machine.sanitize:
+        wave.flags = Flags(extents, wave.poison)
+    compiled = launch.compiled
+    names = runtime_names(wave) | compiled.constants | arrays(wave, compiled.emitted)
+    for name, expression in compiled.emitted.shadows.items():
+        names[name] = value_of_translation(compiled.allocation(expression), names)
+        names[f"{name}_flat"] = names[name].reshape(-1)
+    run_translation(compiled.prologue, names)
+    prepared = PreparedWave(
+        key=key,
+        wave=wave,
+        full=[],
+        part=[],
+        renew=names["renew"],
+        members={number: names[f"members_{number}"] for number in compiled.emitted.members},
+        names=names,
+    )
+    watch = Watch(launch.reached, compiled)
+    for number in range(len(compiled.emitted.full)):
+        compile_when_reached(prepared, watch, number, part=False)
+    for number in range(len(compiled.emitted.part)):
+        compile_when_reached(prepared, watch, number, part=True)
+    return prepared
+
+
+def run_translation(code: CodeType, names: dict[str, Any]) -> None:
+    """Execute Python that the emitter wrote, with these names; what it defines is added to them."""
+    exec(code, names)  # noqa: S102 - our own translation of the kernel
+
+
+def value_of_translation(code: CodeType, names: dict[str, Any]) -> Any:
+    """Evaluate an expression that the emitter wrote."""
+    return eval(code, names)  # noqa: S307 - our own translation of the kernel
+
+
+def compile_when_reached(prepared: PreparedWave, watch: Watch, number: int, *, part: bool) -> None:
+    """Put in a block's place what compiles it, notes that it is reached, puts it there and calls it."""
+    blocks: list[Callable[..., Any]] = prepared.part if part else prepared.full
+    watched, lanes = watch.part if part else watch.full, prepared.wave.blocks * prepared.wave.threads
+
+    def first(*group: Any) -> Any:
+        run_translation(watch.kernel.block(number, part=part), prepared.names)
+        blocks[number] = watched(number, lanes, prepared.names["block"])
+        return blocks[number](*group)
+
+    blocks.append(first)
+
+
+def arrays(wave: Wave, emitted: Emitted) -> dict[str, Array]:
+    """Give all registers for a wave, by name, as each type in which the code sees them, also flat."""
+    found = {}
+    for base, register in emitted.registers.items():
+        found[base] = allocate(wave, register.width, register.shape, register.exposed)
+        for name, dtype in register.views.items():
+            found[name] = view = found[base] if dtype == "?" else found[base].view(dtype)
+            found[f"{name}_flat"] = view.reshape(-1)
+    return found
+
+
+def allocate(wave: Wave, width: int, shape: int, exposed: bool) -> Array:
+    """Give a register for a wave, filled with the poison; `exposed` ones are filled again for every wave."""
+    rows = wave.blocks if shape & uniformity.PER_BLOCK else 1
+    columns = wave.threads if shape & uniformity.PER_THREAD else 1
+    filler = 0 if width == 1 or wave.poison is None else wave.poison
+    register = np.empty((rows, columns), dtype=bool if width == 1 else f"u{width // 8}")
+    register.view(np.uint8).fill(filler)
+    if exposed:
+        wave.extents.exposed.append((register.view(np.uint8), filler))
+    return register
+
+
+def runtime_names(wave: Wave) -> dict[str, Any]:
+    """Names that every emitted kernel uses."""
+    names = {name: getattr(np, name) for name in _UFUNCS}
+    if wave.flags is not None:
+        names["flags"] = wave.flags
+    if wave.slots is not None:
+        names |= {"slots": wave.slots, "no_shadow": np.zeros((), dtype=wave.slots.arithmetic.dtype)}
+    return names | {
+        "wave": wave,
+        "model": wave.model,
+        "np": np,
+    }

@@ -1,0 +1,375 @@
+"""One wave of blocks while it runs: its memory windows and what emitted code calls."""
+
+# ruff: noqa: PLR0917 - these are called by position, many times a launch
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from verifier.machine.execute import atomics, special_registers
+from verifier.machine.execute.async_copies import AsyncCopies, Pending
+from verifier.machine.execute.lane_groups import Everyone, Group
+from verifier.machine.execute.memory import (
+    LOCAL_WINDOW,
+    REGION_SHIFT,
+    SHARED_WINDOW,
+    Fault,
+    GlobalMemory,
+    Located,
+    ScatteredError,
+    WindowMemory,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from verifier.machine.arithmetic.approximation import Approximation
+    from verifier.machine.arithmetic.numerics import Array
+    from verifier.machine.execute.atomics import Atomic
+    from verifier.machine.execute.extents import GridExtents
+    from verifier.machine.sanitizers.uninitialised import Flags
+    from verifier.machine.shadow.slots import Slots
+
+Next = Any  # an int, a list of (target, lanes), or a Wait
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Lanes have come to a barrier and go on at `target` when it opens."""
+
+    target: int
+    barrier: int
+    count: int | None
+    aligned: bool
+    site: int
+
+
+class Monitor(Protocol):
+    """Sees every access; sanitizers are monitors."""
+
+    def access(
+        self,
+        wave: Wave,
+        site: int,
+        kind: str,
+        space: str,
+        located: Located,
+        lanes: Array,
+        width: int,
+        values: list[Array] | None,
+    ) -> None:
+        """One access of `width` bytes a lane; kind is read, write or atomic."""
+
+    def barrier(self, wave: Wave, lanes: Array) -> None:
+        """Note that these lanes have passed a barrier together."""
+
+    def ordering(self, wave: Wave, site: int, lanes: Array, words: tuple[str, ...]) -> None:
+        """Note a fence, or the semantics of an atomic about to be performed."""
+
+
+@dataclass(eq=False)
+class Wave:
+    """Blocks that run together: their extents, memory, and the device's model."""
+
+    extents: GridExtents
+    memory: GlobalMemory
+    local_size: int
+    parameters: bytes
+    model: Approximation
+    poison: int | None = None
+    monitors: tuple[Monitor, ...] = ()
+    symbols: dict[str, int] = field(default_factory=dict)
+    slots: Slots | None = None
+    flags: Flags | None = None
+
+    def __post_init__(self) -> None:
+        """Allocate the windows."""
+        self.blocks, self.threads = self.extents.blocks, self.extents.threads
+        self.everyone = Everyone(self.blocks, self.threads)
+        self.shared = WindowMemory("shared", self.blocks, self.extents.shared_size, self.poison)
+        self.local = WindowMemory("local", self.blocks * self.threads, self.local_size, self.poison)
+        self.shared_windows = (np.arange(self.blocks) * self.shared.stride)[:, None]
+        self.local_windows = (np.arange(self.blocks * self.threads) * self.local.stride).reshape(
+            self.blocks, self.threads
+        )
+        self.async_copies = AsyncCopies()
+        self.found: list[Located] = []
+        self.strong: tuple[str, ...] = ()
+        self.operand_shadows: list[Array] = []
+        self.old_shadows: list[tuple[Array, Array]] = []
+        self.clock = 0
+
+    def restart(self, block_ids: Array) -> None:
+        """Run the same code for other blocks; windows and registers that may be read first are poisoned."""
+        self.extents.restart(block_ids)
+        for window in (self.shared, self.local):
+            window.region.flags = None
+            window.region.store = None
+            window.region.octets.fill(0 if self.poison is None else self.poison & 0xFF)
+        self.async_copies.pending = []
+
+    def forget(self) -> None:
+        """Let go of everything that belongs to one launch."""
+        self.memory, self.monitors, self.found = GlobalMemory(), (), []
+        self.operand_shadows, self.old_shadows = [], []
+
+    # Values that instructions read.
+
+    def special(self, name: str) -> Array:
+        """Give a special register, in its own shape."""
+        return special_registers.value(self.extents, name)
+
+    def tick(self, dtype: str) -> Array:
+        """Give a clock that only ever moves forward."""
+        self.clock += 1
+        return np.full((1, 1), self.clock, dtype=dtype)
+
+    def parameter(self, offset: int, dtype: str) -> Array:
+        """Give a kernel parameter as a (1, 1) array."""
+        width = np.dtype(dtype).itemsize
+        return np.frombuffer(
+            bytearray(self.parameters[offset : offset + width].ljust(width, b"\0")), dtype=dtype
+        ).reshape(1, 1)
+
+    def symbol(self, name: str, offset: int, dtype: str) -> Array:
+        """Address of a variable as a 0-dimensional array."""
+        return np.array(
+            (self.symbols[name] + offset) & ((1 << 8 * np.dtype(dtype).itemsize) - 1), dtype=dtype
+        )
+
+    # Memory.
+
+    def locate(
+        self, site: int, group: Group, space: str, address: Array, width: int, mask: Array | None
+    ) -> Iterator[Located]:
+        """Give the places of an access; more than one only when its lanes go to different regions."""
+        if space == "global":
+            try:
+                found = self.memory.locate(site, address, width, mask)
+            except ScatteredError:
+                yield from self.scattered(site, address, width, mask)
+                return
+        elif space == "generic":
+            yield from self.generic(site, group, address, width, mask)
+            return
+        else:
+            whole = isinstance(group, Everyone)
+            if space == "shared":
+                windows = self.shared_windows if whole else self.shared_windows[:, 0][group.ib]
+                found = self.shared.locate(site, address, windows, width, mask)
+            else:
+                windows = self.local_windows if whole else self.local_windows.reshape(-1)[group.ix]
+                found = self.local.locate(site, address, windows, width, mask)
+        if found is not None:
+            yield found
+
+    def scattered(self, site: int, address: Array, width: int, mask: Array | None) -> Iterator[Located]:
+        """Do an access region by region."""
+        shape = address.shape if mask is None else np.broadcast_shapes(address.shape, mask.shape)
+        address = np.broadcast_to(address, shape)
+        active = np.ones(shape, dtype=bool) if mask is None else np.broadcast_to(mask, shape)
+        regions = address >> np.uint64(REGION_SHIFT)
+        for number in np.unique(regions[active]):
+            found = self.memory.locate(site, address, width, active & (regions == number))
+            if found is not None:
+                yield found
+
+    def generic(
+        self, site: int, group: Group, address: Array, width: int, mask: Array | None
+    ) -> Iterator[Located]:
+        """Sort generic addresses into the windows and global memory."""
+        regions = address >> np.uint64(REGION_SHIFT)
+        for space, window in (("shared", SHARED_WINDOW), ("local", LOCAL_WINDOW), ("global", None)):
+            chosen = (regions == window) if window else (regions != SHARED_WINDOW) & (regions != LOCAL_WINDOW)
+            if mask is not None:
+                chosen = chosen & mask
+            if chosen.any():
+                yield from self.locate(site, group, space, address, width, chosen)
+
+    def load(
+        self, site: int, group: Group, space: str, address: Array, dtype: str, count: int, mask: Array | None
+    ) -> list[Array]:
+        """Read `count` elements a lane; lanes that are off read 0."""
+        width = np.dtype(dtype).itemsize * count
+        results: list[Array] | None = None
+        if self.monitors:
+            address = np.broadcast_to(address, group.shape)  # they have to see each lane's access
+        self.found = []
+        for found in self.locate(site, group, space, address, width, mask):
+            self.found.append(found)
+            if self.monitors:
+                self.announce(site, group, "read", found, width, None)
+            values = found.gather(dtype, count)
+            results = (
+                values
+                if results is None
+                else [
+                    np.where(np.asarray(found.selection), v, r) for v, r in zip(values, results, strict=True)
+                ]
+            )
+        self.strong = ()
+        return results if results is not None else [np.zeros(address.shape, dtype=dtype)] * count
+
+    def announce(
+        self, site: int, group: Group, kind: str, found: Located, width: int, values: list[Array] | None
+    ) -> None:
+        """Tell the monitors of an access; loads and stores that synchronise count as atomics."""
+        space, lanes = self.space_of(found), group.lanes_of(found.shape, found.selection)
+        for monitor in self.monitors:
+            if self.strong:
+                monitor.ordering(self, site, group.ix, self.strong)
+            kind = "atomic" if self.strong else kind
+            monitor.access(self, site, kind, space, found, lanes, width, values)
+
+    def space_of(self, found: Located) -> str:
+        """Name the space of a located access."""
+        if found.region is self.shared.region:
+            return "shared"
+        return "local" if found.region is self.local.region else "global"
+
+    def store(
+        self,
+        site: int,
+        group: Group,
+        space: str,
+        address: Array,
+        dtype: str,
+        values: list[Array],
+        mask: Array | None,
+    ) -> None:
+        """Write consecutive elements for each lane."""
+        shape = np.broadcast_shapes(address.shape, *(np.shape(v) for v in values))
+        if self.monitors:
+            shape = group.shape
+        if shape != address.shape:
+            address = np.broadcast_to(address, shape)
+        width = np.dtype(dtype).itemsize * len(values)
+        self.found = []
+        for found in self.locate(site, group, space, address, width, mask):
+            self.found.append(found)
+            if self.monitors:
+                self.announce(site, group, "write", found, width, values)
+            found.scatter(dtype, values)
+        self.strong = ()
+
+    def atomic(
+        self,
+        site: int,
+        group: Group,
+        space: str,
+        address: Array,
+        what: Atomic,
+        operands: list[list[Array]],
+        mask: Array | None,
+    ) -> list[Array]:
+        """Do a read-modify-write for every lane in order; `operands`: the values of each vector element."""
+        whole = group.shape
+        if mask is not None and space == "global" and not self.monitors and self.slots is None:
+            few = atomics.sparse(self.memory, site, whole, address, what, operands, mask)
+            if few is not None:
+                return few
+        results = [np.zeros(whole, dtype=what.dtype) for _ in operands]
+        self.old_shadows = self.empty_shadows(whole, len(operands))
+        lanes = group.lanes_of(whole, None if mask is None else np.broadcast_to(mask, whole)).reshape(-1)
+        for monitor in self.monitors:
+            monitor.ordering(self, site, lanes, what.words)
+        width = what.width * len(operands)
+        for found in self.locate(site, group, space, np.broadcast_to(address, whole), width, mask):
+            self.announce(site, group, "atomic", found, width, None)
+            for number, values in enumerate(operands):
+                old = self.atomic_element(found, what, number, [np.broadcast_to(v, whole) for v in values])
+                if old is None:
+                    continue
+                if found.selection is None:
+                    results[number] = old.reshape(whole)
+                else:
+                    results[number][found.selection] = old
+        return results
+
+    def atomic_element(self, found: Located, what: Atomic, number: int, values: list[Array]) -> Array | None:
+        """Do an atomic on one element of each lane's vector; the old values of the active lanes if wanted."""
+        chosen = found.selection
+        active = [np.ascontiguousarray(v if chosen is None else v[chosen]).reshape(-1) for v in values]
+        observe = None
+        if self.slots is not None:
+            observe, before = self.slots.atomic(found, what, number, self.operand_shadows[number], active)
+        old = atomics.apply(
+            found.region.view(what.dtype),
+            (found.offsets // what.width + number).reshape(-1),
+            what,
+            active,
+            flush=self.space_of(found) == "global",
+            observe=observe,
+        )
+        if observe is not None:
+            everywhere = np.ones(values[0].shape, dtype=bool) if chosen is None else chosen
+            shadows, tags = self.old_shadows[number]
+            shadows[everywhere], tags[everywhere] = before
+        return old
+
+    def wait_for_copies(self, group: Group, remaining: int | None) -> None:
+        """Let asynchronous copies of these lanes arrive, but those of the last `remaining` groups."""
+        for copy in self.async_copies.take(group, remaining):
+            self.finish_copy(copy)
+
+    def finish_copy(self, copy: Pending) -> None:
+        """Copy the bytes of a `cp.async`, with their shadows and flags."""
+        group, step = Group(copy.lanes, self.threads), copy.step()
+        for start in range(0, copy.size, step):
+            inside = copy.full > start
+            address = copy.source + np.uint64(start)
+            values = self.load(copy.site, group, "global", address, f"u{step}", 1, inside)
+            moved = self.slots.load(self.found, values[0].shape, step, 1) if self.slots is not None else None
+            missing = self.flags.load(self.found, values[0].shape, step) if self.flags is not None else None
+            target = copy.target + np.uint64(start)
+            self.store(copy.site, group, "shared", target, f"u{step}", values, None)
+            if self.flags is not None and missing is not None:
+                self.flags.save(self.found, step, missing)
+            if self.slots is not None and moved is not None:
+                self.slots.save(self.found, step, [list(row) for row in moved])
+
+    def empty_shadows(self, shape: tuple[int, ...], count: int) -> list[tuple[Array, Array]]:
+        """Give empty places for the shadows of old values."""
+        if self.slots is None:
+            return []
+        dtype = self.slots.arithmetic.dtype
+        return [(np.zeros(shape, dtype=dtype), np.zeros(shape, dtype=np.uint64)) for _ in range(count)]
+
+    # Control flow.
+
+    def branch(self, group: Group, taken: Array, target: int, following: int) -> Next:
+        """Send lanes to two places; a plain number when all agree."""
+        count = int(np.count_nonzero(taken))
+        if count == taken.size:
+            return target
+        if count == 0:
+            return following
+        if isinstance(group, Everyone):
+            taken = np.broadcast_to(taken, (group.blocks, group.threads)).reshape(-1)
+        return [(target, group.ix[taken]), (following, group.ix[~taken])]
+
+    def passed(self, group: Group) -> None:
+        """Tell the monitors that every lane passed a barrier together."""
+        for monitor in self.monitors:
+            monitor.barrier(self, group.ix)
+
+    def fence(self, site: int, group: Group, words: tuple[str, ...]) -> None:
+        """Tell the monitors of a memory fence."""
+        for monitor in self.monitors:
+            monitor.ordering(self, site, group.ix, words)
+
+    def lacks(self, lacking: Exception, mask: Array | None) -> None:
+        """Stop at an instruction that the machine lacks, if any lane executes it."""
+        if mask is None or mask.any():
+            raise lacking.with_traceback(None)
+
+    def fail(self, site: int, group: Group, message: str, mask: Array | None) -> None:
+        """Stop at `trap` or a failed device assertion, if any lane executes it."""
+        if mask is not None and not mask.any():
+            return
+        shape = group.shape
+        place = 0 if mask is None else int(np.flatnonzero(np.broadcast_to(mask, shape).reshape(-1))[0])
+        raise Fault("device_assertion", site, place, shape, message)

@@ -1,0 +1,1 @@
+"""PTX as text, as instructions, and what can be read off them."""

@@ -1,0 +1,402 @@
+"""Finds where compiled code certainly keeps a sum in half precision, by how its values flow.
+
+One addition in half precision is no sum: a bias, a residual or a product by a weight is added once.
+These are: what another thread brought is added to the thread's own number of the same kind; an addition reads
+its own result of the round before; three or more elements of one vector or row are added up; partial sums
+in shared memory are added up there; a number is added under a lock to what memory holds; atomics add halves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from verifier.machine.ptx.liveness import following
+from verifier.machine.ptx.registers_used import definitions, registers_of
+from verifier.machine.ptx.syntax import Address, Immediate, Register, Vector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from verifier.machine.ptx.basic_blocks import Program
+    from verifier.machine.ptx.syntax import Instruction, Operand
+
+HALVES = frozenset({"f16", "bf16", "f16x2", "bf16x2"})
+FLOATS = frozenset({"f32", "f64", "f32x2", *HALVES})
+_ADDING = frozenset({"add", "sub", "fma", "mad"})
+# What moves the bits of a half between registers without computing with them.
+_MOVING = frozenset({"mov", "prmt", "shl", "shr", "shf", "bfe", "bfi", "and", "or", "lop3", "selp", "cvt"})
+_COMPUTING = frozenset({"mul", "neg", "abs", "min", "max", "cvt", "add", "sub", "fma", "mad"})
+_ONES = frozenset({0x3C00, 0x3F80, 0x3C003C00, 0x3F803F80})  # 1 in float16, in bfloat16, and pairs of them
+FEW = 3
+"""So many elements of one row are no two operands of an elementwise operation (x, residual)."""
+_OUTSIDE = -1
+
+THREADS = "numbers of several threads"
+ROUNDS = "one number after the other in a loop"
+ELEMENTS = "several elements of a row"
+SHARED = "partial sums in shared memory"
+LOCKED = "partial sums under a lock"
+ATOMIC = "by atomics"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HalfSum:
+    """A place where a sum is kept in half precision: the source line, or the PTX line, and what is added."""
+
+    place: str
+    kind: str
+
+    def __str__(self) -> str:
+        """Name the place and the kind."""
+        return f"{self.place}: {self.kind}"
+
+
+def half_sums(program: Program) -> tuple[HalfSum, ...]:
+    """Return the places where sums are certainly kept in half precision, in the order of the text."""
+    if not any(HALVES & set(i.parts) for i in program.instructions()):
+        return ()
+    flow = ReachingDefinitions(program)
+    found = dict.fromkeys(
+        HalfSum(place=_place(flow.instructions[at]), kind=kind) for at, kind in sorted(_found(flow))
+    )
+    return tuple(found)
+
+
+def _place(instruction: Instruction) -> str:
+    return str(instruction.location) if instruction.location else f"PTX line {instruction.line}"
+
+
+def _found(flow: ReachingDefinitions) -> Iterator[tuple[int, str]]:
+    rounds = flow.rounds
+    for at, instruction in enumerate(flow.instructions):
+        parts = instruction.parts
+        if parts[0] in ("atom", "red") and "add" in parts and parts[-1] in HALVES:
+            yield at, ATOMIC
+        if parts[0] == "atom" and "cas" in parts and flow.stored_sum(at, instruction.operands[-1:]):
+            yield at, ATOMIC  # where no atomic addition of halves exists, it is made of exchanges
+        if not flow.adds_halves(at):
+            continue
+        if _meets_itself(flow, at):
+            yield at, THREADS
+        elif at in rounds:
+            yield at, ROUNDS
+        elif _many_of_a_row(flow, at):
+            yield at, ELEMENTS
+        elif _locked(flow, at):
+            yield at, LOCKED
+    yield from _in_shared_memory(flow)
+
+
+# -- how values flow ---------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=False)
+class ReachingDefinitions:
+    """Which instruction's result each register holds where it is read."""
+
+    program: Program
+    instructions: list[Instruction] = field(init=False)
+    blocks: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Give every instruction a number, and remember its block."""
+        self.instructions = list(self.program.instructions())
+        self.blocks = [n for n, block in enumerate(self.program.blocks) for _ in block.instructions]
+
+    @cached_property
+    def reaching(self) -> list[dict[str, frozenset[int]]]:
+        """For each instruction, the definitions of the registers that it may read."""
+        blocks = self.program.blocks
+        starts, at = [], 0
+        for block in blocks:
+            starts.append(at)
+            at += len(block.instructions)
+        entering: list[dict[str, frozenset[int]]] = [{} for _ in blocks]
+        waiting, seen = [0] if blocks else [], set()
+        while waiting:
+            number = waiting.pop()
+            seen.add(number)
+            leaving = self._through(number, starts[number], dict(entering[number]), None)
+            after = following(blocks, number)
+            waiting += [n for n in after if _merge(entering[n], leaving) or n not in seen]
+        result: list[dict[str, frozenset[int]]] = [{} for _ in self.instructions]
+        for number in range(len(blocks)):
+            self._through(number, starts[number], dict(entering[number]), result)
+        return result
+
+    def _through(
+        self,
+        number: int,
+        at: int,
+        known: dict[str, frozenset[int]],
+        told: list[dict[str, frozenset[int]]] | None,
+    ) -> dict[str, frozenset[int]]:
+        """Follow a block; note in `told` what each of its instructions reads."""
+        for place, instruction in enumerate(self.program.blocks[number].instructions, at):
+            if told is not None:
+                read = [n for o in instruction.operands for n in registers_of(o)]
+                told[place] = {n: known[n] for n in read if n in known}
+            for name in definitions(instruction):
+                before = known.get(name, frozenset()) if instruction.guard is not None else frozenset[int]()
+                known[name] = before | {place}
+        return known
+
+    def sources(self, at: int, operands: Iterable[Operand]) -> set[int]:
+        """Return the instructions whose results these operands of an instruction may be."""
+        names = [name for operand in operands for name in registers_of(operand)]
+        found: set[int] = set()
+        for name in names:
+            found |= self.reaching[at].get(name, frozenset({_OUTSIDE}))
+        return found
+
+    def origins(self, at: int, operands: Iterable[Operand]) -> set[tuple[int, bool]]:
+        """Return the instructions that bits come from by moves alone, and whether a shuffle brought them."""
+        found, seen = set(), set()
+        waiting = [(source, False) for source in self.sources(at, operands)]
+        while waiting:
+            place = waiting.pop()
+            if place in seen:
+                continue
+            seen.add(place)
+            source, brought = place
+            instruction = None if source == _OUTSIDE else self.instructions[source]
+            if instruction is None or not moves(instruction):
+                found.add(place)
+                continue
+            shuffles = instruction.parts[0] == "shfl"
+            operands = instruction.operands[1:2] if shuffles else instruction.operands[1:]
+            further = self.sources(source, operands)
+            # A constant that is moved has no source.
+            waiting += [(s, brought or shuffles) for s in further]
+            if not further:
+                found.add(place)
+        return found
+
+    def adds_halves(self, at: int) -> bool:
+        """Whether an instruction adds in half precision; a conversion that rounds a sum to half does too."""
+        instruction = self.instructions[at]
+        if instruction.parts[0] in _ADDING and instruction.parts[-1] in HALVES:
+            return True
+        return bool(self._rounded(at))
+
+    def _rounded(self, at: int) -> set[int]:
+        """Return the wider additions whose result this conversion rounds to half."""
+        parts = self.instructions[at].parts
+        if parts[0] != "cvt" or not HALVES & set(parts[:-1]) or parts[-1] != "f32":
+            return set()
+        came = {source for source, _ in self.origins(at, self.instructions[at].operands[1:])} - {_OUTSIDE}
+        return {s for s in came if _adds(self.instructions[s])}
+
+    def addends(self, at: int) -> list[tuple[int, Operand, bool]]:
+        """Return (instruction, operand, whether it is a factor of a product) for each term of a half sum."""
+        return [term for adding in (self._rounded(at) or {at}) for term in self._terms(adding)]
+
+    def _terms(self, at: int) -> list[tuple[int, Operand, bool]]:
+        instruction = self.instructions[at]
+        operands = instruction.operands[1:]
+        if instruction.parts[0] in ("add", "sub"):
+            return [(at, operand, False) for operand in operands]
+        first, second, third = operands[:3]
+        if self._one(at, first) or self._one(at, second):  # bfloat16 on sm_80: x * 1 + y
+            return [(at, second if self._one(at, first) else first, False), (at, third, False)]
+        return [(at, first, True), (at, third, False)]
+
+    def _one(self, at: int, operand: Operand) -> bool:
+        """Whether an operand is the constant 1 (or a pair of them), in either format."""
+        if isinstance(operand, Immediate):
+            return operand.value in _ONES
+        constants = [
+            self.instructions[s].operands[1] for s, _ in self.origins(at, [operand]) if s != _OUTSIDE
+        ]
+        return bool(constants) and all(isinstance(c, Immediate) and c.value in _ONES for c in constants)
+
+    def narrow_origins(self, at: int, operand: Operand) -> set[tuple[int, bool]]:
+        """Return the origins of an operand, looking through conversions that only widen a half."""
+        found: set[tuple[int, bool]] = set()
+        waiting, seen = [(s, b) for s, b in self.origins(at, [operand])], set()
+        while waiting:
+            place = waiting.pop()
+            if place in seen:
+                continue
+            seen.add(place)
+            source, brought = place
+            parts = () if source == _OUTSIDE else self.instructions[source].parts
+            if parts and parts[0] == "cvt" and parts[-1] in HALVES and "f32" in parts:
+                further = self.origins(source, self.instructions[source].operands[1:])
+                waiting += [(s, b or brought) for s, b in further]
+            else:
+                found.add(place)
+        return found
+
+    def stored_sum(self, at: int, operands: Iterable[Operand]) -> set[int]:
+        """Return the half additions whose results these operands are."""
+        return {s for s, _ in self.origins(at, operands) if s != _OUTSIDE and self.adds_halves(s)}
+
+    @cached_property
+    def rounds(self) -> frozenset[int]:
+        """Half additions that read their own result of an earlier round of a loop."""
+        return frozenset(
+            at for at in range(len(self.instructions)) if self.adds_halves(at) and self._returns(at)
+        )
+
+    def _returns(self, at: int) -> bool:
+        seen: set[int] = set()
+        waiting = [
+            s
+            for term, operand, factor in self.addends(at)
+            if not factor
+            for s in self.sources(term, [operand])
+        ]
+        while waiting:
+            source = waiting.pop()
+            if source == at:
+                return True
+            if source in seen or source == _OUTSIDE:
+                continue
+            seen.add(source)
+            instruction = self.instructions[source]
+            parts = instruction.parts
+            if moves(instruction) or (parts[0] in _COMPUTING and parts[-1] in FLOATS):
+                waiting += self.sources(source, instruction.operands[1:])
+        return False
+
+
+def _merge(into: dict[str, frozenset[int]], more: dict[str, frozenset[int]]) -> bool:
+    changed = False
+    for name, places in more.items():
+        known = into.get(name, frozenset())
+        if not places <= known:
+            into[name], changed = known | places, True
+    return changed
+
+
+def moves(instruction: Instruction) -> bool:
+    """Whether an instruction moves bits without computing with them; a shuffle does."""
+    parts = instruction.parts
+    return parts[0] == "shfl" or (parts[0] in _MOVING and not FLOATS & set(parts))
+
+
+def _adds(instruction: Instruction) -> bool:
+    return instruction.parts[0] in _ADDING and instruction.parts[-1] in FLOATS
+
+
+# -- between threads, and within one ------------------------------------------------------------------
+
+
+def _meets_itself(flow: ReachingDefinitions, at: int) -> bool:
+    """Whether one term is another thread's copy of the other: a step of a reduction, and nothing else.
+
+    A change of layout shuffles one of two operands, too, but not the other's own number. Where wider numbers
+    are added, it must be a rounded sum that was exchanged: one sum of two halves rounds once, as it should.
+    """
+    sides = [flow.narrow_origins(term, operand) for term, operand, factor in flow.addends(at) if not factor]
+    met = {
+        place[0] for a in sides for b in sides if a is not b for place in a if (place[0], not place[1]) in b
+    }
+    if flow.instructions[at].parts[0] == "cvt":
+        return any(source != _OUTSIDE and flow.adds_halves(source) for source in met)
+    return bool(met)
+
+
+def _many_of_a_row(flow: ReachingDefinitions, at: int) -> bool:
+    """Whether at least `FEW` of the terms that half additions join here lie at one address."""
+    bases: dict[frozenset[int], int] = {}
+    waiting, seen = [at], set()
+    while waiting:
+        adding = waiting.pop()
+        if adding in seen:
+            continue
+        seen.add(adding)
+        for term, operand, _ in flow.addends(adding):
+            sources = {s for s, _ in flow.narrow_origins(term, operand)} - {_OUTSIDE}
+            sums = {s for s in sources if flow.adds_halves(s)}
+            waiting += sums
+            if not sums and (base := _base(flow, sources)):
+                bases[base] = bases.get(base, 0) + 1
+    return max(bases.values(), default=0) >= FEW
+
+
+def _base(flow: ReachingDefinitions, sources: set[int]) -> frozenset[int]:
+    """Return what computed the one address that these numbers, or the factors of these products, lie at."""
+    products = {s for s in sources if flow.instructions[s].parts[0] == "mul"}
+    loaded = sources - products
+    for product in products:
+        operands = flow.instructions[product].operands[1:2]
+        loaded |= {s for o in operands for s, _ in flow.narrow_origins(product, o)} - {_OUTSIDE}
+    bases = {_address(flow, s)[:1] for s in loaded if flow.instructions[s].parts[0] == "ld"}
+    others = [s for s in loaded if flow.instructions[s].parts[0] not in ("ld", "mov")]
+    return next(iter(bases))[0] if len(bases) == 1 and not others else frozenset()
+
+
+# -- in memory ---------------------------------------------------------------------------------------
+
+
+def _address(flow: ReachingDefinitions, at: int) -> tuple[frozenset[int], str, int]:
+    """Return what computed an access's address, the variable it lies in, and the offset."""
+    place = next((o for o in flow.instructions[at].operands if isinstance(o, Address)), None)
+    if place is None:
+        return frozenset(), "", 0
+    if isinstance(place.base, Register):
+        return frozenset(flow.sources(at, [place])), "", place.offset
+    return frozenset(), str(place.base), place.offset
+
+
+def _in_shared_memory(flow: ReachingDefinitions) -> Iterator[tuple[int, str]]:
+    """Find sums of two numbers of shared memory that go back to where one of them was read."""
+    found: set[int] = set()
+    for at, instruction in enumerate(flow.instructions):
+        if instruction.parts[0] != "st" or "shared" not in instruction.parts:
+            continue
+        for adding in flow.stored_sum(
+            at, [v for v in instruction.operands if isinstance(v, Register | Vector)]
+        ):
+            terms = [_loads(flow, term, operand, "shared") for term, operand, _ in flow.addends(adding)]
+            if all(terms) and any(_address(flow, s) == _address(flow, at) for term in terms for s in term):
+                found.add(adding)
+    blocks = {flow.blocks[adding] for adding in found}
+    # One step alone may be an elementwise sum of two things that were staged there.
+    if len(found) > 1 or any(block in _after(flow.program, block) for block in blocks):
+        yield from ((adding, SHARED) for adding in found)
+
+
+def _loads(flow: ReachingDefinitions, at: int, operand: Operand, space: str) -> set[int]:
+    """Return the loads of halves from a space that an operand of an addition comes from."""
+    direct = {s for s, _ in flow.origins(at, [operand])}
+    if flow.instructions[at].parts[-1] not in HALVES:  # a wider addition: its operand must be a widened half
+        direct = {s for s, _ in flow.narrow_origins(at, operand)} - direct
+    return {s for s in direct - {_OUTSIDE} if _reads(flow.instructions[s], space)}
+
+
+def _reads(instruction: Instruction, space: str) -> bool:
+    return instruction.parts[0] == "ld" and any(part.startswith(space) for part in instruction.parts)
+
+
+def _after(program: Program, number: int, without: frozenset[int] = frozenset()) -> set[int]:
+    """Return the blocks that may run after a block."""
+    found: set[int] = set()
+    waiting = [number]
+    while waiting:
+        for block in following(program.blocks, waiting.pop()):
+            if block not in found and block not in without:
+                found.add(block)
+                waiting.append(block)
+    return found
+
+
+def _locked(flow: ReachingDefinitions, at: int) -> bool:
+    """Whether a term is read from memory after waiting for other threads, with a release still to come."""
+    spins = frozenset(n for n, block in enumerate(flow.program.blocks) if block.spins)
+    if not spins:
+        return False
+    loads = {s for term, operand, _ in flow.addends(at) for s in _loads(flow, term, operand, "global")}
+    free = {0, *_after(flow.program, 0, spins)} | spins
+    if all(flow.blocks[load] in free for load in loads):
+        return False
+    here, behind = flow.blocks[at], _after(flow.program, flow.blocks[at])
+    return any(
+        (i.parts[0] == "atom" or "release" in i.parts)
+        and (flow.blocks[n] in behind or (flow.blocks[n] == here and n > at))
+        for n, i in enumerate(flow.instructions)
+    )

@@ -1,0 +1,1 @@
+"""Translates PTX into Python functions over NumPy arrays."""

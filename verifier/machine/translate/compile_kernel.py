@@ -1,0 +1,127 @@
+"""Translation of a kernel of a PTX module, done once for each way in which it is executed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from verifier.machine.execute.findings import LaunchError
+from verifier.machine.ptx import basic_blocks, literals
+from verifier.machine.ptx.loops import Loop, loops_of
+from verifier.machine.ptx.parser import parse
+from verifier.machine.ptx.syntax import Address, Instruction, Module, Operand, Symbol, Vector
+from verifier.machine.translate import emitter as emission
+from verifier.machine.translate import uniformity
+
+if TYPE_CHECKING:
+    from verifier.machine.ptx.basic_blocks import Program
+    from verifier.machine.shadow.emitter_kind import EmitterKind
+
+
+@dataclass(kw_only=True, eq=False)
+class TranslatedKernel:
+    """A kernel translated to Python: its code, and where each instruction came from.
+
+    Python takes longer to compile a block than to write it, so that is done when the block is first reached.
+    """
+
+    program: Program
+    emitted: emission.Emitted
+    prologue: CodeType
+    constants: dict[str, Any]
+    sites: list[Instruction]
+    shapes: uniformity.RegisterShapes
+    used: frozenset[str]
+    broken: tuple[str, ...]
+    loops: tuple[Loop, ...]
+    blocks: dict[tuple[int, bool], CodeType] = field(default_factory=dict)
+    allocations: dict[str, CodeType] = field(default_factory=dict)
+
+    def allocation(self, expression: str) -> CodeType:
+        """Code of an expression that allocates the slots of registers, of which there are few."""
+        code = self.allocations.get(expression)
+        if code is None:
+            code = self.allocations[expression] = compile(expression, "<allocation>", "eval")
+        return code
+
+    def block(self, number: int, *, part: bool) -> CodeType:
+        """Code that defines `block`, the function of one block for all lanes or for some."""
+        code = self.blocks.get((number, part))
+        if code is None:
+            source = (self.emitted.part if part else self.emitted.full)[number]
+            name = f"<machine:{self.program.kernel.name}:{number}>"
+            code = self.blocks[number, part] = compile(source, name, "exec")
+        return code
+
+
+@lru_cache(maxsize=256)
+def parsed(ptx: str) -> Module:
+    """Parse a module once."""
+    return parse(ptx)
+
+
+@lru_cache(maxsize=512)
+def compiled(
+    ptx: str, kernel: str, contraction: str, full_shapes: bool, shadows: EmitterKind | None
+) -> TranslatedKernel:
+    """Translate a kernel once; shadows: which of them the code moves, None for none."""
+    module = parsed(ptx)
+    function = module.functions.get(kernel)
+    if function is None or not function.is_kernel:
+        names = ", ".join(f.name for f in module.functions.values() if f.is_kernel)
+        raise LaunchError(f"no kernel {kernel!r} in the module; it has: {names}")
+    if contraction not in ("on", "off"):
+        raise ValueError(f"contraction is 'on' or 'off', not {contraction!r}")
+    program = literals.spread(basic_blocks.build(module, function, contraction=contraction == "on"))
+    shapes = uniformity.all_full(program) if full_shapes else uniformity.analyse(program)
+    shadow_emitter = None
+    if shadows is not None:
+        from verifier.machine.translate.choose_shadow import make_shadow_emitter
+
+        shadow_emitter = make_shadow_emitter(shadows, program, shapes)
+    work = emission.Emitter(program, shapes, shadow_emitter)
+    emitted = work.emit()
+    return TranslatedKernel(
+        program=program,
+        emitted=emitted,
+        prologue=compile(emitted.prologue, f"<machine:{kernel}>", "exec"),
+        constants=work.code.constants,
+        sites=work.sites,
+        shapes=shapes,
+        used=frozenset(_used_names(program)),
+        broken=tuple(f"{kernel}:{i.line} {i.opcode}" for i in shadow_emitter.broken())
+        if shadow_emitter
+        else (),
+        loops=tuple(loops_of(program.blocks)),
+    )
+
+
+def _used_names(program: Program) -> set[str]:
+    """Variables that the kernel's instructions mention."""
+    known = {**program.module.variables, **program.variables}
+    names = {name for i in program.instructions() for name in (*symbols_of(i.operands), *i.arguments)}
+    waiting = list(names)
+    while waiting:
+        variable = known.get(waiting.pop())
+        for _, word in variable.references if variable else ():
+            name = word.split("+")[0].strip()
+            if name not in names:
+                names.add(name)
+                waiting.append(name)
+    return names
+
+
+def symbols_of(operands: Sequence[Operand]) -> list[str]:
+    """Names of the variables in operands."""
+    names = []
+    for operand in operands:
+        if isinstance(operand, Symbol):
+            names.append(operand.name)
+        elif isinstance(operand, Address):
+            names += symbols_of((operand.base,))
+        elif isinstance(operand, Vector):
+            names += symbols_of(operand.items)
+    return names

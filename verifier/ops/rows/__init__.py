@@ -1,0 +1,1 @@
+"""How tensors become rows, and bounds over rows."""

@@ -1,0 +1,192 @@
+"""Runs a subject's own specification: in a finite field, and enclosed in Arb balls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from verifier.ops import op
+from verifier.ops.rows.compose_bounds import to_float64
+from verifier.ops.specification.expression import Expression, evaluate, gradients, leaves_of, steps
+from verifier.ops.specification.field_numbers import Elements, FieldNumbers
+from verifier.ops.specification.recording import trace
+from verifier.oracle.balls import balls, enclose, precision
+
+if TYPE_CHECKING:
+    from verifier.arithmetic.formats import Array
+    from verifier.oracle.enclosure import Enclosure
+    from verifier.records.case import Case
+    from verifier.records.subject import Subject
+
+BITS = 256
+"""Precision of the balls; where cancellation leaves them wide, the judge decides nothing."""
+
+
+def traced(subject: Subject, case: Case) -> dict[str, Expression]:
+    """Return every result of the specification by name, gradients included where there is a grad_output."""
+    the_op = op(case.op)
+    leaves = leaves_of(case.given, (case.rows, case.columns), the_op.parameters)
+    arguments = {n: leaves.get(n) for n in case.tensors} | dict(case.scalars)
+    results = trace(subject.specification, arguments, subject.returns)
+    if "grad_output" in leaves:
+        wanted = {f"grad_{n}": e for n, e in leaves.items() if n in the_op.differentiable}
+        results |= gradients(results["output"], leaves["grad_output"], wanted)
+    return results
+
+
+def constants(subject: Subject, case: Case) -> list[float]:
+    """Return the numbers that a specification writes, in no order that means anything."""
+    return sorted({float(step.label) for step in steps(traced(subject, case)) if step.kind == "constant"})
+
+
+def _rows(case: Case, name: str, array: Any) -> Any:
+    """Return a tensor in canonical rows of two dimensions."""
+    return np.atleast_2d(op(case.op).canonical(case, name, array))
+
+
+def _extent(case: Case, name: str, expression: Expression) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the extents of a result, and its shape in canonical rows."""
+    if name.removeprefix("grad_") in op(case.op).parameters:
+        return (1, case.columns), (case.columns,)
+    # A further result is one number a row where a row has one column: its canonical rows cannot tell.
+    if (expression.columns and case.columns != 1) or name == "output" or name.startswith("grad_"):
+        return (case.rows, case.columns), (case.rows, case.columns)
+    return (case.rows, 1), (case.rows,)
+
+
+# -- in a field ------------------------------------------------------------------------------------------
+
+
+class _Field:
+    """Field elements, with roots and logarithms remembered where they do not exist."""
+
+    def __init__(
+        self, numbers: FieldNumbers, leaves: Mapping[str, Elements], held: Callable[[Any], float]
+    ) -> None:
+        self.numbers, self.leaves, self.held = numbers, leaves, held
+
+    def leaf(self, name: str) -> Elements:
+        return self.leaves[name]
+
+    def constant(self, number: float) -> Elements:
+        return self.numbers.number(self.held(number))
+
+    def sqrt(self, value: Elements) -> Elements:
+        root = value._with("sqrt")
+        back: Any = (root * root).residues
+        parts = sorted(value.parts) if back.dtype.names else ()
+        own: Any = value.residues
+        same = [back[p] == own[p] for p in parts] or [back == own]
+        self.numbers.regular.append(np.all(same, axis=0))
+        return root
+
+    def exp(self, value: Elements) -> Any:
+        return self.numbers.exp(value)
+
+    def log(self, value: Elements) -> Any:
+        return self.numbers.log(value)
+
+    def total(self, value: Elements, axis: int, copies: int | None) -> Elements:
+        return value.folded(axis) if copies is None else value * self.numbers.number(copies)
+
+    def column(self, value: Elements, index: int) -> Elements:
+        return Elements(value.arithmetic, value.residues[:, index : index + 1], value.parts)
+
+    def joined(self, values: list[Elements], rows: int) -> Elements:
+        residues = np.concatenate([np.broadcast_to(v.residues, (rows, 1)) for v in values], axis=1)
+        return Elements(values[0].arithmetic, residues, frozenset.intersection(*(v.parts for v in values)))
+
+
+def field_results(
+    subject: Subject,
+    case: Case,
+    arithmetic: Any,
+    residues: Mapping[str, Array],
+    held: Callable[[Any], float],
+    *,
+    logarithms: Elements | None = None,
+) -> tuple[dict[str, Elements], Any]:
+    """Return the results in a field, in canonical rows, and for each row whether its roots exist.
+
+    residues: field elements of every tensor, in its shape. held: a scalar as kernels hold it. logarithms:
+    (rows, 1), what every logarithm is taken to be (None: the field's own).
+
+    Raises:
+        NoMeaningError: the specification needs a function that the field does not have.
+
+    """
+    numbers = FieldNumbers(arithmetic=arithmetic, rows=case.rows, columns=case.columns, logarithms=logarithms)
+    index = {n: np.atleast_2d(op(case.op).flat_index(case, n, tuple(t.shape))) for n, t in case.given.items()}
+    leaves = {n: numbers.elements(residues[n].reshape(-1)[at]) for n, at in index.items()}
+    expressions = traced(subject, case)
+    found = evaluate(expressions, _Field(numbers, leaves, held))
+    results = {}
+    for name, value in found.items():
+        extents, shape = _extent(case, name, expressions[name])
+        results[name] = Elements(arithmetic, value.shaped(*extents).residues.reshape(shape), value.parts)
+    regular = np.ones(case.rows, dtype=np.bool_)
+    for known in numbers.regular:
+        regular &= np.broadcast_to(known, (case.rows, np.shape(known)[1])).all(axis=1)
+    return results, regular
+
+
+# -- enclosed --------------------------------------------------------------------------------------------
+
+
+class _Balls:
+    """Arrays of Arb balls."""
+
+    def __init__(self, leaves: Mapping[str, Any]) -> None:
+        self.leaves = leaves
+        self.zero = balls([0.0])[0]
+
+    def leaf(self, name: str) -> Any:
+        return self.leaves[name]
+
+    def constant(self, number: float) -> Any:
+        return _objects(balls([number]), (1, 1))
+
+    def sqrt(self, value: Any) -> Any:
+        return np.frompyfunc(lambda x: x.sqrt(), 1, 1)(value)
+
+    def exp(self, value: Any) -> Any:
+        return np.frompyfunc(lambda x: x.exp(), 1, 1)(value)
+
+    def log(self, value: Any) -> Any:
+        return np.frompyfunc(lambda x: x.log(), 1, 1)(value)
+
+    def total(self, value: Any, axis: int, copies: int | None) -> Any:
+        if copies is not None:
+            return value * self.constant(copies)
+        return np.add.reduce(value, axis=axis, keepdims=True, initial=self.zero)
+
+    def column(self, value: Any, index: int) -> Any:
+        return value[:, index : index + 1]
+
+    def joined(self, values: list[Any], rows: int) -> Any:
+        return np.concatenate([np.broadcast_to(v, (rows, 1)) for v in values], axis=1)
+
+
+def _objects(values: list[Any], shape: tuple[int, ...]) -> Any:
+    made = np.empty(len(values), dtype=object)
+    made[:] = values
+    return made.reshape(shape)
+
+
+def enclosures(subject: Subject, case: Case) -> dict[str, Enclosure]:
+    """Return certified enclosures of the specification's results by name, in canonical rows.
+
+    Every tensor and scalar of the case is taken as the number that it is.
+    """
+    expressions = traced(subject, case)
+    with precision(BITS):
+        arrays = {n: _rows(case, n, to_float64(t)) for n, t in case.given.items()}
+        leaves = {n: _objects(balls(a.reshape(-1).tolist()), a.shape) for n, a in arrays.items()}
+        found = evaluate(expressions, _Balls(leaves))
+        results = {}
+        for name, value in found.items():
+            extents, shape = _extent(case, name, expressions[name])
+            results[name] = enclose(list(np.broadcast_to(value, extents).reshape(-1)), shape)
+        return results

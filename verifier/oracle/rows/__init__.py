@@ -1,0 +1,1 @@
+"""Results of normalizations over rows: float64, double-double, then balls."""

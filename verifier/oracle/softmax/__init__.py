@@ -1,0 +1,1 @@
+"""Results of softmax and log-softmax over rows."""

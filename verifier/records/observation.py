@@ -1,0 +1,65 @@
+"""What was seen when a subject ran on a case."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from verifier.records.compiled_code import CompiledCode
+from verifier.records.printable import block, line
+from verifier.records.reach import NOTHING, Reach
+
+Status = Literal["ok", "refused", "crashed", "timeout", "unusable", "undecided", "error"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aftermath:
+    """What an error left behind: whether the process is of no further use, and what the machine found."""
+
+    died: bool = False
+    machine_finding: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """The outcome of one execution.
+
+    status: "ok"; "refused" (a clear error before the first launch); "crashed" (any other error, or the
+        process died); "timeout"; "unusable" (the declaration does not fit the function, see `message`);
+        "undecided" (nothing can be said about the subject, `message` says why: the machine lacks an
+        instruction, ...); "error" (the verifier itself failed).
+    outputs: what the subject returned and the gradients, by name; None where it returned None.
+    message: what went wrong, in one line; `detail` is the traceback or the last lines of stderr.
+    damage: stray writes and changed inputs, one sentence each, by check word ("memory", "inputs").
+    unlaunched: why nothing that was right is right of a kernel. lacking: what there was no room for, so that
+        nothing was computed.
+    compiled: what is known of the code that was executed; None if that of any is unknown.
+    reach: what of the subject's sources ran that no answer of its process had said before.
+    settings: what the call left changed of the process, in words, by name.
+    aftermath: what an error left behind.
+    found: what an experiment looked for, in a record of its own or in texts.
+
+    The texts are the subject's own, hence made printable and shortened here, where they come in.
+    """
+
+    status: Status
+    outputs: Mapping[str, torch.Tensor | None] = field(default_factory=dict)
+    message: str = ""
+    detail: str = ""
+    damage: tuple[str, ...] = ()
+    unlaunched: str = ""
+    lacking: str = ""
+    compiled: CompiledCode | None = None
+    reach: Reach = NOTHING
+    settings: Mapping[str, str] = field(default_factory=dict)
+    aftermath: Aftermath = Aftermath()
+    found: Any = None
+
+    def __post_init__(self) -> None:
+        """Keep what a subject says from steering a terminal or filling a disk."""
+        object.__setattr__(self, "message", line(self.message))
+        object.__setattr__(self, "detail", block(self.detail))
+        object.__setattr__(self, "damage", tuple(map(line, self.damage)))

@@ -1,0 +1,37 @@
+"""What a wrapper would launch for given extents: seen in a dry run, in which no kernel is compiled or run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Point = tuple[int, int, int]
+"""Rows, columns and the variant in which an op lays them out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """The launches of a call at one point.
+
+    features: what tells plans apart, in words, sizes left out: kernels, whether an extent of a grid or an
+    integer is 0, 1 or more, how often a tile goes into it (up to 3), constants that are no sizes.
+    compiled: each compilation that the call needs, with the widest tile in it, in elements.
+    forward: the same of the forward pass alone, if there is a backward pass.
+    refused: what the wrapper raised, if it did; features and compilations are those seen until then.
+    """
+
+    features: frozenset[str] = frozenset()
+    compiled: frozenset[tuple[str, int]] = frozenset()
+    forward: Planned | None = None
+    refused: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DryRun:
+    """The plans of a list of points, as far as they were made.
+
+    files: sources that had a part in them. ended: why the list was not followed to its end, or nothing.
+    """
+
+    planned: tuple[Planned, ...]
+    files: tuple[str, ...] = ()
+    ended: str = ""

@@ -1,0 +1,80 @@
+"""What of a subject's sources ran: functions, turns of loops, lines of its wrapper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from verifier.records.case import Case
+
+MANY = 3
+"""Turns of a loop that are not told apart from more."""
+
+
+class SourcePlace(NamedTuple):
+    """A function, a loop or a statement in a source: the file's name, the function's, and the first line.
+
+    No path: a file that was moved or copied is the same source.
+    """
+
+    file: str
+    function: str
+    line: int
+
+    def __str__(self) -> str:
+        """Render as `function (file:line)`."""
+        return f"{self.function} ({self.file}:{self.line})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """What was seen to run, of one execution or of many.
+
+    functions: functions of kernels of which an instruction ran. compiled: those that stand in compiled code
+    that was launched, run or not. loops: each with how often it turned at once: 0, 1, 2, or `MANY` for more.
+    lines: statements of the wrapper. given: what cases and machines were, as (what, which). recorded: "code"
+    where functions and loops were followed, "lines" where the wrapper was; what was not is unknown, not 0.
+    """
+
+    functions: frozenset[SourcePlace] = frozenset()
+    compiled: frozenset[SourcePlace] = frozenset()
+    loops: frozenset[tuple[SourcePlace, int]] = frozenset()
+    lines: frozenset[SourcePlace] = frozenset()
+    given: frozenset[tuple[str, str]] = frozenset()
+    recorded: frozenset[str] = frozenset()
+
+    def without(self, known: Reach) -> Reach:
+        """Return what is not known yet."""
+        return Reach(
+            functions=self.functions - known.functions,
+            compiled=self.compiled - known.compiled,
+            loops=self.loops - known.loops,
+            lines=self.lines - known.lines,
+            given=self.given - known.given,
+            recorded=self.recorded - known.recorded,
+        )
+
+
+NOTHING = Reach()
+
+
+def joined(found: Iterable[Reach]) -> Reach:
+    """Return what ran in one or another of several."""
+    several = list(found)
+    return Reach(
+        functions=frozenset().union(*(one.functions for one in several)),
+        compiled=frozenset().union(*(one.compiled for one in several)),
+        loops=frozenset().union(*(one.loops for one in several)),
+        lines=frozenset().union(*(one.lines for one in several)),
+        given=frozenset().union(*(one.given for one in several)),
+        recorded=frozenset().union(*(one.recorded for one in several)),
+    )
+
+
+def of_case(case: Case) -> Reach:
+    """Return what a case gives: dtypes and layouts of its tensors, by argument, and arguments left out."""
+    given = {(f"dtype of {name}", str(t.dtype).removeprefix("torch.")) for name, t in case.given.items()}
+    given |= {(f"layout of {name}", case.layout(name)) for name in case.given}
+    given |= {(name, "None") for name, tensor in case.tensors.items() if tensor is None}
+    return Reach(given=frozenset(given))

@@ -1,0 +1,1 @@
+"""Finds, reads and declares what is under test, and keeps what it sets for the process."""

@@ -1,0 +1,262 @@
+"""The decorator `verifier.subject`: it declares a function as a kernel under test, or refuses to."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from strategies.registry import names_defining
+from verifier.arithmetic.formats import FORMATS, Contraction, DivideByN
+from verifier.arithmetic.trees.tree import Tree
+from verifier.records.subject import (
+    LANGUAGES,
+    Claim,
+    Domain,
+    KnownDefect,
+    Language,
+    Source,
+    Subject,
+    Trees,
+)
+
+
+def subject(
+    *,
+    op: str,
+    language: Language,
+    dtypes: tuple[str, ...],
+    variance: str | None = None,
+    variance_options: Mapping[str, Any] | None = None,
+    accumulates: str | None = None,
+    trees: Tree | Trees | None = None,
+    formula: Any = None,
+    mean_contraction: Contraction | None = None,
+    divide_by_n: DivideByN | None = None,
+    saved_dtype: str | None = None,
+    clamp: bool = False,
+    domain: Domain | None = None,
+    guarantees: set[str] | frozenset[str] = frozenset(),
+    known_defects: tuple[KnownDefect, ...] = (),
+    returns: tuple[str, ...] = ("output",),
+    mutates: tuple[str, ...] = (),
+    specification: Any = None,
+    differentiable: bool = True,
+    source: Source | None = None,
+    extents: tuple[tuple[int, int], ...] = (),
+) -> Callable[[Callable[..., Any]], Subject]:
+    """Declare the decorated function as a kernel under test.
+
+    op: the mathematical norm, for instance "layer_norm" or "layer_norm_backward".
+    language: what the kernel is written in; it decides which backends can run it.
+    dtypes: names of the dtypes of its tensors that it supports.
+    variance, accumulates, trees, formula, mean_contraction, divide_by_n, saved_dtype, clamp: the
+        claim, see `Claim`. What is left out is filled in and printed as assumed.
+    variance_options: what else the algorithm does, for instance {"merge": "weighted"} of "chan"; the
+        options of each algorithm are listed in docs/reference/variance.md.
+    trees: one tree for every reduction over columns, or a `Trees`.
+    guarantees: promises beyond the bound, of "determinism", "batch_invariance", ...
+    differentiable: false for a forward-only kernel: no gradient is demanded of it.
+    source: the document that the kernel is taken from, if any, for whoever reads of the kernel.
+    extents: (rows, columns) that every search is to begin with, for instance ((1, 70000),): canonical ones,
+        the columns being what a row's statistics are taken over.
+    specification: with op "unknown", what the kernel computes: a function of arguments of the kernel by
+        name, written with torch on a (rows, columns) input or with mpmath on the numbers of a row (see
+        docs/how-to/own-specification.md).
+
+    Raises:
+        ValueError: an unknown language, dtype, format, guarantee, word of the claim or option of the
+            algorithm; a tree that is none; extents that are no pairs of positive integers or that the domain
+            excludes; a specification that is missing, not wanted or uses what has no
+            exact meaning.
+
+    """
+    words = {
+        "accumulates": accumulates,
+        "mean_contraction": mean_contraction,
+        "divide_by_n": divide_by_n,
+        "saved_dtype": saved_dtype,
+    }
+    _demand_known_words(language, dtypes, words, guarantees)
+    _demand_options(variance, variance_options)
+    _demand_names(known_defects)
+    _demand_extents(extents, domain)
+    claim = _claim(
+        {**words, "trees": trees, "formula": formula},
+        language,
+        variance=variance,
+        variance_options=dict(variance_options or {}),
+        clamp=clamp,
+    )
+
+    def declare(function: Callable[..., Any]) -> Subject:
+        _demand_specification(op, specification, variance, function, returns)
+        _demand_required(domain, function)
+        made = Subject(
+            function=function,
+            name=function.__name__,
+            path=Path(inspect.getsourcefile(inspect.unwrap(function)) or "<unknown>").resolve(),
+            op=op,
+            language=language,
+            dtypes=tuple(dtypes),
+            claim=claim,
+            guarantees=frozenset(guarantees),
+            known_defects=tuple(known_defects),
+            domain=domain,
+            returns=tuple(returns),
+            mutates=tuple(mutates),
+            specification=specification,
+            differentiable=differentiable,
+            source=source,
+            extents=tuple((rows, columns) for rows, columns in extents),
+        )
+        # help() and inspect see the kernel's own function through these two.
+        object.__setattr__(made, "__doc__", function.__doc__)
+        object.__setattr__(made, "__wrapped__", function)
+        return made
+
+    return declare
+
+
+def known_guarantees() -> tuple[str, ...]:
+    """Return the names of the checks that demand what a guarantee promises; no check is imported for it."""
+    return names_defining("verifier.checks", "GUARANTEE")
+
+
+def _claim(declared: Mapping[str, Any], language: Language, **further: Any) -> Claim:
+    """Return the claim; what is declared as None is filled in, and kept as assumed.
+
+    declared: fields of `Claim` that may be left out; `trees` may be one tree. further: its other fields.
+    """
+    assumed = frozenset(name for name, value in declared.items() if value is None)
+    defaults = {
+        "accumulates": "float32",
+        "mean_contraction": "none" if language == "torch" else "mixed",
+        "divide_by_n": "either",
+    }
+    filled = {**declared, **{name: word for name, word in defaults.items() if declared[name] is None}}
+    return Claim(**{**filled, "trees": _trees(declared["trees"])}, **further, assumed=assumed)
+
+
+def _trees(trees: Tree | Trees | None) -> Trees:
+    if isinstance(trees, Trees):
+        return trees
+    return Trees() if trees is None else Trees(statistics=trees, row_gradients=trees)
+
+
+def _demand_known_words(
+    language: str,
+    dtypes: tuple[str, ...],
+    words: Mapping[str, str | None],
+    guarantees: set[str] | frozenset[str],
+) -> None:
+    """Demand words that have a meaning; `words` are those of the claim, None where one is left out."""
+    meanings = {
+        "accumulates": (*FORMATS, "input"),
+        "mean_contraction": get_args(Contraction),
+        "divide_by_n": get_args(DivideByN),
+        "saved_dtype": (*FORMATS, "input"),
+    }
+    demanded: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+        "language": ((language,), LANGUAGES),
+        "dtypes": (tuple(dtypes), tuple(FORMATS)),
+        **{name: ((word,), meanings[name]) for name, word in words.items() if word is not None},
+        "guarantees": (tuple(sorted(guarantees)), known_guarantees() if guarantees else ()),
+    }
+    for field_name, (values, known) in demanded.items():
+        unknown = [v for v in values if v not in known]
+        if unknown:
+            raise ValueError(f"@subject: unknown {field_name} {unknown[0]!r}; known are {', '.join(known)}")
+    if not dtypes:
+        raise ValueError("@subject: dtypes is empty; name at least one")
+
+
+def _demand_names(defects: tuple[KnownDefect, ...]) -> None:
+    """Demand that a witness is found by one name: ids are words, and a check has a defect once."""
+    named = [(d.id, d.check) for d in defects if d.id]
+    wrong = next((name for name, _ in named if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name)), None)
+    if wrong is not None:
+        raise ValueError(f"@subject: id {wrong!r} of a known defect: small letters, digits and hyphens")
+    twice = next((name for i, name in enumerate(named) if name in named[:i]), None)
+    if twice is not None:
+        raise ValueError(f"@subject: two known defects of {twice[1]} have the id {twice[0]!r}")
+
+
+def _demand_extents(extents: Any, domain: Domain | None) -> None:
+    """Demand pairs of positive integers, inside the domain: what is promised nowhere is not run first."""
+    wanted = "a tuple of pairs (rows, columns) of positive integers, as ((1, 70000),)"
+    if not isinstance(extents, tuple | list):  # a ValueError, as all that this file raises
+        raise ValueError(f"@subject: extents is {extents!r}, not {wanted}")  # noqa: TRY004
+    for pair in extents:
+        sound = isinstance(pair, tuple | list) and len(pair) == 2
+        if not sound or not all(type(extent) is int and extent > 0 for extent in pair):
+            raise ValueError(f"@subject: extents has {pair!r}; it is {wanted}")
+        beyond = next(domain.exceeded(pair[0], pair[1], rank=0), None) if domain is not None else None
+        if beyond is not None:
+            raise ValueError(f"@subject: extents has {pair!r}, which lies outside the domain: {beyond}")
+
+
+def _demand_options(variance: str | None, options: Mapping[str, Any] | None) -> None:
+    """Demand that options are those of the algorithm, each of a value that it takes."""
+    if not options:
+        return
+    if variance is None:
+        raise ValueError("@subject: variance_options without variance; name the algorithm that they are of")
+    from verifier.bounds.variance.options import chosen_options
+
+    try:
+        chosen_options(variance, options)
+    except ValueError as error:
+        raise ValueError(f"@subject: {error}") from error
+
+
+def _demand_specification(
+    op: str, specification: Any, variance: str | None, function: Any, returns: tuple[str, ...]
+) -> None:
+    """Demand a specification of op 'unknown', that it takes what the kernel takes, and of no other op."""
+    if op != "unknown":
+        if specification is not None:
+            raise ValueError(f"@subject: {op} has a meaning of its own; a specification is of op='unknown'")
+        return
+    if specification is None or variance is not None:
+        raise ValueError("@subject: op 'unknown' needs specification= and has no variance algorithm")
+    taken, offered = inspect.signature(specification).parameters, inspect.signature(function).parameters
+    if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in taken.values()):
+        raise ValueError("@subject: the specification takes its arguments by name, without * and decorators")
+    strange = [name for name in taken if name not in offered]
+    if strange:
+        raise ValueError(
+            f"@subject: the specification takes {strange[0]!r}, which {function.__name__}() does not take"
+        )
+    _demand_meaning(specification, tuple(taken), returns)
+
+
+def _demand_meaning(specification: Any, taken: tuple[str, ...], returns: tuple[str, ...]) -> None:
+    """Record a specification once: it uses what has an exact meaning alone, in few steps."""
+    from verifier.ops.specification.expression import leaves_of
+    from verifier.ops.specification.recording import demand_few_steps, trace
+    from verifier.ops.unknown import PARAMETERS, TENSORS
+
+    def arguments(columns: int) -> dict[str, Any]:
+        leaves = leaves_of(TENSORS, (2, columns), PARAMETERS)
+        return {**dict.fromkeys(taken, 0.5), **leaves, "normalized_shape": (columns,)}
+
+    try:
+        trace(specification, arguments(4), returns)
+        demand_few_steps(specification, arguments, returns)
+    except ValueError as error:
+        raise ValueError(f"@subject: specification: {error}") from error
+
+
+def _demand_required(domain: Domain | None, function: Any) -> None:
+    """Demand that the kernel takes something of what its domain says must be given."""
+    if domain is None or domain.optional:
+        return
+    taken = inspect.signature(function).parameters
+    if not any(name in taken for name in domain.required):
+        raise ValueError(
+            f"@subject: Domain(optional=False) speaks of {' and '.join(domain.required)}, of which "
+            f"{function.__name__}() takes none"
+        )

@@ -1,0 +1,183 @@
+"""Loading kernel files by path, the user's and our own alike."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+import traceback
+from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from verifier.records.printable import line, said, text_of
+from verifier.records.subject import Subject
+
+SOURCE_BYTES = 1 << 24
+"""A source file that is larger is something else; Python would read all of it."""
+_PREFIX = "norm_verifier_kernel_files"
+
+
+class LoadError(Exception):
+    """A kernel file that cannot be used; the message names the file and the reason."""
+
+    def __init__(self, message: str) -> None:
+        """Keep the message one line that can be shown: a part of it may be the file's own words."""
+        super().__init__(line(message))
+
+
+class NoSubjectError(LoadError):
+    """A kernel file that declares no subject."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A kernel file's module and the subjects declared in it, in order of declaration."""
+
+    path: Path
+    module: ModuleType
+    subjects: tuple[Subject, ...]
+
+
+def load(path: str | Path) -> Loaded:
+    """Execute a kernel file under a module name of its own and collect its subjects.
+
+    The module is registered before it is executed, so that decorators can look up sources and
+    classes can be pickled, and removed again if it fails.
+
+    Raises:
+        LoadError: the file does not exist, is no Python file, or raises while it is executed.
+
+    """
+    try:
+        file = Path(path).expanduser().resolve()
+        size = file.stat().st_size
+    except (OSError, RuntimeError) as error:  # resolve() says RuntimeError of a loop of links
+        absent = isinstance(error, FileNotFoundError)
+        raise LoadError(f"{path}: {'no such file' if absent else text_of(error)}") from error
+    if file.is_dir():
+        raise LoadError(f"{path}: is a folder; name a kernel file in it")
+    if not file.is_file():
+        raise LoadError(f"{path}: is no regular file")
+    if size > SOURCE_BYTES:
+        raise LoadError(f"{path}: has {size} bytes, which is no kernel's source")
+    if file.suffix != ".py":
+        raise LoadError(f"{path}: a kernel file is a Python file (a .cu needs its declaring .py beside it)")
+    if not _is_utf8(str(file)):
+        raise LoadError(f"{path}: the path is not read as UTF-8 here; set PYTHONUTF8=1, or rename it")
+    name = f"{_PREFIX}.{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
+    module = sys.modules[name] if name in sys.modules else _execute(file, name)
+    subjects = [value for value in vars(module).values() if isinstance(value, Subject)]
+    own: dict[str, Subject] = {}
+    for one in (s for s in subjects if s.path == file):
+        if own.setdefault(one.name, one) is not one:
+            raise LoadError(
+                f"{path}: two subjects are named {one.name!r}; give their functions names of their own"
+            )
+    return Loaded(path=file, module=module, subjects=tuple(own.values()))
+
+
+def load_subjects(path: str | Path) -> tuple[Subject, ...]:
+    """Return the subjects of a kernel file; what the file sets for the whole process is set back.
+
+    Raises:
+        LoadError: as `load`; NoSubjectError: the file declares none.
+
+    """
+    from verifier.subjects.process_settings import settings_kept
+
+    with settings_kept():
+        subjects = load(path).subjects
+    if not subjects:
+        raise NoSubjectError(
+            f"{path}: declares no subject; decorate the kernel's function with @verifier.subject(...)"
+        )
+    return subjects
+
+
+def load_subject(path: str | Path, name: str) -> Subject:
+    """Return the subject of that name of a kernel file.
+
+    Raises:
+        LoadError: as `load_subjects`, or the file has no such subject.
+
+    """
+    found = {subject.name: subject for subject in load_subjects(path)}
+    if name not in found:
+        raise LoadError(f"{path} has no subject {name!r}; it has {', '.join(found)}")
+    return found[name]
+
+
+def builtin_folder() -> Path:
+    """Return the folder of the built-in kernels: inside the installed package, or beside it in a checkout.
+
+    Raises:
+        LoadError: neither exists.
+
+    """
+    package = Path(__file__).parents[1]
+    for folder in (package / "kernels", package.parent / "kernels"):
+        if folder.is_dir():
+            return folder
+    raise LoadError("the built-in kernels are missing from this installation")
+
+
+def builtin_files() -> list[Path]:
+    """Return the built-in kernel files that declare subjects, sorted by name."""
+    return sorted(file for file in builtin_folder().glob("*.py") if not is_skeleton(file))
+
+
+def is_skeleton(path: Path) -> bool:
+    """Return whether a file's name says that kernels load it and that it declares no subject."""
+    return "_skeleton_" in path.name
+
+
+def _is_utf8(text: str) -> bool:
+    """Return whether a path has a name in UTF-8: other bytes, and the locale C, leave surrogates in it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+class _Source(SourceFileLoader):
+    """Compiles the source each time: what a full disk left of a cached compilation is no kernel."""
+
+    def get_code(self, fullname: str) -> Any:
+        """Return the code of the source as it stands, and leave nothing beside it."""
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
+def _execute(file: Path, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise LoadError(f"{file}: Python cannot load this file")
+    if type(spec.loader) is SourceFileLoader:
+        spec.loader = _Source(name, str(file))
+    module = importlib.util.module_from_spec(spec)
+    if _PREFIX not in sys.modules:
+        package = ModuleType(_PREFIX)
+        package.__path__ = []
+        sys.modules[_PREFIX] = package
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except KeyboardInterrupt:
+        del sys.modules[name]
+        raise
+    except BaseException as error:
+        del sys.modules[name]
+        raise LoadError(f"{file}: {_last_line(error, file)}") from error
+    return module
+
+
+def _last_line(error: BaseException, file: Path) -> str:
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
+    own = isinstance(error, SyntaxError) and error.filename == str(file)
+    number = getattr(error, "lineno", None) if own else None
+    where = f"line {number or frames[-1].lineno}: " if number or frames else ""
+    return f"{where}{said(error)}"

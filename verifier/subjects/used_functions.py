@@ -1,0 +1,163 @@
+"""Which functions a function may call: its own, those of modules it uses, and kernels that it may launch.
+
+Names are followed without a call: globals, attributes of modules, cells, defaults, and what containers and
+objects of the subject's own classes hold. What is found by computed names alone stays unknown.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from verifier.machine.culprit import is_of_subjects
+from verifier.subjects.cuda_source import CudaSource
+
+_MOST = 20_000
+"""Objects looked at, at most: a subject may hold any data."""
+_ITEMS = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class PythonFunction:
+    """A function by its file and first line; kernel: Triton compiles it; launched: the host may do so."""
+
+    path: str
+    name: str
+    line: int
+    code: CodeType
+    kernel: bool
+    launched: bool = False
+
+
+@dataclass(kw_only=True)
+class Used:
+    """What a function uses."""
+
+    functions: list[PythonFunction] = field(default_factory=list)
+    cuda_sources: list[str] = field(default_factory=list)
+
+
+def used_by(function: Callable[..., Any]) -> Used:
+    """Return the functions of subjects' own files that a function may come to, itself included."""
+    used = Used()
+    seen: set[int] = set()
+    met: dict[tuple[str, int], PythonFunction] = {}
+    waiting: list[tuple[Any, frozenset[str], bool]] = [(function, frozenset(), False)]
+    kept: list[Any] = []  # so that no two objects have one id
+    while waiting and len(kept) < _MOST:
+        value, names, in_kernel = waiting.pop()
+        key = id(value) if not isinstance(value, ModuleType) else hash((id(value), names))
+        if key in seen:
+            continue
+        seen.add(key)
+        kept.append(value)
+        inner = _compiled_by_triton(value)
+        if inner is not None:
+            _add(met, inner, kernel=True, launched=not in_kernel)
+            waiting += [(v, n, True) for v, n in _of_function(inner)]
+        elif isinstance(value, CudaSource):
+            used.cuda_sources.append(str(value.path))
+        elif isinstance(value, FunctionType):
+            if is_of_subjects(value.__code__.co_filename):
+                _add(met, value, kernel=False)
+                waiting += [(v, n, in_kernel) for v, n in _of_function(value)]
+            elif hasattr(value, "__wrapped__"):  # a library's decorator
+                waiting.append((value.__wrapped__, frozenset(), in_kernel))
+        else:
+            waiting += [(v, names, in_kernel) for v in _held(value, names)]
+    used.functions = sorted(met.values(), key=lambda f: (f.path, f.line))
+    used.cuda_sources = sorted(set(used.cuda_sources))
+    return used
+
+
+def _add(met: dict[tuple[str, int], PythonFunction], function: FunctionType, **known: bool) -> None:
+    code = function.__code__
+    if code.co_name == "<lambda>" or not is_of_subjects(code.co_filename):
+        return
+    name = function.__qualname__.replace("<locals>.", "")
+    made = PythonFunction(
+        path=code.co_filename,
+        name=name,
+        line=code.co_firstlineno,
+        code=code,
+        **known,
+    )
+    before = met.get((made.path, made.line))
+    if before is None or (made.launched and not before.launched):
+        met[made.path, made.line] = made
+
+
+def _compiled_by_triton(value: Any) -> FunctionType | None:
+    """Return the function in an object of `triton.jit`, `autotune` or `heuristics`, or None."""
+    depth = 0
+    while type(value).__module__.split(".")[0] == "triton" and hasattr(value, "fn") and depth < 10:
+        value, depth = value.fn, depth + 1
+    return value if depth and isinstance(value, FunctionType) else None
+
+
+def _of_function(function: FunctionType) -> Iterator[tuple[Any, frozenset[str]]]:
+    """Yield what a function's code may name, each with all names of the code."""
+    names = frozenset(_names(function.__code__))
+    for name in names:
+        if name in function.__globals__:
+            yield function.__globals__[name], names
+        elif name in sys.modules:  # imported in the function itself
+            yield sys.modules[name], names
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents, names
+        except ValueError:  # not bound yet
+            continue
+    for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+        yield value, names
+    if hasattr(function, "__wrapped__"):
+        yield function.__wrapped__, names
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _held(value: Any, names: frozenset[str]) -> Iterator[Any]:
+    """Yield what a value holds that code with these names may come to."""
+    if isinstance(value, ModuleType):
+        if _own_module(value):
+            yield from (vars(value)[name] for name in names if name in vars(value))
+    elif isinstance(value, dict):
+        yield from list(value.values())[:_ITEMS]
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from list(value)[:_ITEMS]
+    elif isinstance(value, functools.partial):
+        yield from (value.func, value.args, value.keywords)
+    elif isinstance(value, MethodType):
+        yield from (value.__func__, value.__self__)
+    elif isinstance(value, staticmethod | classmethod):
+        yield value.__func__
+    elif isinstance(value, property):
+        yield from (value.fget, value.fset)
+    elif isinstance(value, type):
+        if _own_class(value):
+            yield from list(vars(value).values())
+            yield from value.__bases__
+    elif hasattr(value, "__wrapped__"):
+        yield value.__wrapped__
+    elif _own_class(type(value)):
+        yield type(value)
+        yield from getattr(value, "__dict__", {}).values()
+
+
+def _own_module(module: ModuleType) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is None or is_of_subjects(file)
+
+
+def _own_class(made: type) -> bool:
+    module = sys.modules.get(made.__module__)
+    return module is not None and getattr(module, "__file__", None) is not None and _own_module(module)
