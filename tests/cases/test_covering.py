@@ -259,7 +259,7 @@ def test_a_later_round_goes_on_where_the_list_was_left(subjects, runner):
     assert [o for o in dict.fromkeys(seen) if o in every] == every
 
 
-@pytest.mark.parametrize("check_name", ["finite", "gradient"])
+@pytest.mark.parametrize("check_name", ["forward_error", "gradient"])
 def test_every_rank_is_to_be_tried(check_name):
     full = taking("layer_norm", *every_argument("layer_norm"))
     asked = to_be_tried(full, check(check_name).plan(full, op("layer_norm")))
