@@ -10,10 +10,12 @@ from typing import NoReturn
 
 def main() -> NoReturn:
     """Run the command, and end without taking apart all that was imported: of torch that takes a second."""
+    for library in ("OMP", "MKL", "OPENBLAS"):  # a process with threads of theirs could not be copied
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     try:
         from verifier.commands.command_line import main as command
 
-        command()
+        command(own_process=True)
         status = 0
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)

@@ -1,7 +1,6 @@
 """The audit itself: which lines it runs, how it ends, and what a dead worker costs."""
 
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -13,7 +12,6 @@ import pytest
 from waiting import gone, until
 
 from verifier.audit import run_audit as auditing
-from verifier.audit import worker_pool
 from verifier.audit.report.json_document import document
 from verifier.audit.run_audit import Job, Report, audit, runs_on, select
 from verifier.audit.worker_pool import Died, pooled
@@ -22,11 +20,11 @@ from verifier.records.verdict import Line, Verdict
 from verifier.subjects.load_file import builtin_folder, load_subjects
 
 DIES_IN_A_WORKER = """
-import multiprocessing, os
+import os
 import torch
 from verifier import subject
 
-if multiprocessing.parent_process() is not None:
+if os.environ["AUDITOR"] != str(os.getpid()):
     os._exit(3)
 
 
@@ -36,7 +34,8 @@ def dying(input, normalized_shape, weight=None, bias=None, eps=1e-5):
 """
 
 
-def test_a_job_that_kills_its_worker_alone_too_is_an_error_of_the_verifier(tmp_path):
+def test_a_job_that_kills_its_worker_alone_too_is_an_error_of_the_verifier(tmp_path, monkeypatch):
+    monkeypatch.setenv("AUDITOR", str(os.getpid()))
     file = tmp_path / "dying.py"
     file.write_text(DIES_IN_A_WORKER)
     jobs = select([file], check_names=("forward_error",))
@@ -63,13 +62,7 @@ def answer(number, folder):
 DEADLY, UNLUCKY = 2, 4
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads: these workers do little
-def test_a_worker_that_dies_takes_no_other_result_with_it_and_what_it_did_is_done_again(
-    tmp_path, monkeypatch
-):
-    quick = multiprocessing.get_context("fork")
-    monkeypatch.setattr(worker_pool.multiprocessing, "get_context", lambda _: quick)
-    monkeypatch.setattr(worker_pool, "END_SECONDS", 0.5)  # forked workers hold each other's pipes
+def test_a_worker_that_dies_takes_no_other_result_with_it_and_what_it_did_is_done_again(tmp_path):
     found = dict(pooled(answer, iter((n, (n, tmp_path)) for n in range(6)), 3))
     assert found.pop(DEADLY) == Died(message="the process was killed by SIGKILL")
     assert found == {n: n * n for n in range(6) if n != DEADLY}
@@ -144,20 +137,15 @@ def test_ctrl_c_before_anything_ran_is_one_line_and_a_report_of_nothing(tmp_path
     assert set(report) == {*document(Report()), "costs"}
 
 
-def test_an_interrupt_passes_over_a_worker_that_has_just_been_started():
-    """The first worker too: the process that multiprocessing starts before it lets the signal through."""
-    code = (
-        "import os, signal\n"
-        "from verifier.audit import worker_pool\n"
-        "worker = worker_pool._start(abs)\n"
-        "os.kill(worker.process.pid, signal.SIGINT)\n"
-        "worker.begin((0, (-3,)))\n"
-        "worker.connection.poll(60)\n"
-        "print(worker.result())\n"
-        "worker.end(kill=True)\n"
-    )
-    ended = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert (ended.stdout, ended.stderr) == ("3\n", "")
+def sessions():
+    return os.getpid(), os.getsid(0), os.getsid(os.getppid())
+
+
+def test_an_interrupt_of_a_terminal_does_not_reach_workers():
+    """It goes to the processes of its session, of which workers and the process that forks them are none."""
+    ((_, (worker, own, of_server)),) = pooled(sessions, iter([(0, ())]), 1)
+    assert own == worker
+    assert of_server not in {own, os.getsid(0)}
 
 
 def test_the_command_ends_without_taking_apart_what_it_imported():

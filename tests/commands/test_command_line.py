@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from audited_kernels import KERNELS, QUICK
+from small_cases import case_of
 
 from verifier.commands import command_line
 from verifier.records.case import to_document
@@ -83,7 +84,6 @@ def test_help_imports_nothing_heavy():
 def test_a_wrong_command_line_is_answered_in_one_line_with_status_2(arguments, said, command, file, tmp_path):
     (tmp_path / "broken.py").write_text("def broken(:\n")
     (tmp_path / "empty.py").write_text("")
-    from test_case import case_of
     from torch import ones
 
     (tmp_path / "case.json").write_text(json.dumps(to_document(case_of(ones(2, 4)))))

@@ -1,5 +1,6 @@
 """No kernel file's process reaches another's: each has a fresh child, and what it started ends with it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -163,10 +164,57 @@ def test_the_preloaded_process_has_one_thread_and_no_device(runner, subjects_of)
     assert hidden in (own / "environ").read_bytes(), "what runs on the machine must reach no real device"
 
 
-def test_a_verifier_that_is_killed_leaves_no_process_behind(subjects_of, tmp_path):
+COPIED = """
+import json, os, sys
+import verifier.audit.run_audit
+from verifier.execution.preloaded import copy_ahead, preloaded
+open_file = open(os.devnull)
+copy_ahead("machine", "eager", "interpreter")
+from test_children import *
+from verifier.execution.preloaded import _started
+from verifier.execution.process_tree import Copy
+from verifier.subjects.load_file import load_subjects
+found = {}
+for name in ("machine", "eager"):
+    server = preloaded(name, {})
+    server._wait_for_start()
+    own = Path(f"/proc/{server._process.pid}")
+    found[name] = (type(server._process).__name__, len(list((own / "task").iterdir())),
+                   os.getsid(server._process.pid) == server._process.pid,
+                   os.path.realpath(own / "fd" / str(open_file.fileno())))
+subject = next(s for s in load_subjects(sys.argv[1]) if s.name == "good")
+runner = Runner("eager")
+found["status"] = observed(runner, subject).status
+found["interpreter"] = "interpreter" in _started
+found["left"] = [one._process.pid for one in _started.values()]
+print(json.dumps(found))
+"""
+
+
+def test_a_copy_of_the_verifier_serves_as_well_as_a_program_of_its_own(subjects_of):
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    file = subjects_of(FORKS)["good"].path
+    ended = subprocess.run(
+        [sys.executable, "-c", COPIED, str(file)],
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    found = json.loads(ended.stdout)
+    assert all(map(gone, found.pop("left")))
+    one = ["Copy", 1, True, os.devnull]
+    assert found == {"machine": one, "eager": one, "status": "ok", "interpreter": False}
+
+
+@pytest.mark.parametrize(
+    "ahead", ["", "from verifier.execution.preloaded import copy_ahead; copy_ahead('eager')"]
+)
+def test_a_verifier_that_is_killed_leaves_no_process_behind(ahead, subjects_of, tmp_path):
     subject = subjects_of(FORKS)["keeps_the_pipe"]
     code = f"""
 import time
+{ahead}
 from test_children import *
 from verifier.subjects.load_file import load_subjects
 subject = next(s for s in load_subjects({str(subject.path)!r}) if s.name == "keeps_the_pipe")
@@ -177,7 +225,9 @@ time.sleep(600)
 """
     path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
     ) as verifier:
         assert verifier.stdout.readline() == b"ready\n"
         below = tree(verifier.pid)[1:]

@@ -163,6 +163,7 @@ def audit(
 ) -> Report:
     """Run the jobs and collect their lines, in the order of the jobs.
 
+    workers: so many processes; one alone is this one.
     budget: "quick", "standard", "deep" or a number of seconds for the whole audit, which is divided
     evenly and redistributed as jobs end early. Ctrl-C keeps what was found.
     """
@@ -253,7 +254,8 @@ def _results(
             yield index, run_job(job, share(index), seed)
         return
     tasks = ((index, (job, share(index), seed)) for index, job in enumerate(jobs))
-    with closing(pooled(run_job, tasks, workers)) as results:
+    places = {job.backend for job in jobs if job.backend is not None and not job.missing}
+    with closing(pooled(run_job, tasks, workers, backends=sorted(places))) as results:
         for index, result in results:
             if isinstance(result, Died):
                 job = jobs[index]

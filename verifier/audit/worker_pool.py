@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import atexit
+import os
 import pickle
-import signal
-from collections.abc import Callable, Generator, Iterator
+import sys
+import traceback
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, NoReturn
 
-from verifier.execution.process_tree import death_message, end_with
+from verifier.execution.backend import Backend
+from verifier.execution.child_main import settle
+from verifier.execution.preloaded import Child, Preloaded, copy_ahead, taken
+from verifier.execution.process_tree import death_message
 
-END_SECONDS = 5.0
-"""A worker that is told to end has this long to end the processes that it started."""
+WORKERS = f"{__name__}:work"
+"""What the preloaded process makes of its children, see `preloaded`."""
 LOOK_SECONDS = 1.0
 """How often it is asked whether workers live: what a dead one started may hold its pipe, and its sentinel."""
 
@@ -33,41 +36,43 @@ Task = tuple[int, tuple[Any, ...]]
 
 @dataclass(kw_only=True)
 class _Worker:
-    process: BaseProcess
-    connection: Connection
+    server: Preloaded
+    child: Child
     task: Task | None = None
 
     def begin(self, task: Task) -> None:
         self.task = task
         with suppress(ConnectionError):  # it died before: seen when its result is asked for
-            self.connection.send_bytes(pickle.dumps(task[1], protocol=5))
+            self.child.connection.send_bytes(pickle.dumps(task[1], protocol=5))
+
+    def lives(self) -> bool:
+        return not self.server.has_ended(self.child)
 
     def result(self) -> Any:
         """Return the result of the task that has ended, or `Died`."""
         with suppress(EOFError, ConnectionError):
-            if self.connection.poll():
-                return pickle.loads(self.connection.recv_bytes())  # noqa: S301 (our own worker)
-        self.process.join(END_SECONDS)
-        return Died(message=death_message(self.process.exitcode))
+            if self.child.connection.poll():
+                return pickle.loads(self.child.connection.recv_bytes())  # noqa: S301 (our own worker)
+        code = self.server.wait_for(self.child)
+        return Died(message=death_message(code))
 
-    def end(self, *, kill: bool) -> None:
-        self.connection.close()
-        if not kill:
-            self.process.join(END_SECONDS)
-        self.process.kill()
-        self.process.join()
+    def end(self) -> None:
+        """End a worker that died, with all that it started."""
+        self.server.end(self.child)
+        self.child.close()
 
 
 def pooled(
-    function: Callable[..., Any], tasks: Iterator[Task], workers: int
+    function: Callable[..., Any], tasks: Iterator[Task], workers: int, *, backends: Sequence[str] = ()
 ) -> Generator[tuple[int, Any], None, None]:
     """Yield (number, result) of the tasks, each a number and arguments, as they end.
 
     function: of a module, so that a worker finds it. tasks: asked for the next when a worker is free.
+    backends: those that workers will run subjects on; others cost each worker a start of its own.
     A task whose worker dies is run once more when all others have ended, alone; the result of one that kills
     its worker then, too, is `Died`. Closing the iterator, Ctrl-C included, kills the workers.
     """
-    pool = _Pool(function, workers)
+    pool = _Pool(function, workers, backends)
     again: list[Task] = []
     try:
         for task, result in pool.run(tasks):
@@ -84,8 +89,10 @@ def pooled(
 
 
 class _Pool:
-    def __init__(self, function: Callable[..., Any], workers: int) -> None:
-        self.function, self.size = function, workers
+    def __init__(self, function: Callable[..., Any], workers: int, backends: Sequence[str]) -> None:
+        self.told = {"function": pickle.dumps(function), "backends": tuple(backends)}
+        self.size = workers
+        self.server = taken(WORKERS)
         self.workers: list[_Worker] = []
 
     def run(self, tasks: Iterator[Task]) -> Iterator[tuple[Task, Any]]:
@@ -96,13 +103,13 @@ class _Pool:
             busy = self.busy()
             if not busy:
                 return
-            ready = wait([worker.connection for worker in busy], LOOK_SECONDS)
-            for worker in (w for w in busy if w.connection in ready or not w.process.is_alive()):
+            ready = wait([worker.child.connection for worker in busy], LOOK_SECONDS)
+            for worker in (w for w in busy if w.child.connection in ready or not w.lives()):
                 task, result = worker.task, worker.result()
                 worker.task = None
                 if isinstance(result, Died):
                     self.workers.remove(worker)
-                    worker.end(kill=True)
+                    worker.end()
                 assert task is not None
                 yield task, result
 
@@ -111,44 +118,45 @@ class _Pool:
 
     def free(self) -> _Worker:
         """Return a worker without a task, a new one if there is none."""
-        idle = next((w for w in self.workers if w.task is None and w.process.is_alive()), None)
+        idle = next((w for w in self.workers if w.task is None and w.lives()), None)
         if idle is None:
-            idle = _start(self.function)
+            idle = _Worker(server=self.server, child=self.server.fork(**self.told))
             self.workers.append(idle)
         return idle
 
     def end(self, *, kill: bool) -> None:
-        if kill:  # all at once: each takes its time to give its memory back
-            for worker in self.workers:
-                worker.process.kill()
+        if kill:  # with the process that forked them: all at once, each takes time to give its memory back
+            self.server.close()
         while self.workers:
-            self.workers.pop().end(kill=kill)
+            worker = self.workers.pop()
+            worker.child.connection.close()
+            if not kill:
+                self.server.wait_for(worker.child)
+            worker.child.close()
 
 
-def _start(function: Callable[..., Any]) -> _Worker:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs, function), daemon=False)
-    # A terminal's Ctrl-C goes to workers, too, even to one that is just starting: this process ends them.
-    resource_tracker.ensure_running()  # whoever starts it lets the signal through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def work(connection: Connection, place: Backend | None, told: dict[str, Any]) -> NoReturn:
+    """Do tasks until the pipe closes, in a process that was just forked.
+
+    A terminal's Ctrl-C does not come here: the process has a session of its own.
+    """
+    del place
+    status = 1
     try:
-        process.start()
+        settle(told)
+        copy_ahead(*told["backends"])
+        function = pickle.loads(told["function"])  # noqa: S301 (our own parent)
+        while True:
+            try:
+                arguments = pickle.loads(connection.recv_bytes())  # noqa: S301
+            except EOFError:
+                break
+            connection.send_bytes(pickle.dumps(function(*arguments), protocol=5))
+        atexit._run_exitfuncs()
+        status = 0
+    except BaseException:  # nothing may return into the server's code
+        traceback.print_exc()
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    theirs.close()
-    return _Worker(process=process, connection=ours)
-
-
-def _work(connection: Connection, function: Callable[..., Any]) -> None:
-    """Do tasks until the pipe closes; in the worker."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    parent = multiprocessing.parent_process()
-    end_with(parent.pid if parent is not None and parent.pid is not None else 0)
-    while True:
-        try:
-            arguments = pickle.loads(connection.recv_bytes())  # noqa: S301 (our own parent)
-        except EOFError:
-            return
-        connection.send_bytes(pickle.dumps(function(*arguments), protocol=5))
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(status)

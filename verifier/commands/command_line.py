@@ -24,6 +24,8 @@ USAGE_STATUS = 2
 OWN_FAILURE_STATUS = 4
 INTERRUPTED_STATUS = 130
 FINDINGS_FOLDER = Path("norm-verifier-findings")
+_process = {"own": False}
+"""Whether it is known that nothing else runs in this process."""
 
 app = typer.Typer(
     name="norm-verifier",
@@ -50,10 +52,14 @@ JsonOption = Annotated[Path | None, typer.Option("--json", help="Also write the 
 FindingsOption = Annotated[Path, typer.Option("--findings", help="Folder for the cases of findings.")]
 
 
-def main() -> None:
-    """Run the command; what the parser rejects is said in one line, our own failure with its traceback."""
+def main(*, own_process: bool = False) -> None:
+    """Run the command; what the parser rejects is said in one line, our own failure with its traceback.
+
+    own_process: nothing else runs in this process; it may be copied to save the imports of others.
+    """
     from verifier.commands.output_pipe import outlive_readers
 
+    _process["own"] = own_process
     outlive_readers()
     _read_paths_as_utf8()
     _speak_the_terminals_characters()
@@ -78,6 +84,19 @@ def main() -> None:
     if status == INTERRUPTED_STATUS:  # by the parser: who ends with this status after a line of its own exits
         _complain("interrupted")
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _copy_ahead(*backends: str, workers: int = 1) -> None:
+    """Copy this process, while it has loaded no kernel, for several workers, or else for these backends."""
+    from verifier.audit.worker_pool import WORKERS
+    from verifier.execution.preloaded import copy_ahead
+
+    if not _process["own"]:
+        return
+    if workers > 1:
+        copy_ahead(children=WORKERS)
+    else:
+        copy_ahead(*backends)
 
 
 def _read_paths_as_utf8() -> None:
@@ -149,6 +168,8 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
             parse_seconds(budget)
         required = parse_requirements(require or ())
         _usable_folder(findings)
+        workers = workers or default_workers()
+        _copy_ahead("machine", workers=workers)
         files, unusable = _files(paths)
         jobs = select(
             files,
@@ -158,9 +179,7 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
             subjects=subject or (),
             all_dtypes=bool(paths or dtype or subject),
         )
-        report = _with_progress(
-            jobs, findings, budget=budget, seed=seed, workers=workers or default_workers()
-        )
+        report = _with_progress(jobs, findings, budget=budget, seed=seed, workers=workers)
         report.unusable, report.required_reach = unusable, required
     told = Told(lines=not sys.stdout.isatty())
     _finish(report, jobs, json_file, findings, told=told, cost_of=dtype if paths else None)
@@ -228,13 +247,15 @@ def mutate(  # noqa: PLR0917
         if budget not in BUDGETS:
             raise typer.BadParameter(f"{budget!r} is none of {', '.join(BUDGETS)}", param_hint="--budget")
         _writable(json_file)
+        workers = workers or default_workers()
+        _copy_ahead(workers=max(workers, 2))  # mutants have processes of their own, however few
         files, _ = _files([path])
         select(files, check_names=check or ())
         question = Question(cases=BUDGETS[budget], seed=seed, checks=tuple(check or ()), every=matrix)
         found = run_mutants(
             files[0].resolve(),
             question,
-            workers=workers or default_workers(),
+            workers=workers,
             sample=sample,
             on_fate=lambda one, of: typer.echo(f"{fate_in_a_line(one)} (of {of})", err=True),
         )
@@ -299,6 +320,7 @@ def explain(  # noqa: PLR0917
         from verifier.execution import Runner
 
         _writable(json_file)
+        _copy_ahead("machine")
         if target.suffix == ".py":
             found = subject_of(target, subject)
             case = case_for(found, dtype, rows, columns, kappa, seed)

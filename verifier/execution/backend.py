@@ -40,6 +40,8 @@ class Backend:
     powers: ClassVar[frozenset[Power]] = frozenset()
     preference: ClassVar[int] = 100
     """Where several backends can run a subject, the one with the smallest number does."""
+    copied: ClassVar[bool] = True
+    """Whether its process may be a copy of one that has imported Triton to compile, and not to interpret."""
     child_per_subject: ClassVar[bool] = False
     """Whether a failing subject can spoil the process for others of its file: each gets a child."""
 

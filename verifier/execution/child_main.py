@@ -25,17 +25,11 @@ from verifier.subjects.process_settings import settings_kept
 def main(connection: Connection, place: Backend, told: dict[str, Any]) -> NoReturn:
     """Serve requests in a process that was just forked until the pipe closes; end it, whatever happens.
 
-    told: "path" and "folder", where modules and files are found; "environment".
+    told: see `settle`.
     """
     status = 1
     try:
-        parent = os.getppid()
-        os.setsid()
-        end_with(parent)
-        os.environ.clear()
-        os.environ.update(told["environment"])
-        sys.path[:] = told["path"]
-        os.chdir(told["folder"])
+        settle(told)
         _serve(connection, place)
         status = 0
     except SystemExit as stop:
@@ -46,6 +40,20 @@ def main(connection: Connection, place: Backend, told: dict[str, Any]) -> NoRetu
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         os._exit(status)
+
+
+def settle(told: dict[str, Any]) -> None:
+    """Make a process that was just forked one of its own, which ends with its parent.
+
+    told: "path" and "folder", where modules and files are found; "environment".
+    """
+    parent = os.getppid()
+    os.setsid()
+    end_with(parent)
+    os.environ.clear()
+    os.environ.update(told["environment"])
+    sys.path[:] = told["path"]
+    os.chdir(told["folder"])
 
 
 def _status(code: Any) -> int:

@@ -1,4 +1,4 @@
-"""The preloaded process: imports everything once and forks a child for each kernel file.
+"""The preloaded process: imports everything once and forks a child for each kernel file, or for each worker.
 
 It runs no subject itself and keeps a single thread, so that a fork copies everything that there is. On a
 device nothing of CUDA is touched here: a context does not survive a fork.
@@ -6,6 +6,7 @@ device nothing of CUDA is touched here: a context does not survive a fork.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import gc
@@ -15,49 +16,117 @@ import pickle
 import signal
 import socket
 import sys
-from collections.abc import Iterable
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 
 from strategies.registry import imported
-from verifier.execution import child_main
 from verifier.execution.backend import Backend
 from verifier.execution.backends import backend
 from verifier.execution.process_tree import adopt_orphans, children, kill
 
+SUBJECTS = "verifier.execution.child_main:main"
+"""Children that run subjects."""
+
+Child = Callable[[Connection, Backend | None, dict[str, Any]], NoReturn]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What the process is for.
+
+    backend: prepared with its options before any child is forked; None for children that are workers.
+    modules: imported before. children: "module:function" of what a child does with its pipe, the backend
+    and what it is told; the function does not return.
+    """
+
+    backend: str | None
+    options: Mapping[str, object]
+    modules: tuple[str, ...]
+    children: str
+
 
 def main() -> None:
+    """Serve in a program of its own, whose argument is the number of the verifier's socket."""
+    _serve(Connection(int(sys.argv[1])))
+
+
+def serve_forked(control: int, words: int, environment: Mapping[str, str]) -> NoReturn:
+    """Serve in a copy of the verifier's process.
+
+    control, words: file descriptors of the socket and of the file for output; the copy lets go of all others.
+    """
+    try:
+        atexit._clear()  # what the verifier does at its end is not to be done twice
+        os.setsid()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+        os.dup2(words, 1)
+        os.dup2(words, 2)
+        _let_go(keep={1, 2, control})
+        os.environ.clear()
+        os.environ.update(environment)
+        _serve(Connection(control))
+    except BaseException:  # nothing may return into the verifier's code
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(1)
+
+
+def _let_go(keep: set[int]) -> None:
+    """Put nothing in the place of each other open file: objects that close theirs close nothing else then."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in [int(file.name) for file in Path("/proc/self/fd").iterdir()]:
+        with contextlib.suppress(OSError):
+            os.fstat(number)  # the list itself was read through one that is closed again
+            if number not in keep | {nothing}:
+                os.dup2(nothing, number, inheritable=False)
+    os.dup2(nothing, 0)
+
+
+def _serve(control: Connection) -> NoReturn:
     """Import, say "ready" and serve until the verifier is gone."""
     faulthandler.enable()
-    control = Connection(int(sys.argv[1]))
-    options, modules = pickle.loads(control.recv_bytes())  # noqa: S301 (our own parent)
+    start: Start = pickle.loads(control.recv_bytes())  # noqa: S301 (our own parent)
 
     torch.set_num_threads(1)
-    place = backend(sys.argv[2])
-    place.prepare(**options)
-    _preload(place, modules)
+    place = None
+    if start.backend is not None:
+        place = backend(start.backend)
+        place.prepare(**start.options)
+    _preload(place, start.modules)
+    module, function = start.children.split(":")
+    child: Child = getattr(imported(module), function)
     adopt_orphans()
     gc.freeze()  # no collection touches, hence copies, what all children share
     control.send_bytes(b"ready")
-    _Server(control, place).serve()
+    _Server(control, place, child).serve()
     os._exit(0)  # nothing is left to be done, and torch takes its time to end
 
 
-def _preload(place: Backend, modules: Iterable[str]) -> None:
+def _preload(place: Backend | None, modules: Iterable[str]) -> None:
     """Do once what every child would do at its first call, besides the imports above."""
     for module in modules:
         imported(module)
     importlib.import_module("torch.fx.experimental.symbolic_shapes")  # for torch.autograd.grad
-    place.preload()
+    if place is None and os.environ.get("TRITON_INTERPRET", "0") == "0":
+        place = backend("machine")  # most workers run subjects there, by copies of themselves
+    if place is not None:
+        place.preload()
 
 
 class _Server:
     """The children that live, by their process id."""
 
-    def __init__(self, control: Connection, place: Backend) -> None:
-        self.control, self.place = control, place
+    def __init__(self, control: Connection, place: Backend | None, child: Child) -> None:
+        self.control, self.place, self.child = control, place, child
         self.living: set[int] = set()
         self.woken, self.waker = socket.socketpair()
         for end in (self.woken, self.waker):
@@ -121,7 +190,7 @@ class _Server:
         os.dup2(stderr, 1)
         os.dup2(stderr, 2)
         os.close(stderr)
-        child_main.main(Connection(pipe), self.place, told)
+        self.child(Connection(pipe), self.place, told)
 
     def reap(self, pid: int = -1) -> None:
         """Wait for children that have ended, or for this one, and tell how they ended.

@@ -1,4 +1,4 @@
-"""The verifier's end of the preloaded process that forks a child for each kernel file."""
+"""The verifier's end of a preloaded process, which forks a child for each kernel file or for each worker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
+
+from verifier.execution.fork_server import SUBJECTS, Start, serve_forked
+from verifier.execution.process_tree import Copy, single_threaded
 
 START_SECONDS = 120.0
 """The server imports torch and Triton before its first answer; on a busy machine that takes a while."""
@@ -46,38 +49,76 @@ class Child:
         self.stderr.close()
 
 
-class Preloaded:
-    """The preloaded process of a backend with its options; it starts at once and is waited for later."""
+class _Process(Protocol):
+    """What is asked of the process, be it a program of its own or a copy of this one."""
 
-    def __init__(self, backend: str, options: Mapping[str, Any]) -> None:
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+class Preloaded:
+    """A preloaded process with its options; it starts at once and is waited for later.
+
+    backend: which one its children run subjects on, or None where they are workers. children: what a child
+    does, see `fork_server.Start`. copied: the process is a copy of this one instead of a program that imports
+    everything again; only where `can_be_copied`, and before a kernel file is loaded here.
+    """
+
+    def __init__(
+        self,
+        backend: str | None,
+        options: Mapping[str, object],
+        *,
+        children: str = SUBJECTS,
+        copied: bool = False,
+    ) -> None:
         """Start the process."""
+        self.name = backend or "worker"
         self.backend = backend
         self._owner = os.getpid()
         ours, theirs = socket.socketpair()
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
-        self._process = subprocess.Popen(  # noqa: S603 (our own module)
-            [sys.executable, "-m", "verifier.execution.fork_server", str(theirs.fileno()), backend],
+        begin = self._copy if copied else self._execute
+        self._process: _Process = begin(theirs)
+        theirs.close()
+        self._control = Connection(ours.detach())
+        self._ended: dict[int, int] = {}
+        self._ready = False
+        start = Start(
+            backend=backend, options=dict(options), modules=tuple(sorted(_experiments)), children=children
+        )
+        with contextlib.suppress(OSError):
+            self._control.send_bytes(pickle.dumps(start, protocol=5))
+
+    def _execute(self, control: socket.socket) -> _Process:
+        return subprocess.Popen(  # noqa: S603 (our own module)
+            [sys.executable, "-m", "verifier.execution.fork_server", str(control.fileno())],
             env=self._environment(),
-            pass_fds=(theirs.fileno(),),
+            pass_fds=(control.fileno(),),
             stdin=subprocess.DEVNULL,
             stdout=self._stderr,
             stderr=self._stderr,
             start_new_session=True,
         )
-        theirs.close()
-        self._control = Connection(ours.detach())
-        self._ended: dict[int, int] = {}
-        self._ready = False
-        with contextlib.suppress(OSError):
-            self._control.send_bytes(pickle.dumps((dict(options), sorted(_experiments)), protocol=5))
+
+    def _copy(self, control: socket.socket) -> _Process:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()  # what waits there is ours to write
+        environment = self._environment()
+        pid = os.fork()
+        if pid == 0:
+            serve_forked(control.fileno(), self._stderr.fileno(), environment)
+        return Copy(pid)
 
     @property
     def usable(self) -> bool:
         """Whether it lives, and was started by this very process and not by one that this was forked from."""
         return self._owner == os.getpid() and self._process.poll() is None
 
-    def fork(self) -> Child:
-        """Start a child.
+    def fork(self, **told: object) -> Child:
+        """Start a child; it is told this, and the environment, the path and the folder of this process.
 
         Raises:
             StartError: the process did not start, or cannot fork.
@@ -86,7 +127,7 @@ class Preloaded:
         self._wait_for_start()
         ours, theirs = socket.socketpair()
         stderr = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the child)
-        told = {"environment": self._environment(), "path": sys.path, "folder": str(Path.cwd())}
+        told |= {"environment": self._environment(), "path": sys.path, "folder": str(Path.cwd())}
         try:
             self._control.send_bytes(pickle.dumps(("fork", told), protocol=5))
             with socket.socket(fileno=os.dup(self._control.fileno())) as plain:
@@ -99,7 +140,8 @@ class Preloaded:
             ours.close()
             stderr.close()
             self.close()
-            raise StartError(f"the {self.backend} process did not start a child:\n{told_back}")
+            raise StartError(f"the {self.name} process did not start a child:\n{told_back}")
+        self._ended.pop(told_back, None)  # of another process that had this number
         return Child(pid=told_back, connection=Connection(ours.detach()), stderr=stderr)
 
     def has_ended(self, child: Child) -> bool:
@@ -137,13 +179,13 @@ class Preloaded:
         if not self._ready:
             words = _last_words(self._stderr)
             self.close()
-            raise StartError(f"the {self.backend} process did not start:\n{words}")
+            raise StartError(f"the {self.name} process did not start:\n{words}")
 
     def _status(self, child: Child, seconds: float) -> int | None:
         with contextlib.suppress(EOFError, OSError):
             while child.pid not in self._ended and self._control.poll(seconds):
                 self._next("ended")
-        return self._ended.pop(child.pid, None)
+        return self._ended.get(child.pid)
 
     def _next(self, *words: str) -> tuple[str, Any]:
         """Return the next message of this kind; ends of children that come before it are kept."""
@@ -159,7 +201,8 @@ class Preloaded:
 
         wanted = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PYTHONFAULTHANDLER": "1"}
         threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        return {**os.environ, **threads, **wanted, **backend(self.backend).environment()}
+        own = backend(self.backend).environment() if self.backend is not None else {}
+        return {**os.environ, **threads, **wanted, **own}
 
 
 _started: dict[str, Preloaded] = {}
@@ -171,14 +214,50 @@ def preload(modules: Iterable[str]) -> None:
     _experiments.update(modules)
 
 
-def preloaded(backend: str, options: Mapping[str, Any]) -> Preloaded:
+def preloaded(backend: str, options: Mapping[str, object]) -> Preloaded:
     """Return the process for a backend: one for all that ask without options, one for each that has some."""
     if options:
         return Preloaded(backend, options)
     if backend not in _started or not _started[backend].usable:
-        _started[backend] = Preloaded(backend, options)
-        atexit.register(end_all)
+        _keep(backend, Preloaded(backend, options))
     return _started[backend]
+
+
+def copy_ahead(*backends: str, children: str = "") -> None:
+    """Start processes as copies of this one, which has imported the verifier and nothing else.
+
+    backends: those that subjects will run on. children: of another process, which `taken` gives.
+    To be called before a kernel file is loaded. Where this process is not fit to be copied, nothing is done:
+    programs are started when they are asked for.
+    """
+    from verifier.execution.backends import backend
+
+    if not can_be_copied():
+        return
+    for name in backends:
+        if backend(name).copied:
+            _keep(name, Preloaded(name, {}, copied=True))
+    if children:
+        _keep(children, Preloaded(None, {}, children=children, copied=True))
+
+
+def taken(children: str) -> Preloaded:
+    """Return a process with children of this kind, the one that was started ahead if there is one.
+
+    Whoever takes it closes it.
+    """
+    ahead = _started.pop(children, None)
+    return ahead if ahead is not None and ahead.usable else Preloaded(None, {}, children=children)
+
+
+def can_be_copied() -> bool:
+    """Return whether a copy of this process would work: Linux, with one thread."""
+    return sys.platform == "linux" and single_threaded()
+
+
+def _keep(backend: str, server: Preloaded) -> None:
+    _started[backend] = server
+    atexit.register(end_all)
 
 
 def end_all() -> None:

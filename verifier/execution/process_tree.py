@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +21,7 @@ _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 """Of prctl(2), from linux/prctl.h."""
 _STATE, _USER, _SYSTEM, _USER_REAPED, _SYSTEM_REAPED = 0, 11, 12, 13, 14
 """Fields of /proc/PID/stat behind the name, see proc_pid_stat(5); times are in clock ticks."""
+_POLL_SECONDS = 0.005
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +76,48 @@ def kill(pids: Iterable[int]) -> None:
                 os.kill(one, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(one, signal.SIGKILL)
+
+
+class Copy:
+    """A process that `os.fork` made of this one, asked as a `subprocess.Popen` is."""
+
+    def __init__(self, pid: int) -> None:
+        """Remember its number."""
+        self.pid = pid
+        self._status: int | None = None
+
+    def poll(self) -> int | None:
+        """Return its exit status, negative for a signal, or None while it runs."""
+        if self._status is None:
+            try:
+                ended, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # somebody else has waited for it
+                self._status = 0
+            else:
+                self._status = os.waitstatus_to_exitcode(status) if ended else None
+        return self._status
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return its exit status once it has ended.
+
+        Raises:
+            subprocess.TimeoutExpired: it runs longer than so many seconds.
+
+        """
+        end = time.monotonic() + (math.inf if timeout is None else timeout)
+        while (status := self.poll()) is None:
+            if time.monotonic() > end:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+            time.sleep(_POLL_SECONDS)
+        return status
+
+
+def single_threaded() -> bool:
+    """Return whether this process has one thread, those of libraries counted."""
+    try:
+        return len(list(Path("/proc/self/task").iterdir())) == 1
+    except OSError:
+        return False
 
 
 def adopt_orphans() -> None:

@@ -100,7 +100,7 @@ def run_mutants(
     tasks = [(number, (str(path), mutation, question)) for number, mutation in enumerate((None, *chosen))]
     ended: dict[int, Fate] = {}
     try:
-        with closing(pooled(fate, iter(tasks), workers)) as results:
+        with closing(pooled(fate, iter(tasks), workers, backends=("machine",))) as results:
             for number, result in results:
                 mutation = tasks[number][1][1]
                 if isinstance(result, Died):

@@ -24,6 +24,7 @@ class Interpreter(Backend):
     summary = "Triton kernels in Triton's interpreter (NumPy on the CPU)"
     languages = ("triton",)
     preference = 30
+    copied = False
 
     def unavailable(self) -> str | None:
         """Say why Triton is not there."""

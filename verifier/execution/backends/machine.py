@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 from verifier.arithmetic.formats import ieee
@@ -95,7 +96,11 @@ class PtxMachine(Backend):
         return {"TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": "", **_triton.writable_cache()}
 
     def preload(self) -> None:
-        """Import Triton's compiler where it is."""
+        """Import Triton's compiler, where it is, and what connects the machine with it."""
+        if _triton.triton_missing() is not None:
+            return
+        for name in ("session", "triton_driver", "triton_cache", "without_assembly", "without_memory"):
+            import_module(f"verifier.machine.device.{name}")
         _triton.preload()
 
     def prepare(self, **options: Any) -> None:
