@@ -14,8 +14,8 @@ from verifier.checks import checks
 from verifier.commands.conformance import assert_conforms, examine_job, parameters
 from verifier.subjects.load_file import builtin_files, load_subjects
 
-CASES = os.environ.get("NORM_VERIFIER_BUDGET", "4")
-FEW = os.environ.get("NORM_VERIFIER_BUDGET", "3")
+CASES = os.environ.get("NORM_VERIFIER_BUDGET", "3")
+FEW = os.environ.get("NORM_VERIFIER_BUDGET", "2")
 """Cases of checks other than forward_error and gradient."""
 DECIDED = {"running_bound": "10"}
 """Cases of a published kernel by check where fewer leave one undecided, for half lets it err much."""
