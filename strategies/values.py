@@ -90,15 +90,23 @@ class Values:
             distinct=self.distinct,
         )
         raw = discover()[self.hazard].generate(draw)
-        exponents = self.scale + self.row_scale * (np.arange(rows, dtype=np.int32)[:, np.newaxis] % 8)
-        with np.errstate(over="ignore", under="ignore"):
-            scaled = np.ldexp(raw, exponents.astype(np.int32)) * (-1.0 if self.negative else 1.0)
-        held = np.where(np.isfinite(raw) & np.isinf(scaled), np.copysign(target.maximum, scaled), scaled)
+        held = raw
+        if self.scale or self.row_scale or self.negative:
+            held = self._scaled(raw, target)
+        matrix = round_to_format(held, target)
         # the sign of a NaN that arithmetic made differs from processor to processor
-        matrix = np.where(np.isnan(held), np.nan, round_to_format(held, target))
+        matrix = np.where(np.isnan(matrix), np.nan, matrix)
         if self.odd_rows is not None:
             matrix[1::2] = self.odd_rows._matrix(rows, columns, target)[1::2]
         return matrix
+
+    def _scaled(self, raw: Reals, target: Format) -> Reals:
+        """Multiply by what the recipe says; finite numbers stay finite."""
+        rows = np.arange(raw.shape[0], dtype=np.int32)[:, np.newaxis]
+        exponents = self.scale + self.row_scale * (rows % 8)
+        with np.errstate(over="ignore", under="ignore"):
+            scaled = np.ldexp(raw, exponents.astype(np.int32)) * (-1.0 if self.negative else 1.0)
+        return np.where(np.isfinite(raw) & np.isinf(scaled), np.copysign(target.maximum, scaled), scaled)
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings that differ from the default, as JSON values."""
