@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from verifier.audit.run_audit import Job, Report
-    from verifier.records.subject import Subject
-    from verifier.records.verdict import Line
+from verifier.commands.audit_report import Told, audit_with_progress, finish
+from verifier.commands.outcome import (
+    INTERRUPTED_STATUS,
+    OWN_FAILURE_STATUS,
+    USAGE_STATUS,
+    clear_errors,
+    complain,
+    must_be_writable,
+    must_hold_files,
+    reported,
+    say,
+    stop,
+    write_json,
+)
 
-USAGE_STATUS = 2
-OWN_FAILURE_STATUS = 4
-INTERRUPTED_STATUS = 130
 FINDINGS_FOLDER = Path("norm-verifier-findings")
 _process = {"own": False}
 """Whether it is known that nothing else runs in this process."""
@@ -72,17 +75,17 @@ def main(*, own_process: bool = False) -> None:
             sys.exit(USAGE_STATUS)
         if not hasattr(error, "format_message"):
             if type(error).__name__ == "Abort":
-                _complain("interrupted")
+                complain("interrupted")
                 sys.exit(INTERRUPTED_STATUS)
             from verifier.records.printable import block
 
             typer.echo(block(traceback.format_exc()), err=True)
-            _complain("the verifier itself failed; this says nothing about a kernel")
+            complain("the verifier itself failed; this says nothing about a kernel")
             sys.exit(OWN_FAILURE_STATUS)
-        _complain(error.format_message())
+        complain(error.format_message())
         sys.exit(USAGE_STATUS)
     if status == INTERRUPTED_STATUS:  # by the parser: who ends with this status after a line of its own exits
-        _complain("interrupted")
+        complain("interrupted")
     sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -160,14 +163,14 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
     Exit status: 0 no unexpected finding, 1 findings or a --require that is not met, 2 wrong usage or a file
     that could not be loaded or written, 3 nothing was decided, 4 the verifier itself failed, 130 interrupted.
     """
-    with _clear_errors(), _reported(json_file, seed=seed, budget=budget):
+    with clear_errors(), reported(json_file, seed=seed, budget=budget):
         from verifier.audit.run_audit import default_workers, parse_requirements, parse_seconds, select
         from verifier.audit.search import BUDGETS
 
         if budget not in BUDGETS:
             parse_seconds(budget)
         required = parse_requirements(require or ())
-        _usable_folder(findings)
+        must_hold_files(findings)
         workers = workers or default_workers()
         _copy_ahead("machine", workers=workers)
         files, unusable = _files(paths)
@@ -179,10 +182,10 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
             subjects=subject or (),
             all_dtypes=bool(paths or dtype or subject),
         )
-        report = _with_progress(jobs, findings, budget=budget, seed=seed, workers=workers)
+        report = audit_with_progress(jobs, findings, budget=budget, seed=seed, workers=workers)
         report.unusable, report.required_reach = unusable, required
     told = Told(lines=not sys.stdout.isatty())
-    _finish(report, jobs, json_file, findings, told=told, cost_of=dtype if paths else None)
+    finish(report, jobs, json_file, findings, told=told, cost_of=dtype if paths else None)
 
 
 @app.command()
@@ -198,11 +201,11 @@ def fuzz(  # noqa: PLR0917
     findings: FindingsOption = FINDINGS_FOLDER,
 ) -> None:
     """Search for failures as long as the budget lasts; findings are shrunk and saved as they are found."""
-    with _clear_errors(), _reported(json_file, seed=seed, budget=budget):
+    with clear_errors(), reported(json_file, seed=seed, budget=budget):
         from verifier.audit.fuzz import fuzz as run
         from verifier.audit.run_audit import select
 
-        _usable_folder(findings)
+        must_hold_files(findings)
         files, unusable = _files(paths)
         jobs = select(
             files,
@@ -211,9 +214,9 @@ def fuzz(  # noqa: PLR0917
             backend_name=backend,
             subjects=subject or (),
         )
-        report = run(jobs, budget=budget, seed=seed, folder=findings, say=_say)
+        report = run(jobs, budget=budget, seed=seed, folder=findings, say=say)
         report.unusable = unusable
-    _finish(report, jobs, json_file, findings, told=Told(findings=True))
+    finish(report, jobs, json_file, findings, told=Told(findings=True))
 
 
 @app.command()
@@ -238,7 +241,7 @@ def mutate(  # noqa: PLR0917
     Exit status: 0 all that was judged is found, 1 some survived or the original has findings, 2 wrong usage,
     3 nothing was judged, 130 interrupted.
     """
-    with _clear_errors():
+    with clear_errors():
         from verifier.audit.mutation.kills import Question
         from verifier.audit.mutation.mutants import document, fate_in_a_line, lines_of, run_mutants, status_of
         from verifier.audit.run_audit import default_workers, select
@@ -246,7 +249,7 @@ def mutate(  # noqa: PLR0917
 
         if budget not in BUDGETS:
             raise typer.BadParameter(f"{budget!r} is none of {', '.join(BUDGETS)}", param_hint="--budget")
-        _writable(json_file)
+        must_be_writable(json_file)
         workers = workers or default_workers()
         _copy_ahead(workers=max(workers, 2))  # mutants have processes of their own, however few
         files, _ = _files([path])
@@ -260,21 +263,21 @@ def mutate(  # noqa: PLR0917
             on_fate=lambda one, of: typer.echo(f"{fate_in_a_line(one)} (of {of})", err=True),
         )
     for line in lines_of(found):
-        _say(line)
-    if json_file is not None and (why := _write(json_file, document(found))):
-        _stop(f"could not be written: {why}")
+        say(line)
+    if json_file is not None and (why := write_json(json_file, document(found))):
+        stop(f"could not be written: {why}")
     raise typer.Exit(status_of(found))
 
 
 @app.command("list")
 def list_subjects(paths: Paths = None) -> None:
     """List kernels, ops, variance algorithms, checks and backends."""
-    with _clear_errors():
+    with clear_errors():
         from verifier.commands.listing import listing
 
         files, unusable = _files(paths)
         for line in listing(files):
-            _say(line)
+            say(line)
     if unusable:
         raise typer.Exit(USAGE_STATUS)
 
@@ -288,11 +291,11 @@ def replay(
     backend: BackendOption = None,
 ) -> None:
     """Run one saved case again and report it."""
-    with _clear_errors():
+    with clear_errors():
         from verifier.audit.replay import replay as run
 
         text, status = run(case, kernel=kernel, backend_name=backend)
-    _say(text)
+    say(text)
     raise typer.Exit(status)
 
 
@@ -315,11 +318,11 @@ def explain(  # noqa: PLR0917
     The kernel runs on the machine; every instruction's rounding goes to the line that made it, and the parts
     add up to the error against the exact result.
     """
-    with _clear_errors():
+    with clear_errors():
         from verifier.commands.explain import case_for, case_of, document, explain, lines_of, subject_of
         from verifier.execution import Runner
 
-        _writable(json_file)
+        must_be_writable(json_file)
         _copy_ahead("machine")
         if target.suffix == ".py":
             found = subject_of(target, subject)
@@ -329,9 +332,9 @@ def explain(  # noqa: PLR0917
         with Runner("machine") as runner:
             explained = explain(found, case, runner=runner)
     for line in lines_of(explained):
-        _say(line)
-    if json_file is not None and (why := _write(json_file, document(explained))):
-        _stop(f"could not be written: {why}")
+        say(line)
+    if json_file is not None and (why := write_json(json_file, document(explained))):
+        stop(f"could not be written: {why}")
 
 
 @app.command()
@@ -340,11 +343,11 @@ def describe(
     function: Annotated[str | None, typer.Option(help="Name of the function, if there are several.")] = None,
 ) -> None:
     """Propose a declaration for a kernel that has none, from its signature and its behaviour."""
-    with _clear_errors():
+    with clear_errors():
         from verifier.commands.describe import describe as run
 
         text = run(path, function)
-    _say(text)
+    say(text)
 
 
 @app.command()
@@ -366,12 +369,12 @@ def bounds(
     ] = None,
 ) -> None:
     """Show the proved error bounds of every variance algorithm."""
-    with _clear_errors():
+    with clear_errors():
         from verifier.commands.show_bounds import show_bounds
 
-        _writable(plot)
+        must_be_writable(plot)
         for line in show_bounds(columns=columns, kappa=kappa, dtype=dtype, tree_text=tree, plot_file=plot):
-            _say(line)
+            say(line)
 
 
 def _files(paths: list[Path] | None) -> tuple[list[Path], list[str]]:
@@ -403,197 +406,9 @@ def _files(paths: list[Path] | None) -> tuple[list[Path], list[str]]:
             if isinstance(error, NoSubjectError) and is_skeleton(path) and not all(map(is_skeleton, paths)):
                 continue
             wrong.append(str(error))
-            _complain(str(error))
+            complain(str(error))
         else:
             usable.append(path)
     if not usable:
         raise typer.Exit(USAGE_STATUS)
     return usable, wrong
-
-
-@contextmanager
-def _reported(json_file: Path | None, *, seed: int, budget: str) -> Iterator[None]:
-    """Reject a file that cannot be written; write a report of nothing where an interrupt comes before any."""
-    _writable(json_file)
-    try:
-        yield
-    except KeyboardInterrupt:
-        from verifier.audit.report.json_frame import frame
-
-        told = frame(seed=seed, budget=budget, status=INTERRUPTED_STATUS, interrupted=True)
-        if json_file is not None and (why := _write(json_file, {**told, "costs": []})):
-            _complain(f"could not be written: {why}")
-        raise
-
-
-@contextmanager
-def _clear_errors() -> Iterator[None]:
-    """Turn what a user can cause into one clear line and status 2."""
-    try:
-        yield
-    except (typer.Exit, BrokenPipeError):
-        raise
-    except (ValueError, OSError) as error:
-        _stop(str(error))
-    except Exception as error:
-        from verifier.subjects.load_file import LoadError
-
-        if isinstance(error, LoadError):
-            _stop(str(error))
-        raise
-
-
-def _stop(message: str) -> NoReturn:
-    _complain(message)
-    raise typer.Exit(USAGE_STATUS)
-
-
-def _say(text: str) -> None:
-    """Print lines in which nothing steers the terminal, whatever of them a subject has written."""
-    from verifier.records.printable import block
-
-    typer.echo(block(text))
-
-
-def _complain(message: str) -> None:
-    from verifier.records.printable import line
-
-    typer.echo(f"norm-verifier: {line(' '.join(message.split()))}", err=True)
-
-
-def _write(path: Path, document: Any) -> str:
-    """Write JSON to a file; return why it could not be written, or nothing."""
-    from verifier.records.files import reason, write_text
-
-    try:
-        write_text(path, json.dumps(document, indent=1) + "\n")
-    except OSError as error:
-        return f"{path}: {reason(error)}"
-    return ""
-
-
-def _writable(path: Path | None) -> None:
-    """Reject a file that cannot be written, before the work and not after it."""
-    if path is None:
-        return
-    if str(path) == "-":
-        raise ValueError("-: standard output is for the report that people read; name a file")
-    if not path.absolute().parent.is_dir():
-        raise ValueError(f"{path}: the folder {path.absolute().parent} does not exist")
-    if path.is_dir():
-        raise ValueError(f"{path}: is a folder, not a file")
-    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-        raise ValueError(f"{path}: cannot be written")
-
-
-def _usable_folder(path: Path) -> None:
-    """Reject a place for findings that is a file or lies where nothing can be written."""
-    nearest = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        raise ValueError(f"{path}: findings cannot be stored there; {nearest} is no writable folder")
-
-
-def _with_progress(jobs: list[Job], folder: Path, *, budget: str, seed: int, workers: int) -> Report:
-    """Audit; findings are saved as each line ends, so that an audit that is cut short loses none."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from verifier.audit.report.columns import widths
-    from verifier.audit.report.terminal import PlainTable
-    from verifier.audit.run_audit import audit as run
-    from verifier.audit.save import save_line
-    from verifier.records.printable import line as printable
-    from verifier.subjects.load_file import load_subjects
-
-    console = Console(stderr=True)
-    if not sys.stdout.isatty():
-        found = [s for path in dict.fromkeys(job.path for job in jobs) for s in load_subjects(path)]
-        wide = widths([job.subject for job in jobs], [s.claim.variance or "" for s in found])
-        table = PlainTable(widths=wide, say=_say)
-
-        def tell(line: Line) -> None:
-            save_line(line, folder)
-            table.add(line)
-
-        return run(jobs, budget=budget, seed=seed, workers=workers, on_line=tell)
-    columns = (
-        TextColumn("{task.description:50}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("starting", total=len(jobs))
-
-        def advance(line: Line) -> None:
-            save_line(line, folder)
-            progress.update(
-                task, advance=1, description=printable(f"{line.subject} {line.check} {line.dtype}")
-            )
-
-        return run(jobs, budget=budget, seed=seed, workers=workers, on_line=advance)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Told:
-    """What of a report was printed while it was made."""
-
-    lines: bool = False
-    findings: bool = False
-
-
-def _finish(
-    report: Report,
-    jobs: list[Job],
-    json_file: Path | None,
-    folder: Path,
-    *,
-    told: Told,
-    cost_of: list[str] | None = None,
-) -> NoReturn:
-    """Save the cases of findings, print the report and end with its status."""
-    from rich.console import Console
-
-    from verifier.audit.report.json_document import document
-    from verifier.audit.report.terminal import interruption, show
-    from verifier.audit.run_audit import close_runners
-    from verifier.audit.save import save_findings
-
-    save_findings(report, folder)
-    wide = None if sys.stdout.isatty() else 200
-    if report.interrupted:
-        _complain(interruption(report))
-    else:
-        show(report, Console(width=wide), lines=not told.lines, findings=not told.findings)
-    narrow = [d for d in cost_of or () if d in {"float16", "bfloat16"}]
-    costs = _show_costs(jobs, narrow) if narrow and not report.interrupted else []
-    unwritten = list(dict.fromkeys(f"a case in {f.unwritten}" for f in report.findings if f.unwritten))
-    if json_file is not None and (why := _write(json_file, {**document(report), "costs": costs})):
-        unwritten.append(why)
-    close_runners()
-    if unwritten:
-        _complain(f"could not be written: {'; '.join(unwritten)}")
-    if report.interrupted:
-        sys.exit(INTERRUPTED_STATUS)
-    raise typer.Exit(USAGE_STATUS if unwritten else report.status)
-
-
-def _show_costs(jobs: list[Job], dtypes: list[str]) -> list[dict[str, Any]]:
-    """Print what narrow dtypes cost, and return the same as JSON data."""
-    from verifier.audit.report.json_document import plain
-    from verifier.commands.cost_of_dtype import cost, cost_document, cost_lines
-    from verifier.subjects.load_file import load_subject
-
-    costs = []
-    subjects: dict[str, tuple[Subject, str]] = {}
-    for job in jobs:
-        if job.backend is not None:
-            subjects[job.subject] = (load_subject(job.path, job.subject), job.backend)
-    for dtype in dtypes:
-        for subject, backend in subjects.values():
-            if dtype in subject.dtypes:
-                told = cost(subject, dtype, backend)
-                for line in cost_lines(told):
-                    _say(line)
-                costs.append(plain(cost_document(told)))
-    return costs
