@@ -196,8 +196,9 @@ def test_scaling_beyond_the_format_is_left_out():
 
 @pytest.mark.parametrize("words", ["adding", "multiplying", "reversing"])
 def test_each_identity_is_tried(words):
-    cases = cases_of(subject_of(RIGHT), "metamorphic", count=4)
-    found = [i.words for case in cases for i in metamorphic._identities(op(case.op), case)]
+    subject = subject_of(RIGHT)
+    cases = cases_of(subject, "metamorphic", count=4)
+    found = [i.words for case in cases for i in metamorphic._identities(op(case.op), subject, case)]
     assert any(text.startswith(words) for text in found)
 
 

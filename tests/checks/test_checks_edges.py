@@ -192,6 +192,18 @@ def test_a_result_of_another_shape_is_a_finding_and_no_error_of_ours(name, funct
     assert "is expected" in found[0].message or "None" in found[0].message
 
 
+def eps_of_its_own(input, weight=None):
+    return torch.nn.functional.rms_norm(input, input.shape[-1:], weight, 1e-5)
+
+
+def test_a_kernel_with_an_eps_of_its_own_is_not_scaled():
+    """The scaled eps does not reach it: equal outputs are not to be had."""
+    subject = subject_for(eps_of_its_own, "rms_norm", "float32", variance="rms")
+    tensors = {"input": torch.tensor([[1.0, 2.0, -4.0]]) / 256, "weight": None}
+    outcomes = judged(subject, "metamorphic", tensors, normalized_shape=(3,))
+    assert {o.verdict for o in outcomes} == {Verdict.PASS}, outcomes
+
+
 def test_an_output_that_torch_lets_nobody_change_in_place_is_right():
     """It is a view that was made inside an autograd function: whoever adds to it gets a clear error."""
     x = torch.arange(1.0, 13.0).reshape(3, 4)

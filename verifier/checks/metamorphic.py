@@ -78,7 +78,7 @@ def check(session: Session) -> list[Outcome]:
     outcomes = session.shape_outcomes(base, ("output",))
     if outcomes:
         return outcomes
-    for identity in _identities(session.op, session.case):
+    for identity in _identities(session.op, session.subject, session.case):
         if session.subject.domain is not None and session.subject.domain.excludes(identity.case):
             continue
         other = replace(session, case=identity.case)
@@ -88,15 +88,18 @@ def check(session: Session) -> list[Outcome]:
     return outcomes
 
 
-def _identities(op: Op, case: Case) -> Iterator[Identity]:
-    """Yield what the identities make of a case, where it can be made without rounding."""
+def _identities(op: Op, subject: Subject, case: Case) -> Iterator[Identity]:
+    """Yield what the identities make of a case, where it can be made without rounding.
+
+    Scaling takes eps along, so that a kernel with an eps of its own is not scaled.
+    """
     across = case.scalars.get("training", True)
     if op.shift_invariant and across:
         shifted = ((by, _shifted(case, by)) for by in SHIFTS)
         by, moved = next(((by, x) for by, x in shifted if x is not None), (0.0, None))
         if moved is not None:
             yield Identity(words=f"adding {by:g} to the input", case=_with_input(case, moved))
-    if op.scale_invariant and across:
+    if op.scale_invariant and across and "eps" in subject.signature:
         for by in SCALES:
             scaled = _scaled(case, by)
             if scaled is not None:
