@@ -1,4 +1,4 @@
-"""Rows beyond 2^31 elements from the first are found where they are."""
+"""Rows and columns beyond 2^31 elements from the first are found where they are."""
 
 from __future__ import annotations
 
@@ -32,12 +32,14 @@ ORDER = 160
 HEAVY = True
 """Maps many gigabytes, though it touches few: such cases run one at a time."""
 NEEDS_A_NORM = f"{NO_BOUND}, in every layout"
-DEMANDS = "three rows at a stride of 2^30 elements give results within their bounds"
-WHY = (
-    "most kernels compute row * stride as a product of 32 bits: at 2^31 it wraps, and the kernel silently "
-    "reads and writes another tensor"
+DEMANDS = (
+    "three rows at a stride of 2^30 elements, and 33 columns at one of 2^26, give results within their bounds"
 )
-CATCHES = ("offsets_in_32_bits_triton",)
+WHY = (
+    "most kernels compute row * stride, or column * stride, as a product of 32 bits: at 2^31 it wraps, and "
+    "the kernel silently reads and writes another tensor"
+)
+CATCHES = ("offsets_in_32_bits_triton", "column_offsets_in_32_bits_triton")
 
 REACH = 2**31
 """Elements from which 32-bit offsets no longer reach."""
@@ -49,14 +51,15 @@ MOST_BYTES = 2**38
 
 SHAPES = ((3, 33), (3, 128), (3, 1000))
 """Three rows, the fewest whose last begins at 2 * 2^30."""
+FAR_COLUMNS = Layout(order="transposed", row_padding=-(-REACH // (SHAPES[0][1] - 1)))
+"""Rows that lie side by side, of which the last of the fewest columns begins at 2^31."""
 
 
 def plan(subject: Subject, op: Op) -> Plan:
-    """Ask for three short rows, far apart."""
+    """Ask for three short rows, far apart, or their columns."""
     backward = subject.differentiable or not op.differentiable
     far: list[tuple[tuple[str, Layout], ...]] = []
-    for padding in _paddings(op):
-        layout = Layout(row_padding=padding)
+    for layout in (*(Layout(row_padding=padding) for padding in _paddings(op)), FAR_COLUMNS):
         far.append((("input", layout),))
         if backward:
             far += [(("grad_output", layout),), (("input", layout), ("grad_output", layout))]
