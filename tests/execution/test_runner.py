@@ -37,6 +37,14 @@ def refuses_without_a_word(input, weight=None, bias=None, eps=1e-5):
     raise ValueError
 
 @subject(**DECLARED)
+def asserts(input, weight=None, bias=None, eps=1e-5):
+    assert input.shape[0] > 99, "odd rows are not supported"
+
+@subject(**DECLARED)
+def asserts_without_a_word(input, weight=None, bias=None, eps=1e-5):
+    assert input.shape[0] > 99
+
+@subject(**DECLARED)
 def raises(input, weight=None, bias=None, eps=1e-5):
     return {}["warps"]
 
@@ -124,6 +132,8 @@ def observed(child, subject, **options):
     [
         ("refuses", "refused", "ValueError: odd rows are not supported"),
         ("refuses_without_a_word", "crashed", "ValueError"),
+        ("asserts", "refused", "AssertionError: odd rows are not supported"),
+        ("asserts_without_a_word", "crashed", "AssertionError"),
         ("raises", "crashed", "KeyError: 'warps'"),
         ("returns_two", "unusable", "returned 2 thing(s)"),
         ("returns_a_list", "unusable", "returned 2 thing(s)"),

@@ -26,7 +26,8 @@ from verifier.records.printable import said, text_of
 from verifier.records.subject import Subject
 from verifier.subjects.process_settings import settings_kept
 
-REFUSALS = (ValueError, TypeError, NotImplementedError, RuntimeError)
+REFUSALS = (ValueError, TypeError, NotImplementedError, RuntimeError, AssertionError)
+"""Errors that refuse a case if they say why: published wrappers check their arguments by `assert`, too."""
 GUARD_ELEMENTS = 64
 
 
