@@ -33,6 +33,8 @@ class Reach:
 
     functions: functions of kernels of which an instruction ran. compiled: those that stand in compiled code
     that was launched, run or not. loops: each with how often it turned at once: 0, 1, 2, or `MANY` for more.
+    guards: masks of memory accesses and branches of compiled code, by line, as (place, "mask" or "branch",
+    for which lanes it was on: "all", "some" or "none"); not followed further once two outcomes were seen.
     lines: statements of the wrapper. given: what cases and machines were, as (what, which). recorded: "code"
     where functions and loops were followed, "lines" where the wrapper was; what was not is unknown, not 0.
     """
@@ -40,6 +42,7 @@ class Reach:
     functions: frozenset[SourcePlace] = frozenset()
     compiled: frozenset[SourcePlace] = frozenset()
     loops: frozenset[tuple[SourcePlace, int]] = frozenset()
+    guards: frozenset[tuple[SourcePlace, str, str]] = frozenset()
     lines: frozenset[SourcePlace] = frozenset()
     given: frozenset[tuple[str, str]] = frozenset()
     recorded: frozenset[str] = frozenset()
@@ -50,6 +53,7 @@ class Reach:
             functions=self.functions - known.functions,
             compiled=self.compiled - known.compiled,
             loops=self.loops - known.loops,
+            guards=self.guards - known.guards,
             lines=self.lines - known.lines,
             given=self.given - known.given,
             recorded=self.recorded - known.recorded,
@@ -66,6 +70,7 @@ def joined(found: Iterable[Reach]) -> Reach:
         functions=frozenset().union(*(one.functions for one in several)),
         compiled=frozenset().union(*(one.compiled for one in several)),
         loops=frozenset().union(*(one.loops for one in several)),
+        guards=frozenset().union(*(one.guards for one in several)),
         lines=frozenset().union(*(one.lines for one in several)),
         given=frozenset().union(*(one.given for one in several)),
         recorded=frozenset().union(*(one.recorded for one in several)),
