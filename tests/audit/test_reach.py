@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from verifier.audit import rules
 from verifier.audit.reach_of_subjects import SubjectReach, reach_of_lines
 from verifier.audit.report.json_document import document
-from verifier.audit.report.reach_text import reach_lines, what_ran
+from verifier.audit.report.reach_text import reach_document, reach_lines, what_ran
 from verifier.audit.report.terminal import show, summary
 from verifier.audit.run_audit import Report, SelectionError, parse_requirements
 from verifier.audit.search import BUDGETS
@@ -232,9 +232,7 @@ def test_a_mask_that_no_case_needed_is_named_until_one_does():
         full = run(own, found, 2, 64)
         before = [part for part in told(found, full).lacking() if part.kind == "guard"]
         text = text_of(report_of(found, full))
-        after = [
-            part for part in told(found, full, run(own, found, 2, 70)).lacking() if part.kind == "guard"
-        ]
+        after = [part for part in told(found, full, run(own, found, 2, 70)).lacking() if part.kind == "guard"]
     assert {part.why for part in before} == {"this mask never masked: all lanes were on each time"}
     source = found.path.read_text().splitlines()
     # The store is on for the threads that own an element, of which a tile of 32 has not one for each.
@@ -253,3 +251,15 @@ def test_guards_are_no_part_of_what_is_required():
     assert rules.reached(sources, masked) == rules.reached(sources, ran)
     assert told(found, masked).guards == (0, 1)
     assert told(found, masked, replace(ran, guards=frozenset({(place, "mask", "none")}))).guards == (1, 1)
+
+
+def test_shapes_without_room_are_named_with_their_highest_price_and_so_is_a_sweep_that_failed():
+    (found,) = load_subjects(FOLDER / "two_kernels_triton.py")
+    priced = [Reach(left_out=frozenset({("(1 x 9)", price)})) for price in (20.5, 17.0)]
+    told_of = told(found, *priced, Reach(unswept=frozenset({"it reads numbers"})))
+    text = "\n".join(reach_lines(told_of))
+    assert "shapes   left out: (1 x 9): about 21 s\n" in text
+    assert "not chosen by what they launch: it reads numbers" in text
+    said = reach_document(told_of)
+    assert said["left_out"] == [{"shape": "(1 x 9)", "seconds": 20.5}]
+    assert said["unswept"] == ["it reads numbers"]

@@ -4,7 +4,16 @@ import math
 
 import pytest
 
-from verifier.cases.reaching_shapes import MOST_ELEMENTS, Reaching, cover, ladder, near_literals, seen_around
+from verifier.cases.reaching_shapes import (
+    CASE_SECONDS,
+    MOST_ELEMENTS,
+    Reaching,
+    cover,
+    ladder,
+    near_literals,
+    seen_around,
+    too_dear,
+)
 from verifier.cases.steering import steering
 from verifier.records.planned_launches import Planned
 
@@ -111,3 +120,20 @@ def test_another_dtype_is_looked_at_around_the_shapes_of_the_first():
     second = seen_around(looking(4), lambda _: True, 1, lambda: (), first)
     assert len(asked) - before < before / 2
     assert second[129, 16384, 0].features != second[129, 16385, 0].features
+
+
+def test_what_only_shapes_beyond_the_limit_reach_is_named_with_its_price_and_never_run():
+    def look(points):
+        return [
+            Planned(features=frozenset({"usual", *(["huge"] if r * c > 1 << 24 else [])}))
+            for r, c, _ in points
+        ]
+
+    known = seen_around(look, lambda _: True, 1, lambda: ())
+    chosen = cover(known)
+    (dear,) = too_dear(known, chosen)
+    assert dear.rows * dear.columns > 1 << 24
+    assert dear.seconds > CASE_SECONDS
+    made = steering((), [*chosen, dear], cases=100, seconds=math.inf)
+    assert made.left_out == (dear,)
+    assert f"{dear}: about {math.ceil(dear.seconds)} s" in made.note("--budget deep")

@@ -11,6 +11,7 @@ from verifier import load
 from verifier.audit import sweep as sweeping
 from verifier.audit.examination import Examination
 from verifier.audit.search import Budget
+from verifier.cases.reaching_shapes import PLAIN
 from verifier.cases.recipe import Recipe, build
 from verifier.execution import Runner, dry_run
 from verifier.execution.backends import backend
@@ -92,8 +93,8 @@ def test_a_wrapper_that_cannot_be_run_dry_loses_no_case(name):
         assert line.counts[Verdict.PASS] == 0
 
 
-def test_the_shapes_of_a_wrapper_that_reads_numbers_are_none_and_say_why():
+def test_the_shapes_of_a_wrapper_that_reads_numbers_are_a_plain_list_that_says_why():
     found = sweeping.sweep(HARD["reads_numbers"], "float32", "machine")
-    assert found.whole == ()
+    assert [(shape.rows, shape.columns) for shape in found.whole] == list(PLAIN)
     assert "meta" in found.why
     assert sweeping.sweep(HARD["reads_numbers"], "float32", "eager") == sweeping.Sweep()

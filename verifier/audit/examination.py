@@ -17,6 +17,7 @@ from verifier.cases.steering import Steering, steering
 from verifier.execution.backends import backend
 from verifier.execution.compiled_code import remarks, summary
 from verifier.records.case import Case
+from verifier.records.reach import Reach, joined
 from verifier.records.verdict import FailureKey, Finding, Line, Verdict
 
 SHORT_SECONDS = 60.0
@@ -98,10 +99,13 @@ class Examination(Trial):
         found = sweep(self.subject, self.dtype, self.runner.backend) if cases and seconds else Sweep()
         reaching = found.whole if plan.gradients else found.forward
         chosen = steering(self.subject.extents, reaching, cases=cases, seconds=seconds)
-        if left_out := chosen.note(self.budget.words):
-            line.notes.append(left_out)
+        if note := chosen.note(self.budget.words):
+            line.notes.append(note)
         if found.why:
             line.notes.append(f"no shapes were chosen by what they launch: {found.why}")
+        left_out = frozenset((str(shape), shape.seconds) for shape in chosen.left_out)
+        unswept = frozenset({found.why} - {""})
+        self.reach = joined((self.reach, Reach(left_out=left_out, unswept=unswept)))
         return chosen
 
     def _shortened(self, plan: Plan, first: Steering) -> Plan:

@@ -74,7 +74,7 @@ class SubjectReach:
         return sum(s.place in self.found.lines for s in counted), len(counted)
 
     def lacking(self) -> Iterator[Lacking]:
-        """Yield functions, loops and guards that lack something, where that is known, then the wrapper's lines."""
+        """Yield functions, loops and guards that lack something, as far as known, then the wrapper's lines."""
         if self.known:
             for function in rules.counted_functions(self.sources, self.found):
                 if function.place not in self.found.functions:
@@ -102,6 +102,14 @@ class SubjectReach:
             (outcome, *others) = seen
             if not others and outcome != "some":
                 yield Lacking(kind="guard", place=place, why=_ONE_OUTCOME[kind, outcome])
+
+    @property
+    def left_out(self) -> list[tuple[str, float]]:
+        """Shapes that a budget had no room for, each with its highest price in seconds; the dearest first."""
+        prices: dict[str, float] = {}
+        for shape, seconds in self.found.left_out:
+            prices[shape] = max(seconds, prices.get(shape, 0.0))
+        return sorted(prices.items(), key=lambda one: (-one[1], one[0]))
 
     def _statements_not_run(self) -> Iterator[Statement]:
         if "lines" in self.found.recorded:

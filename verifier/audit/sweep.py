@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from verifier.cases import reaching_shapes
-from verifier.cases.reaching_shapes import Reaching, cover, seen_around
+from verifier.cases.reaching_shapes import CASE_SECONDS, PLAIN, Reaching, cover, price, seen_around, too_dear
 from verifier.cases.recipe import Recipe, build, has_room
 from verifier.execution import Runner
 from verifier.execution.backend import Power
 from verifier.execution.backends import can
 from verifier.execution.preloaded import StartError
+from verifier.machine.model import Machine
 from verifier.ops import Op, op
 from verifier.records.case import Case
 from verifier.records.files import cache_folder, keep
@@ -46,7 +47,8 @@ _LIKE = (_SIZE, (1, 8), (8, 16), (2, 2), (1, 1))
 class Sweep:
     """Shapes that reach what a subject can launch, the most worth for its price first.
 
-    forward: for checks that run the forward pass alone. why: why there are none, or not all, in words.
+    Last come those that are too dear to be run. forward: for checks that run the forward pass alone.
+    why: why they are a plain list, or not all, in words.
     """
 
     whole: tuple[Reaching, ...] = ()
@@ -60,7 +62,7 @@ _known: dict[str, Sweep] = {}
 def sweep(subject: Subject, dtype: str, backend: str) -> Sweep:
     """Return the shapes for a subject and a dtype; none where no code is compiled for a device.
 
-    A wrapper that raises, hangs or launches nothing without numbers to read has none either.
+    A wrapper that raises, hangs or launches nothing without numbers to read has those of a plain list.
     """
     if subject.language == "torch" or not can(backend, Power.READS_CODE):
         return Sweep()
@@ -71,6 +73,7 @@ def sweep(subject: Subject, dtype: str, backend: str) -> Sweep:
         if kept is None:
             first = subject.dtypes[0]
             like = sweep(subject, first, backend).whole if dtype != first else ()
+            like = tuple(shape for shape in like if shape.seconds <= CASE_SECONDS)
             kept, sources = _made(subject, dtype, like)
             keep(file, _document(kept, sources))
         _known[key] = kept
@@ -95,11 +98,30 @@ def _made(subject: Subject, dtype: str, reached: Sequence[Reaching]) -> tuple[Sw
             lambda: literals(asking.files),
             reached,
         )
-    whole = cover(known)
-    forward = cover({p: seen.forward or seen for p, seen in known.items()})
+    whole, forward = _shown(known), _shown({p: seen.forward or seen for p, seen in known.items()})
     refusals = [seen.refused for seen in known.values() if seen.refused]
     why = asking.ended or ("" if whole else next(iter(refusals), "it launches no kernel"))
+    if not whole and why:
+        whole = forward = [shape for shape in _plain(the_op) if _allowed(subject, the_op, _point(shape))]
     return Sweep(whole=tuple(whole), forward=tuple(forward), why=why), tuple(sorted(asking.files))
+
+
+def _shown(known: Mapping[Point, Planned]) -> list[Reaching]:
+    chosen = cover(known)
+    return [*chosen, *too_dear(known, chosen)]
+
+
+def _plain(the_op: Op) -> list[Reaching]:
+    """Return the shapes to run where no dry run says what is launched."""
+    return [
+        Reaching(rows=rows, columns=columns, seconds=round(price(rows, columns), 2))
+        for rows, columns in PLAIN
+        if the_op.shapes(rows, columns, 0) is not None
+    ]
+
+
+def _point(shape: Reaching) -> Point:
+    return shape.rows, shape.columns, shape.variant
 
 
 def _backward(subject: Subject, the_op: Op) -> bool:
@@ -191,9 +213,16 @@ def _literals(file: Path) -> Iterator[int]:
 
 
 def _key(subject: Subject, dtype: str) -> str:
-    """Return a hash of what the answer follows from, but for sources that only the dry run names."""
+    """Return a hash of what the answer follows from, but for sources that only the dry run names.
+
+    The machine's architecture and its number of multiprocessors are a part: wrappers ask for both.
+    """
     parts = [str(subject.path), subject.name, subject.op, dtype, repr(subject.domain), _own_sources()]
-    parts += [_hash_of(str(subject.path)), *map(_version, ("torch", "triton", "norm-verifier"))]
+    parts += [
+        repr(Machine()),
+        _hash_of(str(subject.path)),
+        *map(_version, ("torch", "triton", "norm-verifier")),
+    ]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -7,6 +7,7 @@ both sides of each step. Nothing here depends on a clock: the same sources give 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,7 +25,14 @@ MOST_LITERALS = 24
 MULTIPLES = (1, 2, 3)
 """Of a literal: what goes by a remainder shows at them."""
 CASE_SECONDS = 15.0
-"""Shapes beyond are never chosen: a case has a limit, and a slow one is not to look like one that hangs."""
+"""Shapes beyond are never run: a case has a limit, and a slow one is not to look like one that hangs."""
+MOST_TOO_DEAR = 20
+"""Of these, how many are named."""
+PLAIN = ((1, 16385), (2049, 3), (32769, 3))
+"""Rows and columns that stand for the ends of the ladder where no dry run tells what is launched.
+
+Not wider: wrappers refuse 65537 columns, and without a dry run nobody knows which.
+"""
 
 KERNEL, TURN, FEATURE, SIDE = 50, 10, 2, 1
 """How much it is worth that a kernel runs, that a loop turns again, that anything else occurs, and to stand
@@ -254,18 +262,39 @@ def cover(known: Mapping[Point, Planned]) -> list[Reaching]:
         compiled |= known[point].compiled
 
 
+def too_dear(known: Mapping[Point, Planned], chosen: Iterable[Reaching]) -> list[Reaching]:
+    """Return shapes beyond the limit that reach what none of the chosen does, sides of steps left out."""
+    demands = {
+        p: frozenset(d for d in wanted if not d.endswith(_SIDES)) for p, wanted in _demands(known).items()
+    }
+    points = [(shape.rows, shape.columns, shape.variant) for shape in chosen]
+    met = set[str]().union(*(demands[point] for point in points))
+    compiled = {one for point in points for one in known[point].compiled}
+    found: list[Reaching] = []
+    while len(found) < MOST_TOO_DEAR:
+        best = max(_offers(known, demands, compiled, met, most=math.inf), default=None)
+        if best is None:
+            break
+        _, cost, (rows, columns, variant) = best
+        found.append(Reaching(rows=-rows, columns=-columns, variant=-variant, seconds=round(-cost, 2)))
+        met |= demands[-rows, -columns, -variant]
+    return found
+
+
 def _offers(
     known: Mapping[Point, Planned],
     demands: Mapping[Point, frozenset[str]],
     compiled: set[tuple[str, int]],
     met: set[str],
+    *,
+    most: float = CASE_SECONDS,
 ) -> Iterator[tuple[float, float, tuple[int, int, int]]]:
     """Yield (worth for the price, -price, -point) of each point that meets another demand."""
     for point, wanted in demands.items():
         new = wanted - met
         if new:
             cost = price(*point[:2]) + sum(compilation(w) for _, w in known[point].compiled - compiled)
-            if cost <= CASE_SECONDS:
+            if cost <= most:
                 yield sum(map(_worth, new)) / cost, -cost, (-point[0], -point[1], -point[2])
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from strategies.values import Values
 from verifier.cases.plan import Plan
-from verifier.cases.reaching_shapes import Reaching, price
+from verifier.cases.reaching_shapes import CASE_SECONDS, Reaching, price
 from verifier.cases.recipe import Recipe
 from verifier.ops import op
 from verifier.records.subject import Subject
@@ -49,7 +49,11 @@ def steering(
     chosen: list[Reaching] = []
     left_out: list[Reaching] = []
     for shape in reaching:
-        fits = len(chosen) < cases and sum(s.seconds for s in chosen) + shape.seconds <= seconds
+        fits = (
+            shape.seconds <= CASE_SECONDS
+            and len(chosen) < cases
+            and sum(s.seconds for s in chosen) + shape.seconds <= seconds
+        )
         (chosen if fits else left_out).append(shape)
     rising = sorted(chosen, key=lambda shape: (price(shape.rows, shape.columns), shape.rows, shape.variant))
     return Steering(shapes=(*first, *rising), left_out=tuple(left_out))

@@ -35,7 +35,9 @@ class Reach:
     that was launched, run or not. loops: each with how often it turned at once: 0, 1, 2, or `MANY` for more.
     guards: masks of memory accesses and branches of compiled code, by line, as (place, "mask" or "branch",
     for which lanes it was on: "all", "some" or "none"); not followed further once two outcomes were seen.
-    lines: statements of the wrapper. given: what cases and machines were, as (what, which). recorded: "code"
+    lines: statements of the wrapper. left_out: shapes that a budget had no room for, with their estimated
+    price in seconds. unswept: why it could not be asked what the wrapper would launch. given: what cases and
+    machines were, as (what, which). recorded: "code"
     where functions and loops were followed, "lines" where the wrapper was; what was not is unknown, not 0.
     """
 
@@ -44,6 +46,8 @@ class Reach:
     loops: frozenset[tuple[SourcePlace, int]] = frozenset()
     guards: frozenset[tuple[SourcePlace, str, str]] = frozenset()
     lines: frozenset[SourcePlace] = frozenset()
+    left_out: frozenset[tuple[str, float]] = frozenset()
+    unswept: frozenset[str] = frozenset()
     given: frozenset[tuple[str, str]] = frozenset()
     recorded: frozenset[str] = frozenset()
 
@@ -55,6 +59,8 @@ class Reach:
             loops=self.loops - known.loops,
             guards=self.guards - known.guards,
             lines=self.lines - known.lines,
+            left_out=self.left_out - known.left_out,
+            unswept=self.unswept - known.unswept,
             given=self.given - known.given,
             recorded=self.recorded - known.recorded,
         )
@@ -72,6 +78,8 @@ def joined(found: Iterable[Reach]) -> Reach:
         loops=frozenset().union(*(one.loops for one in several)),
         guards=frozenset().union(*(one.guards for one in several)),
         lines=frozenset().union(*(one.lines for one in several)),
+        left_out=frozenset().union(*(one.left_out for one in several)),
+        unswept=frozenset().union(*(one.unswept for one in several)),
         given=frozenset().union(*(one.given for one in several)),
         recorded=frozenset().union(*(one.recorded for one in several)),
     )

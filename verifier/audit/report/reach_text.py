@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from verifier.audit.reach_of_subjects import Lacking, SubjectReach
@@ -28,6 +29,10 @@ def reach_lines(one: SubjectReach, subjects: int = 1) -> Iterator[str]:
         yield f"  and {len(parts) - shown} more"
     if text := _wrapper(one, [part for part in lacking if part.kind == "line"]):
         yield f"  wrapper  {text}"
+    if one.left_out:
+        yield f"  shapes   left out: {_priced(one.left_out)}"
+    for why in sorted(one.found.unswept):
+        yield f"  shapes   not chosen by what they launch: {why}"
 
 
 def counts(one: SubjectReach) -> str:
@@ -64,6 +69,13 @@ def _wrapper(one: SubjectReach, lacking: Iterable[Lacking]) -> str:
     if count > ran:
         parts.append(f"{count - ran} of {count} lines that refuse not met")
     return "; ".join(parts)
+
+
+def _priced(shapes: Sequence[tuple[str, float]]) -> str:
+    """Return shapes that a budget had no room for, with their price."""
+    named = [f"{shape}: about {math.ceil(seconds)} s" for shape, seconds in shapes[:_SHOWN_OF_MANY]]
+    more = len(shapes) - len(named)
+    return ", ".join(named) + (f", and {more} more" if more else "")
 
 
 def _audited(one: SubjectReach) -> set[str]:
@@ -115,6 +127,8 @@ def reach_document(one: SubjectReach) -> dict[str, Any]:
         "refusals": _pair(one.refusals) if "lines" in one.found.recorded else None,
         "turns": [{**place._asdict(), "turns": turned} for place, turned in sorted(one.found.loops)],
         "lacking": [{"kind": part.kind, **part.place._asdict(), "why": part.why} for part in one.lacking()],
+        "left_out": [{"shape": shape, "seconds": seconds} for shape, seconds in one.left_out],
+        "unswept": sorted(one.found.unswept),
         "given": _given(one),
     }
 

@@ -1,7 +1,7 @@
 """Which parts of translated kernels were executed, and how often loops turned.
 
-Nothing is counted while blocks run: a block is noted when it is compiled for a wave. Only blocks at the ends of
-loops are watched, and blocks with guards until each guard has let some lanes pass and others not.
+Nothing is counted while blocks run: a block is noted when it is compiled for a wave. Watched are only blocks
+at the ends of loops, and blocks with guards until each guard has let some lanes pass and others not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import numpy as np
 if TYPE_CHECKING:
     from verifier.machine.arithmetic.numerics import Array
     from verifier.machine.execute.lane_groups import Group
-    from verifier.machine.ptx.guards import Guard
     from verifier.machine.ptx.loops import Loop
     from verifier.machine.translate.compile_kernel import TranslatedKernel
 

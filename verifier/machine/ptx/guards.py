@@ -1,4 +1,4 @@
-"""The guards of a program that are worth watching: masks of memory accesses, and branches that follow no data."""
+"""The guards of a program that are watched: masks of memory accesses, and branches that follow no data."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ def guards_of(blocks: Sequence[Block], loops: Sequence[Loop]) -> dict[int, tuple
                 continue
             if any(guard.name in definitions(later) for later in block.instructions[place:]):
                 continue
-            here.append(
-                Guard(instruction=instruction, register=guard.name, negated=guard.negated, kind=kind)
-            )
+            here.append(Guard(instruction=instruction, register=guard.name, negated=guard.negated, kind=kind))
         if here:
             found[number] = tuple(here)
     return found

@@ -110,7 +110,9 @@ def _watched(
     """Return guards with the Python names of their predicates, of those that the code has as such."""
     views = work.code.views
     return {
-        number: tuple((work.code.view(one.register, "?"), one) for one in here if (one.register, "?") in views)
+        number: tuple(
+            (work.code.view(one.register, "?"), one) for one in here if (one.register, "?") in views
+        )
         for number, here in guards.items()
     }
 
