@@ -74,7 +74,7 @@ class SubjectReach:
         return sum(s.place in self.found.lines for s in counted), len(counted)
 
     def lacking(self) -> Iterator[Lacking]:
-        """Yield functions, loops and guards that lack something, as far as known, then the wrapper's lines."""
+        """Yield functions, loops and guards that lack something, as far as known; then wrapper lines."""
         if self.known:
             for function in rules.counted_functions(self.sources, self.found):
                 if function.place not in self.found.functions:
