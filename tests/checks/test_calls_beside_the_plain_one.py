@@ -36,6 +36,7 @@ CAUGHT = {
     "means_by_products_under_autocast": modes.AUTOCAST,
     "sums_in_default_dtype": "with bfloat16 as default dtype",
     "columns_lost_in_deterministic_mode": modes.DETERMINISTIC,
+    "partials_of_132_processors_triton": "with 148 multiprocessors",
     "gradient_of_bias_only_with_weight": "where bias alone requires a gradient",
     "adds_to_the_last_sums": repeated_calls.SECOND,
     "output_buffer_shared": repeated_calls.LATER,
@@ -56,9 +57,17 @@ def test_each_faulty_kernel_shows_one_demand():
     assert CAUGHT.keys() == CHECK_OF.keys()
 
 
+def seen_in(stem, check_name, count):
+    """Judge a faulty kernel where its language runs."""
+    if not stem.endswith("_triton"):
+        return outcomes_of(faulty(stem), check_name, count=count)
+    with machine(strict=True, poison=0xFF) as place:
+        return outcomes_of(faulty(stem), check_name, place=place, count=count, shapes=((4, 33),))
+
+
 @pytest.mark.parametrize("stem", CAUGHT)
 def test_the_demand_that_a_faulty_kernel_breaks_is_named(stem):
-    found = against(outcomes_of(faulty(stem), CHECK_OF[stem], count=1))
+    found = against(seen_in(stem, CHECK_OF[stem], 1))
     assert any(CAUGHT[stem] in o.message for o in found), [o.message for o in found]
 
 
@@ -66,7 +75,7 @@ def test_the_demand_that_a_faulty_kernel_breaks_is_named(stem):
 def test_no_other_check_sees_it(stem):
     asked = {*OTHERS, "modes", "partial_gradients", "repeated_calls"} - {CHECK_OF[stem]}
     for name in sorted(asked):
-        assert not against(outcomes_of(faulty(stem), name, count=2)), name
+        assert not against(seen_in(stem, name, 2)), name
 
 
 @pytest.mark.parametrize("name", ["modes", "partial_gradients", "repeated_calls"])

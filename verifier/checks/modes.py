@@ -11,11 +11,19 @@ from typing import Any, Literal
 import torch
 
 from verifier.cases.plan import Plan
-from verifier.checks.support.attempts import Shown, few_cases, kept, outcomes_of, tried_in_turn, ways_of_op
+from verifier.checks.support.attempts import (
+    Attempts,
+    Shown,
+    few_cases,
+    kept,
+    outcomes_of,
+    tried_in_turn,
+    ways_of_op,
+)
 from verifier.checks.support.bits import Results
 from verifier.checks.support.session import Session
-from verifier.execution.backend import Backend
-from verifier.execution.backends import backend
+from verifier.execution.backend import Backend, Power
+from verifier.execution.backends import backend, can
 from verifier.execution.call_subject import Call, backward, forward, lay_out, mutated, named_results
 from verifier.machine.culprit import is_own
 from verifier.ops import Op
@@ -28,7 +36,9 @@ NAME = "modes"
 ORDER = 126
 DEMANDS = (
     "the kernel does not crash under torch.no_grad, inference_mode, autocast, another default dtype and "
-    "deterministic algorithms; its results have the bits of the plain call, or stay within their bounds"
+    "deterministic algorithms, nor on a device of 1, 2, 108 or 148 multiprocessors where the wrapper reads "
+    "their number and the backend can vary it; its results have the bits of the "
+    "plain call, or stay within their bounds"
 )
 WHY = "models are trained under autocast and served in inference mode, and most tests run in neither"
 CATCHES = (
@@ -37,6 +47,7 @@ CATCHES = (
     "means_by_products_under_autocast",
     "sums_in_default_dtype",
     "columns_lost_in_deterministic_mode",
+    "partials_of_132_processors_triton",
 )
 
 AUTOCAST = "under torch.autocast"
@@ -44,6 +55,12 @@ SINGLE = "under torch.autocast in float32"
 """The same with numbers of float32, which torch casts down for products of matrices and nothing else."""
 INFERENCE = "under torch.inference_mode"
 DETERMINISTIC = "under torch.use_deterministic_algorithms"
+PROCESSORS: Mapping[str, int] = {
+    "with 1 multiprocessor": 1,
+    **{f"with {number} multiprocessors": number for number in (2, 108, 148)},
+}
+"""Of other devices: the least there can be, an A100 and a B200; the plain call has the 132 of an H100."""
+_NOT_ASKED = "the wrapper does not read the number of multiprocessors"
 
 
 def plan(subject: Subject, op: Op) -> Plan:
@@ -73,7 +90,13 @@ def check(session: Session) -> list[Outcome]:
 
 def _outcomes(session: Session, names: tuple[str, ...]) -> list[Outcome]:
     gradients = bool(session.op.differentiable) and session.subject.differentiable
-    seen = session.execute(experiment=f"{__name__}:experiment", gradients=gradients, names=names)
+    vary = can(session.backend, Power.VARIES) and SINGLE not in names  # once for each case
+    seen = session.execute(
+        experiment=f"{__name__}:experiment",
+        gradients=gradients,
+        names=names,
+        processors=tuple(PROCESSORS) if vary else (),
+    )
     return outcomes_of(session, seen, same_code=False)
 
 
@@ -160,14 +183,43 @@ MODES: Mapping[str, _Mode] = {
 
 
 def experiment(
-    subject: Subject, case: Case, *, place: Backend, gradients: bool, names: tuple[str, ...]
+    subject: Subject,
+    case: Case,
+    *,
+    place: Backend,
+    gradients: bool,
+    names: tuple[str, ...],
+    processors: tuple[str, ...],
 ) -> Observation:
-    """Call the subject plainly, then in the named modes."""
+    """Call the subject plainly, then in the named modes and on devices of the named numbers of processors."""
 
-    def way(name: str) -> Callable[[], Shown]:
+    def mode(name: str) -> Callable[[], Shown]:
         return lambda: _in_mode(subject, case, place, name, gradients=gradients)
 
-    return tried_in_turn(subject, case, place, {name: way(name) for name in names}, gradients=gradients)
+    def device(name: str) -> Callable[[], Shown]:
+        return lambda: _with_processors(subject, case, place, PROCESSORS[name], gradients=gradients)
+
+    ways = {name: mode(name) for name in names} | {name: device(name) for name in processors}
+    seen = tried_in_turn(subject, case, place, ways, gradients=gradients)
+    if not isinstance(seen.found, Attempts):
+        return seen
+    asked = tuple(a for a in seen.found.tried if a.excused != _NOT_ASKED)
+    return replace(seen, found=replace(seen.found, tried=asked))
+
+
+def _with_processors(subject: Subject, case: Case, place: Backend, number: int, *, gradients: bool) -> Shown:
+    """Call on a device of another size, unless no call before has read its size."""
+    before = place.asked_processors()
+    if not before:
+        return Shown(excused=_NOT_ASKED)
+    with place.varied(multiprocessors=number):
+        call = lay_out(subject, case, device=place.device(), gradients=gradients)
+        outputs = forward(subject, call)
+        found: dict[str, torch.Tensor | None] = dict(backward(outputs, call)) if gradients else {}
+        found |= named_results(subject, outputs) | mutated(subject, call)
+    if place.asked_processors() == before:
+        return Shown(excused="the wrapper keeps the number of multiprocessors that it has read before")
+    return Shown(results=(kept(found),))
 
 
 def _in_mode(subject: Subject, case: Case, place: Backend, name: str, *, gradients: bool) -> Shown:

@@ -107,6 +107,10 @@ class Backend:
         """Run what is inside under changed arithmetic or schedules. Needs `Power.VARIES`."""
         raise NotImplementedError(f"{self.name} cannot vary what it runs")
 
+    def asked_processors(self) -> int:
+        """Return how often wrappers in this process have read the number of multiprocessors."""
+        return 0
+
     def unfilled(self) -> tuple[str, ...]:
         """Say where launches since `begin` load what is undefined in lanes that a mask leaves out."""
         return ()

@@ -33,6 +33,7 @@ class MachineSession:
     is tensors of the host in a launch, and operations between several devices. `failed`: what launches
     raised, but for refused ones. `autotune_seed`: None takes the first configuration of an autotuned kernel
     that fits the device, an integer one chosen by it. `reached`: notes which code runs.
+    `asked_processors`: how often a wrapper has read the number of multiprocessors.
     """
 
     machine: Machine
@@ -49,6 +50,7 @@ class MachineSession:
     devices: int = 1
     current_device: int = 0
     home: Any = None
+    asked_processors: int = 0
     stream: Any = None
     reached: ReachedCode = field(default_factory=ReachedCode)
 

@@ -153,6 +153,13 @@ class PtxMachine(Backend):
         playing = current()
         return 0 if playing is None else len(playing.launches)
 
+    def asked_processors(self) -> int:
+        """Return what the session has counted."""
+        from verifier.machine import current
+
+        playing = current()
+        return 0 if playing is None else playing.asked_processors
+
     def unfilled(self) -> tuple[str, ...]:
         """Say where launches since `begin` load what is undefined in lanes that a mask leaves out."""
         from verifier.machine import current

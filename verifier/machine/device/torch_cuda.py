@@ -50,6 +50,12 @@ def _session() -> MachineSession:
 class Properties(SimpleNamespace):
     """What `torch.cuda.get_device_properties` gives; a refusal for what the machine does not have."""
 
+    def __getattribute__(self, name: str) -> Any:
+        """Count in the session how often the number of multiprocessors is read."""
+        if name == "multi_processor_count":
+            _session().asked_processors += 1
+        return super().__getattribute__(name)
+
     def __getattr__(self, name: str) -> Any:
         """Raise UnsupportedFeature for what a device would tell, else AttributeError."""
         if name in _UNTOLD:

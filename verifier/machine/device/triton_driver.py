@@ -29,6 +29,16 @@ _MAX_REGISTERS = 65536
 _MAX_THREADS = 1024
 
 
+class _Properties(dict[str, int]):
+    """Properties that count in the session how often the number of multiprocessors is read."""
+
+    def __getitem__(self, name: str) -> int:
+        """Return a property."""
+        if name == "multiprocessor_count":
+            _session().asked_processors += 1
+        return super().__getitem__(name)
+
+
 class Utilities:
     """What Triton asks of a CUDA driver about binaries and devices."""
 
@@ -42,15 +52,17 @@ class Utilities:
     def get_device_properties(self, device: int) -> dict[str, int]:
         """Answer with the properties of the session's machine."""
         machine = _session().machine
-        return {
-            "max_shared_mem": machine.max_shared(),
-            "max_num_regs": _MAX_REGISTERS,
-            "multiprocessor_count": machine.multiprocessors,
-            "warpSize": 32,
-            "sm_clock_rate": 1_755_000,
-            "mem_clock_rate": 2_619_000,
-            "mem_bus_width": 5120,
-        }
+        return _Properties(
+            {
+                "max_shared_mem": machine.max_shared(),
+                "max_num_regs": _MAX_REGISTERS,
+                "multiprocessor_count": machine.multiprocessors,
+                "warpSize": 32,
+                "sm_clock_rate": 1_755_000,
+                "mem_clock_rate": 2_619_000,
+                "mem_bus_width": 5120,
+            }
+        )
 
     def set_printf_fifo_size(self, size: int) -> None:
         """Nothing is printed."""
