@@ -2,6 +2,8 @@
 
 import pytest
 
+from verifier.audit.rules import reach_suffices
+from verifier.records.reach import Reach
 from verifier.subjects.cuda_outline import included, outline_of
 from verifier.subjects.load_file import load_subjects
 from verifier.subjects.source_map import source_map
@@ -153,6 +155,21 @@ def test_objects_that_cannot_be_looked_at_leave_the_sources_unread(tmp_path):
     sources = source_map(found)
     assert "leave me alone" in sources.unread
     assert sources.functions == ()
+
+
+def test_a_kernel_that_nothing_names_leaves_the_sources_unread(tmp_path):
+    path = tmp_path / "hidden.py"
+    path.write_text(
+        "from verifier import subject\n"
+        f"@subject({DECLARED.format('triton')})\n"
+        "def kernel(input, dim=-1):\n"
+        "    from elsewhere import launch\n"
+        "    return launch(input)\n"
+    )
+    (found,) = load_subjects(path)
+    sources = source_map(found)
+    assert "they name no kernel" in sources.unread
+    assert not reach_suffices(sources, Reach(recorded=frozenset({"code", "lines"})), 0.0)
 
 
 CUDA = r"""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -75,9 +75,12 @@ def source_map(subject: Subject) -> SourceMap:
     Functions that only the declaration uses (depths of trees, domains) are none of it.
     """
     try:
-        return _read(subject, used_by(subject.function))
+        made = _read(subject, used_by(subject.function))
     except Exception as error:  # of objects of the subject's, which say what they like of themselves
         return SourceMap(unread=said(error))
+    if subject.language != "torch" and not made.functions:
+        return replace(made, unread="they name no kernel: one that a function imports is not followed")
+    return made
 
 
 def _read(subject: Subject, used: Used) -> SourceMap:
