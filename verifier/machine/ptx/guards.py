@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from verifier.machine.ptx.loops import Loop
     from verifier.machine.ptx.syntax import Instruction
 
-ACCESSES = frozenset({"ld", "st", "atom", "red"})
+ACCESSES = frozenset({"ld", "st", "atom", "red", "cp"})
 _DATA = frozenset({"ld", "atom", "ldmatrix"})
 
 
@@ -57,8 +57,7 @@ def _kind(instruction: Instruction) -> str:
     parts = instruction.parts
     if parts[0] == "bra":
         return "branch"
-    # Shared memory is the compiler's own, and copies to it (`cp.async`) have their mask in a size.
-    return "mask" if parts[0] in ACCESSES and "global" in parts else ""
+    return "mask" if parts[0] in ACCESSES and "param" not in parts else ""
 
 
 def _constants(blocks: Sequence[Block]) -> set[str]:
