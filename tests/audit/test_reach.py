@@ -22,7 +22,7 @@ from verifier.audit.run_audit import Report, SelectionError, parse_requirements
 from verifier.audit.search import BUDGETS
 from verifier.commands.command_line import app
 from verifier.execution import Runner
-from verifier.records.reach import NOTHING, Reach, SourcePlace, joined
+from verifier.records.reach import NOTHING, Reach, joined
 from verifier.records.verdict import Line, Verdict
 from verifier.subjects.load_file import load_subjects
 from verifier.subjects.source_map import source_map
@@ -224,33 +224,6 @@ def test_the_command_demands_what_is_required_and_writes_what_ran(tmp_path, monk
     assert written["reach"][0]["functions"] == {"ran": 2, "of": 3}
     assert {one["function"] for one in written["reach"][0]["lacking"]} >= {"endless_row"}
     assert written["reach"][0]["given"]["multiprocessors"] == ["132"]
-
-
-def test_a_mask_that_no_case_needed_is_named_until_one_does():
-    (found,) = load_subjects(FOLDER / "two_kernels_triton.py")
-    with Runner("machine") as own:
-        full = run(own, found, 2, 64)
-        before = [part for part in told(found, full).lacking() if part.kind == "guard"]
-        text = text_of(report_of(found, full))
-        after = [part for part in told(found, full, run(own, found, 2, 70)).lacking() if part.kind == "guard"]
-    assert {part.why for part in before} == {"this mask never masked: all lanes were on each time"}
-    source = found.path.read_text().splitlines()
-    # The store is on for the threads that own an element, of which a tile of 32 has not one for each.
-    masked = [n for n, line in enumerate(source, 1) if "tl.load" in line and "mask=" in line]
-    assert [part.place.line for part in before] == masked
-    assert f"guard    short_row (two_kernels_triton.py:{masked[0]}): this mask never masked" in text
-    assert not after
-
-
-def test_guards_are_no_part_of_what_is_required():
-    (found,) = load_subjects(FOLDER / "two_kernels_triton.py")
-    place = SourcePlace("two_kernels_triton.py", "short_row", 30)
-    ran = Reach(recorded=frozenset({"code"}))
-    masked = replace(ran, guards=frozenset({(place, "mask", "all")}))
-    sources = source_map(found)
-    assert rules.reached(sources, masked) == rules.reached(sources, ran)
-    assert told(found, masked).guards == (0, 1)
-    assert told(found, masked, replace(ran, guards=frozenset({(place, "mask", "none")}))).guards == (1, 1)
 
 
 def test_shapes_without_room_are_named_with_their_highest_price_and_so_is_a_sweep_that_failed():

@@ -15,19 +15,11 @@ from verifier.subjects.source_map import SourceMap, Statement, source_map
 
 @dataclass(frozen=True, kw_only=True)
 class Lacking:
-    """What did not run as it should: its kind ("function", "loop", "guard" or "line"), its place, and why."""
+    """What did not run as it should: its kind ("function", "loop" or "line"), its place, and why."""
 
     kind: str
     place: SourcePlace
     why: str
-
-
-_ONE_OUTCOME = {
-    ("mask", "all"): "this mask never masked: all lanes were on each time",
-    ("mask", "none"): "no lane was ever on",
-    ("branch", "all"): "all lanes went the same way each time",
-    ("branch", "none"): "all lanes went the same way each time",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +66,7 @@ class SubjectReach:
         return sum(s.place in self.found.lines for s in counted), len(counted)
 
     def lacking(self) -> Iterator[Lacking]:
-        """Yield functions, loops and guards that lack something, as far as known; then wrapper lines."""
+        """Yield functions and loops that lack something, where that is known, then the wrapper's lines."""
         if self.known:
             for function in rules.counted_functions(self.sources, self.found):
                 if function.place not in self.found.functions:
@@ -82,26 +74,10 @@ class SubjectReach:
             for loop in rules.counted_loops(self.sources, self.found):
                 if not rules.turned_twice(self.found, loop):
                     yield Lacking(kind="loop", place=loop.place, why=self._turns(loop.place))
-            yield from self._guards_of_one_outcome()
         for statement in self._statements_not_run():
             yield Lacking(
                 kind="line", place=statement.place, why="refuses" if statement.refuses else "not run"
             )
-
-    @property
-    def guards(self) -> tuple[int, int]:
-        """How many guards of code that ran let some lanes pass and others not, of how many."""
-        counted = {(place, kind) for place, kind, _ in self.found.guards}
-        return len(counted) - len(list(self._guards_of_one_outcome())), len(counted)
-
-    def _guards_of_one_outcome(self) -> Iterator[Lacking]:
-        outcomes: dict[tuple[SourcePlace, str], set[str]] = {}
-        for place, kind, outcome in sorted(self.found.guards):
-            outcomes.setdefault((place, kind), set()).add(outcome)
-        for (place, kind), seen in outcomes.items():
-            (outcome, *others) = seen
-            if not others and outcome != "some":
-                yield Lacking(kind="guard", place=place, why=_ONE_OUTCOME[kind, outcome])
 
     @property
     def left_out(self) -> list[tuple[str, float]]:

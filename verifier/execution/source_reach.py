@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,19 +56,13 @@ class SourceReach:
     sources: SourceMap
     _outlines: WeakKeyDictionary[TranslatedKernel, _Outline] = field(default_factory=WeakKeyDictionary)
 
-    def __post_init__(self) -> None:
-        """Order the places of the sources."""
-        self._reader = _Reader(self.sources)
-
     def news(self, reached: ReachedCode) -> Reach:
         """Return what the kernels that changed have reached by now; empties the set of them."""
         functions: set[SourcePlace] = set()
         compiled: set[SourcePlace] = set()
         loops: set[tuple[SourcePlace, int]] = set()
-        guards: set[tuple[SourcePlace, str, str]] = set()
         for kernel in reached.changed:
             outline, ran = self._outline(kernel), reached.blocks.get(kernel, set())
-            guards |= self._reader.guards(kernel, reached.guards.get(kernel, {}))
             compiled.update(*(part.functions for part in outline.parts))
             functions.update(*(outline.parts[number].functions for number in ran))
             for loop in dict.fromkeys(one for part in outline.parts for one in part.loops):
@@ -79,7 +73,6 @@ class SourceReach:
             functions=frozenset(functions),
             compiled=frozenset(compiled),
             loops=frozenset(loops),
-            guards=frozenset(guards),
             given=frozenset(("multiprocessors", str(n)) for n in reached.multiprocessors),
             recorded=frozenset({"code"}),
         )
@@ -87,7 +80,7 @@ class SourceReach:
     def _outline(self, kernel: TranslatedKernel) -> _Outline:
         found = self._outlines.get(kernel)
         if found is None:
-            found = self._outlines[kernel] = self._reader.outline(kernel)
+            found = self._outlines[kernel] = _Reader(self.sources).outline(kernel)
         return found
 
 
@@ -190,32 +183,6 @@ class _Reader:
         return _Part(
             functions=frozenset(functions), loops=loops, accesses=accesses, copies=copies, stores=stores
         )
-
-    def guards(
-        self, kernel: TranslatedKernel, seen: Mapping[tuple[int, str], set[str]]
-    ) -> set[tuple[SourcePlace, str, str]]:
-        """Return the outcomes of guards by line; branches to loops are none, whose turns are told."""
-        found = set()
-        for number, here in kernel.guards.items():
-            for name, guard in here:
-                outcomes = seen.get((number, name), set())
-                place = self.line_of(guard.instruction, branch=guard.kind == "branch") if outcomes else None
-                if place is not None:
-                    turned = {"all": "none", "none": "all"} if guard.negated else {}
-                    found |= {(place, guard.kind, turned.get(one, one)) for one in outcomes}
-        return found
-
-    def line_of(self, instruction: Instruction, *, branch: bool) -> SourcePlace | None:
-        """Return the line of a guarded instruction, in the innermost function of the subject's."""
-        location = instruction.location
-        for file, line in () if location is None else ((location.file, location.line), *location.inlined):
-            path = file if file in self.paths else self.by_name.get(Path(file).name, "")
-            around = [(len(lines), place) for lines, place in self.functions.get(path, ()) if line in lines]
-            if around:
-                place = min(around)[1]
-                headed = branch and any(line in one.head for one in self.loops.get(path, ()))
-                return None if headed else SourcePlace(place.file, place.function, line)
-        return None
 
     def at(self, location: Location) -> tuple[frozenset[SourcePlace], tuple[SourceLoop, ...]]:
         """Return the functions about a place and its calls, and the loops, innermost first."""

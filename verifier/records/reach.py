@@ -33,8 +33,6 @@ class Reach:
 
     functions: functions of kernels of which an instruction ran. compiled: those that stand in compiled code
     that was launched, run or not. loops: each with how often it turned at once: 0, 1, 2, or `MANY` for more.
-    guards: masks of memory accesses and branches of compiled code, by line, as (place, "mask" or "branch",
-    for which lanes it was on: "all", "some" or "none"); not followed further once two outcomes were seen.
     lines: statements of the wrapper. left_out: shapes that a budget had no room for, with their estimated
     price in seconds. unswept: why it could not be asked what the wrapper would launch. given: what cases and
     machines were, as (what, which). recorded: "code"
@@ -44,7 +42,6 @@ class Reach:
     functions: frozenset[SourcePlace] = frozenset()
     compiled: frozenset[SourcePlace] = frozenset()
     loops: frozenset[tuple[SourcePlace, int]] = frozenset()
-    guards: frozenset[tuple[SourcePlace, str, str]] = frozenset()
     lines: frozenset[SourcePlace] = frozenset()
     left_out: frozenset[tuple[str, float]] = frozenset()
     unswept: frozenset[str] = frozenset()
@@ -57,7 +54,6 @@ class Reach:
             functions=self.functions - known.functions,
             compiled=self.compiled - known.compiled,
             loops=self.loops - known.loops,
-            guards=self.guards - known.guards,
             lines=self.lines - known.lines,
             left_out=self.left_out - known.left_out,
             unswept=self.unswept - known.unswept,
@@ -76,7 +72,6 @@ def joined(found: Iterable[Reach]) -> Reach:
         functions=frozenset().union(*(one.functions for one in several)),
         compiled=frozenset().union(*(one.compiled for one in several)),
         loops=frozenset().union(*(one.loops for one in several)),
-        guards=frozenset().union(*(one.guards for one in several)),
         lines=frozenset().union(*(one.lines for one in several)),
         left_out=frozenset().union(*(one.left_out for one in several)),
         unswept=frozenset().union(*(one.unswept for one in several)),

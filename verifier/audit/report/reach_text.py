@@ -24,7 +24,7 @@ def reach_lines(one: SubjectReach, subjects: int = 1) -> Iterator[str]:
     lacking = list(one.lacking())
     parts = [part for part in lacking if part.kind != "line"]
     for part in parts[:shown]:
-        yield f"  {'not run' if part.kind == 'function' else part.kind:<8} {part.place}: {part.why}"
+        yield f"  {'not run' if part.kind == 'function' else 'loop':<8} {part.place}: {part.why}"
     if len(parts) > shown:
         yield f"  and {len(parts) - shown} more"
     if text := _wrapper(one, [part for part in lacking if part.kind == "line"]):
@@ -52,8 +52,6 @@ def _code(one: SubjectReach) -> Iterator[str]:
         yield "{}/{} functions".format(*one.functions)
         if one.loops[1]:
             yield "{}/{} loops more than once".format(*one.loops)
-        if one.guards[1]:
-            yield "{}/{} guards both ways".format(*one.guards)
 
 
 def _wrapper(one: SubjectReach, lacking: Iterable[Lacking]) -> str:
@@ -122,7 +120,6 @@ def reach_document(one: SubjectReach) -> dict[str, Any]:
         "unread": one.sources.unread,
         "functions": _pair(one.functions) if code else None,
         "loops": _pair(one.loops) if code else None,
-        "guards": _pair(one.guards) if code else None,
         "wrapper_lines": _pair(one.lines) if "lines" in one.found.recorded else None,
         "refusals": _pair(one.refusals) if "lines" in one.found.recorded else None,
         "turns": [{**place._asdict(), "turns": turned} for place, turned in sorted(one.found.loops)],

@@ -1,12 +1,12 @@
 """Which parts of translated kernels were executed, and how often loops turned.
 
-Nothing is counted while blocks run: a block is noted when it is compiled for a wave. Watched are only blocks
-at the ends of loops, and blocks with guards until each guard has let some lanes pass and others not.
+Nothing is counted while blocks run: a block is noted when it is compiled for a wave, and only the blocks at
+the ends of loops are watched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,8 +29,6 @@ class ReachedCode:
     """What was executed since it was made: blocks and turns of loops, by kernel.
 
     turns: by the first block of a loop, how often it turned between entry and exit; `MANY` or more are one.
-    guards: by (block, predicate's name), for which lanes the predicate was seen true: "all", "some" or
-    "none"; not followed further once it was not the same for all. open: of each block, those yet followed.
     What nobody else keeps of kernels is forgotten here, too: it has to be read before.
     changed: kernels of which something is new since the set, which is the reader's to empty, was empty.
     multiprocessors: of the machines that launches ran on.
@@ -38,10 +36,6 @@ class ReachedCode:
 
     blocks: MutableMapping[TranslatedKernel, set[int]] = field(default_factory=WeakKeyDictionary)
     turns: MutableMapping[TranslatedKernel, dict[int, set[int]]] = field(default_factory=WeakKeyDictionary)
-    guards: MutableMapping[TranslatedKernel, dict[tuple[int, str], set[str]]] = field(
-        default_factory=WeakKeyDictionary
-    )
-    open: MutableMapping[TranslatedKernel, dict[int, list[str]]] = field(default_factory=WeakKeyDictionary)
     changed: set[TranslatedKernel] = field(default_factory=set)
     multiprocessors: set[int] = field(default_factory=set)
 
@@ -58,23 +52,6 @@ class ReachedCode:
         if turned not in known:
             known.add(turned)
             self.changed.add(kernel)
-
-    def open_guards(self, kernel: TranslatedKernel, number: int) -> list[str]:
-        """Return the predicates of a block that are followed yet, in a list that gets shorter."""
-        of_kernel = self.open.setdefault(kernel, {})
-        if number not in of_kernel:
-            of_kernel[number] = list(dict.fromkeys(name for name, _ in kernel.guards.get(number, ())))
-        return of_kernel[number]
-
-    def guard(self, kernel: TranslatedKernel, number: int, name: str, on: Array) -> None:
-        """Note for which lanes a predicate is true."""
-        outcome = "all" if on.all() else "some" if on.any() else "none"
-        known = self.guards.setdefault(kernel, {}).setdefault((number, name), set())
-        if outcome not in known:
-            known.add(outcome)
-            self.changed.add(kernel)
-            if len(known) > 1 or outcome == "some":
-                self.open[kernel][number].remove(name)
 
     def all_seen(self, kernel: TranslatedKernel, loop: Loop) -> bool:
         """Return whether there is nothing more to learn of a loop."""
@@ -126,9 +103,9 @@ class LoopTurns:
 class Watch:
     """Puts itself in the place of blocks of one prepared wave, to note what runs there."""
 
-    def __init__(self, reached: ReachedCode, kernel: TranslatedKernel, names: Mapping[str, Any]) -> None:
-        """Find the blocks at which something is to be seen; names: of the wave's registers."""
-        self.reached, self.kernel, self.names = reached, kernel, names
+    def __init__(self, reached: ReachedCode, kernel: TranslatedKernel) -> None:
+        """Find the blocks at which something is to be seen."""
+        self.reached, self.kernel = reached, kernel
         self.at: dict[int, list[LoopTurns]] = {}
         for loop in kernel.loops:
             turns = LoopTurns(reached, kernel, loop)
@@ -147,25 +124,16 @@ class Watch:
 
     def _open(self, number: int) -> bool:
         turns = self.at.get(number, [])
-        if self.reached.open_guards(self.kernel, number):
-            return True
         return any(not self.reached.all_seen(self.kernel, one.loop) for one in turns)
 
     def _everybody(self, number: int, lanes: int, function: Callable[[], Any]) -> Any:
         result = function()
-        for name in tuple(self.reached.open_guards(self.kernel, number)):
-            self.reached.guard(self.kernel, number, name, self.names[name])
-        for turns in self.at.get(number, ()):
+        for turns in self.at[number]:
             turns.everybody(number, lanes, result)
         return result
 
     def _some(self, number: int, lanes: int, function: Callable[[Group], Any], group: Group) -> Any:
         result = function(group)
-        for name in tuple(self.reached.open_guards(self.kernel, number)):
-            on = self.names[name]
-            blocks, threads = (extent > 1 for extent in on.shape)
-            on = on[group.ib if blocks else 0, group.it if threads else 0]
-            self.reached.guard(self.kernel, number, name, on)
-        for turns in self.at.get(number, ()):
+        for turns in self.at[number]:
             turns.some(number, group.ix, lanes, result)
         return result

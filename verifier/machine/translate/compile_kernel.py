@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from verifier.machine.execute.findings import LaunchError
 from verifier.machine.ptx import basic_blocks, literals
-from verifier.machine.ptx.guards import Guard, guards_of
 from verifier.machine.ptx.loops import Loop, loops_of
 from verifier.machine.ptx.parser import parse
 from verifier.machine.ptx.syntax import Address, Instruction, Module, Operand, Symbol, Vector
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 class TranslatedKernel:
     """A kernel translated to Python: its code, and where each instruction came from.
 
-    guards: by block, each with the Python name of its predicate.
     Python takes longer to compile a block than to write it, so that is done when the block is first reached.
     """
 
@@ -39,7 +37,6 @@ class TranslatedKernel:
     used: frozenset[str]
     broken: tuple[str, ...]
     loops: tuple[Loop, ...]
-    guards: dict[int, tuple[tuple[str, Guard], ...]] = field(default_factory=dict)
     blocks: dict[tuple[int, bool], CodeType] = field(default_factory=dict)
     allocations: dict[str, CodeType] = field(default_factory=dict)
 
@@ -87,7 +84,6 @@ def compiled(
         shadow_emitter = make_shadow_emitter(shadows, program, shapes)
     work = emission.Emitter(program, shapes, shadow_emitter)
     emitted = work.emit()
-    loops = tuple(loops_of(program.blocks))
     return TranslatedKernel(
         program=program,
         emitted=emitted,
@@ -99,22 +95,8 @@ def compiled(
         broken=tuple(f"{kernel}:{i.line} {i.opcode}" for i in shadow_emitter.broken())
         if shadow_emitter
         else (),
-        loops=loops,
-        guards=_watched(work, guards_of(program.blocks, loops)),
+        loops=tuple(loops_of(program.blocks)),
     )
-
-
-def _watched(
-    work: emission.Emitter, guards: dict[int, tuple[Guard, ...]]
-) -> dict[int, tuple[tuple[str, Guard], ...]]:
-    """Return guards with the Python names of their predicates, of those that the code has as such."""
-    views = work.code.views
-    return {
-        number: tuple(
-            (work.code.view(one.register, "?"), one) for one in here if (one.register, "?") in views
-        )
-        for number, here in guards.items()
-    }
 
 
 def _used_names(program: Program) -> set[str]:
