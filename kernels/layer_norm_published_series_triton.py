@@ -125,6 +125,7 @@ def beyond_32_bits(case):
             reason="Row strides are passed on, but every column stride is taken as 1: "
             "transposed and sliced rows are misread.",
             where=_layout_misread,
+            also=("large_offsets",),
         ),
         KnownDefect(
             id="no-columns",

@@ -74,6 +74,7 @@ def _steps_over_columns(case):
             reason="Row strides are passed on, but every column stride is taken as 1: "
             "transposed and sliced rows are misread.",
             where=_steps_over_columns,
+            also=("large_offsets",),
         ),
         KnownDefect(
             id="no-columns",
