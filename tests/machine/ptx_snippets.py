@@ -12,6 +12,9 @@ from verifier.machine import Machine, launch_ptx
 LOAD = {1: "b8", 2: "b16", 4: "b32", 8: "b64"}
 REGISTER = {1: "b16", 2: "b16", 4: "b32", 8: "b64"}
 
+STORE = "mad.lo.s64 %a0, %wide, 4, %base0; st.global.b32 [%a0], %r0;"
+REGISTERS = ".reg .b32 %r<20>; .reg .pred %p<9>; .reg .f32 %f<9>; .shared .align 4 .b8 tile[4096];"
+
 
 def kernel(body: str, parameters: int, *, registers: str = "", target: int = 90) -> str:
     """A kernel `k` with pointer parameters p0.. whose addresses for this thread are in %a0.. (64-bit)."""
@@ -60,6 +63,24 @@ def execute(
     answer = torch.zeros(len(operands[0]) * np.dtype(result).itemsize, dtype=torch.uint8)
     launch_ptx(text, "k", (1,), (len(operands[0]),), 0, [*tensors, answer], machine=machine or Machine())
     return answer.numpy().view(result)
+
+
+def run(
+    body, threads=64, *, machine=None, registers=REGISTERS, out=None, grid=(1,), target=90, replicated=False
+):
+    """Run a body with one pointer parameter; return the memory there, by default an int32 for each thread."""
+    result = torch.zeros(threads * int(np.prod(grid)), dtype=torch.int32) if out is None else out
+    launch_ptx(
+        kernel(body, 1, registers=registers, target=target),
+        "k",
+        grid,
+        (threads,),
+        0,
+        [result],
+        machine=machine or Machine(),
+        replicated=replicated,
+    )
+    return result
 
 
 # Formats as (precision in bits, smallest exponent of a normal number, largest exponent).

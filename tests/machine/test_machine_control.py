@@ -7,41 +7,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from ptx_snippets import kernel
+from ptx_snippets import REGISTERS, STORE, kernel, run
 
 from verifier.machine import LaunchError, Machine, UnsupportedInstruction, launch_ptx
 from verifier.machine.execute.findings import (
     Deadlock,
     DeviceAssertion,
     DivergentBarrier,
-    GlobalRace,
     Misaligned,
     OutOfBounds,
-    SharedRace,
     StepLimit,
     Uninitialised,
 )
 from verifier.machine.ptx.parser import parse
-
-STORE = "mad.lo.s64 %a0, %wide, 4, %base0; st.global.b32 [%a0], %r0;"
-REGISTERS = ".reg .b32 %r<20>; .reg .pred %p<9>; .reg .f32 %f<9>; .shared .align 4 .b8 tile[4096];"
-
-
-def run(
-    body, threads=64, *, machine=None, registers=REGISTERS, out=None, grid=(1,), target=90, replicated=False
-):
-    result = torch.zeros(threads * int(np.prod(grid)), dtype=torch.int32) if out is None else out
-    launch_ptx(
-        kernel(body, 1, registers=registers, target=target),
-        "k",
-        grid,
-        (threads,),
-        0,
-        [result],
-        machine=machine or Machine(),
-        replicated=replicated,
-    )
-    return result
 
 
 def test_lanes_leave_a_loop_at_different_times():
@@ -185,21 +163,6 @@ def test_misaligned_and_shared_bounds():
         run("mov.u32 %r1, tile; ld.shared.b32 %r0, [%r1+4094+2];")
 
 
-def test_shared_memory_race_and_its_cure():
-    body = (
-        """
-    shl.b32 %r1, %t, 2; mov.u32 %r2, tile; add.u32 %r2, %r2, %r1; st.shared.b32 [%r2], %t; BARRIER
-    xor.b32 %r3, %r1, 128; mov.u32 %r4, tile; add.u32 %r4, %r4, %r3; ld.shared.b32 %r0, [%r4]; """
-        + STORE
-    )
-    machine = Machine(sanitize=frozenset({"shared_races"}))
-    with pytest.raises(SharedRace):
-        run(body.replace("BARRIER", ""), machine=machine)
-    assert run(body.replace("BARRIER", "bar.sync 0;"), machine=machine).tolist() == [
-        t ^ 32 for t in range(64)
-    ]
-
-
 def test_asynchronous_copies_arrive_when_they_are_waited_for():
     body = """
     st.global.b32 [%base0], 77; mov.u32 %r1, tile; st.shared.b32 [%r1], 11;
@@ -332,18 +295,6 @@ def test_unwritten_registers_and_shared_words_are_reported_where_they_take_effec
             run(body, machine=machine)
 
 
-def test_unequal_stores_of_one_warp_are_reported_only_on_request():
-    within_warp = "mov.u32 %r1, tile; and.b32 %r2, %t, 32; add.u32 %r1, %r1, %r2; st.shared.b32 [%r1], %t; "
-    run(within_warp, machine=Machine(sanitize=frozenset({"shared_races"})))
-    with pytest.raises(SharedRace, match="at once"):
-        run(within_warp, machine=Machine(sanitize=frozenset({"unequal_stores"})))
-    across_warps = "mov.u32 %r1, tile; st.shared.b32 [%r1], %t; "
-    with pytest.raises(SharedRace, match="at once"):
-        run(across_warps, machine=Machine(sanitize=frozenset({"shared_races"})))
-    equal = "mov.u32 %r1, tile; st.shared.b32 [%r1], 7; "
-    run(equal, machine=Machine(sanitize=frozenset({"shared_races", "unequal_stores"})))
-
-
 def test_an_undefined_half_of_a_packed_register_may_be_dropped():
     machine = Machine(sanitize=frozenset({"uninitialised"}))
     registers = REGISTERS + ".reg .b64 %q<4>;"
@@ -359,159 +310,6 @@ def test_registers_read_before_they_are_written_hold_the_poison_in_every_wave_an
     for threads in (32, 32, 64):
         found = run(f"{STORE} mov.u32 %r0, 7;", threads, machine=Machine(lanes_per_wave=threads), grid=(3,))
         assert found[:threads].tolist() == [poison] * threads
-
-
-def test_launches_that_share_a_prepared_wave_see_their_own_arguments_and_grids():
-    body = f"mov.u32 %r1, %nctaid.x; ld.global.b32 %r2, [%base0]; add.u32 %r0, %r1, %r2; bar.sync 0; {STORE}"
-    for blocks, start in ((1, 5), (1, 6), (2, 5)):
-        out = torch.full((32,), start, dtype=torch.int32)
-        run(body, 32, out=out, grid=(blocks,), machine=Machine(lanes_per_wave=32))
-        first = start + blocks
-        assert out[1].item() in (first, first + blocks)
-        assert out[0].item() == first + (blocks - 1) * blocks
-
-
-WAIT_FOR_LAST = """
-    setp.ne.u32 %p1, %t, 0; @%p1 bra DONE; mov.u32 %r1, %ctaid.x;
-    atom.global.add.acq_rel.gpu.u32 %r3, [%base0], 1;
-    TRY: ld.acquire.gpu.global.b32 %r2, [%base0]; setp.lt.u32 %p2, %r2, COUNT; @%p2 bra TRY;
-    DONE: bar.sync 0; atom.global.add.u32 %r3, [%base0+4], 1;"""
-
-
-@pytest.mark.parametrize("threads", [1, 32])
-@pytest.mark.parametrize("sanitize", [(), ("shared_races", "global_races")])
-def test_blocks_wait_for_blocks_of_later_waves_that_fit_on_the_device(threads, sanitize):
-    machine = Machine(lanes_per_wave=2 * threads, multiprocessors=1, sanitize=frozenset(sanitize))
-    out = torch.zeros(2, dtype=torch.int32)
-    run(WAIT_FOR_LAST.replace("COUNT", "20"), threads, out=out, grid=(20,), machine=machine)
-    assert out.tolist() == [20, 20 * threads]
-
-
-@pytest.mark.parametrize("threads", [1, 32])
-def test_waiting_for_a_block_that_is_not_resident_is_a_deadlock(threads):
-    # sm_90 holds 32 blocks on its one multiprocessor here: the 33rd never comes.
-    machine = Machine(lanes_per_wave=8 * threads, multiprocessors=1)
-    with pytest.raises(Deadlock, match="1 blocks of the grid are not resident"):
-        run(
-            WAIT_FOR_LAST.replace("COUNT", "33"),
-            threads,
-            out=torch.zeros(2, dtype=torch.int32),
-            grid=(33,),
-            machine=machine,
-        )
-    out = torch.zeros(2, dtype=torch.int32)
-    run(
-        WAIT_FOR_LAST.replace("COUNT", "33"), threads, out=out, grid=(33,), machine=Machine(multiprocessors=2)
-    )
-    assert out[0] == 33
-
-
-@pytest.mark.parametrize("threads", [1, 32])
-def test_waiting_for_more_blocks_than_there_are_is_found_across_waves(threads):
-    machine = Machine(lanes_per_wave=2 * threads)
-    with pytest.raises(StepLimit, match="nobody"):
-        run(
-            WAIT_FOR_LAST.replace("COUNT", "9"),
-            threads,
-            out=torch.zeros(2, dtype=torch.int32),
-            grid=(8,),
-            machine=machine,
-        )
-
-
-@pytest.mark.parametrize(
-    ("architecture", "threads", "shared", "blocks"),
-    [
-        (90, 128, 0, 16),
-        (90, 1024, 0, 2),
-        (90, 32, 0, 32),
-        (80, 128, 100 << 10, 1),
-        (86, 512, 0, 3),
-        (90, 33, 40 << 10, 5),
-    ],
-)
-def test_as_many_blocks_are_resident_as_threads_and_shared_memory_allow(
-    architecture, threads, shared, blocks
-):
-    machine = Machine(architecture=architecture, multiprocessors=7)
-    assert machine.resident_blocks(threads, shared) == 7 * blocks
-
-
-RACES = frozenset({"shared_races", "global_races"})
-
-
-def races(body, kind, *, replicated, threads=128):
-    """Whether a race of this kind is reported."""
-    try:
-        run(body, threads, machine=Machine(sanitize=RACES), replicated=replicated)
-    except kind:
-        return True
-    return False
-
-
-# Every warp loads one word, a thread of the named warp changes it.
-OWNER = """
-    ld.global.b32 %r1, [%base0]; BARRIER setp.eq.u32 %p1, %t, OWNER; add.u32 %r1, %r1, 1;
-    @%p1 st.global.b32 [%base0], %r1;"""
-
-
-@pytest.mark.parametrize("owner", [0, 127])
-def test_the_owner_of_copies_may_overwrite_what_the_other_copies_read(owner):
-    body = OWNER.replace("OWNER", str(owner))
-    assert not races(body.replace("BARRIER", ""), GlobalRace, replicated=True)
-    assert races(body.replace("BARRIER", ""), GlobalRace, replicated=False)
-    assert not races(body.replace("BARRIER", "bar.sync 0;"), GlobalRace, replicated=False)
-
-
-def test_whoever_overwrites_what_others_read_elsewhere_races_copies_or_not():
-    by_others = """
-    mov.u32 %r1, 0; setp.lt.u32 %p1, %t, 32; @%p1 bra FIRST; ld.global.b32 %r1, [%base0]; bra NEXT;
-    FIRST: mov.u32 %r1, 3; NEXT: setp.eq.u32 %p1, %t, 0; @%p1 st.global.b32 [%base0], %r1;"""
-    at_two_places = """
-    mov.u32 %r1, 0; setp.lt.u32 %p1, %t, 32; @%p1 bra FIRST; ld.global.b32 %r1, [%base0]; bra NEXT;
-    FIRST: ld.global.b32 %r1, [%base0]; NEXT: add.u32 %r1, %r1, 1; setp.eq.u32 %p1, %t, 0; @%p1 st.global.b32 [%base0], %r1;"""
-    for body in (by_others, at_two_places):
-        assert races(body, GlobalRace, replicated=True)
-        assert races(body, GlobalRace, replicated=False)
-
-
-def test_copies_of_another_block_race():
-    body = OWNER.replace("OWNER", "0").replace("BARRIER", "")
-    for replicated in (True, False):
-        with pytest.raises(GlobalRace):
-            run(body, 32, grid=(2,), machine=Machine(sanitize=RACES), replicated=replicated)
-
-
-SAME_PLACE = "mov.u32 %r1, tile; shr.u32 %r2, %t, 5; st.shared.b32 [%r1], %r2;"
-
-
-def test_warps_that_store_their_copies_by_one_instruction_do_not_race():
-    assert not races(SAME_PLACE, SharedRace, replicated=True)
-    assert races(SAME_PLACE, SharedRace, replicated=False)
-    equal = SAME_PLACE.replace("shr.u32 %r2, %t, 5", "mov.u32 %r2, 9")
-    assert not races(equal, SharedRace, replicated=False)
-
-
-def test_warps_that_store_at_one_instruction_at_different_times_are_treated_alike():
-    late = """
-    mov.u32 %r1, tile; shr.u32 %r2, %t, 5; mov.u32 %r3, 0;
-    WAIT: add.u32 %r3, %r3, 1; setp.lt.u32 %p1, %r3, %r2; @%p1 bra WAIT; st.shared.b32 [%r1], %r2;"""
-    assert not races(late, SharedRace, replicated=True)
-    assert races(late, SharedRace, replicated=False)
-
-
-def test_copies_stored_by_two_instructions_or_read_by_another_warp_race():
-    twice = SAME_PLACE + "setp.eq.u32 %p1, %t, 0; @%p1 st.shared.b32 [%r1], 7;"
-    read = SAME_PLACE + "ld.shared.b32 %r3, [%r1]; "
-    for body in (twice, read):
-        assert races(body, SharedRace, replicated=True)
-
-
-def test_the_middle_one_of_many_readers_is_not_forgotten():
-    body = """
-    ld.global.b32 %r1, [%base0]; setp.eq.u32 %p1, %t, 127; mov.u32 %r2, 5;
-    @%p1 st.global.b32 [%base0], %r2;"""
-    assert races(body, GlobalRace, replicated=False)
 
 
 # Odd lanes go another way and come late; the mask names all lanes, or those of one parity.
@@ -539,59 +337,3 @@ def test_a_mask_in_a_register_that_names_a_lane_which_never_comes_is_found():
     MEET: shfl.sync.bfly.b32 %r0, %t, 2, 31, %r4; OUT:"""
     with pytest.raises(DivergentBarrier, match="16 others of their block for them at a collective"):
         run(body, 32)
-
-
-def still_works():
-    return run(f"mov.u32 %r0, 4; {STORE}", 32).tolist() == [4] * 32
-
-
-@pytest.mark.parametrize("seed", [None, 3])
-def test_a_huge_grid_ends_at_the_step_limit(seed):
-    body = "mov.u32 %r1, 1;"
-    with pytest.raises(StepLimit):
-        run(
-            body,
-            1,
-            grid=((1 << 31) - 1,),
-            out=torch.zeros(1),
-            machine=Machine(step_limit=300, schedule_seed=seed),
-        )
-    assert still_works()
-
-
-def test_a_random_order_of_a_huge_grid_serves_every_block_once(monkeypatch):
-    from verifier.machine.execute import block_order
-
-    monkeypatch.setattr(block_order, "_SHUFFLED", 8)
-    for total in (9, 16, 30):
-        orders = {tuple(block_order.block_numbers(total, seed)(0, total).tolist()) for seed in range(8)}
-        assert all(sorted(order) == list(range(total)) for order in orders)
-        assert len(orders) > 1
-
-
-def test_more_shared_or_local_memory_than_a_device_has_is_refused():
-    with pytest.raises(LaunchError, match="shared memory"):
-        shared = ".reg .b32 %r<3>; .shared .align 4 .b8 big[1073741824];"
-        launch_ptx(kernel("mov.u32 %r1, big;", 1, registers=shared), "k", (1,), (32,), 0, [None])
-    frame = ".reg .b32 %r<3>; .local .align 4 .b8 frame[1073741824];"
-    with pytest.raises(LaunchError, match="local memory"):
-        launch_ptx(kernel("mov.u32 %r1, frame;", 1, registers=frame), "k", (1,), (32,), 0, [None])
-    assert still_works()
-
-
-def test_large_frames_run_in_waves_that_fit_into_memory():
-    registers = REGISTERS + ".local .align 4 .b8 frame[400000];"
-    body = f"mov.u32 %r1, frame; st.local.b32 [%r1+399996], %t; ld.local.b32 %r0, [%r1+399996]; {STORE}"
-    out = torch.zeros(64, dtype=torch.int32)
-    run(body, 64, registers=registers, out=out, grid=(24,))
-    assert out.tolist() == list(range(64))
-
-
-def test_an_allocation_that_fails_in_the_wrapper_leaves_the_session_usable():
-    from verifier import machine
-
-    with machine.session():
-        with pytest.raises(RuntimeError, match="alloc"):
-            torch.empty(1 << 55, device="cuda")
-        assert still_works()
-    assert still_works()

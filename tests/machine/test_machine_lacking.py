@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ptx_snippets import kernel
-from test_machine_control import REGISTERS, STORE, run
+from ptx_snippets import REGISTERS, STORE, kernel, run
 
 from verifier.execution.backends import backend
 from verifier.execution.call_subject import failure

@@ -7,8 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from ptx_snippets import kernel
-from test_machine_control import REGISTERS
+from ptx_snippets import REGISTERS, kernel
 
 from verifier.machine import launch_ptx, session
 from verifier.machine.execute.findings import OutOfBounds

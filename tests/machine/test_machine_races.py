@@ -1,0 +1,115 @@
+"""Which accesses race with each other, in shared and in global memory."""
+
+# ruff: noqa: E501 - lines of PTX are kept whole
+
+from __future__ import annotations
+
+import pytest
+from ptx_snippets import STORE, run
+
+from verifier.machine import Machine
+from verifier.machine.execute.findings import GlobalRace, SharedRace
+
+
+def test_shared_memory_race_and_its_cure():
+    body = (
+        """
+    shl.b32 %r1, %t, 2; mov.u32 %r2, tile; add.u32 %r2, %r2, %r1; st.shared.b32 [%r2], %t; BARRIER
+    xor.b32 %r3, %r1, 128; mov.u32 %r4, tile; add.u32 %r4, %r4, %r3; ld.shared.b32 %r0, [%r4]; """
+        + STORE
+    )
+    machine = Machine(sanitize=frozenset({"shared_races"}))
+    with pytest.raises(SharedRace):
+        run(body.replace("BARRIER", ""), machine=machine)
+    assert run(body.replace("BARRIER", "bar.sync 0;"), machine=machine).tolist() == [
+        t ^ 32 for t in range(64)
+    ]
+
+
+def test_unequal_stores_of_one_warp_are_reported_only_on_request():
+    within_warp = "mov.u32 %r1, tile; and.b32 %r2, %t, 32; add.u32 %r1, %r1, %r2; st.shared.b32 [%r1], %t; "
+    run(within_warp, machine=Machine(sanitize=frozenset({"shared_races"})))
+    with pytest.raises(SharedRace, match="at once"):
+        run(within_warp, machine=Machine(sanitize=frozenset({"unequal_stores"})))
+    across_warps = "mov.u32 %r1, tile; st.shared.b32 [%r1], %t; "
+    with pytest.raises(SharedRace, match="at once"):
+        run(across_warps, machine=Machine(sanitize=frozenset({"shared_races"})))
+    equal = "mov.u32 %r1, tile; st.shared.b32 [%r1], 7; "
+    run(equal, machine=Machine(sanitize=frozenset({"shared_races", "unequal_stores"})))
+
+
+RACES = frozenset({"shared_races", "global_races"})
+
+
+def races(body, kind, *, replicated, threads=128):
+    """Whether a race of this kind is reported."""
+    try:
+        run(body, threads, machine=Machine(sanitize=RACES), replicated=replicated)
+    except kind:
+        return True
+    return False
+
+
+# Every warp loads one word, a thread of the named warp changes it.
+OWNER = """
+    ld.global.b32 %r1, [%base0]; BARRIER setp.eq.u32 %p1, %t, OWNER; add.u32 %r1, %r1, 1;
+    @%p1 st.global.b32 [%base0], %r1;"""
+
+
+@pytest.mark.parametrize("owner", [0, 127])
+def test_the_owner_of_copies_may_overwrite_what_the_other_copies_read(owner):
+    body = OWNER.replace("OWNER", str(owner))
+    assert not races(body.replace("BARRIER", ""), GlobalRace, replicated=True)
+    assert races(body.replace("BARRIER", ""), GlobalRace, replicated=False)
+    assert not races(body.replace("BARRIER", "bar.sync 0;"), GlobalRace, replicated=False)
+
+
+def test_whoever_overwrites_what_others_read_elsewhere_races_copies_or_not():
+    by_others = """
+    mov.u32 %r1, 0; setp.lt.u32 %p1, %t, 32; @%p1 bra FIRST; ld.global.b32 %r1, [%base0]; bra NEXT;
+    FIRST: mov.u32 %r1, 3; NEXT: setp.eq.u32 %p1, %t, 0; @%p1 st.global.b32 [%base0], %r1;"""
+    at_two_places = """
+    mov.u32 %r1, 0; setp.lt.u32 %p1, %t, 32; @%p1 bra FIRST; ld.global.b32 %r1, [%base0]; bra NEXT;
+    FIRST: ld.global.b32 %r1, [%base0]; NEXT: add.u32 %r1, %r1, 1; setp.eq.u32 %p1, %t, 0; @%p1 st.global.b32 [%base0], %r1;"""
+    for body in (by_others, at_two_places):
+        assert races(body, GlobalRace, replicated=True)
+        assert races(body, GlobalRace, replicated=False)
+
+
+def test_copies_of_another_block_race():
+    body = OWNER.replace("OWNER", "0").replace("BARRIER", "")
+    for replicated in (True, False):
+        with pytest.raises(GlobalRace):
+            run(body, 32, grid=(2,), machine=Machine(sanitize=RACES), replicated=replicated)
+
+
+SAME_PLACE = "mov.u32 %r1, tile; shr.u32 %r2, %t, 5; st.shared.b32 [%r1], %r2;"
+
+
+def test_warps_that_store_their_copies_by_one_instruction_do_not_race():
+    assert not races(SAME_PLACE, SharedRace, replicated=True)
+    assert races(SAME_PLACE, SharedRace, replicated=False)
+    equal = SAME_PLACE.replace("shr.u32 %r2, %t, 5", "mov.u32 %r2, 9")
+    assert not races(equal, SharedRace, replicated=False)
+
+
+def test_warps_that_store_at_one_instruction_at_different_times_are_treated_alike():
+    late = """
+    mov.u32 %r1, tile; shr.u32 %r2, %t, 5; mov.u32 %r3, 0;
+    WAIT: add.u32 %r3, %r3, 1; setp.lt.u32 %p1, %r3, %r2; @%p1 bra WAIT; st.shared.b32 [%r1], %r2;"""
+    assert not races(late, SharedRace, replicated=True)
+    assert races(late, SharedRace, replicated=False)
+
+
+def test_copies_stored_by_two_instructions_or_read_by_another_warp_race():
+    twice = SAME_PLACE + "setp.eq.u32 %p1, %t, 0; @%p1 st.shared.b32 [%r1], 7;"
+    read = SAME_PLACE + "ld.shared.b32 %r3, [%r1]; "
+    for body in (twice, read):
+        assert races(body, SharedRace, replicated=True)
+
+
+def test_the_middle_one_of_many_readers_is_not_forgotten():
+    body = """
+    ld.global.b32 %r1, [%base0]; setp.eq.u32 %p1, %t, 127; mov.u32 %r2, 5;
+    @%p1 st.global.b32 [%base0], %r2;"""
+    assert races(body, GlobalRace, replicated=False)
