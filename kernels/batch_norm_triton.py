@@ -252,7 +252,7 @@ def _depth(columns):
     mean_contraction="none",  # the mean ends in an IEEE division, which no compiler contracts
     divide_by_n="division",
     # Squares and their sums stay finite, and the theorem holds for every order of summation.
-    domain=Domain(max_abs=1e15, max_kappa=1e3, min_columns=2),
+    domain=Domain(max_abs=1e15, max_kappa=1e3, min_columns=2, parameter_dtypes=skeleton.PARAMETER_DTYPES),
     mutates=("running_mean", "running_var"),
     guarantees=skeleton.GUARANTEES - {"batch_invariance"},  # a channel is a sum over the batch
 )

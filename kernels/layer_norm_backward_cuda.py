@@ -134,6 +134,8 @@ def layer_norm_backward_cuda(grad_output, input, weight=None, *, mean, rstd):
         raise ValueError(
             f"layer_norm_backward takes one floating dtype, not {grad_output.dtype} and {input.dtype}"
         )
+    if weight is not None and weight.dtype != input.dtype:
+        raise ValueError(f"weight is {weight.dtype} and input {input.dtype}; they must be alike")
     compute = tiers.compute_dtype(input.dtype)
     if mean.dtype != compute or rstd.dtype != compute:
         raise ValueError(f"mean and rstd of a {input.dtype} input must be {compute}, not {mean.dtype}")

@@ -79,7 +79,9 @@ DESIGN = layer_norm.Design(forward=_forward, tile=_tile, longest_row=LONGEST_ROW
     mean_contraction="none",  # the mean ends in an IEEE division, which no compiler contracts
     divide_by_n="division",
     # Squares and their sums stay finite, and the theorem holds for every order of summation.
-    domain=Domain(max_abs=1e15, max_kappa=1e3, max_columns=LONGEST_ROW),
+    domain=Domain(
+        max_abs=1e15, max_kappa=1e3, max_columns=LONGEST_ROW, parameter_dtypes=skeleton.PARAMETER_DTYPES
+    ),
     returns=("output", "mean", "rstd"),
     guarantees=skeleton.GUARANTEES,
 )

@@ -54,7 +54,7 @@ DESIGN = layer_norm.Design(constants={"MOMENTS": _moments})
     mean_contraction="none",  # the mean ends in an IEEE division, which no compiler contracts
     divide_by_n="division",
     # Squares and their sums stay finite, and the theorem holds for every order of summation.
-    domain=Domain(max_abs=1e15, max_kappa=10.0),
+    domain=Domain(max_abs=1e15, max_kappa=10.0, parameter_dtypes=skeleton.PARAMETER_DTYPES),
     returns=("output", "mean", "rstd"),
     guarantees=skeleton.GUARANTEES,
 )

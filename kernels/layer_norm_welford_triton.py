@@ -82,7 +82,7 @@ DESIGN = layer_norm.Design(constants={"MOMENTS": _moments}, tile=_lanes)
     mean_contraction="none",  # the mean ends in an addition, which leaves one number
     divide_by_n="division",
     # Squares and their sums stay finite, and the theorem holds for every order of summation.
-    domain=Domain(max_abs=1e15, max_kappa=100.0),
+    domain=Domain(max_abs=1e15, max_kappa=100.0, parameter_dtypes=skeleton.PARAMETER_DTYPES),
     returns=("output", "mean", "rstd"),
     guarantees=skeleton.GUARANTEES,
 )

@@ -205,7 +205,8 @@ def _launch_backward(grad_input, dy, x, weight, rstd, parts, programs, chunk):
     trees=skeleton.TREES,
     mean_contraction="none",  # the mean square ends in an IEEE division, which no compiler contracts
     divide_by_n="division",
-    domain=Domain(max_abs=1e15),  # the sum of squares stays finite
+    # The sum of squares stays finite.
+    domain=Domain(max_abs=1e15, parameter_dtypes=skeleton.PARAMETER_DTYPES),
     returns=("output", "rstd"),
     guarantees=skeleton.GUARANTEES,
 )

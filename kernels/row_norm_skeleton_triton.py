@@ -15,6 +15,7 @@ import triton.language as tl
 from verifier import Trees, tile, tree
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
+PARAMETER_DTYPES = ("input", "float32")  # each tensor is read, and its gradient stored, in its own dtype
 ROW_BYTES = 65536  # a tile is at most this wide, as in the tutorial: more would spill registers
 CHUNKS = (128, 1024)  # programs of the backward: enough to fill a device, few enough to keep the parts small
 LONGEST_ROW = 2**30  # columns are counted in 32 bits

@@ -13,6 +13,7 @@ from verifier.audit.search import Budget
 from verifier.checks import checks
 from verifier.execution import Runner
 from verifier.execution.backends import backend, default_backend
+from verifier.ops import op
 from verifier.records.verdict import Verdict
 from verifier.subjects.load_file import load_subjects
 
@@ -131,4 +132,6 @@ def test_every_faulty_kernel_is_one_subject_of_the_name_of_its_file():
     for file in FILES:
         (subject,) = load_subjects(file)
         assert subject.name == file.stem
-        assert subject.claims or subject.specification, f"{file.name} claims nothing: no bound"
+        assert op(subject.op).claimed(subject.claim) or subject.specification, (
+            f"{file.name} claims nothing: no bound"
+        )

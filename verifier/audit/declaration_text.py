@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from verifier.arithmetic.trees.tree import Tree
 from verifier.ops import Setting, op
-from verifier.records.subject import Subject
+from verifier.records.subject import INPUT, Subject
 
 
 def tree_text(tree: Tree) -> str:
@@ -42,6 +42,8 @@ def declaration_text(subject: Subject, dtype: str, setting: Setting) -> str:
         "divide_by_n": claim.divide_by_n,
         "saved_dtype": claim.saved_dtype or subject.accumulation(dtype),
     }
+    if subject.parameter_dtypes != (INPUT,):
+        parts["parameters"] = " or ".join(subject.parameter_dtypes)
     unclaimed = frozenset() if claimed else frozenset({"formula"})
     marks = {"tree": "trees", "columns tree": "trees"}
     texts = [

@@ -53,7 +53,7 @@ _OUT_OF_BOUNDS = "OutOfBounds"
 
 def outside(subject: Subject, case: Case) -> bool:
     """Return whether a case lies outside the declared domain; without one all lie inside."""
-    return subject.domain is not None and subject.domain.excludes(case) is not None
+    return (subject.domain or Domain()).excludes(case) is not None
 
 
 def excused(outcome: Outcome) -> bool:
@@ -84,6 +84,7 @@ def is_finding(subject: Subject, check: Check, case: Case, outcome: Outcome) -> 
     if outcome.verdict in BAD:
         # What is kept spoils later calls inside the domain: to be refused, as elsewhere.
         unasked = beyond and check.ONLY_INSIDE and not outcome.kept
+        unasked = unasked or (subject.domain or Domain()).leaves_dtypes_open(case)
         return not (unasked or beyond_promised_values(subject, check, case, outcome))
     if outcome.verdict is Verdict.REFUSED:
         return not beyond and not (subject.domain or Domain()).may_refuse(case)

@@ -124,6 +124,7 @@ class Search:
         self._gradients = plan.gradients
         if self.budget.until is not None:
             self._list_until = started + COVERING_SHARE * (self.budget.until - started)
+        plan = plan.beside(self.trial.dtype, subject)
         inside, outside = plan.within(subject.domain), self._outside(plan, self._patience // 10)
         line.untried = [*to_be_tried(subject, inside), *self.trial.check.must_be_tried(subject)]
         line.listed = self.first

@@ -1,11 +1,11 @@
-"""Makes a failing case small: layouts first, then rows, columns and numbers."""
+"""Makes a failing case small: layouts and dtypes first, then rows, columns and numbers."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -15,6 +15,7 @@ from verifier.audit.trial import Failure, Trial
 from verifier.cases.recipe import assemble
 from verifier.ops import op
 from verifier.records.case import Case
+from verifier.records.subject import PARAMETERS
 from verifier.records.verdict import FailureKey, Verdict
 
 REDUCTION_CALLS = 120
@@ -36,6 +37,7 @@ def shrunk(trial: Trial, failure: Failure, passed_over: Callable[[Case], bool]) 
         best=failure,
     )
     search.simplify_layouts()
+    search.unite_dtypes()
     search.reduce_tensors()
     return search.best
 
@@ -56,6 +58,14 @@ class _Reduction:
             case = self.best.case
             simpler = (_with_layout(case, name, layout) for layout in simpler_layouts(case.layouts[name]))
             any(map(self._still_fails, simpler))
+
+    def unite_dtypes(self) -> None:
+        """Give weight and bias the dtype of the input if the case still fails: theirs is not the cause."""
+        case = self.best.case
+        other = {n: t for n in PARAMETERS if (t := case.tensors.get(n)) is not None}
+        held = {name: tensor.to(case.given["input"].dtype) for name, tensor in other.items()}
+        if any(case.dtype_of(name) != case.dtype for name in other) and _finite(held):
+            self._still_fails(replace(case, tensors={**case.tensors, **held}))
 
     def reduce_tensors(self) -> None:
         """Leave out rows and columns, and simplify numbers.
@@ -79,6 +89,10 @@ class _Reduction:
         again = self.trial.fails_alike(candidate, self.key)
         self.best = again or self.best
         return again is not None
+
+
+def _finite(tensors: Mapping[str, torch.Tensor]) -> bool:
+    return all(bool(tensor.isfinite().all()) for tensor in tensors.values())
 
 
 def _with_layout(case: Case, name: str, layout: Layout) -> Case:

@@ -54,6 +54,9 @@ def recipes(draw: st.DrawFn, op: Op, subject: Subject, dtype: str, plan: Plan) -
         joint=joint,
         eps=draw(st.sampled_from([eps for eps in plan.eps_of(op, subject) if eps])),
     )
+    dtypes = plan.parameter_dtypes_of(op, subject)
+    if len(dtypes) > 1:
+        recipe = replace(recipe, parameter_dtype=draw(st.sampled_from(dtypes)))
     if plan.carriers:
         there = ("input", *(n for n in plan.carried_by(op, subject)[1:] if recipe.values_of(n) is not None))
         recipe = recipe.carried_by(draw(st.sampled_from(there)))

@@ -16,7 +16,7 @@ from verifier.cases.recipe import Recipe, has_room
 from verifier.ops import Op, Shapes
 from verifier.ops import op as named_op
 from verifier.records.case import Case
-from verifier.records.subject import Subject
+from verifier.records.subject import INPUT, PARAMETERS, Subject
 
 STRENGTHS = (0, 3, 1, 5, 2, 4, 6, 7)
 """Of hazards, in the order in which the fixed list takes them: mild, harder, and all that lies between."""
@@ -94,6 +94,9 @@ def factors(subject: Subject, plan: Plan) -> list[Factor]:
         "eps": Factor(name="eps", levels=plan.eps_of(the_op, subject)),
         **{n: Factor(name=n, levels=levels, weights=(_GIVEN, 1.0)) for n, levels in given.items()},
     }
+    dtypes = plan.parameter_dtypes_of(the_op, subject)
+    if len(dtypes) > 1:
+        every["parameter_dtype"] = Factor(name="parameter_dtype", levels=dtypes)
     many = (n for n in ("layout", "hazard") if len(every[n].levels) > len(every["shape"].levels) // 2)
     leading = plan.leads or next(many, "shape")
     if plan.most is not None:  # of so few, no level waits because another is more usual
@@ -147,6 +150,7 @@ def _recipe(choice: Choice, number: int, varied: tuple[str, ...]) -> Recipe:
         joint=choice["joint"],
         layouts=choice["layout"],
         eps=choice["eps"],
+        parameter_dtype=choice.get("parameter_dtype"),
     )
     return recipe.carried_by(aimed.tensor)
 
@@ -158,6 +162,8 @@ class _Possible:
         self.op, self.subject, self.plan = op, subject, plan
         self.known: dict[tuple[int, int, int], Shapes | None] = {}
         self.fits: dict[Any, bool] = {}
+        self.given = {name for name, levels in plan.parameters_of(op, subject).items() if True in levels}
+        self.dtypes = plan.parameter_dtypes_of(op, subject)
 
     def __call__(self, choice: Choice) -> bool:
         joint, layout = choice.get("joint"), choice.get("layout", ())
@@ -173,6 +179,8 @@ class _Possible:
         if choice.get("eps") == 0 and not _spread(choice):
             return False
         if replaced or absent & (needs | carrier | {name for name, _ in layout}):
+            return False
+        if choice.get("parameter_dtype") in self.dtypes[1:] and not self.given - absent:
             return False
         key = (choice.get("shape"), choice.get("variant"), layout)
         if key not in self.fits:
@@ -239,6 +247,7 @@ def to_be_tried(subject: Subject, plan: Plan) -> list[str]:
         "shape": [_of_extents(r, c) for r, c, _ in every],
         "variant": [_of_ranks(shapes) for shapes in every.values()],
         "eps": [_of_eps(eps) for eps in plan.eps_of(possible.op, subject) if eps in EDGE_EPS],
+        "parameter_dtype": [_of_dtype(d) for d in possible.dtypes] if len(possible.dtypes) > 1 else [],
     }
     return list(dict.fromkeys([*wanted, *(word for factor in plan.must for word in levels[factor])]))
 
@@ -256,6 +265,7 @@ def tried(recipe: Recipe, case: Case, plan: Plan) -> set[str]:
             _of_ranks(shapes),
             _of_eps(recipe.eps),
         }
+        | {_of_dtype(d) for d in _parameter_dtypes(case)}
     )
 
 
@@ -285,6 +295,16 @@ def _of_extents(rows: int, columns: int) -> str:
 
 def _of_eps(eps: float | None) -> str:
     return f"eps={eps:g}" if eps is not None else "eps=None"
+
+
+def _of_dtype(dtype: str) -> str:
+    return f"parameters in {dtype}" if dtype != INPUT else "parameters in the input's dtype"
+
+
+def _parameter_dtypes(case: Case) -> set[str]:
+    """Return the dtypes that a case shows its parameters in; "input" is one if it is the input's."""
+    held = {dtype for name in PARAMETERS if (dtype := case.dtype_of(name)) is not None}
+    return held | ({INPUT} if case.dtype in held else set())
 
 
 def _of_ranks(shapes: Shapes) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from strategies.layouts import Layout
 from verifier.ops import Op
-from verifier.records.subject import Domain, Subject
+from verifier.records.subject import INPUT, Domain, Subject
 
 LONGEST = (1, 4097)
 FEW_SHAPES = ((4, 33), (2, 1000), (3, 128), (1, 1), (16, 64), LONGEST, (300, 16), (0, 16))
@@ -44,7 +44,8 @@ class Plan:
     layouts, of which every level must be tried for a PASS. leads: the factor whose levels come in turn, where
     it is not the layouts, nor the hazards because there are many. most: cases after which more would tell
     nothing new, whatever the budget is. carriers: tensors besides the input that have the hazard in its
-    place, one in a case.
+    place, one in a case. parameter_dtypes: whether weight and bias come in every dtype that is promised, not
+    in the first alone.
     """
 
     gradients: bool = False
@@ -66,6 +67,7 @@ class Plan:
     leads: str | None = None
     most: int | None = None
     carriers: tuple[str, ...] = ()
+    parameter_dtypes: bool = False
 
     def within(self, domain: Domain | None) -> Plan:
         """Return the plan restricted to what a domain accepts, as far as that is known without numbers."""
@@ -122,6 +124,16 @@ class Plan:
     def parameters_of(self, op: Op, subject: Subject) -> dict[str, tuple[bool, ...]]:
         """Return of each parameter of a recipe whether it is given, left out, or both in turn."""
         return {name: self._given(op, subject, name) for name in ("weight", "bias", *op.varied)}
+
+    def beside(self, dtype: str, subject: Subject) -> Plan:
+        """Return the plan for inputs of a dtype, beside which the same dtype of parameters comes once."""
+        held = {dtype if name == INPUT else name for name in subject.parameter_dtypes}
+        return replace(self, parameter_dtypes=self.parameter_dtypes and len(held) > 1)
+
+    def parameter_dtypes_of(self, op: Op, subject: Subject) -> tuple[str, ...]:
+        """Return the dtypes of parameters that cases have, if the subject takes any parameters."""
+        taken = any(True in levels for levels in self.parameters_of(op, subject).values())
+        return subject.parameter_dtypes if self.parameter_dtypes and taken else subject.parameter_dtypes[:1]
 
     def eps_of(self, op: Op, subject: Subject) -> tuple[float | None, ...]:
         """Return the levels of eps that make a difference: one alone where the op or the kernel takes none.

@@ -15,7 +15,7 @@ from strategies.values import Values
 from verifier.cases.hazards import joint_hazards
 from verifier.ops import Op, Shapes, from_rows
 from verifier.records.case import LEFT_OUT, Case, Extents
-from verifier.records.subject import Subject
+from verifier.records.subject import INPUT, PARAMETERS, Subject
 
 DEFAULT_EPS = 1e-5
 """eps of torch.nn.functional.layer_norm, batch_norm and group_norm where none is given."""
@@ -28,6 +28,8 @@ class Recipe:
     """A whole case in a line: extents, values of each tensor, layouts, a joint hazard and eps.
 
     eps: None leaves it to the kernel. further: values of other tensors by name, None where one is left out.
+    parameter_dtype: of weight, bias and running statistics, "input" for the input's; None is the first that
+    the subject promises.
     """
 
     rows: int
@@ -41,6 +43,7 @@ class Recipe:
     layouts: tuple[tuple[str, Layout], ...] = ()
     eps: float | None = 1e-5
     further: tuple[tuple[str, Values | None], ...] = ()
+    parameter_dtype: str | None = None
 
     def __repr__(self) -> str:
         """Print what differs from the default, as Python reads it."""
@@ -193,12 +196,15 @@ def _fill(
 ) -> dict[str, torch.Tensor | None]:
     tensors: dict[str, torch.Tensor | None] = {}
     extents = laid(op, {"input": torch.empty(shapes.tensors["input"])}, shapes.scalars)
+    named = recipe.parameter_dtype or subject.parameter_dtypes[0]
+    held = dtype if named == INPUT else named
     for name in (*op.tensors, *(("grad_output",) if gradients and "grad_output" not in op.tensors else ())):
         recipe_of = recipe.values_of(name)
         if recipe_of is None and name in subject.required:
             recipe_of = Values(seed=recipe.input.seed)
         absent = recipe_of is None or (name in op.optional and name not in subject.signature)
         absent = absent or (name not in shapes.tensors and name not in op.derived)
+        kind = held if name in PARAMETERS else dtype
         if name in op.derived or absent:
             tensors[name] = None
             continue
@@ -207,8 +213,8 @@ def _fill(
         of_its_own = replace(recipe_of, seed=recipe_of.seed + sum(map(ord, name)) * 7919)
         shape = shapes.tensors[name]
         if shape == shapes.tensors["input"]:
-            rows = of_its_own.fill((extents.rows, extents.columns), dtype)
+            rows = of_its_own.fill((extents.rows, extents.columns), kind)
             tensors[name] = from_rows(op, extents, name, rows)
         else:  # a vector of parameters, or of statistics, is one row
-            tensors[name] = of_its_own.fill(shape, dtype, axes=tuple(range(len(shape))))
+            tensors[name] = of_its_own.fill(shape, kind, axes=tuple(range(len(shape))))
     return tensors

@@ -37,6 +37,8 @@ CATCHES = (
     "eps_none_taken_for_another",
     "tail_dropped",
     "reciprocals_of_reciprocals_triton",
+    "output_in_weight_dtype",
+    "weight_read_as_input_cuda",
     "rescaling_forgotten_triton",
 )
 ADMISSIBLE = ((1, "on"), (2, "off"))
@@ -48,7 +50,8 @@ MOST_ELEMENTS_ELSEWHERE = 2048
 def plan(subject: Subject, op: Op) -> Plan:
     """Ask for every hazard in contiguous memory, of every rank."""
     del subject, op
-    return Plan(eps=EVERY_EPS, must=("variant", "eps"), reaching=True)
+    must = ("variant", "eps", "parameter_dtype")
+    return Plan(eps=EVERY_EPS, must=must, reaching=True, parameter_dtypes=True)
 
 
 def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:

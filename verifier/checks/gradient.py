@@ -28,13 +28,22 @@ CATCHES = (
     "grad_weight_without_rstd",
     "grad_weight_none",
     "dot_summed_in_half_triton",
+    "grad_weight_in_input_dtype",
+    "grad_weight_empty_like_input",
 )
 
 
 def plan(subject: Subject, op: Op) -> Plan:
     """Ask for every hazard and rank, with gradients of several kinds."""
     del subject, op
-    return Plan(gradients=True, max_elements=8192, eps=EVERY_EPS, must=("variant", "eps"), reaching=True)
+    return Plan(
+        gradients=True,
+        max_elements=8192,
+        eps=EVERY_EPS,
+        must=("variant", "eps", "parameter_dtype"),
+        reaching=True,
+        parameter_dtypes=True,
+    )
 
 
 def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:

@@ -23,7 +23,7 @@ from verifier.execution.backends import backends
 from verifier.ops import ops
 from verifier.records import witness
 from verifier.records.case import Case
-from verifier.records.subject import KnownDefect, Subject
+from verifier.records.subject import INPUT, KnownDefect, Subject
 from verifier.subjects.load_file import builtin_files, load_subjects
 
 FEW = 4
@@ -142,6 +142,8 @@ def claim_of(subject: Subject) -> str:
         words.append(f"values to {domain.max_abs:g}")
     if domain is not None and domain.max_columns is not None:
         words.append(f"columns to {domain.max_columns}")
+    if subject.parameter_dtypes != (INPUT,):
+        words.append(f"parameters in {' or '.join(subject.parameter_dtypes)}")
     return "; ".join(words)
 
 

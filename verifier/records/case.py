@@ -118,6 +118,11 @@ class Case:
         """Whether every tensor is finite."""
         return all(bool(torch.isfinite(t).all()) for t in self.given.values())
 
+    def dtype_of(self, name: str) -> str | None:
+        """Return the dtype of one tensor, None if it is absent."""
+        tensor = self.tensors.get(name)
+        return None if tensor is None else str(tensor.dtype).removeprefix("torch.")
+
     def layout(self, name: str) -> str:
         """Return the words for the layout of one tensor."""
         return "+".join(self.layouts[name].kinds) if name in self.layouts else "contiguous"

@@ -21,6 +21,10 @@ Language = Literal["triton", "cuda", "torch"]
 LANGUAGES = ("triton", "cuda", "torch")
 
 
+INPUT = "input"
+"""In the place of a dtype's name: that of the input, whichever it is."""
+PARAMETERS = ("weight", "bias", "running_mean", "running_var")
+"""The tensors that one dtype holds, which need not be the input's: what a network learns, or keeps."""
 USUAL_EPS = 1e-12
 """The least eps in use: of vision models' layer norms (BERT, ViT)."""
 
@@ -39,6 +43,8 @@ class Domain:
     with an eps below `USUAL_EPS` a result without a theorem is no finding.
     `optional` is false when the tensors of `required` must all be given (those that the subject takes): a
     parameter of the signature without a default is always given, whatever the domain says.
+    `parameter_dtypes` names the dtypes in which weight, bias and running statistics are promised, all in the
+    same one: "input" is the input's. None promises that alone, and says nothing of any other.
     """
 
     max_kappa: float | None = None
@@ -52,6 +58,7 @@ class Domain:
     min_eps: float | None = None
     optional: bool = True
     required: tuple[str, ...] = ("weight", "bias")
+    parameter_dtypes: tuple[str, ...] | None = None
 
     @property
     def numeric(self) -> bool:
@@ -75,6 +82,19 @@ class Domain:
             yield f"{' and '.join(self.required)} must be given"
         if self.layouts is not None and not case.layout_names.issubset(self.layouts):
             yield "layout not accepted"
+        yield from self._in_other_dtypes(case)
+
+    def _in_other_dtypes(self, case: Case) -> Iterator[str]:
+        """Yield every parameter whose dtype is not promised."""
+        accepted = {case.dtype if name == INPUT else name for name in self.parameter_dtypes or (INPUT,)}
+        for name in PARAMETERS:
+            held = case.dtype_of(name)
+            if held is not None and held not in accepted:
+                yield f"{name} in {held} beside an input in {case.dtype}"
+
+    def leaves_dtypes_open(self, case: Case) -> bool:
+        """Return whether a parameter has another dtype than the input, and nothing is said of such."""
+        return self.parameter_dtypes is None and any(self._in_other_dtypes(case))
 
     def exceeded(self, rows: int, columns: int, rank: int) -> Iterator[str]:
         """Yield every limit on extents that these do not keep. rank: dimensions of the input."""
@@ -287,6 +307,12 @@ class Subject:
         """First sentence of the kernel's or its file's docstring."""
         text = inspect.getdoc(self.function) or inspect.getdoc(inspect.getmodule(self.function)) or ""
         return text.split("\n\n")[0].replace("\n", " ").strip()
+
+    @property
+    def parameter_dtypes(self) -> tuple[str, ...]:
+        """The dtypes in which parameters are promised; "input", the input's, where none is named."""
+        named = self.domain.parameter_dtypes if self.domain is not None else None
+        return named or (INPUT,)
 
     @property
     def claims(self) -> bool:

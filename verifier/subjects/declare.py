@@ -12,7 +12,9 @@ from strategies.registry import names_defining
 from verifier.arithmetic.formats import FORMATS, Contraction, DivideByN
 from verifier.arithmetic.trees.tree import Tree
 from verifier.records.subject import (
+    INPUT,
     LANGUAGES,
+    PARAMETERS,
     Claim,
     Domain,
     KnownDefect,
@@ -94,6 +96,7 @@ def subject(
     def declare(function: Callable[..., Any]) -> Subject:
         _demand_specification(op, specification, variance, function, returns)
         _demand_required(domain, function)
+        _demand_parameters(domain, function)
         made = Subject(
             function=function,
             name=function.__name__,
@@ -258,5 +261,23 @@ def _demand_required(domain: Domain | None, function: Any) -> None:
     if not any(name in taken for name in domain.required):
         raise ValueError(
             f"@subject: Domain(optional=False) speaks of {' and '.join(domain.required)}, of which "
+            f"{function.__name__}() takes none"
+        )
+
+
+def _demand_parameters(domain: Domain | None, function: Any) -> None:
+    """Demand known dtypes of parameters in the domain, of a kernel that takes any."""
+    if domain is None or domain.parameter_dtypes is None:
+        return
+    known, named = (*FORMATS, INPUT), domain.parameter_dtypes
+    if not isinstance(named, tuple | list) or not named or any(name not in known for name in named):
+        raise ValueError(
+            f"@subject: Domain(parameter_dtypes={named!r}) is not a tuple of {', '.join(known)}, as "
+            '("input", "float32")'
+        )
+    taken = inspect.signature(function).parameters
+    if not any(name in taken for name in PARAMETERS):
+        raise ValueError(
+            f"@subject: Domain(parameter_dtypes=...) speaks of {', '.join(PARAMETERS)}, of which "
             f"{function.__name__}() takes none"
         )

@@ -1,0 +1,153 @@
+"""Weight and bias of another dtype than the input: tried where the domain promises it, and nowhere else."""
+
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+import torch
+from checks_support import KERNELS, SUPPORT, examination, faulty, subject_of
+from hypothesis import given, settings
+
+from verifier import Domain, subject
+from verifier.audit.rules import is_finding, line_verdict, outside
+from verifier.audit.search import Budget
+from verifier.cases.drawn import recipes
+from verifier.cases.fixed_list import covering, to_be_tried
+from verifier.cases.plan import Plan
+from verifier.cases.recipe import Recipe, build
+from verifier.checks import check
+from verifier.ops import op
+from verifier.records.case import from_document, to_document
+from verifier.records.verdict import Outcome, Verdict
+
+BOTH = ("input", "float32")
+FAULTY = {
+    "output_in_weight_dtype": "forward_error",
+    "grad_weight_in_input_dtype": "gradient",
+    "grad_weight_empty_like_input": "gradient",
+}
+
+
+def promising(subject, *dtypes):
+    """Return the subject with these dtypes of parameters in its domain, none of them for no promise."""
+    return subject.differing(domain=replace(subject.domain or Domain(), parameter_dtypes=dtypes or None))
+
+
+@pytest.mark.parametrize("stem", FAULTY)
+def test_without_the_promise_nothing_is_wrong(stem):
+    for name in {FAULTY[stem], "gradient" if faulty(stem).differentiable else "forward_error"}:
+        examined = examination(promising(faulty(stem)), name, budget=Budget(cases=12))
+        line = examined.run()
+        assert line_verdict(line) is Verdict.PASS, [f.outcome.message for f in line.findings]
+
+
+@pytest.mark.parametrize("name", ["forward_error", "gradient"])
+@pytest.mark.parametrize(("dtype", "held"), [("float16", "float32"), ("float32", "float16")])
+def test_a_right_kernel_passes_and_has_tried_both(name, dtype, held):
+    right = promising(subject_of(SUPPORT / "right_kernel.py"), "input", held)
+    seen = []
+    examined = examination(right, name, dtype, budget=Budget(cases=12))
+    judge = examined.judge
+    examined.judge = lambda case: seen.append(case) or judge(case)
+    line = examined.run()
+    assert line_verdict(line) is Verdict.PASS, [f.outcome.message for f in line.findings]
+    assert not [word for word in line.untried if word.startswith("parameters")]
+    assert {case.dtype_of("weight") for case in seen} >= {dtype, held}
+    assert all(case.dtype_of("input") == case.dtype_of("grad_output") or name != "gradient" for case in seen)
+    assert all(len({case.dtype_of(n) for n in ("weight", "bias")} - {None}) <= 1 for case in seen)
+
+
+@pytest.mark.parametrize(("named", "shown"), [(BOTH, {"float16", "float32"}), ((), {"float16"})])
+def test_lists_and_draws_have_the_dtypes_that_are_promised(named, shown):
+    one = promising(subject_of(SUPPORT / "right_kernel.py"), *named)
+    plan = check("gradient").plan(one, op("layer_norm"))
+    built = (build(op("layer_norm"), one, "float16", r, gradients=True) for r in covering(one, plan))
+    listed = list(islice(built, 20))
+    assert {case.dtype_of("weight") for case in listed if case} - {None} == shown
+    assert any(word.startswith("parameters in") for word in to_be_tried(one, plan)) == bool(named)
+    drawn = set()
+
+    @settings(max_examples=30, database=None, derandomize=True)
+    @given(recipes(op("layer_norm"), one, "float16", plan))
+    def draw(recipe):
+        case = build(op("layer_norm"), one, "float16", recipe, gradients=True)
+        drawn.add(case.dtype_of("weight") if case else None)
+
+    draw()
+    assert drawn - {None} == shown
+
+
+def test_a_single_dtype_is_that_of_every_case():
+    one = promising(subject_of(SUPPORT / "right_kernel.py"), "float32")
+    case = build(op("layer_norm"), one, "float16", Recipe(rows=2, columns=3), gradients=True)
+    assert {name: case.dtype_of(name) for name in ("input", "weight", "bias", "grad_output")} == {
+        "input": "float16", "weight": "float32", "bias": "float32", "grad_output": "float16"
+    }  # fmt: skip
+    assert not outside(one, case)
+    assert not Plan(parameter_dtypes=True).beside("float32", promising(one, *BOTH)).parameter_dtypes
+
+
+def test_running_statistics_have_the_dtype_of_weight():
+    one = promising(subject_of(KERNELS / "batch_norm_welford_torch.py"), *BOTH)
+    recipe = Recipe(rows=2, columns=6, parameter_dtype="float32")
+    case = build(op("batch_norm"), one, "bfloat16", recipe, gradients=False)
+    held = {name: case.dtype_of(name) for name in ("weight", "bias", "running_mean", "running_var")}
+    assert set(held.values()) == {"float32"}
+    expected = op("batch_norm").expected(case, one)
+    assert (expected["output"].dtype, expected["running_var"].dtype) == (torch.bfloat16, torch.float32)
+    assert expected["grad_weight"].dtype == torch.float32
+
+
+def test_what_is_not_promised_is_no_finding():
+    broken = faulty("output_in_weight_dtype")
+    recipe = Recipe(rows=2, columns=3, parameter_dtype="float32")
+    case = build(op("rms_norm"), broken, "float16", recipe, gradients=False)
+    bad = Outcome(verdict=Verdict.FAIL, output="output", message="output has dtype float32")
+    judged = {
+        named: (outside(one, case), is_finding(one, check("forward_error"), case, bad))
+        for named in ((), ("input",), BOTH)
+        for one in [promising(broken, *named)]
+    }
+    assert judged == {(): (True, False), ("input",): (True, True), BOTH: (False, True)}
+    assert outside(broken.differing(domain=None), case)
+    assert not is_finding(broken.differing(domain=None), check("forward_error"), case, bad)
+
+
+def test_a_saved_and_a_shrunk_case_keep_the_dtype_that_fails():
+    budget = Budget(cases=12, findings=1)
+    examined = examination(faulty("grad_weight_in_input_dtype"), "gradient", budget=budget)
+    (found, *_) = examined.run().findings
+    assert found.case.dtype_of("weight" if found.outcome.output == "grad_weight" else "bias") == "float32"
+    assert found.case.elements <= 8
+    assert "parameters input or float32" in found.declaration
+    again = from_document(to_document(found.case))
+    assert (again.dtype, again.dtype_of("weight")) == ("bfloat16", found.case.dtype_of("weight"))
+
+
+def test_a_failure_that_needs_no_other_dtype_is_shown_without():
+    broken = promising(faulty("wrong_output_dtype"), "float32", "input")
+    found = examination(broken, "forward_error", budget=Budget(cases=4, findings=1)).run().findings[0]
+    assert found.case.dtype_of("weight") in {None, found.case.dtype}
+
+
+def declared(kernel, named):
+    domain = Domain(parameter_dtypes=named)
+    return subject(op="layer_norm", language="torch", dtypes=("float16",), domain=domain)(kernel)
+
+
+@pytest.mark.parametrize("named", [("float8",), (), "float32", ("input", 3)])
+def test_a_dtype_that_means_nothing_is_refused(named):
+    with pytest.raises(ValueError, match="parameter_dtypes"):
+        declared(lambda x, weight=None: (x, weight), named)
+
+
+def test_a_kernel_without_parameters_promises_no_dtype_of_them():
+    with pytest.raises(ValueError, match="takes none"):
+        declared(lambda x: x, BOTH)
+
+
+def test_the_raw_backward_kernel_in_cuda_refuses_a_weight_of_another_dtype():
+    kernel = subject_of(KERNELS / "layer_norm_backward_cuda.py")
+    x, statistics = torch.zeros(2, 4, dtype=torch.float16), torch.ones(2)
+    with pytest.raises(ValueError, match=r"weight is torch\.float32"):
+        kernel(x, x, torch.ones(4), mean=statistics, rstd=statistics)
