@@ -41,6 +41,48 @@ def test_without_the_promise_nothing_is_wrong(stem):
         assert line_verdict(line) is Verdict.PASS, [f.outcome.message for f in line.findings]
 
 
+@pytest.mark.parametrize(
+    ("stem", "seen"),
+    [
+        ("output_in_weight_dtype", "output has dtype float32; float16 is expected"),
+        ("grad_weight_in_input_dtype", "33 of 33 elements are provably beyond"),
+        ("grad_weight_empty_like_input", "grad_weight has dtype float16; float32 is expected"),
+    ],
+)
+def test_what_is_not_promised_is_measured_once(stem, seen):
+    line = examination(promising(faulty(stem)), FAULTY[stem], budget=Budget(cases=10)).run()
+    assert line_verdict(line) is Verdict.PASS
+    (note,) = [note for note in line.notes if note.startswith("parameters in float32 are not promised")]
+    assert seen in note
+
+
+def notes_on_dtypes(subject, dtype="float16", cases=10):
+    line = examination(subject, "gradient", dtype, budget=Budget(cases=cases)).run()
+    assert line_verdict(line) is Verdict.PASS
+    return [note for note in line.notes if "parameters" in note]
+
+
+def test_only_what_the_kernel_takes_and_leaves_open_is_measured():
+    open_one = promising(subject_of(SUPPORT / "right_kernel.py"))
+    (note,) = notes_on_dtypes(open_one)
+    assert note.endswith("measured: right on 1 case")
+    assert not notes_on_dtypes(open_one, cases=9)
+    assert not notes_on_dtypes(open_one, "float32")
+    assert not notes_on_dtypes(promising(open_one, "input"))
+    assert not notes_on_dtypes(subject_of(KERNELS / "softmax_torch.py"))
+
+
+def test_a_kernel_that_refuses_another_dtype_is_left_alone():
+    right = promising(subject_of(SUPPORT / "right_kernel.py"))
+
+    def refusing(input, weight=None, bias=None, eps=1e-5):
+        if any(p is not None and p.dtype != input.dtype for p in (weight, bias)):
+            raise ValueError("weight and bias must have the dtype of input")
+        return right.function(input, weight, bias, eps)
+
+    assert not notes_on_dtypes(right.differing(function=refusing))
+
+
 @pytest.mark.parametrize("name", ["forward_error", "gradient"])
 @pytest.mark.parametrize(("dtype", "held"), [("float16", "float32"), ("float32", "float16")])
 def test_a_right_kernel_passes_and_has_tried_both(name, dtype, held):

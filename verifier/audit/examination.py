@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from verifier.audit import rules, tally
-from verifier.audit.search import BUDGETS, Budget, Search
+from verifier.audit import rules, tally, unpromised_dtypes
+from verifier.audit.search import BUDGETS, LEAST_STEERED, Budget, Search
 from verifier.audit.source_names import code_near_subject
 from verifier.audit.sweep import Sweep, sweep
 from verifier.audit.trial import Trial
@@ -69,7 +69,8 @@ class Examination(Trial):
         if self.ignore_known or not everywhere:
             plan = self.check.plan(self.subject, self.op)
             search.steering = self._steering(plan, line)
-            search.run(self._shortened(plan, search.steering))
+            search.run(shortened := self._shortened(plan, search.steering))
+            self._measure_dtypes(shortened, line)
         elif not line.findings:
             line.skipped = f"known defect: {everywhere[0].reason} (no witness for {self.dtype} here)"
         self._conclude(line, search)
@@ -107,6 +108,12 @@ class Examination(Trial):
         unswept = frozenset({found.why} - {""})
         self.reach = joined((self.reach, Reach(left_out=left_out, unswept=unswept)))
         return chosen
+
+    def _measure_dtypes(self, plan: Plan, line: Line) -> None:
+        """Try once what is not promised of parameters, where the search passed and has not ended for time."""
+        brief = self.first or self.budget.cases < LEAST_STEERED or self.budget.spent(0)
+        if not brief and rules.line_verdict(line) is Verdict.PASS:
+            line.measured.update(one for one in [unpromised_dtypes.measured(self, plan)] if one is not None)
 
     def _shortened(self, plan: Plan, first: Steering) -> Plan:
         return plan.few_shapes(long=not first.shapes) if self._is_short() else plan

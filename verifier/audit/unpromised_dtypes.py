@@ -1,0 +1,61 @@
+"""Shows what float32 weight and bias do beside a half input where nothing is promised of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+
+from verifier.arithmetic.formats import FORMATS
+from verifier.audit import rules
+from verifier.audit.trial import Trial
+from verifier.cases.fixed_list import covering
+from verifier.cases.plan import Plan
+from verifier.cases.recipe import build
+from verifier.records.case import Case
+from verifier.records.subject import Domain
+from verifier.records.verdict import BAD, Measured, Outcome, Verdict
+
+USUAL = "float32"
+"""The dtype of parameters in training code, whatever that of the activations is."""
+LISTED = 12
+"""Recipes of the fixed list among which is one that fits."""
+UNPROMISED = "parameters in float32 are not promised (Domain(parameter_dtypes=...))"
+
+
+def measured(trial: Trial, plan: Plan) -> Measured | None:
+    """Run one small case with float32 parameters and say what came of it.
+
+    plan: of the check, for few shapes. None: something is promised, no parameter is taken, the input is no
+    half, or the kernel refuses such a call.
+    """
+    case = _case(trial, plan)
+    if case is None:
+        return None
+    outcomes, _ = trial.judge(case)
+    seen = _seen(rules.deciding(outcomes))
+    return Measured(seen=seen, undemanded=UNPROMISED) if seen else None
+
+
+def _case(trial: Trial, plan: Plan) -> Case | None:
+    """Return the first case of the fixed list in which float32 is what is odd, and nothing else."""
+    subject, domain = trial.subject, trial.subject.domain or Domain()
+    if not plan.parameter_dtypes or domain.parameter_dtypes is not None:
+        return None
+    if FORMATS[trial.dtype].holds(FORMATS[USUAL]):
+        return None
+    promised = subject.differing(domain=replace(domain, parameter_dtypes=(USUAL,)))
+    plain = replace(plan, hazards=("ordinary",), joint=False, min_rows=1, min_columns=2)
+    for recipe in islice(covering(promised, plain.within(promised.domain)), LISTED):
+        case = build(trial.op, promised, trial.dtype, recipe, gradients=plan.gradients)
+        if case is not None and domain.leaves_dtypes_open(case) and not rules.outside(promised, case):
+            return case
+    return None
+
+
+def _seen(outcomes: list[Outcome]) -> str:
+    """Return in words what became of the case; nothing of a refusal, which is as good as a promise."""
+    bad = next((o for o in outcomes if o.verdict in BAD), None)
+    if bad is not None:
+        return bad.message or f"{bad.output} is wrong"
+    verdict = rules.summed(o.verdict for o in outcomes)
+    return "right" if verdict is Verdict.PASS else ""
