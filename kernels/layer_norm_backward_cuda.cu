@@ -6,6 +6,7 @@
 // A block takes a fixed run of rows. For each it joins the two row sums, writes dx, and adds its part of dweight
 // and dbias to what it has so far; then it writes those parts to a row of its own in a float (or double) buffer.
 // A second kernel joins the blocks' parts in a fixed order: the same bits in every run, nothing lost to half.
+// W is the type of weight and of its gradient, which need not be that of the rows.
 #include "row_tiers_cuda.cuh"
 
 template <typename Compute>
@@ -39,10 +40,10 @@ __device__ RowSums<Compute> block_sums(RowSums<Compute> sums) {
 }
 
 // Rows that fit the registers of a block: x and dy are read once, weight once for all rows of the block.
-template <typename T, int kPack, bool kVector, int kPacksPerThread, typename Compute = typename ComputeOf<T>::type>
+template <typename T, typename W, int kPack, bool kVector, int kPacksPerThread, typename Compute = typename ComputeOf<T>::type>
 __global__ void __launch_bounds__(512)
     layer_norm_backward_cached(const T* grad_output, int64 grad_row, int64 grad_column, const T* input, int64 input_row,
-                               int64 input_column, const T* weight, int64 weight_stride, const Compute* means,
+                               int64 input_column, const W* weight, int64 weight_stride, const Compute* means,
                                const Compute* rstds, T* grad_input, Compute* weight_parts, Compute* bias_parts,
                                int64 rows, int64 columns, int64 rows_per_block) {
   constexpr int kValues = kPack * kPacksPerThread;
@@ -113,10 +114,10 @@ __global__ void __launch_bounds__(512)
 
 // Longer rows are read twice, and the block's parts grow in its own row of the buffers: only the thread that
 // owns a column touches it, so that the order of additions stays that of the rows.
-template <typename T, int kPack, bool kVector, typename Compute = typename ComputeOf<T>::type>
+template <typename T, typename W, int kPack, bool kVector, typename Compute = typename ComputeOf<T>::type>
 __global__ void __launch_bounds__(1024)
     layer_norm_backward_streamed(const T* grad_output, int64 grad_row, int64 grad_column, const T* input,
-                                 int64 input_row, int64 input_column, const T* weight, int64 weight_stride,
+                                 int64 input_row, int64 input_column, const W* weight, int64 weight_stride,
                                  const Compute* means, const Compute* rstds, T* grad_input, Compute* weight_parts,
                                  Compute* bias_parts, int64 rows, int64 columns, int64 rows_per_block) {
   const DirectLoad<T, Compute> load_grad{grad_output, grad_row, grad_column};
@@ -173,9 +174,9 @@ __device__ Compute joined_turns(const Compute (&sums)[kTurns]) {
   return (sums[0] + sums[2]) + (sums[1] + sums[3]);
 }
 
-template <typename T, typename Compute = typename ComputeOf<T>::type>
+template <typename W, typename Compute>
 __global__ void __launch_bounds__(1024)
-    join_parts(const Compute* weight_parts, const Compute* bias_parts, T* grad_weight, T* grad_bias, int64 parts,
+    join_parts(const Compute* weight_parts, const Compute* bias_parts, W* grad_weight, W* grad_bias, int64 parts,
                int64 columns) {
   __shared__ Compute of_weight[kWarpSize][kWarpSize + 1];  // + 1: a column of the tile lies in 32 banks
   __shared__ Compute of_bias[kWarpSize][kWarpSize + 1];
@@ -200,7 +201,7 @@ __global__ void __launch_bounds__(1024)
   Compute bias_sum = WarpGroup<kWarpSize>().sum(of_bias[threadIdx.x][threadIdx.y]);
   const int64 joined = static_cast<int64>(blockIdx.x) * kWarpSize + threadIdx.y;
   if (threadIdx.x == 0 && joined < columns) {
-    grad_weight[joined] = static_cast<T>(weight_sum);
-    grad_bias[joined] = static_cast<T>(bias_sum);
+    grad_weight[joined] = static_cast<W>(weight_sum);
+    grad_bias[joined] = static_cast<W>(bias_sum);
   }
 }

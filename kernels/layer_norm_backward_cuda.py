@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from verifier import Source, Trees, load, source, subject, tree
+from verifier import Domain, Source, Trees, load, source, subject, tree
 
 SOURCE = Source(
     title="An article on the LayerNorm backward in CUDA, in five steps",
@@ -72,18 +72,20 @@ def _column_additions(rows, run):
     return min(run - 1 + in_turn + joins, rows - 1)
 
 
-def gradients(grad_output, input, weight, mean, rstd, *, columns=None):
+def gradients(grad_output, input, weight, mean, rstd, *, columns=None, dtype=None):
     """Return (grad_input, grad_weight, grad_bias); grad_weight is None if weight is.
 
     grad_output, input: (..., columns), any strides; mean, rstd: (rows,), in the compute dtype.
     columns are the elements of weight or, without one, of a row of mean; who has no rows says how many.
+    dtype: of weight and bias and their gradients; None: that of weight, or of the input without one.
     """
+    dtype = dtype or (input if weight is None else weight).dtype
     rows = mean.numel()
     if columns is None:
         columns = input.numel() // rows if rows else (input.shape[-1] if weight is None else weight.numel())
     grad_input = torch.empty(input.shape, dtype=input.dtype, device=input.device)
     grad_weight, grad_bias = (
-        torch.empty(columns, dtype=input.dtype, device=input.device) for _ in range(2)
+        torch.empty(columns, dtype=dtype, device=input.device) for _ in range(2)
     )  # fmt: skip
     if rows == 0 or columns == 0:
         grad_weight, grad_bias = grad_weight.zero_(), grad_bias.zero_()
@@ -100,18 +102,19 @@ def _launch(grad_output, input, weight, mean, rstd, results, rows, columns):
     parts = -(-rows // run)
     buffers = [torch.empty(parts, columns, dtype=mean.dtype, device=x.device) for _ in range(2)]
     vector = tiers.vectorises(tiers.Plan(tier="", pack=pack, width=threads), dy, x, w)
-    if packs_per_thread:
-        kernel = KERNELS.kernel("layer_norm_backward_cached", x.dtype, pack, vector, packs_per_thread)
-    else:
-        kernel = KERNELS.kernel("layer_norm_backward_streamed", x.dtype, pack, vector)
-    statistics = (mean.contiguous(), rstd.contiguous())
     grad_input, grad_weight, grad_bias = results
+    dtypes = x.dtype, grad_weight.dtype
+    if packs_per_thread:
+        kernel = KERNELS.kernel("layer_norm_backward_cached", *dtypes, pack, vector, packs_per_thread)
+    else:
+        kernel = KERNELS.kernel("layer_norm_backward_streamed", *dtypes, pack, vector)
+    statistics = (mean.contiguous(), rstd.contiguous())
     kernel[parts, threads](
         *(dy, *dy.stride(), x, *x.stride()),
         *(w, 0 if w is None else w.stride(0), *statistics),
         *(grad_input, *buffers, rows, columns, run),
     )
-    join = KERNELS.kernel("join_parts", x.dtype)
+    join = KERNELS.kernel("join_parts", grad_weight.dtype, mean.dtype)
     join[-(-columns // JOIN), (JOIN, JOIN)](*buffers, grad_weight, grad_bias, parts, columns)
 
 
@@ -125,6 +128,7 @@ def _launch(grad_output, input, weight, mean, rstd, results, rows, columns):
     trees=Trees(row_gradients=tree(depth=row_additions), columns=tree(depth=column_additions)),
     mean_contraction="none",
     divide_by_n="division",
+    domain=Domain(parameter_dtypes=tiers.PARAMETER_DTYPES),
     guarantees={"determinism", "layouts", "large_offsets"},
     returns=("grad_input", "grad_weight", "grad_bias"),
 )
@@ -134,8 +138,8 @@ def layer_norm_backward_cuda(grad_output, input, weight=None, *, mean, rstd):
         raise ValueError(
             f"layer_norm_backward takes one floating dtype, not {grad_output.dtype} and {input.dtype}"
         )
-    if weight is not None and weight.dtype != input.dtype:
-        raise ValueError(f"weight is {weight.dtype} and input {input.dtype}; they must be alike")
+    if weight is not None and weight.dtype not in {input.dtype, torch.float32}:
+        raise ValueError(f"weight is {weight.dtype}; beside {input.dtype} it must be that or float32")
     compute = tiers.compute_dtype(input.dtype)
     if mean.dtype != compute or rstd.dtype != compute:
         raise ValueError(f"mean and rstd of a {input.dtype} input must be {compute}, not {mean.dtype}")

@@ -40,11 +40,19 @@ def normalized_columns(input, normalized_shape, weight, bias, residual=None):
             continue
         if tuple(tensor.shape) != expected:
             raise ValueError(f"{name} has shape {tuple(tensor.shape)}; it must have {expected}")
-        if tensor.dtype != input.dtype or tensor.device != input.device:
+        accepted = {input.dtype} if name == "residual" else {input.dtype, torch.float32}
+        if tensor.dtype not in accepted or tensor.device != input.device:
             raise ValueError(
                 f"{name} is {tensor.dtype} on {tensor.device}; input {input.dtype} on {input.device}"
             )
+    if weight is not None and bias is not None and weight.dtype != bias.dtype:
+        raise ValueError(f"weight is {weight.dtype} and bias {bias.dtype}; they must be alike")
     return math.prod(shape)
+
+
+def parameter_dtype(input, weight, bias):
+    """Return the dtype of weight and bias, the input's if there are none."""
+    return next((t.dtype for t in (weight, bias) if t is not None), input.dtype)
 
 
 def normalize(module, variance, input, columns, weight, bias, eps, residual=None, output_dtype=None):
@@ -72,7 +80,7 @@ def normalize(module, variance, input, columns, weight, bias, eps, residual=None
         "layer_norm",
         chosen,
         rows,
-        (variance, input.dtype, output_dtype, r is not None),
+        (variance, input.dtype, parameter_dtype(input, weight, bias), output_dtype, r is not None),
         tiers.vectorises(chosen, x, r, w, b),
         (x, *strides, *affine, output, mean, rstd, rows, columns, float(eps)),
     )
@@ -88,13 +96,14 @@ class Normalization(torch.autograd.Function):
         ctx.save_for_backward(input, weight, mean, rstd)
         ctx.columns = columns
         ctx.shapes = tuple(None if t is None else t.shape for t in (weight, bias))
+        ctx.dtype = parameter_dtype(input, weight, bias)
         ctx.mark_non_differentiable(mean, rstd)
         return output, mean, rstd
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_output, _grad_mean, _grad_rstd):
-        found = backward_pass.gradients(grad_output, *ctx.saved_tensors, columns=ctx.columns)
+        found = backward_pass.gradients(grad_output, *ctx.saved_tensors, columns=ctx.columns, dtype=ctx.dtype)
         grad_input, grad_weight, grad_bias = found
         weight_shape, bias_shape = ctx.shapes
         grad_weight = None if weight_shape is None else grad_weight.reshape(weight_shape)

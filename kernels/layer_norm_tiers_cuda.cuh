@@ -51,36 +51,37 @@ __device__ auto loader(const T* input, int64 input_row, int64 input_column, cons
     return plain;
 }
 
-#define LAYER_NORM_PARAMETERS(T, Output, Compute)                                                                 \
+// W is the type of weight and bias: training code keeps them in float beside halves.
+#define LAYER_NORM_PARAMETERS(T, W, Output, Compute)                                                              \
   const T *input, int64 input_row, int64 input_column, const T *residual, int64 residual_row, int64 residual_column, \
-      const T *weight, int64 weight_stride, const T *bias, int64 bias_stride, Output *output, Compute *means,       \
+      const W *weight, int64 weight_stride, const W *bias, int64 bias_stride, Output *output, Compute *means,       \
       Compute *rstds, int64 rows, int64 columns, Compute eps
 
-#define LAYER_NORM_PARTS(Variance, T, Output, Compute, kResidual)                                                  \
-  using Store = AffineStore<T, Output, Compute>;                                                                   \
+#define LAYER_NORM_PARTS(Variance, T, W, Output, Compute, kResidual)                                               \
+  using Store = AffineStore<W, Output, Compute>;                                                                   \
   const auto load =                                                                                                \
       loader<kResidual, T, Compute>(input, input_row, input_column, residual, residual_row, residual_column);      \
   const Store store{{output, columns}, weight, weight_stride, bias, bias_stride};                                  \
   const LayerNorm<Variance, Compute, Store> work{store, means, rstds, columns, eps};
 
-template <typename Variance, typename T, typename Output, bool kResidual, int kPack, bool kVector,
+template <typename Variance, typename T, typename W, typename Output, bool kResidual, int kPack, bool kVector,
           int kColumnsPerThread, int kWidth, int kRowsPerAccess, bool kPadding, typename Compute = typename ComputeOf<T>::type>
-__global__ void __launch_bounds__(128) layer_norm_warp(LAYER_NORM_PARAMETERS(T, Output, Compute)) {
-  LAYER_NORM_PARTS(Variance, T, Output, Compute, kResidual)
+__global__ void __launch_bounds__(128) layer_norm_warp(LAYER_NORM_PARAMETERS(T, W, Output, Compute)) {
+  LAYER_NORM_PARTS(Variance, T, W, Output, Compute, kResidual)
   warp_tier<Compute, kPack, kVector, kColumnsPerThread, kWidth, kRowsPerAccess, kPadding>(load, store, rows, columns,
                                                                                           work);
 }
 
-template <typename Variance, typename T, typename Output, bool kResidual, int kPack, bool kVector,
+template <typename Variance, typename T, typename W, typename Output, bool kResidual, int kPack, bool kVector,
           typename Compute = typename ComputeOf<T>::type>
-__global__ void __launch_bounds__(1024) layer_norm_shared(LAYER_NORM_PARAMETERS(T, Output, Compute)) {
-  LAYER_NORM_PARTS(Variance, T, Output, Compute, kResidual)
+__global__ void __launch_bounds__(1024) layer_norm_shared(LAYER_NORM_PARAMETERS(T, W, Output, Compute)) {
+  LAYER_NORM_PARTS(Variance, T, W, Output, Compute, kResidual)
   shared_tier<Compute, kPack, kVector>(load, store, rows, columns, work);
 }
 
-template <typename Variance, typename T, typename Output, bool kResidual, int kPack, bool kVector,
+template <typename Variance, typename T, typename W, typename Output, bool kResidual, int kPack, bool kVector,
           typename Compute = typename ComputeOf<T>::type>
-__global__ void __launch_bounds__(1024) layer_norm_streamed(LAYER_NORM_PARAMETERS(T, Output, Compute)) {
-  LAYER_NORM_PARTS(Variance, T, Output, Compute, kResidual)
+__global__ void __launch_bounds__(1024) layer_norm_streamed(LAYER_NORM_PARAMETERS(T, W, Output, Compute)) {
+  LAYER_NORM_PARTS(Variance, T, W, Output, Compute, kResidual)
   streamed_tier<Compute, kPack, kVector>(load, store, rows, columns, work);
 }

@@ -32,7 +32,7 @@ KERNELS = source(__file__)
     divide_by_n="division",
     clamp=True,
     # Beyond it the bound of this variance says too little, and squares may overflow.
-    domain=Domain(max_kappa=1e3, max_abs=1e15),
+    domain=Domain(max_kappa=1e3, max_abs=1e15, parameter_dtypes=layer_norm.tiers.PARAMETER_DTYPES),
     returns=("output", "mean", "rstd"),
     guarantees={"determinism", "batch_invariance", "layouts", "large_offsets"},
 )

@@ -16,6 +16,7 @@ from verifier import Stages
 # ---- 1. Dtypes ----
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+PARAMETER_DTYPES = ("input", "float32")  # of weight and bias of a layer norm
 
 
 def compute_dtype(dtype):

@@ -16,6 +16,8 @@ from verifier.cases.fixed_list import covering, to_be_tried
 from verifier.cases.plan import Plan
 from verifier.cases.recipe import Recipe, build
 from verifier.checks import check
+from verifier.checks.support.truth import Truth
+from verifier.execution.backends import backend
 from verifier.ops import op
 from verifier.records.case import from_document, to_document
 from verifier.records.verdict import Outcome, Verdict
@@ -188,8 +190,34 @@ def test_a_kernel_without_parameters_promises_no_dtype_of_them():
         declared(lambda x: x, BOTH)
 
 
-def test_the_raw_backward_kernel_in_cuda_refuses_a_weight_of_another_dtype():
-    kernel = subject_of(KERNELS / "layer_norm_backward_cuda.py")
-    x, statistics = torch.zeros(2, 4, dtype=torch.float16), torch.ones(2)
-    with pytest.raises(ValueError, match=r"weight is torch\.float32"):
-        kernel(x, x, torch.ones(4), mean=statistics, rstd=statistics)
+@pytest.mark.parametrize(
+    ("stem", "result"),
+    [("layer_norm_backward_cuda", "grad_bias"), ("layer_norm_backward_cuda", "grad_weight")]
+    + [("layer_norm_two_pass_cuda", name) for name in ("grad_bias", "grad_weight")],
+)
+def test_the_bound_of_a_gradient_has_the_digits_of_its_parameter(stem, result):
+    kernel = subject_of(KERNELS / f"{stem}.py")
+    bounds = {
+        (dtype, held): float(bounds_of(kernel, dtype, held)[result].bound.max())
+        for dtype, held in (("float16", "float32"), ("float16", "input"), ("float64", "float32"))
+    }
+    assert bounds["float16", "float32"] < 2**-6 * bounds["float16", "input"]
+    assert 2**-28 < bounds["float64", "float32"] < 2**-20
+
+
+def bounds_of(kernel, dtype, held):
+    recipe = Recipe(rows=4, columns=3, parameter_dtype=held)
+    case = build(op(kernel.op), kernel, dtype, recipe, gradients=True)
+    return Truth(subject=kernel, case=case, setting=backend("machine").setting(kernel, dtype)).bounds
+
+
+def test_the_kernels_in_cuda_refuse_what_they_do_not_compile():
+    x, half, single = (torch.zeros(2, 4, dtype=d) for d in (torch.float16, torch.bfloat16, torch.float32))
+    backward = subject_of(KERNELS / "layer_norm_backward_cuda.py")
+    with pytest.raises(ValueError, match=r"weight is torch\.bfloat16"):
+        backward(x, x, half[0], mean=single[:, 0], rstd=single[:, 0])
+    forward = subject_of(KERNELS / "layer_norm_two_pass_cuda.py")
+    with pytest.raises(ValueError, match=r"weight is torch\.bfloat16"):
+        forward(x, (4,), half[0])
+    with pytest.raises(ValueError, match="they must be alike"):
+        forward(x, (4,), single[0], x[0])

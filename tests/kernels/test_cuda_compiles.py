@@ -16,11 +16,14 @@ PUBLISHED = ("thread_per_row", "warp_per_row", "warp_shared", "block_per_row", "
 def layer_norms():
     for stem, variance in (("textbook", "Textbook"), ("two_pass", "TwoPass"), ("welford", "Welford")):
         for t in HALVES:
-            head = f"{variance}, {t}, {t}, false, 2, true"
+            head = f"{variance}, {t}, {t}, {t}, false, 2, true"
             yield f"layer_norm_{stem}_cuda", f"layer_norm_warp<{head}, 8, 32, 1, true>"
             yield f"layer_norm_{stem}_cuda", f"layer_norm_shared<{head}>"
             yield f"layer_norm_{stem}_cuda", f"layer_norm_streamed<{head}>"
-    yield "layer_norm_welford_cuda", "layer_norm_warp<Welford, __half, float, true, 2, false, 4, 8, 2, false>"
+    yield (
+        "layer_norm_welford_cuda",
+        "layer_norm_warp<Welford, __half, float, float, true, 2, false, 4, 8, 2, false>",
+    )
 
 
 def softmaxes():
@@ -35,9 +38,9 @@ def softmaxes():
 
 def backwards():
     for t in HALVES:
-        yield "layer_norm_backward_cuda", f"layer_norm_backward_cached<{t}, 2, true, 8>"
-        yield "layer_norm_backward_cuda", f"layer_norm_backward_streamed<{t}, 1, false>"
-        yield "layer_norm_backward_cuda", f"join_parts<{t}>"
+        yield "layer_norm_backward_cuda", f"layer_norm_backward_cached<{t}, {t}, 2, true, 8>"
+        yield "layer_norm_backward_cuda", f"layer_norm_backward_streamed<{t}, float, 1, false>"
+        yield "layer_norm_backward_cuda", f"join_parts<{t}, {'double' if t == 'double' else 'float'}>"
     for step in PUBLISHED:
         for t in ("__half", "float"):
             columns = ", 4" if step == "block_many_rows" else ""

@@ -303,7 +303,7 @@ class Composer:
             roles = {"grad_input": "input", "grad_weight": "weight", "grad_bias": "bias"}
             results = {}
             for name, value in values.items():
-                role = roles[name] if roles[name] in self.dtypes else "input"
+                role = roles[name] if roles[name] in self.numbers.dtypes else "input"
                 stored = self.numbers.cast(value, role)
                 rows = name == "grad_input"
                 results[name] = self._rows_bounded(stored) if rows else self._entries_bounded(stored)
