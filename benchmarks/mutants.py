@@ -27,10 +27,12 @@ from typing import Any
 from usual_tests import HABITS, judged
 
 from verifier.audit.mutation.family import mutations
+from verifier.audit.mutation.in_sources import used
 from verifier.audit.mutation.kills import Question
 from verifier.audit.mutation.mutation import Mutation
 from verifier.audit.search import BUDGETS
 from verifier.audit.worker_pool import Died, pooled
+from verifier.subjects.load_file import load_subjects
 
 KERNELS = Path(__file__).resolve().parents[1] / "kernels"
 CORRECTED = (
@@ -58,7 +60,7 @@ def _in_turn(paths: Sequence[Path], sample: int, seed: int) -> Iterator[tuple[Pa
     """Yield the originals, then mutants of each kernel in turn."""
     chosen = []
     for path in paths:
-        every = mutations(path)
+        every = used(mutations(path), load_subjects(path))
         drawn = random.Random(f"{path.stem} {seed}").sample(every, min(sample, len(every)))
         chosen.append([(path, mutation) for mutation in drawn])
     yield from ((path, None) for path in paths)
@@ -98,6 +100,7 @@ def _record(path: Path, mutation: Mutation | None, result: Any, budget: str) -> 
         "errors": list(one.errors),
         "seconds": round(one.seconds, 2),
         "code": sorted(one.code),
+        "ran": one.ran,
         "usual": list(usual),
     }
 

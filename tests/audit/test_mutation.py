@@ -7,9 +7,13 @@ import pytest
 
 from verifier.audit.mutation import cuda_text, kills, python_source
 from verifier.audit.mutation.family import copied, family, mutations
+from verifier.audit.mutation.in_sources import ran, used
 from verifier.audit.mutation.kills import BUILD, Fate, Kill, Question, fate
 from verifier.audit.mutation.mutants import Ending, Mutants, document, lines_of, run_mutants, status_of
 from verifier.audit.mutation.mutation import Mutation
+from verifier.records.reach import Reach
+from verifier.subjects.load_file import load_subjects
+from verifier.subjects.source_map import source_map
 
 TRITON = '''
 """A kernel; x + 1 stands in its docstring."""
@@ -172,6 +176,29 @@ def test_what_an_audit_sees_is_killed_and_what_never_ran_survives(kernel_file, a
     unseen = fate(str(path), found["norm", "+", "-"], asked)
     assert unseen.kills == ()
     assert unseen.errors == ()
+    assert unseen.ran is False
+
+
+def test_what_only_other_kernels_use_is_not_mutated(kernel_file):
+    path = kernel_file(KERNEL + "\n\ndef of_another_kernel(input):\n    return input + 3\n")
+    every = mutations(path)
+    kept = used(every, load_subjects(path))
+    assert {m.within for m in every} - {m.within for m in kept} == {"of_another_kernel"}
+    assert "norm" in {m.within for m in kept}
+
+
+def test_a_place_that_no_case_reaches_is_told_from_one_that_no_check_sees(subjects_of):
+    (subject,) = [s for s in subjects_of(KERNEL).values() if s.name == "norm"]
+    statements = {one.place.line: one for one in source_map(subject).statements}
+    guarded, last = sorted(statements)[-2:]
+    reach = Reach(lines=frozenset({statements[last].place}), recorded=frozenset({"lines"}))
+
+    def at(line):
+        return Mutation(file=subject.path, start=0, end=1, before="a", after="b", kind="name", line=line)
+
+    assert ran(at(last), [subject], reach) is True
+    assert ran(at(guarded), [subject], reach) is False
+    assert ran(at(last), [subject], Reach()) is None  # nothing was recorded
 
 
 def test_a_mutant_that_cannot_be_loaded_is_killed_by_the_build(kernel_file, asked):

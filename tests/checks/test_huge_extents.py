@@ -8,6 +8,9 @@ import pytest
 from checks_support import FAULTY, KERNELS, cases_of, examination, failures, machine, planted, subject_of
 
 from verifier import load
+from verifier.cases.reaching_shapes import Reaching
+from verifier.cases.recipe import build
+from verifier.cases.steering import steered
 from verifier.checks import check
 from verifier.checks.huge_extents import EXTENT, ROWS
 from verifier.execution.backends import backend
@@ -43,6 +46,20 @@ def test_large_offsets_does_not_see_it_since_the_wrapper_copies():
         examining = examination(subject, "large_offsets", "float16", "machine")
         (case,) = cases_of(subject, "large_offsets", "float16", 1)
         assert not failures(examining.judge(case)[0])
+
+
+def test_large_offsets_tries_kernels_of_long_rows_too():
+    offset = "\n    x += row * x_row\n    dy +="
+    cast = {f"tl.program_id(0).to(tl.int64){offset}": f"tl.program_id(0){offset}"}
+    wrong = planted(cast, KERNELS / "layer_norm_two_pass_triton.py")
+    with machine(poison=0xFF):
+        examining = examination(wrong, "large_offsets", "float32", "machine")
+        plan = examining.check.plan(wrong, op("layer_norm"))
+        (recipes,) = steered(wrong, plan, [Reaching(rows=1, columns=16385)])
+        case = build(op("layer_norm"), wrong, "float32", recipes[0], gradients=True)
+        (found,) = examining.judge(case)[0]
+    assert found.machine_finding == "out_of_bounds"
+    assert "_backward_input" in found.message
 
 
 def test_the_same_kernel_with_a_row_in_64_bits_passes():

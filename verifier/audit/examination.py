@@ -95,10 +95,14 @@ class Examination(Trial):
     def _steering(self, plan: Plan, line: Line) -> Steering:
         """Return the shapes that the search begins with; the line says which it has no time for."""
         cases, seconds = self.budget.steered
-        if not plan.reaching or self.first:
+        once = plan.most_reaching is not None and self.dtype != self.subject.dtypes[0]
+        if not plan.reaching or self.first or once:
             return Steering()
         found = sweep(self.subject, self.dtype, self.runner.backend) if cases and seconds else Sweep()
         reaching = found.whole if plan.gradients else found.forward
+        if plan.most_reaching is not None:  # what they leave out is no loss: other checks run it
+            few = steering((), reaching, cases=min(cases, plan.most_reaching), seconds=seconds)
+            return Steering(shapes=few.shapes)
         chosen = steering(self.subject.extents, reaching, cases=cases, seconds=seconds)
         if note := chosen.note(self.budget.words):
             line.notes.append(note)

@@ -6,15 +6,18 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from strategies.layouts import Layout
 from strategies.values import Values
 from verifier.cases.plan import Plan
 from verifier.cases.reaching_shapes import CASE_SECONDS, Reaching, price
 from verifier.cases.recipe import Recipe
-from verifier.ops import op
+from verifier.ops import Op, op
 from verifier.records.subject import Subject
 
 MILD = ("ordinary", "alternating_signs")
 """Hazards of these shapes, tried in turn."""
+ROWS_APART = 3
+"""Rows that lie apart, at least: of two the stride needs 64 bits, and then the product has as many."""
 SHOWN = 3
 """Shapes that a note names of those that are left out; of the others it says how many there are."""
 
@@ -69,8 +72,10 @@ def steered(subject: Subject, plan: Plan, shapes: Iterable[Reaching]) -> Iterato
     given = plan.parameters_of(the_op, subject)
     for number, shape in enumerate(shapes):
         values = Values(seed=number)
+        rows = max(shape.rows, ROWS_APART) if plan.apart else shape.rows
         ordinary = Recipe(
-            rows=shape.rows,
+            rows=rows,
+            layouts=_apart(the_op, rows, shape, plan.apart) if plan.apart else (),
             columns=shape.columns,
             variant=shape.variant,
             input=values,
@@ -81,3 +86,11 @@ def steered(subject: Subject, plan: Plan, shapes: Iterable[Reaching]) -> Iterato
             eps=plan.eps[0],
         )
         yield tuple(replace(ordinary, input=replace(values, hazard=hazard)) for hazard in MILD)
+
+
+def _apart(the_op: Op, rows: int, shape: Reaching, apart: int) -> tuple[tuple[str, Layout], ...]:
+    """Return layouts in which the last run of the innermost axis begins `apart` elements from the first."""
+    shapes = the_op.shapes(rows, shape.columns, shape.variant)
+    runs = rows if shapes is None else math.prod(shapes.tensors["input"][:-1])
+    layout = Layout(row_padding=-(-apart // max(runs - 1, 1)))
+    return ("input", layout), ("grad_output", layout)

@@ -51,12 +51,14 @@ MOST_BYTES = 2**38
 
 SHAPES = ((3, 33), (3, 128), (3, 1000))
 """Three rows, the fewest whose last begins at 2 * 2^30."""
+MOST_REACHING = 3
+"""Shapes that reach other kernels of the subject, most first, whose rows are put as far apart."""
 FAR_COLUMNS = Layout(order="transposed", row_padding=-(-REACH // (SHAPES[0][1] - 1)))
 """Rows that lie side by side, of which the last of the fewest columns begins at 2^31."""
 
 
 def plan(subject: Subject, op: Op) -> Plan:
-    """Ask for three short rows, far apart, or their columns."""
+    """Ask for three short rows, far apart, or their columns, and for few shapes that launch other kernels."""
     backward = subject.differentiable or not op.differentiable
     far: list[tuple[tuple[str, Layout], ...]] = []
     for layout in (*(Layout(row_padding=padding) for padding in _paddings(op)), FAR_COLUMNS):
@@ -70,6 +72,9 @@ def plan(subject: Subject, op: Op) -> Plan:
         shapes=SHAPES,
         eps=(1e-5,),
         placements=tuple(far),
+        reaching=True,
+        most_reaching=MOST_REACHING,
+        apart=REACH,
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from verifier.audit import rules
 from verifier.audit.examination import Examination
+from verifier.audit.mutation import in_sources
 from verifier.audit.mutation.family import copied
 from verifier.audit.mutation.mutation import Mutation
 from verifier.audit.run_audit import runs_on
@@ -18,6 +19,7 @@ from verifier.checks import checks
 from verifier.execution import Runner
 from verifier.execution.backends import default_backend
 from verifier.records.printable import line as one_line
+from verifier.records.reach import Reach, joined
 from verifier.records.subject import Subject
 from verifier.records.verdict import Line
 from verifier.subjects.load_file import LoadError, load_subjects
@@ -44,7 +46,8 @@ class Fate:
     """What became of a mutant, or of the original if `mutation` is None.
 
     kills: what found it, in the order in which it was asked; none if it survived. code: digests of all
-    compiled code that ran. errors: our own failures, which kill nothing.
+    compiled code that ran. errors: our own failures, which kill nothing. ran: whether the changed place was
+    seen to run; None where that is not known.
     """
 
     mutation: Mutation | None
@@ -52,6 +55,7 @@ class Fate:
     seconds: float = 0.0
     code: frozenset[str] = frozenset()
     errors: tuple[str, ...] = ()
+    ran: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +81,7 @@ def fate(path: str, mutation: Mutation | None, question: Question) -> Fate:
     code: frozenset[str] = frozenset()
     errors: list[str] = []
     kills: list[Kill] = []
+    reach: list[Reach] = []
     with tempfile.TemporaryDirectory(prefix="norm-verifier-mutant-") as folder:
         try:
             subjects = load_subjects(copied(Path(path), Path(folder), mutation))
@@ -86,18 +91,21 @@ def fate(path: str, mutation: Mutation | None, question: Question) -> Fate:
         for subject, check_name, dtype in _lines(subjects, question.checks):
             line, texts = _line(subject, check_name, dtype, question)
             code |= texts
+            reach.append(line.reach)
             errors += line.errors
             for finding in rules.unexpected(line.findings)[:1]:
                 text = finding.outcome.message or str(finding.verdict)
                 kills.append(Kill(check=check_name, dtype=dtype, message=one_line(text)))
             if kills and not question.every:
                 break
+        seen = in_sources.ran(mutation, subjects, joined(reach)) if mutation and subjects else None
     return Fate(
         mutation=mutation,
         kills=tuple(kills),
         code=code,
         errors=tuple(dict.fromkeys(errors)),
         seconds=time.monotonic() - started,
+        ran=seen,
     )
 
 

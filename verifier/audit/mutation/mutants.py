@@ -12,9 +12,11 @@ from enum import StrEnum
 from pathlib import Path
 
 from verifier.audit.mutation.family import mutations
+from verifier.audit.mutation.in_sources import used
 from verifier.audit.mutation.kills import BUILD, Fate, Question, fate
 from verifier.audit.mutation.mutation import Mutation
 from verifier.audit.worker_pool import Died, pooled
+from verifier.subjects.load_file import load_subjects
 
 
 class Ending(StrEnum):
@@ -30,12 +32,14 @@ class Ending(StrEnum):
 class Mutants:
     """The fates of the mutants of one kernel file, and of the original.
 
-    listed: how many mutants there are in all; a sample of them was run.
+    listed: how many mutants there are in all; a sample of them was run. unused: how many more there would be
+    in functions of the same files that this kernel does not use.
     """
 
     path: Path
     original: Fate
     listed: int = 0
+    unused: int = 0
     fates: list[Fate] = field(default_factory=list)
     interrupted: bool = False
     seconds: float = 0.0
@@ -91,12 +95,16 @@ def run_mutants(
 
     Raises:
         SyntaxError: a Python file of the kernel is none.
+        LoadError: the kernel file itself cannot be loaded.
 
     """
     started = time.monotonic()
-    every = mutations(path)
+    beside = mutations(path)
+    every = used(beside, load_subjects(path))
     chosen = _chosen(every, sample, question.seed)
-    found = Mutants(path=path, original=Fate(mutation=None), listed=len(every))
+    found = Mutants(
+        path=path, original=Fate(mutation=None), listed=len(every), unused=len(beside) - len(every)
+    )
     tasks = [(number, (str(path), mutation, question)) for number, mutation in enumerate((None, *chosen))]
     ended: dict[int, Fate] = {}
     try:
@@ -125,6 +133,8 @@ def lines_of(found: Mutants) -> list[str]:
     """Return the report: what was killed by which check, and every mutant that was not."""
     counts, total = found.endings(), len(found.fates)
     said = [f"{found.path.name}: {total} of {found.listed} mutants in {found.seconds:.0f} s"]
+    if found.unused:
+        said.append(f"  {found.unused} more would lie in functions that this kernel does not use")
     said += [f"  the original itself fails {k.check} ({k.dtype}): {k.message}" for k in found.original.kills]
     rate = "nothing was judged" if found.rate is None else f"{100 * found.rate:.1f} % killed"
     said.append(f"  {rate}: " + ", ".join(f"{counts[e]} {e}" for e in Ending if counts[e]))
@@ -145,7 +155,8 @@ def fate_in_a_line(one: Fate) -> str:
 def _told(one: Fate) -> str:
     assert one.mutation is not None
     within = f" (in {one.mutation.within})" if one.mutation.within else ""
-    return f"{one.mutation}{within}{''.join(f': {text}' for text in one.errors[:1])}"
+    never = ", never ran" if one.ran is False and not one.kills else ""
+    return f"{one.mutation}{within}{never}{''.join(f': {text}' for text in one.errors[:1])}"
 
 
 def status_of(found: Mutants) -> int:
@@ -162,6 +173,7 @@ def document(found: Mutants) -> dict[str, object]:
     return {
         "kernel": str(found.path),
         "mutants": found.listed,
+        "unused": found.unused,
         "rate": found.rate,
         "interrupted": found.interrupted,
         "seconds": found.seconds,
@@ -175,6 +187,7 @@ def document(found: Mutants) -> dict[str, object]:
                 "before": one.mutation.before,
                 "after": one.mutation.after,
                 "ending": str(found.ending(one)),
+                "ran": one.ran,
                 "kills": [asdict(kill) for kill in one.kills],
                 "errors": list(one.errors),
                 "seconds": one.seconds,
