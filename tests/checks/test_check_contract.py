@@ -50,7 +50,6 @@ def a_check(**changes):
         "WHY": "",
         "CATCHES": (),
         "plan": lambda subject, op: None,
-        "skips": lambda subject, op, dtype, backend: None,
         "check": lambda session: [],
     }
     vars(module).update({**given, **changes})
@@ -60,6 +59,7 @@ def a_check(**changes):
 def test_what_is_optional_has_its_default_and_what_is_said_stays():
     assert lacking(a_check()) == []
     assert a_check().must_be_tried(None) == []
+    assert a_check().skips(None, None, "float32", "eager") is None
     assert (contract.OPTIONAL["ORDER"], 7) == (a_check().ORDER, a_check(ORDER=7).ORDER)
 
 

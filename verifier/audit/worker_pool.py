@@ -135,12 +135,11 @@ class _Pool:
             worker.child.close()
 
 
-def work(connection: Connection, place: Backend | None, told: dict[str, Any]) -> NoReturn:
+def work(connection: Connection, _place: Backend | None, told: dict[str, Any]) -> NoReturn:
     """Do tasks until the pipe closes, in a process that was just forked.
 
     A terminal's Ctrl-C does not come here: the process has a session of its own.
     """
-    del place
     status = 1
     try:
         settle(told)

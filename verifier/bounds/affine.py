@@ -169,9 +169,8 @@ class AffineNumbers:
         reasons = value.reasons | {reason} if fresh.any() else value.reasons
         return replace(value, rest=np.where(where, np.inf, value.rest), reasons=reasons)
 
-    def moments(self, x: Affine) -> tuple[Affine, Affine]:
+    def moments(self, _x: Affine) -> tuple[Affine, Affine]:
         """Return the computed (mean, rstd)."""
-        del x
         if self.computed is None:
             raise ValueError("this formula asks for statistics that its op does not compute")
         return self.computed
@@ -180,9 +179,8 @@ class AffineNumbers:
         """Return the computed (mean, rstd), each step after a running variance rounded to its dtype."""
         return self.moments(x) if self.stepped is None else self.stepped
 
-    def saved_moments(self, x: Affine) -> tuple[Affine, Affine]:
+    def saved_moments(self, _x: Affine) -> tuple[Affine, Affine]:
         """Return the (mean, rstd) that the backward pass reads."""
-        del x
         if self.saved is None:
             raise ValueError("this formula asks for saved statistics, and none are declared")
         return self.saved

@@ -56,11 +56,6 @@ def plan(subject: Subject, op: Op) -> Plan:
     )
 
 
-def skips(subject: Subject, op: Op, dtype: str, backend: str) -> None:
-    """Apply to everything."""
-    del subject, op, dtype, backend
-
-
 def check(session: Session) -> list[Outcome]:
     """Run the case's rows in other numbers and other places, and compare the bits of each row."""
     case = session.case

@@ -31,9 +31,8 @@ CATCHES = ("welford_claimed_textbook_computed", "squares_summed_in_half_triton")
 _SHAPES = ((4, 33), (3, 64), (2, 128), (2, 256), (4, 17))
 
 
-def plan(subject: Subject, op: Op) -> Plan:
+def plan(subject: Subject, _op: Op) -> Plan:
     """Ask for growing |mean| / std, a tiny eps, and nothing after the statistics that could hide them."""
-    del op
     return Plan(
         hazards=("cancellation", "near_constant_row", "cancellation", "one_outlier"),
         joint=False,
@@ -43,9 +42,8 @@ def plan(subject: Subject, op: Op) -> Plan:
     )
 
 
-def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
+def skips(subject: Subject, op: Op, _dtype: str, _backend: str) -> str | None:
     """Apply where an algorithm and a tree are declared."""
-    del dtype, backend
     if "output" not in op.outputs or not op.needs_variance:
         return f"{op.name} computes no variance"
     if not subject.claims:

@@ -35,9 +35,8 @@ WHY = (
 CATCHES = ("grad_output_overwritten", "backward_works_once", "output_saved_unseen")
 
 
-def plan(subject: Subject, op: Op) -> Plan:
+def plan(_subject: Subject, _op: Op) -> Plan:
     """Ask for a few ordinary rows."""
-    del subject, op
     return Plan(
         gradients=True,
         hazards=("ordinary", "small_integers"),
@@ -49,9 +48,8 @@ def plan(subject: Subject, op: Op) -> Plan:
     )
 
 
-def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
+def skips(subject: Subject, op: Op, _dtype: str, _backend: str) -> str | None:
     """Apply to differentiable subjects."""
-    del dtype, backend
     if not op.differentiable:
         return f"{op.name} is a backward pass itself: nothing shares its gradients through autograd"
     return None if subject.differentiable else "declared forward only (differentiable=False)"

@@ -45,9 +45,8 @@ def plan(subject: Subject, op: Op) -> Plan:
     )
 
 
-def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
+def skips(_subject: Subject, _op: Op, _dtype: str, backend: str) -> str | None:
     """Apply where factory calls are redirected, hence seen."""
-    del subject, op, dtype
     if can(backend, Power.WATCHES):
         return None
     return f"only the machine sees which device a wrapper names; {backend} does not"

@@ -76,9 +76,8 @@ def plan(subject: Subject, op: Op) -> Plan:
     )
 
 
-def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
+def skips(_subject: Subject, op: Op, _dtype: str, backend: str) -> str | None:
     """Apply where compiled code runs on the machine."""
-    del subject, dtype
     if not can(backend, Power.SHADOWS):
         return f"this check reads the formula off compiled code on the machine; {backend} runs no such code"
     if not op.forms:

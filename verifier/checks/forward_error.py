@@ -47,16 +47,14 @@ MOST_ELEMENTS_ELSEWHERE = 2048
 """Elements of a case beyond which one device has to do."""
 
 
-def plan(subject: Subject, op: Op) -> Plan:
+def plan(_subject: Subject, _op: Op) -> Plan:
     """Ask for every hazard in contiguous memory, of every rank."""
-    del subject, op
     must = ("variant", "eps", "parameter_dtype")
     return Plan(eps=EVERY_EPS, must=must, reaching=True, parameter_dtypes=True)
 
 
-def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
+def skips(_subject: Subject, op: Op, _dtype: str, _backend: str) -> str | None:
     """Leave out raw backward ops, whose outputs are gradients."""
-    del subject, dtype, backend
     return None if "output" in op.outputs else f"{op.name} returns gradients only; gradient judges them"
 
 

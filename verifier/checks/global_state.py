@@ -33,11 +33,6 @@ def plan(subject: Subject, op: Op) -> Plan:
     )
 
 
-def skips(subject: Subject, op: Op, dtype: str, backend: str) -> None:
-    """Apply to everything."""
-    del subject, op, dtype, backend
-
-
 def check(session: Session) -> list[Outcome]:
     """Look at what the call left changed."""
     backward = bool(session.op.differentiable) and session.subject.differentiable

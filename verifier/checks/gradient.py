@@ -33,9 +33,8 @@ CATCHES = (
 )
 
 
-def plan(subject: Subject, op: Op) -> Plan:
+def plan(_subject: Subject, _op: Op) -> Plan:
     """Ask for every hazard and rank, with gradients of several kinds."""
-    del subject, op
     return Plan(
         gradients=True,
         max_elements=8192,
@@ -46,9 +45,8 @@ def plan(subject: Subject, op: Op) -> Plan:
     )
 
 
-def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
+def skips(subject: Subject, op: Op, _dtype: str, _backend: str) -> str | None:
     """Leave out kernels that declare no backward pass."""
-    del dtype, backend
     if op.differentiable and not subject.differentiable:
         return "declared forward only (differentiable=False)"
     return None

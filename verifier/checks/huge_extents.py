@@ -73,9 +73,8 @@ def plan(subject: Subject, op: Op) -> Plan:
     )
 
 
-def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
+def skips(subject: Subject, op: Op, _dtype: str, backend: str) -> str | None:
     """Apply where blocks can be left out, unless the domain ends before."""
-    del dtype
     shapes = op.shapes(len(ROWS), COLUMNS, 0)
     if shapes is None or tuple(shapes.tensors["input"]) != (len(ROWS), COLUMNS):
         return "its rows are not those of a matrix, of which some could be chosen"
@@ -211,10 +210,9 @@ class _Placer:
     filled: bool
 
     def __call__(
-        self, name: str, layout: Layout, values: torch.Tensor, *, guard_elements: int, poison: str
+        self, _name: str, layout: Layout, values: torch.Tensor, *, guard_elements: int, poison: str
     ) -> Any:
         """Return the tensor with its values in place."""
-        del name
         if values.dim() == 0 or values.shape[0] != len(self.rows):
             return layout.place(values, guard_elements=guard_elements, poison=poison)
         tensor = _pages(self.extent, values)

@@ -70,9 +70,8 @@ def plan(subject: Subject, op: Op) -> Plan:
     )
 
 
-def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
+def skips(subject: Subject, _op: Op, _dtype: str, backend: str) -> str | None:
     """Apply where a value can have sources as its shadow: to compiled code on the machine."""
-    del op, dtype
     if can(backend, Power.SHADOWS):
         return None
     if subject.language == "torch":

@@ -89,9 +89,8 @@ def _paddings(op: Op) -> list[int]:
     return list(found)
 
 
-def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
+def skips(subject: Subject, _op: Op, _dtype: str, backend: str) -> str | None:
     """Apply unless the domain excludes rows that lie apart."""
-    del op, dtype
     domain = subject.domain
     promised = NAME in subject.guarantees
     if (
@@ -162,9 +161,8 @@ def experiment(subject: Subject, case: Case, *, place: Backend, gradients: bool)
         return Observation(status="ok", lacking=str(error))
 
 
-def _place(name: str, layout: Layout, values: torch.Tensor, *, guard_elements: int, poison: str) -> Any:
+def _place(_name: str, layout: Layout, values: torch.Tensor, *, guard_elements: int, poison: str) -> Any:
     """Put far rows into memory that is committed on touch, everything else where it usually is."""
-    del name
     strides = layout.strides(values.shape)
     reach = sum((extent - 1) * stride for extent, stride in zip(values.shape, strides, strict=True))
     if reach < REACH or values.numel() == 0:

@@ -47,12 +47,6 @@ def plan(subject: Subject, op: Op) -> Plan:
     )
 
 
-def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
-    """Apply to everything."""
-    del subject, op, dtype, backend
-    return None
-
-
 def check(session: Session) -> list[Outcome]:
     """Judge outputs and gradients of a case in an unusual layout."""
     backward = bool(session.op.differentiable) and session.subject.differentiable

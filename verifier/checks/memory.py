@@ -53,12 +53,6 @@ def plan(subject: Subject, op: Op) -> Plan:
     )
 
 
-def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
-    """Apply to everything."""
-    del subject, op, dtype, backend
-    return None
-
-
 ROUNDS = 6
 """Runs of all poisons at most, until what differs has been seen to differ from run to run anyway."""
 

@@ -47,9 +47,8 @@ class Identity:
     flipped: int | None = None
 
 
-def plan(subject: Subject, op: Op) -> Plan:
+def plan(_subject: Subject, _op: Op) -> Plan:
     """Ask for numbers that shifts and scales leave exact."""
-    del subject, op
     return Plan(
         hazards=("small_integers", "ordinary", "powers_of_two", "two_level"),
         joint=False,
@@ -60,9 +59,8 @@ def plan(subject: Subject, op: Op) -> Plan:
     )
 
 
-def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
+def skips(subject: Subject, op: Op, _dtype: str, _backend: str) -> str | None:
     """Apply to forward ops of subjects that claim something."""
-    del dtype, backend
     if "output" not in op.outputs:
         return f"{op.name} returns gradients only; gradient judges them"
     if not op.claimed(subject.claim):

@@ -68,11 +68,6 @@ def plan(subject: Subject, op: Op) -> Plan:
     return few_cases(op, gradients=subject.differentiable or not op.differentiable)
 
 
-def skips(subject: Subject, op: Op, dtype: str, backend: str) -> None:
-    """Apply to everything."""
-    del subject, op, dtype, backend
-
-
 def must_be_tried(subject: Subject) -> list[str]:
     """Return every mode, and autocast in float32 where the subject takes it."""
     return [*MODES, *([SINGLE] if "float32" in subject.dtypes else []), *ways_of_op(subject)]

@@ -27,15 +27,13 @@ WHY = "weights are frozen and inputs need no gradient every day, and most tests 
 CATCHES = ("gradient_of_bias_only_with_weight",)
 
 
-def plan(subject: Subject, op: Op) -> Plan:
+def plan(_subject: Subject, op: Op) -> Plan:
     """Ask for a few ordinary cases: each is tried with every choice of gradients."""
-    del subject
     return few_cases(op, gradients=True)
 
 
-def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
+def skips(subject: Subject, op: Op, _dtype: str, _backend: str) -> str | None:
     """Apply to differentiable subjects."""
-    del dtype, backend
     if not op.differentiable:
         return f"{op.name} is a backward pass itself: autograd asks nothing of it"
     return None if subject.differentiable else "declared forward only (differentiable=False)"

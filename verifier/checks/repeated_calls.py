@@ -67,11 +67,6 @@ def plan(subject: Subject, op: Op) -> Plan:
     return few_cases(op, gradients=subject.differentiable or not op.differentiable)
 
 
-def skips(subject: Subject, op: Op, dtype: str, backend: str) -> None:
-    """Apply to everything."""
-    del subject, op, dtype, backend
-
-
 def must_be_tried(subject: Subject) -> list[str]:
     """Return every way of calling that there is for the subject."""
     the_op = named_op(subject.op)

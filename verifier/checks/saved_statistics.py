@@ -40,15 +40,13 @@ OTHER_STATISTICS = (
 )
 
 
-def plan(subject: Subject, op: Op) -> Plan:
+def plan(_subject: Subject, _op: Op) -> Plan:
     """Ask for every hazard of the input: nothing else matters to statistics."""
-    del subject, op
     return Plan(joint=False)
 
 
-def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
+def skips(subject: Subject, op: Op, _dtype: str, _backend: str) -> str | None:
     """Apply to subjects that return statistics."""
-    del dtype, backend
     if _statistics(subject, op):
         return None
     return "returns no statistics (returns=('output', 'mean', 'rstd') would say so)"

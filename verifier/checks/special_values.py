@@ -53,11 +53,6 @@ def plan(subject: Subject, op: Op) -> Plan:
     )
 
 
-def skips(subject: Subject, op: Op, dtype: str, backend: str) -> None:
-    """Apply to everything."""
-    del subject, op, dtype, backend
-
-
 def check(session: Session) -> list[Outcome]:
     """Judge by their bounds the results that have finite values, the others by the table."""
     backward = bool(session.op.differentiable) and session.subject.differentiable

@@ -52,9 +52,8 @@ def plan(subject: Subject, op: Op) -> Plan:
     )
 
 
-def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
+def skips(_subject: Subject, _op: Op, _dtype: str, backend: str) -> str | None:
     """Apply where every access can be watched."""
-    del subject, op, dtype
     if can(backend, Power.WATCHES):
         return None
     return f"only the machine sees who touches memory when; {backend} does not"

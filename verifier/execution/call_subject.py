@@ -156,8 +156,7 @@ def lay_out(
     return Call(arguments=arguments, placed=placed)
 
 
-def _placed_as_laid_out(name: str, layout: Layout, values: torch.Tensor, **settings: Any) -> Placed:
-    del name
+def _placed_as_laid_out(_name: str, layout: Layout, values: torch.Tensor, **settings: Any) -> Placed:
     return layout.place(values, **settings)
 
 

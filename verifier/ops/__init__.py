@@ -99,24 +99,20 @@ Index = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
 def _as_they_are(
-    tensors: Tensors, scalars: Mapping[str, Any], subject: Subject
+    tensors: Tensors, _scalars: Mapping[str, Any], _subject: Subject
 ) -> dict[str, torch.Tensor | None]:
-    del scalars, subject
     return dict(tensors)
 
 
-def _any_shapes(subject: Subject, shapes: Shapes) -> bool:
-    del subject, shapes
+def _any_shapes(_subject: Subject, _shapes: Shapes) -> bool:
     return True
 
 
-def _nothing_further(case: Case, solution: Any) -> Mapping[str, Any]:
-    del case, solution
+def _nothing_further(_case: Case, _solution: Any) -> Mapping[str, Any]:
     return {}
 
 
-def _nothing_undefined(case: Case) -> frozenset[str]:
-    del case
+def _nothing_undefined(_case: Case) -> frozenset[str]:
     return frozenset()
 
 

@@ -18,9 +18,8 @@ Rule = Callable[[Mapping[str, Any], Array], Iterator[Expectation]]
 """A function of a case's scalars and its input in canonical rows, (rows, columns)."""
 
 
-def elementwise(scalars: Mapping[str, Any], x: Array) -> Iterator[Expectation]:
+def elementwise(_scalars: Mapping[str, Any], x: Array) -> Iterator[Expectation]:
     """NaN gives NaN: true of every op."""
-    del scalars
     yield "NaN gives NaN", np.isnan(x), np.isnan
 
 
@@ -34,9 +33,8 @@ def centred(scalars: Mapping[str, Any], x: Array) -> Iterator[Expectation]:
     yield "a row that holds an infinity has no finite output", _rows_of(np.isinf(x)) & ~held, _not_finite
 
 
-def root_mean_square(scalars: Mapping[str, Any], x: Array) -> Iterator[Expectation]:
+def root_mean_square(_scalars: Mapping[str, Any], x: Array) -> Iterator[Expectation]:
     """Divide by an infinite root mean square: finite elements vanish, infinite ones are inf / inf."""
-    del scalars
     held = _rows_of(np.isnan(x))
     infinite = _rows_of(np.isinf(x)) & ~held
     yield "a row that holds NaN is NaN throughout", held, np.isnan
@@ -44,9 +42,8 @@ def root_mean_square(scalars: Mapping[str, Any], x: Array) -> Iterator[Expectati
     yield "a number in a row with an infinity gives 0 (or NaN)", infinite & ~np.isinf(x), _zero_or_nan
 
 
-def exponentials(scalars: Mapping[str, Any], x: Array) -> Iterator[Expectation]:
+def exponentials(_scalars: Mapping[str, Any], x: Array) -> Iterator[Expectation]:
     """Leave no distribution of NaN, inf or -inf alone; -inf among numbers is a probability of 0."""
-    del scalars
     yield "a row that holds NaN is NaN throughout", _rows_of(np.isnan(x)), np.isnan
     yield "a row that holds +inf is NaN throughout", _rows_of(np.isposinf(x)), np.isnan
     nothing = np.broadcast_to(np.isneginf(x).all(axis=1, keepdims=True), x.shape)

@@ -58,17 +58,15 @@ def links(tensors: Tensors, scalars: Mapping[str, Any]) -> Mapping[str, list[tup
 
 
 def complete(
-    tensors: Tensors, scalars: Mapping[str, Any], subject: Subject
+    tensors: Tensors, _scalars: Mapping[str, Any], subject: Subject
 ) -> dict[str, torch.Tensor | None]:
     """Leave out what the subject does not take."""
-    del scalars
     taken = {"input", "grad_output", *subject.signature}
     return {name: tensor for name, tensor in tensors.items() if name in taken}
 
 
-def _no_problem(case: Case) -> None:
+def _no_problem(_case: Case) -> None:
     """Pose nothing to the oracle of norms: `verifier.ops.specification.enclosures` encloses the results."""
-    del case
 
 
 def _not_a_form(k: Numbers, t: Terms) -> Value:

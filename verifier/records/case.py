@@ -136,15 +136,13 @@ Keep = Callable[[str, bytes], dict[str, Any]]
 """Takes a tensor's name and bytes; returns what stands for the bytes in a document."""
 
 
-def as_base64(name: str, data: bytes) -> dict[str, Any]:
+def as_base64(_name: str, data: bytes) -> dict[str, Any]:
     """Keep bytes as text, in any document."""
-    del name
     return {"base64": base64.b64encode(data).decode("ascii")}
 
 
-def as_bytes(name: str, data: bytes) -> dict[str, Any]:
+def as_bytes(_name: str, data: bytes) -> dict[str, Any]:
     """Keep bytes as they are, in a document that is no text."""
-    del name
     return {"bytes": data}
 
 

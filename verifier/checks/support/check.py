@@ -53,8 +53,11 @@ class Check(Protocol):
         """
 
 
-def _nothing_more(subject: Subject) -> list[str]:
-    del subject
+def _applies(_subject: Subject, _op: Op, _dtype: str, _backend: str) -> None:
+    return None
+
+
+def _nothing_more(_subject: Subject) -> list[str]:
     return []
 
 
@@ -65,6 +68,7 @@ OPTIONAL = {
     "NEEDS_A_NORM": "",
     "EVERY_DTYPE": False,
     "IN_FLOAT64": False,
+    "skips": _applies,
     "must_be_tried": _nothing_more,
 }
 """What a check may leave unsaid, and what that means."""

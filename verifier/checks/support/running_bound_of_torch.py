@@ -47,8 +47,7 @@ class _Rule:
     exact: bool = False
 
 
-def _added(a: Array, b: Array, ea: Array, eb: Array) -> Any:
-    del a, b
+def _added(_a: Array, _b: Array, ea: Array, eb: Array) -> Any:
     return ea + eb
 
 
@@ -59,8 +58,7 @@ def _product(a: Array, b: Array, ea: Array, eb: Array) -> Any:
 def _slope(most: float) -> Callable[..., Any]:
     """Return the rule of a function whose slope is nowhere above this."""
 
-    def moved(a: Array, ea: Array) -> Any:
-        del a
+    def moved(_a: Array, ea: Array) -> Any:
         return most * ea
 
     return moved
@@ -141,9 +139,8 @@ class Followed:
         """Take 0 and infinity for what they are; any other number in memory has lost its shadow."""
         return made(np.asarray(values, dtype=np.float64), self.ball.lift_written(values, kind))
 
-    def apply(self, name: str, kind: str, result: Array, floats: _Operands, shadows: _Operands) -> Any:
+    def apply(self, name: str, _kind: str, result: Array, floats: _Operands, shadows: _Operands) -> Any:
         """Do an operation on values, and bound the error of its result."""
-        del kind
         rule = _RULES[name]
         with np.errstate(all="ignore"):
             ideal = rule.value(*floats)

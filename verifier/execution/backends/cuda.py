@@ -143,9 +143,8 @@ class Cuda(Backend):
 
         return _read_code.of_codes(_triton.codes(), host)
 
-    def aftermath(self, error: BaseException) -> Aftermath:
+    def aftermath(self, _error: BaseException) -> Aftermath:
         """Say of an error that left the context unusable that the process is lost."""
-        del error
         return Aftermath(died=_lost())
 
 

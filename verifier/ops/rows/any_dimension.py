@@ -49,9 +49,8 @@ def takes(subject: Subject, shapes: Shapes) -> bool:
     return "dim" in subject.signature or dim == len(shapes.tensors["input"]) - 1
 
 
-def canonical(extents: Extents, name: str, array: Array) -> Array:
+def canonical(extents: Extents, _name: str, array: Array) -> Array:
     """Bring an argument, output or gradient into canonical rows."""
-    del name
     return np.moveaxis(array, extents.scalars["dim"], -1).reshape(extents.rows, extents.columns)
 
 
@@ -64,9 +63,8 @@ def extents(tensors: Tensors, scalars: Mapping[str, Any]) -> tuple[int, int, Map
     return rows, x.shape[dim], scalars
 
 
-def links(tensors: Tensors, scalars: Mapping[str, Any]) -> Mapping[str, list[tuple[str, int]]]:
+def links(tensors: Tensors, _scalars: Mapping[str, Any]) -> Mapping[str, list[tuple[str, int]]]:
     """Name the axes that shrink together: each axis of all tensors, which have one shape."""
-    del scalars
     x = tensors["input"]
     assert x is not None
     names = [name for name in ("input", "output", "grad_output") if tensors.get(name) is not None]
@@ -74,10 +72,9 @@ def links(tensors: Tensors, scalars: Mapping[str, Any]) -> Mapping[str, list[tup
 
 
 def complete_backward(
-    tensors: Tensors, scalars: Mapping[str, Any], subject: Subject, *, logarithm: bool
+    tensors: Tensors, scalars: Mapping[str, Any], _subject: Subject, *, logarithm: bool
 ) -> dict[str, torch.Tensor | None]:
     """Add the output as a forward pass would have stored it; any numbers would do, they are given."""
-    del subject
     done = dict(tensors)
     x = done["input"]
     assert x is not None

@@ -174,9 +174,8 @@ def extents(tensors: Tensors, scalars: Mapping[str, Any]) -> tuple[int, int, Map
     return x.shape[1], x.shape[0] * math.prod(x.shape[2:]), scalars
 
 
-def links(tensors: Tensors, scalars: Mapping[str, Any]) -> Mapping[str, list[tuple[str, int]]]:
+def links(tensors: Tensors, _scalars: Mapping[str, Any]) -> Mapping[str, list[tuple[str, int]]]:
     """Name the axes that shrink together: each axis of the input with its likes."""
-    del scalars
     x = tensors["input"]
     assert x is not None
     present = [name for name in ("input", "grad_output") if tensors.get(name) is not None]
@@ -193,14 +192,13 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def complete(
-    tensors: Tensors, scalars: Mapping[str, Any], subject: Subject
+    tensors: Tensors, scalars: Mapping[str, Any], _subject: Subject
 ) -> dict[str, torch.Tensor | None]:
     """Make the running statistics fit: a variance is not negative, and evaluation follows far data.
 
     Where a channel's mean is far from zero, an evaluated model has learnt it: its running statistics
     are then those of the data, so that x - mean cancels.
     """
-    del subject
     done = dict(tensors)
     x, mean, var = done["input"], done.get("running_mean"), done.get("running_var")
     assert x is not None

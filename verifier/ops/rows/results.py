@@ -17,9 +17,8 @@ def like(tensor: torch.Tensor) -> Expected:
     return Expected(shape=tuple(tensor.shape), dtype=tensor.dtype)
 
 
-def expected(case: Case, subject: Subject) -> Mapping[str, Expected]:
+def expected(case: Case, _subject: Subject) -> Mapping[str, Expected]:
     """Return the shape and dtype of output and gradients; statistics may have any of PyTorch's shapes."""
-    del subject
     given = case.given
     gradients = {f"grad_{name}": like(given[name]) for name in ("input", "weight", "bias") if name in given}
     return {"output": like(given["input"]), **gradients}

@@ -227,10 +227,9 @@ class Expression:
 
     @classmethod
     def __torch_function__(
-        cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        cls, function: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Answer functions of torch by the method of the same name."""
-        del types
         name = getattr(function, "__name__", str(function))
         if name not in FUNCTIONS or not args or not isinstance(args[0], Expression):
             raise SpecificationError(f"{name} has no exact meaning here; there are: {', '.join(FUNCTIONS)}")

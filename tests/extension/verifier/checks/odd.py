@@ -28,21 +28,18 @@ HAZARDS = ("saw_teeth", "antisymmetric_input")
 """A hazard of one tensor, and a joint one."""
 
 
-def plan(subject: Subject, op: Op) -> Plan:
+def plan(_subject: Subject, _op: Op) -> Plan:
     """Ask for the numbers of two hazards."""
-    del subject, op
     return Plan(hazards=HAZARDS[:1], max_elements=512, min_rows=1, min_columns=2)
 
 
-def must_be_tried(subject: Subject) -> list[str]:
+def must_be_tried(_subject: Subject) -> list[str]:
     """Demand both hazards."""
-    del subject
     return [f"values of {name}" for name in HAZARDS]
 
 
-def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
+def skips(_subject: Subject, op: Op, _dtype: str, _backend: str) -> str | None:
     """Leave out raw backward ops."""
-    del subject, dtype, backend
     return None if "output" in op.outputs else f"{op.name} has no output of its own"
 
 

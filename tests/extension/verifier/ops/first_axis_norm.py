@@ -16,15 +16,13 @@ from verifier.records.case import Case, Extents
 TENSORS = ("input",)
 
 
-def shapes(rows: int, columns: int, variant: int) -> Shapes:
+def shapes(rows: int, columns: int, _variant: int) -> Shapes:
     """Lay out rows and columns: each row stands in a column of the tensor."""
-    del variant
     return Shapes(tensors=dict.fromkeys((*TENSORS, "grad_output"), (columns, rows)))
 
 
-def canonical(extents: Extents, name: str, array: Array) -> Array:
+def canonical(_extents: Extents, _name: str, array: Array) -> Array:
     """Bring an argument, output or gradient into canonical rows."""
-    del extents, name
     return array.T
 
 
@@ -44,9 +42,8 @@ def extents(tensors: Tensors, scalars: Mapping[str, Any]) -> tuple[int, int, Map
     return x.shape[1], x.shape[0], scalars
 
 
-def links(tensors: Tensors, scalars: Mapping[str, Any]) -> Mapping[str, list[tuple[str, int]]]:
+def links(tensors: Tensors, _scalars: Mapping[str, Any]) -> Mapping[str, list[tuple[str, int]]]:
     """Name the axes that shrink together."""
-    del scalars
     names = [name for name in (*TENSORS, "grad_output") if tensors.get(name) is not None]
     return {f"axis {axis}": [(name, axis) for name in names] for axis in range(2)}
 

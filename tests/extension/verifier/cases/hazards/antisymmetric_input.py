@@ -12,8 +12,7 @@ AIMS_AT = "a constant that is added to a mean of zero"
 NEEDS = ("input",)
 
 
-def apply(op: Op, case: Case) -> dict[str, torch.Tensor]:
+def apply(_op: Op, case: Case) -> dict[str, torch.Tensor]:
     """Return x less its mirror image along the first axis."""
-    del op
     x = case.given["input"]
     return {"input": x - x.flip(0)}
