@@ -25,6 +25,7 @@ from verifier.records.verdict import Outcome, Verdict
 BOTH = ("input", "float32")
 FAULTY = {
     "output_in_weight_dtype": "forward_error",
+    "weight_rounded_to_input_dtype": "forward_error",
     "grad_weight_in_input_dtype": "gradient",
     "grad_weight_empty_like_input": "gradient",
 }

@@ -30,6 +30,13 @@ def textbook(input, weight=None, bias=None, eps=1e-5):
 def root_mean_square(input, weight=None, eps=1e-6):
     return F.rms_norm(input, input.shape[-1:], weight, eps)
 
+def promoted_by_weight(input, weight=None, eps=1e-6):
+    if input.dtype not in (torch.float16, torch.float32):
+        raise TypeError("float16 and float32 are supported")
+    x = input.float()
+    out = (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)).to(input.dtype)
+    return out if weight is None else weight * out
+
 def half_only(input, weight=None, bias=None, eps=1e-5):
     if input.dtype not in (torch.float16, torch.float32):
         raise TypeError("float16 and float32 are supported")
@@ -70,7 +77,18 @@ def file(kernel_file):
     [
         ("two_pass", ('op="layer_norm"', 'variance="two_pass"', 'language="torch"', "differentiable=False")),
         ("textbook", ('op="layer_norm"', 'variance="textbook"', "grows with kappa squared")),
-        ("root_mean_square", ('op="rms_norm"', 'variance="rms"')),
+        (
+            "root_mean_square",
+            (
+                'op="rms_norm"',
+                'variance="rms"',
+                "parameters in float32 beside float16 and bfloat16: right. To promise it: domain=Domain(",
+            ),
+        ),
+        (
+            "promoted_by_weight",
+            ("float32 beside float16: output has dtype float32; float16 is expected.\n",),
+        ),
         ("softmax", ('op="softmax"', 'variance="softmax"')),
         ("half_only", ('dtypes=("float32", "float16")', '"float16": "scale_shift"')),
         (

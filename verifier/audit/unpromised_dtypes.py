@@ -19,6 +19,8 @@ USUAL = "float32"
 """The dtype of parameters in training code, whatever that of the activations is."""
 LISTED = 12
 """Recipes of the fixed list among which is one that fits."""
+RIGHT = "right"
+"""What is said of a case that passes."""
 UNPROMISED = "parameters in float32 are not promised (Domain(parameter_dtypes=...))"
 
 
@@ -58,4 +60,4 @@ def _seen(outcomes: list[Outcome]) -> str:
     if bad is not None:
         return bad.message or f"{bad.output} is wrong"
     verdict = rules.summed(o.verdict for o in outcomes)
-    return "right" if verdict is Verdict.PASS else ""
+    return RIGHT if verdict is Verdict.PASS else ""

@@ -39,6 +39,7 @@ CATCHES = (
     "reciprocals_of_reciprocals_triton",
     "output_in_weight_dtype",
     "weight_read_as_input_cuda",
+    "weight_rounded_to_input_dtype",
     "rescaling_forgotten_triton",
 )
 ADMISSIBLE = ((1, "on"), (2, "off"))

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from strategies.values import Values
+from verifier.arithmetic.formats import Contraction
 from verifier.arithmetic.row_statistics import exact_statistics
 from verifier.arithmetic.trees.tree import any_order
 from verifier.audit.examination import Examination
 from verifier.audit.run_audit import SelectionError
+from verifier.audit.unpromised_dtypes import RIGHT, measured
 from verifier.bounds import table
 from verifier.bounds.variance import algorithms
 from verifier.cases.fixed_list import covering
@@ -31,7 +33,7 @@ from verifier.execution.trial_import import try_out
 from verifier.ops import Op, op, ops
 from verifier.records.case import Case
 from verifier.records.subject import Claim, Subject
-from verifier.records.verdict import BAD
+from verifier.records.verdict import BAD, Measured
 from verifier.subjects.load_file import load
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")
@@ -120,6 +122,8 @@ def propose(path: Path, wrapper: Callable[..., Any]) -> Proposal:
             curve = {k: v.get("output", math.nan) for k, v in growth.items()}
             guesses, seen = _guesses(candidate, curve)
             variance, formula, why = _fitting(trial, runner, guesses, dtypes)
+            declared = trial.differing(variance=variance, differentiable=bool(backward))
+            parameters = _parameters(declared, runner, formula)
         remarks.append(
             f"op {candidate.name}: ordinary data gives it within {errors['output']:.3g} ulp"
             + ("" if wide else f" of {found}; it takes no float32 ({obstacle})")
@@ -129,6 +133,7 @@ def propose(path: Path, wrapper: Callable[..., Any]) -> Proposal:
         if backward and language == "torch" and "autograd" in candidate.forms:
             remarks.append(_AUTOGRAD)
         remarks += [_DOMAIN] if overflows else []
+        remarks += parameters
         remarks.append(_TREES)
         return Proposal(
             op=candidate.name,
@@ -156,6 +161,7 @@ _DOMAIN = (
     "only results that are not finite are findings. To say what you promise: "
     "domain=Domain(max_abs=1e15, max_kappa=1e3)."
 )
+_PROMISE = 'To promise it: domain=Domain(parameter_dtypes=("input", "float32")).'
 _AUTOGRAD = (
     "differentiable: where autograd differentiates torch operators one by one, gradients have another order "
     'of operations than the canonical form: formula="autograd" says so; differentiable=False demands none.'
@@ -233,11 +239,10 @@ def _fitting(
 
 def _keeps(trial: Subject, runner: Runner, variance: str, form: str | None, dtype: str) -> bool:
     """Return whether a few cases stay within the bounds of a declaration."""
-    contraction = "none" if trial.language == "torch" else "mixed"
     declared = trial.differing(
         variance=variance,
         formula=form,
-        mean_contraction=contraction,
+        mean_contraction=_contraction(trial),
         divide_by_n="either",
         dtypes=(dtype,),
         assumed=frozenset({"trees", "mean_contraction", "divide_by_n", "saved_dtype"}),
@@ -254,6 +259,33 @@ def _keeps(trial: Subject, runner: Runner, variance: str, form: str | None, dtyp
         for plan in plans
         for case in itertools.islice(_cases(declared, dtype, plan), wanted)
     )
+
+
+def _parameters(declared: Subject, runner: Runner, formula: Mapping[str, str | None]) -> list[str]:
+    """Say what float32 weight and bias do beside halves, where they are not refused.
+
+    formula: the form that keeps its bounds in each dtype.
+    """
+    names = ("forward_error", "gradient") if declared.differentiable else ("forward_error",)
+    seen: dict[str, list[str]] = {}
+    for dtype, form in formula.items():
+        subject = declared.differing(formula=form, mean_contraction=_contraction(declared), dtypes=(dtype,))
+        found = [one.seen for name in names if (one := _measured(subject, runner, name, dtype)) is not None]
+        if found:
+            seen.setdefault(next((text for text in found if text != RIGHT), RIGHT), []).append(dtype)
+    told = "; ".join(f"beside {' and '.join(dtypes)}: {what}" for what, dtypes in seen.items())
+    promise = f" {_PROMISE}" if set(seen) == {RIGHT} else ""
+    return [f"parameters in float32 {told}.{promise}"] if told else []
+
+
+def _measured(subject: Subject, runner: Runner, name: str, dtype: str) -> Measured | None:
+    examination = Examination(subject=subject, check_name=name, dtype=dtype, runner=runner)
+    plan = check(name).plan(subject, op(subject.op))
+    return measured(examination, plan if subject.language == "torch" else plan.few_shapes())
+
+
+def _contraction(subject: Subject) -> Contraction:
+    return "none" if subject.language == "torch" else "mixed"
 
 
 def _cases(subject: Subject, dtype: str, plan: Plan) -> Iterator[Case]:
