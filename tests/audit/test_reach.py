@@ -190,6 +190,18 @@ def test_where_no_code_is_followed_nothing_is_said_to_be_0():
     assert not rules.reach_suffices(found.sources, found.found, 0.1)
 
 
+def test_a_launched_kernel_that_stands_in_no_source_that_was_read_leaves_all_unknown():
+    found = told(
+        load_subjects(FOLDER / "two_kernels_triton.py")[0],
+        Reach(unfollowed=frozenset({"other"}), recorded=frozenset({"code"})),
+    )
+    (head, *_) = reach_lines(found)
+    assert "functions and loops unknown" in head
+    assert "other stands in none of them" in head
+    assert reach_document(found)["functions"] is None
+    assert not rules.reach_suffices(found.sources, found.found, 0.0)
+
+
 def test_torch_operators_are_not_recorded_and_require_nothing(tmp_path):
     path = Path(__file__).parents[1] / "support" / "right_kernel.py"
     (subject,) = load_subjects(path)

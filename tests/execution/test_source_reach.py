@@ -1,13 +1,16 @@
 """Turns of loops that a compiled kernel has no more: once, as often as they were written out, or never."""
 
 from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from verifier.execution.source_reach import _Outline, _Part, _turned
+from verifier.execution.source_reach import SourceReach, _Outline, _Part, _turned
 from verifier.machine.execute.findings import Location
+from verifier.machine.execute.reached_code import ReachedCode
 from verifier.records.reach import SourcePlace
-from verifier.subjects.source_map import SourceLoop
+from verifier.subjects.source_map import SourceFunction, SourceLoop, SourceMap
 
 LOCATION = Location(file="/k.cu", line=5)
 
@@ -49,3 +52,20 @@ def test_one_of_several_versions_of_a_body_is_enough():
     versions = [part(), *(part(one, instructions=4, additions=2) for _ in range(4))]
     assert turned(one, versions, [0, 2]) == [2]
     assert turned(one, versions, [0]) == [0]
+
+
+class Kernel(SimpleNamespace):
+    __hash__ = object.__hash__
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_launched_kernel_that_stands_in_no_source_is_noted(known):
+    place = SourcePlace(file="k.py", function="kernel", line=4)
+    function = SourceFunction(place=place, path="/k.py", lines=range(4, 9), entry=True)
+    reach = SourceReach(SourceMap(functions=(function,)))
+    kernel = Kernel(program=SimpleNamespace(kernel=SimpleNamespace(name="launched")))
+    reach._outlines[kernel] = _Outline(
+        parts=(replace(part(), functions=frozenset({place} if known else ())),), regions={}
+    )
+    reached = ReachedCode(changed={kernel}, blocks={kernel: {0}})
+    assert reach.news(reached).unfollowed == (frozenset() if known else {"launched"})

@@ -1,5 +1,7 @@
 """What stands in the sources of a subject is found by reading them, whatever leads to it."""
 
+import sys
+
 import pytest
 
 from verifier.audit.rules import reach_suffices
@@ -155,6 +157,86 @@ def test_objects_that_cannot_be_looked_at_leave_the_sources_unread(tmp_path):
     sources = source_map(found)
     assert "leave me alone" in sources.unread
     assert sources.functions == ()
+
+
+INSIDE = """
+import triton
+@triton.jit
+def forward(x):
+    pass
+@triton.jit
+def backward(x):
+    pass
+@triton.jit
+def unused(x):
+    pass
+"""
+
+IMPORTER = """
+from verifier import subject
+
+class Holder:
+    __slots__ = ("impl",)
+
+    def __init__(self):
+        from package_of_kernels import inside
+        self.impl = inside.forward[(1,)]
+
+@subject(DECLARED)
+def kernel(input, dim=-1):
+    BODY
+"""
+FOLLOWED = {
+    "from package_of_kernels.inside import forward; forward[(1,)](input)": {"forward"},
+    "import package_of_kernels.inside; package_of_kernels.inside.backward[(1,)](input)": {"backward"},
+    "from package_of_kernels import entry; entry.launch(input)": {"backward"},
+    "return Holder().impl(input)": {"forward"},
+}
+UNKNOWN = {
+    "from package_of_kernels import entry; entry.by_name('forward')(input)": "getattr(inside, name)",
+    "import importlib; importlib.import_module(input.name).forward(input)": "import_module(input.name)",
+    "globals()[input.name](input); Holder()": "globals()[input.name]",
+    "import torch; torch.ops.own.norm(input); Holder()": "torch.ops.own",
+}
+
+
+def importer(folder, body):
+    pytest.importorskip("triton")
+    package = folder / "package_of_kernels"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "inside.py").write_text(INSIDE)
+    (package / "entry.py").write_text(
+        "from . import inside\n"
+        "def launch(x):\n    from .inside import backward as chosen\n    return chosen[(1,)](x)\n"
+        "def by_name(name):\n    return launch or getattr(inside, name)\n"
+    )
+    path = folder / "importer.py"
+    path.write_text(IMPORTER.replace("DECLARED", DECLARED.format("triton")).replace("BODY", body))
+    (found,) = load_subjects(path)
+    return source_map(found)
+
+
+@pytest.fixture
+def folder_of_packages(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.startswith("package_of_kernels")]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("body", FOLLOWED)
+def test_what_a_function_imports_inside_is_followed(folder_of_packages, body):
+    sources = importer(folder_of_packages, body)
+    assert sources.unread == ""
+    assert names(sources.functions) == FOLLOWED[body]
+
+
+@pytest.mark.parametrize("body", UNKNOWN)
+def test_a_computed_name_leaves_it_unknown_what_else_there_is(folder_of_packages, body):
+    sources = importer(folder_of_packages, body)
+    assert UNKNOWN[body] in sources.unread
+    assert not reach_suffices(sources, Reach(recorded=frozenset({"code", "lines"})), 0.0)
 
 
 def test_a_kernel_that_nothing_names_leaves_the_sources_unread(tmp_path):

@@ -301,7 +301,7 @@ def turned_twice(found: Reach, loop: SourceLoop) -> bool:
 
 def reach_known(sources: SourceMap, found: Reach) -> bool:
     """Return whether it is known which functions and loops ran; of sources without any it always is."""
-    return not sources.unread and ("code" in found.recorded or not sources.functions)
+    return not (sources.unread or found.unfollowed) and ("code" in found.recorded or not sources.functions)
 
 
 def reached(sources: SourceMap, found: Reach) -> float:

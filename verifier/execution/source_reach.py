@@ -61,8 +61,11 @@ class SourceReach:
         functions: set[SourcePlace] = set()
         compiled: set[SourcePlace] = set()
         loops: set[tuple[SourcePlace, int]] = set()
+        unfollowed: set[str] = set()
         for kernel in reached.changed:
             outline, ran = self._outline(kernel), reached.blocks.get(kernel, set())
+            if self.sources.functions and not any(part.functions for part in outline.parts):
+                unfollowed.add(kernel.program.kernel.name)
             compiled.update(*(part.functions for part in outline.parts))
             functions.update(*(outline.parts[number].functions for number in ran))
             for loop in dict.fromkeys(one for part in outline.parts for one in part.loops):
@@ -74,6 +77,7 @@ class SourceReach:
             compiled=frozenset(compiled),
             loops=frozenset(loops),
             given=frozenset(("multiprocessors", str(n)) for n in reached.multiprocessors),
+            unfollowed=frozenset(unfollowed),
             recorded=frozenset({"code"}),
         )
 

@@ -35,7 +35,8 @@ class Reach:
     that was launched, run or not. loops: each with how often it turned at once: 0, 1, 2, or `MANY` for more.
     lines: statements of the wrapper. left_out: shapes that a budget had no room for, with their estimated
     price in seconds. unswept: why it could not be asked what the wrapper would launch. given: what cases and
-    machines were, as (what, which). recorded: "code"
+    machines were, as (what, which). unfollowed: kernels that were launched and stand in no source that was
+    read. recorded: "code"
     where functions and loops were followed, "lines" where the wrapper was; what was not is unknown, not 0.
     """
 
@@ -46,6 +47,7 @@ class Reach:
     left_out: frozenset[tuple[str, float]] = frozenset()
     unswept: frozenset[str] = frozenset()
     given: frozenset[tuple[str, str]] = frozenset()
+    unfollowed: frozenset[str] = frozenset()
     recorded: frozenset[str] = frozenset()
 
     def without(self, known: Reach) -> Reach:
@@ -58,6 +60,7 @@ class Reach:
             left_out=self.left_out - known.left_out,
             unswept=self.unswept - known.unswept,
             given=self.given - known.given,
+            unfollowed=self.unfollowed - known.unfollowed,
             recorded=self.recorded - known.recorded,
         )
 
@@ -76,6 +79,7 @@ def joined(found: Iterable[Reach]) -> Reach:
         left_out=frozenset().union(*(one.left_out for one in several)),
         unswept=frozenset().union(*(one.unswept for one in several)),
         given=frozenset().union(*(one.given for one in several)),
+        unfollowed=frozenset().union(*(one.unfollowed for one in several)),
         recorded=frozenset().union(*(one.recorded for one in several)),
     )
 

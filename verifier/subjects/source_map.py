@@ -8,13 +8,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 
 from verifier.records.printable import said
 from verifier.records.reach import SourcePlace
 from verifier.records.subject import Subject
 from verifier.subjects.cuda_outline import included, outline_of
+from verifier.subjects.function_nodes import Function, node_of
 from verifier.subjects.used_functions import PythonFunction, Used, used_by
 
 _UNROLLED = "static_range"
@@ -56,7 +56,7 @@ class Statement:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceMap:
-    """All that stands in the sources of one subject; unread: why nothing is known of it."""
+    """All that stands in the sources of one subject; unread: why there may be more, which nobody knows."""
 
     unread: str = ""
     functions: tuple[SourceFunction, ...] = ()
@@ -75,12 +75,15 @@ def source_map(subject: Subject) -> SourceMap:
     Functions that only the declaration uses (depths of trees, domains) are none of it.
     """
     try:
-        made = _read(subject, used_by(subject.function))
+        used = used_by(subject.function)
+        made = _read(subject, used)
     except Exception as error:  # of objects of the subject's, which say what they like of themselves
         return SourceMap(unread=said(error))
-    if subject.language != "torch" and not made.functions:
-        return replace(made, unread="they name no kernel: one that a function imports is not followed")
-    return made
+    if subject.language == "torch" and not made.functions:
+        return made
+    if not made.functions:
+        return replace(made, unread="; ".join(["they name no kernel", *used.unfollowed[:1]]))
+    return replace(made, unread=next(iter(used.unfollowed), ""))
 
 
 def _read(subject: Subject, used: Used) -> SourceMap:
@@ -141,26 +144,8 @@ def _lines(found: PythonFunction) -> range:
     )
 
 
-@lru_cache(maxsize=256)
-def _functions_in(text: str) -> dict[int, ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Return the functions of a source by their first line, decorators included."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
-        return {}
-    return {
-        min([node.lineno, *(d.lineno for d in node.decorator_list)]): node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
-
-
-def _node(found: PythonFunction) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-    try:
-        text = Path(found.path).read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return None
-    return _functions_in(text).get(found.line)
+def _node(found: PythonFunction) -> Function | None:
+    return node_of(found.path, found.line)
 
 
 def _loops(found: PythonFunction) -> Iterator[SourceLoop]:

@@ -1,20 +1,22 @@
 """Which functions a function may call: its own, those of modules it uses, and kernels that it may launch.
 
-Names are followed without a call: globals, attributes of modules, cells, defaults, and what containers and
-objects of the subject's own classes hold. What is found by computed names alone stays unknown.
+Names are followed without a call: globals, imports inside a function, attributes of modules, cells, defaults,
+and what containers and objects of the subject's own classes hold. Where names are computed it is said so.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 from verifier.machine.culprit import is_of_subjects
-from verifier.subjects.cuda_source import CudaSource
+from verifier.subjects.cuda_source import CudaSource, Kernel, Launch
+from verifier.subjects.inner_imports import computed_inside, imported_inside
 
 _MOST = 20_000
 """Objects looked at, at most: a subject may hold any data."""
@@ -35,15 +37,17 @@ class PythonFunction:
 
 @dataclass(kw_only=True)
 class Used:
-    """What a function uses."""
+    """What a function uses; unfollowed: where it may come to more, in words."""
 
     functions: list[PythonFunction] = field(default_factory=list)
     cuda_sources: list[str] = field(default_factory=list)
+    unfollowed: list[str] = field(default_factory=list)
 
 
 def used_by(function: Callable[..., Any]) -> Used:
     """Return the functions of subjects' own files that a function may come to, itself included."""
     used = Used()
+    own_file = getattr(getattr(function, "__code__", None), "co_filename", "")
     seen: set[int] = set()
     met: dict[tuple[str, int], PythonFunction] = {}
     waiting: list[tuple[Any, frozenset[str], bool]] = [(function, frozenset(), False)]
@@ -59,12 +63,13 @@ def used_by(function: Callable[..., Any]) -> Used:
         if inner is not None:
             _add(met, inner, kernel=True, launched=not in_kernel)
             waiting += [(v, n, True) for v, n in _of_function(inner)]
-        elif isinstance(value, CudaSource):
-            used.cuda_sources.append(str(value.path))
+        elif isinstance(value, CudaSource | Kernel | Launch):
+            used.cuda_sources.append(str(_source(value).path))
         elif isinstance(value, FunctionType):
             if is_of_subjects(value.__code__.co_filename):
                 _add(met, value, kernel=False)
                 waiting += [(v, n, in_kernel) for v, n in _of_function(value)]
+                waiting += [(m, n, in_kernel) for m, n in _imported(value, used, own_file)]
             elif hasattr(value, "__wrapped__"):  # a library's decorator
                 waiting.append((value.__wrapped__, frozenset(), in_kernel))
         else:
@@ -72,6 +77,24 @@ def used_by(function: Callable[..., Any]) -> Used:
     used.functions = sorted(met.values(), key=lambda f: (f.path, f.line))
     used.cuda_sources = sorted(set(used.cuda_sources))
     return used
+
+
+def _imported(
+    function: FunctionType, used: Used, own_file: str
+) -> Iterator[tuple[ModuleType, frozenset[str]]]:
+    """Yield the modules that a function imports, with all names of its code; note what is not followed."""
+    used.unfollowed += computed_inside(function)
+    names = frozenset(_names(function.__code__))
+    for found in imported_inside(function, own_file):
+        if isinstance(found, str):
+            used.unfollowed.append(found)
+        else:
+            yield found, names
+
+
+def _source(value: CudaSource | Kernel | Launch) -> CudaSource:
+    value = value.kernel if isinstance(value, Launch) else value
+    return value.source if isinstance(value, Kernel) else value
 
 
 def _add(met: dict[tuple[str, int], PythonFunction], function: FunctionType, **known: bool) -> None:
@@ -105,8 +128,6 @@ def _of_function(function: FunctionType) -> Iterator[tuple[Any, frozenset[str]]]
     for name in names:
         if name in function.__globals__:
             yield function.__globals__[name], names
-        elif name in sys.modules:  # imported in the function itself
-            yield sys.modules[name], names
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents, names
@@ -134,8 +155,10 @@ def _held(value: Any, names: frozenset[str]) -> Iterator[Any]:
         yield from list(value.values())[:_ITEMS]
     elif isinstance(value, list | tuple | set | frozenset):
         yield from list(value)[:_ITEMS]
-    elif isinstance(value, functools.partial):
+    elif isinstance(value, functools.partial | functools.partialmethod):
         yield from (value.func, value.args, value.keywords)
+    elif isinstance(value, functools.cached_property):
+        yield value.func
     elif isinstance(value, MethodType):
         yield from (value.__func__, value.__self__)
     elif isinstance(value, staticmethod | classmethod):
@@ -151,6 +174,10 @@ def _held(value: Any, names: frozenset[str]) -> Iterator[Any]:
     elif _own_class(type(value)):
         yield type(value)
         yield from getattr(value, "__dict__", {}).values()
+        slots = (member for one in type(value).__mro__ for member in vars(one).values())
+        for slot in (member for member in slots if isinstance(member, MemberDescriptorType)):
+            with contextlib.suppress(AttributeError):  # empty
+                yield slot.__get__(value)
 
 
 def _own_module(module: ModuleType) -> bool:

@@ -10,6 +10,7 @@ from verifier.audit.reach_of_subjects import Lacking, SubjectReach
 from verifier.audit.rules import reached
 
 NOT_RECORDED = "functions and loops not recorded here"
+UNKNOWN = "functions and loops unknown: not all its sources can be followed"
 _SHOWN = 12
 """Functions, loops and lines that are named at most of one subject; --json has all of them."""
 _SHOWN_OF_MANY = 3
@@ -45,7 +46,9 @@ def counts(one: SubjectReach) -> str:
 
 def _code(one: SubjectReach) -> Iterator[str]:
     if one.sources.unread:
-        yield f"{NOT_RECORDED}: its sources cannot be read ({one.sources.unread})"
+        yield f"{UNKNOWN} ({one.sources.unread})"
+    elif one.found.unfollowed:
+        yield f"{UNKNOWN} ({', '.join(sorted(one.found.unfollowed)[:_SHOWN_OF_MANY])} stands in none of them)"
     elif not one.known or "code" not in one.found.recorded:
         yield NOT_RECORDED
     else:
@@ -107,7 +110,7 @@ def _of(one: SubjectReach) -> Iterator[str]:
 
 def unmet(one: SubjectReach, required: float) -> str:
     """Return by how much less of a subject ran than is required."""
-    known = f"{reached(one.sources, one.found):.3g} of its functions and loops" if one.known else NOT_RECORDED
+    known = f"{reached(one.sources, one.found):.3g} of its functions and loops" if one.known else counts(one)
     return f"{one.subject}: reach={required:g} is required; {known}"
 
 
@@ -118,6 +121,7 @@ def reach_document(one: SubjectReach) -> dict[str, Any]:
         "subject": one.subject,
         "recorded": sorted(one.found.recorded),
         "unread": one.sources.unread,
+        "unfollowed": sorted(one.found.unfollowed),
         "functions": _pair(one.functions) if code else None,
         "loops": _pair(one.loops) if code else None,
         "wrapper_lines": _pair(one.lines) if "lines" in one.found.recorded else None,
