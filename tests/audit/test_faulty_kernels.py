@@ -29,6 +29,7 @@ ONLY = {
     "column_stride_assumed": "layouts",
     "row_stride_of_input_for_output": "layouts",
     "rows_evenly_spaced": "layouts",
+    "weight_aligned_as_input_cuda": "layouts",
     "modifies_input": "memory",
     "writes_past_the_end": "memory",
     "sums_in_random_order": "determinism",

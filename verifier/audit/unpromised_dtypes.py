@@ -41,7 +41,7 @@ def measured(trial: Trial, plan: Plan) -> Measured | None:
 def _case(trial: Trial, plan: Plan) -> Case | None:
     """Return the first case of the fixed list in which float32 is what is odd, and nothing else."""
     subject, domain = trial.subject, trial.subject.domain or Domain()
-    if not plan.parameter_dtypes or domain.parameter_dtypes is not None:
+    if "parameter_dtype" not in plan.must or domain.parameter_dtypes is not None:
         return None
     if FORMATS[trial.dtype].holds(FORMATS[USUAL]):
         return None

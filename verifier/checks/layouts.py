@@ -28,6 +28,7 @@ CATCHES = (
     "grad_output_stride_assumed",
     "row_stride_of_input_for_output",
     "rows_evenly_spaced",
+    "weight_aligned_as_input_cuda",
 )
 
 
@@ -44,6 +45,7 @@ def plan(subject: Subject, op: Op) -> Plan:
         min_rows=1,
         min_columns=1,
         eps=(1e-5,),
+        parameter_dtypes=True,
     )
 
 
