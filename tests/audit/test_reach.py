@@ -22,7 +22,7 @@ from verifier.audit.run_audit import Report, SelectionError, parse_requirements
 from verifier.audit.search import BUDGETS
 from verifier.commands.command_line import app
 from verifier.execution import Runner
-from verifier.records.reach import NOTHING, Reach, joined
+from verifier.records.reach import NOTHING, Reach, SourcePlace, joined
 from verifier.records.verdict import Line, Verdict
 from verifier.subjects.load_file import load_subjects
 from verifier.subjects.source_map import source_map
@@ -248,3 +248,32 @@ def test_shapes_without_room_are_named_with_their_highest_price_and_so_is_a_swee
     said = reach_document(told_of)
     assert said["left_out"] == [{"shape": "(1 x 9)", "seconds": 20.5}]
     assert said["unswept"] == ["it reads numbers"]
+
+
+def test_configurations_of_autotuned_kernels_are_counted_and_those_that_did_not_run_are_named():
+    (subject,) = load_subjects(FOLDER / "two_kernels_triton.py")
+    kernel = SourcePlace("two_kernels_triton.py", "short_row", 1)
+    fates = {("BLOCK=1", "not tried"), ("BLOCK=1", "ran"), ("BLOCK=2", "does not fit the device")}
+
+    def seen(*more):
+        found = {(kernel, *fate) for fate in {*fates, *more}}
+        return told(subject, Reach(configurations=frozenset(found), recorded=frozenset({"lines"})))
+
+    fitting, open_ = seen(), seen(("BLOCK=4", "not tried"))
+    assert what_ran([fitting]) == ""
+    assert what_ran([open_]) == f"PASS of what ran: {subject.name} 1 of 3 configurations of short_row"
+    lines = list(reach_lines(open_))
+    assert "1 of 3 configurations of short_row" in lines[0]
+    assert f"  tuned    {kernel}: BLOCK=2: does not fit the device; BLOCK=4: not tried" in lines
+    assert reach_document(open_)["configurations"] == [
+        {
+            **kernel._asdict(),
+            "ran": 1,
+            "of": 3,
+            "tried": ["BLOCK=1"],
+            "untried": [
+                {"configuration": "BLOCK=2", "why": "does not fit the device"},
+                {"configuration": "BLOCK=4", "why": "not tried"},
+            ],
+        }
+    ]

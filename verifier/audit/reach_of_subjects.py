@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
 from verifier.audit import rules
+from verifier.machine.execute.tuning import TunedState
 from verifier.records.reach import Reach, SourcePlace, joined
 from verifier.records.verdict import Line
 from verifier.subjects.load_file import LoadError, load_subject
@@ -20,6 +21,25 @@ class Lacking:
     kind: str
     place: SourcePlace
     why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedReach:
+    """Which configurations of one autotuned kernel ran; untried: those that did not, each with the reason."""
+
+    place: SourcePlace
+    ran: tuple[str, ...]
+    untried: tuple[tuple[str, str], ...]
+
+    @property
+    def count(self) -> int:
+        """How many configurations there are."""
+        return len(self.ran) + len(self.untried)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all ran that a tuner can choose: one that does not fit the device is never chosen."""
+        return all(why == TunedState.UNFIT for _, why in self.untried)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +76,18 @@ class SubjectReach:
 
     @property
     def whole(self) -> bool:
-        """Whether every function ran and every loop turned more than once, as far as that is known."""
+        """Whether functions and configurations ran and loops turned more than once, as far as is known."""
+        if not all(one.whole for one in self.configurations):
+            return False
         return not self.known or (self.functions[0] == self.functions[1] and self.loops[0] == self.loops[1])
+
+    @property
+    def configurations(self) -> list[TunedReach]:
+        """Which configurations of autotuned kernels ran, by kernel."""
+        states: dict[SourcePlace, dict[str, set[str]]] = {}
+        for place, words, state in self.found.configurations:
+            states.setdefault(place, {}).setdefault(words, set()).add(state)
+        return [_tuned(place, found) for place, found in sorted(states.items())]
 
     @property
     def refusals(self) -> tuple[int, int]:
@@ -102,6 +132,16 @@ class SubjectReach:
         if not turned:
             return "in no kernel that was launched"
         return "not seen to turn more than once" if 1 in turned else "its body never ran"
+
+
+def _tuned(place: SourcePlace, found: Mapping[str, Collection[str]]) -> TunedReach:
+    """Sum up what became of each configuration: of several fates, the first that `TunedState` names."""
+    fates = {words: next(s.value for s in TunedState if s in states) for words, states in found.items()}
+    return TunedReach(
+        place=place,
+        ran=tuple(sorted(words for words, fate in fates.items() if fate == TunedState.RAN)),
+        untried=tuple(sorted(one for one in fates.items() if one[1] != TunedState.RAN)),
+    )
 
 
 def reach_of_lines(lines: Iterable[Line], named: Iterable[tuple[str, str]]) -> list[SubjectReach]:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from verifier.machine.execute.reached_code import ReachedCode
+from verifier.machine.execute.tuning import TunedKernel, Tuning
 from verifier.ops import Setting
 from verifier.records.compiled_code import CompiledCode
 from verifier.records.observation import Aftermath
@@ -20,6 +21,7 @@ class Power(StrEnum):
     WATCHES = "sees every access to memory and every device that a wrapper names"
     VARIES = "runs the same code under other admissible arithmetic and schedules: `varied`"
     READS_CODE = "has the code of what it launched: `compiled`"
+    TUNES = "chooses configurations of autotuned kernels, and plays their tuners: `tuned`"
     REPEATS = "gives the same bits for the same call, unless the subject draws them at random"
     CHOOSES_ROWS = "runs the blocks of chosen rows alone"
     FAR_ROWS = "runs kernels on rows that lie 2^31 elements apart"
@@ -106,6 +108,16 @@ class Backend:
     def varied(self, **changes: Any) -> AbstractContextManager[None]:
         """Run what is inside under changed arithmetic or schedules. Needs `Power.VARIES`."""
         raise NotImplementedError(f"{self.name} cannot vary what it runs")
+
+    def tuned(
+        self, *, forced: tuple[TunedKernel, str] | None = None, benched: TunedKernel | None = None
+    ) -> AbstractContextManager[Tuning]:
+        """Let autotuners choose anew inside; what they did is in what this returns. Needs `Power.TUNES`.
+
+        forced: an autotuned kernel and the configuration that it runs. benched: the one whose tuner launches
+        its configurations before it chooses.
+        """
+        raise NotImplementedError(f"{self.name} leaves autotuners alone")
 
     def asked_processors(self) -> int:
         """Return how often wrappers in this process have read the number of multiprocessors."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from verifier.execution.backend import Backend
 from verifier.execution.source_reach import SourceReach
 from verifier.execution.wrapper_lines import WrapperLines
 from verifier.machine.execute.reached_code import ReachedCode
-from verifier.records.reach import NOTHING, Reach, joined
+from verifier.records.reach import NOTHING, Reach, SourcePlace, joined
 from verifier.records.subject import Subject
 from verifier.subjects.source_map import source_map
 
@@ -30,9 +31,16 @@ class Recording:
         found = [Reach(lines=self.lines.places(), recorded=frozenset({"lines"}))]
         if self.sees_code and self.reached.changed:
             found.append(self.code.news(self.reached))
+        found.append(Reach(configurations=frozenset(_configurations(self.reached))))
         fresh = joined(found).without(self.told)
         self.told = joined((self.told, fresh))
         return fresh
+
+
+def _configurations(reached: ReachedCode) -> Iterator[tuple[SourcePlace, str, str]]:
+    for kernel, words, state in reached.configurations:
+        place = SourcePlace(Path(kernel.path).name, kernel.function, kernel.line)
+        yield place, words, state.value
 
 
 _RECORDINGS: dict[tuple[str, str], Recording] = {}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from verifier.machine.execute.findings import LaunchError
 from verifier.machine.execute.reached_code import ReachedCode
+from verifier.machine.execute.tuning import Tuning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,20 +32,18 @@ class MachineSession:
     `home`: the device on which tensors lie that nobody put elsewhere; `devices`: how many there are;
     `current_device`, `stream`: as `torch.cuda` chooses them. `strict`: what a device refuses is refused, that
     is tensors of the host in a launch, and operations between several devices. `failed`: what launches
-    raised, but for refused ones. `autotune_seed`: None takes the first configuration of an autotuned kernel
-    that fits the device, an integer one chosen by it. `reached`: notes which code runs.
+    raised, but for refused ones. `tuning`: how autotuned kernels choose. `reached`: notes which code runs.
     `asked_processors`: how often a wrapper has read the number of multiprocessors.
     """
 
     machine: Machine
-    autotune_seed: int | None = None
+    tuning: Tuning = field(default_factory=Tuning)
     launches: list[tuple[str, tuple[int, int, int]]] = field(default_factory=list)
     codes: set[tuple[str, str]] = field(default_factory=set)
     unfilled: dict[str, None] = field(default_factory=dict)
     followed: list[FollowedRows] = field(default_factory=list)
     redirected: list[tuple[str, str]] = field(default_factory=list)
     failed: list[Exception] = field(default_factory=list)
-    configurations: dict[int, dict[Any, Any]] = field(default_factory=dict)
     slots: Slots | None = None
     strict: bool = False
     devices: int = 1

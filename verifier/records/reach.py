@@ -33,7 +33,8 @@ class Reach:
 
     functions: functions of kernels of which an instruction ran. compiled: those that stand in compiled code
     that was launched, run or not. loops: each with how often it turned at once: 0, 1, 2, or `MANY` for more.
-    lines: statements of the wrapper. left_out: shapes that a budget had no room for, with their estimated
+    lines: statements of the wrapper. configurations: of autotuned kernels, each with what became of it: it
+    "ran", or why it did not. left_out: shapes that a budget had no room for, with their estimated
     price in seconds. unswept: why it could not be asked what the wrapper would launch. given: what cases and
     machines were, as (what, which). unfollowed: kernels that were launched and stand in no source that was
     read. recorded: "code"
@@ -44,6 +45,7 @@ class Reach:
     compiled: frozenset[SourcePlace] = frozenset()
     loops: frozenset[tuple[SourcePlace, int]] = frozenset()
     lines: frozenset[SourcePlace] = frozenset()
+    configurations: frozenset[tuple[SourcePlace, str, str]] = frozenset()
     left_out: frozenset[tuple[str, float]] = frozenset()
     unswept: frozenset[str] = frozenset()
     given: frozenset[tuple[str, str]] = frozenset()
@@ -57,6 +59,7 @@ class Reach:
             compiled=self.compiled - known.compiled,
             loops=self.loops - known.loops,
             lines=self.lines - known.lines,
+            configurations=self.configurations - known.configurations,
             left_out=self.left_out - known.left_out,
             unswept=self.unswept - known.unswept,
             given=self.given - known.given,
@@ -76,6 +79,7 @@ def joined(found: Iterable[Reach]) -> Reach:
         compiled=frozenset().union(*(one.compiled for one in several)),
         loops=frozenset().union(*(one.loops for one in several)),
         lines=frozenset().union(*(one.lines for one in several)),
+        configurations=frozenset().union(*(one.configurations for one in several)),
         left_out=frozenset().union(*(one.left_out for one in several)),
         unswept=frozenset().union(*(one.unswept for one in several)),
         given=frozenset().union(*(one.given for one in several)),

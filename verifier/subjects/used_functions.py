@@ -37,11 +37,16 @@ class PythonFunction:
 
 @dataclass(kw_only=True)
 class Used:
-    """What a function uses; unfollowed: where it may come to more, in words."""
+    """What a function uses; unfollowed: where it may come to more, in words.
+
+    tuners: Triton's autotuners with a choice. names: all names in the code of its functions.
+    """
 
     functions: list[PythonFunction] = field(default_factory=list)
     cuda_sources: list[str] = field(default_factory=list)
     unfollowed: list[str] = field(default_factory=list)
+    tuners: list[Any] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
 
 
 def used_by(function: Callable[..., Any]) -> Used:
@@ -61,6 +66,7 @@ def used_by(function: Callable[..., Any]) -> Used:
         kept.append(value)
         inner = _compiled_by_triton(value)
         if inner is not None:
+            used.tuners += _tuners(value)
             _add(met, inner, kernel=True, launched=not in_kernel)
             waiting += [(v, n, True) for v, n in _of_function(inner)]
         elif isinstance(value, CudaSource | Kernel | Launch):
@@ -68,6 +74,7 @@ def used_by(function: Callable[..., Any]) -> Used:
         elif isinstance(value, FunctionType):
             if is_of_subjects(value.__code__.co_filename):
                 _add(met, value, kernel=False)
+                used.names.update(_names(value.__code__))
                 waiting += [(v, n, in_kernel) for v, n in _of_function(value)]
                 waiting += [(m, n, in_kernel) for m, n in _imported(value, used, own_file)]
             elif hasattr(value, "__wrapped__"):  # a library's decorator
@@ -120,6 +127,14 @@ def _compiled_by_triton(value: Any) -> FunctionType | None:
     while type(value).__module__.split(".")[0] == "triton" and hasattr(value, "fn") and depth < 10:
         value, depth = value.fn, depth + 1
     return value if depth and isinstance(value, FunctionType) else None
+
+
+def _tuners(value: Any) -> Iterator[Any]:
+    """Yield the autotuners with a choice about a function that Triton compiles."""
+    while hasattr(value, "fn"):
+        if type(value).__name__ == "Autotuner" and len(value.configs) > 1:
+            yield value
+        value = value.fn
 
 
 def _of_function(function: FunctionType) -> Iterator[tuple[Any, frozenset[str]]]:

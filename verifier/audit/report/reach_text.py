@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from verifier.audit.reach_of_subjects import Lacking, SubjectReach
+from verifier.audit.reach_of_subjects import Lacking, SubjectReach, TunedReach
 from verifier.audit.rules import reached
 
 NOT_RECORDED = "functions and loops not recorded here"
@@ -28,6 +28,9 @@ def reach_lines(one: SubjectReach, subjects: int = 1) -> Iterator[str]:
         yield f"  {'not run' if part.kind == 'function' else 'loop':<8} {part.place}: {part.why}"
     if len(parts) > shown:
         yield f"  and {len(parts) - shown} more"
+    for tuned in one.configurations:
+        if tuned.untried:
+            yield f"  tuned    {_untried(tuned)}"
     if text := _wrapper(one, [part for part in lacking if part.kind == "line"]):
         yield f"  wrapper  {text}"
     if one.left_out:
@@ -38,10 +41,26 @@ def reach_lines(one: SubjectReach, subjects: int = 1) -> Iterator[str]:
 
 def counts(one: SubjectReach) -> str:
     """Return how much of a subject ran."""
-    parts = [*_code(one)]
+    parts = [*_code(one), *map(_of_tuned, one.configurations)]
     if "lines" in one.found.recorded and one.lines[1]:
         parts.append("{}/{} wrapper lines".format(*one.lines))
     return ", ".join(parts)
+
+
+def _of_tuned(one: TunedReach) -> str:
+    return f"{len(one.ran)} of {one.count} configurations of {one.place.function}"
+
+
+def _untried(one: TunedReach) -> str:
+    """Return which configurations of a kernel did not run, by reason."""
+    by_reason: dict[str, list[str]] = {}
+    for words, why in one.untried:
+        by_reason.setdefault(why, []).append(words)
+    parts = []
+    for why, every in by_reason.items():
+        more = f" and {len(every) - _SHOWN_OF_MANY} more" if len(every) > _SHOWN_OF_MANY else ""
+        parts.append(f"{' | '.join(every[:_SHOWN_OF_MANY])}{more}: {why}")
+    return f"{one.place}: {'; '.join(parts)}"
 
 
 def _code(one: SubjectReach) -> Iterator[str]:
@@ -102,10 +121,11 @@ def what_ran(reaches: Iterable[SubjectReach]) -> str:
 
 
 def _of(one: SubjectReach) -> Iterator[str]:
-    if one.functions[0] < one.functions[1]:
+    if one.known and one.functions[0] < one.functions[1]:
         yield "{} of {} functions".format(*one.functions)
-    if one.loops[0] < one.loops[1]:
+    if one.known and one.loops[0] < one.loops[1]:
         yield "{} of {} loops more than once".format(*one.loops)
+    yield from (_of_tuned(tuned) for tuned in one.configurations if not tuned.whole)
 
 
 def unmet(one: SubjectReach, required: float) -> str:
@@ -126,11 +146,21 @@ def reach_document(one: SubjectReach) -> dict[str, Any]:
         "loops": _pair(one.loops) if code else None,
         "wrapper_lines": _pair(one.lines) if "lines" in one.found.recorded else None,
         "refusals": _pair(one.refusals) if "lines" in one.found.recorded else None,
+        "configurations": [_tuned_document(tuned) for tuned in one.configurations],
         "turns": [{**place._asdict(), "turns": turned} for place, turned in sorted(one.found.loops)],
         "lacking": [{"kind": part.kind, **part.place._asdict(), "why": part.why} for part in one.lacking()],
         "left_out": [{"shape": shape, "seconds": seconds} for shape, seconds in one.left_out],
         "unswept": sorted(one.found.unswept),
         "given": _given(one),
+    }
+
+
+def _tuned_document(one: TunedReach) -> dict[str, Any]:
+    return {
+        **one.place._asdict(),
+        **_pair((len(one.ran), one.count)),
+        "tried": list(one.ran),
+        "untried": [{"configuration": words, "why": why} for words, why in one.untried],
     }
 
 

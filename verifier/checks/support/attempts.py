@@ -195,13 +195,15 @@ def _form(tensor: torch.Tensor | None) -> str:
 # -- in the verifier's process -------------------------------------------------------------------------
 
 
-def outcomes_of(session: Session, seen: Observation, *, same_code: bool) -> list[Outcome]:
+def outcomes_of(
+    session: Session, seen: Observation, *, same_code: bool, same_bits: bool = False
+) -> list[Outcome]:
     """Judge what was tried: bits that differ from a plain call's are right if they are within the bound.
 
     A kernel may rightly take another path in another mode, and compilers round another path otherwise.
 
     same_code: whether no such path is expected, so that other bits are wrong where no bound applies and
-    calls repeat their bits.
+    calls repeat their bits. same_bits: other bits are wrong even within the bound where calls repeat them.
     """
     steady = can(session.backend, Power.REPEATS) or "determinism" in session.subject.guarantees
     found: Attempts = seen.found
@@ -210,6 +212,9 @@ def outcomes_of(session: Session, seen: Observation, *, same_code: bool) -> list
         made = _certain(attempt)
         for name, message in attempt.differing.items():
             repeats = steady and name not in found.unsteady
+            if same_bits and repeats:
+                made.append(_broken(f"{name} {attempt.demand}: {message.partition(': ')[2]}"))
+                continue
             made += _of_bits(session, seen, attempt.demand, name, message, repeats, same_code=same_code)
         outcomes += made or [Outcome(verdict=Verdict.PASS, decided=1)]
         outcomes[-1] = replace(outcomes[-1], tried=(attempt.demand, *_way_of_op(session)))

@@ -15,6 +15,7 @@ from verifier.execution.backends import _triton
 from verifier.execution.backends.cuda import documented
 from verifier.machine.culprit import said_by_subject
 from verifier.machine.execute.reached_code import ReachedCode
+from verifier.machine.execute.tuning import TunedKernel, Tuning
 from verifier.ops import Setting
 from verifier.records.compiled_code import CompiledCode
 from verifier.records.observation import Aftermath
@@ -69,7 +70,7 @@ class PtxMachine(Backend):
     languages = ("triton", "cuda")
     powers = frozenset(
         {Power.CHOOSES_ROWS, Power.FAR_ROWS, Power.READS_CODE, Power.REPEATS}
-        | {Power.SHADOWS, Power.VARIES, Power.WATCHES}
+        | {Power.SHADOWS, Power.TUNES, Power.VARIES, Power.WATCHES}
     )
     preference = 20
 
@@ -145,6 +146,22 @@ class PtxMachine(Backend):
             yield
         finally:
             playing.machine = usual
+
+    @contextmanager
+    def tuned(
+        self, *, forced: tuple[TunedKernel, str] | None = None, benched: TunedKernel | None = None
+    ) -> Iterator[Tuning]:
+        """Let autotuners choose anew inside; returns what they did."""
+        from verifier.machine import current
+
+        playing = current()
+        assert playing is not None
+        usual = playing.tuning
+        playing.tuning = Tuning(seed=usual.seed, forced=forced, benched=benched)
+        try:
+            yield playing.tuning
+        finally:
+            playing.tuning = usual
 
     def launches(self) -> int:
         """Count launches since the start of the execution."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from verifier.machine.arithmetic.approximation import Adversarial, Approximation, Correct
 from verifier.machine.device.torch_redirect import redirected
+from verifier.machine.execute.tuning import Tuning
 from verifier.machine.in_force import MachineSession, current, put_in_force
 from verifier.machine.model import Machine
 from verifier.machine.shadow import arithmetics
@@ -39,6 +40,8 @@ def session(
     machine: a ready `Machine`, or its fields as keywords (architecture, multiprocessors, contraction,
     schedule_seed, poison, bounds, sanitize, ...). approximation: a model, or "correct", "adversarial"
     or "device" (the measured answers of compute capability 9.0).
+    autotune_seed: None takes the first configuration of an autotuned kernel that fits the device, an integer
+    one chosen by it.
     arithmetic: of the shadows, by name ("lifted", "field", "field_exponential", "taint",
     "ball") or as an object; its shadows are at `MachineSession.slots`.
     strict: refuse what a device refuses of tensors of the host; None for what the session about it does.
@@ -62,7 +65,7 @@ def session(
         raise TypeError("either a machine or its fields, not both")
     with ExitStack() as stack:
         opened = MachineSession(
-            machine=machine, autotune_seed=autotune_seed, slots=_slots(arithmetic), **_inherited(strict)
+            machine=machine, tuning=Tuning(seed=autotune_seed), slots=_slots(arithmetic), **_inherited(strict)
         )
         stack.enter_context(put_in_force(opened))
         stack.enter_context(redirected())

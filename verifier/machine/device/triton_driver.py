@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import random
 from contextlib import contextmanager
 from functools import cached_property
 from math import prod
@@ -300,64 +299,16 @@ def _session() -> MachineSession:
 @contextmanager
 def installed() -> Iterator[None]:
     """Make the machine Triton's active driver, and autotuners choose without measuring."""
-    from triton.runtime.autotuner import Autotuner
     from triton.runtime.driver import driver
 
+    from verifier.machine.device.autotuners import choosing
     from verifier.machine.device.triton_cache import keyed_by_file
     from verifier.machine.device.without_assembly import left_out
 
     before = driver._active
-    run, prune = Autotuner.run, Autotuner.prune_configs
     driver.set_active(MachineDriver())
-    Autotuner.run = _run_with_own_cache(run)
-    Autotuner.prune_configs = _choose_one(prune)
     try:
-        with left_out(), keyed_by_file(), filled():
+        with choosing(), left_out(), keyed_by_file(), filled():
             yield
     finally:
-        Autotuner.run, Autotuner.prune_configs = run, prune
         driver._active = before
-
-
-def _run_with_own_cache(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep what the session chose out of the autotuner's own cache."""
-
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        kept = self.cache
-        self.cache = _session().configurations.setdefault(id(self), {})
-        try:
-            return passed_on(run, self, *args, **kwargs)
-        finally:
-            self.cache = kept
-
-    return wrapper
-
-
-def _choose_one(prune: Callable[..., Any]) -> Callable[..., Any]:
-    """Choose the one configuration that the session's seed picks, instead of measuring them all."""
-
-    def wrapper(self: Any, kwargs: Any) -> Any:
-        configurations = list(passed_on(prune, self, kwargs))
-        seed = _session().autotune_seed
-        if seed is not None:
-            random.Random(seed).shuffle(configurations)  # noqa: S311 - a choice, not a secret
-        positional = [self.nargs[name] for name in self.arg_names if name in self.nargs]
-        for configuration in configurations:
-            if _fits(self.fn, positional, {**kwargs, **configuration.all_kwargs()}):
-                return [configuration]
-        return configurations[:1]
-
-    return wrapper
-
-
-def _fits(function: Any, positional: list[Any], keywords: dict[str, Any]) -> bool:
-    """Whether a configuration compiles and its shared memory fits the device."""
-    from triton.compiler.errors import CompileTimeAssertionFailure
-    from triton.runtime.errors import OutOfResources, PTXASError
-
-    try:
-        kernel = passed_on(function.run, *positional, **{**keywords, "warmup": True})
-    except (OutOfResources, CompileTimeAssertionFailure, PTXASError):
-        return False
-    metadata = getattr(kernel, "metadata", None)
-    return metadata is None or metadata.shared <= _session().machine.max_shared()

@@ -17,6 +17,7 @@ import numpy as np
 if TYPE_CHECKING:
     from verifier.machine.arithmetic.numerics import Array
     from verifier.machine.execute.lane_groups import Group
+    from verifier.machine.execute.tuning import TunedKernel, TunedState
     from verifier.machine.ptx.loops import Loop
     from verifier.machine.translate.compile_kernel import TranslatedKernel
 
@@ -31,13 +32,18 @@ class ReachedCode:
     turns: by the first block of a loop, how often it turned between entry and exit; `MANY` or more are one.
     What nobody else keeps of kernels is forgotten here, too: it has to be read before.
     changed: kernels of which something is new since the set, which is the reader's to empty, was empty.
-    multiprocessors: of the machines that launches ran on.
+    multiprocessors: of the machines that launches ran on. configurations: of autotuned kernels.
     """
 
     blocks: MutableMapping[TranslatedKernel, set[int]] = field(default_factory=WeakKeyDictionary)
     turns: MutableMapping[TranslatedKernel, dict[int, set[int]]] = field(default_factory=WeakKeyDictionary)
     changed: set[TranslatedKernel] = field(default_factory=set)
     multiprocessors: set[int] = field(default_factory=set)
+    configurations: set[tuple[TunedKernel, str, TunedState]] = field(default_factory=set)
+
+    def configuration(self, kernel: TunedKernel, words: str, state: TunedState) -> None:
+        """Note what became of a configuration of an autotuned kernel."""
+        self.configurations.add((kernel, words, state))
 
     def block(self, kernel: TranslatedKernel, number: int) -> None:
         """Note that a block of a kernel is about to run."""

@@ -1,0 +1,154 @@
+"""Configurations of autotuned kernels and launches of their tuners: what is caught, and what is right."""
+
+import pytest
+from checks_support import (
+    FAULTY,
+    KERNELS,
+    cases_of,
+    failures,
+    faulty,
+    machine,
+    outcomes_of,
+    passes,
+    planted,
+    subject_of,
+)
+
+from verifier.checks import autotuning
+from verifier.checks.autotuning import AFTER, configured
+from verifier.execution.backends import backend
+from verifier.machine.execute.tuning import TunedState
+from verifier.ops import op
+from verifier.records.verdict import Verdict
+
+pytest.importorskip("triton", reason="the kernels are Triton's; Triton is not installed")
+
+THIRD = "wrong_in_third_configuration_triton"
+KEPT = "sums_kept_under_tuner_triton"
+NAMED = {THIRD: "in configuration ROWS=2, num_warps=4, num_stages=3 of _forward (", KEPT: AFTER}
+FEW = {"count": 1, "shapes": ((5, 9),)}
+GRID = {"(triton.cdiv(rows, 4),)": '(lambda meta: (triton.cdiv(rows, meta["ROWS"]),))'}
+TUNED = 'num_warps=warps) for warps in (4, 2, 1)], key=["columns"]'
+
+
+def judged(subject, name="autotuning"):
+    """Return the outcomes of a check on one small case."""
+    with machine(strict=True, poison=0xFF) as place:
+        return outcomes_of(subject, name, place=place, **FEW)
+
+
+@pytest.mark.parametrize("stem", NAMED)
+def test_a_faulty_configuration_and_a_sum_that_is_not_reset_are_named_and_nothing_else_is(stem):
+    found = failures(judged(faulty(stem)))
+    assert found
+    assert all(NAMED[stem] in o.message for o in found), [o.message for o in found]
+
+
+@pytest.mark.parametrize("stem", NAMED)
+@pytest.mark.parametrize("name", ["forward_error", "gradient", "repeated_calls", "memory"])
+def test_no_other_check_sees_them(stem, name):
+    assert [o.message for o in failures(judged(faulty(stem), name))] == []
+
+
+RIGHT = {
+    "sums are reset": (KEPT, {TUNED: f'{TUNED}, reset_to_zero=["dw", "db"]'}),
+    "sums are restored": (KEPT, {TUNED: f'{TUNED}, restore_value=["dw", "db"]'}),
+    "the configuration's own hook resets": (
+        KEPT,
+        {
+            "num_warps=warps)": "num_warps=warps, pre_hook=_reset)",
+            "# The bug: no reset_to_zero.": "def _reset(given):\n"
+            '    given["dw"].zero_()\n    given["db"].zero_()\n\n\n',
+        },
+    ),
+    "configurations compile alike": (
+        KEPT,
+        {TUNED: 'num_stages=n) for n in (1, 2, 3)], key=["columns"], reset_to_zero=["dw", "db"]'},
+    ),
+    "the grid follows the configuration": (THIRD, GRID),
+}
+
+
+@pytest.mark.parametrize("what", RIGHT)
+def test_nothing_is_found_where(what):
+    stem, changes = RIGHT[what]
+    found = judged(planted(changes, FAULTY / f"{stem}.py"))
+    assert [o.message for o in found if o.verdict is not Verdict.PASS] == []
+    assert len(found) == 3  # two configurations besides the first, and the tuner's launches
+    assert [o.tried for o in found if o.tried] == [(AFTER,)]
+
+
+def test_launches_of_other_configurations_come_before_the_one_that_counts_too():
+    """One configuration leaves a mark that the first never makes, and that the wrapper stumbles over."""
+    spoilt = planted(
+        {
+            **GRID,
+            "    column = tl.arange(0, BLOCK)\n    for number": "    column = tl.arange(0, BLOCK)\n"
+            "    tl.atomic_max(used, ROWS)\n    for number",
+            "def _forward(x, y,": "def _forward(used, x, y,",
+            "    x, y, means, rstds, w, b": "    used, x, y, means, rstds, w, b",
+            "            # The bug": "            used = torch.zeros(1, dtype=torch.int32, device=x.device)\n"
+            "            # The bug",
+            "        ctx.save_for_backward": "            y *= (used != 8).to(y.dtype)\n"
+            "        ctx.save_for_backward",
+        },
+        FAULTY / f"{THIRD}.py",
+    )
+    found = failures(judged(spoilt))
+    assert any(AFTER in o.message for o in found), [o.message for o in found]
+
+
+def test_what_does_not_fit_the_device_is_left_to_the_tuner_which_drops_it():
+    changes = {TUNED: 'num_warps=warps) for warps in (4, 64)], key=["columns"], reset_to_zero=["dw", "db"]'}
+    found = judged(planted(changes, FAULTY / f"{KEPT}.py"))
+    assert not failures(found)
+    (skipped,) = [o for o in found if o.verdict is Verdict.SKIPPED]
+    assert "num_warps=64" in skipped.message
+    assert "does not fit the device" in skipped.message
+    assert len(passes(found)) == 1
+
+
+def test_of_several_tuners_one_is_varied_and_the_others_take_their_first():
+    second = '@triton.autotune([triton.Config({}, num_warps=n) for n in (4, 2)], key=["columns"])\n'
+    subject = planted(
+        {**GRID, "@triton.jit\ndef _grad_input": f"{second}@triton.jit\ndef _grad_input"},
+        FAULTY / f"{THIRD}.py",
+    )
+    (case,) = cases_of(subject, "autotuning", **FEW)
+    with machine(strict=True, poison=0xFF) as name:
+        place = backend(name)
+        plain = configured(subject, case, place=place, gradients=True, forced=None)
+        first, other = plain.found
+        forced = first.kernel, first.candidates[2]
+        seen = configured(subject, case, place=place, gradients=True, forced=forced)
+    assert (first.place.function, other.place.function) == ("_forward", "_grad_input")
+    assert [one.chosen for one in plain.found] == [first.candidates[:1], other.candidates[:1]]
+    assert [one.chosen for one in seen.found] == [first.candidates[2:], other.candidates[:1]]
+
+
+def test_what_ran_of_the_configurations_is_noted_with_what_the_pruning_left_out():
+    from verifier.machine import current
+
+    pruned = 'key=["columns"], prune_configs_by={"early_config_prune": lambda found, *_, **__: found[:2]})'
+    subject = planted({**GRID, 'key=["columns"])\n@triton.jit\ndef _f': f"{pruned}\n@triton.jit\ndef _f"},
+                      FAULTY / f"{THIRD}.py")  # fmt: skip
+    (case,) = cases_of(subject, "autotuning", **FEW)
+    with machine(strict=True, poison=0xFF) as name:
+        configured(subject, case, place=backend(name), gradients=False, forced=None)
+        noted = {(words[:6], state) for _, words, state in current().reached.configurations}
+    assert noted == {
+        ("ROWS=4", TunedState.OPEN),
+        ("ROWS=4", TunedState.RAN),
+        ("ROWS=8", TunedState.OPEN),
+        ("ROWS=2", TunedState.PRUNED),
+    }
+
+
+def test_it_costs_a_kernel_that_nobody_tunes_nothing_and_does_not_pretend_elsewhere():
+    layer_norm, published = op("layer_norm"), KERNELS / "layer_norm_published_series_triton.py"
+    plain = subject_of(KERNELS / "layer_norm_two_pass_triton.py")
+    assert autotuning.skips(plain, layer_norm, "float32", "machine") == "no kernel of it is autotuned"
+    tuned = subject_of(published)
+    assert autotuning.skips(tuned, layer_norm, "float32", "machine") is None
+    assert "machine alone" in autotuning.skips(tuned, layer_norm, "float32", "interpreter")
+    assert autotuning.must_be_tried(tuned) == [AFTER]

@@ -1,0 +1,247 @@
+"""Each configuration that a tuner may choose gives right results, and its trial launches leave none wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from verifier.cases.plan import Plan
+from verifier.checks.support.attempts import Shown, kept, outcomes_of, tried_in_turn
+from verifier.checks.support.bits import differing
+from verifier.checks.support.output_verdict import judge
+from verifier.checks.support.session import Session, StoppedError, gradient_names
+from verifier.execution.backend import Backend, Power
+from verifier.execution.backends import can
+from verifier.execution.call_subject import backward, execute, forward, lay_out, mutated, named_results
+from verifier.machine.execute.tuning import TunedKernel
+from verifier.ops import Op
+from verifier.records.case import Case
+from verifier.records.observation import Observation
+from verifier.records.reach import SourcePlace
+from verifier.records.subject import Subject
+from verifier.records.verdict import Outcome, Verdict
+from verifier.subjects.source_map import source_map
+from verifier.subjects.used_functions import used_by
+
+NAME = "autotuning"
+ORDER = 127
+DEMANDS = (
+    "each configuration that Triton's tuner may choose gives results within their bounds, and launches of "
+    "configurations before the one that counts, as the tuner makes them to compare times, change no bit"
+)
+WHY = (
+    "the clock chooses the configuration, so that a test sees one of them; and the first call of each new "
+    "shape runs a kernel dozens of times on the same tensors, where a sum that is not reset grows"
+)
+CATCHES = ("wrong_in_third_configuration_triton", "sums_kept_under_tuner_triton")
+
+AFTER = "after the launches by which its tuner compares configurations"
+LARGEST_TILE = 4096
+"""Elements of a tile beyond which no row is tried that is longer: few kernels loop over so wide ones."""
+USUAL_TILE = 256
+"""The same where the configurations are not known beforehand."""
+
+
+def plan(subject: Subject, op: Op) -> Plan:
+    """Ask for more rows than a program takes at a time, and for rows one longer than the widest tile."""
+    tile = min(max(_tuning(subject).tiles, default=USUAL_TILE), LARGEST_TILE)
+    shapes = (17, 33), (3, tile + 1)
+    return Plan(
+        gradients=subject.differentiable or not op.differentiable,
+        hazards=("ordinary",),
+        joint=False,
+        max_elements=3 * (LARGEST_TILE + 1),
+        min_rows=1,
+        min_columns=1,
+        shapes=shapes,
+        eps=(1e-5,),
+        must=("shape",),
+        leads="shape",
+        most=len(shapes),
+    )
+
+
+def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
+    """Apply to kernels that Triton tunes, where it is known which these are, on backends that play tuners."""
+    del op, dtype
+    if not _tuning(subject).possible:
+        return "no kernel of it is autotuned"
+    if not can(backend, Power.TUNES):
+        return "autotuners are played by the machine alone"
+    return None
+
+
+def must_be_tried(subject: Subject) -> list[str]:
+    """Return that a tuner has compared configurations, where one is known."""
+    return [AFTER] if _tuning(subject).known else []
+
+
+def check(session: Session) -> list[Outcome]:
+    """Run each configuration once, then the first one after launches of others and of itself."""
+    gradients = bool(session.op.differentiable) and session.subject.differentiable
+    plain = session.execute(experiment=f"{__name__}:configured", gradients=gradients, forced=None)
+    met: tuple[Met, ...] = plain.found
+    if not met:
+        return [Outcome(verdict=Verdict.SKIPPED, message="the case launches no kernel that is autotuned")]
+    outcomes = []
+    for tuner in met:
+        for words in tuner.candidates:
+            if tuner.chosen != (words,):
+                outcomes += _of_configuration(session, plain, tuner, words, gradients=gradients)
+    for tuner in met:
+        outcomes += _after_launches(session, tuner, gradients=gradients)
+    return outcomes
+
+
+def _of_configuration(
+    session: Session, plain: Observation, tuner: Met, words: str, *, gradients: bool
+) -> list[Outcome]:
+    """Judge a call in which one tuner has chosen a configuration, and all others their first."""
+    where = f"in configuration {words} of {tuner.place}"
+    own = replace(session)  # what is known of compiled code is of this configuration's
+    forced = tuner.kernel, words
+    try:
+        seen = own.execute(experiment=f"{__name__}:configured", gradients=gradients, forced=forced)
+    except StoppedError as error:
+        return [replace(error.outcome, message=f"{where}: {error.outcome.message}")]
+    here = next((one for one in seen.found if one.kernel == tuner.kernel), None)
+    if here is None or words not in here.chosen:
+        return [Outcome(verdict=Verdict.SKIPPED, message=f"{where}: {_why_not(here, words)}")]
+    known = {o.message for o in session.contradictions()}
+    outcomes = [o for o in own.contradictions() if o.message not in known]
+    outcomes += _judged(own, session, plain, seen)
+    outcomes += [_fail(text) for text in seen.damage if text not in plain.damage]
+    return [
+        replace(o, message=f"{o.message}, {where}" if o.message else "")
+        for o in outcomes or [Outcome(verdict=Verdict.PASS, decided=1)]
+    ]
+
+
+def _why_not(here: Met | None, words: str) -> str:
+    fits = here is None or words not in here.unfit
+    return "the call no longer launches it" if fits else "it does not fit the device, and the tuner drops it"
+
+
+def _judged(own: Session, first: Session, plain: Observation, seen: Observation) -> list[Outcome]:
+    """Judge results of other bits than the first configuration's; what is wrong there, too, is no news.
+
+    own, first: the sessions of the configuration and of the first one.
+    """
+    names = [name for name, tensor in plain.outputs.items() if tensor is not None]
+    demanded = {*own.op.outputs, *gradient_names(own.subject, own.op)}
+    expected = tuple(name for name in names if name in demanded)
+    misshapen = {o.message for o in first.shape_outcomes(plain, expected)}
+    outcomes = [o for o in own.shape_outcomes(seen, expected) if o.message not in misshapen]
+    for name in names:
+        text = differing(name, plain.outputs, seen.outputs, "from the first configuration's")
+        if text is None or any(o.output == name for o in outcomes):
+            continue
+        judged = [] if own.op.own else judge(own.truth, seen, (name,))
+        if any(o.verdict is Verdict.FAIL for o in judged):
+            before = judge(first.truth, plain, (name,))
+            outcomes += [] if any(o.verdict is Verdict.FAIL for o in before) else judged
+        elif not any(o.verdict is Verdict.PASS for o in judged):
+            why = f"{text}; no bound says whether both are right"
+            outcomes.append(Outcome(verdict=Verdict.UNDECIDED, output=name, message=why, doubtful=True))
+        else:
+            outcomes += judged
+    return outcomes
+
+
+def _after_launches(session: Session, tuner: Met, *, gradients: bool) -> list[Outcome]:
+    """Compare a call in which a tuner compares configurations with one in which it does not."""
+    experiment = f"{__name__}:compared"
+    seen = session.execute(experiment=experiment, gradients=gradients, kernel=tuner.kernel)
+    words = f"in a call {AFTER}: {tuner.place}"
+    outcomes = outcomes_of(session, seen, same_code=True, same_bits=True)
+    return [
+        replace(o, message=o.message.replace(AFTER, words), tried=(AFTER,) if o.tried else ())
+        for o in outcomes
+    ]
+
+
+def _fail(text: str) -> Outcome:
+    return Outcome(verdict=Verdict.FAIL, output=text.partition(":")[0].partition(" ")[0], message=text)
+
+
+# -- what is known beforehand --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tuning:
+    """What the sources say of tuners: whether one is known, whether there may be one, widths of tiles."""
+
+    known: bool = False
+    possible: bool = True
+    tiles: tuple[int, ...] = ()
+
+
+def _tuning(subject: Subject) -> _Tuning:
+    """Read what the subject's functions use; what cannot be read may be tuned."""
+    if subject.language != "triton":
+        return _Tuning(possible=False)
+    try:
+        used = used_by(subject.function)
+    except Exception:  # of objects of the subject's, which say what they like of themselves
+        return _Tuning()
+    numbers = [v for tuner in used.tuners for one in tuner.configs for v in one.kwargs.values()]
+    possible = bool(used.tuners) or "autotune" in used.names or bool(source_map(subject).unread)
+    tiles = tuple(v for v in numbers if type(v) is int and v > 0)
+    return _Tuning(known=bool(used.tuners), possible=possible, tiles=tiles)
+
+
+# -- in the child --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Met:
+    """What a tuner did in one call: the configurations that it chose from, chose, and found not to fit."""
+
+    kernel: TunedKernel
+    candidates: tuple[str, ...]
+    chosen: tuple[str, ...]
+    unfit: frozenset[str]
+
+    @property
+    def place(self) -> SourcePlace:
+        """Where the kernel stands."""
+        return SourcePlace(Path(self.kernel.path).name, self.kernel.function, self.kernel.line)
+
+
+def configured(
+    subject: Subject, case: Case, *, place: Backend, gradients: bool, forced: tuple[TunedKernel, str] | None
+) -> Observation:
+    """Call the subject, one kernel in a configuration and the others in their first; says what it met."""
+    with place.tuned(forced=forced) as tuning:
+        seen = execute(subject, case, place=place, gradients=gradients, poison="nan")
+    met = tuple(
+        Met(
+            kernel=kernel,
+            candidates=tuple(one.candidates),
+            chosen=tuple(sorted(one.chosen)),
+            unfit=frozenset(one.unfit),
+        )
+        for kernel, one in tuning.met.items()
+    )
+    return replace(seen, found=met)
+
+
+def compared(
+    subject: Subject, case: Case, *, place: Backend, gradients: bool, kernel: TunedKernel
+) -> Observation:
+    """Call the subject plainly, then with a tuner that launches configurations before it chooses."""
+
+    def after() -> Shown:
+        with place.tuned(benched=kernel) as tuning:
+            call = lay_out(subject, case, device=place.device(), gradients=gradients)
+            outputs = forward(subject, call)
+            found: dict[str, Any] = named_results(subject, outputs) | mutated(subject, call)
+            found |= backward(outputs, call) if gradients else {}
+        met = tuning.met.get(kernel)
+        if met is None or not met.benched:
+            return Shown(excused="its tuner has one configuration left, and launches nothing before")
+        return Shown(results=(kept(found),))
+
+    with place.tuned():
+        return tried_in_turn(subject, case, place, {AFTER: after}, gradients=gradients)
