@@ -62,9 +62,8 @@ def plan(subject: Subject, op: Op) -> Plan:
     )
 
 
-def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
+def skips(subject: Subject, _op: Op, _dtype: str, backend: str) -> str | None:
     """Apply to kernels that Triton tunes, where it is known which these are, on backends that play tuners."""
-    del op, dtype
     if not _tuning(subject).possible:
         return "no kernel of it is autotuned"
     if not can(backend, Power.TUNES):
