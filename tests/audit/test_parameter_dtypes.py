@@ -9,6 +9,7 @@ from checks_support import KERNELS, SUPPORT, examination, faulty, subject_of
 from hypothesis import given, settings
 
 from verifier import Domain, subject
+from verifier.audit import unpromised_dtypes
 from verifier.audit.rules import is_finding, line_verdict, outside
 from verifier.audit.search import Budget
 from verifier.cases.drawn import recipes
@@ -17,12 +18,16 @@ from verifier.cases.plan import Plan
 from verifier.cases.recipe import Recipe, build
 from verifier.checks import check
 from verifier.checks.support.truth import Truth
+from verifier.commands.explain import Explained, lines_of
 from verifier.execution.backends import backend
 from verifier.ops import op
 from verifier.records.case import from_document, to_document
+from verifier.records.subject import KnownDefect
 from verifier.records.verdict import Outcome, Verdict
 
 BOTH = ("input", "float32")
+LN = op("layer_norm")
+MIXED = Recipe(rows=2, columns=3, parameter_dtype="float32")
 FAULTY = {
     "output_in_weight_dtype": "forward_error",
     "weight_rounded_to_input_dtype": "forward_error",
@@ -73,6 +78,22 @@ def test_only_what_the_kernel_takes_and_leaves_open_is_measured():
     assert not notes_on_dtypes(open_one, "float32")
     assert not notes_on_dtypes(promising(open_one, "input"))
     assert not notes_on_dtypes(subject_of(KERNELS / "softmax_torch.py"))
+
+
+def test_a_case_of_a_known_defect_is_not_taken_for_one_of_its_dtype():
+    known = KnownDefect(check="gradient", reason="known", where=lambda case: case.columns > 16)
+    right = promising(subject_of(SUPPORT / "right_kernel.py")).differing(known_defects=(known,))
+    taken = unpromised_dtypes._case(
+        examination(right, "gradient", "float16"), check("gradient").plan(right, LN)
+    )
+    assert taken.columns <= 16
+    assert taken.dtype_of("weight") == "float32"
+
+
+def test_an_account_of_errors_names_the_dtype_of_parameters():
+    case = build(LN, subject_of(SUPPORT / "right_kernel.py"), "float16", MIXED, gradients=False)
+    first = next(lines_of(Explained(subject="kernel", case=case, outputs=(), lost="")))
+    assert first.startswith("kernel  layer_norm  float16 with parameters in float32  2 x 3  hazard")
 
 
 def test_a_kernel_that_refuses_another_dtype_is_left_alone():

@@ -49,7 +49,9 @@ def _case(trial: Trial, plan: Plan) -> Case | None:
     plain = replace(plan, hazards=("ordinary",), joint=False, min_rows=1, min_columns=2)
     for recipe in islice(covering(promised, plain.within(promised.domain)), LISTED):
         case = build(trial.op, promised, trial.dtype, recipe, gradients=plan.gradients)
-        if case is not None and domain.leaves_dtypes_open(case) and not rules.outside(promised, case):
+        if case is None or rules.outside(promised, case) or not domain.leaves_dtypes_open(case):
+            continue
+        if not any(defect.where is None or defect.where(case) for defect in trial.known_defects()):
             return case
     return None
 

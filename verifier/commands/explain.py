@@ -27,7 +27,7 @@ from verifier.ops import op
 from verifier.ops.rows.compose_bounds import to_float64
 from verifier.records.case import Case
 from verifier.records.observation import Observation
-from verifier.records.subject import Subject
+from verifier.records.subject import PARAMETERS, Subject
 from verifier.subjects.load_file import load_subjects
 
 WIDTH = 50
@@ -284,9 +284,11 @@ def case_for(  # noqa: PLR0917 (what a user may choose)
 def lines_of(explained: Explained) -> Iterator[str]:
     """Yield the account as lines of text: for every output its lines with their shares, and the source."""
     case = explained.case
+    held = {case.dtype_of(name) for name in PARAMETERS} - {None, case.dtype}
+    beside = f" with parameters in {' and '.join(map(str, held))}" if held else ""
     yield (
-        f"{explained.subject}  {case.op}  {case.dtype}  {case.rows} x {case.columns}  hazard {case.hazard}  "
-        f"kappa (|mean|/std) {case.kappa:.3g}"
+        f"{explained.subject}  {case.op}  {case.dtype}{beside}  {case.rows} x {case.columns}  "
+        f"hazard {case.hazard}  kappa (|mean|/std) {case.kappa:.3g}"
     )
     yield "on the machine: compiled PTX, approximate instructions correctly rounded"
     for output in explained.outputs:
