@@ -78,6 +78,23 @@ def test_nothing_is_found_where(what):
     assert [o.tried for o in found if o.tried] == [(AFTER,)]
 
 
+def test_configurations_that_are_wrong_alike_are_named_in_one_finding():
+    found = failures(judged(planted({"(4, 8, 2)": "(4, 1, 8, 2)"}, FAULTY / f"{THIRD}.py")))
+    (output,) = [o for o in found if o.output == "output"]
+    assert "in configuration ROWS=1, num_warps=4, num_stages=3 of _forward" in output.message
+    assert "alike in 1 more: ROWS=2, num_warps=4, num_stages=3" in output.message
+
+
+def test_a_tuner_that_the_wrapper_makes_anew_for_each_call_is_played_too():
+    decorated = '@triton.autotune([triton.Config({"ROWS": rows}) for rows in (4, 8, 2)], key=["columns"])\n'
+    made = planted(
+        {decorated: "", "_forward[(": f"{decorated[1:-1]}(_forward)[("},
+        FAULTY / f"{THIRD}.py",
+    )
+    assert autotuning.skips(made, op("layer_norm"), "float32", "machine") is None
+    assert any(NAMED[THIRD] in o.message for o in failures(judged(made)))
+
+
 def test_launches_of_other_configurations_come_before_the_one_that_counts_too():
     """One configuration leaves a mark that the first never makes, and that the wrapper stumbles over."""
     spoilt = planted(
@@ -106,6 +123,15 @@ def test_what_does_not_fit_the_device_is_left_to_the_tuner_which_drops_it():
     assert "num_warps=64" in skipped.message
     assert "does not fit the device" in skipped.message
     assert len(passes(found)) == 1
+
+
+def test_a_configuration_that_the_machine_cannot_run_leaves_the_verdict_open():
+    changes = {TUNED: 'num_ctas=n) for n in (1, 2)], key=["columns"], reset_to_zero=["dw", "db"]'}
+    found = judged(planted(changes, FAULTY / f"{KEPT}.py"))
+    assert not failures(found)
+    (open_,) = [o for o in found if o.verdict is Verdict.UNDECIDED]
+    assert "in configuration num_warps=4, num_ctas=2, num_stages=3 of _sums" in open_.message
+    assert [o.tried for o in passes(found)] == [(AFTER,)]
 
 
 def test_of_several_tuners_one_is_varied_and_the_others_take_their_first():

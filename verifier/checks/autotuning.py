@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ LARGEST_TILE = 4096
 """Elements of a tile beyond which no row is tried that is longer: few kernels loop over so wide ones."""
 USUAL_TILE = 256
 """The same where the configurations are not known beforehand."""
+_WRONG = frozenset({Verdict.FAIL, Verdict.CRASH, Verdict.TIMEOUT})
 
 
 def plan(subject: Subject, op: Op) -> Plan:
@@ -85,9 +87,10 @@ def check(session: Session) -> list[Outcome]:
         return [Outcome(verdict=Verdict.SKIPPED, message="the case launches no kernel that is autotuned")]
     outcomes = []
     for tuner in met:
-        for words in tuner.candidates:
-            if tuner.chosen != (words,):
-                outcomes += _of_configuration(session, plain, tuner, words, gradients=gradients)
+        others = [words for words in tuner.candidates if tuner.chosen != (words,)]
+        outcomes += _together(
+            {w: _of_configuration(session, plain, tuner, w, gradients=gradients) for w in others}
+        )
     for tuner in met:
         outcomes += _after_launches(session, tuner, gradients=gradients)
     return outcomes
@@ -115,6 +118,22 @@ def _of_configuration(
         replace(o, message=f"{o.message}, {where}" if o.message else "")
         for o in outcomes or [Outcome(verdict=Verdict.PASS, decided=1)]
     ]
+
+
+def _together(found: Mapping[str, list[Outcome]]) -> list[Outcome]:
+    """Say of what is wrong alike in several configurations which they are, in one outcome."""
+    wrong: dict[tuple[str, ...], dict[str, Outcome]] = {}
+    for words, outcomes in found.items():
+        for o in outcomes:
+            if o.verdict in _WRONG:
+                said = "" if o.worst is not None else o.message.replace(words, "")
+                wrong.setdefault((o.verdict, o.output, said), {}).setdefault(words, o)
+    kept = [o for outcomes in found.values() for o in outcomes if o.verdict not in _WRONG]
+    for alike in wrong.values():
+        more, outcome = list(alike)[1:], next(iter(alike.values()))
+        also = f"; alike in {len(more)} more: {' | '.join(more)}" if more else ""
+        kept.append(replace(outcome, message=f"{outcome.message}{also}"))
+    return kept
 
 
 def _why_not(here: Met | None, words: str) -> str:

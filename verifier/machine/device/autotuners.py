@@ -143,7 +143,8 @@ def _pruned(prune: Callable[..., Any]) -> Callable[..., Any]:
         if tuning.benched != kernel or len(configurations) < 2:
             return [chosen]
         others = [one for one in configurations if one is not chosen][:OTHERS_BENCHED]
-        launched = {words_of(one): 1 for one in others if fits(one)}
+        lacking = {w for k, w, s in opened.reached.configurations if (k, s) == (kernel, TunedState.LACKING)}
+        launched = {words_of(one): 1 for one in others if words_of(one) not in lacking and fits(one)}
         tuning.launches[self] = {**launched, words_of(chosen): BENCHED}
         return configurations
 
