@@ -6,7 +6,6 @@ import hashlib
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from verifier.audit.report.json_frame import versions
 from verifier.audit.rules import failure_key
@@ -38,7 +37,7 @@ def _saved(finding: Finding, folder: Path) -> Finding:
         return replace(finding, unwritten=f"{folder}: {reason(error)}")
 
 
-def save_finding(finding: Finding, folder: Path, **facts: Any) -> Path:
+def save_finding(finding: Finding, folder: Path, **facts: object) -> Path:
     """Write one finding's case with everything needed to replay it; returns the file.
 
     The same finding found again has the same name: it replaces the old one. Subjects of the same

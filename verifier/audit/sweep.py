@@ -256,7 +256,7 @@ def _hash_of(file: str) -> str:
 
 
 def _document(made: Sweep, sources: Iterable[str]) -> str:
-    def listed(shapes: Iterable[Reaching]) -> list[list[Any]]:
+    def listed(shapes: Iterable[Reaching]) -> list[list[object]]:
         return [[s.rows, s.columns, s.variant, s.seconds] for s in shapes]
 
     record = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from verifier.audit import rules, tally
 from verifier.audit.trial import Failure, Trial
@@ -63,7 +62,7 @@ def _replayed(trial: Trial, line: Line, defect: KnownDefect, path: Path) -> Find
     return trial.finding(Failure(case=case, outcome=Outcome(verdict=Verdict.FAIL, message=text)))
 
 
-def _otherwise(failure: Failure, defect: KnownDefect, path: Path, document: Mapping[str, Any]) -> Failure:
+def _otherwise(failure: Failure, defect: KnownDefect, path: Path, document: Mapping[str, object]) -> Failure:
     """Say of a failure that it is not the one that the file of the witness expects."""
     text = f"the witness of a known defect ({defect.reason}) fails otherwise: {failure.outcome.message}"
     text += (

@@ -48,7 +48,7 @@ class _Worker:
     def lives(self) -> bool:
         return not self.server.has_ended(self.child)
 
-    def result(self) -> Any:
+    def result(self) -> object:
         """Return the result of the task that has ended, or `Died`."""
         with suppress(EOFError, ConnectionError):
             if self.child.connection.poll():
@@ -63,7 +63,7 @@ class _Worker:
 
 
 def pooled(
-    function: Callable[..., Any], tasks: Iterator[Task], workers: int, *, backends: Sequence[str] = ()
+    function: Callable[..., object], tasks: Iterator[Task], workers: int, *, backends: Sequence[str] = ()
 ) -> Generator[tuple[int, Any], None, None]:
     """Yield (number, result) of the tasks, each a number and arguments, as they end.
 
@@ -89,13 +89,13 @@ def pooled(
 
 
 class _Pool:
-    def __init__(self, function: Callable[..., Any], workers: int, backends: Sequence[str]) -> None:
+    def __init__(self, function: Callable[..., object], workers: int, backends: Sequence[str]) -> None:
         self.told = {"function": pickle.dumps(function), "backends": tuple(backends)}
         self.size = workers
         self.server = taken(WORKERS)
         self.workers: list[_Worker] = []
 
-    def run(self, tasks: Iterator[Task]) -> Iterator[tuple[Task, Any]]:
+    def run(self, tasks: Iterator[Task]) -> Iterator[tuple[Task, object]]:
         """Yield each task with its result, or with `Died`."""
         while True:
             while len(self.busy()) < self.size and (task := next(tasks, None)) is not None:

@@ -95,7 +95,7 @@ def _draw_levels(axes: Any, u: float) -> None:
         )
 
 
-def _dashes(turn: int, of: int) -> Any:
+def _dashes(turn: int, of: int) -> object:
     """Return the line style of one of several lines: a dash each, one after another."""
     return "-" if of == 1 else (-_DASH * turn, (_DASH, _DASH * (of - 1)))
 

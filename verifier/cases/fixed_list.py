@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from strategies.hazards import hazard_names
 from strategies.layouts import Layout
@@ -161,7 +161,7 @@ class _Possible:
     def __init__(self, op: Op, subject: Subject, plan: Plan) -> None:
         self.op, self.subject, self.plan = op, subject, plan
         self.known: dict[tuple[int, int, int], Shapes | None] = {}
-        self.fits: dict[Any, bool] = {}
+        self.fits: dict[object, bool] = {}
         self.given = {name for name, levels in plan.parameters_of(op, subject).items() if True in levels}
         self.dtypes = plan.parameter_dtypes_of(op, subject)
 

@@ -22,7 +22,7 @@ class Factor:
     """What is varied: its levels, the most telling first, and how often each is taken with the others."""
 
     name: str
-    levels: Sequence[Any]
+    levels: Sequence[object]
     weights: Sequence[float] = ()
 
     def due(self, level: int, count: float) -> float:

@@ -14,7 +14,7 @@ from strategies.layouts import Layout
 from strategies.values import Values
 from verifier.cases.hazards import joint_hazards
 from verifier.ops import Op, Shapes, from_rows
-from verifier.records.case import LEFT_OUT, Case, Extents
+from verifier.records.case import LEFT_OUT, Case, Extents, Scalars
 from verifier.records.subject import INPUT, PARAMETERS, Subject
 
 DEFAULT_EPS = 1e-5
@@ -105,7 +105,7 @@ def build(op: Op, subject: Subject, dtype: str, recipe: Recipe, *, gradients: bo
     return assemble(op, dtype, tensors, scalars, layouts_used, hazard=recipe.hazard, origin=repr(recipe))
 
 
-def _eps(op: Op, subject: Subject, dtype: str, wanted: float | None) -> dict[str, Any] | None:
+def _eps(op: Op, subject: Subject, dtype: str, wanted: float | None) -> dict[str, object] | None:
     """Return the scalars that say what eps is, and whether the call leaves it out; None: nothing says it."""
     # A kernel without an argument eps has one of its own: PyTorch's default, or its domain ends there.
     if "eps" not in subject.signature and not op.derived:
@@ -120,7 +120,7 @@ def assemble(
     op: Op,
     dtype: str,
     tensors: Mapping[str, torch.Tensor | None],
-    scalars: Mapping[str, Any],
+    scalars: Scalars,
     layouts_used: Mapping[str, Layout],
     *,
     hazard: str,
@@ -136,11 +136,11 @@ class Laid:
 
     rows: int
     columns: int
-    scalars: Mapping[str, Any]
+    scalars: Scalars
     input_shape: tuple[int, ...]
 
 
-def laid(op: Op, tensors: Mapping[str, torch.Tensor | None], scalars: Mapping[str, Any]) -> Laid:
+def laid(op: Op, tensors: Mapping[str, torch.Tensor | None], scalars: Scalars) -> Laid:
     """Read extents and dependent scalars off tensors, of which the input is there."""
     x = tensors["input"]
     assert x is not None
@@ -149,7 +149,7 @@ def laid(op: Op, tensors: Mapping[str, torch.Tensor | None], scalars: Mapping[st
 
 
 def _case(
-    op: Op, dtype: str, tensors: Mapping[str, torch.Tensor | None], scalars: Mapping[str, Any], **told: Any
+    op: Op, dtype: str, tensors: Mapping[str, torch.Tensor | None], scalars: Scalars, **told: Any
 ) -> Case:
     """Make a case; told: its fields that say where it comes from and how it lies."""
     extents, x = laid(op, tensors, scalars), tensors["input"]

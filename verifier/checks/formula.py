@@ -138,7 +138,7 @@ def _meaningful(wanted: Specified) -> tuple[Specified, list[str]]:
 
 
 def _opaque(
-    session: Session, seen: Observation, wanted: Specified, differing: Mapping[str, Any]
+    session: Session, seen: Observation, wanted: Specified, differing: Mapping[str, object]
 ) -> list[str]:
     """Return what the kernel computed that has no rule, as far as a right kernel may compute it.
 
@@ -261,7 +261,7 @@ def _canonical(session: Session, name: str, shadows: Array, expected: Elements) 
 
 
 def _halves(
-    session: Session, seen: Observation, wanted: Specified, differing: Mapping[str, Any]
+    session: Session, seen: Observation, wanted: Specified, differing: Mapping[str, object]
 ) -> list[str]:
     """Return what is right in one of the two residues that its definition has: ex2 and lg2 give one alone."""
     found = []
@@ -412,7 +412,7 @@ class _Lost(Lost):
     `literals`: single values that were lifted, the constants and arguments of the kernels.
     """
 
-    def __init__(self, slots: Any, case: Case, poison: int | None) -> None:
+    def __init__(self, slots: object, case: Case, poison: int | None) -> None:
         """Listen to the slots of one session."""
         super().__init__(slots, case, poison)
         self.literals: set[float] = set()

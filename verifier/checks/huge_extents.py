@@ -5,11 +5,11 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
 from strategies.layouts import Layout
+from strategies.placement import Placed
 from verifier.cases.plan import Plan
 from verifier.checks.support.bits import differing
 from verifier.checks.support.output_verdict import judge
@@ -113,7 +113,7 @@ def _judged(session: Session, seen: Observation) -> list[Outcome]:
     return outcomes or [_not_judged("rows", "no result has as many rows as the input")]
 
 
-def _untold(seen: Observation, known: Any) -> str:
+def _untold(seen: Observation, known: object) -> str:
     """Say why an execution on a huge tensor tells nothing, if so."""
     if seen.status == "ok":
         other = "grids follow the rows in another way than those of a small tensor"
@@ -126,7 +126,7 @@ def _not_judged(what: str, reason: str) -> Outcome:
     return Outcome(verdict=Verdict.SKIPPED, message=text, measured=Measured(seen=text))
 
 
-def _independent(session: Session, gradients: bool) -> tuple[Any, str]:
+def _independent(session: Session, gradients: bool) -> tuple[object, str]:
     """Return how the grids of a small tensor follow its rows, and why chosen rows do not run alone, if so."""
     settings = {"gradients": gradients, "extent": FEW, "rows": FEW_ROWS}
     alone = _run(session, **settings, alone=True)
@@ -142,7 +142,7 @@ def _independent(session: Session, gradients: bool) -> tuple[Any, str]:
     return alone.found, f"blocks depend on each other ({texts[0]})" if texts else ""
 
 
-def _run(session: Session, **settings: Any) -> Observation:
+def _run(session: Session, **settings: object) -> Observation:
     return session.run(
         session.subject, session.case, experiment="verifier.checks.huge_extents:experiment", **settings
     )
@@ -211,7 +211,7 @@ class _Placer:
 
     def __call__(
         self, _name: str, layout: Layout, values: torch.Tensor, *, guard_elements: int, poison: str
-    ) -> Any:
+    ) -> Placed | RowsPlaced:
         """Return the tensor with its values in place."""
         if values.dim() == 0 or values.shape[0] != len(self.rows):
             return layout.place(values, guard_elements=guard_elements, poison=poison)

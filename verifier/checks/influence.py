@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from verifier.bounds.variance import Mask
 from verifier.cases.plan import Plan
 from verifier.checks.formula import demanded
 from verifier.checks.support.bits import bit_numbers, comparable
@@ -90,7 +91,7 @@ class Suspicion:
     kind: str
     source: int
     lacking: bool
-    wrong: Any
+    wrong: Mask
     sources: tuple[int, ...] = ()
 
 
@@ -150,7 +151,7 @@ def entries_of(op: Op, case: Case) -> Index | None:
     return np.asarray(parameter, dtype=np.int64)
 
 
-def _bit(sources: Any) -> SourceSets:
+def _bit(sources: object) -> SourceSets:
     return np.left_shift(np.uint64(1), np.asarray(sources).astype(np.uint64))
 
 

@@ -6,12 +6,11 @@ import math
 import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from strategies.layouts import Layout
-from strategies.placement import BITS
+from strategies.placement import BITS, Placed
 from verifier.cases.plan import Plan
 from verifier.checks.support.output_verdict import judge
 from verifier.checks.support.session import Session, gradient_names
@@ -161,7 +160,9 @@ def experiment(subject: Subject, case: Case, *, place: Backend, gradients: bool)
         return Observation(status="ok", lacking=str(error))
 
 
-def _place(_name: str, layout: Layout, values: torch.Tensor, *, guard_elements: int, poison: str) -> Any:
+def _place(
+    _name: str, layout: Layout, values: torch.Tensor, *, guard_elements: int, poison: str
+) -> Placed | FarPlaced:
     """Put far rows into memory that is committed on touch, everything else where it usually is."""
     strides = layout.strides(values.shape)
     reach = sum((extent - 1) * stride for extent, stride in zip(values.shape, strides, strict=True))

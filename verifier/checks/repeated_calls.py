@@ -110,7 +110,7 @@ class _Calls:
     def laid_out(self, case: Case) -> Call:
         return lay_out(self.subject, case, device=self.place.device(), gradients=self.gradients)
 
-    def results(self, outputs: Any, call: Call, **settings: Any) -> dict[str, torch.Tensor | None]:
+    def results(self, outputs: object, call: Call, **settings: Any) -> dict[str, torch.Tensor | None]:
         """Return what a call returned, and its gradients."""
         found = named_results(self.subject, outputs)
         return found | (backward(outputs, call, **settings) if self.gradients else {})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from strategies.values import Values
 from verifier.arithmetic.formats import FORMATS
@@ -169,7 +168,7 @@ def cost(subject: Subject, dtype: str, backend_name: str) -> Cost:
     return Cost(account=found, explained=tuple(explained))
 
 
-def cost_document(found: Cost) -> dict[str, Any]:
+def cost_document(found: Cost) -> dict[str, object]:
     """Return the cost as JSON data: the points of the sweep and the shares of every line."""
     points = [asdict(p) for p in found.account.points]
     return {

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from strategies.values import Values
 from verifier.arithmetic.formats import Contraction
@@ -99,7 +98,7 @@ def _comment(text: str) -> list[str]:
     return textwrap.wrap(text, width=100, initial_indent="# ", subsequent_indent="#   ")
 
 
-def propose(path: Path, wrapper: Callable[..., Any]) -> Proposal:
+def propose(path: Path, wrapper: Callable[..., object]) -> Proposal:
     """Find the op by signature and by value, the dtypes by trying them, the variance by error growth."""
     language, how = _language(path)
     remarks = [f"language {language}: {how}"]
@@ -293,7 +292,7 @@ def _cases(subject: Subject, dtype: str, plan: Plan) -> Iterator[Case]:
     return (case for case in made if case is not None)
 
 
-def _function(path: Path, name: str | None) -> Callable[..., Any]:
+def _function(path: Path, name: str | None) -> Callable[..., object]:
     try_out(path)
     loaded = load(path)
     functions = {
@@ -313,7 +312,7 @@ def _function(path: Path, name: str | None) -> Callable[..., Any]:
     return next(iter(likely.values()))
 
 
-def _origin(path: Path, wrapper: Callable[..., Any]) -> Iterator[str]:
+def _origin(path: Path, wrapper: Callable[..., object]) -> Iterator[str]:
     """Yield what the file says of the document that the function is taken from, if it declares it."""
     for declared in load(path).subjects:
         if declared.function is wrapper and (source := declared.source) is not None:
@@ -321,7 +320,7 @@ def _origin(path: Path, wrapper: Callable[..., Any]) -> Iterator[str]:
             yield f"source: {source.summary} ({told}; licence: {source.licence})"
 
 
-def _candidates(wrapper: Callable[..., Any]) -> list[Op]:
+def _candidates(wrapper: Callable[..., object]) -> list[Op]:
     """Return the ops whose arguments cover the function's, the closest first."""
     required = {
         n
@@ -346,7 +345,7 @@ def _language(path: Path) -> tuple[str, str]:
     return "torch", "the file uses neither Triton nor CUDA C++"
 
 
-def _subject(path: Path, wrapper: Callable[..., Any], candidate: Op, language: str) -> Subject:
+def _subject(path: Path, wrapper: Callable[..., object], candidate: Op, language: str) -> Subject:
     return Subject(
         function=wrapper,
         name=wrapper.__name__,

@@ -162,7 +162,7 @@ class Attributed:
     lost: where parts were lost, in words.
     """
 
-    places: tuple[Any, ...]
+    places: tuple[object, ...]
     lost: str
 
 
@@ -377,7 +377,7 @@ def _brief_place(share: Share) -> str:
     return f"{Path(file).name}:{line} `{shown}`{callers}"
 
 
-def document(explained: Explained) -> dict[str, Any]:
+def document(explained: Explained) -> dict[str, object]:
     """Return the account as JSON data; every share of an output adds up to 1."""
     return {
         "subject": explained.subject,

@@ -29,7 +29,7 @@ def outlive_readers() -> None:
         sys.stderr = _lasting(sys.stderr)
 
 
-def _lasting(stream: Any) -> Any:
+def _lasting(stream: object) -> object:
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     stream.flush()

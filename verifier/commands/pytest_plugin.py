@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from verifier.audit.run_audit import Job
 
 
-OPTIONS: dict[str, dict[str, Any]] = {
+OPTIONS: dict[str, dict[str, object]] = {
     "kernel": {
         "action": "append",
         "default": [],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from verifier.machine.execute.reached_code import ReachedCode
 from verifier.machine.execute.tuning import TunedKernel, Tuning
@@ -66,7 +66,7 @@ class Backend:
     def preload(self) -> None:
         """Import what every child needs, before the first is forked."""
 
-    def prepare(self, **options: Any) -> None:
+    def prepare(self, **options: object) -> None:
         """Make this process ready to run subjects; options are the backend's own.
 
         Raises:
@@ -105,7 +105,7 @@ class Backend:
         """Note from now on in `reached` which compiled code runs; return whether that is seen here."""
         return False
 
-    def varied(self, **changes: Any) -> AbstractContextManager[None]:
+    def varied(self, **changes: object) -> AbstractContextManager[None]:
         """Run what is inside under changed arithmetic or schedules. Needs `Power.VARIES`."""
         raise NotImplementedError(f"{self.name} cannot vary what it runs")
 
@@ -127,7 +127,7 @@ class Backend:
         """Say where launches since `begin` load what is undefined in lanes that a mask leaves out."""
         return ()
 
-    def followed(self) -> tuple[Any, ...]:
+    def followed(self) -> tuple[object, ...]:
         """Say how the grids of launches since `begin` followed the rows. Needs `Power.CHOOSES_ROWS`."""
         return ()
 

@@ -50,7 +50,7 @@ NOT_LAUNCHED = "the subject launched no kernel: nothing can be said about one"
 
 
 def answer(
-    experiment: Callable[..., Observation], subject: Subject, case: Case, *, place: Backend, **options: Any
+    experiment: Callable[..., Observation], subject: Subject, case: Case, *, place: Backend, **options: object
 ) -> Observation:
     """Run an experiment; it is `unlaunched` where there was something to compute and no kernel ran.
 
@@ -75,7 +75,7 @@ def execute(
     place: Backend,
     gradients: bool = False,
     poison: str | None = None,
-    placer: Callable[..., Any] | None = None,
+    placer: Callable[..., object] | None = None,
 ) -> Observation:
     """Call the subject on the case; with `gradients`, also its backward pass.
 
@@ -160,7 +160,7 @@ def _placed_as_laid_out(_name: str, layout: Layout, values: torch.Tensor, **sett
     return layout.place(values, **settings)
 
 
-def forward(subject: Subject, call: Call) -> Any:
+def forward(subject: Subject, call: Call) -> object:
     """Call the subject; returns what it returns."""
     positional = [n for n, p in subject.signature.items() if p.kind is p.POSITIONAL_ONLY]
     keywords = {n: v for n, v in call.arguments.items() if n not in positional}
@@ -170,7 +170,7 @@ def forward(subject: Subject, call: Call) -> Any:
         return passed_on(subject.function, *(call.arguments[n] for n in positional), **keywords)
 
 
-def named_results(subject: Subject, outputs: Any) -> dict[str, torch.Tensor | None]:
+def named_results(subject: Subject, outputs: object) -> dict[str, torch.Tensor | None]:
     """Name what the subject returned.
 
     Raises:

@@ -22,7 +22,7 @@ from verifier.subjects.load_file import load
 from verifier.subjects.process_settings import settings_kept
 
 
-def main(connection: Connection, place: Backend, told: dict[str, Any]) -> NoReturn:
+def main(connection: Connection, place: Backend, told: dict[str, object]) -> NoReturn:
     """Serve requests in a process that was just forked until the pipe closes; end it, whatever happens.
 
     told: see `settle`.
@@ -56,7 +56,7 @@ def settle(told: dict[str, Any]) -> None:
     os.chdir(told["folder"])
 
 
-def _status(code: Any) -> int:
+def _status(code: object) -> int:
     """Return the exit status that Python gives SystemExit."""
     if code is None or isinstance(code, int):
         return (code or 0) & 0xFF

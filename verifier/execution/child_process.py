@@ -7,7 +7,7 @@ import pickle
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Self
 
 from verifier.execution.backends import backend
 from verifier.execution.preloaded import Child, Preloaded, preloaded
@@ -38,7 +38,7 @@ class Runner:
     """
 
     def __init__(
-        self, backend: str, *, options: Mapping[str, Any] | None = None, case_seconds: float = CASE_SECONDS
+        self, backend: str, *, options: Mapping[str, object] | None = None, case_seconds: float = CASE_SECONDS
     ) -> None:
         """Remember what to start; nothing is started yet."""
         self.backend = backend
@@ -63,7 +63,7 @@ class Runner:
         case: Case,
         *,
         experiment: str = "verifier.execution.call_subject:execute",
-        **options: Any,
+        **options: object,
     ) -> Observation:
         """Run an experiment on a subject and a case in the child of the subject's file.
 
@@ -99,7 +99,7 @@ class Runner:
             self._server.close()
         self._server = None
 
-    def _answered(self, own: tuple[str, ...], request: Mapping[str, Any]) -> Observation:
+    def _answered(self, own: tuple[str, ...], request: Mapping[str, object]) -> Observation:
         """Return the answer of the file's child; it is ended if it is not fit for another question."""
         child = self._child(own)
         number = next(self._numbers)

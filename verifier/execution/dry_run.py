@@ -185,7 +185,7 @@ class _Recorder:
         special = ",".join(f"{n}={_specialised(v, n in constants)}" for n, v in given.items())
         self._note(name, features, (special, max(tiles.values(), default=1)), file)
 
-    def cuda(self, launch: cuda_source.Launch, args: Sequence[Any]) -> None:
+    def cuda(self, launch: cuda_source.Launch, args: Sequence[object]) -> None:
         """Note the launch of a kernel of CUDA C++."""
         name, _, template = launch.kernel.expression.removesuffix(">").partition("<")
         threads = int(np.prod(launch.block))
@@ -221,7 +221,7 @@ def _recording() -> Iterator[_Recorder]:
     """Put a recorder where Triton and the project launch kernels."""
     recorder = _Recorder()
 
-    def on_device(self: cuda_source.Launch, *arguments: Any) -> None:
+    def on_device(self: cuda_source.Launch, *arguments: object) -> None:
         recorder.cuda(self, arguments)
 
     with ExitStack() as stack:
@@ -235,8 +235,8 @@ def _recording() -> Iterator[_Recorder]:
         yield recorder
 
 
-def _run_by(recorder: _Recorder) -> Callable[..., Any]:
-    def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+def _run_by(recorder: _Recorder) -> Callable[..., object]:
+    def run(self: object, *args: object, grid: object, warmup: bool, **options: object) -> object:
         if not warmup:
             recorder.triton(self, args, grid, options)
         return SimpleNamespace(metadata=None)
@@ -244,7 +244,7 @@ def _run_by(recorder: _Recorder) -> Callable[..., Any]:
     return run
 
 
-def _replace(stack: ExitStack, owner: type, name: str, value: Any) -> None:
+def _replace(stack: ExitStack, owner: type, name: str, value: object) -> None:
     stack.callback(setattr, owner, name, vars(owner)[name])
     setattr(owner, name, value)
 
@@ -265,7 +265,7 @@ def _callers() -> Iterator[str]:
         frame = frame.f_back
 
 
-def _file_of(value: Any) -> str | None:
+def _file_of(value: object) -> str | None:
     """Return the file of a module or of a function, unless it is a library's."""
     home = sys.modules.get(getattr(value, "__module__", None) or "")
     module = value if isinstance(value, ModuleType) else home
@@ -278,7 +278,7 @@ def _of_grid(kernel: str, extents: Sequence[Any]) -> Iterator[str]:
         yield f"{kernel}: grid {axis} {_class(int(extent))}"
 
 
-def _of_constant(kernel: str, name: str, value: Any) -> Iterator[str]:
+def _of_constant(kernel: str, name: str, value: object) -> Iterator[str]:
     """Say what a constant is; of a number only whether it is 0, 1 or more, for it may be a size."""
     if isinstance(value, int) and not isinstance(value, bool):
         yield f"{kernel}: {name} {_class(value)}"
@@ -286,7 +286,7 @@ def _of_constant(kernel: str, name: str, value: Any) -> Iterator[str]:
         yield f"{kernel}: {name} is {_word(value)}"
 
 
-def _of(kernel: str, name: str, value: Any) -> Iterator[str]:
+def _of(kernel: str, name: str, value: object) -> Iterator[str]:
     """Say what an argument is, its size left out."""
     if isinstance(value, torch.Tensor):
         yield f"{kernel}: {name} is {value.dtype}"
@@ -304,14 +304,14 @@ def _looped(kernel: str, name: str, value: int, tiles: Mapping[str, int]) -> Ite
         yield f"{kernel}: loops over {name} {_class(value)}"
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Return a number of NumPy or C as Python's."""
     if isinstance(value, np.generic):
         return value.item()
     return value.value if isinstance(value, ctypes._SimpleCData) else value
 
 
-def _is_tile(value: Any) -> TypeGuard[int]:
+def _is_tile(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= LEAST_TILE
 
 
@@ -319,14 +319,14 @@ def _class(value: int) -> str:
     return {0: "0", 1: "1"}.get(value, "n" if value > 0 else "negative")
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     named = getattr(value, "__name__", None)
     if isinstance(value, bool | str | torch.dtype | None):
         return str(value)
     return named if isinstance(named, str) else str(getattr(value, "name", type(value).__name__))
 
 
-def _specialised(value: Any, constant: bool) -> str:
+def _specialised(value: object, constant: bool) -> str:
     """Say what of an argument a compilation of Triton depends on."""
     if isinstance(value, torch.Tensor):
         return str(value.dtype)

@@ -161,7 +161,7 @@ class _Server:
             self.reap(told)
         return True
 
-    def fork(self, told: dict[str, Any]) -> None:
+    def fork(self, told: dict[str, object]) -> None:
         """Fork a child that takes its pipe and its standard error from the verifier; send its number."""
         with socket.socket(fileno=os.dup(self.control.fileno())) as plain:
             _, (pipe, stderr), _, _ = socket.recv_fds(plain, 1, 2)
@@ -180,7 +180,7 @@ class _Server:
         self.living.add(pid)
         self.send("forked", pid)
 
-    def become_child(self, pipe: int, stderr: int, told: dict[str, Any]) -> NoReturn:
+    def become_child(self, pipe: int, stderr: int, told: dict[str, object]) -> NoReturn:
         """Leave what is the server's behind and serve requests on the pipe."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -219,7 +219,7 @@ class _Server:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(one, 0)
 
-    def send(self, word: str, told: Any) -> None:
+    def send(self, word: str, told: object) -> None:
         """Tell the verifier; one that is gone is noticed when it is read from."""
         with contextlib.suppress(ConnectionError):
             self.control.send_bytes(pickle.dumps((word, told)))

@@ -47,7 +47,7 @@ class HostArithmetic(Dispatching):
         return result
 
 
-def _floating(value: Any) -> bool:
+def _floating(value: object) -> bool:
     if isinstance(value, tuple | list):
         return any(map(_floating, value))
     return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())

@@ -25,7 +25,7 @@ class Loops:
     heads: tuple[frozenset[str], ...] = ()
     products: Mapping[str, tuple[str, str]]
 
-    def named(self, arguments: Mapping[str, Any]) -> dict[str, int]:
+    def named(self, arguments: Mapping[str, object]) -> dict[str, int]:
         """Return the integers that loops may go over: arguments, and products of two of them, by name."""
         whole = {n: v for n, v in arguments.items() if isinstance(v, int) and not isinstance(v, bool)}
         made = {n: whole[a] * whole[b] for n, (a, b) in self.products.items() if a in whole and b in whole}
@@ -40,7 +40,7 @@ class Loops:
         return any(name in words and (tile in words or "while" in words) for words in self.heads)
 
 
-def loops_of_triton(kernel: Any, constants: Mapping[str, Any]) -> Loops:
+def loops_of_triton(kernel: object, constants: Mapping[str, object]) -> Loops:
     """Read the loops of a Triton kernel and of the functions that it calls.
 
     constants: of one launch; among them may be functions. Functions are taken to name their arguments as the

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -97,7 +96,7 @@ def _guarding(factory: Callable[..., torch.Tensor], name: str) -> Callable[..., 
     """Return one function for each factory: what torch.compile traced through it stays valid."""
     uninitialised = name in {known for _, known in _UNINITIALISED}
 
-    def make(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def make(*args: object, **kwargs: object) -> torch.Tensor:
         if torch.compiler.is_compiling():
             return factory(*args, **kwargs)
         made = passed_on(factory, *args, **kwargs)

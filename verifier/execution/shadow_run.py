@@ -50,7 +50,7 @@ def execute_with_shadows(
     opened: MachineSession,
     given: ShadowsOf,
     gradients: bool,
-    around: Any = None,
+    around: object = None,
 ) -> tuple[Observation, dict[str, Any]]:
     """Execute once under the session's arithmetic; also return the shadows of what came out, by name.
 

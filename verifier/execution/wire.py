@@ -8,7 +8,7 @@ from verifier.records.case import as_bytes, tensor_document, tensor_of
 from verifier.records.observation import Observation
 
 
-def pack_observation(seen: Observation) -> dict[str, Any]:
+def pack_observation(seen: Observation) -> dict[str, object]:
     """Return an observation as plain data."""
     return {
         "status": seen.status,

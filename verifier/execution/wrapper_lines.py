@@ -52,12 +52,12 @@ class WrapperLines:
 def _traced(files: frozenset[str], ran: set[Line]) -> Iterator[None]:
     """Trace this thread, unless somebody else does."""
 
-    def line(frame: FrameType, event: str, _: Any) -> Any:
+    def line(frame: FrameType, event: str, _: object) -> object:
         if event == "line":
             ran.add((frame.f_code.co_filename, frame.f_lineno))
         return line
 
-    def call(frame: FrameType, *_: Any) -> Any:
+    def call(frame: FrameType, *_: object) -> Any:
         return line if frame.f_code.co_filename in files else None
 
     if sys.gettrace() is not None:
@@ -74,7 +74,7 @@ def _traced(files: frozenset[str], ran: set[Line]) -> Iterator[None]:
                 sys.settrace(None)
 
 
-def _launches() -> list[tuple[Any, str]]:
+def _launches() -> list[tuple[object, str]]:
     """Return the methods that launch kernels: nothing of a wrapper runs in them."""
     from verifier.subjects.cuda_source import Launch
 
@@ -84,10 +84,10 @@ def _launches() -> list[tuple[Any, str]]:
 
 
 @contextmanager
-def _untraced(owner: Any, name: str) -> Iterator[None]:
+def _untraced(owner: object, name: str) -> Iterator[None]:
     original = getattr(owner, name)
 
-    def quietly(*args: Any, **kwargs: Any) -> Any:
+    def quietly(*args: object, **kwargs: object) -> object:
         tracing = sys.gettrace()
         sys.settrace(None)
         try:

@@ -39,7 +39,7 @@ _AUTOGRAD = ("torch.autograd", "torch.autograd.graph")
 Result = TypeVar("Result")
 
 
-def passed_on(function: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Result:
+def passed_on(function: Callable[..., Result], /, *args: object, **kwargs: Any) -> Result:
     """Call a function for the subject, with its own arguments: what it raises is the subject's doing."""
     return function(*args, **kwargs)
 

@@ -19,8 +19,9 @@ from strategies.registry import registry
 from verifier.arithmetic.abstract_number import Form
 from verifier.arithmetic.formats import Arithmetic, Array
 from verifier.ops.special_values import Rule, elementwise
+from verifier.oracle.enclosure import Enclosure
 from verifier.oracle.problem import Problem, Solution
-from verifier.records.case import Case, Extents
+from verifier.records.case import Case, Extents, Scalars
 from verifier.records.subject import Claim, Subject, Trees
 
 
@@ -29,7 +30,7 @@ class Shapes:
     """Shapes of an op's tensors, and its scalars but eps, for one choice of extents."""
 
     tensors: Mapping[str, tuple[int, ...]]
-    scalars: Mapping[str, Any] = field(default_factory=dict)
+    scalars: Scalars = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +99,7 @@ Tensors = Mapping[str, torch.Tensor | None]
 Index = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
-def _as_they_are(
-    tensors: Tensors, _scalars: Mapping[str, Any], _subject: Subject
-) -> dict[str, torch.Tensor | None]:
+def _as_they_are(tensors: Tensors, _scalars: Scalars, _subject: Subject) -> dict[str, torch.Tensor | None]:
     return dict(tensors)
 
 
@@ -108,7 +107,7 @@ def _any_shapes(_subject: Subject, _shapes: Shapes) -> bool:
     return True
 
 
-def _nothing_further(_case: Case, _solution: Any) -> Mapping[str, Any]:
+def _nothing_further(_case: Case, _solution: object) -> Mapping[str, Enclosure]:
     return {}
 
 
@@ -155,13 +154,13 @@ class Op:
     shapes: Callable[[int, int, int], Shapes | None]
     canonical: Callable[[Extents, str, Array], Array]
     problem: Callable[[Case], Problem[Any] | None]
-    exact: Callable[[Any], Mapping[str, Any]]
+    exact: Callable[[Any], Mapping[str, Enclosure]]
     bounds: Callable[[Solved[Any, Any], Claim, Form, Setting], Mapping[str, Bounded]]
     expected: Callable[[Case, Subject], Mapping[str, Expected]]
-    extents: Callable[[Tensors, Mapping[str, Any]], tuple[int, int, Mapping[str, Any]]]
-    links: Callable[[Tensors, Mapping[str, Any]], Mapping[str, list[tuple[str, int]]]]
+    extents: Callable[[Tensors, Scalars], tuple[int, int, Scalars]]
+    links: Callable[[Tensors, Scalars], Mapping[str, list[tuple[str, int]]]]
     takes: Callable[[Subject, Shapes], bool] = _any_shapes
-    further: Callable[[Case, Any], Mapping[str, Any]] = _nothing_further
+    further: Callable[[Case, Any], Mapping[str, Enclosure]] = _nothing_further
     undefined: Callable[[Case], frozenset[str]] = _nothing_undefined
     derived: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ("weight", "bias")
@@ -172,7 +171,7 @@ class Op:
     special: Rule = elementwise
     shift_invariant: bool = False
     scale_invariant: bool = False
-    complete: Callable[[Tensors, Mapping[str, Any], Subject], dict[str, torch.Tensor | None]] = _as_they_are
+    complete: Callable[[Tensors, Scalars, Subject], dict[str, torch.Tensor | None]] = _as_they_are
 
     def claimed(self, claim: Claim) -> bool:
         """Return whether a claim names what bounds rest on: an algorithm, or a form where none is needed."""

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from verifier.arithmetic.formats import Array
+from verifier.records.case import Scalars
 
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 Expectation = tuple[str, Mask, Callable[[Array], Mask]]
 """What is expected in words, of which elements, and the elements of an output that meet it."""
 
-Rule = Callable[[Mapping[str, Any], Array], Iterator[Expectation]]
+Rule = Callable[[Scalars, Array], Iterator[Expectation]]
 """A function of a case's scalars and its input in canonical rows, (rows, columns)."""
 
 
-def elementwise(_scalars: Mapping[str, Any], x: Array) -> Iterator[Expectation]:
+def elementwise(_scalars: Scalars, x: Array) -> Iterator[Expectation]:
     """NaN gives NaN: true of every op."""
     yield "NaN gives NaN", np.isnan(x), np.isnan
 
 
-def centred(scalars: Mapping[str, Any], x: Array) -> Iterator[Expectation]:
+def centred(scalars: Scalars, x: Array) -> Iterator[Expectation]:
     """Take deviations from a mean that is NaN or infinite: they all are."""
     if not scalars.get("training", True):
         yield from elementwise(scalars, x)
@@ -33,7 +33,7 @@ def centred(scalars: Mapping[str, Any], x: Array) -> Iterator[Expectation]:
     yield "a row that holds an infinity has no finite output", _rows_of(np.isinf(x)) & ~held, _not_finite
 
 
-def root_mean_square(_scalars: Mapping[str, Any], x: Array) -> Iterator[Expectation]:
+def root_mean_square(_scalars: Scalars, x: Array) -> Iterator[Expectation]:
     """Divide by an infinite root mean square: finite elements vanish, infinite ones are inf / inf."""
     held = _rows_of(np.isnan(x))
     infinite = _rows_of(np.isinf(x)) & ~held
@@ -42,7 +42,7 @@ def root_mean_square(_scalars: Mapping[str, Any], x: Array) -> Iterator[Expectat
     yield "a number in a row with an infinity gives 0 (or NaN)", infinite & ~np.isinf(x), _zero_or_nan
 
 
-def exponentials(_scalars: Mapping[str, Any], x: Array) -> Iterator[Expectation]:
+def exponentials(_scalars: Scalars, x: Array) -> Iterator[Expectation]:
     """Leave no distribution of NaN, inf or -inf alone; -inf among numbers is a probability of 0."""
     yield "a row that holds NaN is NaN throughout", _rows_of(np.isnan(x)), np.isnan
     yield "a row that holds +inf is NaN throughout", _rows_of(np.isposinf(x)), np.isnan

@@ -12,7 +12,7 @@ from verifier.arithmetic.formats import Array
 from verifier.ops import Expected, Op, Shapes, Tensors
 from verifier.ops.rows import trailing_dimensions
 from verifier.ops.rows.results import like
-from verifier.records.case import Case, Extents
+from verifier.records.case import Case, Extents, Scalars
 from verifier.records.subject import Subject
 
 PARAMETERS = ("weight", "bias")
@@ -48,7 +48,7 @@ def expected(case: Case, subject: Subject) -> Mapping[str, Expected]:
     return {"output": like(case.given["input"]), **{f"grad_{name}": like(case.given[name]) for name in taken}}
 
 
-def links(tensors: Tensors, scalars: Mapping[str, Any]) -> Mapping[str, list[tuple[str, int]]]:
+def links(tensors: Tensors, scalars: Scalars) -> Mapping[str, list[tuple[str, int]]]:
     """Name the axes that shrink together; residual and gate shrink with the input."""
     like = [name for name in ("residual", "gate") if tensors.get(name) is not None]
     return {
@@ -57,9 +57,7 @@ def links(tensors: Tensors, scalars: Mapping[str, Any]) -> Mapping[str, list[tup
     }
 
 
-def complete(
-    tensors: Tensors, _scalars: Mapping[str, Any], subject: Subject
-) -> dict[str, torch.Tensor | None]:
+def complete(tensors: Tensors, _scalars: Scalars, subject: Subject) -> dict[str, torch.Tensor | None]:
     """Leave out what the subject does not take."""
     taken = {"input", "grad_output", *subject.signature}
     return {name: tensor for name, tensor in tensors.items() if name in taken}
@@ -74,7 +72,7 @@ def _not_a_form(k: Numbers, t: Terms) -> Value:
     raise NotImplementedError("the specification of op 'unknown' is the subject's, not a form of the op")
 
 
-def _no_bounds(*_: Any) -> Mapping[str, Any]:
+def _no_bounds(*_: object) -> Mapping[str, Any]:
     return {}
 
 

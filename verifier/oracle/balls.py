@@ -61,7 +61,7 @@ def _power(exponent: int) -> Ball:
     return _arb()((1, exponent))
 
 
-def exact_sum(numbers: Iterable[Any]) -> Ball:
+def exact_sum(numbers: Iterable[object]) -> Ball:
     """Return the exact sum of floats or exact balls; call it within precision(EXACT_BITS)."""
     total = _arb()(0)
     for number in numbers:

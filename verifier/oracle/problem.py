@@ -29,10 +29,10 @@ Answer_co = TypeVar("Answer_co", bound=Solution, covariant=True)
 class Field(Protocol):
     """A finite field in which a form is run on a problem whose operands are places in tensors."""
 
-    def numbers(self, *, eps: float = 0.0, centred: bool = True, parameter: Any = None) -> Any:
+    def numbers(self, *, eps: float = 0.0, centred: bool = True, parameter: object = None) -> Any:
         """Return the field's numbers for rows of this problem."""
 
-    def take(self, name: str, places: Any) -> Value | None:
+    def take(self, name: str, places: object) -> Value | None:
         """Return the elements at these places of the tensor of that name; None without places."""
 
 

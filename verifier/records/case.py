@@ -40,6 +40,12 @@ class CaseError(ValueError):
         super().__init__(line(message))
 
 
+Document = dict[str, Any]
+"""A JSON object, as a file has it."""
+Scalars = Mapping[str, Any]
+"""The arguments of an op that are no tensors, by name, as its kernels take them."""
+
+
 class Extents(Protocol):
     """What canonical rows rest on: how many there are, and what tells where they lie. Every case has it."""
 
@@ -52,7 +58,7 @@ class Extents(Protocol):
         """Number of elements of a row."""
 
     @property
-    def scalars(self) -> Mapping[str, Any]:
+    def scalars(self) -> Scalars:
         """The op's arguments that are no tensors."""
 
     @property
@@ -74,7 +80,7 @@ class Case:
     op: str
     dtype: str
     tensors: Mapping[str, torch.Tensor | None]
-    scalars: Mapping[str, Any]
+    scalars: Scalars
     layouts: Mapping[str, Layout] = field(default_factory=dict)
     rows: int
     columns: int
@@ -132,21 +138,21 @@ class Case:
         return replace(self, layouts=dict(layouts))
 
 
-Keep = Callable[[str, bytes], dict[str, Any]]
+Keep = Callable[[str, bytes], Document]
 """Takes a tensor's name and bytes; returns what stands for the bytes in a document."""
 
 
-def as_base64(_name: str, data: bytes) -> dict[str, Any]:
+def as_base64(_name: str, data: bytes) -> Document:
     """Keep bytes as text, in any document."""
     return {"base64": base64.b64encode(data).decode("ascii")}
 
 
-def as_bytes(_name: str, data: bytes) -> dict[str, Any]:
+def as_bytes(_name: str, data: bytes) -> Document:
     """Keep bytes as they are, in a document that is no text."""
     return {"bytes": data}
 
 
-def to_document(case: Case, *, keep: Keep = as_base64) -> dict[str, Any]:
+def to_document(case: Case, *, keep: Keep = as_base64) -> Document:
     """Return the case as plain data; with the `keep` that is given anyway, as JSON."""
     return {
         "schema": SCHEMA,
@@ -210,7 +216,7 @@ def from_document(document: Mapping[str, Any], *, document_path: Path | None = N
     return found
 
 
-def save(case: Case, path: Path, **more: Any) -> None:
+def save(case: Case, path: Path, **more: object) -> None:
     """Write the case with further facts (subject, backend, seed, versions) to one JSON file.
 
     Raises:
@@ -220,7 +226,7 @@ def save(case: Case, path: Path, **more: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     files: dict[Path, bytes] = {}
 
-    def keep(name: str, data: bytes) -> dict[str, Any]:
+    def keep(name: str, data: bytes) -> Document:
         if len(data) <= INLINE_BYTES:
             return as_base64(name, data)
         file = path.with_name(f"{path.stem}.{name}.bin")
@@ -231,7 +237,7 @@ def save(case: Case, path: Path, **more: Any) -> None:
     write_together({path: (json.dumps(document, indent=1) + "\n").encode(), **files})
 
 
-def load(path: Path) -> tuple[Case, dict[str, Any]]:
+def load(path: Path) -> tuple[Case, Document]:
     """Read a case file; also return the whole document with its further facts.
 
     Raises:
@@ -242,7 +248,7 @@ def load(path: Path) -> tuple[Case, dict[str, Any]]:
     return from_document(document, document_path=path), document
 
 
-def read_document(path: Path) -> dict[str, Any]:
+def read_document(path: Path) -> Document:
     """Return the JSON object in a file.
 
     Raises:
@@ -277,7 +283,7 @@ def _from_bytes(data: bytes, dtype: str, shape: tuple[int, ...]) -> torch.Tensor
     return torch.frombuffer(bytearray(data), dtype=kind).reshape(shape)
 
 
-def tensor_document(name: str, tensor: torch.Tensor, keep: Keep) -> dict[str, Any]:
+def tensor_document(name: str, tensor: torch.Tensor, keep: Keep) -> Document:
     """Return dtype, shape and bytes of a tensor of any layout on any device."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     return {"dtype": dtype, "shape": list(tensor.shape), **keep(name, raw_bytes(tensor.reshape(-1)))}
@@ -322,7 +328,7 @@ def _from_number(value: Any) -> float:
     return float.fromhex(value) if isinstance(value, str) else float(value)
 
 
-def _scalar(value: Any) -> Any:
+def _scalar(value: object) -> Any:
     if isinstance(value, float):
         return {"hex": value.hex()}
     if isinstance(value, tuple):
@@ -330,7 +336,7 @@ def _scalar(value: Any) -> Any:
     return value
 
 
-def _from_scalar(value: Any) -> Any:
+def _from_scalar(value: object) -> Any:
     if isinstance(value, dict) and "hex" in value:
         return float.fromhex(value["hex"])
     if isinstance(value, dict) and "tuple" in value:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from verifier.records.case import SCHEMA, Case, CaseError, from_document, read_document
+from verifier.records.case import SCHEMA, Case, CaseError, Document, from_document, read_document
 from verifier.records.case import load as load_case
 from verifier.records.files import write_text
 from verifier.records.printable import said
@@ -50,7 +50,7 @@ def stored(subject: Subject, defect: KnownDefect, dtype: str) -> Path | None:
     return file.with_name(f"{file.name}{_MARK}{name}")
 
 
-def load(path: Path) -> tuple[Case, dict[str, Any]]:
+def load(path: Path) -> tuple[Case, Document]:
     """Read a case file, or the witness that `FILE#NAME` names; also return its whole document.
 
     Raises:
@@ -66,7 +66,7 @@ def load(path: Path) -> tuple[Case, dict[str, Any]]:
     return from_document(documents[name], document_path=path), documents[name]
 
 
-def read(file: Path) -> dict[str, dict[str, Any]]:
+def read(file: Path) -> dict[str, Document]:
     """Return the documents of all cases of a subject's file by name, each as a case file of its own has it.
 
     Raises:
@@ -80,14 +80,14 @@ def read(file: Path) -> dict[str, dict[str, Any]]:
         raise CaseError(f"{file}: not a file of witnesses: {said(error)}") from error
 
 
-def write(file: Path, documents: Mapping[str, Mapping[str, Any]]) -> None:
+def write(file: Path, documents: Mapping[str, Mapping[str, object]]) -> None:
     """Write the documents of a subject's witnesses, of which all belong to the same subject.
 
     Raises:
         OSError: the file cannot be written.
 
     """
-    shared: dict[str, dict[str, Any]] = {name: {} for name in _SHARED}
+    shared: dict[str, Document] = {name: {} for name in _SHARED}
     cases = {name: _in_short(document, shared) for name, document in documents.items()}
     subject = next(iter(documents.values()))["subject"]
     whole = {"schema": SCHEMA, "subject": subject, "witnesses": cases, **shared}
@@ -95,7 +95,7 @@ def write(file: Path, documents: Mapping[str, Mapping[str, Any]]) -> None:
     write_text(file, json.dumps(whole, indent=1) + "\n")
 
 
-def _complete(whole: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
+def _complete(whole: Mapping[str, Any], document: Mapping[str, Any]) -> Document:
     tensors = {
         name: None if key is None else whole["tensors"][key] for name, key in document["tensors"].items()
     }
@@ -103,7 +103,7 @@ def _complete(whole: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str
     return {"schema": whole["schema"], "subject": whole["subject"], **document, **own}
 
 
-def _in_short(document: Mapping[str, Any], shared: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _in_short(document: Mapping[str, Any], shared: dict[str, Document]) -> Document:
     own = {name: value for name, value in document.items() if name not in {"schema", "subject"}}
     own["versions"] = _share(shared["versions"], document["versions"])
     own["tensors"] = {
@@ -113,7 +113,7 @@ def _in_short(document: Mapping[str, Any], shared: dict[str, dict[str, Any]]) ->
     return own
 
 
-def _share(values: dict[str, Any], value: Mapping[str, Any]) -> str:
+def _share(values: dict[str, object], value: Mapping[str, object]) -> str:
     """Keep a value under the hash of its text, and return that."""
     key = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
     values[key] = value

@@ -107,7 +107,7 @@ class Kernel:
         """
         return self.source.compiled(self.expression, architecture, assembled=assembled)
 
-    def parameter_names(self, arguments: Sequence[Any]) -> list[str] | None:
+    def parameter_names(self, arguments: Sequence[object]) -> list[str] | None:
         """Return the names that the source gives its parameters, for reports; None if they cannot be read."""
         names = parameter_names(self.source.path, self.expression.partition("<")[0])
         return names if len(names) == len(arguments) else None
@@ -122,7 +122,7 @@ class CudaSource:
         default_factory=dict, repr=False, compare=False
     )
 
-    def kernel(self, name: str, *template_arguments: Any) -> Kernel:
+    def kernel(self, name: str, *template_arguments: object) -> Kernel:
         """Name a kernel: `kernel("f<float, 4>")` and `kernel("f", torch.float32, 4)` are the same.
 
         torch dtypes become C++ types, booleans and integers literals; strings are taken as they are.
@@ -177,7 +177,7 @@ def codes() -> set[tuple[str, str]]:
 # Names and arguments
 
 
-def _spell(argument: Any) -> str:
+def _spell(argument: object) -> str:
     if isinstance(argument, bool):
         return "true" if argument else "false"
     if isinstance(argument, int):
@@ -199,7 +199,7 @@ def _spell(argument: Any) -> str:
     raise TypeError(f"no C++ spelling is known for the template argument {argument!r}")
 
 
-def _dim3(what: str, extent: Any) -> Dim3:
+def _dim3(what: str, extent: object) -> Dim3:
     extents = (extent,) if isinstance(extent, int | np.integer) else passed_on(tuple, extent)
     whole = [passed_on(int, e) for e in extents]
     if not 1 <= len(whole) <= 3 or any(e < 1 for e in whole):
@@ -208,7 +208,7 @@ def _dim3(what: str, extent: Any) -> Dim3:
     return x, y, z
 
 
-def _device_of(arguments: tuple[Any, ...]) -> torch.device:
+def _device_of(arguments: tuple[object, ...]) -> torch.device:
     import torch
 
     tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
@@ -243,7 +243,7 @@ def _architecture(device: torch.device) -> int:
     return session.machine.architecture if session is not None else DEFAULT_ARCHITECTURE
 
 
-def _convert(name: str, parameters: tuple[Parameter, ...], arguments: tuple[Any, ...]) -> list[Any]:
+def _convert(name: str, parameters: tuple[Parameter, ...], arguments: tuple[object, ...]) -> list[Any]:
     if len(parameters) != len(arguments):
         raise TypeError(f"{name} takes {len(parameters)} arguments, not {len(arguments)}")
     return [
@@ -252,7 +252,7 @@ def _convert(name: str, parameters: tuple[Parameter, ...], arguments: tuple[Any,
     ]
 
 
-def _argument(what: str, parameter: Parameter, argument: Any) -> Any:
+def _argument(what: str, parameter: Parameter, argument: object) -> Any:
     """Return a tensor as it is and everything else as the numpy scalar of the parameter's width."""
     import torch
 
@@ -286,7 +286,7 @@ def _same_width(what: str, parameter: Parameter, size: int) -> None:
 
 
 def _launch_on_device(
-    compiled: CompiledKernel, launch: Launch, values: list[Any], device: torch.device
+    compiled: CompiledKernel, launch: Launch, values: list[object], device: torch.device
 ) -> None:
     import torch
 

@@ -31,10 +31,10 @@ def subject(
     language: Language,
     dtypes: tuple[str, ...],
     variance: str | None = None,
-    variance_options: Mapping[str, Any] | None = None,
+    variance_options: Mapping[str, object] | None = None,
     accumulates: str | None = None,
     trees: Tree | Trees | None = None,
-    formula: Any = None,
+    formula: object = None,
     mean_contraction: Contraction | None = None,
     divide_by_n: DivideByN | None = None,
     saved_dtype: str | None = None,
@@ -44,7 +44,7 @@ def subject(
     known_defects: tuple[KnownDefect, ...] = (),
     returns: tuple[str, ...] = ("output",),
     mutates: tuple[str, ...] = (),
-    specification: Any = None,
+    specification: object = None,
     differentiable: bool = True,
     source: Source | None = None,
     extents: tuple[tuple[int, int], ...] = (),
@@ -93,7 +93,7 @@ def subject(
         clamp=clamp,
     )
 
-    def declare(function: Callable[..., Any]) -> Subject:
+    def declare(function: Callable[..., object]) -> Subject:
         _demand_specification(op, specification, variance, function, returns)
         _demand_required(domain, function)
         _demand_parameters(domain, function)
@@ -187,7 +187,7 @@ def _demand_names(defects: tuple[KnownDefect, ...]) -> None:
         raise ValueError(f"@subject: two known defects of {twice[1]} have the id {twice[0]!r}")
 
 
-def _demand_extents(extents: Any, domain: Domain | None) -> None:
+def _demand_extents(extents: object, domain: Domain | None) -> None:
     """Demand pairs of positive integers, inside the domain: what is promised nowhere is not run first."""
     wanted = "a tuple of pairs (rows, columns) of positive integers, as ((1, 70000),)"
     if not isinstance(extents, tuple | list):  # a ValueError, as all that this file raises
@@ -201,7 +201,7 @@ def _demand_extents(extents: Any, domain: Domain | None) -> None:
             raise ValueError(f"@subject: extents has {pair!r}, which lies outside the domain: {beyond}")
 
 
-def _demand_options(variance: str | None, options: Mapping[str, Any] | None) -> None:
+def _demand_options(variance: str | None, options: Mapping[str, object] | None) -> None:
     """Demand that options are those of the algorithm, each of a value that it takes."""
     if not options:
         return

@@ -33,7 +33,7 @@ class _Setting:
     same: Callable[[Any, Any], bool] = operator.eq
 
 
-def _attribute(owner: Any, attribute: str, name: str) -> _Setting:
+def _attribute(owner: object, attribute: str, name: str) -> _Setting:
     return _Setting(
         name=name,
         read=lambda: getattr(owner, attribute),
@@ -84,7 +84,7 @@ def _modes() -> tuple[list[Any], list[Any]]:
     )
 
 
-def _set_modes(wanted: tuple[list[Any], list[Any]]) -> None:
+def _set_modes(wanted: tuple[list[object], list[object]]) -> None:
     functions, dispatching = wanted
     while len(_function_modes()) > len(functions):
         torch._C._pop_torch_function_stack()
@@ -204,7 +204,7 @@ def settings_kept() -> Iterator[Settings]:
                     setting.write(value)
 
 
-def _only_more(before: Any, now: Any) -> bool:
+def _only_more(before: object, now: object) -> bool:
     """Return whether this is an environment that has the variables that it had, as they were."""
     return isinstance(before, dict) and isinstance(now, dict) and before.items() <= now.items()
 
@@ -216,14 +216,14 @@ def _read(setting: _Setting) -> Any:
         return None
 
 
-def _said(name: str, before: Any, now: Any) -> str:
+def _said(name: str, before: object, now: object) -> str:
     if isinstance(before, dict) and isinstance(now, dict):
         names = sorted({n for n in {*before, *now} if before.get(n) != now.get(n)})
         return f"{name}: " + ", ".join(f"{n} is {now.get(n)!r} and was {before.get(n)!r}" for n in names)
     return f"{name}: it is {_word(now)} and was {_word(before)}"
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     if isinstance(value, tuple | list):  # modes are known by their classes
         return "(" + ", ".join(map(_word, value)) + ")"
     return (

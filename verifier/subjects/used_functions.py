@@ -49,7 +49,7 @@ class Used:
     names: set[str] = field(default_factory=set)
 
 
-def used_by(function: Callable[..., Any]) -> Used:
+def used_by(function: Callable[..., object]) -> Used:
     """Return the functions of subjects' own files that a function may come to, itself included."""
     used = Used()
     own_file = getattr(getattr(function, "__code__", None), "co_filename", "")
@@ -121,7 +121,7 @@ def _add(met: dict[tuple[str, int], PythonFunction], function: FunctionType, **k
         met[made.path, made.line] = made
 
 
-def _compiled_by_triton(value: Any) -> FunctionType | None:
+def _compiled_by_triton(value: object) -> FunctionType | None:
     """Return the function in an object of `triton.jit`, `autotune` or `heuristics`, or None."""
     depth = 0
     while type(value).__module__.split(".")[0] == "triton" and hasattr(value, "fn") and depth < 10:
@@ -161,7 +161,7 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _held(value: Any, names: frozenset[str]) -> Iterator[Any]:
+def _held(value: object, names: frozenset[str]) -> Iterator[Any]:
     """Yield what a value holds that code with these names may come to."""
     if isinstance(value, ModuleType):
         if _own_module(value):

@@ -31,7 +31,7 @@ class Kit:
     floats: Callable[[Values], Values]
     finite: Callable[[Values], Values]
     host: Callable[[Values], Array]
-    device: Callable[[Any], Values]
+    device: Callable[[object], Values]
     totals: Callable[[Values, Values, int], Values]
     tops: Callable[[Values, Values, int], Values]
 

@@ -34,7 +34,7 @@ def document(report: Report) -> dict[str, Any]:
     )
 
 
-def _line(line: Line) -> dict[str, Any]:
+def _line(line: Line) -> dict[str, object]:
     return {
         "subject": line.subject,
         "check": line.check,
@@ -59,11 +59,11 @@ def _line(line: Line) -> dict[str, Any]:
     }
 
 
-def _worst(worst: Worst) -> dict[str, Any]:
+def _worst(worst: Worst) -> dict[str, object]:
     return {name: plain(value) for name, value in asdict(worst).items()}
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _finding(finding: Finding) -> dict[str, object]:
     outcome = finding.outcome
     return {
         "subject": finding.subject,
@@ -85,7 +85,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
     }
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> object:
     """Return data as JSON has them: lists for tuples, strings for infinities and NaN."""
     if isinstance(value, dict):
         return {name: plain(inner) for name, inner in value.items()}

@@ -30,7 +30,7 @@ def frame(
     }
 
 
-def versions() -> dict[str, Any]:
+def versions() -> dict[str, object]:
     """Return the versions that a result depends on."""
     import platform
     from importlib import metadata

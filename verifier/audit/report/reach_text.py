@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from verifier.audit.reach_of_subjects import Lacking, SubjectReach, TunedReach
 from verifier.audit.rules import reached
@@ -134,7 +133,7 @@ def unmet(one: SubjectReach, required: float) -> str:
     return f"{one.subject}: reach={required:g} is required; {known}"
 
 
-def reach_document(one: SubjectReach) -> dict[str, Any]:
+def reach_document(one: SubjectReach) -> dict[str, object]:
     """Return what of a subject ran as JSON data; null where it was not recorded."""
     code = one.known and "code" in one.found.recorded
     return {

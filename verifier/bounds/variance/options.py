@@ -18,16 +18,16 @@ from verifier.bounds.variance import Merge, Reduction, algorithm
 Accepts = Callable[[Any], bool]
 
 
-def rule(accepts: Accepts, wanted: str) -> dict[str, Any]:
+def rule(accepts: Accepts, wanted: str) -> dict[str, object]:
     """Return metadata of a field whose value must satisfy `accepts`; `wanted` says so in an error."""
     return {"accepts": accepts, "wanted": wanted}
 
 
-def _truth() -> dict[str, Any]:
+def _truth() -> dict[str, object]:
     return rule(lambda v: isinstance(v, bool), "True or False")
 
 
-def _one_of(words: Iterable[str]) -> dict[str, Any]:
+def _one_of(words: Iterable[str]) -> dict[str, object]:
     known = tuple(words)
     return rule(lambda v: v in known, f"one of {', '.join(known)}")
 
@@ -84,7 +84,7 @@ def _record(name: str) -> Any:
     return getattr(algorithm(name), "OPTIONS", None)
 
 
-def chosen_options(name: str, given: Mapping[str, Any]) -> Any:
+def chosen_options(name: str, given: Mapping[str, object]) -> Any:
     """Return the algorithm's record of options with the given values.
 
     Raises:
@@ -105,7 +105,7 @@ def chosen_options(name: str, given: Mapping[str, Any]) -> Any:
     return None if record is None else record(**given)
 
 
-def reduction(name: str, given: Mapping[str, Any], **common: Any) -> Reduction:
+def reduction(name: str, given: Mapping[str, object], **common: Any) -> Reduction:
     """Return the reduction of an algorithm with the given options and what all algorithms have in common.
 
     Raises:

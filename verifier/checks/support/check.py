@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from verifier.cases.plan import Plan
 from verifier.checks.support.session import Session
@@ -74,7 +74,7 @@ OPTIONAL = {
 """What a check may leave unsaid, and what that means."""
 
 
-def completed(module: Any) -> Check:
+def completed(module: object) -> Check:
     """Return a module as a check: what it leaves out of `OPTIONAL` has its default from now on."""
     for name, default in OPTIONAL.items():
         vars(module).setdefault(name, default)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -194,7 +193,7 @@ def _worst(truth: Truth, names: Sequence[str]) -> float:
     return float(max(np.max(b.bound, initial=0.0) for b in found))
 
 
-def compared(function: Any, tensors: list[torch.Tensor], step: float, tolerance: float) -> Observation:
+def compared(function: object, tensors: list[torch.Tensor], step: float, tolerance: float) -> Observation:
     """Let torch compare the two Jacobians, entry by entry."""
     from torch.autograd.gradcheck import GradcheckError
 

@@ -41,49 +41,49 @@ _Operands = tuple[Any, ...]
 class _Rule:
     """One operation: its value, the most that errors of its operands move it, and its allowance in u."""
 
-    value: Callable[..., Any]
-    moved: Callable[..., Any]
+    value: Callable[..., Array]
+    moved: Callable[..., Array]
     allowed: float = _BASIC
     exact: bool = False
 
 
-def _added(_a: Array, _b: Array, ea: Array, eb: Array) -> Any:
+def _added(_a: Array, _b: Array, ea: Array, eb: Array) -> Array:
     return ea + eb
 
 
-def _product(a: Array, b: Array, ea: Array, eb: Array) -> Any:
+def _product(a: Array, b: Array, ea: Array, eb: Array) -> Array:
     return np.abs(a) * eb + np.abs(b) * ea + ea * eb
 
 
-def _slope(most: float) -> Callable[..., Any]:
+def _slope(most: float) -> Callable[..., Array]:
     """Return the rule of a function whose slope is nowhere above this."""
 
-    def moved(_a: Array, ea: Array) -> Any:
+    def moved(_a: Array, ea: Array) -> Array:
         return most * ea
 
     return moved
 
 
-def _logarithm(a: Array, ea: Array) -> Any:
+def _logarithm(a: Array, ea: Array) -> Array:
     return np.where(ea == 0, 0.0, -np.log1p(-np.minimum(ea / a, 1.0)))
 
 
-def _quotient(a: Array, b: Array, ea: Array, eb: Array) -> Any:
+def _quotient(a: Array, b: Array, ea: Array, eb: Array) -> Array:
     reach = (ea + np.abs(a / b) * eb) / (np.abs(b) - eb)
     return np.where((ea == 0) & (eb == 0), 0.0, np.where(np.abs(b) > eb, reach, np.inf))
 
 
-def _root(a: Array, ea: Array) -> Any:
+def _root(a: Array, ea: Array) -> Array:
     low = np.maximum(a - ea, 0.0)
     return np.where(ea == 0, 0.0, ea / (np.sqrt(a) + np.sqrt(low)))
 
 
-def _reciprocal_root(a: Array, ea: Array) -> Any:
+def _reciprocal_root(a: Array, ea: Array) -> Array:
     root, low = np.sqrt(a), np.sqrt(np.maximum(a - ea, 0.0))
     return np.where(ea == 0, 0.0, ea / (root * low * (root + low)))
 
 
-def _sigmoid(a: Array) -> Any:
+def _sigmoid(a: Array) -> Array:
     return 1.0 / (1.0 + np.exp(-a))
 
 
@@ -204,7 +204,7 @@ class TorchSlots(HostSlots):  # type: ignore[no-untyped-call]
         """Return the shadow of a Python number."""
         return self.slots.lift(np.atleast_1d(number), "f64").reshape(np.shape(number))
 
-    def power(self, result: torch.Tensor, base: torch.Tensor, shadows: Any, steps: tuple[str, ...]) -> Any:
+    def power(self, result: torch.Tensor, base: torch.Tensor, shadows: object, steps: tuple[str, ...]) -> Any:
         """Do a power as products or a root, which torch may round at every step."""
         plain, found = as_floats(base), shadows
         with np.errstate(all="ignore"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -86,7 +85,7 @@ def unrounded(subject: Subject, case: Case, *, place: Backend, gradients: bool) 
 
 
 def _run_with_shadows(
-    subject: Subject, case: Case, arithmetic: Any, word: str, *, place: Backend, gradients: bool
+    subject: Subject, case: Case, arithmetic: object, word: str, *, place: Backend, gradients: bool
 ) -> Observation:
     given = word == "bound"
     seen, opened = run_with_arithmetic(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import torch
 
@@ -102,7 +101,7 @@ class Session:
         return op(self.case.op)
 
     def execute(
-        self, *, experiment: str = "verifier.execution.call_subject:execute", **options: Any
+        self, *, experiment: str = "verifier.execution.call_subject:execute", **options: object
     ) -> Observation:
         """Run the subject on the case (or run another experiment).
 

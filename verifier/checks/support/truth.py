@@ -9,6 +9,7 @@ from typing import Any
 
 from verifier.bounds.variance import algorithm
 from verifier.ops import Bounded, Op, Setting, Solved, op
+from verifier.oracle.enclosure import Enclosure
 from verifier.oracle.solve import solve
 from verifier.records.case import Case
 from verifier.records.subject import Subject
@@ -35,7 +36,7 @@ class Answer:
         return Solved(case=self.case, problem=problem, solution=None if problem is None else solve(problem))
 
     @cached_property
-    def exact(self) -> Mapping[str, Any]:
+    def exact(self) -> Mapping[str, Enclosure]:
         """Enclosures of the exact results by name, in canonical rows."""
         the_op = op(self.case.op)
         if the_op.own:

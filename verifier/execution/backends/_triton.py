@@ -9,7 +9,6 @@ import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from verifier.machine.culprit import passed_on
 from verifier.records.subject import Subject
@@ -65,10 +64,10 @@ def codes() -> set[tuple[str, str]]:
     return _codes | cuda_codes()
 
 
-def _wrap(owner: Any, name: str) -> None:
+def _wrap(owner: object, name: str) -> None:
     original = getattr(owner, name)
 
-    def counted(*args: Any, **kwargs: Any) -> Any:
+    def counted(*args: object, **kwargs: object) -> object:
         global _launches, _total  # noqa: PLW0603
         _launches += 1
         _total += not kwargs.get("warmup")

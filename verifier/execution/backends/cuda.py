@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from functools import cache
-from typing import Any
 
 from verifier.arithmetic.formats import ieee
 from verifier.execution.backend import Backend, Power
@@ -102,7 +101,7 @@ class Cuda(Backend):
         """Import Triton's compiler where it is."""
         _triton.preload()
 
-    def prepare(self, **options: Any) -> None:
+    def prepare(self, **options: object) -> None:
         """Count launches from now on."""
         super().prepare(**options)
         if _triton.triton_missing() is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from verifier.arithmetic.formats import ieee
 from verifier.arithmetic.trees.tree import any_order
@@ -61,7 +60,7 @@ class Interpreter(Backend):
         """Switch the interpreter on: it is read when a kernel is decorated."""
         return {"TRITON_INTERPRET": "1"}
 
-    def prepare(self, **options: Any) -> None:
+    def prepare(self, **options: object) -> None:
         """Count launches from now on."""
         super().prepare(**options)
         _triton.count_launches()

@@ -184,7 +184,7 @@ class PtxMachine(Backend):
         playing = current()
         return tuple(playing.unfilled) if playing is not None else ()
 
-    def followed(self) -> tuple[Any, ...]:
+    def followed(self) -> tuple[object, ...]:
         """Say how the grids of launches since `begin` followed the rows, where rows were chosen."""
         from verifier.machine import current
 

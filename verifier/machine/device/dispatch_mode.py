@@ -69,7 +69,7 @@ class DeviceMode(Dispatching):  # type: ignore[no-untyped-call]
         return pinned(result) if pins and place == _HOST else result
 
 
-def is_custom(func: Any) -> bool:
+def is_custom(func: object) -> bool:
     """Whether an operator was registered by somebody else than torch."""
     return isinstance(func, torch._ops.OpOverload) and func.namespace not in _OWN
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -44,7 +44,7 @@ def launch_ptx(
     grid: Sequence[int],
     block: Sequence[int],
     shared_bytes: int,
-    arguments: Sequence[Any],
+    arguments: Sequence[object],
     *,
     machine: Machine | None = None,
     names: Sequence[str] | None = None,
@@ -99,7 +99,7 @@ def prepare(
     ptx: str,
     kernel: str,
     shape: tuple[Sequence[int], Sequence[int], int],
-    arguments: Sequence[Any],
+    arguments: Sequence[object],
     machine: Machine,
     *,
     slots: Slots | None,
@@ -180,7 +180,7 @@ def run(launch: LaunchRecord) -> None:
             finish(launch)
 
 
-def without_modes() -> AbstractContextManager[Any]:
+def without_modes() -> AbstractContextManager[object]:
     """Keep what follows host operations out of the launch, which converts numbers with torch."""
     from torch.utils._python_dispatch import _disable_current_modes
 

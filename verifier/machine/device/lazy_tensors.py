@@ -58,7 +58,7 @@ def _any_huge(values: Any) -> bool:
     return False
 
 
-def _asks_for_huge(args: tuple[Any, ...]) -> bool:
+def _asks_for_huge(args: tuple[object, ...]) -> bool:
     """Whether a factory that writes (full, ones) asks for a huge tensor."""
     shape = next((a for a in args if isinstance(a, tuple | list)), ())
     extents = [n for n in shape if isinstance(n, int)]

@@ -55,7 +55,7 @@ def fill_in_force() -> MaskedFill | None:
 def _keyed(known: Callable[..., str]) -> Callable[..., str]:
     """Keep filled code apart in Triton's cache on disk."""
 
-    def key(self: Any) -> str:
+    def key(self: object) -> str:
         fill = fill_in_force()
         plain = known(self)
         return plain if fill is None else hashlib.sha256(f"{plain}\0{fill}".encode()).hexdigest()
@@ -63,7 +63,7 @@ def _keyed(known: Callable[..., str]) -> Callable[..., str]:
     return key
 
 
-def _filling(load: Callable[..., Any]) -> Callable[..., Any]:
+def _filling(load: Callable[..., object]) -> Callable[..., Any]:
     signature = inspect.signature(load)
 
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:

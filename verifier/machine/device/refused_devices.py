@@ -35,17 +35,17 @@ def lacking(name: str) -> UnsupportedFeature:
     return error
 
 
-def unplayed(name: str, original: Any) -> Any:
+def unplayed(name: str, original: object) -> object:
     """Return what refuses to be called; a class stays one, which annotations and isinstance may name."""
 
-    def refuse(*args: Any, **kwargs: Any) -> Any:
+    def refuse(*args: object, **kwargs: object) -> object:
         raise lacking(name)
 
     word = name.rpartition(".")[2]
     return type(word, (), {"__new__": refuse}) if inspect.isclass(original) else refuse
 
 
-def closed(answers: dict[str, Any]) -> Iterator[tuple[Any, str, Any]]:
+def closed(answers: dict[str, object]) -> Iterator[tuple[Any, str, Any]]:
     """List what is put in the place of torch's own: where, by which name, what.
 
     answers: of functions in C++ that are played, by their names.

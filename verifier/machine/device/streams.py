@@ -20,7 +20,7 @@ def _session() -> MachineSession:
     return opened
 
 
-def index_of(device: Any) -> int:
+def index_of(device: object) -> int:
     """Return the number of a device, that of the current one for None or no number."""
     if isinstance(device, int):
         return device
@@ -54,10 +54,10 @@ class Stream:
     def synchronize(self) -> None:
         """Wait for nothing."""
 
-    def wait_event(self, event: Any) -> None:
+    def wait_event(self, event: object) -> None:
         """Order what follows behind an event that has happened."""
 
-    def wait_stream(self, stream: Any) -> None:
+    def wait_stream(self, stream: object) -> None:
         """Order what follows behind a stream that is done."""
 
     def record_event(self, event: Any = None) -> Any:
@@ -115,10 +115,10 @@ class Event:
         self.device = torch.device("cuda", index_of(None))
         self.event_id = self.cuda_event = next(_numbers)
 
-    def record(self, stream: Any = None) -> None:
+    def record(self, stream: object = None) -> None:
         """Record nothing."""
 
-    def wait(self, stream: Any = None) -> None:
+    def wait(self, stream: object = None) -> None:
         """Wait for nothing."""
 
     def synchronize(self) -> None:
@@ -128,7 +128,7 @@ class Event:
         """Whether it has happened."""
         return True
 
-    def elapsed_time(self, other: Any) -> float:
+    def elapsed_time(self, other: object) -> float:
         """Milliseconds; the machine has no clock."""
         return 1.0
 
@@ -151,12 +151,12 @@ class StreamContext:
             self.stream.__exit__(*error)
 
 
-def default_stream(device: Any = None) -> Stream:
+def default_stream(device: object = None) -> Stream:
     """Give the stream with number 0."""
     return Stream(device, stream_id=0)
 
 
-def current_stream(device: Any = None) -> Stream:
+def current_stream(device: object = None) -> Stream:
     """Give the stream that is current on a device."""
     chosen = _session().stream
     return (

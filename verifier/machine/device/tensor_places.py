@@ -21,7 +21,7 @@ _REAL_STORAGE: Any = torch._C.StorageBase
 """What torch's own C++ answers, whatever has been put in its place."""
 
 
-def memory_of(tensor: Any) -> torch.device:
+def memory_of(tensor: object) -> torch.device:
     """Return where the bytes of a tensor really lie, whatever it says of itself."""
     found: torch.device = REAL.device.__get__(tensor)
     return found
@@ -40,7 +40,7 @@ def place_of(tensor: Any) -> torch.device:
         return home
 
 
-def _marked(storage: Any) -> torch.device | None:
+def _marked(storage: object) -> torch.device | None:
     found: torch.device | None = getattr(storage, _PLACE, None)
     return found
 
@@ -53,7 +53,7 @@ def put(tensor: torch.Tensor, place: torch.device) -> torch.Tensor:
     return tensor
 
 
-def named(opened: MachineSession, value: Any) -> torch.device | None:
+def named(opened: MachineSession, value: object) -> torch.device | None:
     """Return the device that an argument names, with its number; None if it names none.
 
     Raises RuntimeError for a number that the session's machine does not have, as CUDA does.
@@ -71,7 +71,7 @@ def named(opened: MachineSession, value: Any) -> torch.device | None:
     return torch.device("cuda", index)
 
 
-def storage_place(self: Any) -> torch.device:
+def storage_place(self: object) -> torch.device:
     """Return where a storage lies as far as the session in force is concerned."""
     real: torch.device = _REAL_STORAGE.device.__get__(self)
     opened = current()

@@ -63,7 +63,7 @@ class Properties(SimpleNamespace):
         raise AttributeError(f"'_CudaDeviceProperties' object has no attribute {name!r}")
 
 
-def properties(device: Any = None) -> Properties:
+def properties(device: object = None) -> Properties:
     """Give the properties of the machine that is in force now."""
     machine = _session().machine
     major, minor = divmod(machine.architecture, 10)
@@ -99,7 +99,7 @@ def exchange_device(index: int) -> int:
     return before
 
 
-def _set_device(device: Any) -> None:
+def _set_device(device: object) -> None:
     exchange_device(streams.index_of(device))
 
 
@@ -198,7 +198,7 @@ def _in_c() -> dict[str, Any]:
     }
 
 
-def _places(name: str, value: Any) -> Iterator[tuple[Any, str, Any]]:
+def _places(name: str, value: object) -> Iterator[tuple[Any, str, Any]]:
     """List where a name of `torch.cuda` stands: there, and in the module that defines it."""
     original = vars(torch.cuda).get(name)
     home = sys.modules.get(getattr(original, "__module__", None) or "")

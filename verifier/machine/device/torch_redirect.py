@@ -67,7 +67,7 @@ def redirected() -> Iterator[None]:
         yield
 
 
-def _patch(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
+def _patch(stack: ExitStack, owner: object, name: str, value: object) -> None:
     if name in vars(owner):
         stack.callback(setattr, owner, name, vars(owner)[name])
     else:
@@ -182,12 +182,14 @@ def _to(self: Any, *args: Any, **kwargs: Any) -> Any:
     return passed_on(REAL.to, _moved(self, target), None, **options)
 
 
-def _cuda(self: Any, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Any:
+def _cuda(
+    self: object, device: object = None, non_blocking: bool = False, memory_format: object = None
+) -> Any:
     options = {} if memory_format is None else {"memory_format": memory_format}
     return _to(self, "cuda" if device is None else device, non_blocking=non_blocking, **options)
 
 
-def _cpu(self: Any, memory_format: Any = None) -> Any:
+def _cpu(self: object, memory_format: object = None) -> Any:
     return _to(self, HOST, **({} if memory_format is None else {"memory_format": memory_format}))
 
 
@@ -258,11 +260,11 @@ def _default_place() -> torch.device:
     return HOST
 
 
-def _names_cuda(value: Any) -> bool:
+def _names_cuda(value: object) -> bool:
     return isinstance(value, str) and value.split(":")[0] == "cuda"
 
 
-def _aliasing(source: torch.Tensor, place: torch.device | None, *args: Any, **kwargs: Any) -> Any:
+def _aliasing(source: torch.Tensor, place: torch.device | None, *args: object, **kwargs: object) -> Any:
     """Do what `torch.as_tensor` and `torch.asarray` do with a tensor."""
     dtype = args[0] if args else kwargs.get("dtype")
     made = _to(source, place, dtype, copy=bool(kwargs.get("copy", False)))

@@ -45,7 +45,7 @@ class Utilities:
         """Give (module, function, registers, spills, largest block); nothing has to be loaded."""
         return SimpleNamespace(name=name), name, 32, 0, _MAX_THREADS
 
-    def unload_module(self, module: Any) -> None:
+    def unload_module(self, module: object) -> None:
         """Nothing was loaded."""
 
     def get_device_properties(self, device: int) -> dict[str, int]:
@@ -142,11 +142,11 @@ class MachineDriver:
         """Type names of Triton, used by code that prints signatures."""
         return ty
 
-    def assemble_tensormap_to_arg(self, tensormaps_info: Any, args: Any) -> Any:
+    def assemble_tensormap_to_arg(self, tensormaps_info: object, args: object) -> Any:
         """Leave arguments as they are."""
         return args
 
-    def allocate_default_profile_scratch(self, size: int, alignment: int, stream: Any) -> Any:
+    def allocate_default_profile_scratch(self, size: int, alignment: int, stream: object) -> Any:
         """Zeroed scratch memory."""
         import torch
 
@@ -202,7 +202,7 @@ class Launcher:
             launch_exit_hook(launch_metadata)
 
     def arguments(
-        self, kernel: str, grid: tuple[int, int, int], args: Sequence[Any]
+        self, kernel: str, grid: tuple[int, int, int], args: Sequence[object]
     ) -> tuple[list[str], list[Any]]:
         """Give names and values of the PTX parameters.
 
@@ -268,7 +268,7 @@ def flatten(names: Sequence[str], types: Sequence[Any], values: Sequence[Any]) -
     return flat_names, flat_values
 
 
-def _refuse_host(opened: MachineSession, names: Sequence[str], values: Sequence[Any]) -> None:
+def _refuse_host(opened: MachineSession, names: Sequence[str], values: Sequence[object]) -> None:
     """Raise what Triton's launcher raises for memory that a device does not reach."""
     if not opened.strict:
         return
@@ -281,7 +281,7 @@ def _refuse_host(opened: MachineSession, names: Sequence[str], values: Sequence[
             )
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Give the tensor inside Triton's wrappers."""
     inner = getattr(value, "base", None)
     if hasattr(value, "data_ptr") and not hasattr(value, "untyped_storage") and inner is not None:

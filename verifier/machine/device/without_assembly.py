@@ -59,7 +59,7 @@ class _Assembler:
         self.written = True
         stages["ttir"], stages["cubin"] = self.look, self.run
 
-    def look(self, source: Any, metadata: Any) -> Any:
+    def look(self, source: object, metadata: object) -> Any:
         """Make Triton's first form of the kernel, in which inline assembly still is an operation."""
         from triton import knobs
 
@@ -67,6 +67,6 @@ class _Assembler:
         self.written = knobs.compilation.dump_ir or "elementwise_inline_asm" in str(module)
         return module
 
-    def run(self, source: Any, metadata: Any) -> Any:
+    def run(self, source: object, metadata: object) -> Any:
         """Return the binary, or an empty one."""
         return self.assemble(source, metadata) if self.written else b""

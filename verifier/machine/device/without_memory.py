@@ -48,19 +48,19 @@ def without_memory() -> Iterator[None]:
         yield
 
 
-def _put(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
+def _put(stack: ExitStack, owner: object, name: str, value: object) -> None:
     stack.callback(setattr, owner, name, vars(owner)[name])
     setattr(owner, name, value)
 
 
-def _is_nowhere(value: Any) -> bool:
+def _is_nowhere(value: object) -> bool:
     return memory_of(value).type == NOWHERE.type
 
 
-def _making_nowhere(function: Callable[..., Any]) -> Callable[..., Any]:
+def _making_nowhere(function: Callable[..., object]) -> Callable[..., Any]:
     """Return the function with the machine's device as an argument replaced by no memory."""
 
-    def make(*args: Any, **kwargs: Any) -> Any:
+    def make(*args: object, **kwargs: object) -> Any:
         args = tuple(NOWHERE if _names_device(value) else value for value in args)
         if _names_device(kwargs.get("device")) or type(kwargs.get("device")) is int:
             kwargs["device"] = NOWHERE
@@ -69,7 +69,7 @@ def _making_nowhere(function: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-def _names_device(value: Any) -> bool:
+def _names_device(value: object) -> bool:
     named = isinstance(value, torch.device) and value.type == "cuda"
     return named or (isinstance(value, str) and value.partition(":")[0] == "cuda")
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def pack(
-    kernel: Function, names: Sequence[str], arguments: Sequence[Any], memory: GlobalMemory, bounds: str
+    kernel: Function, names: Sequence[str], arguments: Sequence[object], memory: GlobalMemory, bounds: str
 ) -> bytes:
     """Give the parameter buffer of a kernel; tensors become addresses. names: what reports call them."""
     parameters = kernel.parameters

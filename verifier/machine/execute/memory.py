@@ -135,7 +135,13 @@ class GlobalMemory:
         self.next_number = FIRST_REGION
 
     def map_bytes(
-        self, pointer: int, size: int, name: str, *, keep: Any = None, bounds: tuple[int, int] | None = None
+        self,
+        pointer: int,
+        size: int,
+        name: str,
+        *,
+        keep: object = None,
+        bounds: tuple[int, int] | None = None,
     ) -> Region:
         """Map host memory without copying it and return its region; `bounds` narrows what may be touched."""
         octets = _octets_at(pointer, size)

@@ -93,7 +93,7 @@ def free_waves(launch: LaunchRecord) -> ReuseCache:
     return _FREE if launch.slots is None else launch.slots.prepared_waves
 
 
-def prepare(launch: LaunchRecord, ids: Array, key: Any) -> PreparedWave:
+def prepare(launch: LaunchRecord, ids: Array, key: object) -> PreparedWave:
     """Allocate a wave for these blocks and bind the translated code to it."""
     extents = GridExtents(
         block_ids=ids,
@@ -138,12 +138,12 @@ def prepare(launch: LaunchRecord, ids: Array, key: Any) -> PreparedWave:
     return prepared
 
 
-def run_translation(code: CodeType, names: dict[str, Any]) -> None:
+def run_translation(code: CodeType, names: dict[str, object]) -> None:
     """Execute Python that the emitter wrote, with these names; what it defines is added to them."""
     exec(code, names)  # noqa: S102 - our own translation of the kernel
 
 
-def value_of_translation(code: CodeType, names: dict[str, Any]) -> Any:
+def value_of_translation(code: CodeType, names: dict[str, object]) -> Any:
     """Evaluate an expression that the emitter wrote."""
     return eval(code, names)  # noqa: S307 - our own translation of the kernel
 
@@ -153,7 +153,7 @@ def compile_when_reached(prepared: PreparedWave, watch: Watch, number: int, *, p
     blocks: list[Callable[..., Any]] = prepared.part if part else prepared.full
     watched, lanes = watch.part if part else watch.full, prepared.wave.blocks * prepared.wave.threads
 
-    def first(*group: Any) -> Any:
+    def first(*group: object) -> Any:
         run_translation(watch.kernel.block(number, part=part), prepared.names)
         blocks[number] = watched(number, lanes, prepared.names["block"])
         return blocks[number](*group)

@@ -73,7 +73,7 @@ class LoopTurns:
         self.common = 0
         self.own: Array | None = None
 
-    def everybody(self, number: int, lanes: int, result: Any) -> None:
+    def everybody(self, number: int, lanes: int, result: object) -> None:
         """Follow all lanes of the wave from a block; result: where they go."""
         if result.__class__ is not int:
             self.some(number, np.arange(0), lanes, result)
@@ -83,7 +83,7 @@ class LoopTurns:
             self.left(number, self.common if self.own is None else self.own + self.common)
             self.common, self.own = 0, None
 
-    def some(self, number: int, ix: Array, lanes: int, result: Any) -> None:
+    def some(self, number: int, ix: Array, lanes: int, result: object) -> None:
         """Follow a group of lanes `ix` of a wave of so many from a block."""
         if not isinstance(result, int | list):  # they wait, and stay
             return
@@ -118,12 +118,12 @@ class Watch:
             for number in loop.latches | loop.exits:
                 self.at.setdefault(number, []).append(turns)
 
-    def full(self, number: int, lanes: int, function: Callable[[], Any]) -> Callable[[], Any]:
+    def full(self, number: int, lanes: int, function: Callable[[], object]) -> Callable[[], Any]:
         """Return what stands for a block's function for all lanes of a wave of so many."""
         self.reached.block(self.kernel, number)
         return partial(self._everybody, number, lanes, function) if self._open(number) else function
 
-    def part(self, number: int, lanes: int, function: Callable[[Group], Any]) -> Callable[[Group], Any]:
+    def part(self, number: int, lanes: int, function: Callable[[Group], object]) -> Callable[[Group], Any]:
         """Return what stands for a block's function for some lanes."""
         self.reached.block(self.kernel, number)
         return partial(self._some, number, lanes, function) if self._open(number) else function
@@ -132,13 +132,13 @@ class Watch:
         turns = self.at.get(number, [])
         return any(not self.reached.all_seen(self.kernel, one.loop) for one in turns)
 
-    def _everybody(self, number: int, lanes: int, function: Callable[[], Any]) -> Any:
+    def _everybody(self, number: int, lanes: int, function: Callable[[], object]) -> Any:
         result = function()
         for turns in self.at[number]:
             turns.everybody(number, lanes, result)
         return result
 
-    def _some(self, number: int, lanes: int, function: Callable[[Group], Any], group: Group) -> Any:
+    def _some(self, number: int, lanes: int, function: Callable[[Group], object], group: Group) -> Any:
         result = function(group)
         for turns in self.at[number]:
             turns.some(number, group.ix, lanes, result)

@@ -16,11 +16,11 @@ class ReuseCache:
         """Start empty."""
         self.free: OrderedDict[Any, Any] = OrderedDict()
 
-    def take(self, key: Any) -> Any:
+    def take(self, key: object) -> Any:
         """Give what waits under a key to one user alone, or None."""
         return self.free.pop(key, None)
 
-    def give_back(self, key: Any, prepared: Any) -> None:
+    def give_back(self, key: object, prepared: object) -> None:
         """Keep something for later; what has waited longest goes."""
         self.free[key] = prepared
         while len(self.free) > KEPT:

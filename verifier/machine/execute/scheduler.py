@@ -75,7 +75,7 @@ class Scheduler:
         self.all_at: int | None = 0
         self.spins = [block.spins for block in program.blocks]
 
-    def run(self, full: list[Callable[[], Any]], part: list[Callable[[Group], Any]]) -> bool:
+    def run(self, full: list[Callable[[], object]], part: list[Callable[[Group], object]]) -> bool:
         """Execute until every lane has left the kernel (true), or for long only waiting loops have run."""
         group: Group = self.wave.everyone
         self.restless, self.progressed = 0, False
@@ -103,7 +103,7 @@ class Scheduler:
             raise self.finding(fault, group) from None
         return True
 
-    def together(self, full: list[Callable[[], Any]], target: int) -> Any:
+    def together(self, full: list[Callable[[], object]], target: int) -> Any:
         """Run blocks for all lanes until they split; None when all have left.
 
         A number says at which block everybody waits, which `all_at` remembers.

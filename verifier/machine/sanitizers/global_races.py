@@ -16,7 +16,7 @@ every thread stands for itself.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -271,7 +271,7 @@ class GlobalRaces:
                 _join(self.warps.setdefault(key * _WARPS + number, _Warp()).known, shared)
             self.epochs[key] = self.epochs.get(key, 0) + 1
 
-    def finish(self, launch: Any) -> None:
+    def finish(self, launch: object) -> None:
         """Nothing is left to check."""
 
 

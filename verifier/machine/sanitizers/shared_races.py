@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -210,7 +210,7 @@ class SharedRaces:
     def ordering(self, wave: Wave, site: int, lanes: Array, words: tuple[str, ...]) -> None:
         """Fences order nothing between warps by themselves."""
 
-    def finish(self, launch: Any) -> None:
+    def finish(self, launch: object) -> None:
         """Nothing is left to check."""
 
 

@@ -45,7 +45,7 @@ class Flags:
         """Give the flags of a register: nothing has been written yet."""
         return np.full(self.shape, _ALL, dtype=np.uint8)
 
-    def spread(self, value: Any) -> Array:
+    def spread(self, value: object) -> Array:
         """All half-words of a result depend on all of the operands."""
         return np.where(np.asarray(value) != 0, _ALL, np.uint8(0))
 

@@ -75,7 +75,7 @@ class HostSlots(Dispatching):
             self.slots.get(a) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args
         ]
 
-    def follow(self, name: str, args: Any, kwargs: Any, before: list[Any], result: Any) -> bool:
+    def follow(self, name: str, args: object, kwargs: object, before: list[object], result: object) -> bool:
         """Do the operation on shadows; False if it is not known. args: with the numbers that were read."""
         import torch
 
@@ -175,14 +175,14 @@ class HostSlots(Dispatching):
                 self.slots.clear(output)
 
 
-def _kept(value: Any) -> Any:
+def _kept(value: object) -> Any:
     """Copy a tensor before an operation writes to its memory, or to memory that it shares."""
     import torch
 
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
-def as_floats(value: Any) -> Array:
+def as_floats(value: object) -> Array:
     """Float64 values of a tensor or a number."""
     import torch
 

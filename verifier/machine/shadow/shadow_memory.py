@@ -107,6 +107,6 @@ def _slot_count(size: int) -> int:
     return size // 2 + 4
 
 
-def _is_freed(owner: Any) -> bool:
+def _is_freed(owner: object) -> bool:
     expired = getattr(owner, "expired", None)
     return expired is not None and bool(expired())

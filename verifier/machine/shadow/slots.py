@@ -423,7 +423,7 @@ class Slots:
 
     # Tensors.
 
-    def set(self, tensor: Any, values: Array) -> None:
+    def set(self, tensor: object, values: Array) -> None:
         """Give every element of a tensor its shadow. values: an array of the tensor's shape."""
         store, index, width = self.slots_of(tensor)
         store.used = True
@@ -453,7 +453,7 @@ class Slots:
             index += steps.reshape((-1,) + (1,) * (tensor.dim() - 1 - axis))
         return self.stores.of(tensor), index * (width // 2), width
 
-    def has(self, tensor: Any) -> bool:
+    def has(self, tensor: object) -> bool:
         """Whether a tensor's storage holds any shadows."""
         return self.stores.known(tensor) is not None
 
@@ -461,7 +461,7 @@ class Slots:
         """Whether an operation that reads a tensor and is not followed loses shadows."""
         return bool(tensor.is_floating_point()) and self.has(tensor)
 
-    def clear(self, tensor: Any) -> None:
+    def clear(self, tensor: object) -> None:
         """Forget the shadows of a tensor's elements, which something else has written."""
         if self.has(tensor):
             store, index, width = self.slots_of(tensor)

@@ -105,7 +105,7 @@ class TaintSlots(Slots):
 
     # Tensors.
 
-    def set(self, tensor: Any, values: Array) -> None:
+    def set(self, tensor: object, values: Array) -> None:
         """Give every element of a tensor its sources. values: an array of the tensor's shape."""
         store, index, width = self.slots_of(tensor)
         store.used = True
@@ -121,7 +121,7 @@ class TaintSlots(Slots):
             found |= np.where(held, store.shadows[index + half], found.dtype.type(0))
         return found
 
-    def tells(self, tensor: Any) -> bool:
+    def tells(self, tensor: object) -> bool:
         """Whether anything in a tensor's storage depends on anything, whatever the type of its elements."""
         store = self.stores.known(tensor)
         return store is not None and bool(store.shadows[store.tags != NO_SHADOW].any())

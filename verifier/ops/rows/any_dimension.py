@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +15,10 @@ from verifier.ops import Bounded, Setting, Shapes, Solved, Tensors
 from verifier.ops.rows.compose_bounds import case_array, combined_reasons
 from verifier.ops.rows.results import stored
 from verifier.ops.rows.two_factors import two_factors
+from verifier.oracle.enclosure import Enclosure
 from verifier.oracle.problem import SoftmaxSolution
 from verifier.oracle.softmax.problem import SoftmaxProblem
-from verifier.records.case import Case, Extents
+from verifier.records.case import Case, Extents, Scalars
 from verifier.records.subject import Claim, Subject
 
 VARIANTS = 5
@@ -54,7 +54,7 @@ def canonical(extents: Extents, _name: str, array: Array) -> Array:
     return np.moveaxis(array, extents.scalars["dim"], -1).reshape(extents.rows, extents.columns)
 
 
-def extents(tensors: Tensors, scalars: Mapping[str, Any]) -> tuple[int, int, Mapping[str, Any]]:
+def extents(tensors: Tensors, scalars: Scalars) -> tuple[int, int, Scalars]:
     """Read rows and columns off the tensors."""
     x = tensors["input"]
     assert x is not None
@@ -63,7 +63,7 @@ def extents(tensors: Tensors, scalars: Mapping[str, Any]) -> tuple[int, int, Map
     return rows, x.shape[dim], scalars
 
 
-def links(tensors: Tensors, _scalars: Mapping[str, Any]) -> Mapping[str, list[tuple[str, int]]]:
+def links(tensors: Tensors, _scalars: Scalars) -> Mapping[str, list[tuple[str, int]]]:
     """Name the axes that shrink together: each axis of all tensors, which have one shape."""
     x = tensors["input"]
     assert x is not None
@@ -72,7 +72,7 @@ def links(tensors: Tensors, _scalars: Mapping[str, Any]) -> Mapping[str, list[tu
 
 
 def complete_backward(
-    tensors: Tensors, scalars: Mapping[str, Any], _subject: Subject, *, logarithm: bool
+    tensors: Tensors, scalars: Scalars, _subject: Subject, *, logarithm: bool
 ) -> dict[str, torch.Tensor | None]:
     """Add the output as a forward pass would have stored it; any numbers would do, they are given."""
     done = dict(tensors)
@@ -102,7 +102,7 @@ def given_problem(case: Case, *, logarithm: bool) -> SoftmaxProblem:
     )
 
 
-def exact(solution: SoftmaxSolution) -> Mapping[str, Any]:
+def exact(solution: SoftmaxSolution) -> Mapping[str, Enclosure]:
     """Name the exact results."""
     found = {"output": solution.output, "grad_input": solution.grad_input}
     return {name: value for name, value in found.items() if value is not None}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from verifier.ops.rows.two_factors import two_factors
 from verifier.oracle.enclosure import Enclosure
 from verifier.oracle.problem import RowSolution
 from verifier.oracle.rows.problem import RowProblem
-from verifier.records.case import Case, Extents
+from verifier.records.case import Case, Extents, Scalars
 from verifier.records.subject import Claim, Subject
 
 VARIANTS = 7
@@ -167,14 +166,14 @@ def expected(case: Case, subject: Subject) -> Mapping[str, Expected]:
     return {**output_and_gradients(case, subject), **{name: like(case.given[name]) for name in changed}}
 
 
-def extents(tensors: Tensors, scalars: Mapping[str, Any]) -> tuple[int, int, Mapping[str, Any]]:
+def extents(tensors: Tensors, scalars: Scalars) -> tuple[int, int, Scalars]:
     """Read rows and columns off the tensors."""
     x = tensors["input"]
     assert x is not None
     return x.shape[1], x.shape[0] * math.prod(x.shape[2:]), scalars
 
 
-def links(tensors: Tensors, _scalars: Mapping[str, Any]) -> Mapping[str, list[tuple[str, int]]]:
+def links(tensors: Tensors, _scalars: Scalars) -> Mapping[str, list[tuple[str, int]]]:
     """Name the axes that shrink together: each axis of the input with its likes."""
     x = tensors["input"]
     assert x is not None
@@ -191,9 +190,7 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
     return x.double().transpose(0, 1).flatten(1)
 
 
-def complete(
-    tensors: Tensors, scalars: Mapping[str, Any], _subject: Subject
-) -> dict[str, torch.Tensor | None]:
+def complete(tensors: Tensors, scalars: Scalars, _subject: Subject) -> dict[str, torch.Tensor | None]:
     """Make the running statistics fit: a variance is not negative, and evaluation follows far data.
 
     Where a channel's mean is far from zero, an evaluated model has learnt it: its running statistics
@@ -215,9 +212,7 @@ def complete(
     return done
 
 
-def complete_backward(
-    tensors: Tensors, scalars: Mapping[str, Any], subject: Subject
-) -> dict[str, torch.Tensor | None]:
+def complete_backward(tensors: Tensors, scalars: Scalars, subject: Subject) -> dict[str, torch.Tensor | None]:
     """Add mean and rstd in the format in which the forward pass would have saved them, (channels,)."""
     x = tensors["input"]
     assert x is not None

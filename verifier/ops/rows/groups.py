@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from verifier.ops.rows.two_factors import two_factors
 from verifier.oracle.enclosure import Enclosure
 from verifier.oracle.problem import RowSolution
 from verifier.oracle.rows.problem import RowProblem
-from verifier.records.case import Case, Extents
+from verifier.records.case import Case, Extents, Scalars
 from verifier.records.subject import Claim, Subject
 
 VARIANTS = 5
@@ -134,7 +133,7 @@ def bounds(solved: RowsSolved, claim: Claim, form: Form, setting: Setting) -> Ma
     return rows_bounds(solved, claim, form, setting)
 
 
-def extents(tensors: Tensors, scalars: Mapping[str, Any]) -> tuple[int, int, Mapping[str, Any]]:
+def extents(tensors: Tensors, scalars: Scalars) -> tuple[int, int, Scalars]:
     """Read rows and columns off the tensors."""
     x = tensors["input"]
     assert x is not None
@@ -142,7 +141,7 @@ def extents(tensors: Tensors, scalars: Mapping[str, Any]) -> tuple[int, int, Map
     return x.shape[0] * groups, x.shape[1] // groups * math.prod(x.shape[2:]), scalars
 
 
-def links(tensors: Tensors, scalars: Mapping[str, Any]) -> Mapping[str, list[tuple[str, int]]]:
+def links(tensors: Tensors, scalars: Scalars) -> Mapping[str, list[tuple[str, int]]]:
     """Name the axes that shrink together; channels stay where they are divided into several groups."""
     x = tensors["input"]
     assert x is not None
@@ -158,9 +157,7 @@ def links(tensors: Tensors, scalars: Mapping[str, Any]) -> Mapping[str, list[tup
     return tied
 
 
-def complete_backward(
-    tensors: Tensors, scalars: Mapping[str, Any], subject: Subject
-) -> dict[str, torch.Tensor | None]:
+def complete_backward(tensors: Tensors, scalars: Scalars, subject: Subject) -> dict[str, torch.Tensor | None]:
     """Add mean and rstd in the format in which the forward pass would have saved them, (samples, groups)."""
     x = tensors["input"]
     assert x is not None

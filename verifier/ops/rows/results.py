@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
 from verifier.ops import Expected, Tensors
-from verifier.records.case import Case
+from verifier.records.case import Case, Scalars
 from verifier.records.subject import Subject
 
 
@@ -52,7 +51,7 @@ def stored(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def with_saved_statistics(
     tensors: Tensors,
-    scalars: Mapping[str, Any],
+    scalars: Scalars,
     subject: Subject,
     *,
     rows: torch.Tensor,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +13,10 @@ from verifier.ops import Shapes, Tensors
 from verifier.ops.rows.compose_bounds import case_array
 from verifier.ops.rows.results import with_saved_statistics
 from verifier.ops.rows.two_factors import two_factors
+from verifier.oracle.enclosure import Enclosure
 from verifier.oracle.problem import RowSolution
 from verifier.oracle.rows.problem import RowProblem
-from verifier.records.case import Case, Extents
+from verifier.records.case import Case, Extents, Scalars
 from verifier.records.subject import Subject
 
 VARIANTS = 6
@@ -102,14 +102,14 @@ def given_problem(case: Case, *, centred: bool) -> RowProblem:
     )
 
 
-def exact(solution: RowSolution) -> Mapping[str, Any]:
+def exact(solution: RowSolution) -> Mapping[str, Enclosure]:
     """Name the exact results."""
     names = ("output", "mean", "rstd", "grad_input", "grad_weight", "grad_bias")
     found = {name: getattr(solution, name) for name in names}
     return {name: value for name, value in found.items() if value is not None}
 
 
-def extents(tensors: Tensors, scalars: Mapping[str, Any]) -> tuple[int, int, Mapping[str, Any]]:
+def extents(tensors: Tensors, scalars: Scalars) -> tuple[int, int, Scalars]:
     """Read rows, columns and normalized_shape off the tensors."""
     x = tensors["input"]
     assert x is not None
@@ -119,7 +119,7 @@ def extents(tensors: Tensors, scalars: Mapping[str, Any]) -> tuple[int, int, Map
     return rows, columns, {**scalars, "normalized_shape": trailing}
 
 
-def links(tensors: Tensors, scalars: Mapping[str, Any]) -> Mapping[str, list[tuple[str, int]]]:
+def links(tensors: Tensors, scalars: Scalars) -> Mapping[str, list[tuple[str, int]]]:
     """Name the axes that shrink together: each axis of the input with its likes."""
     x = tensors["input"]
     assert x is not None
@@ -138,7 +138,7 @@ def links(tensors: Tensors, scalars: Mapping[str, Any]) -> Mapping[str, list[tup
 
 
 def complete_backward(
-    tensors: Tensors, scalars: Mapping[str, Any], subject: Subject, *, centred: bool
+    tensors: Tensors, scalars: Scalars, subject: Subject, *, centred: bool
 ) -> dict[str, torch.Tensor | None]:
     """Add mean and rstd in the format in which the forward pass would have saved them, (rows,)."""
     x = tensors["input"]

@@ -102,9 +102,9 @@ class _Field:
 def field_results(
     subject: Subject,
     case: Case,
-    arithmetic: Any,
+    arithmetic: object,
     residues: Mapping[str, Array],
-    held: Callable[[Any], float],
+    held: Callable[[object], float],
     *,
     logarithms: Elements | None = None,
 ) -> tuple[dict[str, Elements], Any]:
@@ -148,13 +148,13 @@ class _Balls:
     def constant(self, number: float) -> Any:
         return _objects(balls([number]), (1, 1))
 
-    def sqrt(self, value: Any) -> Any:
+    def sqrt(self, value: object) -> Any:
         return np.frompyfunc(lambda x: x.sqrt(), 1, 1)(value)
 
-    def exp(self, value: Any) -> Any:
+    def exp(self, value: object) -> Any:
         return np.frompyfunc(lambda x: x.exp(), 1, 1)(value)
 
-    def log(self, value: Any) -> Any:
+    def log(self, value: object) -> Any:
         return np.frompyfunc(lambda x: x.log(), 1, 1)(value)
 
     def total(self, value: Any, axis: int, copies: int | None) -> Any:
@@ -169,7 +169,7 @@ class _Balls:
         return np.concatenate([np.broadcast_to(v, (rows, 1)) for v in values], axis=1)
 
 
-def _objects(values: list[Any], shape: tuple[int, ...]) -> Any:
+def _objects(values: list[object], shape: tuple[int, ...]) -> Any:
     made = np.empty(len(values), dtype=object)
     made[:] = values
     return made.reshape(shape)

@@ -91,7 +91,7 @@ class Expression:
             f"a {type(other).__name__} stands in the expression; use numbers and arguments"
         )
 
-    def _taken_apart(self, *_: Any) -> Any:
+    def _taken_apart(self, *_: object) -> Any:
         """Refuse: only lists of numbers have a length, items and an order."""
         what = "a row is taken apart" if self.columns else "one number of a row has no items"
         raise (TakenApartError if self.columns else SpecificationError)(what)
@@ -102,38 +102,38 @@ class Expression:
         """Return one number of every row, (rows, 1)."""
         return Expression("column", (self,), extents=self.extents, label=index) if self.columns else self
 
-    def _step(self, kind: str, *operands: Any) -> Expression:
+    def _step(self, kind: str, *operands: object) -> Expression:
         return Expression(kind, tuple(self.taken(o) for o in operands), extents=self.extents)
 
-    def __add__(self, other: Any) -> Expression:
+    def __add__(self, other: object) -> Expression:
         """Return the sum."""
         return self._step("add", self, other)
 
-    def __radd__(self, other: Any) -> Expression:
+    def __radd__(self, other: object) -> Expression:
         """Return the sum."""
         return self._step("add", other, self)
 
-    def __sub__(self, other: Any) -> Expression:
+    def __sub__(self, other: object) -> Expression:
         """Return the difference."""
         return self._step("sub", self, other)
 
-    def __rsub__(self, other: Any) -> Expression:
+    def __rsub__(self, other: object) -> Expression:
         """Return the difference."""
         return self._step("sub", other, self)
 
-    def __mul__(self, other: Any) -> Expression:
+    def __mul__(self, other: object) -> Expression:
         """Return the product."""
         return self._step("mul", self, other)
 
-    def __rmul__(self, other: Any) -> Expression:
+    def __rmul__(self, other: object) -> Expression:
         """Return the product."""
         return self._step("mul", other, self)
 
-    def __truediv__(self, other: Any) -> Expression:
+    def __truediv__(self, other: object) -> Expression:
         """Return the quotient."""
         return self._step("div", self, other)
 
-    def __rtruediv__(self, other: Any) -> Expression:
+    def __rtruediv__(self, other: object) -> Expression:
         """Return the quotient."""
         return self._step("div", other, self)
 
@@ -152,7 +152,7 @@ class Expression:
             return self._power(round(2 * exponent))
         raise SpecificationError(f"the power {exponent!r}; whole and half ones up to 16 have a meaning")
 
-    def __rpow__(self, base: Any) -> Expression:
+    def __rpow__(self, base: object) -> Expression:
         """Refuse: a power of a number is written as an exponential."""
         raise SpecificationError(f"a power of {base!r}; write it with exp")
 
@@ -215,11 +215,11 @@ class Expression:
             raise SpecificationError("sums and means run over the last dimension: (-1, keepdim=True)")
         return self._step("row_sum", self)
 
-    def mean(self, dim: Any = None, keepdim: bool = False) -> Expression:
+    def mean(self, dim: object = None, keepdim: bool = False) -> Expression:
         """Return the mean over the last dimension, (rows, 1)."""
         return self.sum(dim, keepdim) / self.extents[1]
 
-    def to(self, *_dtype: Any, **_options: Any) -> Expression:
+    def to(self, *_dtype: object, **_options: object) -> Expression:
         """Return the same: nothing is rounded."""
         return self
 
@@ -227,7 +227,11 @@ class Expression:
 
     @classmethod
     def __torch_function__(
-        cls, function: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        cls,
+        function: object,
+        _types: object,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
     ) -> Any:
         """Answer functions of torch by the method of the same name."""
         name = getattr(function, "__name__", str(function))
@@ -243,7 +247,7 @@ class Expression:
             raise AttributeError(name)
         raise SpecificationError(f".{name} has no exact meaning here; there are: {', '.join(FUNCTIONS)}")
 
-    def _no_number(self, *_: Any) -> Any:
+    def _no_number(self, *_: object) -> Any:
         """Refuse: an expression has no value to compare, to branch by or to convert."""
         raise SpecificationError("a specification cannot branch by values, compare or convert them")
 
@@ -257,7 +261,7 @@ class Expression:
         """Return the same: a copy has the same derivatives."""
         return self
 
-    def __deepcopy__(self, memo: Any) -> Expression:
+    def __deepcopy__(self, memo: object) -> Expression:
         """Return the same."""
         return self
 
@@ -356,7 +360,7 @@ def gradients(
     return {name: found.get(id(end), nothing) for name, end in wanted.items()}
 
 
-def evaluate(ends: Mapping[str, Expression], ring: Any) -> dict[str, Any]:
+def evaluate(ends: Mapping[str, Expression], ring: object) -> dict[str, Any]:
     """Return the values of expressions in a number system.
 
     ring: `leaf(name)`, `constant(number)`, `sqrt`, `exp`, `log` and `total(value, axis, extent)`, the last

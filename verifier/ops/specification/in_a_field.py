@@ -118,7 +118,7 @@ def _index(case: Case, name: str) -> Index:
 
 def specify(
     case: Case,
-    arithmetic: Any,
+    arithmetic: object,
     residues: Mapping[str, Array],
     *,
     logarithms: Elements | None = None,
@@ -175,17 +175,17 @@ class _Field:
             arithmetic=arithmetic, rows=case.rows, columns=case.columns, floats=floats, logarithms=logarithms
         )
 
-    def numbers(self, *, eps: float = 0.0, centred: bool = True, parameter: Any = None) -> FieldNumbers:
+    def numbers(self, *, eps: float = 0.0, centred: bool = True, parameter: object = None) -> FieldNumbers:
         """Return the numbers of the case, whose eps is as kernels hold it."""
         held = as_held(eps, self.case.dtype)
         self.used = replace(self.used, eps=held, centred=centred, parameter=parameter)
         return self.used
 
-    def take(self, name: str, places: Any) -> Elements | None:
+    def take(self, name: str, places: object) -> Elements | None:
         """Return the elements at these places, None without any."""
         return None if places is None else self.elements(name, places)
 
-    def elements(self, name: str, places: Any) -> Elements:
+    def elements(self, name: str, places: object) -> Elements:
         """Return the elements of a tensor at these places."""
         index = np.asarray(places).astype(np.int64)
         return self.used.elements(self.residues[name].reshape(-1)[index])

@@ -25,7 +25,7 @@ _SETTINGS = frozenset({"workdps", "workprec", "extradps", "extraprec"})
 _ROUNDING = frozenset({"prec", "dps", "exact", "rounding"})
 
 
-def _log(x: Any, base: Any = None) -> Any:
+def _log(x: object, base: object = None) -> Any:
     natural = x.log() if isinstance(x, Expression) else mpmath.log(x)
     if base is None:
         return natural
@@ -62,7 +62,7 @@ def _sum(terms: Iterable[Any], /, start: Any = 0) -> Any:
     return total if isinstance(start, int) and not start else total + start
 
 
-def _type(value: Any, *rest: Any) -> Any:
+def _type(value: object, *rest: object) -> Any:
     """Do what Python's own does, but for expressions, which would not be taken for numbers."""
     if isinstance(value, Expression):
         raise SpecificationError("a specification cannot branch by types")
@@ -126,7 +126,7 @@ def _on_expressions(name: str, plain: Any) -> Any:
     return function
 
 
-def on_expressions(specification: Callable[..., Any]) -> Callable[..., Any]:
+def on_expressions(specification: Callable[..., object]) -> Callable[..., Any]:
     """Return the same function, which means this module's functions where it names mpmath's.
 
     The functions of its module that it calls do as well; those of other modules are left alone.
@@ -163,7 +163,7 @@ class _Copies:
         """Import what is named, but of mpmath what stands for it."""
         return self.stand_in if name == "mpmath" else builtins.__import__(name, *rest)
 
-    def replaced(self, value: Any) -> Any:
+    def replaced(self, value: object) -> Any:
         """Return what stands for a value in the copies."""
         if value is mpmath or any(value is context for context in _CONTEXTS):
             return self.stand_in

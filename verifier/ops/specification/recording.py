@@ -18,7 +18,7 @@ from verifier.records.printable import said
 
 
 def trace(
-    specification: Callable[..., Any], arguments: Mapping[str, Any], returns: tuple[str, ...]
+    specification: Callable[..., object], arguments: Mapping[str, object], returns: tuple[str, ...]
 ) -> dict[str, Expression]:
     """Call a specification with those arguments that it takes; return its results by name.
 
@@ -47,7 +47,7 @@ def trace(
 _PRECISION = 256  # bits of constants that mpmath computes
 
 
-def _recorded(specification: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+def _recorded(specification: Callable[..., object], arguments: Mapping[str, object]) -> Any:
     """Call a specification; refuse it if it used what has no meaning, whatever it made of the refusal."""
     import mpmath
 
@@ -72,7 +72,7 @@ def _recorded(specification: Callable[..., Any], arguments: Mapping[str, Any]) -
 
 
 def _by_numbers(
-    specification: Callable[..., Any], arguments: Mapping[str, Any], count: int
+    specification: Callable[..., object], arguments: Mapping[str, object], count: int
 ) -> tuple[Expression, ...]:
     """Call a specification with rows as lists of numbers; return its `count` results."""
     from verifier.ops.specification.mpmath_functions import on_expressions
@@ -112,7 +112,7 @@ def demand_few_steps(
         )
 
 
-def _result(returned: Any, leaf: Expression) -> Any:
+def _result(returned: object, leaf: Expression) -> Any:
     """Return a result; a list of the numbers of a row as one."""
     if not isinstance(returned, tuple | list):
         return leaf.taken(returned)

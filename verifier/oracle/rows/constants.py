@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -40,7 +39,7 @@ def row_constants(rows: Rows, sums: RowSums, bits: int) -> RowConstants:
         return _quotients(rows, sums, exact)
 
 
-def _given(rows: Rows, statistic: Any) -> list[Ball]:
+def _given(rows: Rows, statistic: object) -> list[Ball]:
     """Return the given statistic of every row, which a row without columns has too."""
     return balls(np.ravel(rows.kit.host(statistic)).tolist())
 

@@ -207,7 +207,7 @@ def _fits(name: str, shape: tuple[int, ...], rows: int, columns: int) -> bool:
     return len(shape) == 2 and shape[0] in (1, rows) and shape[1] in (1, columns)
 
 
-def _kit(value: Any) -> Kit:
+def _kit(value: object) -> Kit:
     device: Any = getattr(value, "device", None)
     return torch_kit(str(device)) if getattr(device, "type", "cpu") != "cpu" else NUMPY
 

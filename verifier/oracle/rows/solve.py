@@ -46,7 +46,7 @@ def solve_rows(problem: RowOperands, rung: Rung, bits: int | None) -> RowSolutio
     return _solution(rows, group, sums, constants, found=found, bits=working)
 
 
-def statistics(input: Any) -> RowStatistics:
+def statistics(input: object) -> RowStatistics:
     """Return the certified statistics of each row of input: (rows, columns)."""
     rows = collect(RowOperands(input=input, eps=1.0))
     return row_statistics(rows, row_sums(rows), None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -106,7 +105,7 @@ def collect_softmax(problem: SoftmaxOperands) -> Masked:
     )
 
 
-def _array(value: Any) -> Array | None:
+def _array(value: object) -> Array | None:
     if value is None:
         return None
     return np.asarray(value.detach().double().cpu() if hasattr(value, "detach") else value, dtype=np.float64)

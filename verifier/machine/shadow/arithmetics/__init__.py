@@ -7,7 +7,7 @@ A module of this folder is an arithmetic when it defines `NAME` and `build(**set
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from strategies.registry import registry
 
@@ -20,7 +20,7 @@ class ArithmeticModule(Protocol):
 
     NAME: str
 
-    def build(self, **settings: Any) -> ShadowArithmetic:
+    def build(self, **settings: object) -> ShadowArithmetic:
         """Make the arithmetic."""
         ...
 
@@ -31,7 +31,7 @@ def arithmetics() -> dict[str, ArithmeticModule]:
     return {name: cast("ArithmeticModule", module) for name, module in registry(__name__, "NAME").items()}
 
 
-def make(name: str, **settings: Any) -> ShadowArithmetic:
+def make(name: str, **settings: object) -> ShadowArithmetic:
     """Build an arithmetic by its name.
 
     Raises ValueError for a name that no file has.
