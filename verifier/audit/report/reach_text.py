@@ -154,7 +154,7 @@ def reach_document(one: SubjectReach) -> dict[str, object]:
     }
 
 
-def _tuned_document(one: TunedReach) -> dict[str, Any]:
+def _tuned_document(one: TunedReach) -> dict[str, object]:
     return {
         **one.place._asdict(),
         **_pair((len(one.ran), one.count)),
