@@ -1,5 +1,6 @@
 """Values of a tensor as small seeded descriptors, and the strategy that draws them."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -25,6 +26,8 @@ class Values:
     row_scale: row i is multiplied by 2^(row_scale * (i mod 8)) as well.
     negative: whether all signs are turned.
     odd_rows: another recipe for the rows 1, 3, 5, ...
+    planted: numbers of which row i holds the one at i, beginning again at the end, and both its neighbours in
+    the dtype; the other numbers of the row are multiplied by its power of two, but for 2^-2.
 
     Raises: ValueError for an unknown hazard or a number outside its range.
     """
@@ -37,6 +40,7 @@ class Values:
     row_scale: int = 0
     negative: bool = False
     odd_rows: "Values | None" = None
+    planted: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         """Reject what cannot be filled."""
@@ -46,6 +50,8 @@ class Values:
             raise ValueError(f"strength is {self.strength}, and it goes from 0 to 15")
         if self.seed < 0:
             raise ValueError(f"seed is {self.seed}, and a seed is never negative")
+        if not all(math.isfinite(number) for number in self.planted):
+            raise ValueError(f"planted has {self.planted}, and only finite numbers have neighbours")
         if self.distinct is not None and not 1 <= self.distinct <= 2**32:
             raise ValueError(f"distinct is {self.distinct}; it is None or at least 1")
         if max(abs(self.scale), abs(self.row_scale)) > 4096:
@@ -96,9 +102,24 @@ class Values:
         matrix = round_to_format(held, target)
         # the sign of a NaN that arithmetic made differs from processor to processor
         matrix = np.where(np.isnan(matrix), np.nan, matrix)
+        if self.planted and matrix.size:
+            matrix = self._with_planted(matrix, target)
         if self.odd_rows is not None:
             matrix[1::2] = self.odd_rows._matrix(rows, columns, target)[1::2]
         return matrix
+
+    def _with_planted(self, matrix: Reals, target: Format) -> Reals:
+        """Put each row's number among numbers of its size, with its neighbours where there is room."""
+        rows, columns = matrix.shape
+        numbers = round_to_format(np.resize(np.array(self.planted), rows), target)
+        exponents = np.where(numbers == 0, 0, np.frexp(numbers)[1] - 3).astype(np.int32)
+        with np.errstate(over="ignore", under="ignore"):
+            sized = np.ldexp(matrix, exponents[:, np.newaxis])
+        made = round_to_format(np.where(np.isinf(sized) & np.isfinite(matrix), matrix, sized), target)
+        index, below, above = np.arange(rows), *_neighbours(numbers, target)
+        for number, place in ((above, 2), (below, 1), (numbers, 0)):
+            made[index, (index + place * max(1, columns // 3)) % columns] = number
+        return made
 
     def _scaled(self, raw: Reals, target: Format) -> Reals:
         """Multiply by what the recipe says; finite numbers stay finite."""
@@ -125,9 +146,24 @@ class Values:
         if unknown:
             raise ValueError(f"Values has no setting {', '.join(sorted(unknown))}")
         values = dict(settings)
+        if "planted" in values:
+            values["planted"] = tuple(map(float, values["planted"]))
         if values.get("odd_rows") is not None:
             values["odd_rows"] = cls.from_json(values["odd_rows"])
         return cls(**values)
+
+
+def _neighbours(numbers: Reals, target: Format) -> tuple[Reals, Reals]:
+    """Return the numbers of the format below and above; the largest finite one is its own neighbour."""
+    exponents = np.where(numbers == 0, target.minimum_exponent, np.frexp(numbers)[1])
+    quantum = np.maximum(exponents - target.precision, target.subnormal_exponent)
+    # Half a quantum beyond a power of two lies the neighbour that is nearer to zero.
+    nearer = np.abs(numbers) == np.ldexp(1.0, exponents - 1)
+    normal = exponents - 1 > target.minimum_exponent
+    step, inward = np.ldexp(1.0, quantum), np.ldexp(1.0, quantum - (nearer & normal))
+    below = numbers - np.where(numbers > 0, inward, step)
+    above = numbers + np.where(numbers < 0, inward, step)
+    return round_to_format(below, target), round_to_format(above, target)
 
 
 def _settings(values: Values) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -18,10 +18,11 @@ from verifier.cases.drawn import recipes
 from verifier.cases.fixed_list import covering, to_be_tried, tried
 from verifier.cases.plan import Plan
 from verifier.cases.recipe import Recipe, build
-from verifier.cases.steering import Steering, steered
+from verifier.cases.steering import Steering, at_numbers, steered
 from verifier.records.case import Case
 from verifier.records.subject import KnownDefect
 from verifier.records.verdict import BAD, FailureKey, Finding, Line, Verdict
+from verifier.subjects.source_numbers import source_numbers
 
 FINDINGS_PER_LINE = 3
 BUDGETS = {"quick": 25, "standard": 200, "deep": 2000}
@@ -180,8 +181,12 @@ class Search:
         return enough or late or self.budget.spent(count) or self._found_enough()
 
     def _steer(self, plan: Plan) -> None:
-        """Run the shapes that come first, as far as they lie inside and time allows."""
-        for recipes_of in steered(self.trial.subject, plan, self.steering.shapes):
+        """Run numbers of the sources, then shapes that come first, if they lie inside and time allows."""
+        subject = self.trial.subject
+        first: list[Iterable[Recipe]] = []
+        if plan.literals and self.budget.cases >= LEAST_STEERED and subject.language != "torch":
+            first = [at_numbers(subject, plan, self.trial.dtype, source_numbers(subject))]
+        for recipes_of in (*first, *steered(subject, plan, self.steering.shapes)):
             if self.budget.spent(self._steered) or self._found_enough():
                 return
             recipe = next((r for r in recipes_of if self._wanted_inside(plan, r)), None)

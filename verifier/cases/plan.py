@@ -39,6 +39,7 @@ class Plan:
     reaching: whether the search begins with shapes that reach what a wrapper launches, beyond the limits;
     most_reaching: how many of them at most, with the first dtype alone. apart: elements from the first row of
     such a shape to its last, in input and grad_output (0: rows lie together).
+    literals: whether it tries elements that the kernels' sources name, too.
     gradients: whether grad_output is part of the case. Extents that are drawn stay within the limits.
     shapes: draw (rows, columns) from these alone, where every new shape is a compilation.
     parameters: whether weight and bias occur where they may be left out. placements: layouts by tensor to
@@ -55,6 +56,7 @@ class Plan:
     hazards: tuple[str, ...] | None = None
     joint: bool = True
     reaching: bool = False
+    literals: bool = False
     most_reaching: int | None = None
     apart: int = 0
     max_elements: int = 16384

@@ -6,18 +6,20 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from strategies.layouts import Layout
+from strategies.formats import float_format
 from strategies.values import Values
 from verifier.cases.plan import Plan
 from verifier.cases.reaching_shapes import CASE_SECONDS, Reaching, price
 from verifier.cases.recipe import Recipe
-from verifier.ops import Op, op
+from verifier.ops import op
 from verifier.records.subject import Subject
 
 MILD = ("ordinary", "alternating_signs")
 """Hazards of these shapes, tried in turn."""
 ROWS_APART = 3
 """Rows that lie apart, at least: of two the stride needs 64 bits, and then the product has as many."""
+PLANTED = (16, 64)
+"""Rows and columns of the case with numbers of the sources: a shape that the fixed list has anyway."""
 SHOWN = 3
 """Shapes that a note names of those that are left out; of the others it says how many there are."""
 
@@ -62,35 +64,45 @@ def steering(
     return Steering(shapes=(*first, *rising), left_out=tuple(left_out))
 
 
+def at_numbers(subject: Subject, plan: Plan, dtype: str, numbers: Sequence[float]) -> Iterator[Recipe]:
+    """Yield recipes of one small case each whose rows hold the numbers of both signs and their neighbours.
+
+    numbers: not negative. Of those the domain takes; the first recipe that is a case inside it is to be run.
+    """
+    domain, largest = subject.domain, float_format(dtype).maximum
+    most = largest if domain is None or domain.max_abs is None else domain.max_abs * (1 - 2.0**-7)
+    inside = [number for number in numbers if number <= most]
+    for columns in dict.fromkeys((PLANTED[1], plan.min_columns, plan.max_columns)):
+        rows = min(max(2 * len(inside), PLANTED[0], plan.min_rows), plan.max_rows)
+        if inside and columns and plan.fits(rows, columns):
+            planted = tuple(sign * number for number in inside for sign in (1, -1))
+            yield _ordinary(subject, plan, Reaching(rows=rows, columns=columns), Values(planted=planted))
+
+
+def _ordinary(subject: Subject, plan: Plan, shape: Reaching, values: Values) -> Recipe:
+    """Return a recipe with everything given that may be; values: of the input, and the seed of all."""
+    the_op = op(subject.op)
+    given, others = plan.parameters_of(the_op, subject), Values(seed=values.seed)
+    return Recipe(
+        rows=shape.rows,
+        columns=shape.columns,
+        variant=shape.variant,
+        input=values,
+        weight=others if True in given["weight"] else None,
+        bias=others if True in given["bias"] else None,
+        further=tuple((name, others if True in given[name] else None) for name in the_op.varied),
+        grad_output=others,
+        eps=plan.eps[0],
+    )
+
+
 def steered(subject: Subject, plan: Plan, shapes: Iterable[Reaching]) -> Iterator[tuple[Recipe, ...]]:
     """Yield recipes for each shape, of which the first inside the domain is to be run; weight and bias given.
 
     Numbers are ordinary, so that the bound judges; of many short rows, one may have a spread so small that
     nothing is promised of it, and signs that alternate give it one.
     """
-    the_op = op(subject.op)
-    given = plan.parameters_of(the_op, subject)
     for number, shape in enumerate(shapes):
         values = Values(seed=number)
-        rows = max(shape.rows, ROWS_APART) if plan.apart else shape.rows
-        ordinary = Recipe(
-            rows=rows,
-            layouts=_apart(the_op, rows, shape, plan.apart) if plan.apart else (),
-            columns=shape.columns,
-            variant=shape.variant,
-            input=values,
-            weight=values if True in given["weight"] else None,
-            bias=values if True in given["bias"] else None,
-            further=tuple((name, values if True in given[name] else None) for name in the_op.varied),
-            grad_output=values,
-            eps=plan.eps[0],
-        )
+        ordinary = _ordinary(subject, plan, shape, values)
         yield tuple(replace(ordinary, input=replace(values, hazard=hazard)) for hazard in MILD)
-
-
-def _apart(the_op: Op, rows: int, shape: Reaching, apart: int) -> tuple[tuple[str, Layout], ...]:
-    """Return layouts in which the last run of the innermost axis begins `apart` elements from the first."""
-    shapes = the_op.shapes(rows, shape.columns, shape.variant)
-    runs = rows if shapes is None else math.prod(shapes.tensors["input"][:-1])
-    layout = Layout(row_padding=-(-apart // max(runs - 1, 1)))
-    return ("input", layout), ("grad_output", layout)

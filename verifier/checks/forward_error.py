@@ -41,6 +41,7 @@ CATCHES = (
     "weight_read_as_input_cuda",
     "weight_rounded_to_input_dtype",
     "rescaling_forgotten_triton",
+    "threshold_falls_between_triton",
 )
 ADMISSIBLE = ((1, "on"), (2, "off"))
 """Seeds of other devices, and whether their compiler contracts."""
@@ -51,7 +52,7 @@ MOST_ELEMENTS_ELSEWHERE = 2048
 def plan(_subject: Subject, _op: Op) -> Plan:
     """Ask for every hazard in contiguous memory, of every rank."""
     must = ("variant", "eps", "parameter_dtype")
-    return Plan(eps=EVERY_EPS, must=must, reaching=True, parameter_dtypes=True)
+    return Plan(eps=EVERY_EPS, must=must, reaching=True, literals=True, parameter_dtypes=True)
 
 
 def skips(_subject: Subject, op: Op, _dtype: str, _backend: str) -> str | None:

@@ -41,6 +41,7 @@ def plan(_subject: Subject, _op: Op) -> Plan:
         eps=EVERY_EPS,
         must=("variant", "eps", "parameter_dtype"),
         reaching=True,
+        literals=True,
         parameter_dtypes=True,
     )
 
