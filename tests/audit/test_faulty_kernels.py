@@ -48,6 +48,7 @@ ONLY = {
     "sums_in_default_dtype": "modes",
     "columns_lost_in_deterministic_mode": "modes",
     "partials_of_132_processors_triton": "modes",
+    "rows_lost_by_one_processor_triton": "modes",
     "gradient_of_bias_only_with_weight": "partial_gradients",
     "adds_to_the_last_sums": "repeated_calls",
     "output_buffer_shared": "repeated_calls",

@@ -202,6 +202,30 @@ def test_a_launched_kernel_that_stands_in_no_source_that_was_read_leaves_all_unk
     assert not rules.reach_suffices(found.sources, found.found, 0.0)
 
 
+def test_numbers_of_multiprocessors_are_named_that_were_not_tried_where_they_are_read():
+    (subject,) = load_subjects(FOLDER.parents[1] / "faulty_kernels" / "rows_lost_by_one_processor_triton.py")
+    with Runner("machine") as own:
+        seen = run(own, subject, 1, 4)
+        assert not run(own, subject, 1, 4).given
+    found = told(subject, seen)
+    assert found.multiprocessors == (1, 2, 108, 148)
+    assert any("not tried with 1, 2, 108, 148" in text for text in reach_lines(found))
+    played = told(subject, seen, Reach(given=frozenset({("multiprocessors", "1")})))
+    untried = document(report_of(subject, played.found))["reach"][0]["untried"]
+    assert untried["multiprocessors"] == [2, 108, 148]
+    assert "under torch.no_grad" in untried["modes"]
+    assert told(subject, Reach(recorded=frozenset({"code"}))).multiprocessors == ()
+
+
+def test_modes_are_untried_until_a_line_of_modes_has_them():
+    (subject,) = load_subjects(FOLDER / "two_kernels_triton.py")
+    line = line_of(
+        subject, Reach(recorded=frozenset({"lines"})), check="modes", untried=["under torch.no_grad"]
+    )
+    (found,) = reach_of_lines([line], [(str(subject.path), subject.name)])
+    assert found.modes == ("under torch.no_grad",)
+
+
 def test_torch_operators_are_not_recorded_and_require_nothing(tmp_path):
     path = Path(__file__).parents[1] / "support" / "right_kernel.py"
     (subject,) = load_subjects(path)

@@ -7,8 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from verifier.audit import rules
+from verifier.checks import modes
+from verifier.checks.modes import MODES, PROCESSORS
 from verifier.machine.execute.tuning import TunedState
-from verifier.records.reach import Reach, SourcePlace, joined
+from verifier.records.reach import READS_MULTIPROCESSORS, Reach, SourcePlace, joined
 from verifier.records.verdict import Line
 from verifier.subjects.load_file import LoadError, load_subject
 from verifier.subjects.source_map import SourceMap, Statement, source_map
@@ -44,12 +46,23 @@ class TunedReach:
 
 @dataclass(frozen=True, kw_only=True)
 class SubjectReach:
-    """What of one subject ran in all lines of an audit; dtypes: declared ones."""
+    """What of one subject ran in all lines of an audit; dtypes: declared ones.
+
+    modes: those of torch that no line of the check `modes` has tried.
+    """
 
     subject: str
     sources: SourceMap
     found: Reach
     dtypes: tuple[str, ...] = ()
+    modes: tuple[str, ...] = ()
+
+    @property
+    def multiprocessors(self) -> tuple[int, ...]:
+        """Numbers of multiprocessors that `modes` plays and that nothing ran with, if the wrapper reads any."""
+        if READS_MULTIPROCESSORS not in self.found.given:
+            return ()
+        return tuple(n for n in PROCESSORS.values() if ("multiprocessors", str(n)) not in self.found.given)
 
     @property
     def functions(self) -> tuple[int, int]:
@@ -157,7 +170,19 @@ def reach_of_lines(lines: Iterable[Line], named: Iterable[tuple[str, str]]) -> l
             continue
         with suppress(LoadError):
             subject = load_subject(path, name)
+            of_modes = [one for one in every if one.subject == name and one.check == modes.NAME]
             found.append(
-                SubjectReach(subject=name, sources=source_map(subject), found=reach, dtypes=subject.dtypes)
+                SubjectReach(
+                    subject=name,
+                    sources=source_map(subject),
+                    found=reach,
+                    dtypes=subject.dtypes,
+                    modes=tuple(m for m in MODES if not any(_tried(m, one) for one in of_modes)),
+                )
             )
     return found
+
+
+def _tried(mode: str, line: Line) -> bool:
+    """Return whether a line of `modes` was run and has tried a mode."""
+    return bool(line.counts) and mode not in line.untried

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,19 +11,23 @@ from verifier.execution.backend import Backend
 from verifier.execution.source_reach import SourceReach
 from verifier.execution.wrapper_lines import WrapperLines
 from verifier.machine.execute.reached_code import ReachedCode
-from verifier.records.reach import NOTHING, Reach, SourcePlace, joined
+from verifier.records.reach import NOTHING, READS_MULTIPROCESSORS, Reach, SourcePlace, joined
 from verifier.records.subject import Subject
 from verifier.subjects.source_map import source_map
 
 
 @dataclass(kw_only=True, eq=False)
 class Recording:
-    """What of one subject has run in this process; told: what the answers have said of it."""
+    """What of one subject has run in this process; told: what the answers have said of it.
+
+    asks: whether it reads the number of multiprocessors, as far as its calls have shown.
+    """
 
     code: SourceReach
     lines: WrapperLines
     reached: ReachedCode = field(default_factory=ReachedCode)
     sees_code: bool = False
+    asks: Callable[[], bool] = lambda: False
     told: Reach = NOTHING
 
     def news(self) -> Reach:
@@ -31,6 +35,10 @@ class Recording:
         found = [Reach(lines=self.lines.places(), recorded=frozenset({"lines"}))]
         if self.sees_code and self.reached.changed:
             found.append(self.code.news(self.reached))
+        given = {("multiprocessors", str(number)) for number in self.reached.multiprocessors}
+        if self.asks():
+            given.add(READS_MULTIPROCESSORS)
+        found.append(Reach(given=frozenset(given)))
         found.append(Reach(configurations=frozenset(_configurations(self.reached))))
         fresh = joined(found).without(self.told)
         self.told = joined((self.told, fresh))
@@ -55,6 +63,8 @@ def recorded(subject: Subject, place: Backend) -> Iterator[Recording]:
         sources = source_map(subject)
         _RECORDINGS[key] = Recording(code=SourceReach(sources), lines=WrapperLines(sources))
     recording = _RECORDINGS[key]
+    before = place.asked_processors()
+    recording.asks = lambda: place.asked_processors() > before
     recording.sees_code = place.notes_reached(recording.reached)
     _IN_FORCE.append(recording)
     try:

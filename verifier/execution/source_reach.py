@@ -76,7 +76,6 @@ class SourceReach:
             functions=frozenset(functions),
             compiled=frozenset(compiled),
             loops=frozenset(loops),
-            given=frozenset(("multiprocessors", str(n)) for n in reached.multiprocessors),
             unfollowed=frozenset(unfollowed),
             recorded=frozenset({"code"}),
         )

@@ -11,6 +11,9 @@ from verifier.records.case import Case
 MANY = 3
 """Turns of a loop that are not told apart from more."""
 
+READS_MULTIPROCESSORS = ("multiprocessors", "read")
+"""Is given where the wrapper has asked for their number."""
+
 
 class SourcePlace(NamedTuple):
     """A function, a loop or a statement in a source: the file's name, the function's, and the first line.

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from verifier.audit.reach_of_subjects import Lacking, SubjectReach, TunedReach
 from verifier.audit.rules import reached
+from verifier.records.reach import READS_MULTIPROCESSORS
 
 NOT_RECORDED = "functions and loops not recorded here"
 UNKNOWN = "functions and loops unknown: not all its sources can be followed"
@@ -32,6 +33,9 @@ def reach_lines(one: SubjectReach, subjects: int = 1) -> Iterator[str]:
             yield f"  tuned    {_untried(tuned)}"
     if text := _wrapper(one, [part for part in lacking if part.kind == "line"]):
         yield f"  wrapper  {text}"
+    if one.multiprocessors:
+        numbers = ", ".join(map(str, one.multiprocessors))
+        yield f"  device   the wrapper reads the number of multiprocessors; not tried with {numbers}"
     if one.left_out:
         yield f"  shapes   left out: {_priced(one.left_out)}"
     for why in sorted(one.found.unswept):
@@ -150,6 +154,7 @@ def reach_document(one: SubjectReach) -> dict[str, object]:
         "lacking": [{"kind": part.kind, **part.place._asdict(), "why": part.why} for part in one.lacking()],
         "left_out": [{"shape": shape, "seconds": seconds} for shape, seconds in one.left_out],
         "unswept": sorted(one.found.unswept),
+        "untried": {"multiprocessors": list(one.multiprocessors), "modes": list(one.modes)},
         "given": _given(one),
     }
 
@@ -169,6 +174,6 @@ def _pair(numbers: tuple[int, int]) -> dict[str, int]:
 
 def _given(one: SubjectReach) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for what, which in sorted(one.found.given):
+    for what, which in sorted(one.found.given - {READS_MULTIPROCESSORS}):
         found.setdefault(what, []).append(which)
     return found
