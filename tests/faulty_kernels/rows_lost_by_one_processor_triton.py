@@ -1,4 +1,4 @@
-"""Steps over rows as if there were two programs at least, and one multiprocessor has one: modes must catch it."""
+"""Steps over rows as if there were always two programs, one multiprocessor or not: modes must catch it."""
 
 import torch
 import triton
@@ -8,7 +8,7 @@ from verifier import subject, tree
 
 
 @triton.jit
-def _forward(x, y, rows, columns, eps, BLOCK: tl.constexpr):
+def _forward(x, y, rows, columns, eps, BLOCK: tl.constexpr):  # noqa: PLR0917 (a kernel's arguments)
     column = tl.arange(0, BLOCK)
     inside = column < columns
     step = tl.maximum(tl.num_programs(0), 2)  # the bug: of one program, every other row stays unwritten

@@ -59,7 +59,7 @@ class SubjectReach:
 
     @property
     def multiprocessors(self) -> tuple[int, ...]:
-        """Numbers of multiprocessors that `modes` plays and that nothing ran with, if the wrapper reads any."""
+        """Numbers of multiprocessors of `modes` that nothing ran with, if the wrapper reads any."""
         if READS_MULTIPROCESSORS not in self.found.given:
             return ()
         return tuple(n for n in PROCESSORS.values() if ("multiprocessors", str(n)) not in self.found.given)
