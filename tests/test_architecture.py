@@ -319,7 +319,7 @@ MOST_ANY = {
     "verifier.checks": 65,
     "verifier.commands": 9,
     "verifier.execution": 44,
-    "verifier.machine": 395,
+    "verifier.machine": 322,
     "verifier.ops": 88,
     "verifier.oracle": 37,
     "verifier.records": 19,

@@ -156,7 +156,7 @@ class Adversarial:
         return np.sign(unit) if self.extreme else unit
 
 
-def _mix(x: object) -> Any:
+def _mix(x: object) -> Array:
     """Scramble 64 bits (the finaliser of splitmix64)."""
     x = np.asarray(x, dtype=np.uint64)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

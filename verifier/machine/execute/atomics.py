@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from verifier.machine.arithmetic.numerics import Array
 from verifier.machine.execute.memory import Fault, GlobalMemory, ScatteredError
 from verifier.machine.operations.operation import DTYPE
 from verifier.machine.operations.resolve import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _INTEGERS = frozenset({"u32", "s32", "b32", "u64", "s64"})
 _FEW = 32  # lanes up to which a Python set finds repeated addresses sooner than sorting does
@@ -126,7 +129,7 @@ def _turns(index: Array) -> list[Any]:
     return [np.sort(order[part]) for part in np.split(by_rank, np.cumsum(counts)[:-1])]
 
 
-def _function(operation: str, kind: str, flush: bool) -> Any:
+def _function(operation: str, kind: str, flush: bool) -> Callable[..., Array]:
     """Give new = f(old, operands)."""
     if operation == "cas":
         return lambda old, compare, value: np.where(old == compare, value, old)
@@ -134,7 +137,7 @@ def _function(operation: str, kind: str, flush: bool) -> Any:
         return lambda old, value: value
     if kind in ("f16x2", "bf16x2", "bf16", "f16", "f32", "f64") and operation in ("add", "min", "max"):
         return _floating(operation, kind, flush)
-    integers: dict[str, Any] = {
+    integers: dict[str, Callable[..., Array]] = {
         "add": np.add,
         "and": np.bitwise_and,
         "or": np.bitwise_or,
@@ -147,7 +150,7 @@ def _function(operation: str, kind: str, flush: bool) -> Any:
     return integers[operation]
 
 
-def _floating(operation: str, kind: str, flush: bool) -> Any:
+def _floating(operation: str, kind: str, flush: bool) -> Callable[..., Array]:
     modifier = ".rn" if operation == "add" and "16" in kind else ""
     found = resolve(f"{operation}{modifier}.{kind}")
     assert found is not None

@@ -26,7 +26,7 @@ def _repeated(mode: str, distance: int, control: int, threads: int) -> Array:
     return np.tile(source_lanes(mode, distance, control)[1], threads // WARP)[None]
 
 
-def _source_lanes(mode: str, lane: Any, distance: Any, control: Any) -> tuple[Array, Array]:
+def _source_lanes(mode: str, lane: Array, distance: Array, control: Array) -> tuple[Array, Array]:
     b, clamp, segment = distance & 31, control & 31, (control >> 8) & 31
     highest = (lane & segment) | (clamp & ~segment)
     lowest = lane & segment

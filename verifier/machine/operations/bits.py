@@ -9,6 +9,8 @@ import numpy as np
 from verifier.machine.operations.operation import DTYPE, Operation, type_of, width_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from verifier.machine.arithmetic.numerics import Array
 
 _LOGIC: dict[str, Any] = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
@@ -52,7 +54,7 @@ def resolve(parts: list[str]) -> Operation | None:
     )
 
 
-def _shift(name: str, kind: str) -> Any:
+def _shift(name: str, kind: str) -> Callable[..., Array]:
     """Shifts clamp their distance at the width: zeros, or copies of the sign, remain."""
     width, dtype = width_of(kind), np.dtype(DTYPE[kind])
     if name == "shl":
@@ -82,7 +84,7 @@ def _truth_table(a: Array, b: Array, c: Array, table: Array) -> Array:
     return np.asarray(result)
 
 
-def _leading_zeros(width: int) -> Any:
+def _leading_zeros(width: int) -> Callable[..., Array]:
     def count(a: Array) -> Array:
         spread = np.asarray(a).astype(f"u{width // 8}")
         for step in (1, 2, 4, 8, 16, 32):
@@ -93,7 +95,7 @@ def _leading_zeros(width: int) -> Any:
     return count
 
 
-def _find_leading(parts: list[str], kind: str) -> Any:
+def _find_leading(parts: list[str], kind: str) -> Callable[..., Array]:
     """`bfind`: place of the highest significant bit, all ones if there is none."""
     width = width_of(kind)
     zeros = _leading_zeros(width)
@@ -107,7 +109,7 @@ def _find_leading(parts: list[str], kind: str) -> Any:
     return find
 
 
-def _reverse(width: int) -> Any:
+def _reverse(width: int) -> Callable[..., Array]:
     def reverse(a: Array) -> Array:
         octets = np.ascontiguousarray(np.asarray(a)[..., None]).view(np.uint8)
         flipped = np.packbits(
@@ -118,7 +120,7 @@ def _reverse(width: int) -> Any:
     return reverse
 
 
-def _extract(kind: str) -> Any:
+def _extract(kind: str) -> Callable[..., Array]:
     """`bfe`: a field of `length` bits from `start`, sign-extended for signed types."""
     width, dtype = width_of(kind), np.dtype(DTYPE[kind])
     unsigned = np.dtype(f"u{width // 8}")
@@ -152,7 +154,7 @@ def _low_mask(length: Array, width: int) -> Array:
     ).astype(unsigned)
 
 
-def _insert(width: int) -> Any:
+def _insert(width: int) -> Callable[..., Array]:
     """`bfi`: put the low `length` bits of a at `start` of b."""
     unsigned = np.dtype(f"u{width // 8}")
 
@@ -165,7 +167,7 @@ def _insert(width: int) -> Any:
     return insert
 
 
-def _funnel(parts: list[str]) -> Any:
+def _funnel(parts: list[str]) -> Callable[..., Array]:
     """`shf`: shift a 64-bit pair and keep one word."""
     wrap, left = "wrap" in parts, "l" in parts
 
@@ -193,7 +195,7 @@ def _permute_bytes(a: Array, b: Array, selector: Array) -> Array:
     return np.asarray(result)
 
 
-def _mask(parts: list[str]) -> Any:
+def _mask(parts: list[str]) -> Callable[..., Array]:
     """`bmsk`: `length` ones from `start`."""
     wrap = "wrap" in parts
 
@@ -206,7 +208,7 @@ def _mask(parts: list[str]) -> Any:
     return mask
 
 
-def _extend(kind: str) -> Any:
+def _extend(kind: str) -> Callable[..., Array]:
     """`szext`: zero- or sign-extend the low bits."""
 
     def extend(a: Array, length: Array) -> Array:

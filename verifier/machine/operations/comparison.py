@@ -10,6 +10,8 @@ from verifier.machine.arithmetic import numerics
 from verifier.machine.operations.operation import DTYPE, Operation, type_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from verifier.machine.arithmetic.numerics import Array
 
 _ORDERED: dict[str, Any] = {
@@ -56,7 +58,7 @@ def resolve(parts: list[str]) -> Operation | None:
     return None
 
 
-def _compare(name: str, kind: str, flush: bool) -> Any:
+def _compare(name: str, kind: str, flush: bool) -> Callable[..., Array] | None:
     """Give the comparison; the `u` forms are true when an operand is NaN."""
     floating = kind in ("f16", "f32", "f64", "bf16")
     if not floating:
@@ -114,6 +116,8 @@ def _set_packed(parts: list[str], kind: str) -> Operation | None:
     """Compare both halves, giving two predicates."""
     scalar = kind[:-2]
     compare = _compare(parts[1], scalar, flush=False)
+    if compare is None:
+        return None
 
     def halves(x: Array) -> Array:
         return np.ascontiguousarray(np.asarray(x)[..., None]).view(DTYPE[scalar])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from verifier.machine.arithmetic import numerics
 from verifier.machine.arithmetic.numerics import Array
 from verifier.machine.operations.operation import DTYPE, Operation, width_of
 from verifier.machine.ptx.syntax import BITS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _TO_INTEGER: dict[str, Any] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 _MODES = ("rn", "rz", "rm", "rp", "rna")
@@ -31,7 +34,7 @@ def resolve(parts: list[str]) -> Operation | None:
     return Operation(name="cvt", sources=(origin,) * (2 if packed else 1), results=(to,), function=function)
 
 
-def _function(parts: list[str], to: str, origin: str) -> Any:
+def _function(parts: list[str], to: str, origin: str) -> Callable[..., Array] | None:
     modes = [p for p in parts if p in _MODES]
     if "rs" in parts or len(modes) > 1:
         return None
@@ -56,7 +59,7 @@ def _is_float(kind: str) -> bool:
     return kind in ("f16", "bf16", "f32", "f64")
 
 
-def widen(kind: str) -> Any:
+def widen(kind: str) -> Callable[..., Array]:
     """Exact float32 or float64 values of a float type."""
     if kind == "bf16":
         return numerics.decode_bf16
@@ -67,9 +70,9 @@ def widen(kind: str) -> Any:
 
 def _to_float(
     parts: list[str], to: str, origin: str, mode: str, *, saturate: bool, flush: bool, relu: bool
-) -> Any:
+) -> Callable[..., Array] | None:
     """Float or integer to float."""
-    steps: list[Any] = []
+    steps: list[Callable[..., Array] | None] = []
     if _is_float(origin):
         steps.append(widen(origin))
         if flush and origin == "f32":
@@ -86,21 +89,21 @@ def _to_float(
         steps.append(numerics.saturate)
     if relu:
         steps.append(_relu(to))
-    steps = [step for step in steps if step is not np.positive]
+    known = [step for step in steps if step is not None and step is not np.positive]
     if None in steps:
         return None
-    if len(steps) == 1:
-        return steps[0]
+    if len(known) == 1:
+        return known[0]
 
     def chain(x: Array) -> Array:
-        for step in steps:
+        for step in known:
             x = step(x)
         return x
 
-    return chain if steps else np.positive
+    return chain if known else np.positive
 
 
-def _narrower(to: str, origin: str, mode: str) -> Any:
+def _narrower(to: str, origin: str, mode: str) -> Callable[..., Array]:
     """Round a float32 or float64 to the target format."""
     if to == "f16":
         return (lambda x: x.astype(np.float16)) if origin == "f16" else lambda x: numerics.narrow16(x, mode)
@@ -121,7 +124,7 @@ def _relu(to: str) -> Any:
     return lambda x: np.where(x < 0, x.dtype.type(0), x)
 
 
-def _from_integer(to: str, origin: str, mode: str) -> Any:
+def _from_integer(to: str, origin: str, mode: str) -> Callable[..., Array] | None:
     """Integer to float: exact in float64 below 54 bits, else by numpy's correctly rounded cast."""
     if width_of(origin) == 64 and (mode != "rn" or to not in ("f32", "f64")):
         return None
@@ -135,7 +138,7 @@ def _from_integer(to: str, origin: str, mode: str) -> Any:
     return lambda x: numerics.narrow(x.astype(np.float64), target, mode)
 
 
-def _float_to_integer(parts: list[str], to: str, origin: str, flush: bool) -> Any:
+def _float_to_integer(parts: list[str], to: str, origin: str, flush: bool) -> Callable[..., Array]:
     """Float to integer: rounded as told, clamped to the range.
 
     NaN gives 0, or the top bit alone when the source is f64 or the result has 64 bits (PTX ISA on `cvt`).
@@ -160,7 +163,7 @@ def _float_to_integer(parts: list[str], to: str, origin: str, flush: bool) -> An
     return convert
 
 
-def _integer_to_integer(to: str, origin: str, saturate: bool) -> Any:
+def _integer_to_integer(to: str, origin: str, saturate: bool) -> Callable[..., Array]:
     """Extend by the type of the source, truncate, or clamp with `.sat`."""
     dtype = np.dtype(DTYPE[to])
     if not saturate:
@@ -171,7 +174,7 @@ def _integer_to_integer(to: str, origin: str, saturate: bool) -> Any:
     return lambda x: np.clip(x, low, high).astype(dtype)
 
 
-def _pack_two(to: str, mode: str, relu: bool, finite: bool) -> Any:
+def _pack_two(to: str, mode: str, relu: bool, finite: bool) -> Callable[..., Array] | None:
     """`cvt.f16x2.f32 d, a, b`: a goes to the upper half."""
     if finite:
         return None
@@ -201,7 +204,7 @@ def _byte_values(kind: str) -> Array:
     return np.where(code & 0x80, -value, value).astype(np.float16)
 
 
-def _from_bytes(kind: str, relu: bool) -> Any:
+def _from_bytes(kind: str, relu: bool) -> Callable[..., Array]:
     def unpack(x: Array) -> Array:
         octets = np.ascontiguousarray(np.asarray(x)[..., None]).view(np.uint8)
         values = _byte_values(kind)[octets]
@@ -212,7 +215,7 @@ def _from_bytes(kind: str, relu: bool) -> Any:
     return unpack
 
 
-def _to_bytes(kind: str, origin: str, relu: bool) -> Any:
+def _to_bytes(kind: str, origin: str, relu: bool) -> Callable[..., Array] | None:
     """Round to nearest even among the finite codes, saturating."""
 
     def encode(x: Array) -> Array:

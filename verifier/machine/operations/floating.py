@@ -54,7 +54,7 @@ def _mode(parts: list[str]) -> str:
     return next((part for part in parts if part in ROUNDING_MODES), "rn")
 
 
-def single_or_double(parts: list[str], kind: str) -> Any:
+def single_or_double(parts: list[str], kind: str) -> Callable[..., Array] | None:
     """Choose the function without its `.ftz` and `.sat`."""
     name, mode, single = parts[0], _mode(parts), kind == "f32"
     if name in _PLAIN:
@@ -69,7 +69,7 @@ def single_or_double(parts: list[str], kind: str) -> Any:
         return _root_or_reciprocal(name, mode, single)
     if name in _APPROXIMATE:
         return _modelled(name if single else f"{name}_f64")
-    simple: dict[str, Any] = {
+    simple: dict[str, Callable[..., Array]] = {
         "neg": _flip_sign,
         "abs": _drop_sign,
         "min": extremum(parts, np.fmin, np.minimum),
@@ -81,7 +81,7 @@ def single_or_double(parts: list[str], kind: str) -> Any:
     return simple.get(name)
 
 
-def _basic(ufunc: Any, mode: str, single: bool) -> Any:
+def _basic(ufunc: Callable[..., Array], mode: str, single: bool) -> Callable[..., Array] | None:
     if mode == "rn":
         return ufunc
     if single:
@@ -89,7 +89,7 @@ def _basic(ufunc: Any, mode: str, single: bool) -> Any:
     return None
 
 
-def _multiply_add(mode: str, single: bool) -> Any:
+def _multiply_add(mode: str, single: bool) -> Callable[..., Array] | None:
     if single:
         if mode == "rn":
             return numerics.fma32
@@ -97,7 +97,7 @@ def _multiply_add(mode: str, single: bool) -> Any:
     return numerics.fma64 if mode == "rn" else None
 
 
-def _division(parts: list[str], mode: str, single: bool) -> Any:
+def _division(parts: list[str], mode: str, single: bool) -> Callable[..., Array] | None:
     if "full" in parts:
         return _modelled("div")
     if "approx" in parts:
@@ -107,7 +107,7 @@ def _division(parts: list[str], mode: str, single: bool) -> Any:
     return np.divide if mode == "rn" else None
 
 
-def _root_or_reciprocal(name: str, mode: str, single: bool) -> Any:
+def _root_or_reciprocal(name: str, mode: str, single: bool) -> Callable[..., Array] | None:
     if name == "sqrt":
         if mode == "rn":
             return np.sqrt
@@ -148,7 +148,9 @@ def _drop_sign(a: Array) -> Array:
     return np.abs(a)
 
 
-def extremum(parts: list[str], quiet: Any, propagating: Any) -> Any:
+def extremum(
+    parts: list[str], quiet: Callable[..., Array], propagating: Callable[..., Array]
+) -> Callable[..., Array]:
     """Minimum or maximum in which -0 < +0; NaN wins only with `.NaN`."""
     base = propagating if "NaN" in parts else quiet
     larger = quiet is np.fmax
@@ -179,28 +181,29 @@ def _signed_zero(result: Array, a: Array, b: Array, larger: bool) -> Array:
     return np.where(zero, signed, result)
 
 
-def _test(which: str) -> Any:
+def _test(which: str) -> Callable[..., Array] | None:
     def subnormal(a: Array) -> Array:
         return (np.abs(a) < np.finfo(a.dtype).tiny) & (a != 0)
 
-    return {
+    known: dict[str, Callable[..., Array]] = {
         "finite": np.isfinite,
         "infinite": np.isinf,
         "number": lambda a: ~np.isnan(a),
         "notanumber": np.isnan,
         "normal": lambda a: np.isfinite(a) & (np.abs(a) >= np.finfo(a.dtype).tiny),
         "subnormal": subnormal,
-    }.get(which)
+    }
+    return known.get(which)
 
 
-def _flushed(function: Any, model: bool) -> Any:
+def _flushed(function: Callable[..., Array], model: bool) -> Callable[..., Array]:
     flush = numerics.flush32
     if model:
         return lambda m, *xs: flush(function(m, *(flush(x) for x in xs)))
     return lambda *xs: flush(function(*(flush(x) for x in xs)))
 
 
-def _saturated(function: Any, model: bool) -> Any:
+def _saturated(function: Callable[..., Array], model: bool) -> Callable[..., Array]:
     if model:
         return lambda m, *xs: numerics.saturate(function(m, *xs))
     return lambda *xs: numerics.saturate(function(*xs))
@@ -211,12 +214,16 @@ def _mixed(parts: list[str]) -> Operation | None:
     narrow, mode, name = parts[-1], _mode(parts), parts[0]
     widen = numerics.decode_bf16 if narrow == "bf16" else numerics.half_to_single
     if name == "fma":
-        inner = _multiply_add(mode, single=True)
-        function: Any = lambda a, b, c: inner(widen(a), widen(b), c)  # noqa: E731
+        fused = _multiply_add(mode, single=True)
+        if fused is None:
+            return None
+        function: Callable[..., Array] = lambda a, b, c: fused(widen(a), widen(b), c)  # noqa: E731
         sources: tuple[str, ...] = (narrow, narrow, "f32")
     elif name in ("add", "sub"):
-        inner = _basic(_PLAIN[name], mode, single=True)
-        function, sources = (lambda a, c: inner(widen(a), c)), (narrow, "f32")
+        plain = _basic(_PLAIN[name], mode, single=True)
+        if plain is None:
+            return None
+        function, sources = (lambda a, c: plain(widen(a), c)), (narrow, "f32")
     else:
         return None
     if "sat" in parts:

@@ -42,13 +42,13 @@ def resolve(parts: list[str]) -> Operation | None:
     )
 
 
-def _packed_single(parts: list[str]) -> Any:
+def _packed_single(parts: list[str]) -> Callable[..., Array] | None:
     """Give the float32 function that `f32x2` applies twice."""
     scalar = floating.resolve([*(p for p in parts if p != "f32x2"), "f32"])
     return scalar.function if scalar else None
 
 
-def _packed(function: Any, scalar: str, packed: str, model: bool) -> Callable[..., Array]:
+def _packed(function: Callable[..., Array], scalar: str, packed: str, model: bool) -> Callable[..., Array]:
     """Apply a scalar function to both halves of a register."""
     half = DTYPE[scalar]
 
@@ -63,7 +63,7 @@ def _packed(function: Any, scalar: str, packed: str, model: bool) -> Callable[..
     return lambda *xs: join(function(*(split(x) for x in xs)))
 
 
-def _narrow_function(parts: list[str], scalar: str) -> Any:
+def _narrow_function(parts: list[str], scalar: str) -> Callable[..., Array] | None:
     """Choose a float16 or bfloat16 function and wrap its modifiers."""
     name = parts[0]
     mode = next((p for p in parts if p in ROUNDING_MODES), "rn")
@@ -82,7 +82,7 @@ def _narrow_function(parts: list[str], scalar: str) -> Any:
     return function
 
 
-def _base(name: str, parts: list[str], scalar: str) -> Any:
+def _base(name: str, parts: list[str], scalar: str) -> Callable[..., Array] | None:
     """Give the function without modifiers."""
     if name in ("neg", "abs"):
         return _sign_bits(name, scalar)
@@ -92,7 +92,8 @@ def _base(name: str, parts: list[str], scalar: str) -> Any:
         chooser = extremum(parts, *((np.fmin, np.minimum) if name == "min" else (np.fmax, np.maximum)))
         return _through_single(chooser, scalar)
     if name in ("add", "sub", "mul"):
-        return _through_single(single_or_double([name, "f32"], "f32"), scalar)
+        plain = single_or_double([name, "f32"], "f32")
+        return None if plain is None else _through_single(plain, scalar)
     if name in ("ex2", "tanh", "lg2"):
         return _through_single(lambda m, x: m.evaluate(name, x), scalar, model=True)
     return None
@@ -102,7 +103,7 @@ def _widen(scalar: str) -> Callable[[Array], Array]:
     return numerics.decode_bf16 if scalar == "bf16" else numerics.half_to_single
 
 
-def _through_single(function: Any, scalar: str, model: bool = False) -> Any:
+def _through_single(function: Callable[..., Array], scalar: str, model: bool = False) -> Callable[..., Array]:
     """Compute in float32 and round once more, which is innocuous for one operation on narrow operands."""
     widen = _widen(scalar)
     narrow: Any = numerics.encode_bf16 if scalar == "bf16" else numerics.narrow16
@@ -111,7 +112,7 @@ def _through_single(function: Any, scalar: str, model: bool = False) -> Any:
     return lambda *xs: narrow(function(*(widen(x) for x in xs)))
 
 
-def _sign_bits(name: str, scalar: str) -> Any:
+def _sign_bits(name: str, scalar: str) -> Callable[..., Array]:
     """Change the sign bit alone."""
     dtype = DTYPE[scalar]
     if name == "neg":
@@ -119,7 +120,7 @@ def _sign_bits(name: str, scalar: str) -> Any:
     return lambda x: (np.asarray(x).view(np.uint16) & np.uint16(0x7FFF)).view(dtype)
 
 
-def _flush16(function: Any, model: bool) -> Any:
+def _flush16(function: Callable[..., Array], model: bool) -> Callable[..., Array]:
     """`.ftz` on float16: subnormal operands and results become zeros of the same sign."""
 
     def flush(x: Array) -> Array:

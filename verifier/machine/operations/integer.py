@@ -9,6 +9,8 @@ import numpy as np
 from verifier.machine.operations.operation import DTYPE, Operation, type_of, width_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from verifier.machine.arithmetic.numerics import Array
 
 _INTEGERS = frozenset(f"{kind}{width}" for kind in "sub" for width in (8, 16, 32, 64))
@@ -75,7 +77,7 @@ def _multiply(parts: list[str], kind: str) -> Operation | None:
     )
 
 
-def _high_product(kind: str) -> Any:
+def _high_product(kind: str) -> Callable[..., Array]:
     """Upper half of a product; 64-bit operands go by 32-bit halves."""
     width = width_of(kind)
     if width < 64:

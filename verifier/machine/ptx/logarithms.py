@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -182,12 +182,12 @@ def outside(one: Logarithm) -> Instruction:
     return replace(one.last, opcode="add.f32", operands=(target, one.argument, one.shift))
 
 
-def defined(name: str, argument: Array) -> Any:
+def defined(name: str, argument: Array) -> Array:
     """Where an argument has a value; where it has no logarithm the code goes on to choose another result."""
     return np.isfinite(argument) if name == "tanhf" else (argument > 0) & (argument < np.inf)
 
 
-def strays(name: str, result: Array, argument: Array, shift: Array) -> Any:
+def strays(name: str, result: Array, argument: Array, shift: Array) -> Array:
     """Where a result is further from the function than the compilers' code for it errs.
 
     Source: CUDA C++ Programming Guide, mathematical functions: logf and log2f err by 1 ulp, tanhf by 2 ulp.

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    import torch
+
     from verifier.machine.arithmetic.numerics import Array
 
 
@@ -26,7 +28,7 @@ class Store:
     used: bool = False
     owners: dict[int, Any] = field(default_factory=dict)
 
-    def belongs_to(self, storage: Any) -> None:
+    def belongs_to(self, storage: torch.UntypedStorage) -> None:
         """Live at least as long as a storage."""
         from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -58,7 +60,7 @@ class Stores:
         slots = _slot_count(size)
         return Store(shadows=np.zeros(slots, dtype=self.dtype), tags=np.zeros(slots, dtype=np.uint64))
 
-    def known(self, tensor: Any) -> Store | None:
+    def known(self, tensor: torch.Tensor) -> Store | None:
         """Store of a tensor's storage, None if there is none."""
         storage = tensor.untyped_storage()
         store = self.by_address.get(storage.data_ptr()) if storage.nbytes() else None
@@ -67,7 +69,7 @@ class Stores:
         store.belongs_to(storage)
         return store
 
-    def of(self, tensor: Any) -> Store:
+    def of(self, tensor: torch.Tensor) -> Store:
         """Store of a tensor's storage, an empty one where there is none yet."""
         store = self.known(tensor)
         if store is None:

@@ -21,6 +21,8 @@ from verifier.machine.shadow.shadow_memory import Store, Stores
 from verifier.machine.translate.uniformity import PER_BLOCK, PER_THREAD
 
 if TYPE_CHECKING:
+    import torch
+
     from verifier.machine.arithmetic.numerics import Array
     from verifier.machine.execute.atomics import Atomic
     from verifier.machine.execute.extents import GridExtents
@@ -387,7 +389,7 @@ class Slots:
         old = (np.zeros(slots.shape, dtype=self.arithmetic.dtype), np.zeros(slots.shape, dtype=np.uint64))
         floating = kind in ("f16", "bf16", "f32", "f64")
 
-        def observe(turn: Any, before: Array, after: Array) -> None:
+        def observe(turn: slice | Array, before: Array, after: Array) -> None:
             place = slots[turn]
             old[0][turn], old[1][turn] = store.shadows[place], store.tags[place]
             if scalar and operation in ("add", "min", "max"):
@@ -423,7 +425,7 @@ class Slots:
 
     # Tensors.
 
-    def set(self, tensor: object, values: Array) -> None:
+    def set(self, tensor: torch.Tensor, values: Array) -> None:
         """Give every element of a tensor its shadow. values: an array of the tensor's shape."""
         store, index, width = self.slots_of(tensor)
         store.used = True
@@ -431,7 +433,7 @@ class Slots:
         store.shadows[index] = values
         store.tags[index] = tag(bits, 8 * width)
 
-    def get(self, tensor: Any) -> Array:
+    def get(self, tensor: torch.Tensor) -> Array:
         """Shadows of a tensor's elements, lifted where there is none."""
         import torch
 
@@ -444,7 +446,7 @@ class Slots:
             values = values.view(f"f{tensor.element_size()}")
         return self.read(values, kind, store.shadows[index], store.tags[index], -1, store.used)
 
-    def slots_of(self, tensor: Any) -> tuple[Store, Array, int]:
+    def slots_of(self, tensor: torch.Tensor) -> tuple[Store, Array, int]:
         """Store of a tensor's storage, the number of each element's first slot, and bytes of an element."""
         width = tensor.element_size()
         index = np.full(tuple(tensor.shape), tensor.storage_offset(), dtype=np.int64)
@@ -453,15 +455,15 @@ class Slots:
             index += steps.reshape((-1,) + (1,) * (tensor.dim() - 1 - axis))
         return self.stores.of(tensor), index * (width // 2), width
 
-    def has(self, tensor: object) -> bool:
+    def has(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor's storage holds any shadows."""
         return self.stores.known(tensor) is not None
 
-    def tells(self, tensor: Any) -> bool:
+    def tells(self, tensor: torch.Tensor) -> bool:
         """Whether an operation that reads a tensor and is not followed loses shadows."""
         return bool(tensor.is_floating_point()) and self.has(tensor)
 
-    def clear(self, tensor: object) -> None:
+    def clear(self, tensor: torch.Tensor) -> None:
         """Forget the shadows of a tensor's elements, which something else has written."""
         if self.has(tensor):
             store, index, width = self.slots_of(tensor)
@@ -469,7 +471,7 @@ class Slots:
                 store.tags[index + half] = NO_SHADOW
 
 
-def _bits(tensor: Any) -> Array:
+def _bits(tensor: torch.Tensor) -> Array:
     """Bit patterns of a tensor's elements."""
     import torch
 

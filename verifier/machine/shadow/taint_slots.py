@@ -15,6 +15,8 @@ import numpy as np
 from verifier.machine.shadow.slots import NO_SHADOW, Slots
 
 if TYPE_CHECKING:
+    import torch
+
     from verifier.machine.arithmetic.numerics import Array
     from verifier.machine.execute.atomics import Atomic
     from verifier.machine.execute.memory import Located
@@ -84,7 +86,7 @@ class TaintSlots(Slots):
         active = np.broadcast_to(located.active(values), located.offsets.shape).reshape(-1)
         old = (np.zeros(slots.shape, dtype=self.arithmetic.dtype), np.ones(slots.shape, dtype=np.uint64))
 
-        def observe(turn: Any, before: Array, after: Array) -> None:
+        def observe(turn: slice | Array, before: Array, after: Array) -> None:
             place, present = slots[turn], np.zeros(slots[turn].shape, dtype=self.arithmetic.dtype)
             for half in range(width // 2):
                 held = store.tags[place + half] != NO_SHADOW
@@ -105,14 +107,14 @@ class TaintSlots(Slots):
 
     # Tensors.
 
-    def set(self, tensor: object, values: Array) -> None:
+    def set(self, tensor: torch.Tensor, values: Array) -> None:
         """Give every element of a tensor its sources. values: an array of the tensor's shape."""
         store, index, width = self.slots_of(tensor)
         store.used = True
         for half in range(width // 2):
             store.shadows[index + half], store.tags[index + half] = values, HELD
 
-    def get(self, tensor: Any) -> Array:
+    def get(self, tensor: torch.Tensor) -> Array:
         """Give the sources of a tensor's elements."""
         store, index, width = self.slots_of(tensor)
         found = np.zeros(index.shape, dtype=self.arithmetic.dtype)
@@ -121,7 +123,7 @@ class TaintSlots(Slots):
             found |= np.where(held, store.shadows[index + half], found.dtype.type(0))
         return found
 
-    def tells(self, tensor: object) -> bool:
+    def tells(self, tensor: torch.Tensor) -> bool:
         """Whether anything in a tensor's storage depends on anything, whatever the type of its elements."""
         store = self.stores.known(tensor)
         return store is not None and bool(store.shadows[store.tags != NO_SHADOW].any())

@@ -129,7 +129,7 @@ class Enclosed:
         value: Array,
         values: tuple[Array, ...],
         radii: tuple[Array, ...],
-    ) -> Any:
+    ) -> Array:
         """Bound |value - exact| of one operation, by the radii of its operands."""
         if name in ("add", "sub", "fma") and kind == "f32" and rounds_to_integer(floats[-1]):
             # Whichever integer it is, the code goes on from it exactly. A computed number that happens to be

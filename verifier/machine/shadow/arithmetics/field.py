@@ -191,7 +191,7 @@ def of_fraction(value: Fraction) -> int:
     return value.numerator * pow(value.denominator, -1, P) % P
 
 
-def next_to_exact(numbers: Array) -> Any:
+def next_to_exact(numbers: Array) -> Array:
     """Whether numbers are short ones, or slips of a few units in the last place away from one."""
     significands, _ = np.frexp(np.abs(numbers))
     return np.abs(significands - np.rint(np.ldexp(significands, EXACT_BITS)) / 2**EXACT_BITS) <= NEAR

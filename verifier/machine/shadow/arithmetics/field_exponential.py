@@ -137,7 +137,7 @@ def logarithm_of_values(values: Array) -> Array:
     return found[inverse].reshape(values.shape)
 
 
-def _is_power(values: Array) -> Any:
+def _is_power(values: Array) -> Array:
     """Whether values are squares modulo q, which are the powers of 2."""
     return power(values, EXPONENTS, _MODULI["value"]) == 1
 
@@ -285,7 +285,7 @@ class FieldExponential:
             return found
         return np.where(clamped(name, modifiers, result, floats), self.lift(np.asarray(result), kind), found)
 
-    def exponential(self, zero: Any, shadow: Array) -> Array:
+    def exponential(self, zero: Array, shadow: Array) -> Array:
         """2^a in the values, nothing meaningful in the exponents; 0 where the float is: it was masked so."""
         value = power_of_two(shadow["exponent"], _MODULI["value"])
         opaque = plain.hashed("ex2", shadow["exponent"]) % _MODULI["exponent"]

@@ -123,8 +123,8 @@ class Lifted:
 
 
 def _of_tied(
-    name: str, result: Array, floats: tuple[Array, ...], shadows: tuple[Array, ...], picked: Any
-) -> Any:
+    name: str, result: Array, floats: tuple[Array, ...], shadows: tuple[Array, ...], picked: Array
+) -> Array:
     """Decide by the lifted values between operands of equal floats, so that every thread decides alike."""
     better: Any = np.fmax if name == "max" else np.fmin
     equal = [np.where(value == result, shadow, np.nan) for value, shadow in zip(floats, shadows, strict=True)]

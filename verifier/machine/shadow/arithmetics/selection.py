@@ -57,7 +57,7 @@ _BEFORE_CLAMPING: dict[str, Callable[..., Any]] = {
 }
 
 
-def clamped(name: str, modifiers: frozenset[str], result: Array, floats: tuple[Array, ...]) -> Any:
+def clamped(name: str, modifiers: frozenset[str], result: Array, floats: tuple[Array, ...]) -> Array:
     """Whether `.sat` (to [0, 1]) or `.relu` (to 0 and above) gave a result that the operation does not.
 
     Float64 holds sums and products of narrower formats with the right sign, and on the right side of 1.
