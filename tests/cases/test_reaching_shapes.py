@@ -13,9 +13,10 @@ from verifier.cases.reaching_shapes import (
     near_literals,
     seen_around,
     too_dear,
+    too_wide,
 )
 from verifier.cases.steering import steering
-from verifier.records.planned_launches import Planned
+from verifier.records.planned_launches import MOST_ALONG_YZ, Planned
 
 
 def swept(features, *, literals=(), allowed=lambda point: True, variants=1):
@@ -137,3 +138,40 @@ def test_what_only_shapes_beyond_the_limit_reach_is_named_with_its_price_and_nev
     made = steering((), [*chosen, dear], cases=100, seconds=math.inf)
     assert made.left_out == (dear,)
     assert f"{dear}: about {math.ceil(dear.seconds)} s" in made.note("--budget deep")
+
+
+@pytest.mark.parametrize(
+    ("grid", "found"),
+    [
+        (lambda rows, columns: rows, (65536, 1)),
+        (lambda rows, columns: -(-rows // 4), (262141, 1)),
+        (lambda rows, columns: -(-columns // 1024), None),
+        (lambda rows, columns: min(rows, 65535), None),
+        (lambda rows, columns: 1, None),
+    ],
+)
+def test_the_least_shape_is_found_whose_grid_no_device_launches(grid, found):
+    def look(points):
+        return [Planned(features=frozenset({"kernel"}), widest=grid(*point[:2])) for point in points]
+
+    known = seen_around(look, lambda point: True, 1, tuple)
+    wide = too_wide(known)
+    assert len(wide) == (found is not None)
+    for shape in wide:
+        assert grid(shape.rows, shape.columns) > MOST_ALONG_YZ
+        assert shape.columns == 1
+        assert found[0] <= shape.rows < 1.01 * found[0]
+    refusing = {
+        p: Planned(features=seen.features, widest=seen.widest, refused="no") for p, seen in known.items()
+    }
+    assert too_wide(refusing) == []
+
+
+def test_no_point_beyond_what_grids_have_is_looked_at_outside_the_domain():
+    def look(points):
+        asked.extend(points)
+        return [Planned(features=frozenset({"kernel"}), widest=-(-point[0] // 4)) for point in points]
+
+    asked = []
+    assert too_wide(seen_around(look, lambda point: point[0] <= 200_000, 1, tuple)) == []
+    assert max(rows for rows, _, _ in asked) <= 200_000

@@ -17,7 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from verifier.cases import reaching_shapes
-from verifier.cases.reaching_shapes import CASE_SECONDS, PLAIN, Reaching, cover, price, seen_around, too_dear
+from verifier.cases.reaching_shapes import (
+    CASE_SECONDS,
+    PLAIN,
+    Reaching,
+    cover,
+    price,
+    seen_around,
+    too_dear,
+    too_wide,
+)
 from verifier.cases.recipe import Recipe, build, has_room
 from verifier.execution import Runner
 from verifier.execution.backend import Power
@@ -108,7 +117,8 @@ def _made(subject: Subject, dtype: str, reached: Sequence[Reaching]) -> tuple[Sw
 
 def _shown(known: Mapping[Point, Planned]) -> list[Reaching]:
     chosen = cover(known)
-    return [*chosen, *too_dear(known, chosen)]
+    refused = too_wide(known)
+    return [*refused, *(shape for shape in (*chosen, *too_dear(known, chosen)) if shape not in refused)]
 
 
 def _plain(the_op: Op) -> list[Reaching]:

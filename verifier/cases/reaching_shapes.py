@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from verifier.records.planned_launches import Planned, Point
+from verifier.records.planned_launches import MOST_ALONG_YZ, Planned, Point
 
 MOST_ROWS, MOST_COLUMNS, MOST_ELEMENTS = 1 << 17, 1 << 20, 1 << 32
 """Extents that are looked at, at most."""
@@ -26,6 +26,8 @@ MULTIPLES = (1, 2, 3)
 """Of a literal: what goes by a remainder shows at them."""
 CASE_SECONDS = 15.0
 """Shapes beyond are never run: a case has a limit, and a slow one is not to look like one that hangs."""
+MOST_REFUSED = 1 << 21
+"""Elements of a case whose launch is to be refused, at most: it has tensors, though no kernel runs."""
 MOST_TOO_DEAR = 20
 """Of these, how many are named."""
 PLAIN = ((1, 16385), (2049, 3), (32769, 3))
@@ -109,6 +111,8 @@ def seen_around(
         if len(known) == before:
             break
     see(_crossings(known))
+    further = [p for p in _towards_the_limit(known) if p not in known and allowed(p)]
+    known.update(zip(further, look(further) if further else (), strict=False))
     return known
 
 
@@ -224,6 +228,47 @@ def _crossings(known: Mapping[Point, Planned]) -> list[Point]:
     )
     crossing = [(r, c, 0) for r in rows for c in columns if price(r, c) <= CASE_SECONDS]
     return sorted(crossing, key=lambda point: (point[0] * point[1], point))[:MOST_CROSSINGS]
+
+
+def _towards_the_limit(known: Mapping[Point, Planned]) -> Iterator[Point]:
+    """Yield a point for each axis along which a grid grows in y or z, where it goes beyond what there can be.
+
+    None where one is known that does, and none of more elements than can be run: the launch is to be refused
+    by the machine itself.
+    """
+    if _beyond_the_limit(known):
+        return
+    for axis in (0, 1):
+        further = []
+        for step in _neighbours(known, axis):
+            low, high = known[step.low], known[step.high]
+            if high.widest > max(low.widest, 1) and not high.refused:
+                rows, columns, variant = step.high
+                times = MOST_ALONG_YZ // (high.widest - 1) + 1  # its last block may have little to do
+                by = (times, 1) if axis == 0 else (1, times)
+                further.append((rows * by[0], columns * by[1], variant))
+        yield from sorted(further, key=_elements)[:1]
+
+
+def _beyond_the_limit(known: Mapping[Point, Planned]) -> list[Point]:
+    """Return points with a grid that no device launches, the smallest first."""
+    points = [p for p, seen in known.items() if seen.widest > MOST_ALONG_YZ and not seen.refused]
+    return sorted((p for p in points if p[0] * p[1] <= MOST_REFUSED), key=_elements)
+
+
+def _elements(point: Point) -> tuple[int, Point]:
+    return point[0] * point[1], point
+
+
+def too_wide(known: Mapping[Point, Planned]) -> list[Reaching]:
+    """Return the smallest shape whose launch a device refuses, for its grid is too wide in y or z, if any.
+
+    Its price is that of a compilation: no block runs and nothing is judged.
+    """
+    return [
+        Reaching(rows=rows, columns=columns, variant=variant, seconds=compilation(0))
+        for rows, columns, variant in _beyond_the_limit(known)[:1]
+    ]
 
 
 # Choosing

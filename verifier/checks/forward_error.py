@@ -42,6 +42,7 @@ CATCHES = (
     "weight_rounded_to_input_dtype",
     "rescaling_forgotten_triton",
     "threshold_falls_between_triton",
+    "rows_along_y_triton",
 )
 ADMISSIBLE = ((1, "on"), (2, "off"))
 """Seeds of other devices, and whether their compiler contracts."""

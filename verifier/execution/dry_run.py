@@ -131,12 +131,16 @@ def _call(subject: Subject, case: Case, point: Point, *, gradients: bool, record
 
 @dataclass(frozen=True, kw_only=True)
 class _Noted:
-    """One launch: its features, its compilation with the widest tile, and the sources that made it."""
+    """One launch: its features, its compilation with the widest tile, and the sources that made it.
+
+    widest: the largest extent of its grid along y or z.
+    """
 
     features: frozenset[str]
     compiled: tuple[str, int]
     files: tuple[str, ...]
     backward: bool
+    widest: int
 
 
 def _planned(launches: Sequence[_Noted], refused: str, *, gradients: bool) -> Planned:
@@ -147,6 +151,7 @@ def _planned(launches: Sequence[_Noted], refused: str, *, gradients: bool) -> Pl
         features=frozenset().union(*(launch.features for launch in launches)),
         compiled=frozenset(launch.compiled for launch in launches),
         forward=forward,
+        widest=max((launch.widest for launch in launches), default=0),
         refused=refused,
     )
 
@@ -174,7 +179,8 @@ class _Recorder:
         if name not in self._loops:
             self._loops[name] = loops_of_triton(kernel, constants)
         loops = self._loops[name]
-        features = set(_of_grid(name, tuple(grid(given) if callable(grid) else grid)))
+        extents = tuple(grid(given) if callable(grid) else grid)
+        features = set(_of_grid(name, extents))
         for n, value in given.items():
             features.update((_of_constant if n in constants else _of)(name, n, value))
         for n, value in loops.named({n: v for n, v in given.items() if n not in constants}).items():
@@ -183,7 +189,7 @@ class _Recorder:
         if "num_warps" in options:  # of one warp or of several: a sum is another program
             features.add(f"{name}: num_warps is {options['num_warps']}")
         special = ",".join(f"{n}={_specialised(v, n in constants)}" for n, v in given.items())
-        self._note(name, features, (special, max(tiles.values(), default=1)), file)
+        self._note(name, features, (special, max(tiles.values(), default=1)), file, extents)
 
     def cuda(self, launch: cuda_source.Launch, args: Sequence[object]) -> None:
         """Note the launch of a kernel of CUDA C++."""
@@ -200,9 +206,16 @@ class _Recorder:
             features.update(_of(name, n, value))
         for n, value in loops_of_cuda(path).named(given).items():
             features.update(_looped(name, n, value, tiles))
-        self._note(name, features, (template, NO_WIDTH), str(path))
+        self._note(name, features, (template, NO_WIDTH), str(path), launch.grid)
 
-    def _note(self, name: str, features: set[str], compilation: tuple[str, int], file: str) -> None:
+    def _note(
+        self,
+        name: str,
+        features: set[str],
+        compilation: tuple[str, int],
+        file: str,
+        grid: Sequence[Any],
+    ) -> None:
         if name not in self._sources:
             self._sources[name] = (file, *_callers())
         special, width = compilation
@@ -212,6 +225,7 @@ class _Recorder:
                 compiled=(f"{name}[{special}]", width),
                 files=self._sources[name],
                 backward=self.backward,
+                widest=max(map(int, grid[1:]), default=1),
             )
         )
 

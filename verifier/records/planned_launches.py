@@ -7,6 +7,12 @@ from dataclasses import dataclass
 Point = tuple[int, int, int]
 """Rows, columns and the variant in which an op lays them out."""
 
+MOST_ALONG_YZ = 65535
+"""Blocks of a grid along y and along z, at most.
+
+Source: CUDA C++ programming guide, "Technical specifications per compute capability".
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
@@ -16,12 +22,14 @@ class Planned:
     integer is 0, 1 or more, how often a tile goes into it (up to 3), constants that are no sizes.
     compiled: each compilation that the call needs, with the widest tile in it, in elements.
     forward: the same of the forward pass alone, if there is a backward pass.
+    widest: the largest extent of a grid along y or z, 0 without a launch.
     refused: what the wrapper raised, if it did; features and compilations are those seen until then.
     """
 
     features: frozenset[str] = frozenset()
     compiled: frozenset[tuple[str, int]] = frozenset()
     forward: Planned | None = None
+    widest: int = 0
     refused: str = ""
 
 
