@@ -179,7 +179,7 @@ class _Recorder:
         if name not in self._loops:
             self._loops[name] = loops_of_triton(kernel, constants)
         loops = self._loops[name]
-        extents = tuple(grid(given) if callable(grid) else grid)
+        extents = tuple(map(int, grid(given) if callable(grid) else grid))
         features = set(_of_grid(name, extents))
         for n, value in given.items():
             features.update((_of_constant if n in constants else _of)(name, n, value))
@@ -214,7 +214,7 @@ class _Recorder:
         features: set[str],
         compilation: tuple[str, int],
         file: str,
-        grid: Sequence[Any],
+        grid: Sequence[int],
     ) -> None:
         if name not in self._sources:
             self._sources[name] = (file, *_callers())
@@ -225,7 +225,7 @@ class _Recorder:
                 compiled=(f"{name}[{special}]", width),
                 files=self._sources[name],
                 backward=self.backward,
-                widest=max(map(int, grid[1:]), default=1),
+                widest=max(grid[1:], default=1),
             )
         )
 
