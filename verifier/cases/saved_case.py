@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -12,7 +11,7 @@ from strategies.layouts import Layout
 from verifier.cases.recipe import assemble
 from verifier.ops import op
 from verifier.records import witness
-from verifier.records.case import Case, CaseError
+from verifier.records.case import Case, CaseError, Document
 from verifier.records.printable import said
 
 
@@ -23,7 +22,7 @@ class Saved:
     case: Case
     kernel: Path
     subject: str
-    document: dict[str, Any]
+    document: Document
 
 
 def read_case(path: Path, kernel: Path | None = None) -> Saved:

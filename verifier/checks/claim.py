@@ -86,7 +86,7 @@ def _keeps(truth: Truth, output: torch.Tensor) -> bool:
     values = truth.op.canonical(truth.case, "output", to_float64(output))
     bounded = truth.bounds["output"]
     shape = values.shape
-    covered, bound = (np.broadcast_to(part, shape) for part in (bounded.covered, bounded.bound))
+    covered, bound = np.broadcast_to(bounded.covered, shape), np.broadcast_to(bounded.bound, shape)
     _, high = truth.exact["output"].error_of(values)
     return bool(covered.all()) and bool((high <= bound).all())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -19,6 +19,9 @@ from verifier.records.case import Case
 from verifier.records.observation import Observation
 from verifier.records.subject import Subject
 from verifier.records.verdict import Outcome, Verdict
+
+if TYPE_CHECKING:
+    from verifier.machine.in_force import MachineSession
 
 NAME = "device"
 ORDER = 120
@@ -81,7 +84,7 @@ def experiment(subject: Subject, case: Case, *, place: Backend, gradients: bool)
 
 
 @contextmanager
-def _second_of_two(playing: Any) -> Iterator[torch.device]:
+def _second_of_two(playing: MachineSession) -> Iterator[torch.device]:
     usual = playing.devices, playing.current_device, playing.home
     playing.devices, playing.current_device, playing.home = 2, 0, torch.device("cuda", 1)
     try:

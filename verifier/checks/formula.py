@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from verifier.arithmetic.formats import Array
+    from verifier.machine.shadow.slots import Slots
     from verifier.records.case import Case
     from verifier.records.subject import Subject
 
@@ -412,7 +413,7 @@ class _Lost(Lost):
     `literals`: single values that were lifted, the constants and arguments of the kernels.
     """
 
-    def __init__(self, slots: object, case: Case, poison: int | None) -> None:
+    def __init__(self, slots: Slots, case: Case, poison: int | None) -> None:
         """Listen to the slots of one session."""
         super().__init__(slots, case, poison)
         self.literals: set[float] = set()

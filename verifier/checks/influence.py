@@ -279,7 +279,7 @@ def _others(op: Op, case: Case, suspicion: Suspicion) -> Iterator[Case]:
         yield replace(case, tensors=tensors)
 
 
-def _moved(session: Session, suspicion: Suspicion, first: Observation, second: Observation) -> Any:
+def _moved(session: Session, suspicion: Suspicion, first: Observation, second: Observation) -> Mask:
     """Return, for each suspect element, whether its bits differ between the runs."""
     found = []
     for seen in (first, second):
@@ -288,7 +288,8 @@ def _moved(session: Session, suspicion: Suspicion, first: Observation, second: O
             return np.zeros(0, dtype=np.bool_) if not suspicion.lacking else np.ones(1, dtype=np.bool_)
         index = session.op.flat_index(session.case, suspicion.output, tuple(tensor.shape))
         found.append(bit_numbers(tensor).reshape(-1)[index])
-    return (found[0] != found[1])[suspicion.wrong]
+    differ: Mask = found[0] != found[1]
+    return differ[suspicion.wrong]
 
 
 # -- words ---------------------------------------------------------------------------------------------
@@ -313,7 +314,7 @@ def _words(case: Case, suspicion: Suspicion) -> str:
     return f"{where} {'does not depend on' if suspicion.lacking else 'depends on'} {origin}"
 
 
-def _listed(noun: str, wrong: Any) -> str:
+def _listed(noun: str, wrong: Mask) -> str:
     """Name the first canonical index, and how many there are."""
     first = np.unique(np.nonzero(wrong)[0])
     others = f" and {len(first) - 1} more" if len(first) > 1 else ""

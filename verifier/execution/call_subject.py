@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -35,6 +35,29 @@ class UnusableError(Exception):
     """The declaration does not fit the function; the message says how."""
 
 
+class InMemory(Protocol):
+    """A tensor that was put into memory, and what is watched about it: `strategies.placement.Placed`, say."""
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        """What the subject gets."""
+
+    def damage(self) -> Iterable[object]:
+        """Say what was written outside of the tensor."""
+
+    def value_damage(self) -> Iterable[object]:
+        """Say what was written in the tensor."""
+
+
+class Placer(Protocol):
+    """Puts a tensor of a case into memory."""
+
+    def __call__(
+        self, name: str, layout: Layout, values: torch.Tensor, /, *, guard_elements: int, poison: str
+    ) -> InMemory:
+        """Return the tensor of that name, on the device on which its values lie."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Call:
     """A case in memory, ready to be handed to a subject.
@@ -43,7 +66,7 @@ class Call:
     """
 
     arguments: Mapping[str, Any]
-    placed: Mapping[str, Placed]
+    placed: Mapping[str, InMemory]
 
 
 NOT_LAUNCHED = "the subject launched no kernel: nothing can be said about one"
@@ -75,13 +98,12 @@ def execute(
     place: Backend,
     gradients: bool = False,
     poison: str | None = None,
-    placer: Callable[..., object] | None = None,
+    placer: Placer | None = None,
 ) -> Observation:
     """Call the subject on the case; with `gradients`, also its backward pass.
 
     poison: fill fresh memory with one of `fresh.POISONS` and put red zones about it.
-    placer: (name, layout, values, guard_elements=, poison=) -> Placed or its like, puts a tensor of the case
-    into memory; without it `Layout.place` does.
+    placer: puts each tensor of the case into memory; without it `Layout.place` does.
     """
     try:
         call = lay_out(
@@ -120,7 +142,7 @@ def lay_out(
     device: str,
     gradients: bool = False,
     poison: str = "nan",
-    placer: Callable[..., Any] | None = None,
+    placer: Placer | None = None,
 ) -> Call:
     """Place every tensor of the case in memory and match arguments with the subject's signature.
 
@@ -131,7 +153,7 @@ def lay_out(
     placed = {}
     for name, values in case.given.items():
         layout = case.layouts.get(name, Layout())
-        put = _placed_as_laid_out if placer is None else placer
+        put: Placer = _placed_as_laid_out if placer is None else placer
         placed[name] = put(name, layout, values.to(device), guard_elements=GUARD_ELEMENTS, poison=poison)
     arguments: dict[str, Any] = {}
     strange = []
@@ -156,8 +178,10 @@ def lay_out(
     return Call(arguments=arguments, placed=placed)
 
 
-def _placed_as_laid_out(_name: str, layout: Layout, values: torch.Tensor, **settings: Any) -> Placed:
-    return layout.place(values, **settings)
+def _placed_as_laid_out(
+    _name: str, layout: Layout, values: torch.Tensor, /, *, guard_elements: int, poison: str
+) -> Placed:
+    return layout.place(values, guard_elements=guard_elements, poison=poison)
 
 
 def forward(subject: Subject, call: Call) -> object:
@@ -258,7 +282,7 @@ def failure(error: Exception, place: Backend) -> Observation:
     return Observation(status=status, message=text, detail=detail, aftermath=place.aftermath(error))
 
 
-def _damage(placed: Mapping[str, Placed], mutates: tuple[str, ...]) -> Iterator[str]:
+def _damage(placed: Mapping[str, InMemory], mutates: tuple[str, ...]) -> Iterator[str]:
     for name, one in placed.items():
         for damage in one.damage():
             yield f"{name}: {damage}"

@@ -14,7 +14,7 @@ from verifier.records.subject import Subject
 
 if TYPE_CHECKING:
     from verifier.machine.in_force import MachineSession
-    from verifier.machine.shadow.slots import Counters
+    from verifier.machine.shadow.slots import Counters, ShadowArithmetic
 
 _LANES = 2048
 """Lanes of a wave: few enough for shadows of many parts to stay within the processor's cache."""
@@ -25,7 +25,7 @@ def run_with_arithmetic(
     case: Case,
     *,
     place: Backend,
-    arithmetic: Any,
+    arithmetic: ShadowArithmetic,
     gradients: bool,
     given: bool = False,
     lanes: int = _LANES,

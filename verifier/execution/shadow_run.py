@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from strategies.layouts import Layout
+from strategies.placement import Placed
 from verifier.execution.backend import Backend
 from verifier.execution.call_subject import UnusableError, execute, failure, lay_out
 from verifier.machine.arithmetic.numerics import decode_bf16
@@ -21,7 +23,7 @@ from verifier.records.subject import Subject
 if TYPE_CHECKING:
     from verifier.arithmetic.formats import Array
     from verifier.machine.in_force import MachineSession
-    from verifier.machine.shadow.slots import ShadowArithmetic
+    from verifier.machine.shadow.slots import ShadowArithmetic, Slots
 
 ShadowsOf = Mapping[str, Any]
 """For each tensor of a case its shadows, an array of the tensor's shape."""
@@ -60,8 +62,10 @@ def execute_with_shadows(
     slots = opened.slots
     assert slots is not None
 
-    def put(name: str, layout: Any, values: torch.Tensor, **settings: Any) -> Any:
-        placed = layout.place(values, **settings)
+    def put(
+        name: str, layout: Layout, values: torch.Tensor, /, *, guard_elements: int, poison: str
+    ) -> Placed:
+        placed = layout.place(values, guard_elements=guard_elements, poison=poison)
         if name in given:
             if around is not None:
                 whole = _storage(placed.tensor)
@@ -153,7 +157,7 @@ class Lost:
     a result whose shadow was lost on the way.
     """
 
-    def __init__(self, slots: Any, case: Case, poison: int | None = None) -> None:
+    def __init__(self, slots: Slots, case: Case, poison: int | None = None) -> None:
         """Listen to the slots of one session; poison: byte that fills its registers and shared memory."""
         self.counters, slots.listener = slots.counters, self
         scalars = [float(v) for v in case.scalars.values() if isinstance(v, float)]
@@ -195,6 +199,7 @@ class Lost:
 
 def watched(opened: MachineSession, case: Case) -> Lost:
     """Count, from now on, what a session loses."""
+    assert opened.slots is not None
     return Lost(opened.slots, case, opened.machine.poison)
 
 

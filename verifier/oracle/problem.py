@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
 from verifier.arithmetic.abstract_number import Form, Value
+from verifier.arithmetic.error_free.numpy_or_torch import Values
 from verifier.arithmetic.formats import Array
 from verifier.arithmetic.row_statistics import RowStatistics
 from verifier.oracle import climb
@@ -44,11 +45,11 @@ class Problem(Protocol[Answer_co]):
         """Whether a constant added to a row changes no result."""
 
     @property
-    def weight(self) -> Any:
+    def weight(self) -> Values:
         """What multiplies the elements of the output, broadcastable to the rows; None: nothing does."""
 
     @property
-    def parameter(self) -> Any:
+    def parameter(self) -> Values:
         """The entry of weight that each element belongs to (see `RowOperands`); None without weight."""
 
     @property
@@ -79,16 +80,16 @@ class RowOperands:
     gradient. `centred` false is RMS normalization: mean 0, variance the mean square.
     """
 
-    input: Any
+    input: Values
     eps: float
     centred: bool = True
-    weight: Any | None = None
-    bias: Any | None = None
-    grad_output: Any | None = None
-    parameter: Any = "columns"
-    mean: Any | None = None
-    rstd: Any | None = None
-    variance: Any | None = None
+    weight: Values | None = None
+    bias: Values | None = None
+    grad_output: Values | None = None
+    parameter: Values = "columns"
+    mean: Values | None = None
+    rstd: Values | None = None
+    variance: Values | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,9 +128,9 @@ class SoftmaxOperands:
     nothing but -inf have no exact value.
     """
 
-    input: Any | None = None
-    output: Any | None = None
-    grad_output: Any | None = None
+    input: Values | None = None
+    output: Values | None = None
+    grad_output: Values | None = None
     logarithm: bool = False
 
 

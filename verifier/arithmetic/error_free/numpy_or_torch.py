@@ -12,6 +12,7 @@ import numpy as np
 from verifier.arithmetic.formats import Array
 
 Values = Any
+"""A NumPy array or a torch tensor: both have the operators and methods that are used of them."""
 
 
 @dataclass(frozen=True, kw_only=True)

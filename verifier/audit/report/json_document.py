@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from typing import Any
 
 from verifier.audit.report.json_frame import frame
 from verifier.audit.report.reach_text import reach_document
@@ -14,7 +13,7 @@ from verifier.records.printable import block
 from verifier.records.verdict import Finding, Line, Worst
 
 
-def document(report: Report) -> dict[str, Any]:
+def document(report: Report) -> dict[str, object]:
     """Return everything an audit found as plain JSON data; infinities and NaN become strings.
 
     Texts are printable and of a size that can be read; paths are as they are, for a program to open.

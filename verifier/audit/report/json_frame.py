@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 PARTS = ("unreached", "lines", "findings", "reach", "unusable", "errors")
 """Lists of a report, in their order."""
@@ -15,8 +15,8 @@ def frame(
     status: int,
     seconds: float = 0.0,
     interrupted: bool = False,
-    **parts: list[Any],
-) -> dict[str, Any]:
+    **parts: Sequence[object],
+) -> dict[str, object]:
     """Return the document of a report; parts: those of its lists that are not empty."""
     return {
         "schema": 1,
@@ -36,7 +36,7 @@ def versions() -> dict[str, object]:
     from importlib import metadata
 
     names = ("norm-verifier", "torch", "triton", "numpy", "hypothesis", "mpmath", "python-flint")
-    found: dict[str, Any] = {"python": platform.python_version()}
+    found: dict[str, object] = {"python": platform.python_version()}
     for name in names:
         try:
             found[name] = metadata.version(name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from verifier.arithmetic.formats import FORMATS, Array
 from verifier.bounds.variance import Mask
 from verifier.checks.support.truth import Truth
 from verifier.ops.rows.compose_bounds import to_float64
+from verifier.oracle.enclosure import Enclosure
 from verifier.records.observation import Observation
 from verifier.records.verdict import Outcome, Verdict, Worst
 
@@ -88,7 +88,9 @@ def judge_output(truth: Truth, name: str, actual: torch.Tensor) -> Outcome:
     )
 
 
-def _escalate(truth: Truth, name: str, values: Array, bound: Array, covered: Mask) -> Any:
+def _escalate(
+    truth: Truth, name: str, values: Array, bound: Array, covered: Mask
+) -> tuple[Mask, Mask, Array, Array, Mapping[str, int]]:
     from verifier.oracle.decide import decide
 
     reach = np.where(covered, bound, np.inf)
@@ -181,7 +183,7 @@ def _observed(truth: Truth, name: str, actual: torch.Tensor, values: Array, erro
     )
 
 
-def _mean_ulps(exact: Any, values: Array, format_name: str, covered: Mask) -> tuple[float, float]:
+def _mean_ulps(exact: Enclosure, values: Array, format_name: str, covered: Mask) -> tuple[float, float]:
     """Return the means of |error| and of the error in the unit of `row_ulp`, so that no mean exceeds it."""
     with np.errstate(all="ignore"):
         expected = np.broadcast_to(exact.high, values.shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,6 +16,9 @@ from verifier.records.case import Case
 from verifier.records.compiled_code import CompiledCode
 from verifier.records.observation import Observation
 from verifier.records.subject import Subject
+
+if TYPE_CHECKING:
+    from verifier.machine.shadow.slots import ShadowArithmetic
 
 _LANES = 8192
 """Lanes of a wave, as without shadows: one float64 for a register is no burden."""
@@ -85,7 +89,7 @@ def unrounded(subject: Subject, case: Case, *, place: Backend, gradients: bool) 
 
 
 def _run_with_shadows(
-    subject: Subject, case: Case, arithmetic: object, word: str, *, place: Backend, gradients: bool
+    subject: Subject, case: Case, arithmetic: ShadowArithmetic, word: str, *, place: Backend, gradients: bool
 ) -> Observation:
     given = word == "bound"
     seen, opened = run_with_arithmetic(

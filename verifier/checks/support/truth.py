@@ -84,7 +84,7 @@ class Truth:
         return self.answered.solved
 
     @property
-    def exact(self) -> Mapping[str, Any]:
+    def exact(self) -> Mapping[str, Enclosure]:
         """Enclosures of the exact results by name, in canonical rows."""
         return self.answered.exact
 

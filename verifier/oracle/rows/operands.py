@@ -43,7 +43,7 @@ class Rows:
     variance: Values | None
     eps: float
     centred: bool
-    parameter: Any
+    parameter: Values
     narrow: bool
     bad_rows: Mask
     bad_output: Mask | None
@@ -120,8 +120,8 @@ def collect(problem: RowOperands) -> Rows:
     rows, columns = (int(extent) for extent in problem.input.shape)
     _require_given(problem)
     narrow = True
-    operands: dict[str, Any] = {}
-    bad: dict[str, Any] = {}
+    operands: dict[str, Values] = {}
+    bad: dict[str, Values] = {}
     for name in ("input", "weight", "bias", "grad_output", "mean", "rstd", "variance"):
         value = getattr(problem, name)
         if value is None or (name == "mean" and not problem.centred):
@@ -155,7 +155,7 @@ def rows_between(rows: Rows, first: int, last: int) -> Rows:
     if (first, last) == (0, rows.shape[0]):
         return rows
 
-    def cut(operand: Any) -> Any:
+    def cut(operand: Values | None) -> Values | None:
         return operand if operand is None or operand.shape[0] == 1 else operand[first:last]
 
     return replace(
@@ -212,7 +212,7 @@ def _kit(value: object) -> Kit:
     return torch_kit(str(device)) if getattr(device, "type", "cpu") != "cpu" else NUMPY
 
 
-def _float64(kit: Kit, value: Any) -> tuple[Values, bool]:
+def _float64(kit: Kit, value: Values) -> tuple[Values, bool]:
     """Return the value in float64, and whether float32 holds every element of it."""
     narrow = str(value.dtype) in NARROW_TYPES
     if hasattr(value, "detach"):
@@ -228,7 +228,7 @@ def _float64(kit: Kit, value: Any) -> tuple[Values, bool]:
     return array, narrow
 
 
-def _finite(kit: Kit, array: Values) -> tuple[Values, Any]:
+def _finite(kit: Kit, array: Values) -> tuple[Values, Values]:
     """Return the array with non-finite elements zeroed, and their mask on the host (None: none)."""
     finite = kit.finite(array)
     if bool(finite.all()):
@@ -236,12 +236,12 @@ def _finite(kit: Kit, array: Values) -> tuple[Values, Any]:
     return kit.where(finite, array, 0.0), ~kit.host(finite).astype(bool)
 
 
-def _bad_rows(bad: dict[str, Any], rows: int) -> Mask:
+def _bad_rows(bad: dict[str, Values], rows: int) -> Mask:
     masks = [bad[name].any(1) for name in ("input", "mean", "rstd", "variance") if bad.get(name) is not None]
     return np.logical_or.reduce(masks) if masks else np.zeros(rows, dtype=bool)
 
 
-def _either(first: Any, second: Any) -> Any:
+def _either(first: Values | None, second: Values | None) -> Values | None:
     if first is None or second is None:
         return second if first is None else first
     return first | second
