@@ -129,11 +129,18 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Prove or disprove that a normalization kernel is right, forward and backward."""
+    del version
+    if context.invoked_subcommand == "audit":
+        from verifier.commands.project_settings import project_settings
+
+        with clear_errors():
+            context.default_map = {"audit": project_settings(Path.cwd())}
 
 
 @app.command()
@@ -158,7 +165,7 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
     """Run every check on every kernel and report the proved bounds, the errors and the findings.
 
     Without kernels, dtypes or subjects named, forward_error and gradient run on every dtype of the built-in
-    kernels and the other checks on one.
+    kernels and the other checks on one. [tool.norm-verifier] in pyproject.toml gives what is not given here.
 
     Exit status: 0 no unexpected finding, 1 findings or a --require that is not met, 2 wrong usage or a file
     that could not be loaded or written, 3 nothing was decided, 4 the verifier itself failed, 130 interrupted.
