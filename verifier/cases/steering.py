@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from strategies.formats import float_format
+from strategies.layouts import Layout
 from strategies.values import Values
 from verifier.cases.plan import Plan
 from verifier.cases.reaching_shapes import CASE_SECONDS, Reaching, price
 from verifier.cases.recipe import Recipe
-from verifier.ops import op
+from verifier.ops import Op, op
 from verifier.records.subject import Subject
 
 MILD = ("ordinary", "alternating_signs")
@@ -105,4 +106,16 @@ def steered(subject: Subject, plan: Plan, shapes: Iterable[Reaching]) -> Iterato
     for number, shape in enumerate(shapes):
         values = Values(seed=number)
         ordinary = _ordinary(subject, plan, shape, values)
+        if plan.apart:
+            rows = max(shape.rows, ROWS_APART)
+            layouts = _apart(op(subject.op), rows, shape, plan.apart)
+            ordinary = replace(ordinary, rows=rows, layouts=layouts)
         yield tuple(replace(ordinary, input=replace(values, hazard=hazard)) for hazard in MILD)
+
+
+def _apart(the_op: Op, rows: int, shape: Reaching, apart: int) -> tuple[tuple[str, Layout], ...]:
+    """Return layouts in which the last run of the innermost axis begins `apart` elements from the first."""
+    shapes = the_op.shapes(rows, shape.columns, shape.variant)
+    runs = rows if shapes is None else math.prod(shapes.tensors["input"][:-1])
+    layout = Layout(row_padding=-(-apart // max(runs - 1, 1)))
+    return ("input", layout), ("grad_output", layout)
