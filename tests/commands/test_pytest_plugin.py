@@ -225,3 +225,22 @@ def test_workers_of_xdist_collect_the_same_tests_in_the_same_order(pytester, ker
     )
     result.assert_outcomes(skipped=2)
     assert "Different tests were collected" not in result.stdout.str()
+
+
+def test_pyproject_chooses_tests_and_requires_reach(suite, pytester):
+    settings = 'dtypes = ["float32"]\nchecks = ["finite"]\nsubjects = ["good"]\nbudget = "1"\nreach = 1.0\n'
+    pytester.makefile(".toml", pyproject=f"[tool.norm-verifier]\n{settings}")
+    chosen = [name.split("::")[-1] for name in ids_of(suite("--kernel", "kernel.py", "--collect-only", "-q"))]
+    assert chosen == ["good-finite-float32", "good-reach"]
+    suite("--kernel", "kernel.py").assert_outcomes(passed=2)
+    alone = suite("--kernel", "kernel.py", "-k", "reach")
+    alone.assert_outcomes(failed=1, deselected=1)
+    alone.stdout.fnmatch_lines(["*good: reach=1 is required, and no test ran it"])
+
+
+def test_a_wrong_table_in_pyproject_stops_only_what_reads_it(suite, pytester):
+    pytester.makefile(".toml", pyproject="[tool.norm-verifier]\nbeauty = 1\n")
+    pytester.makepyfile(test_own="def test_own(): pass")
+    result = suite("--kernel", "kernel.py")
+    result.stderr.fnmatch_lines(["*has no key 'beauty'*"])
+    suite().assert_outcomes(passed=1)

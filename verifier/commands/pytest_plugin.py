@@ -11,6 +11,7 @@ import pytest
 
 if TYPE_CHECKING:
     from verifier.audit.run_audit import Job
+    from verifier.records.verdict import Line
 
 
 OPTIONS: dict[str, dict[str, object]] = {
@@ -26,18 +27,38 @@ OPTIONS: dict[str, dict[str, object]] = {
         "help": "where --kernel runs: cuda, machine, interpreter, eager",
     },
     "kernel-budget": {
-        "default": "quick",
+        "default": None,
         "metavar": "BUDGET",
         "help": "quick, standard, deep or a number of cases",
     },
-    "kernel-seed": {"type": int, "default": 0, "metavar": "N", "help": "seed of the search"},
+    "kernel-seed": {"type": int, "default": None, "metavar": "N", "help": "seed of the search"},
 }
 """The options by name. Each is --norm-NAME, and --NAME where no other plugin or conftest has that name."""
 
 
+_DEFAULTS: dict[str, object] = {"budget": "quick", "seed": 0}
+_SETTINGS = pytest.StashKey[dict[str, object]]()
+_LINES = pytest.StashKey[list["Line"]]()
+
+
 def option(config: pytest.Config, name: str) -> Any:
-    """Return the value of one of `OPTIONS`, by whichever of its names it was given."""
-    return config.getoption(_dest(name))
+    """Return the value of one of `OPTIONS`, by whichever of its names it was given.
+
+    What was not given stands in [tool.norm-verifier] of pyproject.toml, or is the default.
+    """
+    given = config.getoption(_dest(name))
+    key = name.removeprefix("kernel-")
+    return given if given is not None else setting(config, key, _DEFAULTS.get(key))
+
+
+def setting(config: pytest.Config, key: str, default: object = None) -> object:
+    """Return a parameter of the command `audit` as pyproject.toml sets it; with --kernel alone it is read."""
+    if _SETTINGS not in config.stash:
+        from verifier.commands.project_settings import project_settings
+
+        asked = config.getoption(_dest("kernel"))
+        config.stash[_SETTINGS] = project_settings(config.rootpath) if asked else {}
+    return config.stash[_SETTINGS].get(key, default)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -92,7 +113,10 @@ def _is_free(parser: pytest.Parser, name: str) -> bool:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Reject wrong options at once."""
-    budget = option(config, "kernel-budget")
+    try:
+        budget = option(config, "kernel-budget")
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
     if budget not in {"quick", "standard", "deep"} and not (budget.isdigit() and int(budget) > 0):
         raise pytest.UsageError(f"--kernel-budget {budget!r} is neither quick, standard, deep nor a number")
     for name in option(config, "kernel"):
@@ -131,8 +155,20 @@ class KernelFile(pytest.Collector):
                 backend(wanted)
         except (LoadError, ValueError) as error:
             raise self.CollectError(str(error)) from error
-        for name, job in parameters(subjects, backend=wanted):
-            yield KernelItem.from_parent(self, name=line(name), job=job)
+        chosen = [one for one in subjects if one.name in self._only("subject", one.name)]
+        for name, job in parameters(tuple(chosen), backend=wanted):
+            if job.dtype in self._only("dtype", job.dtype) and job.check in self._only("check", job.check):
+                yield KernelItem.from_parent(self, name=line(name), job=job)
+        required = setting(self.config, "require")
+        if isinstance(required, list):
+            for one in chosen:
+                key = (str(one.path), one.name)
+                yield ReachItem.from_parent(self, name=f"{line(one.name)}-reach", key=key, required=required)
+
+    def _only(self, key: str, name: str) -> list[str]:
+        """Return what pyproject.toml restricts tests to, or a name itself."""
+        names = setting(self.config, key)
+        return names if isinstance(names, list) and names else [name]
 
 
 class KernelItem(pytest.Item):
@@ -153,6 +189,7 @@ class KernelItem(pytest.Item):
             budget=option(self.config, "kernel-budget"),
             seed=option(self.config, "kernel-seed"),
         )
+        self.config.stash.setdefault(_LINES, []).append(line)
         save_line(line, self.config.invocation_params.dir / FINDINGS_FOLDER)
         assert_conforms(line)
 
@@ -167,6 +204,39 @@ class KernelItem(pytest.Item):
     def reportinfo(self) -> tuple[Path, None, str]:
         """Name the kernel file."""
         return Path(self.job.path), None, self.name
+
+
+class ReachItem(pytest.Item):
+    """Whether so much of one subject ran in the tests before as pyproject.toml requires."""
+
+    def __init__(
+        self, *, name: str, parent: pytest.Collector, key: tuple[str, str], required: list[str]
+    ) -> None:
+        """Remember the subject's path and name, and what is required."""
+        super().__init__(name=name, parent=parent)
+        self.key, self.required = key, required
+
+    def runtest(self) -> None:
+        """Join what the tests before saw run; workers see only a part of it."""
+        from verifier.audit import rules
+        from verifier.audit.reach_of_subjects import reach_of_lines
+        from verifier.audit.report.reach_text import unmet
+        from verifier.audit.run_audit import parse_requirements
+
+        if hasattr(self.config, "workerinput"):
+            pytest.skip("reach is known only where all tests of a subject run in one process, without -n")
+        lines: list[Line] = self.config.stash.setdefault(_LINES, [])
+        found = reach_of_lines(lines, [self.key])
+        required = parse_requirements(self.required) or 0.0
+        if not found:
+            pytest.fail(f"{self.key[1]}: reach={required:g} is required, and no test ran it", pytrace=False)
+        for one in found:
+            if not rules.reach_suffices(one.sources, one.found, required):
+                pytest.fail(unmet(one, required), pytrace=False)
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        """Name the kernel file."""
+        return Path(self.key[0]), None, self.name
 
 
 def pytest_collection_modifyitems(
