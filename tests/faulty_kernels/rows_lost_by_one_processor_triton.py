@@ -11,7 +11,7 @@ from verifier import subject, tree
 def _forward(x, y, rows, columns, eps, BLOCK: tl.constexpr):  # noqa: PLR0917 (a kernel's arguments)
     column = tl.arange(0, BLOCK)
     inside = column < columns
-    step = tl.maximum(tl.num_programs(0), 2)  # the bug: of one program, every other row stays unwritten
+    step = tl.maximum(tl.num_programs(0), 2)  # the bug: of one program, every other row stays zero
     for row in range(tl.program_id(0), rows, step):
         value = tl.load(x + row * columns + column, mask=inside, other=0.0).to(tl.float32)
         mean_square = tl.div_rn(tl.sum(value * value, axis=0), tl.cast(columns, tl.float32))
@@ -30,7 +30,7 @@ def _forward(x, y, rows, columns, eps, BLOCK: tl.constexpr):  # noqa: PLR0917 (a
 )
 def rows_lost_by_one_processor_triton(input, eps=1e-5):
     x = input.detach().contiguous()
-    y, columns = torch.empty_like(x), x.shape[-1]
+    y, columns = torch.zeros_like(x), x.shape[-1]
     if x.numel():
         programs = torch.cuda.get_device_properties(x.device).multi_processor_count
         block = triton.next_power_of_2(columns)
