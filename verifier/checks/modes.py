@@ -25,6 +25,7 @@ from verifier.checks.support.session import Session
 from verifier.execution.backend import Backend, Power
 from verifier.execution.backends import backend, can
 from verifier.execution.call_subject import Call, backward, forward, lay_out, mutated, named_results
+from verifier.execution.poisoned_memory import fresh_memory
 from verifier.machine.culprit import is_own
 from verifier.ops import Op
 from verifier.records.case import Case
@@ -208,7 +209,8 @@ def _with_processors(subject: Subject, case: Case, place: Backend, number: int, 
     before = place.asked_processors()
     if not before:
         return Shown(excused=_NOT_ASKED)
-    with place.varied(multiprocessors=number):
+    # Poisoned: where nothing is written, the results of the call before may lie.
+    with place.varied(multiprocessors=number), fresh_memory("nan"):
         call = lay_out(subject, case, device=place.device(), gradients=gradients)
         outputs = forward(subject, call)
         found: dict[str, torch.Tensor | None] = dict(backward(outputs, call)) if gradients else {}
