@@ -9,10 +9,11 @@ from checks_support import FAULTY, KERNELS, cases_of, examination, failures, mac
 
 from verifier import load
 from verifier.cases.reaching_shapes import Reaching
-from verifier.cases.recipe import build
+from verifier.cases.recipe import Recipe, build
 from verifier.cases.steering import steered
 from verifier.checks import check
 from verifier.checks.huge_extents import EXTENT, ROWS
+from verifier.checks.large_offsets import far_columns
 from verifier.execution.backends import backend
 from verifier.ops import op
 from verifier.records.verdict import Verdict
@@ -60,6 +61,19 @@ def test_large_offsets_tries_kernels_of_long_rows_too():
         (found,) = examining.judge(case)[0]
     assert found.machine_finding == "out_of_bounds"
     assert "_backward_input" in found.message
+
+
+def test_large_offsets_lays_the_channels_of_a_batch_norm_far_apart_too():
+    head = "channel = tl.program_id(0)"
+    rest = "\n    columns = samples * space\n    count = tl.cast(columns, ACCUMULATE)\n    mean = tl.load"
+    wrong = planted({f"{head}.to(tl.int64){rest}": f"{head}{rest}"}, KERNELS / "batch_norm_triton.py")
+    far = far_columns(op("batch_norm"))
+    recipe = Recipe(rows=3, columns=33, layouts=(("input", far), ("grad_output", far)))
+    case = build(op("batch_norm"), wrong, "float16", recipe, gradients=True)
+    with machine(poison=0xFF):
+        (found,) = examination(wrong, "large_offsets", "float16", "machine").judge(case)[0]
+    assert found.machine_finding == "out_of_bounds"
+    assert "_backward" in found.message
 
 
 def test_the_same_kernel_with_a_row_in_64_bits_passes():

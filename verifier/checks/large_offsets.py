@@ -52,15 +52,13 @@ SHAPES = ((3, 33), (3, 128), (3, 1000))
 """Three rows, the fewest whose last begins at 2 * 2^30."""
 MOST_REACHING = 3
 """Shapes that reach other kernels of the subject, most first, whose rows are put as far apart."""
-FAR_COLUMNS = Layout(order="transposed", row_padding=-(-REACH // (SHAPES[0][1] - 1)))
-"""Rows that lie side by side, of which the last of the fewest columns begins at 2^31."""
 
 
 def plan(subject: Subject, op: Op) -> Plan:
     """Ask for three short rows, far apart, or their columns, and for few shapes that launch other kernels."""
     backward = subject.differentiable or not op.differentiable
     far: list[tuple[tuple[str, Layout], ...]] = []
-    for layout in (*(Layout(row_padding=padding) for padding in _paddings(op)), FAR_COLUMNS):
+    for layout in (*(Layout(row_padding=padding) for padding in _paddings(op)), far_columns(op)):
         far.append((("input", layout),))
         if backward:
             far += [(("grad_output", layout),), (("input", layout), ("grad_output", layout))]
@@ -86,6 +84,17 @@ def _paddings(op: Op) -> list[int]:
         runs = math.prod(shape[:-1])
         found[-(-REACH // max(runs - 1, 1))] = None
     return list(found)
+
+
+def far_columns(op: Op) -> Layout:
+    """Return rows that lie side by side: the last of the fewest columns begins at 2^31.
+
+    In a batch norm of (samples, channels) these columns are the channels.
+    """
+    shapes = op.shapes(*SHAPES[0], 0)
+    shape = shapes.tensors["input"] if shapes is not None else SHAPES[0]
+    runs = math.prod(shape) // shape[-2] if len(shape) > 1 else SHAPES[0][1]
+    return Layout(order="transposed", row_padding=-(-REACH // max(runs - 1, 1)))
 
 
 def skips(subject: Subject, _op: Op, _dtype: str, backend: str) -> str | None:
