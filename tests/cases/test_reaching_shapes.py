@@ -16,7 +16,8 @@ from verifier.cases.reaching_shapes import (
     too_wide,
 )
 from verifier.cases.steering import steering
-from verifier.records.planned_launches import MOST_ALONG_YZ, Planned
+from verifier.machine.model import MAX_GRID_YZ
+from verifier.records.planned_launches import Planned
 
 
 def swept(features, *, literals=(), allowed=lambda point: True, variants=1):
@@ -158,7 +159,7 @@ def test_the_least_shape_is_found_whose_grid_no_device_launches(grid, found):
     wide = too_wide(known)
     assert len(wide) == (found is not None)
     for shape in wide:
-        assert grid(shape.rows, shape.columns) > MOST_ALONG_YZ
+        assert grid(shape.rows, shape.columns) > MAX_GRID_YZ
         assert shape.columns == 1
         assert found[0] <= shape.rows < 1.01 * found[0]
     refusing = {

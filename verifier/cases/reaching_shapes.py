@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from verifier.records.planned_launches import MOST_ALONG_YZ, Planned, Point
+from verifier.machine.model import MAX_GRID_YZ
+from verifier.records.planned_launches import Planned, Point
 
 MOST_ROWS, MOST_COLUMNS, MOST_ELEMENTS = 1 << 17, 1 << 20, 1 << 32
 """Extents that are looked at, at most."""
@@ -244,7 +245,7 @@ def _towards_the_limit(known: Mapping[Point, Planned]) -> Iterator[Point]:
             low, high = known[step.low], known[step.high]
             if high.widest > max(low.widest, 1) and not high.refused:
                 rows, columns, variant = step.high
-                times = MOST_ALONG_YZ // (high.widest - 1) + 1  # its last block may have little to do
+                times = MAX_GRID_YZ // (high.widest - 1) + 1  # its last block may have little to do
                 by = (times, 1) if axis == 0 else (1, times)
                 further.append((rows * by[0], columns * by[1], variant))
         yield from sorted(further, key=_elements)[:1]
@@ -252,7 +253,7 @@ def _towards_the_limit(known: Mapping[Point, Planned]) -> Iterator[Point]:
 
 def _beyond_the_limit(known: Mapping[Point, Planned]) -> list[Point]:
     """Return points with a grid that no device launches, the smallest first."""
-    points = [p for p, seen in known.items() if seen.widest > MOST_ALONG_YZ and not seen.refused]
+    points = [p for p, seen in known.items() if seen.widest > MAX_GRID_YZ and not seen.refused]
     return sorted((p for p in points if p[0] * p[1] <= MOST_REFUSED), key=_elements)
 
 

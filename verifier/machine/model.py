@@ -18,6 +18,10 @@ _HOLDS = {
     120: (1536, 24, 100 << 10),
 }
 _SYSTEM_SHARED = 1 << 10
+MAX_THREADS = 1024
+"""Threads of a block, at most, on every architecture."""
+MAX_GRID_YZ = 65535
+"""Blocks of a grid along y and along z, at most."""
 # A wave of about this many lanes keeps the live registers in the processor's cache.
 _LANES_PER_WAVE = 8192
 _STEP_LIMIT = 1_000_000

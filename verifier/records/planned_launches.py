@@ -7,12 +7,6 @@ from dataclasses import dataclass
 Point = tuple[int, int, int]
 """Rows, columns and the variant in which an op lays them out."""
 
-MOST_ALONG_YZ = 65535
-"""Blocks of a grid along y and along z, at most.
-
-Source: CUDA C++ programming guide, "Technical specifications per compute capability".
-"""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:

@@ -12,6 +12,7 @@ from verifier.machine.culprit import passed_on
 from verifier.machine.execute.findings import UnsupportedFeature
 from verifier.machine.execute.tuning import MetTuner, TunedKernel, TunedState
 from verifier.machine.in_force import current
+from verifier.machine.model import MAX_THREADS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from verifier.machine.execute.tuning import Tuning
     from verifier.machine.in_force import MachineSession
 
-MAX_THREADS = 1024
-"""Threads of the largest block of a device."""
 BENCHED = 3
 """Launches of the chosen configuration before it is chosen: a device makes some dozens, by the clock."""
 _OWN = ("cache", "cache_results", "do_bench")

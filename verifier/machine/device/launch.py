@@ -20,7 +20,7 @@ from verifier.machine.execute.memory import GlobalMemory
 from verifier.machine.execute.reached_code import ReachedCode
 from verifier.machine.execute.variable_layout import lay_out
 from verifier.machine.in_force import count_run, current
-from verifier.machine.model import Machine
+from verifier.machine.model import MAX_GRID_YZ, MAX_THREADS, Machine
 from verifier.machine.sanitizers.registry import make_monitors
 from verifier.machine.shadow.emitter_kind import EmitterKind
 from verifier.machine.translate.compile_kernel import compiled
@@ -31,10 +31,8 @@ if TYPE_CHECKING:
     from verifier.machine.in_force import MachineSession
     from verifier.machine.shadow.slots import Slots
 
-# Source: CUDA C++ programming guide, "Technical specifications per compute capability".
-_MAX_THREADS = 1024
-_MAX_GRID_YZ = 65535
-_MAX_LOCAL = 512 << 10  # bytes a thread
+# Bytes a thread. Source: CUDA C++ programming guide, "Technical specifications per compute capability".
+_MAX_LOCAL = 512 << 10
 _UNREAD = ReachedCode()  # of launches outside of sessions
 
 
@@ -145,12 +143,12 @@ def check(launch: LaunchRecord) -> None:
     cluster = int(np.prod(directives.get("reqnctapercluster") or (1,)))
     if cluster > 1 or ("explicitcluster" in directives and "reqnctapercluster" not in directives):
         raise UnsupportedFeature("thread-block clusters", launch.kernel)
-    if launch.grid[0] >= 1 << 31 or max(launch.grid[1:]) > _MAX_GRID_YZ:
+    if launch.grid[0] >= 1 << 31 or max(launch.grid[1:]) > MAX_GRID_YZ:
         raise LaunchError(
-            f"a grid of {launch.grid}; at most (2^31 - 1, {_MAX_GRID_YZ}, {_MAX_GRID_YZ}) is possible"
+            f"a grid of {launch.grid}; at most (2^31 - 1, {MAX_GRID_YZ}, {MAX_GRID_YZ}) is possible"
         )
-    if not 1 <= threads <= _MAX_THREADS:
-        raise LaunchError(f"a block of {threads} threads; between 1 and {_MAX_THREADS} are possible")
+    if not 1 <= threads <= MAX_THREADS:
+        raise LaunchError(f"a block of {threads} threads; between 1 and {MAX_THREADS} are possible")
     if launch.frame.shared > launch.machine.max_shared():
         raise LaunchError(
             f"{launch.frame.shared} bytes of shared memory; the device has {launch.machine.max_shared()}"

@@ -14,6 +14,7 @@ import torch
 from verifier.machine.device import streams
 from verifier.machine.device.refused_devices import closed, lacking, unplayed
 from verifier.machine.in_force import MachineSession, current
+from verifier.machine.model import MAX_THREADS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,7 +77,7 @@ def properties(device: object = None) -> Properties:
         multi_processor_count=machine.multiprocessors,
         warp_size=32,
         max_threads_per_multi_processor=2048,
-        max_threads_per_block=1024,
+        max_threads_per_block=MAX_THREADS,
         regs_per_multiprocessor=65536,
         shared_memory_per_block=49152,
         shared_memory_per_block_optin=machine.max_shared(),

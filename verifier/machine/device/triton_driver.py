@@ -17,6 +17,7 @@ from verifier.machine.device.streams import current_stream
 from verifier.machine.device.torch_cuda import exchange_device
 from verifier.machine.execute.findings import LaunchError, UnsupportedFeature
 from verifier.machine.in_force import MachineSession, current
+from verifier.machine.model import MAX_THREADS
 from verifier.machine.translate.compile_kernel import parsed
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from verifier.machine.model import Machine, MaskedFill
 
 _MAX_REGISTERS = 65536
-_MAX_THREADS = 1024
 
 
 class _Properties(dict[str, int]):
@@ -43,7 +43,7 @@ class Utilities:
 
     def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[Any, ...]:
         """Give (module, function, registers, spills, largest block); nothing has to be loaded."""
-        return SimpleNamespace(name=name), name, 32, 0, _MAX_THREADS
+        return SimpleNamespace(name=name), name, 32, 0, MAX_THREADS
 
     def unload_module(self, module: object) -> None:
         """Nothing was loaded."""
