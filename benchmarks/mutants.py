@@ -30,7 +30,7 @@ from verifier.audit.mutation.family import mutations
 from verifier.audit.mutation.in_sources import used
 from verifier.audit.mutation.kills import Question
 from verifier.audit.mutation.mutation import Mutation
-from verifier.audit.search import BUDGETS
+from verifier.audit.request import BUDGETS
 from verifier.audit.worker_pool import Died, pooled
 from verifier.subjects.load_file import load_subjects
 

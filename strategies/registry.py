@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -91,18 +92,28 @@ def names_defining(package: str, attribute: str) -> tuple[str, ...]:
 
 def _files(package: str) -> Iterator[tuple[str, Path]]:
     """Yield name and file (or folder, of a package) of each module, the package's own first."""
-    spec = find_spec(package)
-    assert spec is not None
-    assert spec.submodule_search_locations is not None
     extensions = _extensions(package)
     taken: dict[str, Path] = {}
-    for folder in dict.fromkeys((*spec.submodule_search_locations, *extensions)):
+    for folder in dict.fromkeys((*_own_folders(package), *extensions)):
         for module in pkgutil.iter_modules([folder]):
             path = Path(folder, module.name if module.ispkg else f"{module.name}.py")
             if module.name in taken:
                 raise ExtensionError(f"{path}: {package}.{module.name} is {taken[module.name]}")
             taken[module.name] = path
             yield module.name, path
+
+
+def _own_folders(package: str) -> list[str]:
+    """Return the folders of a package; neither it nor the packages that it lies in are imported."""
+    top, *rest = package.split(".")
+    spec, name = find_spec(top), top
+    for part in rest:
+        assert spec is not None
+        name = f"{name}.{part}"
+        spec = PathFinder.find_spec(name, spec.submodule_search_locations)
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    return list(spec.submodule_search_locations)
 
 
 def extension_roots() -> tuple[str, ...]:

@@ -7,8 +7,9 @@ import pytest
 from verifier.audit import fuzz as fuzzing
 from verifier.audit.fuzz import fuzz
 from verifier.audit.report.terminal import summary
+from verifier.audit.request import SelectionError
 from verifier.audit.rules import line_verdict
-from verifier.audit.run_audit import SelectionError, select
+from verifier.audit.run_audit import select
 from verifier.audit.search import COVERING_SHARE
 from verifier.records.case import load
 from verifier.records.verdict import FailureKey, Verdict

@@ -18,8 +18,8 @@ from verifier.audit.reach_of_subjects import SubjectReach, reach_of_lines
 from verifier.audit.report.json_document import document
 from verifier.audit.report.reach_text import reach_document, reach_lines, what_ran
 from verifier.audit.report.terminal import show, summary
-from verifier.audit.run_audit import Report, SelectionError, parse_requirements
-from verifier.audit.search import BUDGETS
+from verifier.audit.request import BUDGETS, SelectionError, parse_requirements
+from verifier.audit.run_audit import Report
 from verifier.commands.command_line import app
 from verifier.execution import Runner
 from verifier.records.reach import NOTHING, Reach, SourcePlace, joined

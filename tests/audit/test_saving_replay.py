@@ -9,7 +9,7 @@ import torch
 
 from verifier.audit.examination import Examination
 from verifier.audit.replay import replay
-from verifier.audit.run_audit import SelectionError
+from verifier.audit.request import SelectionError
 from verifier.audit.save import save_finding, save_line
 from verifier.audit.search import Budget
 from verifier.commands.command_line import main

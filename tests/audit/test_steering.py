@@ -7,7 +7,8 @@ from checks_support import KERNELS, examination, subject_of
 
 from verifier import Domain, subject
 from verifier.audit import sweep as sweeping
-from verifier.audit.search import BUDGETS, Budget
+from verifier.audit.request import BUDGETS
+from verifier.audit.search import Budget
 from verifier.cases.reaching_shapes import Reaching
 from verifier.records.planned_launches import DryRun, Planned
 

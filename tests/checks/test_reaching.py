@@ -7,7 +7,8 @@ from checks_support import KERNELS, planted
 
 from verifier.audit import shrink
 from verifier.audit.examination import Examination
-from verifier.audit.search import BUDGETS, Budget
+from verifier.audit.request import BUDGETS
+from verifier.audit.search import Budget
 from verifier.audit.sweep import sweep
 from verifier.cases.steering import steering
 from verifier.execution import Runner

@@ -10,7 +10,10 @@ import pytest
 from audited_kernels import KERNELS, QUICK
 from small_cases import case_of
 
+from strategies.registry import names_defining
+from verifier.checks import checks
 from verifier.commands import command_line
+from verifier.execution.backends import backends
 from verifier.records.case import to_document
 
 
@@ -41,6 +44,59 @@ def test_help_imports_nothing_heavy():
     assert "--budget" in ended.stdout
 
 
+WRONG_AT_SIGHT = """
+frobnicate
+audit --frobnicate
+audit nowhere.py
+audit nowhere.py nothing.py
+audit FOLDER
+audit notes.txt
+audit KERNEL --check beauty
+audit KERNEL --dtype float99
+audit KERNEL --backend abacus
+audit KERNEL --budget soon
+audit KERNEL --seed one
+audit KERNEL --require much
+audit KERNEL --json no/such/folder/r.json
+audit KERNEL --findings KERNEL
+fuzz
+fuzz KERNEL --budget soon
+list nowhere.py
+mutate KERNEL --check beauty
+mutate KERNEL --budget 10s
+replay nowhere.json
+explain nowhere.json
+explain KERNEL --dtype float99
+describe nowhere.py
+bounds --dtype float99
+"""
+
+
+def test_what_is_wrong_at_sight_is_said_before_torch_is_imported(tmp_path, file):
+    """In a second of processor time less: to import torch takes that long."""
+    (tmp_path / "notes.txt").write_text("")
+    code = (
+        "import sys; from verifier.commands.command_line import main\n"
+        "for words in sys.stdin.read().split('\\n'):\n"
+        "    sys.argv = ['norm-verifier', *words.split()]\n"
+        "    try: main()\n"
+        "    except SystemExit as ended: print(ended.code, words, flush=True)\n"
+        "    assert 'torch' not in sys.modules, words\n"
+    )
+    words = WRONG_AT_SIGHT.strip().replace("KERNEL", file).replace("FOLDER", str(tmp_path))
+    ended = subprocess.run(
+        [sys.executable, "-c", code], check=False, input=words, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == [f"2 {line}" for line in words.splitlines()]
+
+
+def test_names_that_are_read_off_the_files_are_those_that_there_are():
+    """What is checked at sight rests on it."""
+    assert set(names_defining("verifier.checks", "NAME")) == set(checks())
+    assert set(names_defining("verifier.execution.backends", "BACKEND")) == set(backends())
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -51,7 +107,8 @@ def test_help_imports_nothing_heavy():
         (["audit", "broken.py"], "line 1: SyntaxError"),
         (["audit", "empty.py"], "declares no subject"),
         (["audit", "KERNEL", "--check", "beauty"], "no check 'beauty'"),
-        (["audit", "KERNEL", "--dtype", "float99"], "no subject declares dtype float99"),
+        (["audit", "KERNEL", "--dtype", "flot16"], "no dtype 'flot16' (did you mean float16?); there are"),
+        (["audit", "KERNEL", "--dtpe", "float16"], "No such option '--dtpe'. Did you mean '--dtype'?"),
         (["audit", "KERNEL", "--dtype", "float64"], "no subject declares dtype float64"),
         (
             ["audit", "KERNEL", "--dtype", "float32", "--dtype", "float16"],
@@ -73,6 +130,9 @@ def test_help_imports_nothing_heavy():
         (["fuzz", "KERNEL", "--budget", "soon"], "budget 'soon'"),
         (["list", "nowhere.py"], "nowhere.py: no such file"),
         (["replay"], "Missing argument"),
+        (["audit", "emty.py"], "emty.py: no such file (did you mean empty.py?)"),
+        (["audit", "KERNEL", "--subject", "god"], "no subject 'god' (did you mean good?)"),
+        (["audit", "KERNEL", "--budget", "standart"], "(did you mean standard?)"),
         (["replay", "nowhere.json"], "nowhere.json: cannot be read"),
         (["replay", "KERNEL"], "cannot be read"),
         (["replay", "case.json"], "does not say which subject"),
@@ -237,11 +297,11 @@ def test_an_audit_in_worker_processes_finds_what_one_process_finds(command, file
     assert found[0] == found[1]
 
 
-def test_an_audit_of_a_narrow_dtype_ends_with_what_it_costs(command, kernel_file):
+def test_an_audit_says_what_a_narrow_dtype_costs_where_it_is_asked(command, kernel_file):
     body = KERNELS.replace("**DECLARED", '**{**DECLARED, "dtypes": ("float16",)}')
-    status, out, _ = command(
-        "audit", kernel_file(body), "--subject", "good", "--dtype", "float16", *QUICK, "--budget", "quick"
-    )
+    words = ("audit", kernel_file(body), "--subject", "good", "--dtype", "float16", *QUICK, "--budget", "1s")
+    assert "What float16" not in command(*words)[1]
+    status, out, _ = command(*words, "--costs")
     assert status == 0
     assert "What float16 costs good on eager" in out
     assert "kappa within 1, 4, 16 ulp" in out

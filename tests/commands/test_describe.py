@@ -2,8 +2,9 @@
 
 import pytest
 
+from verifier.audit.request import SelectionError
 from verifier.audit.rules import line_verdict
-from verifier.audit.run_audit import SelectionError, audit, select
+from verifier.audit.run_audit import audit, select
 from verifier.bounds.variance import algorithms
 from verifier.commands import describe as description
 from verifier.commands.describe import describe

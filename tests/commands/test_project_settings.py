@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from verifier.audit.search import BUDGETS
+from verifier.audit.request import BUDGETS
 from verifier.commands.command_line import app
 from verifier.commands.project_settings import SettingsError, project_settings
 

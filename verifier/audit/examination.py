@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from verifier.audit import rules, tally, unpromised_dtypes
-from verifier.audit.search import BUDGETS, LEAST_STEERED, Budget, Search
+from verifier.audit.request import BUDGETS
+from verifier.audit.search import LEAST_STEERED, Budget, Search
 from verifier.audit.source_names import code_near_subject
 from verifier.audit.sweep import Sweep, sweep
 from verifier.audit.trial import Trial

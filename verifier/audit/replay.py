@@ -8,7 +8,7 @@ from pathlib import Path
 from verifier.audit import rules
 from verifier.audit.examination import Examination
 from verifier.audit.report.finding_text import failure_text
-from verifier.audit.run_audit import SelectionError
+from verifier.audit.request import SelectionError
 from verifier.cases.saved_case import read_case
 from verifier.checks import check
 from verifier.execution import Runner

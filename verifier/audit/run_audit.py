@@ -14,7 +14,8 @@ from pathlib import Path
 from verifier.audit import rules
 from verifier.audit.examination import Examination
 from verifier.audit.reach_of_subjects import SubjectReach, reach_of_lines
-from verifier.audit.search import BUDGETS, Budget
+from verifier.audit.request import BUDGETS, SelectionError, must_be_known, parse_seconds
+from verifier.audit.search import Budget
 from verifier.audit.worker_pool import Died, pooled
 from verifier.checks import check, checks
 from verifier.execution import Runner
@@ -24,10 +25,6 @@ from verifier.records.printable import block
 from verifier.records.subject import Subject
 from verifier.records.verdict import FailureKey, Finding, Line
 from verifier.subjects.load_file import load_subject, load_subjects
-
-
-class SelectionError(ValueError):
-    """What was asked for does not exist or leaves nothing to run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,12 +96,12 @@ def select(
         SelectionError: a name is unknown, or nothing is left.
 
     """
-    _known("check", check_names, tuple(checks()))
-    _known("backend", (backend_name,) if backend_name else (), tuple(backends()))
+    must_be_known("check", check_names, tuple(checks()))
+    must_be_known("backend", (backend_name,) if backend_name else (), tuple(backends()))
     if backend_name and (reason := backends()[backend_name].unavailable()):
         raise SelectionError(f"backend {backend_name!r} cannot be used here: {reason}")
     found = [subject for path in paths for subject in load_subjects(path)]
-    _known("subject", subjects, tuple(s.name for s in found))
+    must_be_known("subject", subjects, tuple(s.name for s in found))
     chosen = [s for s in found if not subjects or s.name in subjects]
     offered = sorted({d for s in chosen for d in s.dtypes})
     missing = [d for d in dtypes if d not in offered]
@@ -145,12 +142,6 @@ def _jobs(
                 backend=name,
                 missing=missing,
             )
-
-
-def _known(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise SelectionError(f"no {kind} {name!r}; there are: {', '.join(known)}")
 
 
 def audit(
@@ -202,45 +193,6 @@ def _shares(budget: str, count: int, workers: int) -> Callable[[int], tuple[int,
         return 10**9, left * workers / max(count - started, workers)
 
     return share
-
-
-def parse_seconds(budget: str) -> float:
-    """Return the seconds that a budget like "90", "60s", "5m" or "1h" means.
-
-    Raises:
-        SelectionError: it is none of these, and no named budget.
-
-    """
-    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
-    number, unit = (budget[:-1], budget[-1]) if budget and budget[-1] in units else (budget, "s")
-    try:
-        seconds = float(number) * units[unit]
-    except ValueError:
-        raise SelectionError(
-            f"budget {budget!r} is neither {', '.join(BUDGETS)} nor a time such as 60s"
-        ) from None
-    if not 0 < seconds < 1e7:
-        raise SelectionError(f"budget {budget!r} must be a positive time")
-    return seconds
-
-
-def parse_requirements(texts: Sequence[str]) -> float | None:
-    """Return the reach that "reach=0.95" requires, a fraction; the last one counts, None is none.
-
-    Raises:
-        SelectionError: it is no such text.
-
-    """
-    required = None
-    for text in texts:
-        name, _, value = text.partition("=")
-        try:
-            required = float(value)
-        except ValueError:
-            required = -1.0
-        if name != "reach" or not 0 <= required <= 1:
-            raise SelectionError(f"--require {text!r}: only reach=FRACTION can be required, from 0 to 1")
-    return required
 
 
 Result = Line | str

@@ -13,6 +13,7 @@ from itertools import islice
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from verifier.audit import rules, shrink, tally
+from verifier.audit.request import BUDGETS
 from verifier.audit.trial import Failure, Trial
 from verifier.cases.drawn import recipes
 from verifier.cases.fixed_list import covering, to_be_tried, tried
@@ -25,8 +26,6 @@ from verifier.records.verdict import BAD, FailureKey, Finding, Line, Verdict
 from verifier.subjects.source_numbers import source_numbers
 
 FINDINGS_PER_LINE = 3
-BUDGETS = {"quick": 25, "standard": 200, "deep": 2000}
-"""Cases per subject, check and dtype."""
 STEERED_SECONDS = {"quick": 8.0, "standard": 60.0, "deep": math.inf}
 """Estimated seconds of the shapes that come first because of what they reach, by the name of a budget."""
 STEERED_SHARE = 0.3

@@ -13,8 +13,11 @@ from verifier.commands.outcome import INTERRUPTED_STATUS, USAGE_STATUS, complain
 
 if TYPE_CHECKING:
     from verifier.audit.run_audit import Job, Report
-    from verifier.records.subject import Subject
     from verifier.records.verdict import Line
+
+
+NARROW = frozenset({"float16", "bfloat16"})
+"""Dtypes of which it can be asked what they cost."""
 
 
 def audit_with_progress(jobs: list[Job], folder: Path, *, budget: str, seed: int, workers: int) -> Report:
@@ -73,7 +76,7 @@ def finish(
     folder: Path,
     *,
     told: Told,
-    cost_of: list[str] | None = None,
+    costs: bool = False,
 ) -> NoReturn:
     """Save the cases of findings, print the report and end with its status."""
     from rich.console import Console
@@ -89,10 +92,9 @@ def finish(
         complain(interruption(report))
     else:
         show(report, Console(width=wide), lines=not told.lines, findings=not told.findings)
-    narrow = [d for d in cost_of or () if d in {"float16", "bfloat16"}]
-    costs = _show_costs(jobs, narrow) if narrow and not report.interrupted else []
+    seen_costs = _show_costs(jobs) if costs and not report.interrupted else []
     unwritten = list(dict.fromkeys(f"a case in {f.unwritten}" for f in report.findings if f.unwritten))
-    if json_file is not None and (why := write_json(json_file, {**document(report), "costs": costs})):
+    if json_file is not None and (why := write_json(json_file, {**document(report), "costs": seen_costs})):
         unwritten.append(why)
     close_runners()
     if unwritten:
@@ -102,22 +104,17 @@ def finish(
     raise typer.Exit(USAGE_STATUS if unwritten else report.status)
 
 
-def _show_costs(jobs: list[Job], dtypes: list[str]) -> list[object]:
-    """Print what narrow dtypes cost, and return the same as JSON data."""
+def _show_costs(jobs: list[Job]) -> list[object]:
+    """Print what the narrow dtypes of jobs cost, and return the same as JSON data."""
     from verifier.audit.report.json_document import plain
     from verifier.commands.cost_of_dtype import cost, cost_document, cost_lines
     from verifier.subjects.load_file import load_subject
 
-    costs = []
-    subjects: dict[str, tuple[Subject, str]] = {}
-    for job in jobs:
-        if job.backend is not None:
-            subjects[job.subject] = (load_subject(job.path, job.subject), job.backend)
-    for dtype in dtypes:
-        for subject, backend in subjects.values():
-            if dtype in subject.dtypes:
-                told = cost(subject, dtype, backend)
-                for line in cost_lines(told):
-                    say(line)
-                costs.append(plain(cost_document(told)))
+    costs: list[object] = []
+    narrow = {(j.dtype, j.path, j.subject, j.backend): None for j in jobs if j.dtype in NARROW and j.backend}
+    for dtype, path, name, backend in narrow:
+        told = cost(load_subject(path, name), dtype, backend)
+        for line in cost_lines(told):
+            say(line)
+        costs.append(plain(cost_document(told)))
     return costs

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from verifier.audit.request import BUDGETS, did_you_mean, must_be_budget, parse_requirements
 from verifier.commands.audit_report import Told, audit_with_progress, finish
 from verifier.commands.outcome import (
     INTERRUPTED_STATUS,
@@ -82,11 +83,20 @@ def main(*, own_process: bool = False) -> None:
             typer.echo(block(traceback.format_exc()), err=True)
             complain("the verifier itself failed; this says nothing about a kernel")
             sys.exit(OWN_FAILURE_STATUS)
-        complain(error.format_message())
+        complain(_in_words(error))
         sys.exit(USAGE_STATUS)
     if status == INTERRUPTED_STATUS:  # by the parser: who ends with this status after a line of its own exits
         complain("interrupted")
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _in_words(error: Exception) -> str:
+    """Return what the parser rejects; of an option that does not exist, which one may be meant."""
+    alike = getattr(error, "possibilities", None)
+    name = getattr(error, "option_name", "")
+    if alike and name:
+        return f"No such option {name!r}. Did you mean {' or '.join(map(repr, alike))}?"
+    return str(getattr(error, "format_message", str)())
 
 
 def _copy_ahead(*backends: str, workers: int = 1) -> None:
@@ -161,6 +171,9 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
             help="reach=0.95: status 1 unless so large a fraction of functions ran and of loops turned twice."
         ),
     ] = None,
+    costs: Annotated[
+        bool, typer.Option("--costs", help="Also say what float16 and bfloat16 cost, where they are audited.")
+    ] = False,
 ) -> None:
     """Run every check on every kernel and report the proved bounds, the errors and the findings.
 
@@ -171,13 +184,10 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
     that could not be loaded or written, 3 nothing was decided, 4 the verifier itself failed, 130 interrupted.
     """
     with clear_errors(), reported(json_file, seed=seed, budget=budget):
-        from verifier.audit.run_audit import default_workers, parse_requirements, parse_seconds, select
-        from verifier.audit.search import BUDGETS
-
-        if budget not in BUDGETS:
-            parse_seconds(budget)
         required = parse_requirements(require or ())
-        must_hold_files(findings)
+        _reject_early(paths, dtype, check, backend, budget=budget, findings=findings)
+        from verifier.audit.run_audit import default_workers, select
+
         workers = workers or default_workers()
         _copy_ahead("machine", workers=workers)
         files, unusable = _files(paths)
@@ -192,7 +202,7 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
         report = audit_with_progress(jobs, findings, budget=budget, seed=seed, workers=workers)
         report.unusable, report.required_reach = unusable, required
     told = Told(lines=not sys.stdout.isatty())
-    finish(report, jobs, json_file, findings, told=told, cost_of=dtype if paths else None)
+    finish(report, jobs, json_file, findings, told=told, costs=costs)
 
 
 @app.command()
@@ -209,10 +219,10 @@ def fuzz(  # noqa: PLR0917
 ) -> None:
     """Search for failures as long as the budget lasts; findings are shrunk and saved as they are found."""
     with clear_errors(), reported(json_file, seed=seed, budget=budget):
+        _reject_early(paths, dtype, check, backend, budget=budget, findings=findings)
         from verifier.audit.fuzz import fuzz as run
         from verifier.audit.run_audit import select
 
-        must_hold_files(findings)
         files, unusable = _files(paths)
         jobs = select(
             files,
@@ -249,14 +259,15 @@ def mutate(  # noqa: PLR0917
     3 nothing was judged, 130 interrupted.
     """
     with clear_errors():
+        if budget not in BUDGETS:
+            named = f"{', '.join(BUDGETS)}{did_you_mean(budget, BUDGETS)}"
+            raise typer.BadParameter(f"{budget!r} is none of {named}", param_hint="--budget")
+        must_be_writable(json_file)
+        _reject_early([path], None, check)
         from verifier.audit.mutation.kills import Question
         from verifier.audit.mutation.mutants import document, fate_in_a_line, lines_of, run_mutants, status_of
         from verifier.audit.run_audit import default_workers, select
-        from verifier.audit.search import BUDGETS
 
-        if budget not in BUDGETS:
-            raise typer.BadParameter(f"{budget!r} is none of {', '.join(BUDGETS)}", param_hint="--budget")
-        must_be_writable(json_file)
         workers = workers or default_workers()
         _copy_ahead(workers=max(workers, 2))  # mutants have processes of their own, however few
         files, _ = _files([path])
@@ -280,6 +291,7 @@ def mutate(  # noqa: PLR0917
 def list_subjects(paths: Paths = None) -> None:
     """List kernels, ops, variance algorithms, checks and backends."""
     with clear_errors():
+        _reject_early(paths)
         from verifier.commands.listing import listing
 
         files, unusable = _files(paths)
@@ -299,6 +311,10 @@ def replay(
 ) -> None:
     """Run one saved case again and report it."""
     with clear_errors():
+        from verifier.commands.early_answers import must_be_case
+
+        must_be_case(case)
+        _reject_early(None if kernel is None else [kernel], backend=backend)
         from verifier.audit.replay import replay as run
 
         text, status = run(case, kernel=kernel, backend_name=backend)
@@ -326,10 +342,15 @@ def explain(  # noqa: PLR0917
     add up to the error against the exact result.
     """
     with clear_errors():
+        from verifier.commands.early_answers import must_be_case
+
+        must_be_writable(json_file)
+        if target.suffix != ".py":
+            must_be_case(target)
+        _reject_early([target] if target.suffix == ".py" else None, [dtype] if dtype else None)
         from verifier.commands.explain import case_for, case_of, document, explain, lines_of, subject_of
         from verifier.execution import Runner
 
-        must_be_writable(json_file)
         _copy_ahead("machine")
         if target.suffix == ".py":
             found = subject_of(target, subject)
@@ -351,6 +372,7 @@ def describe(
 ) -> None:
     """Propose a declaration for a kernel that has none, from its signature and its behaviour."""
     with clear_errors():
+        _reject_early([path])
         from verifier.commands.describe import describe as run
 
         text = run(path, function)
@@ -377,11 +399,32 @@ def bounds(
 ) -> None:
     """Show the proved error bounds of every variance algorithm."""
     with clear_errors():
+        must_be_writable(plot)
+        _reject_early(None, [dtype])
         from verifier.commands.show_bounds import show_bounds
 
-        must_be_writable(plot)
         for line in show_bounds(columns=columns, kappa=kappa, dtype=dtype, tree_text=tree, plot_file=plot):
             say(line)
+
+
+def _reject_early(
+    paths: list[Path] | None,
+    dtypes: list[str] | None = None,
+    checks: list[str] | None = None,
+    backend: str | None = None,
+    *,
+    budget: str | None = None,
+    findings: Path | None = None,
+) -> None:
+    """Reject what cannot be meant before anything is imported that takes seconds."""
+    from verifier.commands.early_answers import must_be_files, must_be_names
+
+    if budget is not None:
+        must_be_budget(budget)
+    must_be_names(dtypes=dtypes or (), checks=checks or (), backends=[backend] if backend else ())
+    if findings is not None:
+        must_hold_files(findings)
+    must_be_files(paths or ())
 
 
 def _files(paths: list[Path] | None) -> tuple[list[Path], list[str]]:

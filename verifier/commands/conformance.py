@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from verifier.audit.report.finding_text import failure_text
+from verifier.audit.request import BUDGETS
 from verifier.audit.rules import Conformance, conformance, unexpected
 from verifier.audit.run_audit import Job, run_job, runs_on
 from verifier.audit.save import save_line
-from verifier.audit.search import BUDGETS
 from verifier.checks import checks
 from verifier.records.printable import block
 from verifier.records.subject import Subject

@@ -16,7 +16,7 @@ from verifier.arithmetic.formats import Contraction
 from verifier.arithmetic.row_statistics import exact_statistics
 from verifier.arithmetic.trees.tree import any_order
 from verifier.audit.examination import Examination
-from verifier.audit.run_audit import SelectionError
+from verifier.audit.request import SelectionError
 from verifier.audit.unpromised_dtypes import RIGHT, measured
 from verifier.bounds import table
 from verifier.bounds.variance import algorithms

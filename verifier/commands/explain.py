@@ -14,7 +14,7 @@ import torch
 
 from strategies.values import Values
 from verifier.arithmetic.formats import FORMATS, Array
-from verifier.audit.run_audit import SelectionError
+from verifier.audit.request import SelectionError
 from verifier.cases.recipe import Recipe, build
 from verifier.cases.saved_case import read_case
 from verifier.checks.support.truth import Truth

@@ -221,7 +221,7 @@ class ReachItem(pytest.Item):
         from verifier.audit import rules
         from verifier.audit.reach_of_subjects import reach_of_lines
         from verifier.audit.report.reach_text import unmet
-        from verifier.audit.run_audit import parse_requirements
+        from verifier.audit.request import parse_requirements
 
         if hasattr(self.config, "workerinput"):
             pytest.skip("reach is known only where all tests of a subject run in one process, without -n")

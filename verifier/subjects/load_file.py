@@ -7,6 +7,7 @@ import importlib.util
 import sys
 import traceback
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -41,14 +42,11 @@ class Loaded:
     subjects: tuple[Subject, ...]
 
 
-def load(path: str | Path) -> Loaded:
-    """Execute a kernel file under a module name of its own and collect its subjects.
-
-    The module is registered before it is executed, so that decorators can look up sources and
-    classes can be pickled, and removed again if it fails.
+def source_file(path: str | Path) -> Path:
+    """Return the absolute path of a file that may be a kernel's source; nothing of it is executed.
 
     Raises:
-        LoadError: the file does not exist, is no Python file, or raises while it is executed.
+        LoadError: it does not exist, or is nothing that could be one.
 
     """
     try:
@@ -56,7 +54,8 @@ def load(path: str | Path) -> Loaded:
         size = file.stat().st_size
     except (OSError, RuntimeError) as error:  # resolve() says RuntimeError of a loop of links
         absent = isinstance(error, FileNotFoundError)
-        raise LoadError(f"{path}: {'no such file' if absent else text_of(error)}") from error
+        why = f"no such file{_neighbour(Path(path))}" if absent else text_of(error)
+        raise LoadError(f"{path}: {why}") from error
     if file.is_dir():
         raise LoadError(f"{path}: is a folder; name a kernel file in it")
     if not file.is_file():
@@ -67,6 +66,30 @@ def load(path: str | Path) -> Loaded:
         raise LoadError(f"{path}: a kernel file is a Python file (a .cu needs its declaring .py beside it)")
     if not _is_utf8(str(file)):
         raise LoadError(f"{path}: the path is not read as UTF-8 here; set PYTHONUTF8=1, or rename it")
+    return file
+
+
+def _neighbour(path: Path) -> str:
+    """Return a question after the Python file of the same folder whose name is most alike, or nothing."""
+    try:
+        names = [file.name for file in path.expanduser().parent.iterdir() if file.suffix == ".py"]
+    except (OSError, RuntimeError):
+        return ""
+    alike = get_close_matches(path.name, names, n=1)
+    return f" (did you mean {path.with_name(alike[0])}?)" if alike else ""
+
+
+def load(path: str | Path) -> Loaded:
+    """Execute a kernel file under a module name of its own and collect its subjects.
+
+    The module is registered before it is executed, so that decorators can look up sources and
+    classes can be pickled, and removed again if it fails.
+
+    Raises:
+        LoadError: the file does not exist, is no Python file, or raises while it is executed.
+
+    """
+    file = source_file(path)
     name = f"{_PREFIX}.{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
     module = sys.modules[name] if name in sys.modules else _execute(file, name)
     subjects = [value for value in vars(module).values() if isinstance(value, Subject)]

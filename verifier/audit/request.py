@@ -1,0 +1,83 @@
+"""What may be asked of an audit: budgets, times, required reach, names; importing it costs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+BUDGETS = {"quick": 25, "standard": 200, "deep": 2000}
+"""Cases per subject, check and dtype."""
+
+
+class SelectionError(ValueError):
+    """What was asked for does not exist or leaves nothing to run."""
+
+
+def must_be_known(kind: str, names: Iterable[str], known: Sequence[str]) -> None:
+    """Reject names that are none of the known ones.
+
+    Raises:
+        SelectionError: one is not known; it says which one may be meant, and all that there are.
+
+    """
+    for name in names:
+        if name not in known:
+            meant = did_you_mean(name, known)
+            raise SelectionError(f"no {kind} {name!r}{meant}; there are: {', '.join(known)}")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the question after the name that is most alike, to be put behind a text; or nothing."""
+    alike = get_close_matches(name, list(known), n=1)
+    return f" (did you mean {alike[0]}?)" if alike else ""
+
+
+def must_be_budget(budget: str) -> None:
+    """Reject what is neither the name of a budget nor a time.
+
+    Raises:
+        SelectionError: as `parse_seconds`.
+
+    """
+    if budget not in BUDGETS:
+        parse_seconds(budget)
+
+
+def parse_seconds(budget: str) -> float:
+    """Return the seconds that a budget like "90", "60s", "5m" or "1h" means.
+
+    Raises:
+        SelectionError: it is none of these, and no named budget.
+
+    """
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
+    number, unit = (budget[:-1], budget[-1]) if budget and budget[-1] in units else (budget, "s")
+    try:
+        seconds = float(number) * units[unit]
+    except ValueError:
+        raise SelectionError(
+            f"budget {budget!r} is neither {', '.join(BUDGETS)} nor a time such as 60s"
+            f"{did_you_mean(budget, BUDGETS)}"
+        ) from None
+    if not 0 < seconds < 1e7:
+        raise SelectionError(f"budget {budget!r} must be a positive time")
+    return seconds
+
+
+def parse_requirements(texts: Sequence[str]) -> float | None:
+    """Return the reach that "reach=0.95" requires, a fraction; the last one counts, None is none.
+
+    Raises:
+        SelectionError: it is no such text.
+
+    """
+    required = None
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            required = float(value)
+        except ValueError:
+            required = -1.0
+        if name != "reach" or not 0 <= required <= 1:
+            raise SelectionError(f"--require {text!r}: only reach=FRACTION can be required, from 0 to 1")
+    return required
