@@ -108,13 +108,39 @@ def test_plain_lines_stand_in_columns_under_one_heading():
         assert all(text[at - 1] == " " for text in rows)
 
 
-def test_a_heading_names_and_explains_the_columns_before_the_first_line():
-    said = plain(line("finite"))
-    head = next(text for text in said if text.startswith("subject"))
-    explained = said[: said.index(head)]
+def test_a_heading_names_the_columns_and_the_legend_at_the_end_explains_them():
+    head, *_ = plain(line("finite"))
+    *_, explained = printed(line("finite")).split("\nColumns:\n")
     for column in COLUMNS:
         assert column.name in head
-        assert not column.meaning or any(column.meaning in text for text in explained)
+        assert not column.meaning or column.meaning in explained
+
+
+def test_verbosity_chooses_what_is_told_when_all_has_ended():
+    lines = (
+        line("memory", notes=["bits equal"], findings=[finding(expected=True, reason="forgets a mask")]),
+        line("gradcheck", skipped="needs float64"),
+    )
+    told = [printed(*lines, lines=False, verbosity=v) for v in (-1, 0, 1, 2)]
+    assert told[0] == ""
+    assert told[1].strip() == summary(Report(lines=list(lines), seed=0, budget="quick"))
+    for words in (NOT_RUN, "forgets a mask", "Columns:"):
+        assert words not in told[1]
+        assert words in told[2]
+    assert NOTES not in told[2]
+    assert NOTES in told[3]
+
+
+@pytest.mark.parametrize("verbosity", [-1, 0, 1])
+def test_a_failure_of_the_verifier_is_told_however_little_is_wanted(verbosity):
+    failed = line("memory", errors={"KeyError: 'x'": "Traceback ..."})
+    text = printed(failed, lines=False, verbosity=verbosity)
+    assert "the verifier itself failed: KeyError: 'x'\n    kernel: memory (float16)" in text
+
+
+def test_a_number_of_ulps_is_told_of_what_is_not_zero():
+    assert "worst error  1 (1 ulp) = 1 x" in failure_text(finding(worst=worst()))
+    assert "worst error  1 = 1 x" in failure_text(finding(worst=replace(worst(), expected=0.0)))
 
 
 def test_a_terminal_names_the_columns_as_plain_lines_do():

@@ -179,16 +179,16 @@ def test_status_3_where_nothing_was_decided(name, command, file):
 
 
 def test_findings_are_on_disk_before_the_audit_ends(command, file, monkeypatch):
-    from verifier.audit.report.terminal import PlainTable
+    from verifier.audit.report.as_it_runs import AsItRuns
 
     seen = []
-    add = PlainTable.add
+    add = AsItRuns.add
 
-    def look(table, line):
+    def look(told, line):
         seen.append(len(list(Path("kept").glob("*.json"))))
-        add(table, line)
+        add(told, line)
 
-    monkeypatch.setattr(PlainTable, "add", look)
+    monkeypatch.setattr(AsItRuns, "add", look)
     command("audit", file, "--subject", "wrong", *QUICK, "--findings", "kept", "--workers", "1")
     assert seen[-1]
 

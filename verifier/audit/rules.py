@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from verifier.subjects.source_map import SourceFunction, SourceLoop, SourceMap
 
 _WORST_FIRST = (
+    Verdict.FAIL,
     Verdict.CRASH,
     Verdict.TIMEOUT,
-    Verdict.FAIL,
     Verdict.REFUSED,
     Verdict.ERROR,
     Verdict.UNDECIDED,
@@ -38,9 +38,9 @@ _WORST_FIRST = (
 )
 """Of a case: what was looked at and stays open outweighs what passed, and a pass what has no theorem."""
 _FINDINGS_WORST_FIRST = (
+    Verdict.FAIL,
     Verdict.CRASH,
     Verdict.TIMEOUT,
-    Verdict.FAIL,
     Verdict.REFUSED,
     Verdict.NO_THEOREM,
 )
@@ -234,6 +234,23 @@ def begun(line: Line) -> bool:
     """Return whether anything was run, or there is a reason why nothing is."""
     seen = line.counts.total() + line.outside + line.measured.total() + len(line.findings) + line.left_out
     return bool(line.skipped) or line.listed > 0 or seen > 0
+
+
+def worst_line(lines: Iterable[Line]) -> Line:
+    """Return the line that speaks for all of them: none of the others looks worse.
+
+    A finding comes first, then a failure of the verifier itself, then what a known defect has caused, then
+    what is undecided.
+    """
+    return min(lines, key=_looks)
+
+
+def _looks(line: Line) -> tuple[int, int, bool]:
+    """Return what orders lines, the worst first."""
+    verdict, known = line_verdict(line), known_alone(line)
+    if verdict in _FINDINGS_WORST_FIRST:
+        return 2 if known else 0, _FINDINGS_WORST_FIRST.index(verdict), known
+    return 1 if verdict is Verdict.ERROR else 3, _WORST_FIRST.index(verdict), known
 
 
 class Conformance(Enum):

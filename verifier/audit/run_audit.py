@@ -151,12 +151,14 @@ def audit(
     seed: int = 0,
     workers: int = 1,
     on_line: Callable[[Line], None] = lambda _: None,
+    on_failure: Callable[[Job], None] = lambda _: None,
 ) -> Report:
     """Run the jobs and collect their lines, in the order of the jobs.
 
     workers: so many processes; one alone is this one.
     budget: "quick", "standard", "deep" or a number of seconds for the whole audit, which is divided
     evenly and redistributed as jobs end early. Ctrl-C keeps what was found.
+    on_line, on_failure: told of each job when it has ended, the latter where the verifier itself failed.
     """
     started = time.monotonic()
     report = Report(seed=seed, budget=budget)
@@ -168,6 +170,7 @@ def audit(
                 on_line(result)
             else:
                 report.errors.append(block(result))
+                on_failure(jobs[index])
     except KeyboardInterrupt:
         report.interrupted = True
     report.lines = [lines[i] for i in sorted(lines)]

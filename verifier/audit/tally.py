@@ -67,6 +67,7 @@ def _add_worst(line: Line, worst: Worst | None) -> None:
         return
     line.worst_ulp = max(line.worst_ulp, worst.ulp)
     line.worst_row_ulp = max(line.worst_row_ulp, worst.row_ulp)
+    line.nonzero_row_ulp = max(line.nonzero_row_ulp, worst.nonzero_row_ulp)
     seen = line.outputs.get(worst.output)
     if seen is None or worst.utilisation > seen.utilisation:
         line.outputs[worst.output] = worst
@@ -109,6 +110,7 @@ def merged(first: Line, second: Line) -> Line:
         outputs=outputs,
         worst_ulp=max(first.worst_ulp, second.worst_ulp),
         worst_row_ulp=max(first.worst_row_ulp, second.worst_row_ulp),
+        nonzero_row_ulp=max(first.nonzero_row_ulp, second.nonzero_row_ulp),
         kappa=(min(first.kappa[0], second.kappa[0]), max(first.kappa[1], second.kappa[1])),
         findings=[*first.findings, *second.findings],
         seconds=first.seconds + second.seconds,

@@ -13,6 +13,7 @@ from verifier.commands.outcome import INTERRUPTED_STATUS, USAGE_STATUS, complain
 
 if TYPE_CHECKING:
     from verifier.audit.run_audit import Job, Report
+    from verifier.commands.screen import Screen
     from verifier.records.verdict import Line
 
 
@@ -20,50 +21,44 @@ NARROW = frozenset({"float16", "bfloat16"})
 """Dtypes of which it can be asked what they cost."""
 
 
-def audit_with_progress(jobs: list[Job], folder: Path, *, budget: str, seed: int, workers: int) -> Report:
-    """Audit; findings are saved as each line ends, so that an audit that is cut short loses none."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from verifier.audit.report.columns import widths
-    from verifier.audit.report.terminal import PlainTable
+def audit_with_progress(
+    jobs: list[Job], folder: Path, *, budget: str, seed: int, workers: int, screen: Screen
+) -> Report:
+    """Audit and say what is found; cases of findings are saved as each line ends: none is lost to Ctrl-C."""
+    from verifier.audit.report.as_it_runs import AsItRuns
     from verifier.audit.run_audit import audit as run
     from verifier.audit.save import save_line
-    from verifier.records.printable import line as printable
+    from verifier.commands.screen import Bar
     from verifier.subjects.load_file import load_subjects
 
-    console = Console(stderr=True)
-    if not sys.stdout.isatty():
-        found = [s for path in dict.fromkeys(job.path for job in jobs) for s in load_subjects(path)]
-        wide = widths([job.subject for job in jobs], [s.claim.variance or "" for s in found])
-        table = PlainTable(widths=wide, say=say)
-
-        def tell(line: Line) -> None:
-            save_line(line, folder)
-            table.add(line)
-
-        return run(jobs, budget=budget, seed=seed, workers=workers, on_line=tell)
-    columns = (
-        TextColumn("{task.description:50}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
+    found = [s for path in dict.fromkeys(job.path for job in jobs) for s in load_subjects(path)]
+    told = AsItRuns(
+        jobs=jobs,
+        say=screen.say,
+        verbosity=screen.verbosity,
+        variances=[s.claim.variance or "" for s in found],
+        tables=screen.is_terminal,
+        room=screen.console.width if screen.is_terminal else None,
     )
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("starting", total=len(jobs))
+    with Bar(screen, jobs) as bar:
 
-        def advance(line: Line) -> None:
+        def ended(line: Line) -> None:
             save_line(line, folder)
-            progress.update(
-                task, advance=1, description=printable(f"{line.subject} {line.check} {line.dtype}")
-            )
+            told.add(line)
+            bar.add(line)
 
-        return run(jobs, budget=budget, seed=seed, workers=workers, on_line=advance)
+        def failed(job: Job) -> None:
+            told.fail(job)
+            bar.fail(job)
+
+        report = run(jobs, budget=budget, seed=seed, workers=workers, on_line=ended, on_failure=failed)
+    told.end()
+    return report
 
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """What of a report was printed while it was made."""
+    """What of a report was printed while it was made: its lines, or its findings."""
 
     lines: bool = False
     findings: bool = False
@@ -76,22 +71,26 @@ def finish(
     folder: Path,
     *,
     told: Told,
+    screen: Screen,
     costs: bool = False,
 ) -> NoReturn:
     """Save the cases of findings, print the report and end with its status."""
-    from rich.console import Console
-
     from verifier.audit.report.json_document import document
     from verifier.audit.report.terminal import interruption, show
     from verifier.audit.run_audit import close_runners
     from verifier.audit.save import save_findings
 
     save_findings(report, folder)
-    wide = None if sys.stdout.isatty() else 200
     if report.interrupted:
         complain(interruption(report))
     else:
-        show(report, Console(width=wide), lines=not told.lines, findings=not told.findings)
+        show(
+            report,
+            screen.console,
+            verbosity=screen.verbosity,
+            lines=not told.lines,
+            findings=not told.findings,
+        )
     seen_costs = _show_costs(jobs) if costs and not report.interrupted else []
     unwritten = list(dict.fromkeys(f"a case in {f.unwritten}" for f in report.findings if f.unwritten))
     if json_file is not None and (why := write_json(json_file, {**document(report), "costs": seen_costs})):

@@ -6,6 +6,7 @@ import io
 import os
 import sys
 import traceback
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -39,6 +40,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+class Coloring(StrEnum):
+    """When a report is colored."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
 
 Paths = Annotated[
     list[Path] | None,
@@ -153,6 +163,15 @@ def _root(
             context.default_map = {"audit": project_settings(Path.cwd())}
 
 
+def _legend(wanted: bool) -> None:
+    if wanted:
+        from verifier.audit.report.subject_lines import legends
+
+        for line in legends():
+            say(line)
+        raise typer.Exit
+
+
 @app.command()
 def audit(  # noqa: PLR0917 (typer reads options off the signature)
     paths: Paths = None,
@@ -174,19 +193,34 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
     costs: Annotated[
         bool, typer.Option("--costs", help="Also say what float16 and bfloat16 cost, where they are audited.")
     ] = False,
+    verbose: Annotated[
+        int,
+        typer.Option(
+            "-v", "--verbose", count=True, help="-v: each check, and why some were not run; -vv: notes."
+        ),
+    ] = 0,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but findings.")] = False,
+    color: Annotated[Coloring, typer.Option("--color", help="Colors.")] = Coloring.AUTO,
+    legend: Annotated[
+        bool, typer.Option("--legend", callback=_legend, is_eager=True, help="Explain the columns and exit.")
+    ] = False,
 ) -> None:
     """Run every check on every kernel and report the proved bounds, the errors and the findings.
 
     Without kernels, dtypes or subjects named, forward_error and gradient run on every dtype of the built-in
     kernels and the other checks on one. [tool.norm-verifier] in pyproject.toml gives what is not given here.
 
+    Each line is about one subject and dtype; findings are printed as they are found.
+
     Exit status: 0 no unexpected finding, 1 findings or a --require that is not met, 2 wrong usage or a file
     that could not be loaded or written, 3 nothing was decided, 4 the verifier itself failed, 130 interrupted.
     """
+    del legend
     with clear_errors(), reported(json_file, seed=seed, budget=budget):
         required = parse_requirements(require or ())
         _reject_early(paths, dtype, check, backend, budget=budget, findings=findings)
         from verifier.audit.run_audit import default_workers, select
+        from verifier.commands.screen import Screen
 
         workers = workers or default_workers()
         _copy_ahead("machine", workers=workers)
@@ -199,10 +233,11 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
             subjects=subject or (),
             all_dtypes=bool(paths or dtype or subject),
         )
-        report = audit_with_progress(jobs, findings, budget=budget, seed=seed, workers=workers)
+        screen = Screen(-1 if quiet else verbose, color.value)
+        report = audit_with_progress(jobs, findings, budget=budget, seed=seed, workers=workers, screen=screen)
         report.unusable, report.required_reach = unusable, required
-    told = Told(lines=not sys.stdout.isatty())
-    finish(report, jobs, json_file, findings, told=told, costs=costs)
+    told = Told(lines=not screen.is_terminal, findings=True)
+    finish(report, jobs, json_file, findings, told=told, screen=screen, costs=costs)
 
 
 @app.command()
@@ -222,6 +257,7 @@ def fuzz(  # noqa: PLR0917
         _reject_early(paths, dtype, check, backend, budget=budget, findings=findings)
         from verifier.audit.fuzz import fuzz as run
         from verifier.audit.run_audit import select
+        from verifier.commands.screen import Screen
 
         files, unusable = _files(paths)
         jobs = select(
@@ -233,7 +269,7 @@ def fuzz(  # noqa: PLR0917
         )
         report = run(jobs, budget=budget, seed=seed, folder=findings, say=say)
         report.unusable = unusable
-    finish(report, jobs, json_file, findings, told=Told(findings=True))
+    finish(report, jobs, json_file, findings, told=Told(findings=True), screen=Screen(2))
 
 
 @app.command()

@@ -54,5 +54,5 @@ def must_be_case(path: Path) -> None:
         ValueError: there is none.
 
     """
-    if not any(file.exists() for file in (path, path.with_name(path.name.partition("#")[0]))):
+    if not any(os.path.lexists(file) for file in (path, path.with_name(path.name.partition("#")[0]))):
         raise ValueError(f"{path}: cannot be read: no such file")

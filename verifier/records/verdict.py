@@ -45,6 +45,7 @@ class Worst:
     the output's format at max(|expected|, smallest normal); row_ulp: in ulp at max(|expected|, the row's root
     mean square), so that 0.5 is correct rounding and nothing is unbounded near zero.
     utilisation: error / bound. canonical: error / bound of a float32 two-pass kernel with the same tree.
+    nonzero_row_ulp: row_ulp over those elements alone whose exact value is not 0, of rows that are finite.
     """
 
     output: str
@@ -57,6 +58,7 @@ class Worst:
     row_ulp: float
     utilisation: float
     canonical: float = math.nan
+    nonzero_row_ulp: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +183,7 @@ class Line:
     outputs: dict[str, Worst] = field(default_factory=dict)
     worst_ulp: float = 0.0
     worst_row_ulp: float = 0.0
+    nonzero_row_ulp: float = 0.0
     kappa: tuple[float, float] = (math.inf, 0.0)
     no_theorem_from: Mapping[str, float] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)

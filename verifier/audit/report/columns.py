@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from verifier.audit.rules import known_alone, line_verdict, no_case_left
 from verifier.audit.tally import left_out_by
@@ -15,13 +16,16 @@ KNOWN = " (known)"
 """Marks a verdict that declared known defects alone have caused."""
 
 
+Row = TypeVar("Row")
+
+
 @dataclass(frozen=True, kw_only=True)
-class Column:
-    """One column: its name, what it means unless the name says it, a line's text, its width in characters."""
+class Column(Generic[Row]):
+    """One column: its name, what it means unless the name says it, a row's text, its width in characters."""
 
     name: str
     meaning: str
-    text: Callable[[Line], str]
+    text: Callable[[Row], str]
     width: int
     right: bool = False
 
@@ -63,7 +67,11 @@ def _canonical(line: Line) -> str:
 
 
 def _kappa(line: Line) -> str:
-    low, high = line.kappa
+    return kappa_in_words(*line.kappa)
+
+
+def kappa_in_words(low: float, high: float) -> str:
+    """Return the least and the largest kappa, or a dash where no row was decided."""
     return "-" if low > high else f"{low:.2g}..{high:.2g}"
 
 
@@ -133,7 +141,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= _REASON_SHOWN else text[:_REASON_SHOWN].rsplit(" ", 1)[0] + " ..."
 
 
-COLUMNS = (
+COLUMNS: tuple[Column[Line], ...] = (
     Column(name="subject", meaning="", text=lambda line: line.subject, width=20),
     Column(name="dtype", meaning="", text=lambda line: line.dtype, width=8),
     Column(
@@ -199,11 +207,12 @@ COLUMNS = (
 )
 
 
-def legend() -> Iterator[str]:
+def legend(columns: Iterable[Column[Row]]) -> Iterator[str]:
     """Yield what each column means that does not speak for itself, a line each."""
-    for column in COLUMNS:
-        if column.meaning:
-            yield f"  {column.name:<16}{column.meaning}"
+    shown = [column for column in columns if column.meaning]
+    wide = max(len(column.name) for column in shown) + 2
+    for column in shown:
+        yield f"  {column.name:<{wide}}{column.meaning}"
 
 
 def widths(subjects: Iterable[str], variances: Iterable[str]) -> dict[str, int]:
@@ -217,5 +226,9 @@ def _widest(name: str, texts: Iterable[str]) -> int:
 
 def row(texts: Iterable[str], wide: Mapping[str, int]) -> str:
     """Return texts, one for each column, as one line of plain text."""
-    cells = [c.padded(text, wide.get(c.name)) for c, text in zip(COLUMNS, texts, strict=True)]
-    return "  ".join(cells).rstrip()
+    return "  ".join(cells(COLUMNS, texts, wide)).rstrip()
+
+
+def cells(columns: Iterable[Column[Row]], texts: Iterable[str], wide: Mapping[str, int]) -> list[str]:
+    """Return texts, one for each column, as wide as the columns are."""
+    return [c.padded(text, wide.get(c.name)) for c, text in zip(columns, texts, strict=True)]

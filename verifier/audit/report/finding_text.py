@@ -103,7 +103,8 @@ def replay_command(finding: Finding) -> str:
 def _numbers(worst: Worst) -> Iterator[str]:
     times = "" if math.isnan(worst.utilisation) else f" = {_short(worst.utilisation)} x the proved bound"
     place = ", ".join(str(i) for i in worst.index)
-    yield f"  worst error  {_short(worst.error)} ({_short(worst.ulp)} ulp){times}, at {worst.output}[{place}]"
+    ulp = f" ({_short(worst.ulp)} ulp)" if worst.expected else ""  # at 0 its unit is the smallest there is
+    yield f"  worst error  {_short(worst.error)}{ulp}{times}, at {worst.output}[{place}]"
     yield f"  actual       {worst.actual!r}"
     yield f"  expected     {worst.expected!r}"
     if not math.isnan(worst.bound):

@@ -116,11 +116,16 @@ def _numbers(lines: Iterable[int]) -> str:
 def what_ran(reaches: Iterable[SubjectReach]) -> str:
     """Return what a pass speaks of where something of a subject did not run, or nothing."""
     short = [one for one in reaches if not one.whole]
-    texts = [f"{one.subject} {', '.join(_of(one))}" for one in short[:3]]
+    texts = [f"{one.subject} {of_what_ran(one)}" for one in short[:3]]
     if not texts:
         return ""
     more = f"; {len(short) - 3} more" if len(short) > 3 else ""
     return f"PASS of what ran: {'; '.join(texts)}{more}"
+
+
+def of_what_ran(one: SubjectReach) -> str:
+    """Return how many of a subject's functions, loops and configurations ran, where some did not."""
+    return ", ".join(_of(one))
 
 
 def _of(one: SubjectReach) -> Iterator[str]:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from verifier.audit.reach_of_subjects import SubjectReach
 from verifier.audit.report.columns import (
     COLUMNS,
     KNOWN,
@@ -29,7 +30,8 @@ from verifier.audit.run_audit import Report
 from verifier.records.printable import block
 from verifier.records.verdict import Finding, Line, Verdict
 
-_STYLES = {Verdict.PASS: "green", Verdict.SKIPPED: "dim", Verdict.UNDECIDED: "yellow"}
+STYLES = {Verdict.PASS: "green", Verdict.SKIPPED: "dim", Verdict.UNDECIDED: "yellow"}
+"""How a terminal shows verdicts; all others are red."""
 _ORDER = (
     Verdict.PASS,
     Verdict.FAIL,
@@ -58,36 +60,47 @@ class PlainTable:
     def add(self, line: Line) -> None:
         """Say one line; what keeps a whole subject from running is said once."""
         if runs_nowhere(line):
-            text = _nowhere_text(line)
+            text = nowhere_text(line)
             if text not in self._nowhere:
                 self.say(text)
             self._nowhere.add(text)
             return
         if not self._headed:
             self._headed = True
-            for text in (*legend(), "", row([column.name for column in COLUMNS], self.widths)):
-                self.say(text)
+            self.say(row([column.name for column in COLUMNS], self.widths))
         self.say(row([column.text(line) for column in COLUMNS], self.widths))
 
 
-def show(report: Report, console: Console, *, lines: bool = True, findings: bool = True) -> None:
-    """Print the table, the findings and a summary; without lines or findings that were told already."""
-    if lines:
+def show(
+    report: Report, console: Console, *, verbosity: int = 2, lines: bool = True, findings: bool = True
+) -> None:
+    """Print what is left to be told of a report that has ended.
+
+    verbosity: -1 failures of the verifier itself alone, 0 a summary as well, 1 the table by check, why lines
+    were not run, known defects and what ran, with a legend, 2 all notes. Without lines or findings that were
+    told already.
+    """
+    if lines and verbosity > 0:
         _lines(report.lines, console)
     if findings:
         show_findings(report, console)
-    _remarks(report.lines, console)
-    _reach(report, console)
+    if verbosity > 0:
+        _known_defects(report, console)
+        _remarks(report.lines, console, notes=verbosity > 1)
+    _reach(report.reach if verbosity > 0 else report.short_of_reach, report, console)
     for error in (*own_failures(report.lines), *report.errors):
         console.print(_text(error, style="red"), soft_wrap=True)
-    console.print(_text("\n" + summary(report)), soft_wrap=True)
+    if verbosity > 0 and not all(map(runs_nowhere, report.lines)):
+        console.print(_text("\n".join(("\nColumns:", *legend(COLUMNS))), style="dim"), soft_wrap=True)
+    if verbosity >= 0:
+        console.print(_text("\n" + summary(report)), soft_wrap=True)
 
 
-def _reach(report: Report, console: Console) -> None:
-    """Say what of each subject ran; then who falls short of what is required."""
-    for number, one in enumerate(report.reach):
+def _reach(shown: Sequence[SubjectReach], report: Report, console: Console) -> None:
+    """Say what of subjects ran; then who falls short of what is required."""
+    for number, one in enumerate(shown):
         heading = "\n" if number == 0 else ""
-        console.print(_text(heading + "\n".join(reach_lines(one, len(report.reach)))), soft_wrap=True)
+        console.print(_text(heading + "\n".join(reach_lines(one, len(shown)))), soft_wrap=True)
     for one in report.short_of_reach:
         console.print(_text(unmet(one, report.required_reach or 0.0), style="red"), soft_wrap=True)
 
@@ -120,22 +133,26 @@ def _lines(lines: Sequence[Line], console: Console) -> None:
         for line in lines:
             table.add(line)
         return
-    for text in dict.fromkeys(_nowhere_text(line) for line in lines if runs_nowhere(line)):
+    for text in dict.fromkeys(nowhere_text(line) for line in lines if runs_nowhere(line)):
         console.print(_text(text))
     if placed := [line for line in lines if not runs_nowhere(line)]:
         _tables(placed, console)
-        console.print(_text("\n".join(("", *legend())), style="dim"))
 
 
-def _nowhere_text(line: Line) -> str:
+def nowhere_text(line: Line) -> str:
+    """Return why a subject runs nowhere here."""
     return f"{line.subject}: not run: {line.skipped}"
 
 
 def show_findings(report: Report, console: Console) -> None:
-    """Print every unexpected finding, those of one cause together, and then the known defects."""
+    """Print every unexpected finding, those of one cause together."""
     for first, *alike in of_one_cause(unexpected(report.findings)):
         console.print()
         console.print(_text(failure_text(first, alike)), soft_wrap=True)
+
+
+def _known_defects(report: Report, console: Console) -> None:
+    """Print the declared known defects that were confirmed, each with where."""
     known = [f for f in report.findings if f.expected]
     if known:
         console.print("\nDeclared known defects, confirmed by their witnesses:")
@@ -170,15 +187,15 @@ def _table(lines: Iterable[Line]) -> Table:
         table.add_column(column.name, overflow="fold", justify=justify, no_wrap=whole)
     for line in lines:
         words = verdict_words(line)
-        style = "dim" if words.endswith(KNOWN) else _STYLES.get(line_verdict(line), "red")
+        style = "dim" if words.endswith(KNOWN) else STYLES.get(line_verdict(line), "red")
         table.add_row(*(_text(words, style) if c.name == "verdict" else _text(c.text(line)) for c in shown))
     return table
 
 
-def _remarks(lines: list[Line], console: Console) -> None:
-    """Say once per reason what was not run; then what is to be known of what was."""
+def _remarks(lines: list[Line], console: Console, *, notes: bool) -> None:
+    """Say once per reason what was not run; then, with notes, what is to be known of what was."""
     skipped = [(line.skipped, line) for line in lines if line.skipped and not runs_nowhere(line)]
-    noted = [(note, line) for line in lines for note in notes_outside_table(line)]
+    noted = [(note, line) for line in lines for note in notes_outside_table(line)] if notes else []
     for heading, remarks in (("Not run, and why:", skipped), ("Notes:", noted)):
         if remarks:
             console.print(f"\n{heading}")

@@ -134,7 +134,8 @@ def _worst(  # noqa: PLR0917
     at = np.unravel_index(place, values.shape)
     with np.errstate(over="ignore"):
         ulp = error / ulp_of(np.abs(expected), format_name)
-        row_ulp = error / ulp_of(np.maximum(row_scale(expected), np.abs(expected)), format_name)
+        scale = row_scale(expected)
+        row_ulp = error / ulp_of(np.maximum(scale, np.abs(expected)), format_name)
     within = covered if covered.any() else np.ones_like(covered)
     canonical = truth.canonical_bounds.get(name)
     ratio = math.nan
@@ -154,6 +155,7 @@ def _worst(  # noqa: PLR0917
         row_ulp=float(np.max(row_ulp[within], initial=0.0)),
         utilisation=float(utilisation[at]) if covered.any() else math.nan,
         canonical=ratio,
+        nonzero_row_ulp=float(np.max(row_ulp[within & (expected != 0.0) & np.isfinite(scale)], initial=0.0)),
     )
 
 

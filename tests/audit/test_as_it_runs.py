@@ -1,0 +1,249 @@
+"""What an audit says while it runs: a line for each subject and dtype, and each finding once and at once."""
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from verifier.audit import rules
+from verifier.audit.reach_of_subjects import SubjectReach
+from verifier.audit.report.as_it_runs import AsItRuns
+from verifier.audit.report.columns import COLUMNS, legend
+from verifier.audit.report.subject_lines import (
+    SUBJECT_COLUMNS,
+    SubjectLine,
+    heading,
+    legends,
+    remarks,
+    subject_text,
+)
+from verifier.audit.run_audit import Job
+from verifier.records.case import Case
+from verifier.records.reach import Reach, SourcePlace
+from verifier.records.verdict import Finding, Line, Outcome, Verdict, Worst
+from verifier.subjects.source_map import SourceFunction, SourceMap
+
+WIDE = {"subject": 8}
+
+
+def line(check="forward_error", verdict=Verdict.PASS, *, expected=False, **changes):
+    given = {"subject": "kernel", "dtype": "float32", "backend": "machine", "variance": "none", **changes}
+    if verdict is Verdict.SKIPPED:
+        return Line(check=check, skipped="why", **given)
+    bad = {Verdict.FAIL, Verdict.CRASH, Verdict.TIMEOUT, Verdict.REFUSED}
+    if verdict in bad:
+        given.setdefault("findings", [finding(check, given["dtype"], verdict, expected=expected)])
+    return Line(check=check, counts=Counter({verdict: 2}), **given)
+
+
+def finding(check="forward_error", dtype="float32", verdict=Verdict.FAIL, message="output: wrong", **changes):
+    case = Case(op="layer_norm", dtype=dtype, tensors={}, scalars={}, rows=1, columns=2)
+    return Finding(
+        subject=changes.pop("subject", "kernel"),
+        path="/project/kernel.py",
+        check=check,
+        op="layer_norm",
+        dtype=dtype,
+        backend="machine",
+        verdict=verdict,
+        outcome=Outcome(verdict=verdict, message=message),
+        case=case,
+        declaration="declared",
+        **changes,
+    )
+
+
+def worst(utilisation, output="output", ulp=1.0, nonzero=0.5):
+    numbers = dict.fromkeys(("actual", "expected", "error", "bound"), 1.0)
+    return Worst(
+        output=output,
+        index=(0,),
+        utilisation=utilisation,
+        ulp=ulp,
+        row_ulp=ulp,
+        nonzero_row_ulp=nonzero,
+        **numbers,
+    )
+
+
+def cells(*lines, checks=None, reach=None):
+    one = SubjectLine(lines=lines, checks=checks or len(lines), reach=reach)
+    return {column.name: column.text(one) for column in SUBJECT_COLUMNS}
+
+
+# -- a subject's line --------------------------------------------------------------------------
+
+BADNESS = [
+    line(verdict=Verdict.FAIL),
+    line(verdict=Verdict.CRASH),
+    line(verdict=Verdict.TIMEOUT),
+    line(verdict=Verdict.REFUSED),
+    line(verdict=Verdict.ERROR),
+    line(verdict=Verdict.FAIL, expected=True),
+    line(verdict=Verdict.CRASH, expected=True),
+    line(verdict=Verdict.UNDECIDED),
+    line(verdict=Verdict.PASS),
+    line(verdict=Verdict.SKIPPED),
+]
+
+
+@pytest.mark.parametrize("place", range(len(BADNESS)))
+def test_a_subject_looks_as_bad_as_its_worst_check(place):
+    """From any place of the order on, whatever comes before or after it among the lines."""
+    rest = BADNESS[place:]
+    assert rules.worst_line(rest) is BADNESS[place]
+    assert rules.worst_line(rest[::-1]) is BADNESS[place]
+
+
+def test_a_verdict_of_known_defects_alone_is_marked_and_news_are_not():
+    known = line(verdict=Verdict.FAIL, expected=True)
+    assert cells(line(), known)["verdict"] == "FAIL (known)"
+    assert cells(line(verdict=Verdict.CRASH), known)["verdict"] == "CRASH"
+
+
+def test_the_largest_share_of_a_bound_is_told_with_its_check_and_output():
+    lines = (
+        line("finite", outputs={"output": worst(math.nan)}),
+        line("forward_error", outputs={"output": worst(0.4)}),
+        line("gradient", outputs={"grad_input": worst(0.9), "grad_bias": worst(0.1)}),
+    )
+    told = cells(*lines)
+    assert told["error/bound"] == "0.9"
+    assert told["worst in; not reached"] == "gradient grad_input"
+
+
+def test_ulps_are_those_of_exact_values_other_than_zero():
+    nearly_zero = line(outputs={"output": worst(0.1, ulp=5e39)}, nonzero_row_ulp=0.5, worst_ulp=5e39)
+    assert cells(nearly_zero)["row ulp"] == "0.5"
+    assert cells(line())["row ulp"] == "-"
+
+
+def test_the_kappa_seen_is_that_of_all_checks():
+    assert cells(line(kappa=(1.0, 20.0)), line(kappa=(0.5, 2.0)), line())["kappa"] == "0.5..20"
+    assert cells(line())["kappa"] == "-"
+
+
+def test_what_was_not_reached_is_named():
+    undecided = [line(name, Verdict.UNDECIDED) for name in ("modes", "memory", "formula", "claim")]
+    told = cells(line(untried=["no bias"]), *undecided, line("gradient", Verdict.SKIPPED), checks=9)
+    assert told["checks"] == "5/9"
+    assert told["worst in; not reached"] == (
+        "6 of 9 checks ended; undecided: modes, memory, formula and 1 more; not tried: no bias"
+    )
+
+
+def reach_of(ran, of):
+    places = [SourcePlace(file="k.py", line=10 * n, function=f"f{n}") for n in range(of)]
+    functions = tuple(
+        SourceFunction(path="/k.py", place=place, lines=range(place.line, place.line + 5), entry=True)
+        for place in places
+    )
+    found = Reach(recorded=frozenset({"code"}), functions=frozenset(places[:ran]))
+    return SubjectReach(subject="kernel", sources=SourceMap(functions=functions), found=found)
+
+
+def test_a_pass_says_of_how_many_functions_it_speaks():
+    assert "PASS of what ran: 6 of 8 functions" in list(
+        remarks(SubjectLine(lines=[line()], checks=1, reach=reach_of(6, 8)))
+    )
+    assert not list(remarks(SubjectLine(lines=[line()], checks=1, reach=reach_of(8, 8))))
+    failed = SubjectLine(lines=[line(verdict=Verdict.FAIL)], checks=1, reach=reach_of(6, 8))
+    assert list(remarks(failed)) == ["of what ran: 6 of 8 functions"]
+
+
+def test_a_line_stands_below_its_heading_and_is_folded_where_there_is_no_room():
+    one = SubjectLine(lines=[line(outputs={"output": worst(0.4)})], checks=1)
+    text = subject_text(one, WIDE)
+    assert text.index("forward_error") == heading(WIDE).index("worst in")
+    assert text.index("0.4") + 3 == heading(WIDE).index("error/bound") + len("error/bound")
+    above, below = subject_text(one, WIDE, room=len(text) - 1).split("\n")
+    assert above == text[: len(above)]
+    assert below.strip() == "forward_error output"
+
+
+def test_the_legend_explains_both_tables():
+    told = "\n".join(legends())
+    assert all(text in told for text in (*legend(COLUMNS), *legend(SUBJECT_COLUMNS)))
+
+
+# -- as it runs --------------------------------------------------------------------------------
+
+
+class Audit:
+    """Something that is told of lines, and what it says."""
+
+    def __init__(self, *names, **options):
+        self.said = []
+        jobs = [
+            Job(path="/project/kernel.py", subject="kernel", check=check, dtype=dtype, backend="machine")
+            for check, dtype in names
+        ]
+        self.told = AsItRuns(jobs=jobs, say=lambda text, style: self.said.append(text), **options)
+
+    def after(self, *lines):
+        """Return what is newly said when these lines have ended."""
+        self.said.clear()
+        for one in lines:
+            self.told.add(one)
+        return "\n".join(self.said)
+
+
+def test_a_subject_is_told_when_its_last_check_of_a_dtype_has_ended():
+    names = [(c, d) for d in ("float32", "float16") for c in ("a", "b")]
+    audit = Audit(*names)
+    assert audit.after(line("a"), line("a", dtype="float16")) == ""
+    told = audit.after(line("b"))
+    assert told.splitlines()[0].startswith("verdict ")
+    assert told.splitlines()[1].startswith("PASS ")
+    assert len(told.splitlines()) == 2
+    assert "float16" in audit.after(line("b", dtype="float16"))
+
+
+def test_a_finding_is_told_at_once_and_its_like_at_the_end():
+    audit = Audit(("a", "float32"), ("b", "float32"), ("c", "float32"))
+    first = line("a", findings=[replace(finding("a"), file="kept/a.json")])
+    assert "FAIL  kernel  a  float32  on machine" in audit.after(first)
+    alike = line("b", findings=[replace(finding("b"), file="kept/b.json")])
+    other = line("c", findings=[finding("c", message="grad_input: other")])
+    assert audit.after(alike) == ""
+    assert "grad_input: other" in audit.after(other)
+    audit.said.clear()
+    audit.told.end()
+    told = "\n".join(audit.said)
+    assert "FAIL  kernel  a  float32: output: wrong\n  also in      b (float32)" in told
+    assert "norm-verifier replay kept/b.json" in told
+    assert "grad_input" not in told
+
+
+def test_what_has_not_ended_is_told_at_the_end_with_how_much_has():
+    audit = Audit(("a", "float32"), ("b", "float32"))
+    audit.after(line("a"))
+    audit.told.end()
+    assert "1 of 2 checks ended" in audit.said[-1]
+
+
+def test_a_failure_of_the_verifier_leaves_no_pass():
+    audit = Audit(("a", "float32"), ("b", "float32"))
+    audit.after(line("a"))
+    audit.told.fail(audit.told.jobs[1])
+    assert audit.said[-1].startswith("ERROR ")
+
+
+def test_verbosity_chooses_between_findings_alone_subjects_and_checks():
+    failed = line("a", Verdict.FAIL)
+    quiet = Audit(("a", "float32"), verbosity=-1).after(failed)
+    assert quiet.startswith("FAIL  kernel  a  float32  on machine")
+    assert "error/bound" not in quiet
+    usual = Audit(("a", "float32")).after(failed)
+    assert usual.startswith(quiet)
+    assert "worst in; not reached" in usual
+    assert "worst in; not reached" not in (wordy := Audit(("a", "float32"), verbosity=1).after(failed))
+    assert "error/two-pass" in wordy
+    assert Audit(("a", "float32"), verbosity=1, tables=True).after(failed) == quiet
+
+
+def test_why_a_subject_runs_nowhere_is_said_once():
+    audit = Audit(("a", "float32"), ("a", "float16"))
+    lines = [line("a", dtype=d, backend="-", skipped="no device") for d in ("float32", "float16")]
+    assert audit.after(*lines) == "kernel: not run: no device"

@@ -1,0 +1,107 @@
+"""What a command shows on a terminal and in a pipe: colors, how much is told, and a bar while it runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
+from rich.text import Text
+
+from verifier.records.printable import block
+from verifier.records.printable import line as printable
+
+if TYPE_CHECKING:
+    from verifier.audit.run_audit import Job
+    from verifier.records.verdict import Line
+
+Color = Literal["auto", "always", "never"]
+PIPE_WIDTH = 200
+"""Characters of a line where no terminal is: nothing is folded, whatever the width."""
+
+
+@dataclass(frozen=True)
+class Screen:
+    """Where a report is printed; verbosity: see `show` in `audit.report.terminal`."""
+
+    verbosity: int = 0
+    color: Color = "auto"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a person sees the lines as they come."""
+        return sys.stdout.isatty()
+
+    @cached_property
+    def console(self) -> Console:
+        """Standard output, with the colors that are wanted."""
+        width = None if self.is_terminal else PIPE_WIDTH
+        if self.color == "never":
+            return Console(width=width, color_system=None)
+        return Console(width=width, force_terminal=True if self.color == "always" else None)
+
+    def say(self, text: str, style: str = "") -> None:
+        """Print lines in which nothing but the style steers the terminal, above the bar if there is one."""
+        self.console.print(Text(block(text), style=style), soft_wrap=True)
+
+
+class Bar:
+    """A bar below what is said, on a terminal alone: what runs, how much is done, failures and time left."""
+
+    def __init__(self, screen: Screen, jobs: Sequence[Job]) -> None:
+        """Begin with nothing done."""
+        self._progress = Progress(
+            TextColumn(
+                "{task.description}",
+                markup=False,
+                table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+            ),
+            BarColumn(bar_width=10),
+            TextColumn("{task.completed:.0f}/{task.total:.0f} checks, {task.fields[cases]} cases"),
+            TextColumn("{task.fields[failures]} failed", style="red"),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+            console=screen.console,
+            transient=True,
+            expand=True,
+            disable=not screen.is_terminal,
+        )
+        self._task = self._progress.add_task("starting", total=len(jobs), cases=0, failures=0)
+        self._cases = self._failures = 0
+
+    def add(self, line: Line) -> None:
+        """Take the line of a check that has ended."""
+        self._cases += sum(n for verdict, n in line.counts.items() if verdict != "SKIPPED")
+        self._failures += bool(line.findings)
+        self._update(f"{line.subject} {line.check} {line.dtype}", advance=1)
+
+    def fail(self, job: Job) -> None:
+        """Take a check in whose place the verifier itself failed."""
+        self._failures += 1
+        self._update(f"{job.subject} {job.check} {job.dtype}", advance=1)
+
+    def _update(self, now: str, *, advance: int = 0) -> None:
+        self._progress.update(
+            self._task,
+            advance=advance,
+            description=printable(now),
+            cases=self._cases,
+            failures=self._failures,
+        )
+
+    def __enter__(self) -> Self:
+        """Show the bar."""
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take the bar away."""
+        self._progress.stop()
