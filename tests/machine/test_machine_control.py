@@ -280,6 +280,29 @@ ret; }
     assert body[1].location.inlined == (("/lib/standard.py", 287), ("/lib/standard.py", 314))
 
 
+def test_inline_assembly_stands_in_the_line_of_its_call():
+    """LLVM counts on from that line; Triton loads vectors so: five lines, the last of which is the load."""
+    text = """
+.version 9.0
+.target sm_90
+.address_size 64
+.visible .entry k() { .reg .b32 %r<3>;
+.loc 1 314 12, function_name $L1, inlined_at 1 44 10
+// begin inline asm
+.loc 1 314 12
+mov.u32 %r1, 1;
+.loc 1 315 12
+mov.u32 %r2, 2;
+// end inline asm
+mov.u32 %r1, 3;
+.loc 1 45 5
+ret; }
+.file 1 "/src/user.py"
+"""
+    body = parse(text).functions["k"].body
+    assert [str(i.location) for i in body] == ["/src/user.py:44"] * 3 + ["/src/user.py:45"]
+
+
 def test_unwritten_registers_and_shared_words_are_reported_where_they_take_effect():
     machine = Machine(sanitize=frozenset({"uninitialised"}))
     quiet = "shfl.sync.bfly.b32 %r1, %r2, 1, 31, -1; add.u32 %r3, %r1, %r2; mov.u32 %r0, 4; " + STORE

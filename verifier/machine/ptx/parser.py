@@ -36,6 +36,8 @@ from verifier.machine.ptx.syntax import (
 _NAME = r"[A-Za-z_$%][\w$]*"
 _SKIP = re.compile(r"(?:\s+|//[^\n]*|/\*.*?\*/)+", re.DOTALL)
 _LOC = re.compile(r"\.loc\s+([^\n]*)")
+_ASSEMBLY = re.compile(r"// begin inline asm\b.*?// end inline asm\b", re.DOTALL)
+"""Inline assembly, in which LLVM counts lines from that of the call, one each: none is the source's."""
 _FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"(?:\s+"([^"]*)")?[^\n]*')
 _LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
 _REGISTERS = re.compile(r"\.reg\s*\.(\w+)\s+([^;]*);")
@@ -71,6 +73,7 @@ class _ModuleReader:
         self.position = 0
         self.line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
         self.files = {int(m[1]): m[2] for m in _FILE.finditer(text)}
+        self.assembly = [place for m in _ASSEMBLY.finditer(text) for place in m.span()]
         self.functions: dict[str, Function] = {}
         self.variables: dict[str, Variable] = {}
         self.version, self.target = (0, 0), ""
@@ -99,6 +102,10 @@ class _ModuleReader:
         """Line number of a position, counted from 1."""
         target = self.position if position is None else position
         return bisect_right(self.line_starts, target)
+
+    def in_assembly(self) -> bool:
+        """Return whether the current position is in inline assembly."""
+        return bisect_right(self.assembly, self.position) % 2 == 1
 
     def fail(self, what: str) -> ParseError:
         """Describe what stands at the current position."""
@@ -232,7 +239,9 @@ class _BodyReader:
         module = self.module
         kind = module.text[module.position : module.position + 8]
         if kind.startswith((".loc ", ".loc\t")):
-            self.locations.advance(module.take(_LOC)[1])
+            inside, text = module.in_assembly(), module.take(_LOC)[1]
+            if not inside or self.locations.current is None:
+                self.locations.advance(text)
         elif kind.startswith(".reg"):
             self.declare_registers(module.take(_REGISTERS))
         elif (match := VARIABLE.match(module.text, module.position)) is not None:
