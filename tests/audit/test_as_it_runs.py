@@ -3,10 +3,13 @@
 import math
 from collections import Counter
 from dataclasses import replace
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
 from verifier.audit import rules
+from verifier.audit.news import News, Reporter, heard_by
 from verifier.audit.reach_of_subjects import SubjectReach
 from verifier.audit.report.as_it_runs import AsItRuns
 from verifier.audit.report.columns import COLUMNS, legend
@@ -19,6 +22,8 @@ from verifier.audit.report.subject_lines import (
     subject_text,
 )
 from verifier.audit.run_audit import Job
+from verifier.audit.worker_pool import pooled
+from verifier.commands.screen import Bar, Screen
 from verifier.records.case import Case
 from verifier.records.reach import Reach, SourcePlace
 from verifier.records.verdict import Finding, Line, Outcome, Verdict, Worst
@@ -247,3 +252,59 @@ def test_why_a_subject_runs_nowhere_is_said_once():
     audit = Audit(("a", "float32"), ("a", "float16"))
     lines = [line("a", dtype=d, backend="-", skipped="no device") for d in ("float32", "float16")]
     assert audit.after(*lines) == "kernel: not run: no device"
+
+
+# -- before a line has ended -------------------------------------------------------------------
+
+
+def test_a_line_tells_that_it_begins_and_how_many_cases_are_done(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    heard = []
+    with heard_by(heard.append):
+        reporter = Reporter("kernel", "memory", "float32")
+        for seconds in (0.1, 0.15, 0.3, 0.35, 0.9):
+            now[0] = seconds
+            reporter.case()
+    Reporter("kernel", "memory", "float32")
+    assert [(news.check, news.cases) for news in heard] == [("memory", 0), ("memory", 3), ("memory", 5)]
+
+
+def judged(check):
+    """Do what a worker does: tell of a case, and return."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("verifier.audit.news.SECONDS_APART", 0.0)
+        Reporter("kernel", check, "float32").case()
+    return f"{check} has ended"
+
+
+def test_news_of_workers_come_before_their_results():
+    heard = []
+    tasks = iter([(0, ("memory",)), (1, ("finite",))])
+    results = dict(pooled(judged, tasks, 1, on_news=heard.append))
+    assert results == {0: "memory has ended", 1: "finite has ended"}
+    assert [(news.check, news.cases) for news in heard] == [
+        ("memory", 0),
+        ("memory", 1),
+        ("finite", 0),
+        ("finite", 1),
+    ]
+
+
+def test_a_bar_shows_what_runs_and_how_much_is_done():
+    written = StringIO()
+    screen = Screen()
+    screen.__dict__["console"] = Console(file=written, width=120, force_terminal=True, color_system=None)
+    jobs = [Job(path="k.py", subject="kernel", check=c, dtype="float32", backend=None) for c in "ab"]
+    bar = Bar(screen, jobs, shown=True)
+    with bar:
+        bar.hear(News(subject="kernel", check="a", dtype="float32", cases=7))
+        bar.refresh()
+        assert "kernel a float32" in written.getvalue()
+        assert "0/2 checks, 7 cases" in written.getvalue()
+        bar.add(line("a", Verdict.FAIL))
+        bar.hear(News(subject="kernel", check="b", dtype="float32", cases=1))
+        bar.refresh()
+        last = written.getvalue().split("kernel b float32")[-1]
+        assert "1/2 checks, 3 cases" in last
+        assert "1 failed" in last

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from verifier.audit import rules
 from verifier.audit.examination import Examination
+from verifier.audit.news import News, Reporter, heard_by
 from verifier.audit.reach_of_subjects import SubjectReach, reach_of_lines
 from verifier.audit.request import BUDGETS, SelectionError, must_be_known, parse_seconds
 from verifier.audit.search import Budget
@@ -152,6 +153,7 @@ def audit(
     workers: int = 1,
     on_line: Callable[[Line], None] = lambda _: None,
     on_failure: Callable[[Job], None] = lambda _: None,
+    on_news: Callable[[News], None] = lambda _: None,
 ) -> Report:
     """Run the jobs and collect their lines, in the order of the jobs.
 
@@ -159,12 +161,13 @@ def audit(
     budget: "quick", "standard", "deep" or a number of seconds for the whole audit, which is divided
     evenly and redistributed as jobs end early. Ctrl-C keeps what was found.
     on_line, on_failure: told of each job when it has ended, the latter where the verifier itself failed.
+    on_news: told of lines that have begun, and how many cases they have judged.
     """
     started = time.monotonic()
     report = Report(seed=seed, budget=budget)
     lines: dict[int, Line] = {}
     try:
-        for index, result in _results(jobs, _shares(budget, len(jobs), workers), seed, workers):
+        for index, result in _results(jobs, _shares(budget, len(jobs), workers), seed, workers, on_news):
             if isinstance(result, Line):
                 lines[index] = result
                 on_line(result)
@@ -202,15 +205,21 @@ Result = Line | str
 
 
 def _results(
-    jobs: Sequence[Job], share: Callable[[int], tuple[int, float | None]], seed: int, workers: int
+    jobs: Sequence[Job],
+    share: Callable[[int], tuple[int, float | None]],
+    seed: int,
+    workers: int,
+    on_news: Callable[[News], None],
 ) -> Iterator[tuple[int, Result]]:
     if workers <= 1:
         for index, job in enumerate(jobs):
-            yield index, run_job(job, share(index), seed)
+            with heard_by(on_news):
+                result = run_job(job, share(index), seed)
+            yield index, result
         return
     tasks = ((index, (job, share(index), seed)) for index, job in enumerate(jobs))
     places = {job.backend for job in jobs if job.backend is not None and not job.missing}
-    with closing(pooled(run_job, tasks, workers, backends=sorted(places))) as results:
+    with closing(pooled(run_job, tasks, workers, backends=sorted(places), on_news=on_news)) as results:
         for index, result in results:
             if isinstance(result, Died):
                 job = jobs[index]
@@ -290,6 +299,7 @@ def run_job(
             seed=seed,
             first=first,
             reported=reported,
+            on_case=Reporter(job.subject, job.check, job.dtype).case,
         ).run()
     except Exception:
         return f"{job.subject} {job.check} {job.dtype}: the verifier itself failed\n{traceback.format_exc()}"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
+from verifier.audit.news import News, heard_by
 from verifier.execution.backend import Backend
 from verifier.execution.child_main import settle
 from verifier.execution.preloaded import Child, Preloaded, copy_ahead, taken
@@ -32,6 +33,11 @@ class Died:
 
 
 Task = tuple[int, tuple[Any, ...]]
+Listener = Callable[[News], None]
+
+
+def _nobody(_: News) -> None:
+    """Listen to nothing."""
 
 
 @dataclass(kw_only=True)
@@ -49,7 +55,7 @@ class _Worker:
         return not self.server.has_ended(self.child)
 
     def result(self) -> object:
-        """Return the result of the task that has ended, or `Died`."""
+        """Return the result of the task that has ended, or `Died`; or news of one that goes on."""
         with suppress(EOFError, ConnectionError):
             if self.child.connection.poll():
                 return pickle.loads(self.child.connection.recv_bytes())  # noqa: S301 (our own worker)
@@ -63,16 +69,22 @@ class _Worker:
 
 
 def pooled(
-    function: Callable[..., object], tasks: Iterator[Task], workers: int, *, backends: Sequence[str] = ()
+    function: Callable[..., object],
+    tasks: Iterator[Task],
+    workers: int,
+    *,
+    backends: Sequence[str] = (),
+    on_news: Listener = _nobody,
 ) -> Generator[tuple[int, Any], None, None]:
     """Yield (number, result) of the tasks, each a number and arguments, as they end.
 
     function: of a module, so that a worker finds it. tasks: asked for the next when a worker is free.
     backends: those that workers will run subjects on; others cost each worker a start of its own.
+    on_news: told of the progress of tasks, see `news`.
     A task whose worker dies is run once more when all others have ended, alone; the result of one that kills
     its worker then, too, is `Died`. Closing the iterator, Ctrl-C included, kills the workers.
     """
-    pool = _Pool(function, workers, backends)
+    pool = _Pool(function, workers, backends, on_news)
     again: list[Task] = []
     try:
         for task, result in pool.run(tasks):
@@ -89,7 +101,10 @@ def pooled(
 
 
 class _Pool:
-    def __init__(self, function: Callable[..., object], workers: int, backends: Sequence[str]) -> None:
+    def __init__(
+        self, function: Callable[..., object], workers: int, backends: Sequence[str], on_news: Listener
+    ) -> None:
+        self.on_news = on_news
         self.told = {"function": pickle.dumps(function), "backends": tuple(backends)}
         self.size = workers
         self.server = taken(WORKERS)
@@ -106,6 +121,9 @@ class _Pool:
             ready = wait([worker.child.connection for worker in busy], LOOK_SECONDS)
             for worker in (w for w in busy if w.child.connection in ready or not w.lives()):
                 task, result = worker.task, worker.result()
+                if isinstance(result, News):
+                    self.on_news(result)
+                    continue
                 worker.task = None
                 if isinstance(result, Died):
                     self.workers.remove(worker)
@@ -145,12 +163,17 @@ def work(connection: Connection, _place: Backend | None, told: dict[str, Any]) -
         settle(told)
         copy_ahead(*told["backends"])
         function = pickle.loads(told["function"])  # noqa: S301 (our own parent)
-        while True:
-            try:
-                arguments = pickle.loads(connection.recv_bytes())  # noqa: S301
-            except EOFError:
-                break
-            connection.send_bytes(pickle.dumps(function(*arguments), protocol=5))
+
+        def send(what: object) -> None:
+            connection.send_bytes(pickle.dumps(what, protocol=5))
+
+        with heard_by(send):
+            while True:
+                try:
+                    arguments = pickle.loads(connection.recv_bytes())  # noqa: S301
+                except EOFError:
+                    break
+                send(function(*arguments))
         atexit._run_exitfuncs()
         status = 0
     except BaseException:  # nothing may return into the server's code

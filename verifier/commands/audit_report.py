@@ -51,7 +51,15 @@ def audit_with_progress(
             told.fail(job)
             bar.fail(job)
 
-        report = run(jobs, budget=budget, seed=seed, workers=workers, on_line=ended, on_failure=failed)
+        report = run(
+            jobs,
+            budget=budget,
+            seed=seed,
+            workers=workers,
+            on_line=ended,
+            on_failure=failed,
+            on_news=bar.hear,
+        )
     told.end()
     return report
 

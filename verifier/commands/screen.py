@@ -18,10 +18,13 @@ from verifier.records.printable import block
 from verifier.records.printable import line as printable
 
 if TYPE_CHECKING:
+    from verifier.audit.news import News
     from verifier.audit.run_audit import Job
     from verifier.records.verdict import Line
 
 Color = Literal["auto", "always", "never"]
+NARROW = 100
+"""Characters of a terminal's line below which there is no room for a bar beside the words."""
 PIPE_WIDTH = 200
 """Characters of a line where no terminal is: nothing is folded, whatever the width."""
 
@@ -54,15 +57,15 @@ class Screen:
 class Bar:
     """A bar below what is said, on a terminal alone: what runs, how much is done, failures and time left."""
 
-    def __init__(self, screen: Screen, jobs: Sequence[Job]) -> None:
-        """Begin with nothing done."""
+    def __init__(self, screen: Screen, jobs: Sequence[Job], *, shown: bool | None = None) -> None:
+        """Begin with nothing done; shown: whatever the screen is."""
         self._progress = Progress(
             TextColumn(
                 "{task.description}",
                 markup=False,
                 table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
             ),
-            BarColumn(bar_width=10),
+            *([BarColumn(bar_width=16)] if screen.console.width >= NARROW else []),
             TextColumn("{task.completed:.0f}/{task.total:.0f} checks, {task.fields[cases]} cases"),
             TextColumn("{task.fields[failures]} failed", style="red"),
             TimeRemainingColumn(),
@@ -70,28 +73,41 @@ class Bar:
             console=screen.console,
             transient=True,
             expand=True,
-            disable=not screen.is_terminal,
+            disable=not (screen.is_terminal if shown is None else shown),
         )
         self._task = self._progress.add_task("starting", total=len(jobs), cases=0, failures=0)
         self._cases = self._failures = 0
+        self._running: dict[tuple[str, str, str], int] = {}
+
+    def hear(self, news: News) -> None:
+        """Take what is told of a line that goes on."""
+        self._running[news.subject, news.check, news.dtype] = news.cases
+        self._update()
 
     def add(self, line: Line) -> None:
         """Take the line of a check that has ended."""
+        self._running.pop((line.subject, line.check, line.dtype), None)
         self._cases += sum(n for verdict, n in line.counts.items() if verdict != "SKIPPED")
         self._failures += bool(line.findings)
-        self._update(f"{line.subject} {line.check} {line.dtype}", advance=1)
+        self._update(advance=1)
 
     def fail(self, job: Job) -> None:
         """Take a check in whose place the verifier itself failed."""
         self._failures += 1
-        self._update(f"{job.subject} {job.check} {job.dtype}", advance=1)
+        self._running.pop((job.subject, job.check, job.dtype), None)
+        self._update(advance=1)
 
-    def _update(self, now: str, *, advance: int = 0) -> None:
+    def refresh(self) -> None:
+        """Draw it now, not a moment later."""
+        self._progress.refresh()
+
+    def _update(self, *, advance: int = 0) -> None:
+        first = next(iter(self._running), ())  # of several workers the line that began first
         self._progress.update(
             self._task,
             advance=advance,
-            description=printable(now),
-            cases=self._cases,
+            description=printable(" ".join(first)),
+            cases=self._cases + sum(self._running.values()),
             failures=self._failures,
         )
 
