@@ -19,12 +19,15 @@ def written(folder, text):
 
 def test_settings_are_found_above_and_paths_count_from_their_file(tmp_path):
     written(
-        tmp_path, '[tool.norm-verifier]\npaths = ["a.py"]\ndtypes = ["float32"]\nreach = 0.95\nworkers = 2\n'
+        tmp_path,
+        '[tool.norm-verifier]\npaths = ["a.py"]\npythonpath = ["lib"]\ndtypes = ["float32"]\n'
+        "reach = 0.95\nworkers = 2\n",
     )
     inside = tmp_path / "deep" / "er"
     inside.mkdir(parents=True)
     assert project_settings(inside) == {
         "paths": [str(tmp_path / "a.py")],
+        "pythonpath": [str(tmp_path / "lib")],
         "dtype": ["float32"],
         "require": ["reach=0.95"],
         "workers": 2,
@@ -35,7 +38,8 @@ def test_settings_are_found_above_and_paths_count_from_their_file(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[tool.norm-verifier]\nbeauty = 1", "no key 'beauty'; there are: paths, dtypes"),
+        ("[tool.norm-verifier]\nbeauty = 1", "no key 'beauty'; there are: paths, pythonpath, dtypes"),
+        ("[tool.norm-verifier]\ndtype = []", "no key 'dtype' (did you mean dtypes?); there are"),
         ('[tool.norm-verifier]\nreach = "0.95"', "reach is '0.95', and a number from 0 to 1"),
         ("[tool.norm-verifier]\nreach = true", "reach is True"),
         ("[tool.norm-verifier]\nreach = nan", "reach is nan"),

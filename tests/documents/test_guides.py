@@ -6,17 +6,20 @@ import re
 from pathlib import Path
 
 import pytest
+import typer
 
 from strategies.layouts import KINDS
 from verifier import Domain, subject
 from verifier.arithmetic.trees import tree
 from verifier.audit.rules import line_verdict
 from verifier.audit.run_audit import audit, close_runners, select
+from verifier.commands.command_line import app
 from verifier.records.verdict import Verdict
 from verifier.subjects.declare import known_guarantees
 
 DOCS = Path(__file__).parents[2] / "docs"
 DECLARE = (DOCS / "how-to" / "declare.md").read_text(encoding="utf-8")
+AUDIT = (DOCS / "how-to" / "audit.md").read_text(encoding="utf-8")
 VERDICTS = (DOCS / "explanation" / "verdicts.md").read_text(encoding="utf-8")
 
 
@@ -38,6 +41,12 @@ def test_the_guide_to_declarations_leaves_no_word_out(word):
 @pytest.mark.parametrize("word", [*Verdict, "(known)", "Doubtful", '"either"'])
 def test_every_verdict_is_explained(word):
     assert word in VERDICTS
+
+
+def test_the_guide_to_audits_has_every_option():
+    options = [p for p in typer.main.get_command(app).commands["audit"].params if p.opts[0].startswith("-")]
+    assert options
+    assert [p.name for p in options if not any(re.search(rf"`{o}\b", AUDIT) for o in p.opts)] == []
 
 
 def test_the_declaration_that_is_shown_passes(tmp_path):

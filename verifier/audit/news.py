@@ -15,12 +15,13 @@ _listeners: list[Callable[[News], None]] = []
 
 @dataclass(frozen=True, kw_only=True)
 class News:
-    """How far one line is: cases that have been judged."""
+    """How far one line is: cases that have been judged; words: what its kernel has printed since."""
 
     subject: str
     check: str
     dtype: str
     cases: int
+    words: str = ""
 
 
 @contextmanager
@@ -48,7 +49,11 @@ class Reporter:
         if time.monotonic() - self._told >= SECONDS_APART:
             self._tell()
 
-    def _tell(self) -> None:
+    def words(self, text: str) -> None:
+        """Tell at once what the kernel has printed."""
+        self._tell(text)
+
+    def _tell(self, words: str = "") -> None:
         self._told = time.monotonic()
         for listener in _listeners:
-            listener(News(**self._names, cases=self._cases))
+            listener(News(**self._names, cases=self._cases, words=words))

@@ -30,7 +30,7 @@ from verifier.subjects.load_file import load_subject, load_subjects
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One line of an audit, as plain data for a worker process."""
+    """One line of an audit, as plain data for a worker process; heard: what the kernel prints is told."""
 
     path: str
     subject: str
@@ -38,11 +38,15 @@ class Job:
     dtype: str
     backend: str | None
     missing: str = ""
+    heard: bool = False
 
 
 @dataclass(kw_only=True)
 class Report:
-    """Everything an audit found; required_reach: the fraction of each subject's functions and loops."""
+    """Everything an audit found; required_reach: the fraction of each subject's functions and loops.
+
+    unreached: lines that were not run. stopped: because of a finding before them.
+    """
 
     lines: list[Line] = field(default_factory=list)
     seed: int = 0
@@ -51,6 +55,7 @@ class Report:
     unusable: list[str] = field(default_factory=list)
     interrupted: bool = False
     unreached: list[str] = field(default_factory=list)
+    stopped: bool = False
     seconds: float = 0.0
     reach: list[SubjectReach] = field(default_factory=list)
     required_reach: float | None = None
@@ -88,9 +93,12 @@ def select(
     check_names: Sequence[str] = (),
     backend_name: str | None = None,
     subjects: Sequence[str] = (),
+    fits: Callable[[str], bool] = lambda _: True,
     all_dtypes: bool = True,
 ) -> list[Job]:
     """List the jobs for kernel files, restricted to what is named; see `runs_on` for `all_dtypes`.
+
+    fits: says of the name of a subject whether it is wanted.
 
     Raises:
         LoadError: a file does not load.
@@ -103,7 +111,10 @@ def select(
         raise SelectionError(f"backend {backend_name!r} cannot be used here: {reason}")
     found = [subject for path in paths for subject in load_subjects(path)]
     must_be_known("subject", subjects, tuple(s.name for s in found))
-    chosen = [s for s in found if not subjects or s.name in subjects]
+    chosen = [s for s in found if (not subjects or s.name in subjects) and fits(s.name)]
+    if found and not chosen:
+        there_are = ", ".join(s.name for s in found)
+        raise SelectionError(f"no subject fits what is asked for; there are: {there_are}")
     offered = sorted({d for s in chosen for d in s.dtypes})
     missing = [d for d in dtypes if d not in offered]
     if missing:
@@ -154,6 +165,7 @@ def audit(
     on_line: Callable[[Line], None] = lambda _: None,
     on_failure: Callable[[Job], None] = lambda _: None,
     on_news: Callable[[News], None] = lambda _: None,
+    stop_at_finding: bool = False,
 ) -> Report:
     """Run the jobs and collect their lines, in the order of the jobs.
 
@@ -162,6 +174,7 @@ def audit(
     evenly and redistributed as jobs end early. Ctrl-C keeps what was found.
     on_line, on_failure: told of each job when it has ended, the latter where the verifier itself failed.
     on_news: told of lines that have begun, and how many cases they have judged.
+    stop_at_finding: at the first line with an unexpected one.
     """
     started = time.monotonic()
     report = Report(seed=seed, budget=budget)
@@ -171,13 +184,16 @@ def audit(
             if isinstance(result, Line):
                 lines[index] = result
                 on_line(result)
+                if stop_at_finding and rules.unexpected(result.findings):
+                    report.stopped = True
+                    break
             else:
                 report.errors.append(block(result))
                 on_failure(jobs[index])
     except KeyboardInterrupt:
         report.interrupted = True
     report.lines = [lines[i] for i in sorted(lines)]
-    if budget not in BUDGETS:
+    if report.stopped or budget not in BUDGETS:
         report.unreached = [
             f"{job.subject} {job.check} {job.dtype}"
             for i, job in enumerate(jobs)
@@ -288,18 +304,21 @@ def run_job(
         if place is None:
             line.skipped = missing
             return line
+        reporter = Reporter(job.subject, job.check, job.dtype)
+        runner = _runner(place)
+        runner.on_words = reporter.words if job.heard else None
         cases, seconds = share
         until = None if seconds is None else time.monotonic() + seconds
         return Examination(
             subject=subject,
             check_name=job.check,
             dtype=job.dtype,
-            runner=_runner(place),
+            runner=runner,
             budget=Budget(cases=cases, until=until),
             seed=seed,
             first=first,
             reported=reported,
-            on_case=Reporter(job.subject, job.check, job.dtype).case,
+            on_case=reporter.case,
         ).run()
     except Exception:
         return f"{job.subject} {job.check} {job.dtype}: the verifier itself failed\n{traceback.format_exc()}"

@@ -11,7 +11,7 @@ from verifier.audit.report.json_frame import versions
 from verifier.audit.rules import failure_key
 from verifier.audit.run_audit import Report
 from verifier.records import case as cases
-from verifier.records.files import reason
+from verifier.records.files import reason, write_text
 from verifier.records.printable import block
 from verifier.records.verdict import Finding, Line
 
@@ -52,6 +52,7 @@ def save_finding(finding: Finding, folder: Path, **facts: object) -> Path:
     letters = "".join(c for c in words if c.isalpha())
     mark = hashlib.sha256(f"{finding.path}|{letters}".encode()).hexdigest()[:6]
     path = folder / f"{_file_name('-'.join(parts))}-{mark}.json"
+    _make_ignored(folder)
     kernel = Path(finding.path)
     cases.save(
         finding.case,
@@ -71,6 +72,13 @@ def save_finding(finding: Finding, folder: Path, **facts: object) -> Path:
         **facts,
     )
     return path
+
+
+def _make_ignored(folder: Path) -> None:
+    """Make the folder if there is none, with a file by which git leaves all of it alone."""
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        write_text(folder / ".gitignore", "*\n")
 
 
 def _file_name(text: str) -> str:

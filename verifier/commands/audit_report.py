@@ -12,6 +12,7 @@ import typer
 from verifier.commands.outcome import INTERRUPTED_STATUS, USAGE_STATUS, complain, say, write_json
 
 if TYPE_CHECKING:
+    from verifier.audit.news import News
     from verifier.audit.run_audit import Job, Report
     from verifier.commands.screen import Screen
     from verifier.records.verdict import Line
@@ -22,7 +23,14 @@ NARROW = frozenset({"float16", "bfloat16"})
 
 
 def audit_with_progress(
-    jobs: list[Job], folder: Path, *, budget: str, seed: int, workers: int, screen: Screen
+    jobs: list[Job],
+    folder: Path,
+    *,
+    budget: str,
+    seed: int,
+    workers: int,
+    screen: Screen,
+    stop_at_finding: bool,
 ) -> Report:
     """Audit and say what is found; cases of findings are saved as each line ends: none is lost to Ctrl-C."""
     from verifier.audit.report.as_it_runs import AsItRuns
@@ -39,6 +47,7 @@ def audit_with_progress(
         variances=[s.claim.variance or "" for s in found],
         tables=screen.is_terminal,
         room=screen.console.width if screen.is_terminal else None,
+        traceback=screen.traceback,
     )
     with Bar(screen, jobs) as bar:
 
@@ -51,6 +60,11 @@ def audit_with_progress(
             told.fail(job)
             bar.fail(job)
 
+        def heard(news: News) -> None:
+            bar.hear(news)
+            for words in news.words.splitlines():
+                screen.say(f"{news.subject}| {words}", "dim")
+
         report = run(
             jobs,
             budget=budget,
@@ -58,7 +72,8 @@ def audit_with_progress(
             workers=workers,
             on_line=ended,
             on_failure=failed,
-            on_news=bar.hear,
+            on_news=heard,
+            stop_at_finding=stop_at_finding,
         )
     told.end()
     return report

@@ -6,14 +6,39 @@ import io
 import os
 import sys
 import traceback
-from enum import StrEnum
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from verifier.audit.keyword_expression import matcher
 from verifier.audit.request import BUDGETS, did_you_mean, must_be_budget, parse_requirements
 from verifier.commands.audit_report import Told, audit_with_progress, finish
+from verifier.commands.options import (
+    BackendOption,
+    BudgetOption,
+    CheckOption,
+    Coloring,
+    ColorOption,
+    CostsOption,
+    DtypeOption,
+    FindingsOption,
+    JsonOption,
+    KeywordOption,
+    LegendOption,
+    Paths,
+    PythonPathOption,
+    QuietOption,
+    RequireOption,
+    SeedOption,
+    StopOption,
+    SubjectOption,
+    TracebackOption,
+    VerboseOption,
+    WordsOption,
+    WorkersOption,
+)
 from verifier.commands.outcome import (
     INTERRUPTED_STATUS,
     OWN_FAILURE_STATUS,
@@ -36,34 +61,9 @@ app = typer.Typer(
     name="norm-verifier",
     help="Prove or disprove that a normalization kernel is right, forward and backward.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-
-class Coloring(StrEnum):
-    """When a report is colored."""
-
-    AUTO = "auto"
-    ALWAYS = "always"
-    NEVER = "never"
-
-
-Paths = Annotated[
-    list[Path] | None,
-    typer.Argument(help="Kernel files; without any, the built-in kernels.", show_default=False),
-]
-DtypeOption = Annotated[list[str] | None, typer.Option("--dtype", help="Only this dtype (repeatable).")]
-CheckOption = Annotated[list[str] | None, typer.Option("--check", help="Only this check (repeatable).")]
-SubjectOption = Annotated[list[str] | None, typer.Option("--subject", help="Only this subject (repeatable).")]
-BackendOption = Annotated[
-    str | None, typer.Option("--backend", help="Where to run: cuda, machine, interpreter, eager.")
-]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of the search.")]
-WorkersOption = Annotated[int, typer.Option("--workers", min=0, help="Worker processes; 0: one per core.")]
-JsonOption = Annotated[Path | None, typer.Option("--json", help="Also write the report to this file.")]
-FindingsOption = Annotated[Path, typer.Option("--findings", help="Folder for the cases of findings.")]
 
 
 def main(*, own_process: bool = False) -> None:
@@ -163,15 +163,6 @@ def _root(
             context.default_map = {"audit": project_settings(Path.cwd())}
 
 
-def _legend(wanted: bool) -> None:
-    if wanted:
-        from verifier.audit.report.subject_lines import legends
-
-        for line in legends():
-            say(line)
-        raise typer.Exit
-
-
 @app.command()
 def audit(  # noqa: PLR0917 (typer reads options off the signature)
     paths: Paths = None,
@@ -179,31 +170,22 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
     check: CheckOption = None,
     subject: SubjectOption = None,
     backend: BackendOption = None,
-    budget: Annotated[str, typer.Option(help="quick, standard, deep, or a time such as 300s.")] = "quick",
+    budget: BudgetOption = "quick",
     seed: SeedOption = 0,
     workers: WorkersOption = 0,
     json_file: JsonOption = None,
     findings: FindingsOption = FINDINGS_FOLDER,
-    require: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="reach=0.95: status 1 unless so large a fraction of functions ran and of loops turned twice."
-        ),
-    ] = None,
-    costs: Annotated[
-        bool, typer.Option("--costs", help="Also say what float16 and bfloat16 cost, where they are audited.")
-    ] = False,
-    verbose: Annotated[
-        int,
-        typer.Option(
-            "-v", "--verbose", count=True, help="-v: each check, and why some were not run; -vv: notes."
-        ),
-    ] = 0,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but findings.")] = False,
-    color: Annotated[Coloring, typer.Option("--color", help="Colors.")] = Coloring.AUTO,
-    legend: Annotated[
-        bool, typer.Option("--legend", callback=_legend, is_eager=True, help="Explain the columns and exit.")
-    ] = False,
+    require: RequireOption = None,
+    keyword: KeywordOption = "",
+    stop_at_finding: StopOption = False,
+    verbose: VerboseOption = 0,
+    quiet: QuietOption = False,
+    costs: CostsOption = False,
+    traceback: TracebackOption = False,
+    words: WordsOption = False,
+    color: ColorOption = Coloring.AUTO,
+    pythonpath: PythonPathOption = None,
+    legend: LegendOption = False,
 ) -> None:
     """Run every check on every kernel and report the proved bounds, the errors and the findings.
 
@@ -218,10 +200,13 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
     del legend
     with clear_errors(), reported(json_file, seed=seed, budget=budget):
         required = parse_requirements(require or ())
+        fits = matcher(keyword) if keyword else None
         _reject_early(paths, dtype, check, backend, budget=budget, findings=findings)
         from verifier.audit.run_audit import default_workers, select
         from verifier.commands.screen import Screen
+        from verifier.subjects.load_file import make_importable
 
+        make_importable(folder.resolve() for folder in pythonpath or ())
         workers = workers or default_workers()
         _copy_ahead("machine", workers=workers)
         files, unusable = _files(paths)
@@ -231,10 +216,20 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
             check_names=check or (),
             backend_name=backend,
             subjects=subject or (),
-            all_dtypes=bool(paths or dtype or subject),
+            fits=fits or (lambda _: True),
+            all_dtypes=bool(paths or dtype or subject or fits),
         )
-        screen = Screen(-1 if quiet else verbose, color.value)
-        report = audit_with_progress(jobs, findings, budget=budget, seed=seed, workers=workers, screen=screen)
+        jobs = [replace(job, heard=words) for job in jobs]
+        screen = Screen(-1 if quiet else verbose, color.value, traceback)
+        report = audit_with_progress(
+            jobs,
+            findings,
+            budget=budget,
+            seed=seed,
+            workers=workers,
+            screen=screen,
+            stop_at_finding=stop_at_finding,
+        )
         report.unusable, report.required_reach = unusable, required
     told = Told(lines=not screen.is_terminal, findings=True)
     finish(report, jobs, json_file, findings, told=told, screen=screen, costs=costs)

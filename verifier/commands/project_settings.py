@@ -6,6 +6,8 @@ import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from verifier.audit.request import did_you_mean
+
 TABLE = "norm-verifier"
 
 
@@ -37,7 +39,8 @@ def _read(file: Path) -> dict[str, object]:
     found: dict[str, object] = {}
     for key, value in table.items():
         if key not in _KEYS:
-            raise SettingsError(f"{file}: [tool.{TABLE}] has no key {key!r}; there are: {', '.join(_KEYS)}")
+            named = f"{key!r}{did_you_mean(key, _KEYS)}; there are: {', '.join(_KEYS)}"
+            raise SettingsError(f"{file}: [tool.{TABLE}] has no key {named}")
         parameter, wanted, fits = _KEYS[key]
         if not fits(value):
             raise SettingsError(f"{file}: [tool.{TABLE}] {key} is {value!r}, and {wanted} is wanted")
@@ -48,9 +51,10 @@ def _read(file: Path) -> dict[str, object]:
 def _as_given(found: Mapping[str, object], home: Path) -> dict[str, object]:
     """Return settings as the command line would have given them."""
     given = dict(found)
-    paths = given.get("paths")
-    if isinstance(paths, list):
-        given["paths"] = [str(home / path) for path in paths]
+    for key in ("paths", "pythonpath"):
+        paths = given.get(key)
+        if isinstance(paths, list):
+            given[key] = [str(home / path) for path in paths]
     if "require" in given:
         given["require"] = [f"reach={given['require']}"]
     return given
@@ -75,6 +79,7 @@ def _is_count(value: object) -> bool:
 _TEXTS, _TEXT, _COUNT = "a list of strings", "a string", "a whole number from 0"
 _KEYS: Mapping[str, tuple[str, str, Callable[[object], bool]]] = {
     "paths": ("paths", _TEXTS, _is_texts),
+    "pythonpath": ("pythonpath", _TEXTS, _is_texts),
     "dtypes": ("dtype", _TEXTS, _is_texts),
     "checks": ("check", _TEXTS, _is_texts),
     "subjects": ("subject", _TEXTS, _is_texts),

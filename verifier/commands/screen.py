@@ -31,10 +31,11 @@ PIPE_WIDTH = 200
 
 @dataclass(frozen=True)
 class Screen:
-    """Where a report is printed; verbosity: see `show` in `audit.report.terminal`."""
+    """Where a report is printed; verbosity: see `terminal.show`, traceback: see `failure_text`."""
 
     verbosity: int = 0
     color: Color = "auto"
+    traceback: bool = False
 
     @property
     def is_terminal(self) -> bool:

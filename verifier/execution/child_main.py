@@ -74,6 +74,8 @@ def _serve(connection: Connection, place: Backend) -> None:
         answer = _answer(request, place)
         if os.getpid() != own:  # the subject forked, and this is the copy: it has nothing to say
             return
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()  # what a subject prints is there when its answer is
         connection.send_bytes(pickle.dumps((number, answer), protocol=5))
 
 

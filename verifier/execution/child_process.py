@@ -6,7 +6,7 @@ import itertools
 import pickle
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Self
 
 from verifier.execution.backends import backend
@@ -48,6 +48,9 @@ class Runner:
         self._children: OrderedDict[tuple[str, ...], Child] = OrderedDict()
         self._numbers = itertools.count(1)
         self._hanging: set[tuple[str, str]] = set()
+        self.on_words: Callable[[str], None] | None = None
+        """Told what subjects print, when they have answered or died."""
+        self._heard: dict[int, int] = {}
 
     def __enter__(self) -> Self:
         """Return the runner itself."""
@@ -113,16 +116,27 @@ class Runner:
                     break
                 why = late(child, self.case_seconds)
         except (EOFError, OSError):
+            self._pass_on(child)
             return self._death(own)
         except BaseException:
             self._end(own)
             raise
+        self._pass_on(child)
         if why:
             self._end(own)
             return Observation(status="timeout", message=why, aftermath=Aftermath(died=True))
         if seen.aftermath.died:  # it can still answer, but its device is lost to it
             self._end(own)
         return seen
+
+    def _pass_on(self, child: Child) -> None:
+        """Tell what a child has written since it was asked the last time."""
+        if self.on_words is None:
+            return
+        before = self._heard.get(child.pid, 0)
+        if words := child.words_since(before):
+            self._heard[child.pid] = before + len(words)
+            self.on_words(words.decode(errors="replace"))
 
     def _child(self, own: tuple[str, ...]) -> Child:
         """Return the child for a key, a fresh one if there is none; those longest unused make room."""
@@ -136,6 +150,7 @@ class Runner:
             while len(self._children) >= (1 if backend(self.backend).child_per_subject else KEPT):
                 self._end(next(iter(self._children)))
             self._children[own] = self._server.fork()
+            self._heard.pop(self._children[own].pid, None)
         self._children.move_to_end(own)
         return self._children[own]
 

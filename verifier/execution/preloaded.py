@@ -43,6 +43,10 @@ class Child:
         """Return the end of what it wrote."""
         return _last_words(self.stderr)
 
+    def words_since(self, place: int) -> bytes:
+        """Return what it wrote since its output was so many bytes long, but no more than 64 KiB of it."""
+        return os.pread(self.stderr.fileno(), 1 << 16, place)
+
     def close(self) -> None:
         """Close what is ours of it."""
         self.connection.close()

@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import sys
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.machinery import SourceFileLoader
@@ -69,6 +70,21 @@ def source_file(path: str | Path) -> Path:
     return file
 
 
+ROOT_MARKS = ("pyproject.toml", "setup.py", ".git")
+"""A folder that holds one of these is that of a repository."""
+
+
+def repository_folders(file: Path) -> list[Path]:
+    """Return the folders in which modules of a file's repository lie: its root, and `src` there; or none."""
+    root = next((one for one in file.parents if any((one / mark).exists() for mark in ROOT_MARKS)), None)
+    return [] if root is None else [one for one in (root, root / "src") if one.is_dir()]
+
+
+def make_importable(folders: Iterable[Path]) -> None:
+    """Let modules in these folders be imported by this process and those it starts; they hide no others."""
+    sys.path.extend(str(folder) for folder in folders if str(folder) not in sys.path)
+
+
 def _neighbour(path: Path) -> str:
     """Return a question after the Python file of the same folder whose name is most alike, or nothing."""
     try:
@@ -82,6 +98,8 @@ def _neighbour(path: Path) -> str:
 def load(path: str | Path) -> Loaded:
     """Execute a kernel file under a module name of its own and collect its subjects.
 
+    It may import modules of the repository that it lies in.
+
     The module is registered before it is executed, so that decorators can look up sources and
     classes can be pickled, and removed again if it fails.
 
@@ -91,6 +109,7 @@ def load(path: str | Path) -> Loaded:
     """
     file = source_file(path)
     name = f"{_PREFIX}.{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
+    make_importable(repository_folders(file))
     module = sys.modules[name] if name in sys.modules else _execute(file, name)
     subjects = [value for value in vars(module).values() if isinstance(value, Subject)]
     own: dict[str, Subject] = {}

@@ -22,7 +22,7 @@ class AsItRuns:
 
     jobs: all that are to run. variances: what their subjects claim, for the width of a column. verbosity:
     -1 findings alone, 0 a line for each subject and dtype, from 1 on one for each check, unless `tables`
-    are shown when all has ended. room: characters of a terminal's line.
+    are shown when all has ended. room: characters of a terminal's line. traceback: see `failure_text`.
     """
 
     jobs: Sequence[Job]
@@ -31,6 +31,7 @@ class AsItRuns:
     variances: Iterable[str] = ()
     tables: bool = False
     room: int | None = None
+    traceback: bool = False
     _lines: list[Line] = field(default_factory=list)
     _told: dict[int, Finding] = field(default_factory=dict)
     _nowhere: set[str] = field(default_factory=set)
@@ -105,7 +106,7 @@ class AsItRuns:
         for group in self._groups():
             if not any(id(finding) in self._told for finding in group):
                 self._told[id(group[0])] = group[0]
-                self._apart("finding", failure_text(group[0]))
+                self._apart("finding", failure_text(group[0], traceback=self.traceback))
 
     def _tell_alike(self) -> None:
         """Say of each finding that was told where else it was met since."""

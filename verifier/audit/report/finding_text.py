@@ -21,9 +21,12 @@ REPLAYED = 5
 MEANING = "kernel or declaration wrong: no rounding of the declared algorithm errs so much"
 
 
-def failure_text(finding: Finding, alike: Sequence[Finding] = ()) -> str:
-    """Return the report of a finding as lines of plain text; of those `alike` only their places are named."""
-    return block("\n".join(_lines(finding, alike)))
+def failure_text(finding: Finding, alike: Sequence[Finding] = (), *, traceback: bool = False) -> str:
+    """Return the report of a finding as lines of plain text; of those `alike` only their places are named.
+
+    traceback: show all frames of what was raised, not those of the user's files alone.
+    """
+    return block("\n".join(_lines(finding, alike, traceback=traceback)))
 
 
 def of_one_cause(findings: Iterable[Finding]) -> list[list[Finding]]:
@@ -64,12 +67,13 @@ def also_in(alike: Iterable[Finding | Line]) -> str:
     return "; ".join(f"{', '.join(names)} ({among})" for among, names in checks.items())
 
 
-def _lines(finding: Finding, alike: Sequence[Finding]) -> Iterator[str]:
+def _lines(finding: Finding, alike: Sequence[Finding], *, traceback: bool) -> Iterator[str]:
     case, outcome = finding.case, finding.outcome
     head = f"{finding.verdict}  {finding.subject}  {finding.check}  {finding.dtype}  on {finding.backend}"
     yield head + (f"  (known defect: {finding.reason})" if finding.expected else "")
     raised = list(traceback_lines(finding.detail, Path(finding.path)))
     more = f" {raised.pop().strip()}" if raised and outcome.message.endswith(":") else ""
+    raised = finding.detail.strip().splitlines() if traceback else raised
     yield f"  {outcome.message or 'the check failed'}{more}"
     if outcome.worst is not None:
         yield from _numbers(outcome.worst)

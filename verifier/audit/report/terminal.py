@@ -239,7 +239,8 @@ def summary(report: Report) -> str:
     parts += ["nothing was decided"] if report.status == 3 else []
     if report.unreached:
         named = ", ".join(report.unreached[:3]) + (", ..." if len(report.unreached) > 3 else "")
-        parts += [f"{_plural(len(report.unreached), 'line')} not reached in the budget ({named})"]
+        why = "not run after the first finding" if report.stopped else "not reached in the budget"
+        parts += [f"{_plural(len(report.unreached), 'line')} {why} ({named})"]
     parts += [f"{_plural(len(report.short_of_reach), 'subject')} short of the required reach"] * bool(
         report.short_of_reach
     )

@@ -1,0 +1,110 @@
+"""Options that commands share or that need more than a line, with what a shell completes them to."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from verifier.audit.request import BUDGETS
+
+
+class Coloring(StrEnum):
+    """When a report is colored."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+def _checks() -> list[str]:
+    from strategies.registry import names_defining
+
+    return list(names_defining("verifier.checks", "NAME"))
+
+
+def _backends() -> list[str]:
+    from strategies.registry import names_defining
+
+    return list(names_defining("verifier.execution.backends", "BACKEND"))
+
+
+def _dtypes() -> list[str]:
+    from strategies.formats import FORMATS
+
+    return list(FORMATS)
+
+
+def _budgets() -> list[str]:
+    return list(BUDGETS)
+
+
+def _legend(wanted: bool) -> None:
+    if wanted:
+        from verifier.audit.report.subject_lines import legends
+        from verifier.commands.outcome import say
+
+        for line in legends():
+            say(line)
+        raise typer.Exit
+
+
+Paths = Annotated[
+    list[Path] | None,
+    typer.Argument(help="Kernel files; without any, the built-in kernels.", show_default=False),
+]
+DtypeOption = Annotated[
+    list[str] | None,
+    typer.Option("--dtype", help="Only this dtype (repeatable).", autocompletion=_dtypes),
+]
+CheckOption = Annotated[
+    list[str] | None,
+    typer.Option("--check", help="Only this check (repeatable).", autocompletion=_checks),
+]
+SubjectOption = Annotated[list[str] | None, typer.Option("--subject", help="Only this subject (repeatable).")]
+KeywordOption = Annotated[
+    str,
+    typer.Option("-k", metavar="EXPR", help="Only subjects that fit, such as 'layer_norm and not backward'."),
+]
+BackendOption = Annotated[
+    str | None,
+    typer.Option(
+        "--backend", help="Where to run: cuda, machine, interpreter, eager.", autocompletion=_backends
+    ),
+]
+BudgetOption = Annotated[
+    str, typer.Option(help="quick, standard, deep, or a time such as 300s.", autocompletion=_budgets)
+]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of the search.")]
+WorkersOption = Annotated[int, typer.Option("--workers", min=0, help="Worker processes; 0: one per core.")]
+JsonOption = Annotated[Path | None, typer.Option("--json", help="Also write the report to this file.")]
+FindingsOption = Annotated[Path, typer.Option("--findings", help="Folder for the cases of findings.")]
+RequireOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="reach=0.95: status 1 unless so large a fraction of functions ran and of loops turned twice."
+    ),
+]
+CostsOption = Annotated[
+    bool, typer.Option("--costs", help="Also say what float16 and bfloat16 cost, where they are audited.")
+]
+StopOption = Annotated[bool, typer.Option("-x", "--exitfirst", help="Stop at the first unexpected finding.")]
+VerboseOption = Annotated[
+    int,
+    typer.Option("-v", "--verbose", count=True, show_default=False, help="-v: each check; -vv: notes, too."),
+]
+QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but findings.")]
+TracebackOption = Annotated[
+    bool, typer.Option("--traceback", help="Show all frames of what a kernel raised, not its own alone.")
+]
+WordsOption = Annotated[bool, typer.Option("-s", "--show-prints", help="Show what kernels print.")]
+ColorOption = Annotated[Coloring, typer.Option("--color", help="Colors: by itself on a terminal alone.")]
+PythonPathOption = Annotated[
+    list[Path] | None,
+    typer.Option(help="A folder in which kernel files find modules (repeatable).", file_okay=False),
+]
+LegendOption = Annotated[
+    bool, typer.Option("--legend", callback=_legend, is_eager=True, help="Explain the columns and exit.")
+]
