@@ -116,6 +116,23 @@ def test_a_loop_that_only_ever_turns_once_is_reported_as_such(subject):
     assert found.loops == (0, 3)
 
 
+def test_a_mask_that_never_left_a_lane_out_is_named_until_it_does():
+    (subject,) = load_subjects(FOLDER / "two_kernels_triton.py")
+    with Runner("machine") as own:
+        whole = run(own, subject, 2, 64)
+        partly = run(own, subject, 2, 40)
+    lines = list(reach_lines(told(subject, whole)))
+    (guards,) = [line for line in lines if line.strip().startswith("guards")]
+    # Not the store's: the compiler joins its mask with the lanes that hold a copy of another's element.
+    source = Path(subject.path).read_text(encoding="utf-8").splitlines()
+    masks = [n for n, line in enumerate(source, 1) if "tl.load" in line and "mask=" in line]
+    assert guards.endswith(f"always on: near two_kernels_triton.py {', '.join(map(str, masks))}")
+    assert "guards" not in "".join(reach_lines(told(subject, whole, partly)))
+    document = reach_document(told(subject, whole, partly))
+    assert [one["lanes"] for one in document["guards"][: len(masks)]] == [["all", "some"]] * len(masks)
+    assert document["blocks"]["of"] == sum(form["of"] for form in document["forms"]) > 4
+
+
 def test_turns_are_those_of_the_source(runner):
     (subject,) = load_subjects(FOLDER / "two_kernels_triton.py")
     two = turns(run(runner, subject, 2, 64))

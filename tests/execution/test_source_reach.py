@@ -9,9 +9,10 @@ import pytest
 from verifier.execution.source_reach import SourceReach, _Outline, _Part, _turned
 from verifier.machine.execute.findings import Location
 from verifier.machine.execute.reached_code import ReachedCode
-from verifier.records.reach import SourcePlace
+from verifier.records.reach import CompiledForm, SourcePlace
 from verifier.subjects.source_map import SourceFunction, SourceLoop, SourceMap
 
+FORM = CompiledForm(digest="")
 LOCATION = Location(file="/k.cu", line=5)
 
 
@@ -31,7 +32,7 @@ def part(one=None, *, instructions=0, accesses=0, additions=0):
 
 
 def turned(one, parts, ran):
-    return list(_turned(_Outline(parts=tuple(parts), regions={}), one, set(ran), {}))
+    return list(_turned(_Outline(parts=tuple(parts), regions={}, form=FORM), one, set(ran), {}))
 
 
 @pytest.mark.parametrize(("path", "turns"), [("/k.cu", 3), ("/k.py", 1)])
@@ -65,7 +66,7 @@ def test_a_launched_kernel_that_stands_in_no_source_is_noted(known):
     reach = SourceReach(SourceMap(functions=(function,)))
     kernel = Kernel(program=SimpleNamespace(kernel=SimpleNamespace(name="launched")))
     reach._outlines[kernel] = _Outline(
-        parts=(replace(part(), functions=frozenset({place} if known else ())),), regions={}
+        parts=(replace(part(), functions=frozenset({place} if known else ())),), regions={}, form=FORM
     )
     reached = ReachedCode(changed={kernel}, blocks={kernel: {0}})
     assert reach.news(reached).unfollowed == (frozenset() if known else {"launched"})

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from verifier.audit import rules
+from verifier.audit.compiled_reach import CodeReach
 from verifier.checks import modes
 from verifier.checks.modes import MODES, PROCESSORS
 from verifier.machine.execute.tuning import TunedState
@@ -75,6 +76,11 @@ class SubjectReach:
         """How many loops turned more than once, of how many."""
         counted = rules.counted_loops(self.sources, self.found)
         return sum(rules.turned_twice(self.found, loop) for loop in counted), len(counted)
+
+    @property
+    def code(self) -> CodeReach:
+        """What ran of the compiled forms of its kernels."""
+        return CodeReach(found=self.found)
 
     @property
     def lines(self) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -9,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from verifier.machine.execute.reached_code import ReachedCode
-from verifier.records.reach import MANY, Reach, SourcePlace
+from verifier.machine.execute.reached_code import On, ReachedCode
+from verifier.machine.ptx.loops import reachable
+from verifier.records.reach import MANY, CompiledForm, Reach, SourcePlace
 from verifier.subjects.source_map import SourceLoop, SourceMap
 
 if TYPE_CHECKING:
@@ -43,10 +45,14 @@ class _Part:
 
 @dataclass(frozen=True, kw_only=True)
 class _Outline:
-    """What of the source stands in a compiled kernel; regions: its loops, where the source has them."""
+    """What of the source stands in a compiled kernel; regions: its loops, where the source has them.
+
+    form: its blocks and guards, each with the place near which it stands.
+    """
 
     parts: tuple[_Part, ...]
     regions: dict[SourceLoop, list[Loop]]
+    form: CompiledForm
 
 
 @dataclass(eq=False)
@@ -62,10 +68,18 @@ class SourceReach:
         compiled: set[SourcePlace] = set()
         loops: set[tuple[SourcePlace, int]] = set()
         unfollowed: set[str] = set()
+        forms: set[CompiledForm] = set()
+        blocks: set[tuple[str, int]] = set()
+        guards: set[tuple[str, int, str]] = set()
         for kernel in reached.changed:
             outline, ran = self._outline(kernel), reached.blocks.get(kernel, set())
             if self.sources.functions and not any(part.functions for part in outline.parts):
                 unfollowed.add(kernel.program.kernel.name)
+            digest = outline.form.digest
+            forms.add(outline.form)
+            blocks |= {(digest, number) for number in ran}
+            held = reached.guards.get(kernel, {})
+            guards |= {(digest, number, word) for number, on in held.items() for word in _words(on)}
             compiled.update(*(part.functions for part in outline.parts))
             functions.update(*(outline.parts[number].functions for number in ran))
             for loop in dict.fromkeys(one for part in outline.parts for one in part.loops):
@@ -76,6 +90,9 @@ class SourceReach:
             functions=frozenset(functions),
             compiled=frozenset(compiled),
             loops=frozenset(loops),
+            forms=frozenset(forms),
+            blocks=frozenset(blocks),
+            guards=frozenset(guards),
             unfollowed=frozenset(unfollowed),
             recorded=frozenset({"code"}),
         )
@@ -85,6 +102,10 @@ class SourceReach:
         if found is None:
             found = self._outlines[kernel] = _Reader(self.sources).outline(kernel)
         return found
+
+
+def _words(on: On) -> Iterable[str]:
+    return (state.name.lower() for state in On if state in on and state.name)
 
 
 def _turned(outline: _Outline, loop: SourceLoop, ran: set[int], turns: dict[int, set[int]]) -> Iterable[int]:
@@ -156,7 +177,31 @@ class _Reader:
             found = next((one for end in ends if (one := self.loop_of(end)) is not None), None)
             if found is not None:
                 regions.setdefault(found, []).append(loop)
-        return _Outline(parts=tuple(self.part(b.instructions) for b in blocks), regions=regions)
+        parts = tuple(self.part(b.instructions) for b in blocks)
+        return _Outline(parts=parts, regions=regions, form=self.form(kernel))
+
+    def form(self, kernel: TranslatedKernel) -> CompiledForm:
+        """Say of each block and guard of a kernel near which place of the sources it stands."""
+        program = kernel.program
+        text = f"{program.kernel.name}\n{program.module.text}"
+        return CompiledForm(
+            digest=hashlib.blake2b(text.encode(), digest_size=8).hexdigest(),
+            kernel=program.kernel.name,
+            blocks=tuple((n, self.near(program.blocks[n].instructions)) for n in reachable(program.blocks)),
+            guards=tuple((self.near([guard.instruction]), guard.by_lane) for guard in kernel.guards),
+        )
+
+    def near(self, instructions: Sequence[Instruction]) -> SourcePlace | None:
+        """Return the outermost place in the sources of the first instruction that has one."""
+        for instruction in instructions:
+            if (location := instruction.location) is None:
+                continue
+            for file, line in ((location.file, location.line), *reversed(location.inlined)):
+                path = self.path_of(file)
+                inside = [(len(lines), p) for lines, p in self.functions.get(path, ()) if line in lines]
+                if inside:
+                    return min(inside)[1]._replace(line=line)
+        return None
 
     def loop_of(self, instruction: Instruction) -> SourceLoop | None:
         """Return the innermost loop of the source about an instruction."""
@@ -187,6 +232,10 @@ class _Reader:
             functions=frozenset(functions), loops=loops, accesses=accesses, copies=copies, stores=stores
         )
 
+    def path_of(self, file: str) -> str:
+        """Return the path of a source that compiled code names, which may have been moved since."""
+        return file if file in self.paths else self.by_name.get(Path(file).name, "")
+
     def at(self, location: Location) -> tuple[frozenset[SourcePlace], tuple[SourceLoop, ...]]:
         """Return the functions about a place and its calls, and the loops, innermost first."""
         found = self.known.get(location)
@@ -194,7 +243,7 @@ class _Reader:
             functions: set[SourcePlace] = set()
             loops: list[SourceLoop] = []
             for file, line in (*location.inlined, (location.file, location.line)):
-                path = file if file in self.paths else self.by_name.get(Path(file).name, "")
+                path = self.path_of(file)
                 functions |= {place for lines, place in self.functions.get(path, ()) if line in lines}
                 around = [one for one in self.loops.get(path, ()) if line in one.body or line in one.head]
                 loops += sorted(around, key=lambda one: one.place.line, reverse=True)

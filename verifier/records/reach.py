@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from verifier.records.case import Case
@@ -31,13 +31,30 @@ class SourcePlace(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CompiledForm:
+    """One compiled form of a kernel: Triton compiles anew for other block sizes, formats and values of 1.
+
+    digest: of its text, by which forms are told apart. kernel: the name of its function. blocks: the number
+    of each basic block that control can come to, and near which place of the source it lies. guards: near
+    which place each of its guards stands, and whether lanes of one thread block may differ.
+    """
+
+    digest: str
+    kernel: str = field(default="", compare=False)
+    blocks: tuple[tuple[int, SourcePlace | None], ...] = field(default=(), compare=False)
+    guards: tuple[tuple[SourcePlace | None, bool], ...] = field(default=(), compare=False)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reach:
     """What was seen to run, of one execution or of many.
 
     functions: functions of kernels of which an instruction ran. compiled: those that stand in compiled code
     that was launched, run or not. loops: each with how often it turned at once: 0, 1, 2, or `MANY` for more.
     lines: statements of the wrapper. configurations: of autotuned kernels, each with what became of it: it
-    "ran", or why it did not. left_out: shapes that a budget had no room for, with their estimated
+    "ran", or why it did not. forms: compiled forms that were launched; blocks: basic blocks of them that
+    ran, by the form's digest; guards: the same of guards, with "all", "some" or "none" of the lanes that
+    came there for which it held. left_out: shapes that a budget had no room for, with their estimated
     price in seconds. unswept: why it could not be asked what the wrapper would launch. given: what cases and
     machines were, as (what, which). unfollowed: kernels that were launched and stand in no source that was
     read. recorded: "code"
@@ -49,6 +66,9 @@ class Reach:
     loops: frozenset[tuple[SourcePlace, int]] = frozenset()
     lines: frozenset[SourcePlace] = frozenset()
     configurations: frozenset[tuple[SourcePlace, str, str]] = frozenset()
+    forms: frozenset[CompiledForm] = frozenset()
+    blocks: frozenset[tuple[str, int]] = frozenset()
+    guards: frozenset[tuple[str, int, str]] = frozenset()
     left_out: frozenset[tuple[str, float]] = frozenset()
     unswept: frozenset[str] = frozenset()
     given: frozenset[tuple[str, str]] = frozenset()
@@ -63,6 +83,9 @@ class Reach:
             loops=self.loops - known.loops,
             lines=self.lines - known.lines,
             configurations=self.configurations - known.configurations,
+            forms=self.forms - known.forms,
+            blocks=self.blocks - known.blocks,
+            guards=self.guards - known.guards,
             left_out=self.left_out - known.left_out,
             unswept=self.unswept - known.unswept,
             given=self.given - known.given,
@@ -83,6 +106,9 @@ def joined(found: Iterable[Reach]) -> Reach:
         loops=frozenset().union(*(one.loops for one in several)),
         lines=frozenset().union(*(one.lines for one in several)),
         configurations=frozenset().union(*(one.configurations for one in several)),
+        forms=frozenset().union(*(one.forms for one in several)),
+        blocks=frozenset().union(*(one.blocks for one in several)),
+        guards=frozenset().union(*(one.guards for one in several)),
         left_out=frozenset().union(*(one.left_out for one in several)),
         unswept=frozenset().union(*(one.unswept for one in several)),
         given=frozenset().union(*(one.given for one in several)),

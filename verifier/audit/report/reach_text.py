@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
+from verifier.audit.compiled_reach import CodeReach, GuardReach
 from verifier.audit.reach_of_subjects import Lacking, SubjectReach, TunedReach
 from verifier.audit.rules import reached
-from verifier.records.reach import READS_MULTIPROCESSORS
+from verifier.records.reach import READS_MULTIPROCESSORS, SourcePlace
 
 NOT_RECORDED = "functions and loops not recorded here"
 UNKNOWN = "functions and loops unknown: not all its sources can be followed"
@@ -28,6 +29,8 @@ def reach_lines(one: SubjectReach, subjects: int = 1) -> Iterator[str]:
         yield f"  {'not run' if part.kind == 'function' else 'loop':<8} {part.place}: {part.why}"
     if len(parts) > shown:
         yield f"  and {len(parts) - shown} more"
+    if one.known:
+        yield from _compiled(one.code)
     for tuned in one.configurations:
         if tuned.untried:
             yield f"  tuned    {_untried(tuned)}"
@@ -40,6 +43,32 @@ def reach_lines(one: SubjectReach, subjects: int = 1) -> Iterator[str]:
         yield f"  shapes   left out: {_priced(one.left_out)}"
     for why in sorted(one.found.unswept):
         yield f"  shapes   not chosen by what they launch: {why}"
+
+
+def _compiled(code: CodeReach) -> Iterator[str]:
+    """Yield what of the compiled code ran in part: lines are those near which it stands."""
+    ran, count = code.blocks
+    if ran < count:
+        places = zip(("in none", "in some not"), code.lines_not_run(), strict=True)
+        lines = "".join(f"; {where}: near {_near(near)}" for where, near in places if near)
+        yield f"  blocks   {ran} of {count} basic blocks of {len(code.forms)} compiled forms ran{lines}"
+    guards = code.guards()
+    lacking: dict[str, list[SourcePlace]] = {}
+    for guard in guards:
+        if guard.lacks:
+            lacking.setdefault(guard.lacks, []).append(guard.place)
+    if lacking:
+        told = sum(guard.told_apart for guard in guards)
+        parts = "; ".join(f"{why}: near {_near(places)}" for why, places in sorted(lacking.items()))
+        yield f"  guards   {told} of {len(guards)} guarded lines with some lanes on and others off; {parts}"
+
+
+def _near(places: Iterable[SourcePlace]) -> str:
+    """Return the lines of places, by file."""
+    by_file: dict[str, list[int]] = {}
+    for place in places:
+        by_file.setdefault(place.file, []).append(place.line)
+    return ", ".join(f"{file} {_numbers(lines)}" for file, lines in by_file.items())
 
 
 def counts(one: SubjectReach) -> str:
@@ -155,6 +184,9 @@ def reach_document(one: SubjectReach) -> dict[str, object]:
         "wrapper_lines": _pair(one.lines) if "lines" in one.found.recorded else None,
         "refusals": _pair(one.refusals) if "lines" in one.found.recorded else None,
         "configurations": [_tuned_document(tuned) for tuned in one.configurations],
+        "blocks": _pair(one.code.blocks) if code else None,
+        "guards": [_guard(guard) for guard in one.code.guards()] if code else None,
+        "forms": list(_forms(one.code)) if code else None,
         "turns": [{**place._asdict(), "turns": turned} for place, turned in sorted(one.found.loops)],
         "lacking": [{"kind": part.kind, **part.place._asdict(), "why": part.why} for part in one.lacking()],
         "left_out": [{"shape": shape, "seconds": seconds} for shape, seconds in one.left_out],
@@ -162,6 +194,24 @@ def reach_document(one: SubjectReach) -> dict[str, object]:
         "untried": {"multiprocessors": list(one.multiprocessors), "modes": list(one.modes)},
         "given": _given(one),
     }
+
+
+def _forms(code: CodeReach) -> Iterator[dict[str, object]]:
+    for form in code.forms:
+        ran = code.ran(form)
+        lacking = [(number, near) for number, near in form.blocks if number not in ran]
+        yield {
+            "kernel": form.kernel,
+            "digest": form.digest,
+            **_pair((len(ran), len(form.blocks))),
+            "not_run": [{"block": n, "near": p and f"{p.file}:{p.line}"} for n, p in lacking],
+            "guards": [_guard(guard) for guard in code.guards_of(form)],
+        }
+
+
+def _guard(one: GuardReach) -> dict[str, object]:
+    near = f"{one.place.file}:{one.place.line}"
+    return {"near": near, "by_lane": one.by_lane, "lanes": sorted(one.lanes)}
 
 
 def _tuned_document(one: TunedReach) -> dict[str, object]:

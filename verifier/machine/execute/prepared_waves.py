@@ -130,7 +130,7 @@ def prepare(launch: LaunchRecord, ids: Array, key: object) -> PreparedWave:
         members={number: names[f"members_{number}"] for number in compiled.emitted.members},
         names=names,
     )
-    watch = Watch(launch.reached, compiled)
+    watch = Watch(launch.reached, compiled, names)
     for number in range(len(compiled.emitted.full)):
         compile_when_reached(prepared, watch, number, part=False)
     for number in range(len(compiled.emitted.part)):

@@ -61,3 +61,14 @@ def following(blocks: Sequence[Block], number: int) -> set[int]:
         return {after}
     to = EXIT if block.target is None else block.target
     return {to} if last.guard is None else {to, after}
+
+
+def reachable(blocks: Sequence[Block]) -> list[int]:
+    """Return the numbers of the blocks to which lanes may come, but for those without an instruction."""
+    found, waiting = set(), [0]
+    while waiting:
+        number = waiting.pop()
+        if number != EXIT and number not in found:
+            found.add(number)
+            waiting += following(blocks, number)
+    return [number for number in sorted(found) if blocks[number].instructions]

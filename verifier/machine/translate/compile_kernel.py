@@ -15,6 +15,7 @@ from verifier.machine.ptx.parser import parse
 from verifier.machine.ptx.syntax import Address, Instruction, Module, Operand, Symbol, Vector
 from verifier.machine.translate import emitter as emission
 from verifier.machine.translate import uniformity
+from verifier.machine.translate.guards import Guard, guards_of
 
 if TYPE_CHECKING:
     from verifier.machine.ptx.basic_blocks import Program
@@ -37,6 +38,7 @@ class TranslatedKernel:
     used: frozenset[str]
     broken: tuple[str, ...]
     loops: tuple[Loop, ...]
+    guards: tuple[Guard, ...] = ()
     blocks: dict[tuple[int, bool], CodeType] = field(default_factory=dict)
     allocations: dict[str, CodeType] = field(default_factory=dict)
 
@@ -76,7 +78,8 @@ def compiled(
     if contraction not in ("on", "off"):
         raise ValueError(f"contraction is 'on' or 'off', not {contraction!r}")
     program = literals.spread(basic_blocks.build(module, function, contraction=contraction == "on"))
-    shapes = uniformity.all_full(program) if full_shapes else uniformity.analyse(program)
+    found = uniformity.analyse(program)
+    shapes = uniformity.all_full(program) if full_shapes else found
     shadow_emitter = None
     if shadows is not None:
         from verifier.machine.translate.choose_shadow import make_shadow_emitter
@@ -96,6 +99,7 @@ def compiled(
         if shadow_emitter
         else (),
         loops=tuple(loops_of(program.blocks)),
+        guards=guards_of(program, found, work.code.names),
     )
 
 
