@@ -39,7 +39,8 @@ def line(check="forward_error", verdict=Verdict.PASS, *, expected=False, **chang
     bad = {Verdict.FAIL, Verdict.CRASH, Verdict.TIMEOUT, Verdict.REFUSED}
     if verdict in bad:
         given.setdefault("findings", [finding(check, given["dtype"], verdict, expected=expected)])
-    return Line(check=check, counts=Counter({verdict: 2}), **given)
+    given.setdefault("counts", Counter({verdict: 2}))
+    return Line(check=check, **given)
 
 
 def finding(check="forward_error", dtype="float32", verdict=Verdict.FAIL, message="output: wrong", **changes):
@@ -146,6 +147,12 @@ def reach_of(ran, of):
     )
     found = Reach(recorded=frozenset({"code"}), functions=frozenset(places[:ran]))
     return SubjectReach(subject="kernel", sources=SourceMap(functions=functions), found=found)
+
+
+def test_what_is_undecided_for_known_defects_alone_is_told_apart():
+    left_out = line("modes", None, counts=Counter(), left_out=25, excluded=["forgets a mask"])
+    told = cells(line(), left_out, line("memory", Verdict.UNDECIDED))["worst in; not reached"]
+    assert told == "undecided: memory; known defects leave no case: modes"
 
 
 def test_a_pass_says_of_how_many_functions_it_speaks():

@@ -176,6 +176,15 @@ def test_a_log_softmax_that_joins_maximum_and_logarithm_is_refuted():
     assert judged(truth, log_softmax(x, 1)).verdict is Verdict.PASS
 
 
+def test_an_error_at_an_exact_zero_has_no_units_in_the_last_place_worth_telling():
+    worst = judged(made("log_softmax", torch.tensor([[3.0]]), dim=1), torch.tensor([[1e-9]])).worst
+    assert worst.row_ulp > 1e30
+    assert worst.nonzero_row_ulp == 0.0
+    x = torch.tensor([[0.0, 1.0]])
+    worst = judged(made("log_softmax", x, dim=1), log_softmax(x, 1) * (1 + 2**-22)).worst
+    assert worst.nonzero_row_ulp == worst.row_ulp > 1.0
+
+
 def test_masked_elements_have_a_theorem_and_rows_of_nothing_else_have_none():
     inf = float("inf")
     x = torch.tensor([[0.5, -inf, 2.0], [-inf, -inf, -inf], [1.0, inf, 2.0], [float("nan"), 0.0, 1.0]])

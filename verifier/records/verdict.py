@@ -45,7 +45,7 @@ class Worst:
     the output's format at max(|expected|, smallest normal); row_ulp: in ulp at max(|expected|, the row's root
     mean square), so that 0.5 is correct rounding and nothing is unbounded near zero.
     utilisation: error / bound. canonical: error / bound of a float32 two-pass kernel with the same tree.
-    nonzero_row_ulp: row_ulp over those elements alone whose exact value is not 0, of rows that are finite.
+    nonzero_row_ulp: row_ulp over elements of finite rows whose exact value the bound tells from 0.
     """
 
     output: str

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from verifier.audit.reach_of_subjects import SubjectReach
 from verifier.audit.report.columns import COLUMNS, Column, cells, kappa_in_words, legend, short, verdict_words
 from verifier.audit.report.reach_text import of_what_ran
-from verifier.audit.rules import line_verdict, worst_line
+from verifier.audit.rules import known_alone, line_verdict, worst_line
 from verifier.records.verdict import Line, Verdict
 
 _NAMED = 3
@@ -75,8 +75,11 @@ def remarks(one: SubjectLine) -> Iterator[str]:
         yield f"{len(one.lines)} of {one.checks} checks ended"
     if one.reach is not None:
         yield from _not_run(one.reach, passed=one.verdict is Verdict.PASS)
-    if undecided := [line.check for line in one.lines if line_verdict(line) is Verdict.UNDECIDED]:
+    open_still = [line for line in one.lines if line_verdict(line) is Verdict.UNDECIDED]
+    if undecided := [line.check for line in open_still if not known_alone(line)]:
         yield f"undecided: {_some(undecided)}"
+    if excluded := [line.check for line in open_still if known_alone(line)]:
+        yield f"known defects leave no case: {_some(excluded)}"
     untried = [n for line in one.lines if line_verdict(line) is Verdict.PASS for n in line.untried]
     if untried:
         yield f"not tried: {_some(list(dict.fromkeys(untried)))}"
@@ -115,8 +118,8 @@ SUBJECT_COLUMNS: tuple[Column[SubjectLine], ...] = (
     ),
     Column(
         name="row ulp",
-        meaning="largest error where the exact value is not 0, in units in the last place at the row's root "
-        "mean square; 0.5 is correct rounding",
+        meaning="largest error where the bound tells exact values from 0, in units in the last place at the "
+        "row's root mean square; 0.5 is correct rounding",
         text=_ulp,
         width=7,
         right=True,

@@ -137,6 +137,7 @@ def _worst(  # noqa: PLR0917
         scale = row_scale(expected)
         row_ulp = error / ulp_of(np.maximum(scale, np.abs(expected)), format_name)
     within = covered if covered.any() else np.ones_like(covered)
+    apart = np.abs(expected) > np.where(covered, bound, 0.0)
     canonical = truth.canonical_bounds.get(name)
     ratio = math.nan
     if canonical is not None:
@@ -155,7 +156,7 @@ def _worst(  # noqa: PLR0917
         row_ulp=float(np.max(row_ulp[within], initial=0.0)),
         utilisation=float(utilisation[at]) if covered.any() else math.nan,
         canonical=ratio,
-        nonzero_row_ulp=float(np.max(row_ulp[within & (expected != 0.0) & np.isfinite(scale)], initial=0.0)),
+        nonzero_row_ulp=float(np.max(row_ulp[within & apart & np.isfinite(scale)], initial=0.0)),
     )
 
 
