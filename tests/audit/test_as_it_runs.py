@@ -27,6 +27,7 @@ from verifier.commands.screen import Bar, Screen
 from verifier.records.case import Case
 from verifier.records.reach import Reach, SourcePlace
 from verifier.records.verdict import Finding, Line, Outcome, Verdict, Worst
+from verifier.subjects.compiling import marked
 from verifier.subjects.source_map import SourceFunction, SourceMap
 
 WIDE = {"subject": 8}
@@ -298,7 +299,8 @@ def test_news_of_workers_come_before_their_results():
     ]
 
 
-def test_a_bar_shows_what_runs_and_how_much_is_done():
+def test_a_bar_shows_what_runs_and_how_much_is_done(monkeypatch):
+    monkeypatch.setattr("verifier.commands.screen.LOOK_SECONDS", 60.0)
     written = StringIO()
     screen = Screen()
     screen.__dict__["console"] = Console(file=written, width=120, force_terminal=True, color_system=None)
@@ -315,3 +317,9 @@ def test_a_bar_shows_what_runs_and_how_much_is_done():
         last = written.getvalue().split("kernel b float32")[-1]
         assert "1/2 checks, 3 cases" in last
         assert "1 failed" in last
+        with marked():
+            bar.refresh()
+            assert "compiling" not in written.getvalue(), "it has looked a moment ago"
+            monkeypatch.setattr("verifier.commands.screen.LOOK_SECONDS", 0.0)
+            bar.refresh()
+            assert "compiling: kernel b float32" in written.getvalue()

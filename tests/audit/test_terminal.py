@@ -153,6 +153,16 @@ def test_a_terminal_names_the_columns_as_plain_lines_do():
     assert head.split() == " ".join(rest).split()
 
 
+def test_a_narrow_terminal_leaves_columns_out_and_folds_no_number():
+    out = io.StringIO()
+    console = Console(file=out, width=80, force_terminal=True, color_system=None)
+    told = line("forward_error", worst_row_ulp=12345.678, outputs={"output": worst()})
+    show(Report(lines=[told], seed=0, budget="quick"), console)
+    head, row, *_ = out.getvalue().strip().splitlines()[1:]
+    assert head.split() == ["dtype", "check", "verdict", "row", "ulp", "error/bound", "kappa", "cases"]
+    assert row.split()[:5] == ["float16", "forward_error", "UNDECIDED", "1.23e+04", "1"]
+
+
 def test_lines_that_were_told_are_not_told_again():
     assert "forward_error" in printed(line("forward_error"))
     assert "forward_error" not in printed(line("forward_error"), lines=False)

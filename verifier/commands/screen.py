@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.table import Column
 from rich.text import Text
 
+from verifier.execution.process_tree import tree
 from verifier.records.printable import block
 from verifier.records.printable import line as printable
+from verifier.subjects.compiling import any_compiles
 
 if TYPE_CHECKING:
     from verifier.audit.news import News
@@ -23,6 +27,8 @@ if TYPE_CHECKING:
     from verifier.records.verdict import Line
 
 Color = Literal["auto", "always", "never"]
+LOOK_SECONDS = 0.5
+"""Between two looks at whether a kernel is being compiled."""
 NARROW = 100
 """Characters of a terminal's line below which there is no room for a bar beside the words."""
 PIPE_WIDTH = 200
@@ -55,17 +61,25 @@ class Screen:
         self.console.print(Text(block(text), style=style), soft_wrap=True)
 
 
+class _Words(ProgressColumn):
+    """What a function returns whenever the bar is drawn."""
+
+    def __init__(self, words: Callable[[], str], column: Column) -> None:
+        super().__init__(column)
+        self._words = words
+
+    def render(self, task: Task) -> Text:
+        del task
+        return Text(self._words())
+
+
 class Bar:
     """A bar below what is said, on a terminal alone: what runs, how much is done, failures and time left."""
 
     def __init__(self, screen: Screen, jobs: Sequence[Job], *, shown: bool | None = None) -> None:
         """Begin with nothing done; shown: whatever the screen is."""
         self._progress = Progress(
-            TextColumn(
-                "{task.description}",
-                markup=False,
-                table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
-            ),
+            _Words(self._now, Column(ratio=1, no_wrap=True, overflow="ellipsis")),
             *([BarColumn(bar_width=16)] if screen.console.width >= NARROW else []),
             TextColumn("{task.completed:.0f}/{task.total:.0f} checks, {task.fields[cases]} cases"),
             TextColumn("{task.fields[failures]} failed", style="red"),
@@ -76,9 +90,10 @@ class Bar:
             expand=True,
             disable=not (screen.is_terminal if shown is None else shown),
         )
-        self._task = self._progress.add_task("starting", total=len(jobs), cases=0, failures=0)
+        self._task = self._progress.add_task("", total=len(jobs), cases=0, failures=0)
         self._cases = self._failures = 0
         self._running: dict[tuple[str, str, str], int] = {}
+        self._compiles, self._looked = False, 0.0
 
     def hear(self, news: News) -> None:
         """Take what is told of a line that goes on."""
@@ -98,16 +113,24 @@ class Bar:
         self._running.pop((job.subject, job.check, job.dtype), None)
         self._update(advance=1)
 
+    def _now(self) -> str:
+        """Return what runs, of several lines that which began first, and whether a kernel is compiled."""
+        if time.monotonic() - self._looked > LOOK_SECONDS:
+            self._looked = time.monotonic()
+            self._compiles = any_compiles(tree(os.getpid()))
+        if not self._running:
+            return "" if self._progress.tasks[0].completed else "starting"
+        now = " ".join(next(iter(self._running)))
+        return printable(f"compiling: {now}" if self._compiles else now)
+
     def refresh(self) -> None:
         """Draw it now, not a moment later."""
         self._progress.refresh()
 
     def _update(self, *, advance: int = 0) -> None:
-        first = next(iter(self._running), ())  # of several workers the line that began first
         self._progress.update(
             self._task,
             advance=advance,
-            description=printable(" ".join(first)),
             cases=self._cases + sum(self._running.values()),
             failures=self._failures,
         )

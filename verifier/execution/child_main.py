@@ -18,6 +18,7 @@ from verifier.records.case import from_document
 from verifier.records.observation import Observation
 from verifier.records.printable import said
 from verifier.records.subject import Claim, Subject
+from verifier.subjects.compiling import mark_triton
 from verifier.subjects.load_file import load
 from verifier.subjects.process_settings import settings_kept
 
@@ -30,6 +31,7 @@ def main(connection: Connection, place: Backend, told: dict[str, object]) -> NoR
     status = 1
     try:
         settle(told)
+        mark_triton()
         _serve(connection, place)
         status = 0
     except SystemExit as stop:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from verifier.records.files import cache_folder, keep
+from verifier.subjects.compiling import marked
 
 INSTALL: Final = "pip install 'norm-verifier[cuda]'"
 HEADERS: Final = ("nvidia-cuda-runtime", "nvidia-cuda-crt", "nvidia-cuda-cccl")
@@ -133,7 +134,8 @@ def _compiled(path: Path, texts: tuple[str, ...], expression: str, target: str) 
     cached = cache_folder("cuda") / f"{key}.json"
     record = _read_record(cached)
     if record is None:
-        record = _compile(path, texts[0], expression, options)
+        with marked():
+            record = _compile(path, texts[0], expression, options)
         keep(cached, json.dumps(record))  # read-only folders cost time, not correctness
     ptx, entry = record["ptx"], record["entry"]
     cubin = base64.b64decode(record["cubin"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -167,6 +167,11 @@ _OF_SUBJECTS = ("subject", "variance")
 """Columns that are the same on all lines of a subject: a terminal has no room to repeat them."""
 
 
+_LESS_WANTED = ("worst ulp", "bound", "error/two-pass")
+"""Columns for which a terminal of fewer than `_ROOM` characters has no room; --json has them."""
+_ROOM = 120
+
+
 def _tables(lines: Sequence[Line], console: Console) -> None:
     """Print a table for each subject, under a heading of what is the same on all of its lines."""
     by_subject: dict[tuple[str, ...], list[Line]] = {}
@@ -175,14 +180,14 @@ def _tables(lines: Sequence[Line], console: Console) -> None:
         by_subject.setdefault(heads, []).append(line)
     for heads, own in by_subject.items():
         console.print(_text("\n" + "  ".join(heads), style="bold"), soft_wrap=True)
-        console.print(_table(own))
+        console.print(_table(own, () if console.width >= _ROOM else _LESS_WANTED))
 
 
-def _table(lines: Iterable[Line]) -> Table:
-    shown = [column for column in COLUMNS if column.name not in _OF_SUBJECTS]
+def _table(lines: Iterable[Line], left_out: Collection[str]) -> Table:
+    shown = [column for column in COLUMNS if column.name not in {*_OF_SUBJECTS, *left_out}]
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for column in shown:
-        whole = column.name in {"dtype", "check", "verdict"}
+        whole = column.name != "cases"  # numbers and names are not folded
         justify: Literal["right", "left"] = "right" if column.right else "left"
         table.add_column(column.name, overflow="fold", justify=justify, no_wrap=whole)
     for line in lines:
