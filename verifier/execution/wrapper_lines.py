@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections import Counter
-from collections.abc import Hashable, Iterator
-from contextlib import ExitStack, contextmanager
-from types import FrameType
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from types import CodeType, FrameType
 from typing import Any
 
 from verifier.machine.culprit import passed_on
@@ -14,7 +15,9 @@ from verifier.records.reach import SourcePlace
 from verifier.subjects.source_map import SourceMap
 
 QUIET = 30
-"""Calls of one kind without a new line after which those are traced no more: it makes them twice as slow."""
+"""Calls of one kind without a new line after which those are followed no more: a trace doubles their time."""
+_TOOLS = (4, 3)
+"""Numbers of `sys.monitoring` that Python leaves to anybody."""
 
 Line = tuple[str, int]
 
@@ -43,9 +46,17 @@ class WrapperLines:
             yield
             return
         before = len(self._ran)
-        with _traced(self._files, self._ran):
+        with _follow(self._files, self._ran):
             yield
         self._quiet[kind] = 0 if len(self._ran) > before else self._quiet[kind] + 1
+
+
+def _follow(files: frozenset[str], ran: set[Line]) -> AbstractContextManager[None]:
+    """Note lines of these files by what Python has for it: events of lines from 3.12 on, else a trace."""
+    if sys.version_info >= (3, 12):
+        return _monitored(files, ran)
+    else:  # noqa: RET505 - type checkers know the version by the branch
+        return _traced(files, ran)
 
 
 @contextmanager
@@ -60,12 +71,13 @@ def _traced(files: frozenset[str], ran: set[Line]) -> Iterator[None]:
     def call(frame: FrameType, *_: object) -> Any:
         return line if frame.f_code.co_filename in files else None
 
+    def on(tracing: object) -> None:
+        sys.settrace(call if tracing else None)
+
     if sys.gettrace() is not None:
         yield
         return
-    with ExitStack() as stack:
-        for owner, name in _launches():
-            stack.enter_context(_untraced(owner, name))
+    with _quiet_launches(lambda: sys.gettrace() is call, on):
         sys.settrace(call)
         try:
             yield
@@ -74,8 +86,64 @@ def _traced(files: frozenset[str], ran: set[Line]) -> Iterator[None]:
                 sys.settrace(None)
 
 
+if sys.version_info >= (3, 12):
+
+    @contextmanager
+    def _monitored(files: frozenset[str], ran: set[Line]) -> Iterator[None]:
+        """Be told of each line once, unless no place is left among those that ask.
+
+        Debuggers and coverage have places of their own. A trace makes every call of the process dearer; here
+        only the first start of each function and the first run of each line of these files cost anything.
+        """
+        monitoring = sys.monitoring
+        tool = next((number for number in _TOOLS if monitoring.get_tool(number) is None), None)
+        if tool is None:
+            yield
+            return
+        here, listening = threading.get_ident(), [True]
+
+        def start(code: CodeType, _offset: int) -> object:
+            if code.co_filename in files:
+                monitoring.set_local_events(tool, code, monitoring.events.LINE)
+                followed.append(code)
+            return monitoring.DISABLE
+
+        def line(code: CodeType, number: int) -> object:
+            if not listening[0] or threading.get_ident() != here:
+                return None
+            ran.add((code.co_filename, number))
+            return monitoring.DISABLE
+
+        def on(now: bool) -> None:
+            listening[0] = now
+
+        followed: list[CodeType] = []
+        monitoring.use_tool_id(tool, "norm-verifier")
+        monitoring.register_callback(tool, monitoring.events.PY_START, start)
+        monitoring.register_callback(tool, monitoring.events.LINE, line)
+        monitoring.restart_events()  # what was switched off in the call before
+        try:
+            with _quiet_launches(lambda: listening[0], on):
+                monitoring.set_events(tool, monitoring.events.PY_START)
+                yield
+        finally:
+            monitoring.set_events(tool, monitoring.events.NO_EVENTS)
+            for code in followed:
+                monitoring.set_local_events(tool, code, monitoring.events.NO_EVENTS)
+            monitoring.free_tool_id(tool)
+
+
+@contextmanager
+def _quiet_launches(listening: Callable[[], bool], listen: Callable[[bool], None]) -> Iterator[None]:
+    """Stop listening in methods that launch kernels: nothing of a wrapper runs in them."""
+    with ExitStack() as stack:
+        for owner, name in _launches():
+            stack.enter_context(_unheard(owner, name, listening, listen))
+        yield
+
+
 def _launches() -> list[tuple[object, str]]:
-    """Return the methods that launch kernels: nothing of a wrapper runs in them."""
+    """Return the methods that launch kernels."""
     from verifier.subjects.cuda_source import Launch
 
     triton = sys.modules.get("triton.runtime.jit")
@@ -84,16 +152,19 @@ def _launches() -> list[tuple[object, str]]:
 
 
 @contextmanager
-def _untraced(owner: object, name: str) -> Iterator[None]:
+def _unheard(
+    owner: object, name: str, listening: Callable[[], bool], listen: Callable[[bool], None]
+) -> Iterator[None]:
     original = getattr(owner, name)
 
     def quietly(*args: object, **kwargs: object) -> object:
-        tracing = sys.gettrace()
-        sys.settrace(None)
+        if not listening():
+            return passed_on(original, *args, **kwargs)
+        listen(False)
         try:
             return passed_on(original, *args, **kwargs)
         finally:
-            sys.settrace(tracing)
+            listen(True)
 
     setattr(owner, name, quietly)
     try:
