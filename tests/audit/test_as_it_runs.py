@@ -213,6 +213,14 @@ def test_a_subject_is_told_when_its_last_check_of_a_dtype_has_ended():
     assert "float16" in audit.after(line("b", dtype="float16"))
 
 
+def test_verdicts_that_may_be_marked_have_room():
+    audit = Audit(("a", "float32"), ("a", "float16"), defects=True)
+    left_out = line("a", None, counts=Counter(), left_out=25, excluded=["forgets a mask"])
+    head, marked_one, usual = audit.after(left_out, line("a", dtype="float16")).splitlines()
+    assert marked_one.startswith("UNDECIDED (known)  kernel ")
+    assert head.index("subject") == marked_one.index("kernel") == usual.index("kernel")
+
+
 def test_a_finding_is_told_at_once_and_its_like_at_the_end():
     audit = Audit(("a", "float32"), ("b", "float32"), ("c", "float32"))
     first = line("a", findings=[replace(finding("a"), file="kept/a.json")])

@@ -45,6 +45,7 @@ def audit_with_progress(
         say=screen.say,
         verbosity=screen.verbosity,
         variances=[s.claim.variance or "" for s in found],
+        defects=any(s.known_defects for s in found if s.name in {job.subject for job in jobs}),
         tables=screen.is_terminal,
         room=screen.console.width if screen.is_terminal else None,
         traceback=screen.traceback,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from verifier.audit.reach_of_subjects import SubjectReach, reach_of_lines
 from verifier.audit.report.columns import KNOWN, runs_nowhere, widths
 from verifier.audit.report.finding_text import REPLAYED, also_in, failure_text, of_one_cause, replay_command
-from verifier.audit.report.subject_lines import SubjectLine, heading, subject_text
+from verifier.audit.report.subject_lines import WIDEST_VERDICT, SubjectLine, heading, subject_text
 from verifier.audit.report.terminal import STYLES, PlainTable, nowhere_text
 from verifier.audit.rules import unexpected
 from verifier.audit.run_audit import Job
@@ -20,15 +20,17 @@ from verifier.records.verdict import Finding, Line, Verdict
 class AsItRuns:
     """What is said of an audit before it has ended, as lines of text with the style they have on a terminal.
 
-    jobs: all that are to run. variances: what their subjects claim, for the width of a column. verbosity:
-    -1 findings alone, 0 a line for each subject and dtype, from 1 on one for each check, unless `tables`
-    are shown when all has ended. room: characters of a terminal's line. traceback: see `failure_text`.
+    jobs: all that are to run. variances: what their subjects claim, for the width of a column, and defects:
+    whether one declares known defects, with which verdicts are marked. verbosity: -1 findings alone, 0 a line
+    for each subject and dtype, from 1 on one for each check, unless `tables` are shown when all has ended.
+    room: characters of a terminal's line. traceback: see `failure_text`.
     """
 
     jobs: Sequence[Job]
     say: Callable[[str, str], None]
     verbosity: int = 0
     variances: Iterable[str] = ()
+    defects: bool = False
     tables: bool = False
     room: int | None = None
     traceback: bool = False
@@ -41,6 +43,8 @@ class AsItRuns:
     def __post_init__(self) -> None:
         """Count the checks of each subject and dtype."""
         self._wide = widths((job.subject for job in self.jobs), self.variances)
+        if self.defects:
+            self._wide["verdict"] = WIDEST_VERDICT
         self._checks = Counter((job.subject, job.dtype) for job in self.jobs)
         self._table = PlainTable(widths=self._wide, say=self._row)
         self._open: dict[tuple[str, str], list[Line]] = {}

@@ -7,13 +7,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from verifier.audit.reach_of_subjects import SubjectReach
-from verifier.audit.report.columns import COLUMNS, Column, cells, kappa_in_words, legend, short, verdict_words
+from verifier.audit.report.columns import (
+    COLUMNS,
+    KNOWN,
+    Column,
+    cells,
+    kappa_in_words,
+    legend,
+    short,
+    verdict_words,
+)
 from verifier.audit.report.reach_text import of_what_ran
 from verifier.audit.rules import known_alone, line_verdict, worst_line
 from verifier.records.verdict import Line, Verdict
 
 _NAMED = 3
 """Checks, or combinations that were not tried, that a line names at most."""
+WIDEST_VERDICT = len(f"{Verdict.UNDECIDED}{KNOWN}")
+"""Characters that the marked verdict of a subject with known defects may have."""
 _INDENT = 14
 """Characters before what does not fit beside the rest."""
 
