@@ -1,16 +1,18 @@
 """A proposed declaration says what the kernel does, with what speaks for it, and can be pasted."""
 
+import re
+
 import pytest
 
 from verifier.audit.request import SelectionError
 from verifier.audit.rules import line_verdict
 from verifier.audit.run_audit import audit, select
 from verifier.bounds.variance import algorithms
-from verifier.commands import describe as description
 from verifier.commands.describe import describe
+from verifier.commands.describing import claims
 from verifier.ops import op
 from verifier.records.verdict import Verdict
-from verifier.subjects.load_file import LoadError
+from verifier.subjects.load_file import LoadError, load_subjects
 
 pytestmark = pytest.mark.usefixtures("no_child")
 BARE = "import torch\nimport torch.nn.functional as F\n\n"
@@ -65,6 +67,9 @@ def softmax(input, dim=-1):
 
 def other_arguments(image, strength):
     return image * strength
+
+def no_arguments():
+    return torch.zeros(3)
 """
 
 
@@ -91,7 +96,7 @@ def file(kernel_file):
             ("float32 beside float16: output has dtype float32; float16 is expected.\n",),
         ),
         ("softmax", ('op="softmax"', 'variance="softmax"')),
-        ("half_only", ('dtypes=("float32", "float16")', '"float16": "scale_shift"')),
+        ("half_only", ('dtypes=("float32", "float16")', '"float16": "torch_cpu_half"')),
         (
             "float16_only",
             (
@@ -151,10 +156,8 @@ def test_a_proposal_warns_of_squares_that_overflow(file):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("no_norm_at_all", r"no op known here \(tried: .*layer_norm: off by .* ulp"),
-        ("float16_only_and_no_norm", r"layer_norm: AssertionError: .*; float16: off by .* ulp"),
         ("raises_at_once", r"no op known here \(tried: .*layer_norm: KeyError: 'odd'"),
-        ("other_arguments", "none has these arguments"),
+        ("no_arguments", "none has these arguments"),
         ("nowhere", "no function 'nowhere'"),
         (None, "name the function"),
     ],
@@ -162,6 +165,23 @@ def test_a_proposal_warns_of_squares_that_overflow(file):
 def test_what_cannot_be_described_is_said(name, said, file):
     with pytest.raises(SelectionError, match=said):
         describe(file, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("no_norm_at_all", r"no op known here \(tried: .*layer_norm: off by .* ulp"),
+        ("float16_only_and_no_norm", r"layer_norm: AssertionError: .*; float16: off by .* ulp"),
+        ("other_arguments", "image is input, strength is weight"),
+    ],
+)
+def test_what_is_no_op_gets_a_specification_to_be_written(name, said, file):
+    text = describe(file, name)
+    assert re.search(said, text.replace("\n#   ", " "))
+    assert f"specification={name}_specification" in text
+    pasted = file.with_name("pasted.py")
+    pasted.write_text(f"{file.read_text()}\n{text}\n")
+    assert [subject.op for subject in load_subjects(pasted)] == ["unknown"]
 
 
 def test_a_file_that_does_not_load_is_said(tmp_path):
@@ -179,11 +199,11 @@ def test_a_file_that_does_not_load_is_said(tmp_path):
     ],
 )
 def test_every_registered_algorithm_is_a_guess_and_the_common_ones_come_first(name, curve, first):
-    guesses, _ = description._guesses(op(name), curve)
+    guesses, _ = claims.guesses(op(name), curve)
     assert guesses[: len(first)] == first
     centred = name != "rms_norm"
     assert set(guesses) == {n for n, found in algorithms().items() if centred == found.CENTRED}
 
 
 def test_algorithms_that_lose_large_means_are_told_by_their_theorems():
-    assert {n for n in algorithms() if description._loses_large_means(n)} == {"textbook", "textbook_sums"}
+    assert {n for n in algorithms() if claims._loses_large_means(n)} == {"textbook", "textbook_sums"}

@@ -3,56 +3,61 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 import math
+import re
+import tempfile
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from strategies.values import Values
-from verifier.arithmetic.formats import Contraction
-from verifier.arithmetic.row_statistics import exact_statistics
-from verifier.arithmetic.trees.tree import any_order
-from verifier.audit.examination import Examination
 from verifier.audit.request import SelectionError
-from verifier.audit.unpromised_dtypes import RIGHT, measured
-from verifier.bounds import table
-from verifier.bounds.variance import algorithms
-from verifier.cases.fixed_list import covering
-from verifier.cases.plan import Plan
-from verifier.cases.recipe import Recipe, build
-from verifier.checks import check
-from verifier.checks.support.output_verdict import judge
-from verifier.checks.support.session import Session, StoppedError
+from verifier.checks.support.session import gradient_names
+from verifier.commands.describing.calling import MEANINGS, Calling, callings, takes_an_input
+from verifier.commands.describing.claims import KAPPAS, fitting, guesses, parameters
+from verifier.commands.describing.language import launched_language
+from verifier.commands.describing.own_meaning import EPS, fitting_text, skeleton, specifications
+from verifier.commands.describing.smoke import refuted
+from verifier.commands.describing.trials import (
+    DTYPES,
+    LARGE,
+    Trials,
+    accepts,
+    errors,
+    executed,
+    holds,
+    ordinary,
+    plausible,
+    recognised,
+    session_of,
+)
 from verifier.execution import Runner
 from verifier.execution.backends import backend, default_backend
 from verifier.execution.trial_import import try_out
 from verifier.ops import Op, op, ops
-from verifier.records.case import Case
-from verifier.records.subject import Claim, Subject
-from verifier.records.verdict import BAD, Measured
+from verifier.records.subject import Language, Subject
 from verifier.subjects.load_file import load
-
-DTYPES = ("float32", "float16", "bfloat16", "float64")
-KAPPAS = (0.0, 1e2, 1e4)
-CASES, COMPILED_CASES = 15, 8
-"""Cases of each dtype and plan on which a declaration is tried before it is proposed: torch, compiled."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """A declaration with what speaks for it."""
+    """A declaration with what speaks for it.
 
-    op: str
-    language: str
+    calling: how the function is called with the op's arguments. specification: of op "unknown", as text;
+    skeleton: whether it is still to be written.
+    """
+
+    calling: Calling
+    language: Language
     dtypes: tuple[str, ...]
-    variance: str
-    formula: Mapping[str, str | None]
-    differentiable: bool
-    growth: dict[float, float]
-    remarks: tuple[str, ...]
+    variance: str | None = None
+    formula: Mapping[str, str | None] = field(default_factory=dict)
+    saved_dtype: str | None = None
+    specification: str | None = None
+    differentiable: bool = True
+    growth: Mapping[float, float] = field(default_factory=dict)
+    skeleton: bool = False
+    remarks: tuple[str, ...] = ()
 
 
 def describe(path: Path, function: str | None = None) -> str:
@@ -60,31 +65,63 @@ def describe(path: Path, function: str | None = None) -> str:
 
     Raises:
         LoadError: the file does not load.
-        SelectionError: it has no such function, or several and none is named.
+        SelectionError: it has no such function, or several and none is named; or it cannot be run.
 
     """
-    wrapper = _function(path, function)
-    proposal = propose(path, wrapper)
-    names = ", ".join(f'"{d}"' for d in proposal.dtypes) + ("," if len(proposal.dtypes) == 1 else "")
-    called = f"{wrapper.__name__}{inspect.signature(wrapper)}"
-    return "\n".join(
-        (
-            *_comment(f"Paste this above {called}; correct what you know better."),
-            "from verifier import subject",
-            "",
-            "",
-            "@subject(",
-            f'    op="{proposal.op}",',
-            f'    language="{proposal.language}",',
-            f'    variance="{proposal.variance}",',
-            '    accumulates="float32",',
-            *([f"    formula={_formula_text(proposal.formula)},"] if any(proposal.formula.values()) else []),
-            f"    dtypes=({names}),",
-            *([] if proposal.differentiable else ["    differentiable=False,"]),
-            ")",
-            *(line for remark in (*proposal.remarks, *_origin(path, wrapper)) for line in _comment(remark)),
+    name, wrapper = _function(path, function)
+    with tempfile.TemporaryDirectory(prefix="norm-verifier-") as folder:
+        trials = Trials(path=path, function=wrapper, name=name, folder=Path(folder))
+        proposal = _propose(trials)
+        lines = _declaration(trials, proposal)
+        doubts = [] if proposal.skeleton else refuted(trials, lines, proposal.calling, Runner)
+    if proposal.calling.plain:
+        head = f"Paste this above {trials.signature}; correct what you know better."
+    else:
+        head = (
+            f"Paste this at the end of {path.name}, below {trials.signature}; correct what you know better."
         )
-    )
+    remarks = (*doubts, *proposal.remarks, *_origin(path, wrapper))
+    return "\n".join((*_comment(head), *lines, *(line for one in remarks for line in _comment(one))))
+
+
+def _declaration(trials: Trials, proposal: Proposal) -> list[str]:
+    """Return the declaration as it is pasted, with the adapter that it declares, if there is one."""
+    calling, name = proposal.calling, f"{trials.name}_as_{proposal.calling.op}"
+    dtypes = ", ".join(f'"{d}"' for d in proposal.dtypes) + ("," if len(proposal.dtypes) == 1 else "")
+    words = [f'op="{calling.op}"']
+    before: list[str] = []
+    if proposal.specification is not None:
+        name = f"{trials.name}_checked"
+        before = [*proposal.specification.splitlines(), "", ""]
+        words.append(f"specification={_specification_name(trials)}")
+    words.append(f'language="{proposal.language}"')
+    if proposal.variance is not None:
+        words += [f'variance="{proposal.variance}"', 'accumulates="float32"']
+    if any(proposal.formula.values()):
+        words.append(f"formula={_formula_text(proposal.formula)}")
+    if proposal.saved_dtype is not None:
+        words.append(f'saved_dtype="{proposal.saved_dtype}"')
+    words.append(f"dtypes=({dtypes})")
+    if not proposal.differentiable:
+        words.append("differentiable=False")
+    return [
+        *_imports(calling, own=proposal.specification is not None),
+        "from verifier import subject",
+        "",
+        "",
+        *before,
+        "@subject(",
+        *(f"    {word}," for word in words),
+        ")",
+        *([] if calling.plain else calling.source(name, trials.name).splitlines()),
+    ]
+
+
+def _imports(calling: Calling, *, own: bool) -> list[str]:
+    """Return the import statements of an adapter and of a specification, with the line that ends them."""
+    wanted = set() if calling.plain else set(calling.imports())
+    wanted |= {"import torch"} if own else set()
+    return [*sorted(wanted), ""] if wanted else []
 
 
 def _formula_text(formula: Mapping[str, str | None]) -> str:
@@ -98,59 +135,6 @@ def _comment(text: str) -> list[str]:
     return textwrap.wrap(text, width=100, initial_indent="# ", subsequent_indent="#   ")
 
 
-def propose(path: Path, wrapper: Callable[..., object]) -> Proposal:
-    """Find the op by signature and by value, the dtypes by trying them, the variance by error growth."""
-    language, how = _language(path)
-    remarks = [f"language {language}: {how}"]
-    tried = []
-    for candidate in _candidates(wrapper):
-        trial = _subject(path, wrapper, candidate, language)
-        place, missing = default_backend(trial)
-        if place is None:
-            raise SelectionError(f"nothing here can run it: {missing}")
-        with Runner(place) as runner:
-            found, errors, obstacle = _recognised(trial, runner)
-            if not found:
-                tried.append(f"{candidate.name}: {obstacle}")
-                continue
-            dtypes = [d for d in DTYPES if _accepts(trial, runner, d)]
-            wide = found == "float32"
-            growth = {k: _errors(trial, runner, _case(trial, found, k))[0] for k in KAPPAS if wide}
-            backward, _ = _errors(trial, runner, _case(trial, dtypes[0], 0.0), gradients=True)
-            overflows = wide and not _holds(trial, runner, LARGE)
-            curve = {k: v.get("output", math.nan) for k, v in growth.items()}
-            guesses, seen = _guesses(candidate, curve)
-            variance, formula, why = _fitting(trial, runner, guesses, dtypes)
-            declared = trial.differing(variance=variance, differentiable=bool(backward))
-            parameters = _parameters(declared, runner, formula)
-        remarks.append(
-            f"op {candidate.name}: ordinary data gives it within {errors['output']:.3g} ulp"
-            + ("" if wide else f" of {found}; it takes no float32 ({obstacle})")
-        )
-        remarks.append(f"variance: {seen}{why}")
-        remarks += [] if backward else ["differentiable: no backward pass is connected to the output"]
-        if backward and language == "torch" and "autograd" in candidate.forms:
-            remarks.append(_AUTOGRAD)
-        remarks += [_DOMAIN] if overflows else []
-        remarks += parameters
-        remarks.append(_TREES)
-        return Proposal(
-            op=candidate.name,
-            language=language,
-            dtypes=tuple(dtypes),
-            variance=variance,
-            formula=formula,
-            differentiable=bool(backward),
-            growth=curve,
-            remarks=tuple(remarks),
-        )
-    called = f"{wrapper.__name__}{inspect.signature(wrapper)}"
-    listed = "; ".join(tried) or "none has these arguments"
-    raise SelectionError(f"{called} behaves like no op known here (tried: {listed})")
-
-
-LARGE = 1e30
-"""|input| whose squares overflow in float32, but no norm of it does."""
 _TREES = (
     "trees: not declared, so that bounds hold for any order of the sums and are weak. Of a block of 256 "
     "threads that shares a row: trees=tree(lanes=256); of tiles: trees=tile(block=1024, threads=128)."
@@ -160,139 +144,278 @@ _DOMAIN = (
     "only results that are not finite are findings. To say what you promise: "
     "domain=Domain(max_abs=1e15, max_kappa=1e3)."
 )
-_PROMISE = 'To promise it: domain=Domain(parameter_dtypes=("input", "float32")).'
 _AUTOGRAD = (
     "differentiable: where autograd differentiates torch operators one by one, gradients have another order "
     'of operations than the canonical form: formula="autograd" says so; differentiable=False demands none.'
 )
-_PLAUSIBLE_ULP = 1e4
-"""float32 error up to which a result on ordinary data is taken for the op with roundings: 2**-10 relative."""
-_RECOGNISED_ULP = {"float32": _PLAUSIBLE_ULP, "float16": 8.0, "bfloat16": 4.0, "float64": _PLAUSIBLE_ULP}
-"""The same where only one dtype tells the op: 2**-7 and 2**-5 relative in half, where ops differ by 2**-4."""
 
 
-COMMONEST = ("two_pass", "welford", "textbook")
-"""Algorithms that most kernels have, tried before the others."""
-ROWS_OF_BOUNDS = 256
-"""Elements of a row on which bounds of algorithms are compared; 0.03 s for all of them."""
-
-
-def _guesses(candidate: Op, curve: dict[float, float]) -> tuple[tuple[str, ...], str]:
-    """Return algorithms that the growth with kappa suggests, the likeliest first, and what it shows."""
-    if candidate.name.startswith("rms"):
-        return _by_likelihood(centred=False, squared=False), "the op has no mean; "
-    if not candidate.needs_variance:
-        return ("softmax",), "the op has none, and this claims its only algorithm; "
-    if not curve:
-        return (
-            _by_likelihood(centred=True, squared=False),
-            "without float32 its growth of errors with kappa tells no algorithm from another; ",
+def _propose(trials: Trials) -> Proposal:
+    """Find the op by signature and by value, then what may be claimed of it."""
+    readings = [(o, c) for o in _by_closeness(trials.function) for c in callings(trials.function, o)]
+    own = _own_readings(trials.function)
+    if not readings and not own:
+        raise SelectionError(
+            f"{trials.signature} behaves like no op known here (tried: none has these arguments)"
         )
-    seen = ", ".join(f"{v:.3g} ulp at kappa {k:g}" for k, v in curve.items())
-    squared = curve[1e4] > 100 * max(curve[1e2], 1.0) * 10 and curve[1e4] > 1e5
-    names = _by_likelihood(centred=True, squared=squared)
-    if squared:
-        return names, f"the error grows with kappa squared ({seen}); "
-    return (
-        names,
-        f"the error does not grow with kappa squared ({seen}); welford looks like two_pass from outside; ",
-    )
-
-
-def _by_likelihood(*, centred: bool, squared: bool) -> tuple[str, ...]:
-    """Return the registered algorithms that compute a mean, or none: the common, then those that fit, first.
-
-    squared: whether errors were seen that grow with kappa squared.
-    """
-    names = [name for name, found in algorithms().items() if centred == found.CENTRED]
-    ranks = {name: rank for rank, name in enumerate(COMMONEST)}
-    return tuple(
-        sorted(
-            names,
-            key=lambda n: (n not in ranks, _loses_large_means(n) != squared, ranks.get(n, 0), n),
+    firsts = [trials.subject(calling, "triton") for _, calling in readings[:3]] + [
+        trials.subject(calling, "triton") for calling in own[:2]
+    ]
+    language, how = launched_language(trials.function, firsts, Runner)
+    name, missing = default_backend(trials.subject(readings[0][1] if readings else own[0], language))
+    if name is None:
+        raise SelectionError(f"nothing here can run it: {missing}")
+    with Runner(name) as runner:
+        place = _Place(
+            trials=trials, language=language, runner=runner, remarks=(f"language {language}: {how}",)
         )
-    )
+        tried: dict[str, str] = {}
+        for the_op, reading in readings:
+            calling, seen = _read(place, reading)
+            if seen[0]:
+                return _as_op(place, calling, seen)
+            tried.setdefault(the_op.name, seen[2])
+        return _as_own(place, own, tried)
 
 
-@cache
-def _loses_large_means(name: str) -> bool:
-    """Return whether an algorithm loses its theorem at the largest kappa of `KAPPAS`, in float32."""
-    rows = table.hold_rows(ROWS_OF_BOUNDS, max(KAPPAS), "float32", 0)
-    assert rows is not None
-    claim = table.reduction("float32", any_order())
-    return not math.isfinite(table.proved(name, exact_statistics(rows), claim).rstd)
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """What is described, where it runs, and what is known of it so far."""
+
+    trials: Trials
+    language: Language
+    runner: Runner
+    remarks: tuple[str, ...]
+
+    def subject(self, calling: Calling) -> Subject:
+        """Return the function, called in one way."""
+        return self.trials.subject(calling, self.language)
 
 
-def _fitting(
-    trial: Subject, runner: Runner, guesses: tuple[str, ...], dtypes: list[str]
-) -> tuple[str, dict[str, str | None], str]:
-    """Return the first algorithm and forms by dtype that keep their bounds, and how it went."""
-    forms = (None, *(name for name in op(trial.op).forms if name != "canonical"))
-    for variance in guesses:
-        found = {d: next((f for f in forms if _keeps(trial, runner, variance, f, d)), "") for d in dtypes}
-        if "" not in found.values():
-            return variance, found, f"{variance} keeps its bounds on a few cases"
-    why = f"none of {', '.join(guesses)} keeps its bounds on a few cases: {guesses[0]} is a guess"
-    return guesses[0], dict.fromkeys(dtypes), why
+Seen = tuple[str, dict[str, float], str]
 
 
-def _keeps(trial: Subject, runner: Runner, variance: str, form: str | None, dtype: str) -> bool:
-    """Return whether a few cases stay within the bounds of a declaration."""
+def _read(place: _Place, calling: Calling) -> tuple[Calling, Seen]:
+    """Call in one way, then as what comes back says; return the way that worked, and what was seen."""
+    seen = recognised(place.subject(calling), place.runner)
+    for other in _after(calling, seen[2]) if not seen[0] else ():
+        again = recognised(place.subject(other), place.runner)
+        if again[0]:
+            return other, again
+        seen = again
+    return calling, seen
+
+
+def _after(calling: Calling, obstacle: str) -> Iterator[Calling]:
+    """Yield the ways that an obstacle suggests: the first of several results, or one left in the input."""
+    if calling.style != "returned":
+        return
+    if (count := re.search(r"returned (\d+) thing\(s\)", obstacle)) and int(count[1]) > 1:
+        yield calling.picking(0)
+    elif "returned NoneType" in obstacle or "output is None" in obstacle:
+        yield calling.in_place()
+
+
+def _as_op(place: _Place, calling: Calling, seen: Seen) -> Proposal:
+    """Return a proposal for a function that gives an op's results."""
+    trials, language, runner, the_op = place.trials, place.language, place.runner, op(calling.op)
+    found, ulps, obstacle = seen
+    trial = trials.subject(calling, language)
+    required = [
+        n
+        for n, default in calling.takes.items()
+        if default is not None and _is_needed(trial, runner, n, found)
+    ]
+    if required:
+        calling = calling.requiring(*required)
+        trial = trials.subject(calling, language)
+    wide = found == "float32"
+    dtypes = [d for d in DTYPES if accepts(trial, runner, d)]
+    growth = {k: errors(trial, runner, ordinary(trial, found, k))[0] for k in KAPPAS if wide}
+    backward, frozen = _connected(place, calling, dtypes[0])
+    curve = {k: v.get("output", math.nan) for k, v in growth.items()}
+    names, what = guesses(the_op, curve)
+    fit = fitting(trial, runner, names, dtypes, backward=backward and not frozen)
+    differentiable = backward and not frozen
     declared = trial.differing(
-        variance=variance,
-        formula=form,
-        mean_contraction=_contraction(trial),
-        divide_by_n="either",
+        variance=fit.variance, differentiable=differentiable, saved_dtype=fit.saved_dtype
+    )
+    remarks = [*place.remarks, *_of_calling(calling, required)]
+    remarks.append(
+        f"op {the_op.name}: ordinary data gives it within {ulps['output']:.3g} ulp"
+        + ("" if wide else f" of {found}; it takes no float32 ({obstacle})")
+    )
+    remarks.append(f"variance: {what}{fit.why}")
+    remarks += _of_gradients(frozen=frozen, backward=backward)
+    if differentiable and not fit.gradients:
+        remarks.append(
+            "gradients: no form of the op keeps its bounds on a few of them; an audit will show where"
+        )
+    if differentiable and language == "torch" and "autograd" in the_op.forms:
+        remarks += [] if "autograd" in fit.formula.values() else [_AUTOGRAD]
+    if wide and not holds(trial, runner, LARGE):
+        remarks.append(_DOMAIN)
+    remarks += parameters(declared, runner, fit.formula)
+    remarks.append(_TREES)
+    return Proposal(
+        calling=calling,
+        language=language,
+        dtypes=tuple(dtypes),
+        variance=fit.variance,
+        formula=fit.formula,
+        saved_dtype=fit.saved_dtype,
+        differentiable=differentiable,
+        growth=curve,
+        remarks=tuple(remarks),
+    )
+
+
+def _of_calling(calling: Calling, required: list[str]) -> Iterator[str]:
+    """Say how the function is called, where that is not plain."""
+    if calling.names:
+        yield f"arguments: {calling.names}"
+    if left := [name for name in calling.left_out() if MEANINGS.get(name) in {"residual", "gate"}]:
+        yield f"not checked: {' and '.join(left)}, left at the default"
+    if calling.picked is not None:
+        yield "results: the first is the output; the others are not checked"
+    if calling.style == "in_place":
+        yield "results: they replace the input, of which the adapter makes a copy"
+    if required:
+        yield f"required: {' and '.join(required)}, for results without are not right"
+
+
+def _of_gradients(*, frozen: list[str], backward: bool) -> Iterator[str]:
+    """Say why a kernel is declared forward only."""
+    if not backward:
+        yield "differentiable: no backward pass is connected to the output"
+    elif frozen:
+        yield f"differentiable: the backward pass gives no {' and no '.join(frozen)}, which an audit demands"
+
+
+def _is_needed(trial: Subject, runner: Runner, name: str, dtype: str) -> bool:
+    """Return whether the results are right only with an optional tensor."""
+    if name not in op(trial.op).optional:
+        return False
+    case = ordinary(trial, dtype, 0.0, without=name)
+    return (
+        case is not None and case.tensors.get(name) is None and not plausible(errors(trial, runner, case)[0])
+    )
+
+
+def _connected(place: _Place, calling: Calling, dtype: str) -> tuple[bool, list[str]]:
+    """Return `_gradients`; a kernel that writes its result into a tensor that it is given has none."""
+    if calling.style != "returned":
+        return False, []
+    return _gradients(place.subject(calling), place.runner, dtype)
+
+
+def _gradients(trial: Subject, runner: Runner, dtype: str) -> tuple[bool, list[str]]:
+    """Return whether a backward pass is connected, and which gradients it does not give."""
+    case = ordinary(trial, dtype, 0.0)
+    if case is None:
+        return False, []
+    seen, _ = executed(session_of(trial, runner, case), gradients=True)
+    if seen is None or seen.outputs.get("grad_input") is None:
+        return False, []
+    given = [
+        n
+        for n in gradient_names(trial, op(trial.op))
+        if case.tensors.get(n.removeprefix("grad_"), 0) is not None
+    ]
+    return True, [n for n in given if seen.outputs.get(n) is None]
+
+
+# A function that is no op
+
+
+def _own_readings(function: Callable[..., object]) -> list[Calling]:
+    """Return the ways to call a function as op "unknown": what may be left out is left out first."""
+    found = callings(function, ops()["unknown"])
+    plain = [c.without_optional("residual", "gate") for c in found]
+    every = dict.fromkeys(repr(c) for c in (*plain, *found))
+    known = {repr(c): c for c in (*plain, *found)}
+    return [known[text].requiring(*known[text].takes) for text in every]
+
+
+def _specification_name(trials: Trials) -> str:
+    return f"{trials.name}_specification"
+
+
+def _as_own(place: _Place, readings: list[Calling], tried: dict[str, str]) -> Proposal:
+    """Return a proposal with a specification: one that the results fit, or one to be written by hand."""
+    ran: tuple[Calling, str] | None = None
+    name = _specification_name(place.trials)
+    for reading in readings:
+        for calling in (reading, *_after(reading, _obstacle(place, reading))):
+            texts = tuple(specifications(tuple(calling.takes), name))
+            fits: list[str] = []
+            for dtype in DTYPES:
+                found = _meaning(place, calling, texts, dtype)
+                ran = (calling, dtype) if ran is None and found is not None else ran
+                if found:
+                    texts = (found,)
+                    fits.append(dtype)
+                elif found is not None and not fits:
+                    break  # it ran and is something else
+            if fits:
+                return _with_meaning(place, calling, texts[0], tuple(fits))
+    listed = "; ".join(f"{one}: {why}" for one, why in tried.items()) or "none has these arguments"
+    told = f"{place.trials.signature} behaves like no op known here (tried: {listed})"
+    if ran is None:
+        raise SelectionError(told)
+    calling, dtype = ran
+    return Proposal(
+        calling=calling,
+        language=place.language,
         dtypes=(dtype,),
-        assumed=frozenset({"trees", "mean_contraction", "divide_by_n", "saved_dtype"}),
-    )
-    examination = Examination(subject=declared, check_name="forward_error", dtype=dtype, runner=runner)
-    the_op = op(trial.op)
-    # Ordinary hazards, and inputs that tell algorithms apart.
-    plans = [check(name).plan(declared, the_op) for name in ("forward_error", "claim")]
-    if trial.language != "torch":
-        plans = [plan.few_shapes() for plan in plans]
-    wanted = CASES if trial.language == "torch" else COMPILED_CASES
-    return all(
-        not BAD & {o.verdict for o in examination.judge(case)[0]}
-        for plan in plans
-        for case in itertools.islice(_cases(declared, dtype, plan), wanted)
+        specification=skeleton(tuple(calling.takes), name),
+        differentiable=_connected(place, calling, dtype)[0],
+        skeleton=True,
+        remarks=(
+            "specification: to be written (docs/how-to/own-specification.md); as it stands, an audit fails",
+            told,
+            *place.remarks,
+            *_of_calling(calling, []),
+        ),
     )
 
 
-def _parameters(declared: Subject, runner: Runner, formula: Mapping[str, str | None]) -> list[str]:
-    """Say what float32 weight and bias do beside halves, where they are not refused.
-
-    formula: the form that keeps its bounds in each dtype.
-    """
-    names = ("forward_error", "gradient") if declared.differentiable else ("forward_error",)
-    seen: dict[str, list[str]] = {}
-    for dtype, form in formula.items():
-        subject = declared.differing(formula=form, mean_contraction=_contraction(declared), dtypes=(dtype,))
-        found = [one.seen for name in names if (one := _measured(subject, runner, name, dtype)) is not None]
-        if found:
-            seen.setdefault(next((text for text in found if text != RIGHT), RIGHT), []).append(dtype)
-    told = "; ".join(f"beside {' and '.join(dtypes)}: {what}" for what, dtypes in seen.items())
-    promise = f" {_PROMISE}" if set(seen) == {RIGHT} else ""
-    return [f"parameters in float32 {told}.{promise}"] if told else []
+def _with_meaning(place: _Place, calling: Calling, text: str, dtypes: tuple[str, ...]) -> Proposal:
+    backward, frozen = _connected(place, calling, dtypes[0])
+    told = [*place.remarks, *_of_calling(calling, [])]
+    told.append("op unknown: no op of ours fits; the specification gives the results of ordinary data")
+    told += _of_gradients(frozen=frozen, backward=backward)
+    return Proposal(
+        calling=calling,
+        language=place.language,
+        dtypes=dtypes,
+        specification=text,
+        differentiable=backward and not frozen,
+        remarks=tuple(told),
+    )
 
 
-def _measured(subject: Subject, runner: Runner, name: str, dtype: str) -> Measured | None:
-    examination = Examination(subject=subject, check_name=name, dtype=dtype, runner=runner)
-    plan = check(name).plan(subject, op(subject.op))
-    return measured(examination, plan if subject.language == "torch" else plan.few_shapes())
+def _obstacle(place: _Place, calling: Calling) -> str:
+    trial = place.subject(calling)
+    case = ordinary(trial, "float32", 0.0, eps=EPS)
+    return "" if case is None else executed(session_of(trial, place.runner, case))[1]
 
 
-def _contraction(subject: Subject) -> Contraction:
-    return "none" if subject.language == "torch" else "mixed"
+def _meaning(place: _Place, calling: Calling, texts: tuple[str, ...], dtype: str) -> str | None:
+    """Return the text that the results of a dtype fit, "" if none does, None if it does not run."""
+    trial = place.subject(calling)
+    if backend(place.runner.backend).refuses(trial, dtype):
+        return None
+    case = ordinary(trial, dtype, 0.0, eps=EPS)
+    seen = None if case is None else executed(session_of(trial, place.runner, case))[0]
+    output = None if seen is None else seen.outputs.get("output")
+    if case is None or output is None or output.dtype != case.given["input"].dtype:
+        return None
+    return fitting_text(iter(texts), _specification_name(place.trials), case.given, output, dtype) or ""
 
 
-def _cases(subject: Subject, dtype: str, plan: Plan) -> Iterator[Case]:
-    made = (build(op(subject.op), subject, dtype, r, gradients=False) for r in covering(subject, plan))
-    return (case for case in made if case is not None)
-
-
-def _function(path: Path, name: str | None) -> Callable[..., object]:
+def _function(path: Path, name: str | None) -> tuple[str, Callable[..., object]]:
+    """Return a function of a file, and its name there."""
     try_out(path)
     loaded = load(path)
     functions = {
@@ -304,12 +427,12 @@ def _function(path: Path, name: str | None) -> Callable[..., object]:
     if name is not None:
         if name not in plain:
             raise SelectionError(f"{path} has no function {name!r}; it has {', '.join(plain) or 'none'}")
-        return plain[name]
-    likely = {n: f for n, f in plain.items() if not n.startswith("_") and _candidates(f)}
+        return name, plain[name]
+    likely = {n: f for n, f in plain.items() if not n.startswith("_") and takes_an_input(f)}
     if len(likely) != 1:
         found = ", ".join(likely) or "none"
         raise SelectionError(f"{path}: name the function with --function; those that take an input: {found}")
-    return next(iter(likely.values()))
+    return next(iter(likely.items()))
 
 
 def _origin(path: Path, wrapper: Callable[..., object]) -> Iterator[str]:
@@ -320,104 +443,13 @@ def _origin(path: Path, wrapper: Callable[..., object]) -> Iterator[str]:
             yield f"source: {source.summary} ({told}; licence: {source.licence})"
 
 
-def _candidates(wrapper: Callable[..., object]) -> list[Op]:
-    """Return the ops whose arguments cover the function's, the closest first."""
-    required = {
-        n
-        for n, p in inspect.signature(wrapper).parameters.items()
-        if p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD}
-    }
-    fitting = []
-    for candidate in (o for o in ops().values() if not o.own):
-        scalars = candidate.shapes(2, 4, 0)
-        known = {*candidate.tensors, "eps", *(scalars.scalars if scalars else ())}
-        if "output" in candidate.outputs and "input" in required and required <= known:
-            fitting.append((len(known - required), candidate))
-    return [c for _, c in sorted(fitting, key=lambda item: (item[0], item[1].name))]
-
-
-def _language(path: Path) -> tuple[str, str]:
-    text = path.read_text(encoding="utf-8")
-    if "@triton.jit" in text or "import triton" in text:
-        return "triton", "the file uses Triton"
-    if path.with_suffix(".cu").is_file():
-        return "cuda", f"{path.with_suffix('.cu').name} stands beside it"
-    return "torch", "the file uses neither Triton nor CUDA C++"
-
-
-def _subject(path: Path, wrapper: Callable[..., object], candidate: Op, language: str) -> Subject:
-    return Subject(
-        function=wrapper,
-        name=wrapper.__name__,
-        path=path.resolve(),
-        op=candidate.name,
-        language=language,  # type: ignore[arg-type]
-        dtypes=DTYPES,
-        claim=Claim(),
-    )
-
-
-def _accepts(trial: Subject, runner: Runner, dtype: str) -> bool:
-    if backend(runner.backend).refuses(trial, dtype):
-        return False
-    return _plausible(_errors(trial, runner, _case(trial, dtype, 0.0))[0])
-
-
-def _recognised(trial: Subject, runner: Runner) -> tuple[str, dict[str, float], str]:
-    """Return the first dtype that gives the op's results, or "", their errors, and the first obstacle."""
-    obstacle = ""
-    for dtype in DTYPES:
-        if backend(runner.backend).refuses(trial, dtype):
-            continue
-        errors, why = _errors(trial, runner, _case(trial, dtype, 0.0))
-        if errors.get("output", math.inf) < _RECOGNISED_ULP[dtype]:
-            return dtype, errors, obstacle
-        if errors:  # It ran and is another op: the next dtype would only say so less clearly.
-            return "", {}, f"{obstacle}; {dtype}: {why}" if obstacle else why
-        obstacle = obstacle or why
-    return "", {}, obstacle
-
-
-def _plausible(errors: dict[str, float]) -> bool:
-    return errors.get("output", math.inf) < _PLAUSIBLE_ULP
-
-
-def _holds(trial: Subject, runner: Runner, size: float) -> bool:
-    """Return whether the result is still right in float32 where the largest input has this size."""
-    case = _case(trial, "float32", 0.0)
-    if case is None:
-        return True
-    largest = case.given["input"].abs().max()
-    tensors = {**case.tensors, "input": case.given["input"] * (size / largest)}
-    return _plausible(_errors(trial, runner, replace(case, tensors=tensors))[0])
-
-
-def _errors(
-    trial: Subject, runner: Runner, case: Case | None, *, gradients: bool = False
-) -> tuple[dict[str, float], str]:
-    """Return the worst row-scaled error of each output on one case, none if it does not run; and in words."""
-    if case is None:
-        return {}, "its arguments do not fit"
-    place = backend(runner.backend)
-    session = Session(
-        subject=trial,
-        case=case,
-        backend=runner.backend,
-        setting=place.setting(trial, case.dtype),
-        run=runner.run,
-    )
-    try:
-        seen = session.execute(gradients=gradients)
-    except StoppedError as stopped:
-        return {}, stopped.outcome.message
-    if session.unlaunched:
-        return {}, session.unlaunched[0]
-    names = ("output", "grad_input") if gradients else ("output",)
-    found = {o.output: o.worst.row_ulp for o in judge(session.truth, seen, names) if o.worst}
-    return found, f"off by {found['output']:.3g} ulp" if "output" in found else "no output to compare"
-
-
-def _case(trial: Subject, dtype: str, kappa: float) -> Case | None:
-    values = Values(hazard="cancellation", strength=round(math.log10(kappa))) if kappa else Values()
-    recipe = Recipe(rows=4, columns=256, input=values, weight=Values(seed=1), bias=Values(seed=2))
-    return build(op(trial.op), trial, dtype, recipe, gradients=True)
+def _by_closeness(function: Callable[..., object]) -> list[Op]:
+    """Return the ops that a function may compute, those with the fewest arguments that it lacks first."""
+    fitting_ops = []
+    for one in (o for o in ops().values() if not o.own and "output" in o.outputs):
+        read = callings(function, one)
+        if read:
+            scalars = one.shapes(2, 4, 0)
+            known = {*one.tensors, "eps", *(scalars.scalars if scalars else ())}
+            fitting_ops.append((len(known) - max(len(c.takes) for c in read), one))
+    return [o for _, o in sorted(fitting_ops, key=lambda item: (item[0], item[1].name))]

@@ -1,0 +1,83 @@
+"""Public signatures of norms are described: each proposal loads, says the right op and keeps what it says."""
+
+import itertools
+import shutil
+from pathlib import Path
+
+import pytest
+
+from verifier.audit.examination import Examination
+from verifier.checks import check
+from verifier.commands import describe as description
+from verifier.commands.describe import describe
+from verifier.commands.describing import claims
+from verifier.execution.backends import default_backend
+from verifier.ops import op
+from verifier.records.verdict import BAD, Verdict
+from verifier.subjects.load_file import load_subject
+
+SIGNATURES = Path(__file__).with_name("signatures")
+SAID = {
+    "liger_rms_norm": ("rms_norm", "X is input, W is weight", '"float16": "cast_before_weight"'),
+    "liger_layer_norm": ("layer_norm", 'variance="two_pass"'),
+    "liger_group_norm": ("group_norm", "num_channels=input.shape[1]"),
+    "liger_fused_add_rms_norm": ("unknown", "x = input + residual", "the first is the output"),
+    "layer_norm_fn": ("layer_norm", "residual, left at the default"),
+    "rms_norm_fn": ("rms_norm", "bias=None"),
+    "dropout_add_layer_norm": ("unknown", "x0 is input", "dropout_p=0.0", "x = input + residual"),
+    "rms_norm": ("rms_norm", "eps=1e-05"),
+    "rms_norm_gated": ("unknown", "y = y * gate * torch.sigmoid(gate)"),
+    "l2norm": ("unknown", ".sum(-1, keepdim=True) + eps)"),
+    "fused_layer_norm_affine": ("layer_norm", "Paste this above"),
+    "fused_rms_norm_affine": ("rms_norm", "Paste this above"),
+    "vllm_rms_norm": ("rms_norm", 'language="triton"', "return out", "differentiable=False"),
+    "fused_add_rms_norm": ("unknown", 'language="triton"', "input.contiguous().clone()", "return input"),
+    "fast_rms_layernorm": ("rms_norm", 'language="triton"', "SimpleNamespace("),
+    "quack_rmsnorm": ("rms_norm", "weight=None"),
+    "gemma_rmsnorm": ("unknown", 'language="triton"', "y = y * (1 + weight)"),
+    "rmsnorm_fn": ("rms_norm", "z, left at the default"),
+    "fused_ln": ("layer_norm", 'language="triton"', "gamma is weight, beta is bias"),
+    "llama_rms_norm": ("rms_norm", "hidden_states is input, variance_epsilon is eps"),
+}
+
+
+@pytest.fixture
+def file(tmp_path):
+    for one in SIGNATURES.glob("*.py"):
+        shutil.copy(one, tmp_path)
+    return tmp_path / "public.py"
+
+
+def pasted(file, name, text):
+    """Paste a declaration where it says that it belongs; return the subject."""
+    body = file.read_text()
+    if "# Paste this above" in text:
+        body = body.replace(f"\ndef {name}(", f"\n{text}\ndef {name}(")
+    else:
+        name = text.rpartition("\ndef ")[2].partition("(")[0]
+        body = f"{body}\n\n{text}\n"
+    copy = file.with_name("pasted.py")
+    copy.write_text(body)
+    return load_subject(copy, name)
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_public_signature_gets_a_declaration_that_holds(name, file, monkeypatch, request):
+    if 'language="triton"' not in SAID[name]:  # the machine needs a child
+        request.getfixturevalue("no_child")
+    for count in ("CASES", "COMPILED_CASES", "COMPILED_GRADIENT_CASES"):
+        monkeypatch.setattr(claims, count, 3)
+    text = describe(file, name)
+    for words in (f'op="{SAID[name][0]}"', *SAID[name][1:]):
+        assert words in text.replace("\n#   ", " ")
+    assert "refuted" not in text
+    subject = pasted(file, name, text)
+    place, _ = default_backend(subject)
+    judged = "running_bound" if subject.op == "unknown" else "forward_error"
+    plan = check(judged).plan(subject, op(subject.op)).few_shapes()
+    cases = itertools.islice(claims.cases_of(subject, "float16", plan, gradients=plan.gradients), 2)
+    with description.Runner(place) as runner:
+        examination = Examination(subject=subject, check_name=judged, dtype="float16", runner=runner)
+        verdicts = {outcome.verdict for case in cases for outcome in examination.judge(case)[0]}
+    assert Verdict.PASS in verdicts
+    assert not verdicts & BAD
