@@ -58,3 +58,38 @@ def test_a_gradient_of_a_given_weight_is_missed(kernel, missed):
     found = outcomes_of(kernel, "gradient", count=8, shapes=shapes, max_elements=20)
     assert {o.output for o in failures(found)} == ({"grad_weight"} if missed else set())
     assert missed or passes(found)
+
+
+# -- kernels for frozen weights ------------------------------------------------------------------------
+
+DECLARED = {"op": "layer_norm", "language": "torch", "variance": "two_pass", "dtypes": ("float32",)}
+
+
+def frozen(input, weight, bias, eps=1e-5):
+    wide = input.double()
+    centred = wide - wide.mean(-1, keepdim=True)
+    rstd = 1 / (centred.square().mean(-1, keepdim=True) + eps).sqrt()
+    return (centred * rstd * weight.detach().double() + bias.detach().double()).to(input.dtype)
+
+
+def wrongly_frozen(input, weight, bias, eps=1e-5):
+    wide = input.double()
+    centred = wide - wide.mean(-1, keepdim=True).detach()
+    rstd = 1 / (centred.square().mean(-1, keepdim=True) + eps).sqrt()
+    return (centred * rstd * weight.detach().double() + bias.detach().double()).to(input.dtype)
+
+
+def test_gradients_that_are_declared_away_are_not_demanded():
+    demanded = failures(outcomes_of(declaring(**DECLARED)(frozen), "gradient", "float32", count=6))
+    assert {o.output for o in demanded} == {"grad_weight", "grad_bias"}
+    declared = declaring(**DECLARED, gradients=("input",))(frozen)
+    for check in ("gradient", "partial_gradients", "context"):
+        found = outcomes_of(declared, check, "float32", count=6)
+        assert not failures(found)
+    assert {o.output for o in passes(outcomes_of(declared, "gradient", "float32", count=6))} == {"grad_input"}
+
+
+def test_the_gradient_that_is_left_is_judged():
+    declared = declaring(**DECLARED, gradients=("input",))(wrongly_frozen)
+    found = failures(outcomes_of(declared, "gradient", "float32", count=6))
+    assert {o.output for o in found} == {"grad_input"}

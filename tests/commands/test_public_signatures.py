@@ -32,7 +32,7 @@ SAID = {
     "fused_rms_norm_affine": ("rms_norm", "Paste this above"),
     "vllm_rms_norm": ("rms_norm", 'language="triton"', "return out", "differentiable=False"),
     "fused_add_rms_norm": ("unknown", 'language="triton"', "input.contiguous().clone()", "return input"),
-    "fast_rms_layernorm": ("rms_norm", 'language="triton"', "SimpleNamespace("),
+    "fast_rms_layernorm": ("rms_norm", 'language="triton"', "SimpleNamespace(", 'gradients=("input",)'),
     "quack_rmsnorm": ("rms_norm", "weight=None"),
     "gemma_rmsnorm": ("unknown", 'language="triton"', "y = y * (1 + weight)"),
     "rmsnorm_fn": ("rms_norm", "z, left at the default"),

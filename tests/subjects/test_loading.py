@@ -78,6 +78,19 @@ def test_the_decorated_kernel_is_callable_like_the_function(kernel_file):
         ('subject(**DECLARED, mean_contraction="mixd")\n', "unknown mean_contraction 'mixd'; known are none"),
         ('subject(**DECLARED, divide_by_n="reciprocl")\n', "unknown divide_by_n 'reciprocl'"),
         ('subject(**DECLARED, saved_dtype="float33")\n', "unknown saved_dtype 'float33'"),
+        ('subject(**DECLARED, gradients="input")(right)\n', "gradients is 'input', not a tuple of names"),
+        (
+            'subject(**DECLARED, gradients=("input",))(right)\n',
+            "gradients=('input',) of right(): differentiable=False says that it has none",
+        ),
+        (
+            'subject(**DECLARED | {"differentiable": True}, gradients=("input", "scale"))(right)\n',
+            "gradients has 'scale'; those of right() are input, weight, bias",
+        ),
+        (
+            'subject(**DECLARED | {"op": "layer_norm_backward"}, gradients=("input",))(right)\n',
+            "layer_norm_backward is a backward pass itself",
+        ),
         ("subject(**DECLARED, trees=sorted)\n", "statistics is the function sorted and no tree: call it"),
         ("subject(**DECLARED, trees=lambda n: n)\n", "the function <lambda> and no tree"),
         ("subject(**DECLARED, trees=())\n", "statistics is () and no tree"),

@@ -134,8 +134,8 @@ def check(session: Session) -> list[Outcome]:
 
 
 def _names(session: Session) -> list[str]:
-    known = session.subject.signature
-    return [n for n in session.op.differentiable if n in known and n in session.case.given]
+    given, subject = session.case.given, session.subject
+    return [n for n in session.op.differentiable if subject.gives_gradient(n) and n in given]
 
 
 def _elements(session: Session) -> int:

@@ -109,7 +109,7 @@ def check(session: Session) -> list[Outcome]:
     case = session.case
     if case.elements == 0 or not case.finite:
         return []
-    names = [n for n in session.op.differentiable if n in session.subject.signature and n in case.given]
+    names = [n for n in session.op.differentiable if session.subject.gives_gradient(n) and n in case.given]
     seen = session.execute(experiment="verifier.checks.gradgradcheck:experiment", names=names)
     answer: SecondDerivatives = seen.found
     if answer.refusal:

@@ -53,7 +53,7 @@ def check(session: Session) -> list[Outcome]:
 
 def _asked(subject: Subject, names: Collection[str]) -> list[str]:
     """Return which of these arguments may require a gradient."""
-    return [n for n in named_op(subject.op).differentiable if n in subject.signature and n in names]
+    return [n for n in named_op(subject.op).differentiable if subject.gives_gradient(n) and n in names]
 
 
 def _choices(names: Sequence[str]) -> list[tuple[str, ...]]:

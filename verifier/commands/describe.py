@@ -55,6 +55,7 @@ class Proposal:
     saved_dtype: str | None = None
     specification: str | None = None
     differentiable: bool = True
+    gradients: tuple[str, ...] | None = None
     growth: Mapping[float, float] = field(default_factory=dict)
     skeleton: bool = False
     remarks: tuple[str, ...] = ()
@@ -104,6 +105,8 @@ def _declaration(trials: Trials, proposal: Proposal) -> list[str]:
     words.append(f"dtypes=({dtypes})")
     if not proposal.differentiable:
         words.append("differentiable=False")
+    elif proposal.gradients is not None:
+        words.append(f"gradients=({', '.join(repr(n) for n in proposal.gradients)},)".replace("'", '"'))
     return [
         *_imports(calling, own=proposal.specification is not None),
         "from verifier import subject",
@@ -232,26 +235,24 @@ def _as_op(place: _Place, calling: Calling, seen: Seen) -> Proposal:
     wide = found == "float32"
     dtypes = [d for d in DTYPES if accepts(trial, runner, d)]
     growth = {k: errors(trial, runner, ordinary(trial, found, k))[0] for k in KAPPAS if wide}
-    backward, frozen = _connected(place, calling, dtypes[0])
+    backward, given = _connected(place, calling, dtypes[0])
+    trial = trial.differing(gradients=given)
     curve = {k: v.get("output", math.nan) for k, v in growth.items()}
     names, what = guesses(the_op, curve)
-    fit = fitting(trial, runner, names, dtypes, backward=backward and not frozen)
-    differentiable = backward and not frozen
-    declared = trial.differing(
-        variance=fit.variance, differentiable=differentiable, saved_dtype=fit.saved_dtype
-    )
+    fit = fitting(trial, runner, names, dtypes, backward=backward)
+    declared = trial.differing(variance=fit.variance, differentiable=backward, saved_dtype=fit.saved_dtype)
     remarks = [*place.remarks, *_of_calling(calling, required)]
     remarks.append(
         f"op {the_op.name}: ordinary data gives it within {ulps['output']:.3g} ulp"
         + ("" if wide else f" of {found}; it takes no float32 ({obstacle})")
     )
     remarks.append(f"variance: {what}{fit.why}")
-    remarks += _of_gradients(frozen=frozen, backward=backward)
-    if differentiable and not fit.gradients:
+    remarks += _of_gradients(given, backward=backward)
+    if backward and not fit.gradients:
         remarks.append(
             "gradients: no form of the op keeps its bounds on a few of them; an audit will show where"
         )
-    if differentiable and language == "torch" and "autograd" in the_op.forms:
+    if backward and language == "torch" and "autograd" in the_op.forms:
         remarks += [] if "autograd" in fit.formula.values() else [_AUTOGRAD]
     if wide and not holds(trial, runner, LARGE):
         remarks.append(_DOMAIN)
@@ -264,7 +265,8 @@ def _as_op(place: _Place, calling: Calling, seen: Seen) -> Proposal:
         variance=fit.variance,
         formula=fit.formula,
         saved_dtype=fit.saved_dtype,
-        differentiable=differentiable,
+        differentiable=backward,
+        gradients=given,
         growth=curve,
         remarks=tuple(remarks),
     )
@@ -284,12 +286,15 @@ def _of_calling(calling: Calling, required: list[str]) -> Iterator[str]:
         yield f"required: {' and '.join(required)}, for results without are not right"
 
 
-def _of_gradients(*, frozen: list[str], backward: bool) -> Iterator[str]:
-    """Say why a kernel is declared forward only."""
+def _of_gradients(given: tuple[str, ...] | None, *, backward: bool) -> Iterator[str]:
+    """Say which gradients do not come back."""
     if not backward:
         yield "differentiable: no backward pass is connected to the output"
-    elif frozen:
-        yield f"differentiable: the backward pass gives no {' and no '.join(frozen)}, which an audit demands"
+    elif given is not None:
+        yield (
+            f"gradients: only those of {' and '.join(given)} come back; the other arguments get None, as "
+            "frozen ones may. If that is a mistake, leave out gradients= and an audit finds it"
+        )
 
 
 def _is_needed(trial: Subject, runner: Runner, name: str, dtype: str) -> bool:
@@ -302,27 +307,22 @@ def _is_needed(trial: Subject, runner: Runner, name: str, dtype: str) -> bool:
     )
 
 
-def _connected(place: _Place, calling: Calling, dtype: str) -> tuple[bool, list[str]]:
-    """Return `_gradients`; a kernel that writes its result into a tensor that it is given has none."""
-    if calling.style != "returned":
-        return False, []
-    return _gradients(place.subject(calling), place.runner, dtype)
+def _connected(place: _Place, calling: Calling, dtype: str) -> tuple[bool, tuple[str, ...] | None]:
+    """Return whether a backward pass is connected, and the arguments whose gradients come back (None: all).
 
-
-def _gradients(trial: Subject, runner: Runner, dtype: str) -> tuple[bool, list[str]]:
-    """Return whether a backward pass is connected, and which gradients it does not give."""
-    case = ordinary(trial, dtype, 0.0)
+    A kernel that writes its result into a tensor that it is given has no backward pass.
+    """
+    trial = place.subject(calling)
+    case = ordinary(trial, dtype, 0.0) if calling.style == "returned" else None
     if case is None:
-        return False, []
-    seen, _ = executed(session_of(trial, runner, case), gradients=True)
+        return False, None
+    seen, _ = executed(session_of(trial, place.runner, case), gradients=True)
     if seen is None or seen.outputs.get("grad_input") is None:
-        return False, []
-    given = [
-        n
-        for n in gradient_names(trial, op(trial.op))
-        if case.tensors.get(n.removeprefix("grad_"), 0) is not None
-    ]
-    return True, [n for n in given if seen.outputs.get(n) is None]
+        return False, None
+    names = [n.removeprefix("grad_") for n in gradient_names(trial, op(trial.op))]
+    asked = [n for n in names if case.tensors.get(n) is not None]
+    given = tuple(n for n in asked if seen.outputs.get(f"grad_{n}") is not None)
+    return True, None if len(given) == len(asked) else given
 
 
 # A function that is no op
@@ -381,16 +381,17 @@ def _as_own(place: _Place, readings: list[Calling], tried: dict[str, str]) -> Pr
 
 
 def _with_meaning(place: _Place, calling: Calling, text: str, dtypes: tuple[str, ...]) -> Proposal:
-    backward, frozen = _connected(place, calling, dtypes[0])
+    backward, given = _connected(place, calling, dtypes[0])
     told = [*place.remarks, *_of_calling(calling, [])]
     told.append("op unknown: no op of ours fits; the specification gives the results of ordinary data")
-    told += _of_gradients(frozen=frozen, backward=backward)
+    told += _of_gradients(given, backward=backward)
     return Proposal(
         calling=calling,
         language=place.language,
         dtypes=dtypes,
         specification=text,
-        differentiable=backward and not frozen,
+        differentiable=backward,
+        gradients=given,
         remarks=tuple(told),
     )
 

@@ -173,7 +173,7 @@ def lay_out(
         )
     if gradients:
         for name in arguments:
-            if name in placed and name in op(case.op).differentiable:
+            if name in placed and name in op(case.op).differentiable and subject.gives_gradient(name):
                 placed[name].tensor.requires_grad_(True)
     return Call(arguments=arguments, placed=placed)
 

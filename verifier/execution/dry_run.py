@@ -112,7 +112,7 @@ def _call(subject: Subject, case: Case, point: Point, *, gradients: bool, record
         if name in shapes.tensors
     }
     for name in the_op.differentiable if gradients else ():
-        if name in tensors:
+        if name in tensors and subject.gives_gradient(name):
             tensors[name].requires_grad_(True)
     known = {**dict.fromkeys(case.tensors), **case.scalars, **shapes.scalars, **tensors}
     arguments = {name: known[name] for name in subject.signature if name in known}

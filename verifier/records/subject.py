@@ -255,7 +255,8 @@ class Subject:
 
     `path` and `name` find it again in another process. `returns` names what the function returns
     in order ("output", then statistics). `mutates` names arguments that are changed in place.
-    `extents` lists (rows, columns) that every search begins with.
+    `extents` lists (rows, columns) that every search begins with. `gradients` names the arguments whose
+    gradients the backward pass gives (None: all that the op differentiates by): no other one is asked for.
     """
 
     function: Callable[..., Any]
@@ -274,6 +275,7 @@ class Subject:
     differentiable: bool = True
     source: Source | None = None
     extents: tuple[tuple[int, int], ...] = ()
+    gradients: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         """Let the domain speak of what the subject takes: a bias that it does not take is none that lacks."""
@@ -295,6 +297,10 @@ class Subject:
     def required(self) -> frozenset[str]:
         """The parameters without a default: every call gives them."""
         return frozenset(name for name, p in self.signature.items() if p.default is p.empty)
+
+    def gives_gradient(self, name: str) -> bool:
+        """Return whether the backward pass is to give the gradient of an argument of this name."""
+        return name in self.signature and (self.gradients is None or name in self.gradients)
 
     @property
     def always_given(self) -> frozenset[str]:

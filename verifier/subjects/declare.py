@@ -48,6 +48,7 @@ def subject(
     differentiable: bool = True,
     source: Source | None = None,
     extents: tuple[tuple[int, int], ...] = (),
+    gradients: tuple[str, ...] | None = None,
 ) -> Callable[[Callable[..., Any]], Subject]:
     """Declare the decorated function as a kernel under test.
 
@@ -64,6 +65,8 @@ def subject(
     source: the document that the kernel is taken from, if any, for whoever reads of the kernel.
     extents: (rows, columns) that every search is to begin with, for instance ((1, 70000),): canonical ones,
         the columns being what a row's statistics are taken over.
+    gradients: names of the arguments whose gradients the backward pass gives, for instance ("input",) of a
+        kernel for frozen weights: no other argument then requires one. Left out: all that the op has.
     specification: with op "unknown", what the kernel computes: a function of arguments of the kernel by
         name, written with torch on a (rows, columns) input or with mpmath on the numbers of a row (see
         docs/how-to/own-specification.md).
@@ -71,8 +74,8 @@ def subject(
     Raises:
         ValueError: an unknown language, dtype, format, guarantee, word of the claim or option of the
             algorithm; a tree that is none; extents that are no pairs of positive integers or that the domain
-            excludes; a specification that is missing, not wanted or uses what has no
-            exact meaning.
+            excludes; gradients of what the op or the function does not take; a specification that is
+            missing, not wanted or uses what has no exact meaning.
 
     """
     words = {
@@ -97,6 +100,7 @@ def subject(
         _demand_specification(op, specification, variance, function, returns)
         _demand_required(domain, function)
         _demand_parameters(domain, function)
+        _demand_gradients(op, gradients, function, differentiable=differentiable)
         made = Subject(
             function=function,
             name=function.__name__,
@@ -114,6 +118,7 @@ def subject(
             differentiable=differentiable,
             source=source,
             extents=tuple((rows, columns) for rows, columns in extents),
+            gradients=None if gradients is None else tuple(gradients),
         )
         # help() and inspect see the kernel's own function through these two.
         object.__setattr__(made, "__doc__", function.__doc__)
@@ -262,6 +267,29 @@ def _demand_required(domain: Domain | None, function: Any) -> None:
         raise ValueError(
             f"@subject: Domain(optional=False) speaks of {' and '.join(domain.required)}, of which "
             f"{function.__name__}() takes none"
+        )
+
+
+def _demand_gradients(
+    op: str, gradients: object, function: Callable[..., object], *, differentiable: bool
+) -> None:
+    """Demand names of arguments by which the op is differentiated and that the kernel takes."""
+    if gradients is None:
+        return
+    from verifier.ops import op as named_op
+
+    wanted = 'a tuple of names of arguments, as ("input",)'
+    if not isinstance(gradients, tuple | list) or not gradients:
+        raise ValueError(f"@subject: gradients is {gradients!r}, not {wanted}")
+    known = named_op(op).differentiable
+    if not known or not differentiable:
+        why = "differentiable=False says that it has none" if known else f"{op} is a backward pass itself"
+        raise ValueError(f"@subject: gradients={tuple(gradients)!r} of {function.__name__}(): {why}")
+    taken = [name for name in known if name in inspect.signature(function).parameters]
+    strange = [name for name in gradients if name not in taken]
+    if strange:
+        raise ValueError(
+            f"@subject: gradients has {strange[0]!r}; those of {function.__name__}() are {', '.join(taken)}"
         )
 
 

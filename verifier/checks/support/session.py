@@ -186,4 +186,4 @@ def gradient_names(subject: Subject, the_op: Op) -> tuple[str, ...]:
     """Return the gradients that a subject has to deliver."""
     if not the_op.differentiable:
         return tuple(n for n in the_op.outputs if n.startswith("grad_"))
-    return tuple(f"grad_{n}" for n in the_op.differentiable if n in subject.signature)
+    return tuple(f"grad_{n}" for n in the_op.differentiable if subject.gives_gradient(n))
