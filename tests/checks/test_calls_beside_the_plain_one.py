@@ -38,6 +38,7 @@ CAUGHT = {
     "columns_lost_in_deterministic_mode": modes.DETERMINISTIC,
     "partials_of_132_processors_triton": "with 148 multiprocessors",
     "rows_lost_by_one_processor_triton": "with 1 multiprocessor",
+    "unwritten_bias_without_grad_triton": "under torch.no_grad",
     "gradient_of_bias_only_with_weight": "where bias alone requires a gradient",
     "adds_to_the_last_sums": repeated_calls.SECOND,
     "output_buffer_shared": repeated_calls.LATER,
