@@ -68,6 +68,17 @@ def softmax(input, dim=-1):
 def other_arguments(image, strength):
     return image * strength
 
+def picky(hidden_states, weight, variance_epsilon):
+    if hidden_states.dim() != 2:
+        raise ValueError("two dimensions are wanted")
+    if not hidden_states.is_contiguous() or not weight.is_contiguous():
+        raise ValueError("contiguous tensors are wanted")
+    if not 1 < hidden_states.shape[1] <= 5000:
+        raise ValueError("2 to 5000 columns are wanted")
+    if not len(hidden_states):
+        raise ValueError("rows are wanted")
+    return F.rms_norm(hidden_states, hidden_states.shape[-1:], weight, variance_epsilon)
+
 def no_arguments():
     return torch.zeros(3)
 """
@@ -124,6 +135,18 @@ def test_a_proposal_loads_and_passes_as_it_is_pasted(name, file):
     jobs = select([pasted], check_names=["forward_error"])
     lines = audit(jobs).lines
     assert {line.subject for line in lines} == {name}
+    assert {line_verdict(line) for line in lines} == {Verdict.PASS}, lines
+
+
+def test_what_a_kernel_refuses_lies_outside_of_the_domain_that_is_proposed(file):
+    text = describe(file, "picky")
+    layouts = 'layouts=("contiguous", "storage_offset", "misaligned")'
+    assert f"Domain(min_columns=2, min_rows=2, max_rank=2, {layouts}, max_columns=5000)" in text
+    assert "domain: 5001 columns are refused (ValueError: 2 to 5000 columns are wanted)" in text
+    assert "refuted" not in text
+    pasted = file.with_name("pasted.py")
+    pasted.write_text(f"{file.read_text()}\n{text}\n")
+    lines = audit(select([pasted], check_names=["forward_error", "layouts"], dtypes=["float32"])).lines
     assert {line_verdict(line) for line in lines} == {Verdict.PASS}, lines
 
 

@@ -16,6 +16,7 @@ from verifier.checks.support.session import gradient_names
 from verifier.commands.describing.calling import MEANINGS, Calling, callings, takes_an_input
 from verifier.commands.describing.claims import KAPPAS, fitting, guesses, parameters
 from verifier.commands.describing.language import launched_language
+from verifier.commands.describing.limits import limits
 from verifier.commands.describing.own_meaning import EPS, fitting_text, skeleton, specifications
 from verifier.commands.describing.smoke import refuted
 from verifier.commands.describing.trials import (
@@ -56,6 +57,7 @@ class Proposal:
     specification: str | None = None
     differentiable: bool = True
     gradients: tuple[str, ...] | None = None
+    domain: tuple[str, ...] = ()
     growth: Mapping[float, float] = field(default_factory=dict)
     skeleton: bool = False
     remarks: tuple[str, ...] = ()
@@ -103,13 +105,15 @@ def _declaration(trials: Trials, proposal: Proposal) -> list[str]:
     if proposal.saved_dtype is not None:
         words.append(f'saved_dtype="{proposal.saved_dtype}"')
     words.append(f"dtypes=({dtypes})")
+    if proposal.domain:
+        words.append(f"domain=Domain({', '.join(proposal.domain)})")
     if not proposal.differentiable:
         words.append("differentiable=False")
     elif proposal.gradients is not None:
         words.append(f"gradients=({', '.join(repr(n) for n in proposal.gradients)},)".replace("'", '"'))
     return [
         *_imports(calling, own=proposal.specification is not None),
-        "from verifier import subject",
+        f"from verifier import {'Domain, ' if proposal.domain else ''}subject",
         "",
         "",
         *before,
@@ -240,6 +244,7 @@ def _as_op(place: _Place, calling: Calling, seen: Seen) -> Proposal:
     curve = {k: v.get("output", math.nan) for k, v in growth.items()}
     names, what = guesses(the_op, curve)
     fit = fitting(trial, runner, names, dtypes, backward=backward)
+    kept = limits(trial, runner, dtypes[0], Runner)
     declared = trial.differing(variance=fit.variance, differentiable=backward, saved_dtype=fit.saved_dtype)
     remarks = [*place.remarks, *_of_calling(calling, required)]
     remarks.append(
@@ -256,7 +261,7 @@ def _as_op(place: _Place, calling: Calling, seen: Seen) -> Proposal:
         remarks += [] if "autograd" in fit.formula.values() else [_AUTOGRAD]
     if wide and not holds(trial, runner, LARGE):
         remarks.append(_DOMAIN)
-    remarks += parameters(declared, runner, fit.formula)
+    remarks += [*kept.remarks, *parameters(declared, runner, fit.formula)]
     remarks.append(_TREES)
     return Proposal(
         calling=calling,
@@ -267,6 +272,7 @@ def _as_op(place: _Place, calling: Calling, seen: Seen) -> Proposal:
         saved_dtype=fit.saved_dtype,
         differentiable=backward,
         gradients=given,
+        domain=kept.words,
         growth=curve,
         remarks=tuple(remarks),
     )
@@ -382,9 +388,10 @@ def _as_own(place: _Place, readings: list[Calling], tried: dict[str, str]) -> Pr
 
 def _with_meaning(place: _Place, calling: Calling, text: str, dtypes: tuple[str, ...]) -> Proposal:
     backward, given = _connected(place, calling, dtypes[0])
+    kept = limits(place.subject(calling), place.runner, dtypes[0], Runner)
     told = [*place.remarks, *_of_calling(calling, [])]
     told.append("op unknown: no op of ours fits; the specification gives the results of ordinary data")
-    told += _of_gradients(given, backward=backward)
+    told += [*_of_gradients(given, backward=backward), *kept.remarks]
     return Proposal(
         calling=calling,
         language=place.language,
@@ -392,6 +399,7 @@ def _with_meaning(place: _Place, calling: Calling, text: str, dtypes: tuple[str,
         specification=text,
         differentiable=backward,
         gradients=given,
+        domain=kept.words,
         remarks=tuple(told),
     )
 

@@ -13,12 +13,14 @@ from verifier.commands.describing.trials import Trials
 from verifier.execution import Runner
 from verifier.execution.backends import default_backend
 from verifier.ops import op
-from verifier.records.subject import Subject
-from verifier.records.verdict import BAD
+from verifier.records.case import Case
+from verifier.records.subject import Domain, Subject
+from verifier.records.verdict import BAD, Verdict
 from verifier.subjects.load_file import LoadError, load
 
 CHECKS = ("forward_error", "gradient", "running_bound", "memory")
 """Checks that decide most: those that a declaration allows are tried, in this order."""
+FOUND = BAD | {Verdict.REFUSED}
 CASES, COMPILED_CASES = 5, 2
 """Cases of each check and dtype: torch, compiled."""
 
@@ -55,16 +57,15 @@ def _found(declared: Subject, runner: Runner) -> Iterator[str]:
             plan = made.plan(declared, the_op)
             plan = plan if declared.language == "torch" else plan.few_shapes()
             examination = Examination(subject=declared, check_name=name, dtype=dtype, runner=runner)
-            cases = cases_of(declared, dtype, plan, gradients=plan.gradients)
-            bad = next(
-                (
-                    o
-                    for c in itertools.islice(cases, wanted)
-                    for o in examination.judge(c)[0]
-                    if o.verdict in BAD
-                ),
-                None,
-            )
+            every = cases_of(declared, dtype, plan, gradients=plan.gradients)
+            cases = itertools.islice((c for c in every if _promised(declared, c)), wanted)
+            bad = next((o for c in cases for o in examination.judge(c)[0] if o.verdict in FOUND), None)
             if bad is not None:
                 yield f"refuted: {name} in {dtype} finds, on a few cases: {bad.message}"
                 break
+
+
+def _promised(declared: Subject, case: Case) -> bool:
+    """Return whether a case lies inside the domain, where nothing may be refused."""
+    domain = declared.domain or Domain()
+    return not domain.excludes(case) and not domain.may_refuse(case)
