@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 import torch
-from checks_support import KERNELS, SUPPORT, examination, faulty, subject_of
+from checks_support import KERNELS, SUPPORT, examination, faulty, machine, outcomes_of, subject_of
 from hypothesis import given, settings
 
 from verifier import Domain, subject
@@ -23,7 +23,7 @@ from verifier.execution.backends import backend
 from verifier.ops import op
 from verifier.records.case import from_document, to_document
 from verifier.records.subject import KnownDefect
-from verifier.records.verdict import Outcome, Verdict
+from verifier.records.verdict import BAD, Outcome, Verdict
 
 BOTH = ("input", "float32")
 LN = op("layer_norm")
@@ -120,7 +120,30 @@ def test_a_right_kernel_passes_and_has_tried_both(name, dtype, held):
     assert not [word for word in line.untried if word.startswith("parameters")]
     assert {case.dtype_of("weight") for case in seen} >= {dtype, held}
     assert all(case.dtype_of("input") == case.dtype_of("grad_output") or name != "gradient" for case in seen)
-    assert all(len({case.dtype_of(n) for n in ("weight", "bias")} - {None}) <= 1 for case in seen)
+    assert {case.mixes_dtypes for case in seen} == {False, True}
+
+
+def test_a_refusal_of_two_dtypes_at_once_is_no_finding():
+    right = promising(subject_of(SUPPORT / "right_kernel.py"), *BOTH)
+
+    def refusing(input, weight=None, bias=None, eps=1e-5):
+        if None not in (weight, bias) and weight.dtype != bias.dtype:
+            raise ValueError("weight and bias have two dtypes")
+        return right.function(input, weight, bias, eps)
+
+    line = examination(right.differing(function=refusing), "forward_error", budget=Budget(cases=12)).run()
+    assert line_verdict(line) is Verdict.PASS
+    assert Verdict.REFUSED not in line.counts
+
+
+def test_a_bias_that_is_read_in_the_dtype_of_weight_is_wrong_where_both_occur_alone():
+    for dtypes, wrong in ((("input",), False), (("float32",), False), (BOTH, True)):
+        one = promising(faulty("bias_read_as_weight_triton"), *dtypes)
+        with machine(strict=True, poison=0xFF) as place:
+            few = {"hazards": ("ordinary",), "joint": False, "shapes": ((4, 33),)}
+            found = outcomes_of(one, "forward_error", place=place, count=12, **few)
+        bad = [o for o in found if o.verdict in BAD]
+        assert bool(bad) is wrong, (dtypes, [o.message for o in bad])
 
 
 @pytest.mark.parametrize(("named", "shown"), [(BOTH, {"float16", "float32"}), ((), {"float16"})])

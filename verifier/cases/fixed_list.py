@@ -96,7 +96,9 @@ def factors(subject: Subject, plan: Plan) -> list[Factor]:
     }
     dtypes = plan.parameter_dtypes_of(the_op, subject)
     if len(dtypes) > 1:
-        every["parameter_dtype"] = Factor(name="parameter_dtype", levels=dtypes)
+        mixed = plan.mixed_dtypes_of(the_op, subject)
+        levels = (*dtypes, *([] if mixed is None else [mixed]))
+        every["parameter_dtype"] = Factor(name="parameter_dtype", levels=levels)
     many = (n for n in ("layout", "hazard") if len(every[n].levels) > len(every["shape"].levels) // 2)
     leading = plan.leads or next(many, "shape")
     if plan.most is not None:  # of so few, no level waits because another is more usual
@@ -133,6 +135,8 @@ def _strengths(hazards: Sequence[str], plan: Plan, carriers: Sequence[str]) -> F
 
 def _recipe(choice: Choice, number: int, varied: tuple[str, ...]) -> Recipe:
     (rows, columns), aimed = choice["shape"], choice["strength"]
+    held = choice.get("parameter_dtype")
+    weight_dtype, bias_dtype = held if isinstance(held, tuple) else (held, None)
     recipe = Recipe(
         rows=rows,
         columns=columns,
@@ -150,7 +154,8 @@ def _recipe(choice: Choice, number: int, varied: tuple[str, ...]) -> Recipe:
         joint=choice["joint"],
         layouts=choice["layout"],
         eps=choice["eps"],
-        parameter_dtype=choice.get("parameter_dtype"),
+        parameter_dtype=weight_dtype,
+        bias_dtype=bias_dtype,
     )
     return recipe.carried_by(aimed.tensor)
 
@@ -164,6 +169,7 @@ class _Possible:
         self.fits: dict[object, bool] = {}
         self.given = {name for name, levels in plan.parameters_of(op, subject).items() if True in levels}
         self.dtypes = plan.parameter_dtypes_of(op, subject)
+        self.mixed = plan.mixed_dtypes_of(op, subject)
 
     def __call__(self, choice: Choice) -> bool:
         joint, layout = choice.get("joint"), choice.get("layout", ())
@@ -181,6 +187,8 @@ class _Possible:
         if replaced or absent & (needs | carrier | {name for name, _ in layout}):
             return False
         if choice.get("parameter_dtype") in self.dtypes[1:] and not self.given - absent:
+            return False
+        if isinstance(choice.get("parameter_dtype"), tuple) and {"weight", "bias"} & absent:
             return False
         key = (choice.get("shape"), choice.get("variant"), layout)
         if key not in self.fits:
@@ -249,6 +257,8 @@ def to_be_tried(subject: Subject, plan: Plan) -> list[str]:
         "eps": [_of_eps(eps) for eps in plan.eps_of(possible.op, subject) if eps in EDGE_EPS],
         "parameter_dtype": [_of_dtype(d) for d in possible.dtypes] if len(possible.dtypes) > 1 else [],
     }
+    if possible.mixed is not None:
+        levels["parameter_dtype"].append(_MIXED)
     return list(dict.fromkeys([*wanted, *(word for factor in plan.must for word in levels[factor])]))
 
 
@@ -266,6 +276,7 @@ def tried(recipe: Recipe, case: Case, plan: Plan) -> set[str]:
             _of_eps(recipe.eps),
         }
         | {_of_dtype(d) for d in _parameter_dtypes(case)}
+        | ({_MIXED} if case.mixes_dtypes else set())
     )
 
 
@@ -317,6 +328,7 @@ def _of_ranks(shapes: Shapes) -> str:
     return f"{len(shapes.tensors['input'])}-D input" + "".join(f", {n} {v}" for n, v in told.items())
 
 
+_MIXED = "weight and bias in two dtypes"
 _TELLING = ("normalized_shape", "dim", "training")
 """Scalars that go with the shapes and mean something in words."""
 

@@ -141,6 +141,16 @@ class Plan:
         taken = any(True in levels for levels in self.parameters_of(op, subject).values())
         return subject.parameter_dtypes if self.parameter_dtypes and taken else subject.parameter_dtypes[:1]
 
+    def mixed_dtypes_of(self, op: Op, subject: Subject) -> tuple[str, str] | None:
+        """Return two dtypes of weight and bias in one case, None where there are no two.
+
+        A kernel that takes each dtype may still read both parameters as if they had one.
+        """
+        dtypes, given = self.parameter_dtypes_of(op, subject), self.parameters_of(op, subject)
+        if len(dtypes) < 2 or not all(True in given[name] for name in ("weight", "bias")):
+            return None
+        return dtypes[1], dtypes[0]
+
     def eps_of(self, op: Op, subject: Subject) -> tuple[float | None, ...]:
         """Return the levels of eps that make a difference: one alone where the op or the kernel takes none.
 

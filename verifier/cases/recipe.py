@@ -29,7 +29,7 @@ class Recipe:
 
     eps: None leaves it to the kernel. further: values of other tensors by name, None where one is left out.
     parameter_dtype: of weight, bias and running statistics, "input" for the input's; None is the first that
-    the subject promises.
+    the subject promises. bias_dtype: of bias, where it has another.
     """
 
     rows: int
@@ -44,6 +44,7 @@ class Recipe:
     eps: float | None = 1e-5
     further: tuple[tuple[str, Values | None], ...] = ()
     parameter_dtype: str | None = None
+    bias_dtype: str | None = None
 
     def __repr__(self) -> str:
         """Print what differs from the default, as Python reads it."""
@@ -197,14 +198,14 @@ def _fill(
     tensors: dict[str, torch.Tensor | None] = {}
     extents = laid(op, {"input": torch.empty(shapes.tensors["input"])}, shapes.scalars)
     named = recipe.parameter_dtype or subject.parameter_dtypes[0]
-    held = dtype if named == INPUT else named
+    held = dict.fromkeys(PARAMETERS, named) | {"bias": recipe.bias_dtype or named}
     for name in (*op.tensors, *(("grad_output",) if gradients and "grad_output" not in op.tensors else ())):
         recipe_of = recipe.values_of(name)
         if recipe_of is None and name in subject.required:
             recipe_of = Values(seed=recipe.input.seed)
         absent = recipe_of is None or (name in op.optional and name not in subject.signature)
         absent = absent or (name not in shapes.tensors and name not in op.derived)
-        kind = held if name in PARAMETERS else dtype
+        kind = dtype if held.get(name, INPUT) == INPUT else held[name]
         if name in op.derived or absent:
             tensors[name] = None
             continue

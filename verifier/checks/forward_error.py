@@ -40,6 +40,7 @@ CATCHES = (
     "output_in_weight_dtype",
     "weight_read_as_input_cuda",
     "weight_rounded_to_input_dtype",
+    "bias_read_as_weight_triton",
     "rescaling_forgotten_triton",
     "threshold_falls_between_triton",
     "rows_along_y_triton",

@@ -129,6 +129,12 @@ class Case:
         tensor = self.tensors.get(name)
         return None if tensor is None else str(tensor.dtype).removeprefix("torch.")
 
+    @property
+    def mixes_dtypes(self) -> bool:
+        """Whether weight and bias are given in two dtypes."""
+        held = {self.dtype_of("weight"), self.dtype_of("bias")} - {None}
+        return len(held) > 1
+
     def layout(self, name: str) -> str:
         """Return the words for the layout of one tensor."""
         return "+".join(self.layouts[name].kinds) if name in self.layouts else "contiguous"

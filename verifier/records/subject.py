@@ -43,8 +43,9 @@ class Domain:
     with an eps below `USUAL_EPS` a result without a theorem is no finding.
     `optional` is false when the tensors of `required` must all be given (those that the subject takes): a
     parameter of the signature without a default is always given, whatever the domain says.
-    `parameter_dtypes` names the dtypes in which weight, bias and running statistics are promised, all in the
-    same one: "input" is the input's. None promises that alone, and says nothing of any other.
+    `parameter_dtypes` names the dtypes in which weight, bias and running statistics are promised: "input" is
+    the input's. Of several, weight may have one and bias another, which a kernel may refuse. None promises
+    the input's alone, and says nothing of any other.
     """
 
     max_kappa: float | None = None
@@ -113,8 +114,12 @@ class Domain:
         return not self.optional and any(case.tensors.get(name, 0) is None for name in self.required)
 
     def may_refuse(self, case: Case) -> bool:
-        """Return whether a refusal of a case inside is no finding: nothing is said of an eps of zero."""
-        return self.min_eps is None and "eps" in case.scalars and case.eps == 0.0
+        """Return whether a refusal of a case inside is no finding.
+
+        Nothing is said of an eps of zero, nor of a weight and a bias in two dtypes.
+        """
+        no_eps = self.min_eps is None and "eps" in case.scalars and case.eps == 0.0
+        return no_eps or case.mixes_dtypes
 
     def leaves_eps_open(self, case: Case) -> bool:
         """Return whether eps is smaller than any in use, and nothing is said of such."""
