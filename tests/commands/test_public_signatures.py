@@ -81,3 +81,34 @@ def test_a_public_signature_gets_a_declaration_that_holds(name, file, monkeypatc
         verdicts = {outcome.verdict for case in cases for outcome in examination.judge(case)[0]}
     assert Verdict.PASS in verdicts
     assert not verdicts & BAD
+
+
+HALF_SUMS = """
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def kernel(x, y, columns, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    start = tl.program_id(0) * columns
+    value = tl.load(x + start + at, mask=at < columns, other=-float("inf"))
+    power = tl.exp((value - tl.max(value, 0)).to(tl.float32)).to(value.dtype)
+    tl.store(y + start + at, power / tl.sum(power, 0), mask=at < columns)
+
+def softmax(x):
+    dense = x.contiguous()
+    y = torch.empty_like(dense)
+    if y.numel():
+        columns = x.shape[-1]
+        kernel[(y.numel() // columns,)](dense, y, columns, BLOCK=triton.next_power_of_2(columns))
+    return y
+"""
+
+
+def test_sums_in_the_input_s_dtype_are_proposed_where_the_code_has_them(kernel_file, monkeypatch):
+    monkeypatch.setattr(claims, "COMPILED_CASES", 2)
+    text = describe(kernel_file(HALF_SUMS, head="")).replace("\n#   ", " ")
+    for words in ('op="softmax"', 'accumulates="input"', "the compiled code keeps sums in half precision"):
+        assert words in text
+    assert "refuted" not in text

@@ -54,6 +54,7 @@ class Proposal:
     variance: str | None = None
     formula: Mapping[str, str | None] = field(default_factory=dict)
     saved_dtype: str | None = None
+    accumulates: str = "float32"
     specification: str | None = None
     differentiable: bool = True
     gradients: tuple[str, ...] | None = None
@@ -99,7 +100,7 @@ def _declaration(trials: Trials, proposal: Proposal) -> list[str]:
         words.append(f"specification={_specification_name(trials)}")
     words.append(f'language="{proposal.language}"')
     if proposal.variance is not None:
-        words += [f'variance="{proposal.variance}"', 'accumulates="float32"']
+        words += [f'variance="{proposal.variance}"', f'accumulates="{proposal.accumulates}"']
     if any(proposal.formula.values()):
         words.append(f"formula={_formula_text(proposal.formula)}")
     if proposal.saved_dtype is not None:
@@ -245,7 +246,12 @@ def _as_op(place: _Place, calling: Calling, seen: Seen) -> Proposal:
     names, what = guesses(the_op, curve)
     fit = fitting(trial, runner, names, dtypes, backward=backward)
     kept = limits(trial, runner, dtypes[0], Runner)
-    declared = trial.differing(variance=fit.variance, differentiable=backward, saved_dtype=fit.saved_dtype)
+    declared = trial.differing(
+        variance=fit.variance,
+        differentiable=backward,
+        saved_dtype=fit.saved_dtype,
+        accumulates=fit.accumulates,
+    )
     remarks = [*place.remarks, *_of_calling(calling, required)]
     remarks.append(
         f"op {the_op.name}: ordinary data gives it within {ulps['output']:.3g} ulp"
@@ -270,6 +276,7 @@ def _as_op(place: _Place, calling: Calling, seen: Seen) -> Proposal:
         variance=fit.variance,
         formula=fit.formula,
         saved_dtype=fit.saved_dtype,
+        accumulates=fit.accumulates,
         differentiable=backward,
         gradients=given,
         domain=kept.words,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from verifier.arithmetic.formats import Contraction
@@ -36,13 +36,15 @@ _PROMISE = 'To promise it: domain=Domain(parameter_dtypes=("input", "float32")).
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """What a kernel may claim, and why. gradients: whether they keep their bounds as well."""
+    """What a kernel may claim, and why. output, gradients: whether they keep their bounds on a few cases."""
 
     variance: str
     formula: Mapping[str, str | None]
     saved_dtype: str | None
     why: str
+    output: bool = True
     gradients: bool = True
+    accumulates: str = "float32"
 
 
 COMMONEST = ("two_pass", "welford", "textbook")
@@ -100,10 +102,37 @@ def _loses_large_means(name: str) -> bool:
 def fitting(
     trial: Subject, runner: Runner, guesses: tuple[str, ...], dtypes: list[str], *, backward: bool
 ) -> Fit:
-    """Return the first algorithm, forms by dtype and format of saved statistics that keep their bounds.
+    """Return the first algorithm, forms by dtype and formats that keep their bounds.
 
     backward: whether the gradients are judged, too.
     """
+    fit = _fitted(trial, runner, guesses, dtypes, backward=backward)
+    half = next((d for d in dtypes if d in {"float16", "bfloat16"}), None)
+    if (fit.output and fit.gradients) or half is None or trial.language == "torch":
+        return fit
+    if not _sums_in_half(trial, runner, half, backward=backward):
+        return fit
+    other = _fitted(trial.differing(accumulates="input"), runner, guesses, dtypes, backward=backward)
+    if not other.output:
+        return fit
+    told = "the compiled code keeps sums in half precision"
+    return replace(other, accumulates="input", why=f"{other.why}; {told}")
+
+
+def _sums_in_half(trial: Subject, runner: Runner, half: str, *, backward: bool) -> bool:
+    """Return whether compiled code contradicts sums in float32, in a case of a half dtype."""
+    judged = "gradient" if backward else "forward_error"
+    declared = trial.differing(dtypes=(half,), differentiable=backward)
+    examination = Examination(subject=declared, check_name=judged, dtype=half, runner=runner)
+    plan = check(judged).plan(declared, op(trial.op)).few_shapes()
+    cases = itertools.islice(cases_of(declared, half, plan, gradients=backward), 2)
+    return any(o.output == "declaration" and o.verdict in BAD for c in cases for o in examination.judge(c)[0])
+
+
+def _fitted(
+    trial: Subject, runner: Runner, guesses: tuple[str, ...], dtypes: list[str], *, backward: bool
+) -> Fit:
+    """Return the same with the format of sums that the trial claims."""
     forms = (None, *(name for name in op(trial.op).forms if name != "canonical"))
     forward: dict[str, str | None] = {}
     variance = ""
@@ -114,7 +143,9 @@ def fitting(
             break
     if not variance:
         why = f"none of {', '.join(guesses)} keeps its bounds on a few cases: {guesses[0]} is a guess"
-        return Fit(variance=guesses[0], formula=dict.fromkeys(dtypes), saved_dtype=None, why=why)
+        return Fit(
+            variance=guesses[0], formula=dict.fromkeys(dtypes), saved_dtype=None, why=why, output=False
+        )
     why = f"{variance} keeps its bounds on a few cases"
     if not backward:
         return Fit(variance=variance, formula=forward, saved_dtype=None, why=why)
