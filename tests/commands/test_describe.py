@@ -68,6 +68,12 @@ def softmax(input, dim=-1):
 def other_arguments(image, strength):
     return image * strength
 
+def with_statistics(x, gamma, beta, epsilon):
+    wide = x.float()
+    mean = wide.mean(-1, keepdim=True)
+    rstd = 1 / torch.sqrt((wide - mean).square().mean(-1, keepdim=True) + epsilon)
+    return ((wide - mean) * rstd * gamma + beta).to(x.dtype), mean.flatten(), rstd.flatten(), None
+
 def picky(hidden_states, weight, variance_epsilon):
     if hidden_states.dim() != 2:
         raise ValueError("two dimensions are wanted")
@@ -136,6 +142,13 @@ def test_a_proposal_loads_and_passes_as_it_is_pasted(name, file):
     lines = audit(jobs).lines
     assert {line.subject for line in lines} == {name}
     assert {line_verdict(line) for line in lines} == {Verdict.PASS}, lines
+
+
+def test_statistics_behind_the_output_are_declared(file):
+    text = describe(file, "with_statistics")
+    assert 'returns=("output", "mean", "rstd"),' in text
+    assert "    return with_statistics(input, weight, bias, eps)[:3]" in text
+    assert "refuted" not in text
 
 
 def test_what_a_kernel_refuses_lies_outside_of_the_domain_that_is_proposed(file):

@@ -15,6 +15,7 @@ from verifier.audit.request import SelectionError
 from verifier.checks.support.session import gradient_names
 from verifier.commands.describing.calling import MEANINGS, Calling, callings, takes_an_input
 from verifier.commands.describing.claims import KAPPAS, fitting, guesses, parameters
+from verifier.commands.describing.further_results import further_results
 from verifier.commands.describing.language import launched_language
 from verifier.commands.describing.limits import limits
 from verifier.commands.describing.own_meaning import EPS, fitting_text, skeleton, specifications
@@ -106,6 +107,8 @@ def _declaration(trials: Trials, proposal: Proposal) -> list[str]:
     if proposal.saved_dtype is not None:
         words.append(f'saved_dtype="{proposal.saved_dtype}"')
     words.append(f"dtypes=({dtypes})")
+    if len(calling.returns) > 1:
+        words.append(f"returns=({', '.join(repr(n) for n in calling.returns)})".replace("'", '"'))
     if proposal.domain:
         words.append(f"domain=Domain({', '.join(proposal.domain)})")
     if not proposal.differentiable:
@@ -246,6 +249,8 @@ def _as_op(place: _Place, calling: Calling, seen: Seen) -> Proposal:
     names, what = guesses(the_op, curve)
     fit = fitting(trial, runner, names, dtypes, backward=backward)
     kept = limits(trial, runner, dtypes[0], Runner)
+    if names_of_results := further_results(trials, calling, language, runner, dtypes[0]):
+        calling = calling.returning("output", *names_of_results)
     declared = trial.differing(
         variance=fit.variance,
         differentiable=backward,
@@ -293,6 +298,8 @@ def _of_calling(calling: Calling, required: list[str]) -> Iterator[str]:
         yield f"not checked: {' and '.join(left)}, left at the default"
     if calling.picked is not None:
         yield "results: the first is the output; the others are not checked"
+    if len(calling.returns) > 1:
+        yield f"results: {', '.join(calling.returns)}"
     if calling.style == "in_place":
         yield "results: they replace the input, of which the adapter makes a copy"
     if required:
@@ -396,6 +403,9 @@ def _as_own(place: _Place, readings: list[Calling], tried: dict[str, str]) -> Pr
 def _with_meaning(place: _Place, calling: Calling, text: str, dtypes: tuple[str, ...]) -> Proposal:
     backward, given = _connected(place, calling, dtypes[0])
     kept = limits(place.subject(calling), place.runner, dtypes[0], Runner)
+    further = further_results(place.trials, calling, place.language, place.runner, dtypes[0])
+    if further and "x = x *" not in text:  # x is the sum still
+        calling, text = calling.returning("output", *further), text.replace("return y", "return y, x")
     told = [*place.remarks, *_of_calling(calling, [])]
     told.append("op unknown: no op of ours fits; the specification gives the results of ordinary data")
     told += [*_of_gradients(given, backward=backward), *kept.remarks]

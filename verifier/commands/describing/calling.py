@@ -48,6 +48,8 @@ COMPUTED = {
 """What stands for an argument that follows from the others, or that a norm does not have."""
 TENSORS = ("input", "weight", "bias", "residual", "gate")
 """Tensors that arguments with names of their own may be, in the order in which most functions take them."""
+MOST_RESULTS = 4
+"""Results of a function that are looked at: output, two statistics, a sum with the residual."""
 MOST_WAYS = 12
 """Readings of a signature that are tried for each op."""
 
@@ -61,7 +63,8 @@ class Calling:
     given: an expression over the op's arguments for each parameter that is given, in order. takes: the op's
     arguments that it needs, each with the text of its default, None where it must be given. style: whether
     the result is returned, written into an argument `out`, or left in the input. picked: which of several
-    results is the output; None where there is one.
+    results is the output; None where there is one. returns: names of the results that are taken, where these
+    are several.
     """
 
     op: str
@@ -69,6 +72,7 @@ class Calling:
     takes: Mapping[str, str | None]
     style: Style = "returned"
     picked: int | None = None
+    returns: tuple[str, ...] = ("output",)
     positional: frozenset[str] = frozenset()
     everything: tuple[str, ...] = ()
 
@@ -103,6 +107,17 @@ class Calling:
         """Return the same call of a function that returns several results."""
         return _replaced(self, picked=index)
 
+    def returning(self, *names: str) -> Calling:
+        """Return the same call, of which several results are taken."""
+        return replace(self, picked=None, returns=names)
+
+    @property
+    def several(self) -> int:
+        """Results that there may be: those of a tuple are not counted before they are picked."""
+        if self.style == "in_place":
+            return sum(n in self.takes for n in ("input", "residual"))
+        return 1 if self.picked is None else MOST_RESULTS
+
     def in_place(self) -> Calling:
         """Return the same call of a function that leaves its result in the input."""
         return _replaced(self, style="in_place")
@@ -130,7 +145,11 @@ class Calling:
         elif self.style == "in_place":
             changed = [n for n in ("input", "residual") if n in self.takes]
             copied = ", ".join(f"{n}.contiguous().clone()" for n in changed)
-            body = [f"{', '.join(changed)} = {copied}", call, "return input"]
+            body = [f"{', '.join(changed)} = {copied}", call]
+            left = changed[: len(self.returns)] if not self.picked else changed[self.picked : self.picked + 1]
+            body.append(f"return {', '.join(left)}")
+        elif len(self.returns) > 1:
+            body = [f"return {call}[:{len(self.returns)}]"]
         elif self.picked is not None:
             body = [f"return {call}[{self.picked}]"]
         else:

@@ -18,7 +18,7 @@ from verifier.records.subject import Domain, Subject
 from verifier.records.verdict import BAD, Verdict
 from verifier.subjects.load_file import LoadError, load
 
-CHECKS = ("forward_error", "gradient", "running_bound", "memory")
+CHECKS = ("forward_error", "gradient", "saved_statistics", "running_bound", "memory")
 """Checks that decide most: those that a declaration allows are tried, in this order."""
 FOUND = BAD | {Verdict.REFUSED}
 CASES, COMPILED_CASES = 5, 2
