@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,25 +36,37 @@ WHY = (
     "the clock chooses the configuration, so that a test sees one of them; and the first call of each new "
     "shape runs a kernel dozens of times on the same tensors, where a sum that is not reset grows"
 )
-CATCHES = ("wrong_in_third_configuration_triton", "sums_kept_under_tuner_triton")
+CATCHES = (
+    "wrong_in_third_configuration_triton",
+    "sums_kept_under_tuner_triton",
+    "last_rows_of_wide_configuration_triton",
+)
 
 AFTER = "after the launches by which its tuner compares configurations"
 LARGEST_TILE = 4096
 """Elements of a tile beyond which no row is tried that is longer: few kernels loop over so wide ones."""
 USUAL_TILE = 256
 """The same where the configurations are not known beforehand."""
+USUAL_ROWS = 17
+"""Rows that are more than most programs take at a time."""
+LARGEST_ROWS = 1024
+"""Of a constant that is larger, none is tried as a number of rows that a program takes."""
+_OF_COLUMNS = re.compile(r"col|(^|_|block)n(_|$)", re.IGNORECASE)
+"""Names of constants that are widths of rows."""
 _WRONG = frozenset({Verdict.FAIL, Verdict.CRASH, Verdict.TIMEOUT})
 
 
 def plan(subject: Subject, op: Op) -> Plan:
-    """Ask for more rows than a program takes at a time, and for rows one longer than the widest tile."""
-    tile = min(max(_tuning(subject).tiles, default=USUAL_TILE), LARGEST_TILE)
-    shapes = (17, 33), (3, tile + 1)
+    """Ask for more rows than any program takes at a time, and for rows one longer than the widest tile."""
+    tuning = _tuning(subject)
+    tile = min(max(tuning.tiles, default=USUAL_TILE), LARGEST_TILE)
+    rows = max((USUAL_ROWS, *(number + 1 for number in tuning.rows)))
+    shapes = (rows, 33), (3, tile + 1)
     return Plan(
         gradients=subject.differentiable or not op.differentiable,
         hazards=("ordinary",),
         joint=False,
-        max_elements=3 * (LARGEST_TILE + 1),
+        max_elements=(LARGEST_ROWS + 1) * 33,
         min_rows=1,
         min_columns=1,
         shapes=shapes,
@@ -188,11 +201,15 @@ def _fail(text: str) -> Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class _Tuning:
-    """What the sources say of tuners: whether one is known, whether there may be one, widths of tiles."""
+    """What the sources say of tuners: whether one is known, whether there may be one, widths of tiles.
+
+    rows: numbers that may be of the rows that a program takes: their names do not say that they are columns.
+    """
 
     known: bool = False
     possible: bool = True
     tiles: tuple[int, ...] = ()
+    rows: tuple[int, ...] = ()
 
 
 def _tuning(subject: Subject) -> _Tuning:
@@ -203,10 +220,15 @@ def _tuning(subject: Subject) -> _Tuning:
         used = used_by(subject.function)
     except Exception:  # of objects of the subject's, which say what they like of themselves
         return _Tuning()
-    numbers = [v for tuner in used.tuners for one in tuner.configs for v in one.kwargs.values()]
+    numbers = [item for tuner in used.tuners for one in tuner.configs for item in one.kwargs.items()]
     possible = bool(used.tuners) or "autotune" in used.names or bool(source_map(subject).unread)
-    tiles = tuple(v for v in numbers if type(v) is int and v > 0)
-    return _Tuning(known=bool(used.tuners), possible=possible, tiles=tiles)
+    tiles = {(name, value) for name, value in numbers if type(value) is int and value > 0}
+    return _Tuning(
+        known=bool(used.tuners),
+        possible=possible,
+        tiles=tuple(value for _, value in tiles),
+        rows=tuple(v for name, v in tiles if v <= LARGEST_ROWS and not _OF_COLUMNS.search(name)),
+    )
 
 
 # -- in the child --------------------------------------------------------------------------------------
