@@ -2,6 +2,7 @@
 
 import ast
 import textwrap
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from verifier.audit.mutation.in_sources import ran, used
 from verifier.audit.mutation.kills import BUILD, Fate, Kill, Question, fate
 from verifier.audit.mutation.mutants import Ending, Mutants, document, lines_of, run_mutants, status_of
 from verifier.audit.mutation.mutation import Mutation
-from verifier.records.reach import Reach
+from verifier.records.reach import Reach, SourcePlace
 from verifier.subjects.load_file import load_subjects
 from verifier.subjects.source_map import source_map
 
@@ -265,3 +266,39 @@ def test_mutants_run_on_workers_and_a_sample_is_the_seed_s(kernel_file):
     assert found.listed > 10
     assert found.original.kills == ()
     assert all(one.seconds > 0 for one in found.fates)
+
+
+REFUSING = '''
+"""A torch subject that refuses what no case has."""
+import torch
+from verifier import Domain, subject
+
+@subject(op="rms_norm", language="torch", variance="rms", accumulates="float32", dtypes=("float32",),
+         domain=Domain(max_columns=64), differentiable=False)
+def refusing(input, eps=1e-5):
+    if input.dim() > 90:
+        raise ValueError("too many dimensions")
+    if not input.shape[-1]:
+        return input
+    return input * torch.rsqrt(input.square().mean(-1, keepdim=True) + eps)
+'''
+
+
+def test_a_refusal_that_no_case_meets_lies_outside_of_the_domain(tmp_path):
+    path = tmp_path / "refusing.py"
+    path.write_text(REFUSING)
+    question = Question(cases=4, checks=("forward_error",))
+    found = {(m.line, m.kind, m.after): m for m in mutations(path)}
+    constant, comparison = found[9, "constant", "91"], found[9, "comparison", ">="]
+    assert constant.refusal == comparison.refusal == (9, 10, 10)
+    assert {m.refusal for m in found.values() if m.line > 10} == {None}
+    original, survivor = (fate(str(path), one, question) for one in (None, constant))
+    every = Mutants(path=path, original=original, listed=1, fates=[survivor])
+    assert every.endings() == {Ending.OUTSIDE: 1}
+    assert every.rate is None
+    assert "outside the declared domain: refusing.py:9 constant: 90 -> 91" in "\n".join(lines_of(every))
+    assert document(every)["fates"][0]["ending"] == "outside the declared domain"
+    met = replace(survivor, lines=survivor.lines | {SourcePlace("refusing.py", "refusing", 10)})
+    assert every.ending(met) is Ending.SURVIVED
+    unasked = replace(survivor, lines=frozenset())
+    assert every.ending(unasked) is Ending.SURVIVED

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from verifier.execution import wrapper_lines
+from verifier.subjects.source_map import SourceMap
 
 WAYS = [
     "_traced",
@@ -107,6 +108,15 @@ def test_after_an_error_nobody_listens_any_more(wrapper, noted):
     if sys.version_info >= (3, 12):
         assert {sys.monitoring.get_tool(number) for number in (3, 4)} == {None}
     assert noted(wrapper["grid"]) == [24]
+
+
+def test_a_refusal_is_noted_in_calls_of_a_kind_that_is_followed_no_more(wrapper):
+    lines = wrapper_lines.WrapperLines(SourceMap())
+    lines._files = frozenset({"wrapper.py"})
+    lines._quiet["kind"] = wrapper_lines.QUIET
+    with pytest.raises(TypeError), lines.followed("kind"):
+        wrapper["scaled"]([None], 1)
+    assert lines._ran == {("wrapper.py", 4)}
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring is of Python 3.12")

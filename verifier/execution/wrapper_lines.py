@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from traceback import walk_tb
 from types import CodeType, FrameType
 from typing import Any
 
@@ -43,12 +44,22 @@ class WrapperLines:
         kind: of call; each has lines of its own, so that one that is known stops no other.
         """
         if not self._files or self._quiet[kind] >= QUIET:
-            yield
+            try:
+                yield
+            except Exception as error:  # what refuses rarely is not missed
+                self._ran |= {line for line in _lines_of(error) if line[0] in self._files}
+                raise
             return
         before = len(self._ran)
         with _follow(self._files, self._ran):
             yield
         self._quiet[kind] = 0 if len(self._ran) > before else self._quiet[kind] + 1
+
+
+def _lines_of(error: Exception) -> Iterator[Line]:
+    """Yield the lines that an error went through."""
+    for frame, number in walk_tb(error.__traceback__):
+        yield frame.f_code.co_filename, number
 
 
 def _follow(files: frozenset[str], ran: set[Line]) -> AbstractContextManager[None]:

@@ -19,7 +19,7 @@ from verifier.checks import checks
 from verifier.execution import Runner
 from verifier.execution.backends import default_backend
 from verifier.records.printable import line as one_line
-from verifier.records.reach import Reach, joined
+from verifier.records.reach import Reach, SourcePlace, joined
 from verifier.records.subject import Subject
 from verifier.records.verdict import Line
 from verifier.subjects.load_file import LoadError, load_subjects
@@ -47,7 +47,7 @@ class Fate:
 
     kills: what found it, in the order in which it was asked; none if it survived. code: digests of all
     compiled code that ran. errors: our own failures, which kill nothing. ran: whether the changed place was
-    seen to run; None where that is not known.
+    seen to run; None where that is not known. lines: statements of the wrapper that ran.
     """
 
     mutation: Mutation | None
@@ -56,6 +56,7 @@ class Fate:
     code: frozenset[str] = frozenset()
     errors: tuple[str, ...] = ()
     ran: bool | None = None
+    lines: frozenset[SourcePlace] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +107,7 @@ def fate(path: str, mutation: Mutation | None, question: Question) -> Fate:
         errors=tuple(dict.fromkeys(errors)),
         seconds=time.monotonic() - started,
         ran=seen,
+        lines=joined(reach).lines,
     )
 
 

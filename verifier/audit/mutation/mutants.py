@@ -24,6 +24,7 @@ class Ending(StrEnum):
 
     KILLED = "killed"
     SAME_CODE = "same code"
+    OUTSIDE = "outside the declared domain"
     SURVIVED = "survived"
     OPEN = "open"
 
@@ -48,17 +49,33 @@ class Mutants:
         """Return how a mutant ends.
 
         A survivor has the same code as the original where its place lies in a kernel, and all that was
-        compiled for it is what was compiled for the original, but for lines of source. Where the verifier
-        itself failed and nothing was found, nothing is known.
+        compiled for it is what was compiled for the original, but for lines of source. It lies outside of the
+        declared domain where its place only decides whether the wrapper raises, and neither the original nor
+        the mutant ever did there: every case took the same side. Where the verifier itself failed and nothing
+        was found, nothing is known.
         """
         if one.kills:
             return Ending.KILLED
         if one.errors:
             return Ending.OPEN
+        if self.never_refused(one):
+            return Ending.OUTSIDE
         compiled = one.mutation is not None and one.mutation.in_kernel
         return (
             Ending.SAME_CODE if compiled and one.code and one.code == self.original.code else Ending.SURVIVED
         )
+
+    def never_refused(self, one: Fate) -> bool:
+        """Return whether a condition that ran decides a refusal alone, never met by original or mutant."""
+        changed = one.mutation
+        if changed is None or changed.refusal is None:
+            return False
+        condition, first, last = changed.refusal
+        before, after = (
+            {place.line for place in fate.lines if place.file == changed.file.name}
+            for fate in (self.original, one)
+        )
+        return condition in before & after and not any(first <= line <= last for line in before | after)
 
     def endings(self) -> Counter[Ending]:
         """Count the mutants by their ending."""
@@ -140,7 +157,7 @@ def lines_of(found: Mutants) -> list[str]:
     said.append(f"  {rate}: " + ", ".join(f"{counts[e]} {e}" for e in Ending if counts[e]))
     for name, number in found.by_check().most_common():
         said.append(f"    {number:5d}  {'cannot be loaded' if name == BUILD else name}")
-    for ending in (Ending.SURVIVED, Ending.OPEN, Ending.SAME_CODE):
+    for ending in (Ending.SURVIVED, Ending.OPEN, Ending.SAME_CODE, Ending.OUTSIDE):
         said += [f"  {ending}: {_told(one)}" for one in found.of(ending)]
     return said
 

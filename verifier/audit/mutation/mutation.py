@@ -12,7 +12,9 @@ class Mutation:
 
     file: the mutated file. start, end: characters of its text. kind: what kind of mistake it imitates, such
     as "comparison". line: of the place, counted from 1. within: the function that holds it, if one does.
-    in_kernel: whether that function is compiled for the device, and nothing else is changed.
+    in_kernel: whether that function is compiled for the device, and nothing else is changed. refusal: where
+    the place only decides whether a branch that raises is entered, or lies in it, the line of its condition,
+    and the branch's first and last.
     """
 
     file: Path
@@ -24,6 +26,7 @@ class Mutation:
     line: int
     within: str = ""
     in_kernel: bool = False
+    refusal: tuple[int, int, int] | None = None
 
     def applied(self, text: str) -> str:
         """Return the text with the mutation.

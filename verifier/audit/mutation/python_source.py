@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from verifier.audit.mutation.mutation import Mutation
@@ -73,7 +73,30 @@ def mutations(path: Path) -> list[Mutation]:
         if function.name not in declaring
         for mutation in _of_function(source, function)
     ]
-    return sorted(set(found))
+    refusals = list(_refusals(source, tree))
+    return sorted({replace(one, refusal=_refusal(one, refusals)) for one in found})
+
+
+_Refusal = tuple[int, int, tuple[int, int, int]]
+"""Where the text of a branch begins and ends, its condition included, and lines as `Mutation` has them."""
+
+
+def _refusals(source: _Source, tree: ast.Module) -> Iterator[_Refusal]:
+    """Yield the branches that end by raising, with conditions that set no name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Raise):
+            if any(isinstance(inner, ast.NamedExpr) for inner in ast.walk(node.test)):
+                continue
+            last = node.body[-1]
+            lines = node.lineno, node.body[0].lineno, last.end_lineno or last.lineno
+            yield source.span(node.test)[0], source.span(last)[1], lines
+
+
+def _refusal(one: Mutation, refusals: Iterable[_Refusal]) -> tuple[int, int, int] | None:
+    if one.in_kernel or "\n" in one.before + one.after:  # lines would not be the same ones
+        return None
+    within = (lines for start, end, lines in refusals if start <= one.start and one.end <= end)
+    return next(within, None)
 
 
 @dataclass(frozen=True, kw_only=True)
