@@ -150,6 +150,17 @@ def reach_of(ran, of):
     return SubjectReach(subject="kernel", sources=SourceMap(functions=functions), found=found)
 
 
+def test_why_nothing_was_decided_is_told():
+    lacking = line(
+        "modes", Verdict.UNDECIDED, undecided=Counter({"the machine lacks mbarrier": 2, "other": 1})
+    )
+    assert cells(lacking)["worst in; not reached"] == "undecided: modes (the machine lacks mbarrier)"
+    unclaimed = line("layouts", Verdict.NO_THEOREM)
+    assert "undecided: layouts (nothing is claimed: " in cells(unclaimed)["worst in; not reached"]
+    assert cells(line("a", Verdict.SKIPPED))["worst in; not reached"] == "not run: why"
+    assert "not run" not in cells(line("a", Verdict.SKIPPED), line())["worst in; not reached"]
+
+
 def test_what_is_undecided_for_known_defects_alone_is_told_apart():
     left_out = line("modes", None, counts=Counter(), left_out=25, excluded=["forgets a mask"])
     told = cells(line(), left_out, line("memory", Verdict.UNDECIDED))["worst in; not reached"]

@@ -93,7 +93,7 @@ _REASON_SHOWN = 80
 
 def _cases(line: Line) -> str:
     if no_case_left(line):
-        return f"no case left, known defect: {_cut('; '.join(line.excluded))}"
+        return f"no case left, known defect: {cut('; '.join(line.excluded))}"
     if line.skipped:
         return "-"
     counts: Counter[Verdict] = line.counts
@@ -111,7 +111,7 @@ def _untried(line: Line) -> str:
     """Return what a pass does not speak of, although the check is there to vary it."""
     if line_verdict(line) is not Verdict.PASS or not line.untried:
         return ""
-    return f"; not tried: {_cut(', '.join(line.untried))}"
+    return f"; not tried: {cut(', '.join(line.untried))}"
 
 
 def _why(line: Line, verdict: Verdict) -> str:
@@ -119,25 +119,24 @@ def _why(line: Line, verdict: Verdict) -> str:
     if verdict is not Verdict.UNDECIDED or not line.undecided:
         return ""
     several = len(line.undecided) > 1
-    return (
-        f" ({'; '.join(f'{n}: {_cut(t)}' if several else _cut(t) for t, n in line.undecided.most_common())})"
-    )
+    return f" ({'; '.join(f'{n}: {cut(t)}' if several else cut(t) for t, n in line.undecided.most_common())})"
 
 
 def left_out_in_line(line: Line) -> list[str]:
     """Return the reasons of undecided cases, and what was not tried, where the table's line is too short."""
-    told = [f"undecided: {text}" for text in line.undecided if _cut(text) != text]
+    told = [f"undecided: {text}" for text in line.undecided if cut(text) != text]
     untried = ", ".join(line.untried if line_verdict(line) is Verdict.PASS else ())
-    return told + ([f"not tried: {untried}"] if _cut(untried) != untried else [])
+    return told + ([f"not tried: {untried}"] if cut(untried) != untried else [])
 
 
 def notes_outside_table(line: Line) -> list[str]:
     """Return the notes of a line that do not stand in the table in full."""
-    told = {left_out_by(reason) for reason in line.excluded if _cut(reason) == reason}
+    told = {left_out_by(reason) for reason in line.excluded if cut(reason) == reason}
     return [note for note in (*line.notes, *left_out_in_line(line)) if note not in told]
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
+    """Return the beginning of a reason that is too long for a line."""
     return text if len(text) <= _REASON_SHOWN else text[:_REASON_SHOWN].rsplit(" ", 1)[0] + " ..."
 
 

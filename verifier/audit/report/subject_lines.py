@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from verifier.audit.report.columns import (
     KNOWN,
     Column,
     cells,
+    cut,
     kappa_in_words,
     legend,
     short,
@@ -87,13 +89,24 @@ def remarks(one: SubjectLine) -> Iterator[str]:
     if one.reach is not None:
         yield from _not_run(one.reach, passed=one.verdict is Verdict.PASS)
     open_still = [line for line in one.lines if line_verdict(line) is Verdict.UNDECIDED]
-    if undecided := [line.check for line in open_still if not known_alone(line)]:
-        yield f"undecided: {_some(undecided)}"
+    if undecided := [line for line in open_still if not known_alone(line)]:
+        yield f"undecided: {_some([line.check for line in undecided])}{_why(undecided)}"
     if excluded := [line.check for line in open_still if known_alone(line)]:
         yield f"known defects leave no case: {_some(excluded)}"
     untried = [n for line in one.lines if line_verdict(line) is Verdict.PASS for n in line.untried]
     if untried:
         yield f"not tried: {_some(list(dict.fromkeys(untried)))}"
+    if not one.run:
+        yield f"not run: {cut(next(line.skipped for line in one.lines))}"
+
+
+def _why(undecided: Sequence[Line]) -> str:
+    """Return in brackets the most frequent reason, or that nothing is claimed, if either is known."""
+    reasons = sum((line.undecided for line in undecided), Counter[str]())
+    if reasons:
+        return f" ({cut(reasons.most_common(1)[0][0])})"
+    unclaimed = any(line.variance == "none" and line.counts[Verdict.NO_THEOREM] for line in undecided)
+    return " (nothing is claimed: `norm-verifier describe` proposes what to claim)" if unclaimed else ""
 
 
 def _not_run(reach: SubjectReach, *, passed: bool) -> Iterator[str]:
