@@ -14,7 +14,7 @@ from pathlib import Path
 from verifier.audit.request import SelectionError
 from verifier.checks.support.session import gradient_names
 from verifier.commands.describing.calling import MEANINGS, Calling, callings, takes_an_input
-from verifier.commands.describing.claims import KAPPAS, fitting, guesses, parameters
+from verifier.commands.describing.claims import KAPPAS, fitting, guesses, loses_large_means, parameters
 from verifier.commands.describing.further_results import further_results
 from verifier.commands.describing.language import launched_language
 from verifier.commands.describing.limits import limits
@@ -23,10 +23,12 @@ from verifier.commands.describing.smoke import refuted
 from verifier.commands.describing.trials import (
     DTYPES,
     LARGE,
+    LARGEST,
     Trials,
     accepts,
     errors,
     executed,
+    finite,
     holds,
     ordinary,
     plausible,
@@ -151,9 +153,8 @@ _TREES = (
     "threads that shares a row: trees=tree(lanes=256); of tiles: trees=tile(block=1024, threads=128)."
 )
 _DOMAIN = (
-    f"domain: inputs of {LARGE:g} do not come out right. Without a domain no theorem judges such rows, and "
-    "only results that are not finite are findings. To say what you promise: "
-    "domain=Domain(max_abs=1e15, max_kappa=1e3)."
+    "domain: inputs of %g do not come out right, as where squares overflow; what is promised is up to %s, "
+    "which is yours to correct"
 )
 _AUTOGRAD = (
     "differentiable: where autograd differentiates torch operators one by one, gradients have another order "
@@ -270,8 +271,11 @@ def _as_op(place: _Place, calling: Calling, seen: Seen) -> Proposal:
         )
     if backward and language == "torch" and "autograd" in the_op.forms:
         remarks += [] if "autograd" in fit.formula.values() else [_AUTOGRAD]
-    if wide and not holds(trial, runner, LARGE):
-        remarks.append(_DOMAIN)
+    promised: tuple[str, ...] = ()
+    lost = the_op.needs_variance and loses_large_means(fit.variance)
+    if wide and not lost and not holds(trial, runner, LARGE):
+        promised = ("max_abs=1e15", *(() if the_op.name.startswith("rms") else ("max_kappa=1e3",)))
+        remarks.append(_DOMAIN % (LARGE, " and ".join(promised)))
     remarks += [*kept.remarks, *parameters(declared, runner, fit.formula)]
     remarks.append(_TREES)
     return Proposal(
@@ -284,7 +288,7 @@ def _as_op(place: _Place, calling: Calling, seen: Seen) -> Proposal:
         accumulates=fit.accumulates,
         differentiable=backward,
         gradients=given,
-        domain=kept.words,
+        domain=(*promised, *kept.words),
         growth=curve,
         remarks=tuple(remarks),
     )
@@ -402,11 +406,16 @@ def _as_own(place: _Place, readings: list[Calling], tried: dict[str, str]) -> Pr
 
 def _with_meaning(place: _Place, calling: Calling, text: str, dtypes: tuple[str, ...]) -> Proposal:
     backward, given = _connected(place, calling, dtypes[0])
-    kept = limits(place.subject(calling), place.runner, dtypes[0], Runner)
+    trial = place.subject(calling)
+    kept = limits(trial, place.runner, dtypes[0], Runner)
+    wide = dtypes[0] == "float32"
+    promised = ("max_abs=1e15",) if wide and not finite(trial, place.runner, LARGEST) else ()
     further = further_results(place.trials, calling, place.language, place.runner, dtypes[0])
     if further and "x = x *" not in text:  # x is the sum still
         calling, text = calling.returning("output", *further), text.replace("return y", "return y, x")
     told = [*place.remarks, *_of_calling(calling, [])]
+    if promised:
+        told.append(_DOMAIN % (LARGEST, promised[0]))
     told.append("op unknown: no op of ours fits; the specification gives the results of ordinary data")
     told += [*_of_gradients(given, backward=backward), *kept.remarks]
     return Proposal(
@@ -416,7 +425,7 @@ def _with_meaning(place: _Place, calling: Calling, text: str, dtypes: tuple[str,
         specification=text,
         differentiable=backward,
         gradients=given,
-        domain=kept.words,
+        domain=(*promised, *kept.words),
         remarks=tuple(told),
     )
 

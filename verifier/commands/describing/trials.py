@@ -25,6 +25,8 @@ from verifier.subjects.load_file import load
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 LARGE = 1e30
 """|input| whose squares overflow in float32, but no norm of it does."""
+LARGEST = 3e38
+"""|input| of which a sum overflows in float32."""
 PLAUSIBLE_ULP = 1e4
 """float32 error up to which a result on ordinary data is taken for the op with roundings: 2**-10 relative."""
 RECOGNISED_ULP = MappingProxyType(
@@ -110,12 +112,25 @@ def plausible(found: dict[str, float]) -> bool:
 
 def holds(trial: Subject, runner: Runner, size: float) -> bool:
     """Return whether the result is still right in float32 where the largest input has this size."""
+    case = _of_size(trial, size)
+    return case is None or plausible(errors(trial, runner, case)[0])
+
+
+def finite(trial: Subject, runner: Runner, size: float) -> bool:
+    """Return whether the result is still finite in float32 where the largest input has this size."""
+    case = _of_size(trial, size)
+    seen = None if case is None else executed(session_of(trial, runner, case))[0]
+    output = None if seen is None else seen.outputs.get("output")
+    return output is None or bool(output.isfinite().all())
+
+
+def _of_size(trial: Subject, size: float) -> Case | None:
+    """Return a small case in float32 whose largest input has this size."""
     case = ordinary(trial, "float32", 0.0)
     if case is None:
-        return True
+        return None
     largest = case.given["input"].abs().max()
-    tensors = {**case.tensors, "input": case.given["input"] * (size / largest)}
-    return plausible(errors(trial, runner, replace(case, tensors=tensors))[0])
+    return replace(case, tensors={**case.tensors, "input": case.given["input"] * (size / largest)})
 
 
 def errors(
