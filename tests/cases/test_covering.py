@@ -6,6 +6,7 @@ from itertools import combinations, islice, product
 import pytest
 from test_recipes import every_argument, taking
 
+from strategies.layouts import Layout
 from verifier.audit import shrink
 from verifier.audit.examination import Examination
 from verifier.audit.report.columns import COLUMNS
@@ -317,3 +318,11 @@ def test_an_eps_of_zero_may_be_refused_but_not_where_it_is_promised(subjects_of,
     assert line_verdict(line) is Verdict.PASS
     assert line.untried == ["eps=0"]
     assert line_verdict(searched(of["refuses_what_it_promises"], runner, "forward_error")) is Verdict.REFUSED
+
+
+def test_columns_far_apart_are_tried_where_rows_can_be_read_as_vectors():
+    """A condition that reads such rows a pack at a time was seen in no row of 33 columns."""
+    one = taking("softmax", *every_argument("softmax"))
+    plan = check("layouts").plan(one, op("softmax")).few_shapes()
+    early = list(islice(covering(one, plan), 12))
+    assert any(r.columns % 4 == 0 and dict(r.layouts).get("input", Layout()).column_step == 2 for r in early)

@@ -378,10 +378,12 @@ def _cover_layouts(plan: Plan, subject: Subject) -> list[tuple[tuple[str, Layout
     assert shapes is not None
     like = [n for n in names if shapes.tensors.get(n, ()) == shapes.tensors["input"]]
     vectors = [n for n in names if n not in like]
+    # Columns far apart, or padded rows, come second: where rows can be read as vectors, not with 33 columns.
+    by_row = sorted(patterns, key=lambda layout: layout.order != "transposed")
     together: list[tuple[tuple[str, Layout], ...]] = []
     for number, layout in enumerate(patterns):
         # Of other kinds each, so that a stride taken from another tensor is a wrong one.
-        turned = tuple((n, patterns[(number + k) % len(patterns)]) for k, n in enumerate(like))
+        turned = tuple((n, by_row[(number + k) % len(patterns)]) for k, n in enumerate(like))
         together += [() if layout in _LEADING else tuple((n, layout) for n in vectors), turned]
     alone = [((n, layout),) for layout in patterns for n in (like if layout in _LEADING else names)]
     # What is changed in place cannot be expanded: its elements would share memory.
