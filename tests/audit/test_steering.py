@@ -9,6 +9,7 @@ from verifier import Domain, subject
 from verifier.audit import sweep as sweeping
 from verifier.audit.request import BUDGETS
 from verifier.audit.search import Budget
+from verifier.cases.plan import Plan
 from verifier.cases.reaching_shapes import Reaching
 from verifier.records.planned_launches import DryRun, Planned
 
@@ -57,6 +58,17 @@ def test_shapes_that_the_author_names_are_run_first_in_the_smallest_budget(check
     assert met[:2] == [(1, 20001), (5, 77)]
     assert len(met) >= 3
     assert not line.findings
+
+
+def test_a_check_takes_its_share_of_a_budget_and_room_for_named_shapes():
+    plan = Plan(share=0.4)
+    assert [Budget(cases=n).taken_by(plan, named=0).cases for n in (1, 3, 25, 200)] == [1, 2, 10, 80]
+    assert Budget(cases=25).taken_by(plan, named=12).cases == 13
+    assert Budget(cases=25).taken_by(plan, named=70).cases == 25
+    assert Budget(cases=25).taken_by(Plan(share=0.4, most=3), named=12).cases == 3
+    taken = Budget(cases=200).taken_by(Plan(share=0.1), named=0)
+    assert (taken.cases, taken.size, taken.words) == (20, "standard", "--budget standard")
+    assert taken.steered == (6, 6.0)
 
 
 def test_a_search_that_goes_on_does_not_begin_anew():

@@ -17,7 +17,7 @@ from verifier.machine import Machine, launch_ptx
 from verifier.machine.arithmetic import special_function_unit as unit
 from verifier.machine.arithmetic.approximation import allowed_error
 from verifier.machine.arithmetic.special_function_unit import SPANS, _unpacked, device, pack
-from verifier.machine.translate.compile_kernel import parsed
+from verifier.machine.ptx.parser import parsed
 
 FOLDER = Path(__file__).parents[1] / "goldens"
 FLOATS = {"f16", "bf16", "f32", "f64", "f16x2", "bf16x2"}

@@ -69,7 +69,8 @@ class Examination(Trial):
         everywhere = [d for d in self.known_defects() if d.where is None and d.check == self.check_name]
         if self.ignore_known or not everywhere:
             plan = self.check.plan(self.subject, self.op)
-            search.steering = self._steering(plan, line)
+            search.budget = self.budget.taken_by(plan, len(self.subject.extents))
+            search.steering = self._steering(plan, search.budget, line)
             search.run(shortened := self._shortened(plan, search.steering))
             self._measure_dtypes(shortened, line)
         elif not line.findings:
@@ -93,9 +94,9 @@ class Examination(Trial):
         offered = self.dtype in self.subject.dtypes
         return None if offered else f"{self.subject.name} does not declare {self.dtype}"
 
-    def _steering(self, plan: Plan, line: Line) -> Steering:
+    def _steering(self, plan: Plan, budget: Budget, line: Line) -> Steering:
         """Return the shapes that the search begins with; the line says which it has no time for."""
-        cases, seconds = self.budget.steered
+        cases, seconds = budget.steered
         once = plan.most_reaching is not None and self.dtype != self.subject.dtypes[0]
         if not plan.reaching or self.first or once:
             return Steering()
@@ -105,7 +106,7 @@ class Examination(Trial):
             few = steering((), reaching, cases=min(cases, plan.most_reaching), seconds=seconds)
             return Steering(shapes=few.shapes)
         chosen = steering(self.subject.extents, reaching, cases=cases, seconds=seconds)
-        if note := chosen.note(self.budget.words):
+        if note := chosen.note(budget.words):
             line.notes.append(note)
         if found.why:
             line.notes.append(f"no shapes were chosen by what they launch: {found.why}")

@@ -56,11 +56,20 @@ CRASHES_PER_LINE = 12
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """How long to search: a number of cases, until a moment of time.monotonic(), or so many findings."""
+    """How long to search: a number of cases, until a moment of time.monotonic(), or so many findings.
+
+    whole: the cases of the budget of which this is a check's share, if it is one.
+    """
 
     cases: int = BUDGETS["quick"]
     until: float | None = None
     findings: int = FINDINGS_PER_LINE
+    whole: int | None = None
+
+    def taken_by(self, plan: Plan, named: int) -> Budget:
+        """Return what a check takes of this budget; named: shapes of the author's, for which there is room."""
+        cases = plan.cases_of(self.cases, least=min(self.cases, named + 1))
+        return replace(self, cases=cases, whole=self.whole or self.cases)
 
     def spent(self, done: int) -> bool:
         """Return whether to stop after so many cases."""
@@ -69,12 +78,12 @@ class Budget:
     @property
     def size(self) -> str:
         """The name of the smallest budget that has as many cases, or that of the largest."""
-        return next((name for name, cases in BUDGETS.items() if self.cases <= cases), "deep")
+        return next((name for name, cases in BUDGETS.items() if (self.whole or self.cases) <= cases), "deep")
 
     @property
     def words(self) -> str:
         """The budget in a sentence: as the command line names it, if it does."""
-        named = self.until is None and BUDGETS[self.size] == self.cases
+        named = self.until is None and BUDGETS[self.size] == (self.whole or self.cases)
         return f"--budget {self.size}" if named else "this budget"
 
     @property
@@ -119,8 +128,6 @@ class Search:
     def run(self, plan: Plan) -> None:
         """Run the fixed list inside the domain, a few cases outside, and what Hypothesis draws inside."""
         subject, line, started = self.trial.subject, self.line, time.monotonic()
-        if plan.most is not None:
-            self.budget = replace(self.budget, cases=min(self.budget.cases, plan.most))
         self._gradients = plan.gradients
         if self.budget.until is not None:
             self._list_until = started + COVERING_SHARE * (self.budget.until - started)

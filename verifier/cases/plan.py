@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from strategies.layouts import Layout
@@ -46,7 +47,8 @@ class Plan:
     choose from, in the place of what `layouts` would draw. must: factors of the fixed list, besides
     layouts, of which every level must be tried for a PASS. leads: the factor whose levels come in turn, where
     it is not the layouts, nor the hazards because there are many. most: cases after which more would tell
-    nothing new, whatever the budget is. carriers: tensors besides the input that have the hazard in its
+    nothing new, whatever the budget is. share: how much of the cases of a budget it takes, less than all
+    where numbers hardly matter to the answer. carriers: tensors besides the input that have the hazard in its
     place, one in a case. parameter_dtypes: whether weight and bias come in every dtype that is promised, not
     in the first alone.
     """
@@ -72,6 +74,7 @@ class Plan:
     must: tuple[str, ...] = ()
     leads: str | None = None
     most: int | None = None
+    share: float = 1.0
     carriers: tuple[str, ...] = ()
     parameter_dtypes: bool = False
 
@@ -96,6 +99,11 @@ class Plan:
         )
         fitting = self.shapes and tuple(shape for shape in self.shapes if inside.fits(*shape))
         return replace(inside, shapes=fitting or None)
+
+    def cases_of(self, budget: int, *, least: int = 1) -> int:
+        """Return how many of the cases of a budget the check takes."""
+        taken = max(math.ceil(self.share * budget), least)
+        return taken if self.most is None else min(taken, self.most)
 
     @property
     def empty(self) -> bool:

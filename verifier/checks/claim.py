@@ -39,6 +39,7 @@ def plan(subject: Subject, _op: Op) -> Plan:
         shapes=_SHAPES,
         eps=(1e-12, 1e-6),
         parameters=subject.domain is not None and not subject.domain.optional,
+        share=0.4,
     )
 
 

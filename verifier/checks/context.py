@@ -45,6 +45,7 @@ def plan(_subject: Subject, _op: Op) -> Plan:
         min_rows=1,
         min_columns=1,
         eps=(1e-5,),
+        share=0.3,
     )
 
 

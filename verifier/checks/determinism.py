@@ -38,6 +38,7 @@ def plan(subject: Subject, op: Op) -> Plan:
         min_columns=1,
         eps=(1e-5,),
         reaching=True,
+        share=0.6,
     )
 
 

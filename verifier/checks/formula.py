@@ -74,6 +74,7 @@ def plan(subject: Subject, op: Op) -> Plan:
         joint=False,
         shapes=SHAPES,
         eps=EPS,
+        share=0.4,
     )
 
 

@@ -30,6 +30,7 @@ def plan(subject: Subject, op: Op) -> Plan:
         max_elements=8192,
         shapes=((4, 33), (2, 1000), (1, 1), (129, 16)),
         eps=(1e-5,),
+        share=0.2,
     )
 
 

@@ -80,6 +80,7 @@ def plan(subject: Subject, op: Op) -> Plan:
         max_columns=columns,
         # Powers of two: eps is the same number where a kernel takes it as float32.
         eps=(2.0**-17, 2.0**-10, 0.5),
+        share=0.5,
     )
 
 

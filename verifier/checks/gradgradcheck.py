@@ -87,6 +87,7 @@ def plan(_subject: Subject, _op: Op) -> Plan:
         max_elements=12,
         shapes=((1, 3), (2, 4), (3, 3), (2, 6), (1, 8), (4, 2)),
         eps=(1e-3, 0.5, 1e-5),
+        share=0.4,
     )
 
 

@@ -68,6 +68,7 @@ def plan(subject: Subject, op: Op) -> Plan:
         max_elements=max(rows * columns for rows, columns in SHAPES),
         max_rows=ROW_SOURCES,
         eps=(1e-5, 1e-3),
+        share=0.5,
     )
 
 

@@ -18,7 +18,7 @@ from verifier.machine.device.torch_cuda import exchange_device
 from verifier.machine.execute.findings import LaunchError, UnsupportedFeature
 from verifier.machine.in_force import MachineSession, current
 from verifier.machine.model import MAX_THREADS
-from verifier.machine.translate.compile_kernel import parsed
+from verifier.machine.ptx.parser import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

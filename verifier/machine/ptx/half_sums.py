@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from verifier.machine.ptx.liveness import following
+from verifier.machine.ptx.liveness import following, read_before_written
 from verifier.machine.ptx.registers_used import definitions, registers_of
 from verifier.machine.ptx.syntax import Address, Immediate, Register, Vector
 
@@ -109,31 +110,32 @@ class ReachingDefinitions:
     def reaching(self) -> list[dict[str, frozenset[int]]]:
         """For each instruction, the definitions of the registers that it may read."""
         blocks = self.program.blocks
-        starts, at = [], 0
-        for block in blocks:
-            starts.append(at)
-            at += len(block.instructions)
+        starts = list(accumulate((len(block.instructions) for block in blocks), initial=0))
+        read_later = frozenset[str]().union(*(read_before_written(block)[0] for block in blocks))
         entering: list[dict[str, frozenset[int]]] = [{} for _ in blocks]
-        waiting, seen = [0] if blocks else [], set()
+        waiting, seen = {0} if blocks else set[int](), set[int]()
         while waiting:
-            number = waiting.pop()
+            number = min(waiting)
+            waiting.remove(number)
             seen.add(number)
-            leaving = self._through(number, starts[number], dict(entering[number]), None)
+            leaving = self._through(number, starts[number], entering[number], None)
+            kept = {name: places for name, places in leaving.items() if name in read_later}
             after = following(blocks, number)
-            waiting += [n for n in after if _merge(entering[n], leaving) or n not in seen]
+            waiting |= {n for n in after if _merge(entering[n], kept) or n not in seen}
         result: list[dict[str, frozenset[int]]] = [{} for _ in self.instructions]
         for number in range(len(blocks)):
-            self._through(number, starts[number], dict(entering[number]), result)
+            self._through(number, starts[number], entering[number], result)
         return result
 
     def _through(
         self,
         number: int,
         at: int,
-        known: dict[str, frozenset[int]],
+        entering: dict[str, frozenset[int]],
         told: list[dict[str, frozenset[int]]] | None,
     ) -> dict[str, frozenset[int]]:
-        """Follow a block; note in `told` what each of its instructions reads."""
+        """Follow a block from what enters it; note in `told` what each of its instructions reads."""
+        known = dict(entering)
         for place, instruction in enumerate(self.program.blocks[number].instructions, at):
             if told is not None:
                 read = [n for o in instruction.operands for n in registers_of(o)]

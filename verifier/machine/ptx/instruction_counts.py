@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from verifier.machine.execute.findings import LaunchError
 from verifier.machine.ptx import basic_blocks
 from verifier.machine.ptx.half_sums import FLOATS, HALVES, HalfSum, half_sums
-from verifier.machine.ptx.parser import parse
+from verifier.machine.ptx.parser import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,7 +63,7 @@ def count_instructions(ptx: str, kernel: str | None = None) -> InstructionCounts
 
     Raises LaunchError when the module has no such kernel.
     """
-    module = parse(ptx)
+    module = parsed(ptx)
     kernels = {name: f for name, f in module.functions.items() if f.is_kernel}
     name = kernel or next(iter(kernels), "")
     if name not in kernels:

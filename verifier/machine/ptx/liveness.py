@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def exposed(program: Program) -> frozenset[str]:
     """Give the registers that are live where the kernel begins; a guarded write does not end a life."""
     blocks = program.blocks
-    summaries = [_summary(block) for block in blocks]
+    summaries = [read_before_written(block) for block in blocks]
     live: list[frozenset[str]] = [frozenset()] * len(blocks)
     changed = True
     while changed:
@@ -27,7 +27,7 @@ def exposed(program: Program) -> frozenset[str]:
     return live[0] if live else frozenset()
 
 
-def _summary(block: Block) -> tuple[frozenset[str], frozenset[str]]:
+def read_before_written(block: Block) -> tuple[frozenset[str], frozenset[str]]:
     """Give the registers read before any write in the block, and those surely written."""
     read: set[str] = set()
     written: set[str] = set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from functools import lru_cache
 
 from verifier.machine.execute.findings import ParseError
 from verifier.machine.ptx.declarations import (
@@ -63,6 +64,12 @@ def parse(text: str) -> Module:
     Raises ParseError with the line of the first text that is not understood.
     """
     return _ModuleReader(text).read()
+
+
+@lru_cache(maxsize=256)
+def parsed(text: str) -> Module:
+    """Read a PTX module as `parse` does, once."""
+    return parse(text)
 
 
 class _ModuleReader:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from verifier.machine.execute.findings import LaunchError
 from verifier.machine.ptx import basic_blocks, literals
 from verifier.machine.ptx.loops import Loop, loops_of
-from verifier.machine.ptx.parser import parse
-from verifier.machine.ptx.syntax import Address, Instruction, Module, Operand, Symbol, Vector
+from verifier.machine.ptx.parser import parsed
+from verifier.machine.ptx.syntax import Address, Instruction, Operand, Symbol, Vector
 from verifier.machine.translate import emitter as emission
 from verifier.machine.translate import uniformity
 from verifier.machine.translate.guards import Guard, guards_of
@@ -57,12 +57,6 @@ class TranslatedKernel:
             name = f"<machine:{self.program.kernel.name}:{number}>"
             code = self.blocks[number, part] = compile(source, name, "exec")
         return code
-
-
-@lru_cache(maxsize=256)
-def parsed(ptx: str) -> Module:
-    """Parse a module once."""
-    return parse(ptx)
 
 
 @lru_cache(maxsize=512)
