@@ -67,7 +67,7 @@ class Budget:
     whole: int | None = None
 
     def taken_by(self, plan: Plan, named: int) -> Budget:
-        """Return what a check takes of this budget; named: shapes of the author's, for which there is room."""
+        """Return what a check takes of this budget, with room for so many shapes that the author named."""
         cases = plan.cases_of(self.cases, least=min(self.cases, named + 1))
         return replace(self, cases=cases, whole=self.whole or self.cases)
 
