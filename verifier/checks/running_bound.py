@@ -63,7 +63,6 @@ def plan(subject: Subject, op: Op) -> Plan:
         joint=False,
         shapes=_SHAPES,
         eps=(1e-5, 1e-3),
-        share=0.5,
     )
 
 
