@@ -20,6 +20,8 @@ WARP = 32
 def weight_aligned_as_input_cuda(input, weight=None, bias=None, eps=1e-5):
     x = input.detach().contiguous()
     w, b = (None if vector is None else vector.detach().contiguous() for vector in (weight, bias))
+    if w is not None and b is not None and w.dtype != b.dtype:
+        raise ValueError(f"weight is {w.dtype} and bias {b.dtype}; they must be alike")
     out = torch.empty_like(x)
     if x.numel():
         columns = x.shape[-1]

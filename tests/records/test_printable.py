@@ -103,7 +103,7 @@ def test_a_report_shows_no_control_character_of_any_text(command, kernel_file, t
     assert "\nPASS  raises" not in out
     assert "says_nothing" in out
     assert "Silent: (no text" in out
-    saved = sorted((tmp_path / "kept \x1b[2J").iterdir())
+    saved = sorted((tmp_path / "kept \x1b[2J").glob("*.json"))
     assert len(saved) == 3
     for path in saved:
         text = path.read_text()

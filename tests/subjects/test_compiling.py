@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from verifier.machine.culprit import is_own
 from verifier.subjects import compiling
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone lists processes so")
@@ -43,3 +44,22 @@ def test_triton_marks_once_and_only_where_it_is_imported(monkeypatch):
 
 def test_a_process_that_is_gone_compiles_nothing():
     assert not compiling.any_compiles([2**22 + 1])
+
+
+def test_what_a_compiler_refuses_is_the_kernels_doing_and_not_ours():
+    def refusing(_source):
+        raise ValueError(_source)
+
+    with pytest.raises(ValueError, match="kernel") as caught:
+        compiling.marking(refusing)("kernel")
+    # The innermost frame is this test's here, Triton's otherwise: it must not matter.
+    below = caught.value.with_traceback(without_last(caught.value.__traceback__))
+    assert not is_own(below)
+
+
+def without_last(traceback):
+    """Return a traceback without its innermost frame."""
+    rest = None if traceback.tb_next is None else without_last(traceback.tb_next)
+    if traceback.tb_next is None:
+        return None
+    return types.TracebackType(rest, traceback.tb_frame, traceback.tb_lasti, traceback.tb_lineno)

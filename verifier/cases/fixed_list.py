@@ -32,6 +32,11 @@ _MILD = 8.0
 """How often a hazard is of strength 0 for each time that it is of another."""
 _GIVEN = 4.0
 """How often weight, or bias, is given for each time that it is left out."""
+_SAME, _OTHER = 4.0, 5.0
+"""How often weight and bias have the input's dtype, and another, for each time that they have two.
+
+Another comes more often: where it is wider, loads and offsets that fit the input are wrong for it.
+"""
 _ALONE = 6.0
 """How often there is no joint hazard for each time that there is one of a kind."""
 _USUAL = 3.0
@@ -98,7 +103,8 @@ def factors(subject: Subject, plan: Plan) -> list[Factor]:
     if len(dtypes) > 1:
         mixed = plan.mixed_dtypes_of(the_op, subject)
         levels = (*dtypes, *([] if mixed is None else [mixed]))
-        every["parameter_dtype"] = Factor(name="parameter_dtype", levels=levels)
+        weights = [_SAME] + [_OTHER] * (len(dtypes) - 1) + [1.0] * (len(levels) - len(dtypes))
+        every["parameter_dtype"] = Factor(name="parameter_dtype", levels=levels, weights=weights)
     many = (n for n in ("layout", "hazard") if len(every[n].levels) > len(every["shape"].levels) // 2)
     leading = plan.leads or next(many, "shape")
     if plan.most is not None:  # of so few, no level waits because another is more usual

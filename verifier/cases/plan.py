@@ -152,8 +152,11 @@ class Plan:
     def mixed_dtypes_of(self, op: Op, subject: Subject) -> tuple[str, str] | None:
         """Return two dtypes of weight and bias in one case, None where there are no two.
 
-        A kernel that takes each dtype may still read both parameters as if they had one.
+        A kernel that takes each dtype may still read both parameters as if they had one. It may refuse them,
+        too, and then such a case tells nothing else: they come where dtypes must be tried.
         """
+        if "parameter_dtype" not in self.must:
+            return None
         dtypes, given = self.parameter_dtypes_of(op, subject), self.parameters_of(op, subject)
         if len(dtypes) < 2 or not all(True in given[name] for name in ("weight", "bias")):
             return None

@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from verifier.machine.culprit import passed_on
+
 MARK = "compiling"
 _NAME = Path("/proc/self/comm")
 
@@ -31,12 +33,15 @@ def marked() -> Iterator[None]:
 
 
 def marking(compile_: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Return a function that compiles as this one does, in a process that is marked meanwhile."""
+    """Return a function that compiles as this one does, in a process that is marked meanwhile.
+
+    What the compiler says of a kernel is said of the subject, as without the mark.
+    """
 
     @functools.wraps(compile_)
     def compiles(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         with marked():
-            return compile_(*args, **kwargs)
+            return passed_on(compile_, *args, **kwargs)
 
     return compiles
 
