@@ -266,7 +266,14 @@ def test_what_cannot_be_required_is_said(text):
 
 def test_the_command_demands_what_is_required_and_writes_what_ran(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words = ["audit", str(FOLDER / "two_kernels_triton.py"), "--check", "forward_error"]
+    words = [
+        "audit",
+        str(FOLDER / "two_kernels_triton.py"),
+        "--check",
+        "forward_error",
+        "--backend",
+        "machine",
+    ]
     monkeypatch.setitem(BUDGETS, "quick", 3)
     ended = CliRunner().invoke(app, [*words, "--workers", "1", "--require", "reach=1", "--json", "r.json"])
     assert "PASS of what ran: two_kernels" in ended.output
