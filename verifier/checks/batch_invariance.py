@@ -53,7 +53,6 @@ def plan(subject: Subject, op: Op) -> Plan:
         min_rows=1,
         min_columns=1,
         eps=(1e-5,),
-        share=0.6,
     )
 
 
