@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 BUDGETS = {"quick": 25, "standard": 200, "deep": 2000}
-"""Cases per subject, check and dtype."""
+"""Cases per subject, check and dtype; checks that hardly look at the numbers take a share (`Plan.share`)."""
 
 
 class SelectionError(ValueError):

@@ -59,7 +59,7 @@ def _line(line: Line) -> dict[str, object]:
 
 
 def _worst(worst: Worst) -> dict[str, object]:
-    return {name: plain(value) for name, value in asdict(worst).items() if name != "nonzero_row_ulp"}
+    return {name: plain(value) for name, value in asdict(worst).items()}
 
 
 def _finding(finding: Finding) -> dict[str, object]:
