@@ -1,0 +1,88 @@
+"""Which leaves the outputs of a graph reach, before any rule has removed a term.
+
+What an expression does not reach cannot change its value, whatever the inputs are. The converse does not
+hold: `x + 0 * y` reaches y. So it is asked of the graph as recorded, where nothing has been simplified yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from verifier.arithmetic.graph.graph import Graph, Ids
+from verifier.arithmetic.graph.levels import levels
+
+Truth = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+
+_NONE_LOW = np.iinfo(np.int64).max
+_NONE_HIGH = np.int64(-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Support:
+    """The lowest and highest label among the leaves that each node reaches, (n,).
+
+    A node that reaches no labelled leaf has `low` above `high`.
+    """
+
+    low: Ids
+    high: Ids
+
+    def none(self, nodes: Ids) -> Truth:
+        """Return whether nodes reach no labelled leaf."""
+        empty: Truth = self.low[nodes] > self.high[nodes]
+        return empty
+
+    def outside(self, nodes: Ids, allowed: Ids) -> Truth:
+        """Return whether nodes reach a leaf with another label than the one allowed them."""
+        other = np.logical_or(self.low[nodes] != allowed, self.high[nodes] != allowed)
+        return np.logical_and(other, ~self.none(nodes))
+
+
+def reach(graph: Graph, labels: Ids) -> Support:
+    """Return which labels each node reaches.
+
+    labels: (n,) a number of at least 0 for each leaf in question (for instance its row), -1 elsewhere.
+    """
+    low = np.append(np.where(labels < 0, _NONE_LOW, labels), _NONE_LOW)
+    high = np.append(np.where(labels < 0, _NONE_HIGH, labels), _NONE_HIGH)
+    for level in levels(graph):
+        below = graph.operands[level]  # -1, absent, is the entry at the end, which reaches nothing
+        low[level] = np.minimum(low[level], low[below].min(axis=1))
+        high[level] = np.maximum(high[level], high[below].max(axis=1))
+    return Support(low=low[:-1], high=high[:-1])
+
+
+def leaves_of(graph: Graph, nodes: Ids) -> Ids:
+    """Return the leaves that any of these nodes reaches, in order."""
+    seen = np.zeros(len(graph), dtype=np.bool_)
+    frontier = np.unique(nodes)
+    while frontier.size:
+        seen[frontier] = True
+        below = graph.operands[frontier].ravel()
+        below = below[below >= 0]
+        frontier = np.unique(below[~seen[below]])
+    return np.flatnonzero(seen & (graph.operands[:, 0] < 0))
+
+
+def labels_of(graph: Graph, argument: str, label: Ids) -> Ids:
+    """Return labels for `reach`: those of one argument's elements, -1 elsewhere.
+
+    label: one number for each element of the argument, in any shape.
+    """
+    found = np.full(len(graph), -1, dtype=np.int64)
+    leaves = np.flatnonzero(
+        np.array([name == f"input:{argument}" for name in graph.names], dtype=np.bool_)[graph.operation]
+    )
+    found[leaves] = label.ravel()[graph.value[leaves].astype(np.int64)]
+    return found
+
+
+def unknown_leaves(graph: Graph) -> dict[str, Ids]:
+    """Return the leaves of unknown value that outputs reach, by reason."""
+    reached = leaves_of(graph, graph.output_nodes())
+    names = np.array(graph.names, dtype=np.str_)[graph.operation[reached]]
+    unknown = [name for name in graph.names if name.startswith("unknown:")]
+    found = {name.removeprefix("unknown:"): reached[names == name] for name in unknown}
+    return {reason: leaves for reason, leaves in found.items() if leaves.size}
