@@ -1,0 +1,141 @@
+"""What of a program decides on data: guards, addresses, lanes, votes and barriers that read what was loaded.
+
+A program without decisions runs the same instructions on the same addresses whatever its tensors hold, so one
+run tells the expression of every result for all inputs of the shape (forward analysis of dependence, as in
+"structured" kernels of Volta, arXiv 2511.12638). All that memory gives is taken for data, even where a kernel
+has put a constant there: that can only lengthen the list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from verifier.machine.ptx.basic_blocks import is_barrier
+from verifier.machine.ptx.registers_used import definitions, registers_of, uses
+from verifier.machine.ptx.syntax import Address, Operand, Special, Vector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from verifier.machine.execute.findings import Location
+    from verifier.machine.ptx.basic_blocks import Program
+    from verifier.machine.ptx.syntax import Instruction
+
+_BRANCHES = frozenset({"bra", "ret", "exit", "trap"})
+_READS_MEMORY = frozenset({"ldu", "ldmatrix", "atom", "tex", "suld"})
+# Of collectives over a warp, the operands that choose lanes; the one after the target is the value.
+_LANES = frozenset({"shfl", "redux", "elect"})
+_ASK_VALUES = frozenset({"vote", "match"})
+
+
+class Decided(StrEnum):
+    """What is decided on data."""
+
+    BRANCH = "branch"
+    GUARD = "guard"
+    ADDRESS = "address"
+    SIZE = "size of a copy"
+    LANE = "lane of a shuffle"
+    VOTE = "vote"
+    BARRIER = "barrier"
+    ATOMIC = "atomic, whose order is not fixed"
+    CALL = "call"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """One instruction that decides on data.
+
+    line: in the PTX text. location: line of the user's source, None where the text names none. register: the
+    one that depends on data; empty for atomics, which are decisions whatever they read.
+    """
+
+    what: Decided
+    opcode: str
+    line: int
+    location: Location | None
+    register: str
+
+    def __str__(self) -> str:
+        """Say what is decided, by which instruction and where."""
+        where = f", source {self.location}" if self.location else ""
+        reads = f" reads {self.register}" if self.register else ""
+        return f"{self.what}: {self.opcode}{reads} (PTX line {self.line}{where})"
+
+
+def decisions(program: Program) -> tuple[Decision, ...]:
+    """List what decides on data, in the order of the text; nothing if nothing does."""
+    tainted = depending(program)
+    return tuple(
+        Decision(what=what, opcode=one.text(), line=one.line, location=one.location, register=register)
+        for one in program.instructions()
+        for what, register in _decided(one, tainted)
+    )
+
+
+def depending(program: Program) -> frozenset[str]:
+    """Collect the registers, predicates and the carry included, that may depend on what memory holds."""
+    found: set[str] = set()
+    instructions = list(program.instructions())
+    changed = True
+    while changed:
+        before = len(found)
+        for one in instructions:
+            if reads_memory(one) or _reads_clock(one) or any(name in found for name in uses(one)):
+                found.update(definitions(one))
+        changed = len(found) != before
+    return frozenset(found)
+
+
+def reads_memory(instruction: Instruction) -> bool:
+    """Whether an instruction gives what lies in memory, the kernel's own arguments apart."""
+    parts = instruction.parts
+    return parts[0] in _READS_MEMORY or (parts[0] == "ld" and not _of_parameters(parts))
+
+
+def _of_parameters(parts: tuple[str, ...]) -> bool:
+    return len(parts) > 1 and parts[1].split("::")[0] == "param"
+
+
+def _reads_clock(instruction: Instruction) -> bool:
+    return any("clock" in name or "timer" in name for name in _specials(instruction.operands))
+
+
+def _specials(operands: tuple[Operand, ...]) -> Iterator[str]:
+    for operand in operands:
+        if isinstance(operand, Special):
+            yield operand.name
+        elif isinstance(operand, Vector):
+            yield from _specials(operand.items)
+
+
+def _decided(instruction: Instruction, tainted: frozenset[str]) -> Iterator[tuple[Decided, str]]:
+    """Give what one instruction decides on data, and the register that tells."""
+    name, operands = instruction.parts[0], instruction.operands
+    if instruction.guard is not None and instruction.guard.name in tainted:
+        yield Decided.BRANCH if name in _BRANCHES else Decided.GUARD, instruction.guard.name
+    if name in ("atom", "red"):
+        yield Decided.ATOMIC, ""
+    for operand in operands:
+        if isinstance(operand, Address):
+            yield from ((Decided.ADDRESS, r) for r in registers_of(operand) if r in tainted)
+    values = [o for o in operands if not isinstance(o, Address)]
+    asked: list[Operand] = []
+    what = Decided.LANE
+    if name in _LANES:
+        asked = values[1:] if name == "elect" else values[2:]
+    elif name in _ASK_VALUES:
+        what, asked = Decided.VOTE, values[1:]
+    elif name == "blockred":
+        what, asked = Decided.BARRIER, values[1:]  # what `bar.red` computes, after its barrier
+    elif is_barrier(instruction) or instruction.parts[:2] in (("bar", "warp"), ("barrier", "cluster")):
+        what, asked = Decided.BARRIER, values
+    elif name == "cp":
+        what, asked = Decided.SIZE, values
+    elif name == "bra":
+        what, asked = Decided.BRANCH, values
+    elif name == "call":
+        what, asked = Decided.CALL, values
+    yield from ((what, r) for operand in asked for r in registers_of(operand) if r in tainted)
