@@ -12,6 +12,7 @@ from verifier import Domain, subject
 from verifier.audit import unpromised_dtypes
 from verifier.audit.rules import is_finding, line_verdict, outside
 from verifier.audit.search import Budget
+from verifier.cases import fixed_list
 from verifier.cases.drawn import recipes
 from verifier.cases.fixed_list import covering, to_be_tried
 from verifier.cases.plan import Plan
@@ -164,6 +165,34 @@ def test_lists_and_draws_have_the_dtypes_that_are_promised(named, shown):
 
     draw()
     assert drawn - {None} == shown
+
+
+@pytest.mark.parametrize("same", [0.5, 1.0, 4.0, 9.0])
+@pytest.mark.parametrize("turned", [False, True])
+def test_misaligned_parameters_come_early_in_each_dtype_whatever_the_order_of_levels(
+    monkeypatch, same, turned
+):
+    """That a wrong condition for vector loads was seen depended once on how often which dtype came."""
+    named = BOTH[::-1] if turned else BOTH
+    one = promising(faulty("weight_aligned_as_input_cuda"), *named)
+    monkeypatch.setattr(fixed_list, "_SAME", same)
+    monkeypatch.setattr(fixed_list, "_PATTERNS", fixed_list._PATTERNS[:: -1 if turned else 1])
+    plan = check("layouts").plan(one, LN)
+    asked = {word for word in to_be_tried(one, plan) if "vectors" in word}
+    assert len(asked) == 2
+    for recipe in islice(covering(one, plan), 1, 3):
+        case = build(LN, one, "float16", recipe, gradients=False)
+        shown = fixed_list.tried(recipe, case, plan) & asked
+        assert len(shown) == 1
+        asked -= shown
+    assert not asked
+
+
+def test_a_kernel_that_asks_the_input_how_weight_lies_is_seen_early():
+    examined = examination(faulty("weight_aligned_as_input_cuda"), "layouts", budget=Budget(cases=4))
+    (found,) = examined.run().findings
+    assert "float32" in {found.case.dtype_of(name) for name in ("weight", "bias")}
+    assert any(layout.misaligned for layout in found.case.layouts.values())
 
 
 def test_a_single_dtype_is_that_of_every_case():

@@ -26,6 +26,8 @@ SMALL_SCALE = -10
 """Power of two of inputs whose eps is zero: their variance, near 1e-6, makes any other eps obvious."""
 FEW_COLUMNS = 2
 """In so many columns, or fewer, ordinary numbers may be alike."""
+VECTOR = 8
+"""Elements of the widest vectors that kernels load: 16 bytes of a format of two."""
 _PLAIN = 2.5
 """How often values are ordinary for each time that they are of another hazard."""
 _MILD = 8.0
@@ -65,7 +67,10 @@ def covering(
         made[:] = [_recipe(choice, number, possible.op.varied)]
         return accept(made[0])
 
-    for _ in pairwise(factors(subject, plan), possible=possible, accept=wanted, patience=patience):
+    early = [*_aligned_otherwise(subject, plan, possible).values()]
+    for _ in pairwise(
+        factors(subject, plan), possible=possible, accept=wanted, patience=patience, early=early
+    ):
         yield made[0]
         number += 1
 
@@ -110,6 +115,31 @@ def factors(subject: Subject, plan: Plan) -> list[Factor]:
     if plan.most is not None:  # of so few, no level waits because another is more usual
         every[leading] = replace(every[leading], weights=[1.0] * len(every[leading].levels))
     return [every[leading], *(factor for name, factor in every.items() if name != leading)]
+
+
+def _aligned_otherwise(subject: Subject, plan: Plan, possible: _Possible) -> dict[str, Choice]:
+    """Return what comes early, by its words: misaligned parameters of each dtype, and nothing else misaligned.
+
+    Rows are as long as several vectors: whether they are read so may be decided by the input's alignment, or
+    by the size of its elements where those of parameters are larger. All parameters are given.
+    """
+    level = next((level for level in _cover_layouts(plan, subject) if _only_misaligned(level)), None)
+    shape = next((shape for shape in _cover_shapes(plan) if _in_vectors(*shape)), None)
+    if level is None or shape is None or "weight" not in possible.given or not possible.shapes(*shape, 0):
+        return {}
+    start = {"layout": level, "shape": shape, "variant": 0} | dict.fromkeys(possible.given, True)
+    several = len(possible.dtypes) > 1
+    every = {_of_misaligned(d): start | ({"parameter_dtype": d} if several else {}) for d in possible.dtypes}
+    return {words: choice for words, choice in every.items() if possible(choice)}
+
+
+def _only_misaligned(level: Sequence[tuple[str, Layout]]) -> bool:
+    """Return whether weight lies misaligned, and with it whatever else is laid out."""
+    return "weight" in dict(level) and all(layout.kinds == ("misaligned",) for _, layout in level)
+
+
+def _in_vectors(rows: int, columns: int) -> bool:
+    return rows > 0 and columns >= 4 * VECTOR and columns % VECTOR == 0
 
 
 class Aimed(NamedTuple):
@@ -265,7 +295,8 @@ def to_be_tried(subject: Subject, plan: Plan) -> list[str]:
     }
     if possible.mixed is not None:
         levels["parameter_dtype"].append(_MIXED)
-    return list(dict.fromkeys([*wanted, *(word for factor in plan.must for word in levels[factor])]))
+    together = _aligned_otherwise(subject, plan, possible)
+    return list(dict.fromkeys([*wanted, *(w for factor in plan.must for w in levels[factor]), *together]))
 
 
 def tried(recipe: Recipe, case: Case, plan: Plan) -> set[str]:
@@ -283,7 +314,18 @@ def tried(recipe: Recipe, case: Case, plan: Plan) -> set[str]:
         }
         | {_of_dtype(d) for d in _parameter_dtypes(case)}
         | ({_MIXED} if case.mixes_dtypes else set())
+        | _shown_misaligned(case)
     )
+
+
+def _shown_misaligned(case: Case) -> set[str]:
+    """Return the words of a case in which weight is misaligned beside an input that could be read in vectors."""
+    held = case.dtype_of("weight")
+    others = (case.layouts.get(name, Layout()) for name in ("input", "grad_output"))
+    alone = _in_vectors(case.rows, case.columns) and all(layout == Layout() for layout in others)
+    if held is None or not alone or not case.layouts.get("weight", Layout()).misaligned:
+        return set()
+    return {_of_misaligned(dtype) for dtype in (held, *([INPUT] if held == case.dtype else []))}
 
 
 def _beyond(subject: Subject, plan: Plan, aimed: Aimed) -> bool:
@@ -316,6 +358,11 @@ def _of_eps(eps: float | None) -> str:
 
 def _of_dtype(dtype: str) -> str:
     return f"parameters in {dtype}" if dtype != INPUT else "parameters in the input's dtype"
+
+
+def _of_misaligned(dtype: str) -> str:
+    where = f"in rows of whole vectors of {VECTOR}"
+    return f"weight misaligned {where}" + ("" if dtype == INPUT else f", with {_of_dtype(dtype)}")
 
 
 def _parameter_dtypes(case: Case) -> set[str]:

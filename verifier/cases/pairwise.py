@@ -93,9 +93,11 @@ def pairwise(
     possible: Callable[[Choice], bool] = lambda _: True,
     accept: Callable[[Choice], bool] = lambda _: True,
     patience: int = 400,
+    early: Sequence[Choice] = (),
 ) -> Iterator[Choice]:
     """Yield choices of a level for each factor, until all pairs of levels have met that can.
 
+    early: choices of some factors that come right after the first of all, completed, whatever they meet.
     possible: whether a choice of some factors can be completed, as far as that is quickly seen.
     accept: whether a whole choice is wanted; it is asked last for the choice that is yielded. After
     `patience` refusals in a row the list ends.
@@ -114,12 +116,15 @@ def pairwise(
             pairs.refuse(taken)
         return None
 
+    waiting = [_numbered(factors, choice) for choice in early]
     while not patient.ended and (target := pairs.target()) is not None:
         found = wanted(dict(target))
-        if found is not None:
-            yield found
-        else:
+        if found is None:
             pairs.drop_pair(*target)
+            continue
+        yield found
+        yield from (choice for start in waiting if (choice := wanted(start)) is not None)
+        waiting = []
 
 
 class _Patient:
@@ -168,6 +173,11 @@ def _completed(
             return None
         taken[f] = level
     return taken
+
+
+def _numbered(factors: Sequence[Factor], choice: Choice) -> Mapping[int, int]:
+    """Return the numbers of a choice's factors and levels; factors that are not varied are left out."""
+    return {f: [*one.levels].index(choice[one.name]) for f, one in enumerate(factors) if one.name in choice}
 
 
 def _named(factors: Sequence[Factor], taken: Mapping[int, int]) -> Choice:
