@@ -28,10 +28,12 @@ from usual_tests import HABITS, judged
 
 from verifier.audit.mutation.family import mutations
 from verifier.audit.mutation.in_sources import used
-from verifier.audit.mutation.kills import Question
+from verifier.audit.mutation.kills import Fate, Kill, Question
+from verifier.audit.mutation.mutants import Ending, Mutants
 from verifier.audit.mutation.mutation import Mutation
 from verifier.audit.request import BUDGETS
 from verifier.audit.worker_pool import Died, pooled
+from verifier.records.reach import SourcePlace
 from verifier.subjects.load_file import load_subjects
 
 KERNELS = Path(__file__).resolve().parents[1] / "kernels"
@@ -101,19 +103,33 @@ def _record(path: Path, mutation: Mutation | None, result: Any, budget: str) -> 
         "seconds": round(one.seconds, 2),
         "code": sorted(one.code),
         "ran": one.ran,
+        "lines": sorted(one.lines),
         "usual": list(usual),
     }
 
 
-def ending(record: dict[str, Any], originals: dict[tuple[str, str], dict[str, Any]]) -> str:
-    """Say how a mutant of the file ended, in the words of `norm-verifier mutate`."""
-    if record.get("kills"):
-        return "killed"
-    if record["errors"]:
-        return "open"
-    original = originals.get((record["kernel"], record["budget"]), {})
-    same = record["mutation"]["in_kernel"] and record["code"] and record["code"] == original.get("code")
-    return "same code" if same else "survived"
+def fate_of(record: dict[str, Any]) -> Fate:
+    """Read what the file keeps of the fate of a mutant, or of an original."""
+    place = record["mutation"]
+    refusal = place.get("refusal")
+    changed = {**place, "file": Path(place["file"]), "refusal": refusal and tuple(refusal)} if place else None
+    return Fate(
+        mutation=Mutation(**changed) if changed else None,
+        kills=tuple(Kill(**kill) for kill in record.get("kills", ())),
+        seconds=record.get("seconds", 0.0),
+        code=frozenset(record.get("code", ())),
+        errors=tuple(record["errors"]),
+        ran=record.get("ran"),
+        lines=frozenset(SourcePlace(*place) for place in record.get("lines", ())),
+    )
+
+
+def ending(record: dict[str, Any], originals: dict[tuple[str, str], dict[str, Any]]) -> Ending:
+    """Say how a mutant of the file ended, as `norm-verifier mutate` does."""
+    original = originals.get((record["kernel"], record["budget"]))
+    nothing = Fate(mutation=None)
+    every = Mutants(path=Path(record["kernel"]), original=fate_of(original) if original else nothing)
+    return every.ending(fate_of(record))
 
 
 def table(files: Sequence[Path]) -> None:
@@ -125,22 +141,22 @@ def table(files: Sequence[Path]) -> None:
             print(f"the original {kernel} ({budget}): {record}")
     mutants = [r for r in records if r["mutation"]]
     every = sorted({(r["kernel"], r["budget"]) for r in mutants}) + [("all", b) for b in BUDGETS]
-    head = ["kernel", "budget", "killed", "survived", "same code", "open", "audit", *HABITS]
+    head = ["kernel", "budget", "mutants", *Ending, "audit", *HABITS]
     print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
     for kernel, budget in every:
         these = [r for r in mutants if kernel in {r["kernel"], "all"} and r["budget"] == budget]
         ends = [ending(r, originals) for r in these]
-        decided = [r for r, end in zip(these, ends, strict=True) if end in {"killed", "survived"}]
+        decided = [r for r, e in zip(these, ends, strict=True) if e in {Ending.KILLED, Ending.SURVIVED}]
         if not decided:
             continue
         shares = [len([r for r in decided if r["kills"]])] + [
             len([r for r in decided if habit in r["usual"]]) for habit in HABITS
         ]
-        counts = [ends.count(word) for word in ("killed", "survived", "same code", "open")]
+        counts = [len(ends), *(ends.count(word) for word in Ending)]
         cells = [kernel, budget, *map(str, counts), *(f"{100 * s / len(decided):.1f} %" for s in shares)]
         print("| " + " | ".join(cells) + " |")
     for record in mutants:
-        if (end := ending(record, originals)) in {"survived", "open"}:
+        if (end := ending(record, originals)) in {Ending.SURVIVED, Ending.OPEN}:
             place = record["mutation"]
             where = f"{place['file']}:{place['line']} {place['kind']} in {place['within']}"
             change = f"{place['before']!r} -> {place['after']!r}"

@@ -118,7 +118,7 @@ def factors(subject: Subject, plan: Plan) -> list[Factor]:
 
 
 def _aligned_otherwise(subject: Subject, plan: Plan, possible: _Possible) -> dict[str, Choice]:
-    """Return what comes early, by its words: misaligned parameters of each dtype, and nothing else misaligned.
+    """Return what comes early, by its words: misaligned parameters of each dtype, nothing else laid out.
 
     Rows are as long as several vectors: whether they are read so may be decided by the input's alignment, or
     by the size of its elements where those of parameters are larger. All parameters are given.
@@ -319,7 +319,7 @@ def tried(recipe: Recipe, case: Case, plan: Plan) -> set[str]:
 
 
 def _shown_misaligned(case: Case) -> set[str]:
-    """Return the words of a case in which weight is misaligned beside an input that could be read in vectors."""
+    """Return the words of a case whose weight is misaligned where the input can be read in vectors."""
     held = case.dtype_of("weight")
     others = (case.layouts.get(name, Layout()) for name in ("input", "grad_output"))
     alone = _in_vectors(case.rows, case.columns) and all(layout == Layout() for layout in others)
