@@ -10,6 +10,7 @@ from hypothesis import given, settings
 
 from verifier import Domain, subject
 from verifier.audit import unpromised_dtypes
+from verifier.audit.report.columns import COLUMNS
 from verifier.audit.rules import is_finding, line_verdict, outside
 from verifier.audit.search import Budget
 from verifier.cases import fixed_list
@@ -27,6 +28,7 @@ from verifier.records.subject import KnownDefect
 from verifier.records.verdict import BAD, Outcome, Verdict
 
 BOTH = ("input", "float32")
+(CASES,) = [column for column in COLUMNS if column.name == "cases"]
 LN = op("layer_norm")
 MIXED = Recipe(rows=2, columns=3, parameter_dtype="float32")
 FAULTY = {
@@ -132,9 +134,13 @@ def test_a_refusal_of_two_dtypes_at_once_is_no_finding():
             raise ValueError("weight and bias have two dtypes")
         return right.function(input, weight, bias, eps)
 
-    line = examination(right.differing(function=refusing), "forward_error", budget=Budget(cases=12)).run()
+    few = Budget(cases=12)
+    line = examination(right.differing(function=refusing), "forward_error", "float16", budget=few).run()
     assert line_verdict(line) is Verdict.PASS
     assert Verdict.REFUSED not in line.counts
+    assert line.gaps["refused"] == ["weight and bias in two dtypes"]
+    (told,) = [text for text in CASES.text(line).split("; ") if "two dtypes" in text]
+    assert told == "refused: weight and bias in two dtypes"
 
 
 def test_a_bias_that_is_read_in_the_dtype_of_weight_is_wrong_where_both_occur_alone():

@@ -278,9 +278,12 @@ class Search:
         counted = [trial.as_counted(case, o) for o in outcomes]
         verdict = tally.add(line, case, counted, outside=outside, detail=detail)
         # What is only measured was tried as well.
+        shown = tried(recipe, case, plan)
         if not outside and verdict in {None, Verdict.PASS, *BAD}:
-            done = tried(recipe, case, plan).union(*(o.tried for o in outcomes))
+            done = shown.union(*(o.tried for o in outcomes))
             line.untried = [name for name in line.untried if name not in done]
+        elif not outside and any(o.verdict is Verdict.REFUSED for o in outcomes):
+            line.refused += [name for name in line.untried if name in shown and name not in line.refused]
         for outcome in outcomes:
             if not trial.is_finding(case, outcome) or rules.failure_key(outcome) in self.seen:
                 continue

@@ -116,6 +116,7 @@ def merged(first: Line, second: Line) -> Line:
         seconds=first.seconds + second.seconds,
         beyond=first.beyond + second.beyond,
         untried=[name for name in first.untried if name in second.untried],
+        refused=list(dict.fromkeys([*first.refused, *second.refused])),
         listed=max(first.listed, second.listed),
         left_out=first.left_out + second.left_out,
         empty=first.empty + second.empty,

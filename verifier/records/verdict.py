@@ -169,7 +169,7 @@ class Line:
     empty: cases among those that passed in which there was nothing to compute.
     undecided: why cases are UNDECIDED, with their numbers. errors: texts of the verifier's own failures, with
     the traceback of the first of each. counts are of cases inside the declared domain, beyond of those
-    outside. untried: what the check must vary and has not. listed: recipes of the fixed list that are done.
+    outside. untried: what the check must vary and has not; refused: what of it the subject has refused. listed: recipes of the fixed list that are done.
     left_out: cases that known defects took from the search; excluded: their reasons, if no case is left.
     reach: what of the subject's sources ran that no line before it of the same process had seen.
     """
@@ -197,6 +197,7 @@ class Line:
     seconds: float = 0.0
     beyond: Counter[Verdict] = field(default_factory=Counter)
     untried: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
     listed: int = 0
     left_out: int = 0
     empty: int = 0
@@ -206,6 +207,13 @@ class Line:
     def outside(self) -> int:
         """How many cases lay outside the declared domain."""
         return self.beyond.total()
+
+    @property
+    def gaps(self) -> dict[str, list[str]]:
+        """What the check must vary and has not, by why: "not tried", or "refused" by the subject."""
+        refused = [name for name in self.untried if name in self.refused]
+        told = {"not tried": [name for name in self.untried if name not in refused], "refused": refused}
+        return {why: names for why, names in told.items() if names}
 
     @property
     def worst(self) -> Worst | None:

@@ -109,9 +109,8 @@ def _outside(line: Line) -> str:
 
 def _untried(line: Line) -> str:
     """Return what a pass does not speak of, although the check is there to vary it."""
-    if line_verdict(line) is not Verdict.PASS or not line.untried:
-        return ""
-    return f"; not tried: {cut(', '.join(line.untried))}"
+    gaps = line.gaps if line_verdict(line) is Verdict.PASS else {}
+    return "".join(f"; {why}: {cut(', '.join(names))}" for why, names in gaps.items())
 
 
 def _why(line: Line, verdict: Verdict) -> str:
@@ -125,8 +124,9 @@ def _why(line: Line, verdict: Verdict) -> str:
 def left_out_in_line(line: Line) -> list[str]:
     """Return the reasons of undecided cases, and what was not tried, where the table's line is too short."""
     told = [f"undecided: {text}" for text in line.undecided if cut(text) != text]
-    untried = ", ".join(line.untried if line_verdict(line) is Verdict.PASS else ())
-    return told + ([f"not tried: {untried}"] if cut(untried) != untried else [])
+    gaps = line.gaps if line_verdict(line) is Verdict.PASS else {}
+    every = {why: ", ".join(names) for why, names in gaps.items()}
+    return told + [f"{why}: {names}" for why, names in every.items() if cut(names) != names]
 
 
 def notes_outside_table(line: Line) -> list[str]:

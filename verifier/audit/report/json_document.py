@@ -45,6 +45,7 @@ def _line(line: Line) -> dict[str, object]:
         "counts": {str(verdict): count for verdict, count in line.counts.items()},
         "outside": {str(verdict): count for verdict, count in line.beyond.items()},
         "untried": line.untried,
+        "refused": line.gaps.get("refused", []),
         "worst_ulp": plain(line.worst_ulp),
         "worst_row_ulp": plain(line.worst_row_ulp),
         "outputs": {name: _worst(worst) for name, worst in line.outputs.items()},

@@ -93,9 +93,11 @@ def remarks(one: SubjectLine) -> Iterator[str]:
         yield f"undecided: {_some([line.check for line in undecided])}{_why(undecided)}"
     if excluded := [line.check for line in open_still if known_alone(line)]:
         yield f"known defects leave no case: {_some(excluded)}"
-    untried = [n for line in one.lines if line_verdict(line) is Verdict.PASS for n in line.untried]
-    if untried:
-        yield f"not tried: {_some(list(dict.fromkeys(untried)))}"
+    gaps: dict[str, dict[str, None]] = {"not tried": {}, "refused": {}}
+    for line in one.lines:
+        for why, names in (line.gaps if line_verdict(line) is Verdict.PASS else {}).items():
+            gaps[why] |= dict.fromkeys(names)
+    yield from (f"{why}: {_some([*names])}" for why, names in gaps.items() if names)
     if not one.run:
         yield f"not run: {cut(next(line.skipped for line in one.lines))}"
 
