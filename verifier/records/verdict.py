@@ -169,7 +169,8 @@ class Line:
     empty: cases among those that passed in which there was nothing to compute.
     undecided: why cases are UNDECIDED, with their numbers. errors: texts of the verifier's own failures, with
     the traceback of the first of each. counts are of cases inside the declared domain, beyond of those
-    outside. untried: what the check must vary and has not; refused: what of it the subject has refused. listed: recipes of the fixed list that are done.
+    outside. untried: what the check must vary and has not; refused: words of it whose cases were refused.
+    listed: recipes of the fixed list that are done.
     left_out: cases that known defects took from the search; excluded: their reasons, if no case is left.
     reach: what of the subject's sources ran that no line before it of the same process had seen.
     """
