@@ -13,6 +13,8 @@ from verifier.machine.in_force import MachineSession, current, put_in_force
 from verifier.machine.model import Machine
 from verifier.machine.shadow import arithmetics
 from verifier.machine.shadow.emitter_kind import EmitterKind
+from verifier.machine.shadow.graph_host import HostGraph
+from verifier.machine.shadow.graph_slots import GraphSlots
 from verifier.machine.shadow.host_operations import HostSlots
 from verifier.machine.shadow.slots import Slots
 from verifier.machine.shadow.taint_slots import TaintSlots
@@ -74,7 +76,8 @@ def session(
 
             stack.enter_context(installed())
         if opened.slots is not None:
-            stack.enter_context(HostSlots(opened.slots))
+            slots = opened.slots
+            stack.enter_context(HostGraph(slots) if isinstance(slots, GraphSlots) else HostSlots(slots))
         yield opened
 
 
@@ -109,6 +112,8 @@ def _slots(arithmetic: ShadowArithmetic | str | None) -> Slots | None:
     if arithmetic is None:
         return None
     made = arithmetics.make(arithmetic) if isinstance(arithmetic, str) else arithmetic
+    if made.emitter is EmitterKind.GRAPH:
+        return GraphSlots(made)
     return TaintSlots(made) if made.emitter is EmitterKind.TAINT else Slots(made)
 
 

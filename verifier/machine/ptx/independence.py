@@ -17,7 +17,7 @@ from verifier.machine.ptx.registers_used import definitions, registers_of, uses
 from verifier.machine.ptx.syntax import Address, Operand, Special, Vector
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from verifier.machine.execute.findings import Location
     from verifier.machine.ptx.basic_blocks import Program
@@ -45,7 +45,7 @@ class Decided(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision:
+class DataDecision:
     """One instruction that decides on data.
 
     line: in the PTX text. location: line of the user's source, None where the text names none. register: the
@@ -65,11 +65,11 @@ class Decision:
         return f"{self.what}: {self.opcode}{reads} (PTX line {self.line}{where})"
 
 
-def decisions(program: Program) -> tuple[Decision, ...]:
+def decisions(program: Program) -> tuple[DataDecision, ...]:
     """List what decides on data, in the order of the text; nothing if nothing does."""
     tainted = depending(program)
     return tuple(
-        Decision(what=what, opcode=one.text(), line=one.line, location=one.location, register=register)
+        DataDecision(what=what, opcode=one.text(), line=one.line, location=one.location, register=register)
         for one in program.instructions()
         for what, register in _decided(one, tainted)
     )
@@ -122,7 +122,7 @@ def _decided(instruction: Instruction, tainted: frozenset[str]) -> Iterator[tupl
         if isinstance(operand, Address):
             yield from ((Decided.ADDRESS, r) for r in registers_of(operand) if r in tainted)
     values = [o for o in operands if not isinstance(o, Address)]
-    asked: list[Operand] = []
+    asked: Sequence[Operand] = ()
     what = Decided.LANE
     if name in _LANES:
         asked = values[1:] if name == "elect" else values[2:]

@@ -16,3 +16,5 @@ class EmitterKind(StrEnum):
     """Each half-word has a set of sources, which any operation on bits hands on."""
     FLAGS = "flags"
     """Each register has a flag that says whether it was never written; no arithmetic."""
+    GRAPH = "graph"
+    """Each float has the node that computes it; whatever else reads data is unknown."""

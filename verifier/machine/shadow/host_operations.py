@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Operations whose results share the storage of their operand, or have no values.
 # fmt: off
-_VIEWS = frozenset((
+VIEWS = frozenset((
     "view", "_unsafe_view", "as_strided", "slice", "select", "transpose", "t", "permute", "expand",
     "unsqueeze", "squeeze", "detach", "alias", "split", "split_with_sizes", "chunk", "unbind",
     "reshape", "narrow", "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided",
@@ -58,7 +58,7 @@ class HostSlots(Dispatching):
         if before is not None and (name != base or "out" in kwargs):
             read = tuple(map(_kept, args))
         result = passed_on(func, *args, **kwargs)
-        if name in _VIEWS:
+        if name in VIEWS:
             return result
         if before is None or not self.follow(base, read, kwargs, before, result):
             self.drop(name, args, result)
@@ -69,7 +69,7 @@ class HostSlots(Dispatching):
         import torch
 
         tensors = [a for a in args if isinstance(a, torch.Tensor) and a.is_floating_point() and a.numel()]
-        if name in _VIEWS or not any(self.slots.has(t) for t in tensors):
+        if name in VIEWS or not any(self.slots.has(t) for t in tensors):
             return None
         return [
             self.slots.get(a) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args

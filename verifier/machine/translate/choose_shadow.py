@@ -26,6 +26,10 @@ def make_shadow_emitter(kind: EmitterKind, program: Program, shapes: RegisterSha
         from verifier.machine.translate.emit_taint import TaintEmitter
 
         return TaintEmitter(program, shapes, taint_registers.analyse(program))
+    if kind is EmitterKind.GRAPH:
+        from verifier.machine.translate.emit_graph import GraphEmitter, analyse
+
+        return GraphEmitter(program, shapes, analyse(program))
     from verifier.machine.sanitizers.uninitialised import FlagEmitter
 
     return FlagEmitter(program, shapes)

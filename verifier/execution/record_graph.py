@@ -1,0 +1,139 @@
+"""Records the expression graph of a case: one run says for all inputs of the shape what is computed.
+
+In the process of the machine; what it returns is plain data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from strategies.layouts import Layout
+from strategies.placement import Placed
+from verifier.arithmetic.graph.graph import Bits, Graph, Ids
+from verifier.execution.backend import Backend
+from verifier.execution.call_subject import execute
+from verifier.execution.shadow_run import shadow_session
+from verifier.machine.ptx.independence import DataDecision, decisions
+from verifier.machine.shadow import arithmetics
+from verifier.machine.shadow.emitter_kind import EmitterKind
+from verifier.machine.shadow.graph_slots import GraphSlots
+from verifier.machine.translate.compile_kernel import compiled
+from verifier.records.case import Case
+from verifier.records.observation import Observation
+from verifier.records.subject import Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from verifier.machine.arithmetic.approximation import Approximation
+    from verifier.machine.shadow.graph_nodes import Nodes
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaidOut:
+    """How an argument lies in memory.
+
+    strides: in elements. alignment: the largest power of 2, up to 256, that divides its address.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    alignment: int
+    dtype: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphRecording:
+    """The expressions of all results of one run.
+
+    nodes: as they were computed. outputs: node of every element, by result. decisions: what reads data other
+    than to compute, by kernel; asked: host operations by which Python learns what data are. The expressions
+    hold for all inputs of the shape only if there is none of either. uncovered: torch operations that are not
+    followed; what they give is unknown. kernels: name and SHA-256 of the PTX of each kernel that ran.
+    """
+
+    seen: Observation
+    nodes: Nodes
+    outputs: Mapping[str, Ids]
+    decisions: tuple[tuple[str, DataDecision], ...]
+    asked: tuple[str, ...]
+    uncovered: tuple[str, ...]
+    kernels: tuple[tuple[str, str], ...]
+    launches: tuple[tuple[str, tuple[int, int, int]], ...]
+    tensors: Mapping[str, LaidOut]
+    scalars: Mapping[str, object]
+
+    @property
+    def graph(self) -> Graph:
+        """The expressions as a table."""
+        columns = self.nodes.columns()
+        formats = {name: FORMAT_OF[str(t.dtype)] for name, t in self.seen.outputs.items() if t is not None}
+        return Graph(**columns, outputs=dict(self.outputs), formats=formats)
+
+    def replay(self, case: Case, model: Approximation) -> dict[str, Bits | None]:
+        """Compute all results for the tensors of another case of the shape; bits, or None where unknown."""
+        given = {name: bits_of(case.given[name]).reshape(-1) for name in self.tensors}
+        bits, known = self.nodes.evaluate(given, model)
+        return {n: bits[nodes] if known[nodes].all() else None for n, nodes in self.outputs.items()}
+
+
+FORMAT_OF = {"torch.float16": "f16", "torch.bfloat16": "bf16", "torch.float32": "f32", "torch.float64": "f64"}
+_WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def bits_of(tensor: torch.Tensor) -> Bits:
+    """Bits of a tensor's elements, as uint64 of its shape."""
+    size = tensor.element_size()
+    words = tensor.detach().cpu().contiguous().view(_WORDS[size]).numpy()
+    return words.view(f"u{size}").astype(np.uint64)
+
+
+def record(subject: Subject, case: Case, *, place: Backend, gradients: bool = False) -> GraphRecording:
+    """Run a case once and record what it computes."""
+    tensors: dict[str, LaidOut] = {}
+    with shadow_session(arithmetics.make("graph")) as opened:
+        slots = opened.slots
+        assert isinstance(slots, GraphSlots)
+
+        def put(
+            name: str, layout: Layout, values: torch.Tensor, /, *, guard_elements: int, poison: str
+        ) -> Placed:
+            placed = layout.place(values, guard_elements=guard_elements, poison=poison)
+            tensor = placed.tensor.detach()
+            if tensor.is_floating_point() and tensor.numel():
+                slots.register(name, tensor)
+            address = tensor.data_ptr() or 256
+            tensors[name] = LaidOut(
+                shape=tuple(tensor.shape),
+                strides=tuple(tensor.stride()),
+                alignment=min(address & -address, 256),
+                dtype=str(tensor.dtype).removeprefix("torch."),
+            )
+            return placed
+
+        seen = execute(subject, case, place=place, gradients=gradients, placer=put)
+        kept = {n: t.detach() for n, t in seen.outputs.items() if t is not None and t.is_floating_point()}
+        outputs = {name: slots.outputs(tensor) for name, tensor in kept.items()}
+        machine = opened.machine
+        found = [
+            (kernel, one)
+            for ptx, kernel in sorted(opened.codes)
+            for one in decisions(compiled(ptx, kernel, machine.contraction, False, EmitterKind.GRAPH).program)
+        ]
+        return GraphRecording(
+            seen=replace(seen, outputs={n: t.clone() for n, t in kept.items()}),
+            nodes=slots.nodes,
+            outputs=outputs,
+            decisions=tuple(found),
+            asked=tuple(sorted(slots.asked)),
+            uncovered=tuple(sorted(slots.counters.uncovered)),
+            kernels=tuple((kernel, sha256(ptx.encode()).hexdigest()) for ptx, kernel in sorted(opened.codes)),
+            launches=tuple(opened.launches),
+            tensors=tensors,
+            scalars=dict(case.scalars),
+        )

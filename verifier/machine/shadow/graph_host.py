@@ -1,0 +1,88 @@
+"""What torch does between launches, on a recorded graph: copies are followed, the rest is lost loudly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from verifier.machine.culprit import passed_on
+from verifier.machine.device.dispatch_mode import is_custom, run_custom
+from verifier.machine.device.dispatching import Dispatching
+from verifier.machine.shadow.graph_slots import LITERAL, GraphSlots
+from verifier.machine.shadow.host_operations import VIEWS
+
+if TYPE_CHECKING:
+    import torch
+
+_CONSTANTS = frozenset({"zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros",
+                        "new_ones", "new_full", "zero", "fill", "arange"})  # fmt: skip
+_COPIES = frozenset({"clone", "_to_copy", "contiguous", "to"})
+
+
+class HostGraph(Dispatching):
+    """Follows copies that keep the format, and constants; counts what else reads data, and forgets it."""
+
+    def __init__(self, slots: GraphSlots) -> None:
+        """Follow what happens to tensors that have nodes here."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.slots = slots
+
+    def dispatched(
+        self, func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
+        """Run the operation, then say of what its results are made."""
+        if is_custom(func):
+            return run_custom(self, func, args, kwargs)
+        name = func.overloadpacket.__name__
+        tensors = [t for a in (*args, *kwargs.values()) for t in _tensors(a)]
+        read = any(self.slots.tells(t) for t in tensors)
+        result = passed_on(func, *args, **kwargs)
+        if name in VIEWS:
+            return result
+        base = name.rstrip("_")
+        written = [*_tensors(result), *_written(func, args, kwargs)]
+        if read and not written:
+            self.slots.asked.add(name)
+        if base in _CONSTANTS and not any(map(_tensors, args[1:])):
+            for tensor in written:
+                if tensor.element_size() > 1:
+                    self.slots.set(tensor, np.int64(LITERAL))
+                else:
+                    self.slots.clear(tensor)
+            return result
+        origin = args[1] if base == "copy" and len(args) > 1 else args[0] if base in _COPIES else None
+        if isinstance(origin, _tensor_type()) and _same_floats(origin, written):
+            self.slots.set(written[0], np.broadcast_to(self.slots.get(origin), tuple(written[0].shape)))
+            return result
+        if read:
+            self.slots.counters.uncovered[name] = self.slots.counters.uncovered.get(name, 0) + 1
+        for tensor in written:
+            self.slots.clear(tensor)
+        return result
+
+
+def _same_floats(origin: torch.Tensor, written: list[torch.Tensor]) -> bool:
+    return origin.is_floating_point() and bool(written) and origin.dtype == written[0].dtype
+
+
+def _written(
+    func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]
+) -> list[torch.Tensor]:
+    """Give the tensors that an operation changes in place."""
+    declared = func._schema.arguments
+    given = {**{d.name: a for d, a in zip(declared, args, strict=False)}, **kwargs}
+    changed = [d.name for d in declared if d.alias_info is not None and d.alias_info.is_write]
+    return [tensor for name in changed for tensor in _tensors(given.get(name))]
+
+
+def _tensor_type() -> type[torch.Tensor]:
+    import torch
+
+    return torch.Tensor
+
+
+def _tensors(value: object) -> list[torch.Tensor]:
+    if isinstance(value, tuple | list):
+        return [tensor for one in value for tensor in _tensors(one)]
+    return [value] if isinstance(value, _tensor_type()) else []

@@ -1,0 +1,151 @@
+"""The nodes of a recorded expression graph, as they were computed, and their evaluation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypedDict
+
+import numpy as np
+
+from verifier.machine.operations.resolve import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from verifier.machine.arithmetic.approximation import Approximation
+    from verifier.machine.arithmetic.numerics import Array
+
+BITS_OF = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "pred": 1}
+_VIEW = {"f16": "f2", "bf16": "u2", "f32": "f4", "f64": "f8"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Nodes of one operation that were made together: `count` of them, from number `first` on.
+
+    operands: node numbers, an array for each. value: bits of literals, element numbers of inputs. line: of
+    the user's source as file:line, "" where none is known.
+    """
+
+    name: str
+    first: int
+    count: int
+    operands: tuple[Array, ...] = ()
+    value: Array | None = None
+    line: str = ""
+
+
+class Columns(TypedDict):
+    """The nodes as columns: names and lines, and by node numbers of those, of operands, and the value."""
+
+    names: tuple[str, ...]
+    operation: np.ndarray[tuple[int, ...], np.dtype[np.int32]]
+    operands: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+    value: np.ndarray[tuple[int, ...], np.dtype[np.uint64]]
+    line: np.ndarray[tuple[int, ...], np.dtype[np.int32]]
+    lines: tuple[str, ...]
+
+
+@dataclass(kw_only=True)
+class Nodes:
+    """All nodes of a run."""
+
+    rows: list[Row] = field(default_factory=list)
+    count: int = 0
+
+    def add(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        operands: tuple[Array, ...] = (),
+        value: Array | None = None,
+        line: str = "",
+    ) -> Array:
+        """Make a node for each place of a shape; return their numbers in that shape.
+
+        operands: kept as they are, and not changed any more by whoever gives them.
+        """
+        size = int(np.prod(shape, dtype=np.int64))
+        flat = tuple((o if o.shape == shape else np.broadcast_to(o, shape)).reshape(-1) for o in operands)
+        held = None if value is None else np.array(np.broadcast_to(value, shape), dtype=np.uint64).reshape(-1)
+        first, self.count = self.count, self.count + size
+        self.rows.append(Row(name=name, first=first, count=size, operands=flat, value=held, line=line))
+        return np.arange(first, first + size, dtype=np.int64).reshape(shape)
+
+    def columns(self) -> Columns:
+        """Give names, operation, operands (n, 3), -1 for none, value, line and lines."""
+        names = list(dict.fromkeys(row.name for row in self.rows))
+        lines = list(dict.fromkeys(("", *(row.line for row in self.rows))))
+        name_of, line_of = ({w: n for n, w in enumerate(words)} for words in (names, lines))
+        operation, line = np.zeros(self.count, dtype=np.int32), np.zeros(self.count, dtype=np.int32)
+        operands = np.full((self.count, 3), -1, dtype=np.int64)
+        value = np.zeros(self.count, dtype=np.uint64)
+        for row in self.rows:
+            place = slice(row.first, row.first + row.count)
+            operation[place], line[place] = name_of[row.name], line_of[row.line]
+            for number, column in enumerate(row.operands):
+                operands[place, number] = column
+            if row.value is not None:
+                value[place] = row.value
+        return {
+            "names": tuple(names),
+            "operation": operation,
+            "operands": operands,
+            "value": value,
+            "line": line,
+            "lines": tuple(lines),
+        }
+
+    def evaluate(self, inputs: Mapping[str, Array], model: Approximation) -> tuple[Array, Array]:
+        """Compute every node with the machine's own operations.
+
+        inputs: bits of each argument's elements in row-major order. model: of approximate instructions.
+        Returns the bits of all nodes, uint64, and which of them are known.
+        """
+        bits, known = np.zeros(self.count, dtype=np.uint64), np.ones(self.count, dtype=bool)
+        with np.errstate(all="ignore"):
+            for row in self.rows:
+                place = slice(row.first, row.first + row.count)
+                head, _, rest = row.name.partition(":")
+                for column in row.operands:
+                    known[place] &= known[column]
+                if head in ("literal", "scalar"):
+                    assert row.value is not None
+                    bits[place] = row.value
+                elif head == "input":
+                    assert row.value is not None
+                    bits[place] = inputs[rest][row.value.astype(np.int64)]
+                elif head == "unknown":
+                    known[place] = False
+                else:
+                    bits[place] = _computed(row.name, [bits[column] for column in row.operands], model)
+        return bits, known
+
+
+def _computed(name: str, operands: list[Array], model: Approximation) -> Array:
+    """Bits of the results of one operation."""
+    if name == "ite":
+        return np.where(operands[0] != 0, operands[1], operands[2])
+    if name in ("and.pred", "or.pred", "xor.pred"):
+        return getattr(np, f"bitwise_{name[:-5]}")(*operands)
+    if name == "not.pred":
+        return np.asarray(operands[0] ^ np.uint64(1))
+    operation = resolve(name)
+    assert operation is not None, name
+    sources: list[object] = [_as(kind, x) for kind, x in zip(operation.sources, operands, strict=True)]
+    if operation.model:
+        sources.insert(0, model)
+    return as_bits(np.asarray(operation.function(*sources)), operation.results[0])
+
+
+def _as(kind: str, bits: Array) -> Array:
+    if kind == "pred":
+        return bits != 0
+    return bits.astype(f"u{BITS_OF[kind] // 8}").view(_VIEW[kind])
+
+
+def as_bits(values: Array, kind: str) -> Array:
+    """Bits of numbers of a format, as uint64; bfloat16 comes as bits."""
+    if kind == "pred":
+        return values.astype(np.uint64)
+    return np.ascontiguousarray(values, dtype=_VIEW[kind]).view(f"u{BITS_OF[kind] // 8}").astype(np.uint64)

@@ -1,0 +1,347 @@
+"""Where the nodes of floats lie: each half-word has a code that says of which node it is which part.
+
+A code is `node << 5 | format << 2 | part`. Format 0 is unknown, so that all memory and every register is
+unknown until something writes it; `LITERAL` marks bits that no data can change, which become a literal where
+they are read. Nothing here asks whether bits fit: what is not exactly a node's own half-words is unknown.
+"""
+
+# ruff: noqa: PLR0917 - these are called by position, many times a launch
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from verifier.machine.shadow.graph_nodes import Nodes, as_bits
+from verifier.machine.shadow.shadow_memory import Store, Stores
+from verifier.machine.shadow.slots import Slots
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+    from numpy.typing import ArrayLike
+
+    from verifier.machine.arithmetic.numerics import Array
+    from verifier.machine.execute.atomics import Atomic
+    from verifier.machine.execute.memory import Located
+    from verifier.machine.shadow.slots import ShadowArithmetic
+
+FORMATS = {"f16": 1, "bf16": 2, "f32": 3, "f64": 4, "pred": 5}
+_NAMES = {number: name for name, number in FORMATS.items()}
+LITERAL = 6 << 2
+_KINDS = {"torch.float16": "f16", "torch.bfloat16": "bf16", "torch.float32": "f32", "torch.float64": "f64"}
+
+
+class _Fresh(Stores):
+    """Stores whose vacated memory is unknown again."""
+
+    def vacated(self, size: int) -> Store | None:
+        """Give a store of freed memory, without its old codes."""
+        store = super().vacated(size)
+        if store is not None:
+            store.shadows.fill(0)
+        return store
+
+
+class GraphSlots(Slots):
+    """Codes of all that a session runs, and the nodes to which they belong.
+
+    `asked`: host operations by which Python learns what data are, and may decide on it.
+    """
+
+    def __init__(self, arithmetic: ShadowArithmetic) -> None:
+        """Start with no node; everything is unknown."""
+        super().__init__(arithmetic)
+        self.stores = _Fresh(arithmetic.dtype)
+        self.nodes = Nodes()
+        self.asked: set[str] = set()
+
+    # Nodes.
+
+    def line(self, site: int) -> str:
+        """Line of the user's source of an instruction of the kernel that runs."""
+        if not 0 <= site < len(self.sites) or self.sites[site].location is None:
+            return ""
+        return str(self.sites[site].location)
+
+    def literal(self, bits: int, kind: str) -> Array:
+        """Code of a literal of the program's text."""
+        return self.coded(self.nodes.add(f"literal:{kind}", (), value=np.uint64(bits)), kind)
+
+    @staticmethod
+    def coded(numbers: Array, kind: str) -> Array:
+        """Codes of whole floats."""
+        return np.asarray(numbers << 5 | FORMATS[kind] << 2)
+
+    def numbers(self, codes: Array, values: Array, kind: str, site: int) -> Array:
+        """Give the nodes of floats; literals and unknown ones become nodes here."""
+        codes = np.asarray(codes)
+        fits = (codes & 31) == FORMATS[kind] << 2
+        if fits.all():
+            return codes >> 5
+        fixed = (codes >> 2 & 7) == LITERAL >> 2
+        shape = np.broadcast_shapes(codes.shape, np.shape(values))
+        line = self.line(site)
+        if fixed.all():
+            return self.nodes.add(
+                f"literal:{kind}", shape, value=as_bits(np.asarray(values), kind), line=line
+            )
+        found = np.array(np.broadcast_to(codes >> 5, shape))
+        fits, fixed = np.broadcast_to(fits, shape), np.broadcast_to(fixed, shape)
+        lost = ~(fits | fixed)
+        if fixed.any():
+            bits = np.broadcast_to(as_bits(np.asarray(values), kind), shape)[fixed]
+            found[fixed] = self.nodes.add(f"literal:{kind}", bits.shape, value=bits, line=line)
+        if count := int(np.count_nonzero(lost)):
+            found[lost] = self.nodes.add(f"unknown:{self._reason(site)}", (count,), line=line)
+        return found
+
+    def _reason(self, site: int) -> str:
+        if not 0 <= site < len(self.sites):
+            return "read by the host"
+        return f"read by {self.sites[site].opcode}"
+
+    def node(
+        self,
+        name: str,
+        kind: str,
+        result: Array,
+        kinds: tuple[str, ...],
+        codes: tuple[ArrayLike, ...],
+        values: tuple[ArrayLike, ...],
+        site: int,
+    ) -> Array:
+        """Make the nodes of an operation's results; return their codes."""
+        operands = [self.numbers(c, v, k, site) for c, v, k in zip(codes, values, kinds, strict=True)]
+        shape = np.broadcast_shapes(np.shape(result), *(o.shape for o in operands))
+        first, fixed = self.nodes.count, FORMATS[kind] << 2
+        self.nodes.add(name, shape, tuple(operands), line=self.line(site))
+        return np.arange(first << 5 | fixed, self.nodes.count << 5 | fixed, 32).reshape(shape)
+
+    def select(
+        self,
+        condition: ArrayLike,
+        chosen: ArrayLike,
+        first: ArrayLike,
+        first_value: ArrayLike,
+        second: ArrayLike,
+        second_value: ArrayLike,
+        width: int,
+        site: int,
+    ) -> Array:
+        """Codes of `condition ? first : second` where data decide; chosen: what the run decided.
+
+        The format is that of the operands, which have `width` bits.
+        """
+        formats = {int(f) for c in (first, second) for f in np.unique(np.asarray(c) >> 2 & 7)} - {
+            LITERAL >> 2
+        }
+        kind = _NAMES.get(formats.pop(), "") if len(formats) == 1 else "f32" if width == 32 else ""
+        if formats or {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}.get(kind) != width:
+            return np.zeros(
+                np.broadcast_shapes(np.shape(chosen), np.shape(first), np.shape(second)), np.int64
+            )
+        view = {"f16": "f2", "bf16": "u2", "f32": "f4", "f64": "f8"}[kind]
+        values = [np.asarray(v).view(view) for v in (first_value, second_value)]
+        return self.node(
+            "ite",
+            kind,
+            np.asarray(chosen),
+            ("pred", kind, kind),
+            (condition, first, second),
+            (np.asarray(chosen), *values),
+            site,
+        )
+
+    def select_word(
+        self,
+        condition: ArrayLike,
+        chosen: ArrayLike,
+        first: tuple[ArrayLike, ArrayLike],
+        first_bits: ArrayLike,
+        second: tuple[ArrayLike, ArrayLike],
+        second_bits: ArrayLike,
+        site: int,
+    ) -> tuple[Array, Array]:
+        """As `select`, of 32 bits whose half-words have codes of their own: a float32, or two floats."""
+        sides = [
+            self.joined(halves, bits, "f32", site)
+            for halves, bits in ((first, first_bits), (second, second_bits))
+        ]
+        if all(((side >> 2 & 7) != 0).all() for side in sides):
+            found = self.select(condition, chosen, sides[0], first_bits, sides[1], second_bits, 32, site)
+            return found, found + 1
+        low, high = (
+            self.select(
+                condition,
+                chosen,
+                first[half],
+                (np.asarray(first_bits) >> 16 * half).astype("u2"),
+                second[half],
+                (np.asarray(second_bits) >> 16 * half).astype("u2"),
+                16,
+                site,
+            )
+            for half in range(2)
+        )
+        return low, high
+
+    def joined(self, halves: tuple[ArrayLike, ...], bits: ArrayLike, kind: str, site: int) -> Array:
+        """Code of a float whose half-words have these codes.
+
+        A bfloat16 above 16 bits that are zero is a float32.
+        """
+        low = np.asarray(halves[0])
+        fits = (low & 31) == FORMATS[kind] << 2
+        fixed = (low >> 2 & 7) == LITERAL >> 2
+        for part, code in enumerate(halves[1:], 1):
+            fits = fits & (np.asarray(code) == low + part)
+            fixed = fixed & ((np.asarray(code) >> 2 & 7) == LITERAL >> 2)
+        if fits.all():
+            return low
+        found = np.where(fits, low, np.where(fixed, LITERAL, 0))
+        if kind != "f32":
+            return found
+        high = np.asarray(halves[1])
+        empty = (np.asarray(bits).view("u4") & np.uint32(0xFFFF)) == 0
+        wide = ((low >> 2 & 7) == LITERAL >> 2) & empty & ((high & 31) == FORMATS["bf16"] << 2)
+        if wide.any():
+            wide, high = np.broadcast_arrays(wide, high)
+            found = np.array(np.broadcast_to(found, wide.shape))
+            made = self.nodes.add(
+                "cvt.f32.bf16", (int(np.count_nonzero(wide)),), (high[wide] >> 5,), line=self.line(site)
+            )
+            found[wide] = self.coded(made, "f32")
+        return found
+
+    @staticmethod
+    def merged(first: ArrayLike, first_bits: ArrayLike, second: ArrayLike, second_bits: ArrayLike) -> Array:
+        """Code of a half-word of `a | b`: that of one side where the other is a literal zero."""
+        fixed = [(np.asarray(c) >> 2 & 7) == LITERAL >> 2 for c in (first, second)]
+        none = [f & (np.asarray(b) == 0) for f, b in zip(fixed, (first_bits, second_bits), strict=True)]
+        both = np.where(fixed[0] & fixed[1], LITERAL, 0)
+        return np.where(none[0], second, np.where(none[1], first, both))
+
+    # Memory.
+
+    def load(
+        self, found: list[Located], shape: tuple[int, ...], width: int, count: int
+    ) -> list[list[tuple[Array, Array]]]:
+        """Codes of each half-word of each loaded element, each with a mark that nothing reads."""
+        halves = max(width // 2, 1)
+        mark = np.zeros((), dtype=np.uint64)
+        result = [[(np.zeros(shape, dtype=np.int64), mark) for _ in range(halves)] for _ in range(count)]
+        if width < 2:
+            return result
+        for located in found:
+            store, base = self.store_of(located.region), located.offsets >> 1
+            for element in range(count):
+                for half in range(halves):
+                    codes = np.take(store.shadows, base + (element * halves + half))
+                    if located.selection is None:
+                        result[element][half] = (codes, mark)
+                    else:
+                        result[element][half][0][located.selection] = codes
+        return result
+
+    def save(
+        self, found: list[Located], width: int, elements: list[list[tuple[ArrayLike, ArrayLike]]]
+    ) -> None:
+        """Write the code of each half-word; a byte leaves a half-word known only if both are literals."""
+        for located in found:
+            store = self.store_of(located.region)
+            store.used = True
+            for number, pieces in enumerate(elements):
+                given = [located.active(c) if np.ndim(c) else c for c, _ in pieces]
+                if width < 2:
+                    slots = (located.offsets + number) >> 1
+                    fixed = (np.asarray(given[0]) >> 2 & 7) == LITERAL >> 2
+                    fixed = fixed & ((store.shadows[slots] >> 2 & 7) == LITERAL >> 2)
+                    # Two lanes may write the bytes of one half-word: it is known if each leaves it so.
+                    store.shadows[slots[~np.broadcast_to(fixed, slots.shape)]] = 0
+                    continue
+                for half, code in enumerate(given):
+                    store.shadows[(located.offsets >> 1) + (number * (width // 2) + half)] = code
+
+    def atomic(
+        self, located: Located, what: Atomic, number: int, values: object, operands: list[Array]
+    ) -> tuple[Callable[[slice | Array, Array, Array], None], tuple[Array, Array]]:
+        """Forget what an atomic writes, which depends on an order; what it returns is unknown."""
+        store = self.store_of(located.region)
+        store.used = True
+        slots = (located.offsets.reshape(-1) >> 1) + number * (what.width // 2)
+        old = (np.zeros(slots.shape, dtype=np.int64), np.zeros(slots.shape, dtype=np.uint64))
+
+        def observe(turn: slice | Array, before: Array, after: Array) -> None:
+            for half in range(max(what.width // 2, 1)):
+                store.shadows[slots[turn] + half] = 0
+
+        return observe, old
+
+    # Tensors.
+
+    def set(self, tensor: torch.Tensor, values: ArrayLike) -> None:
+        """Give every element of a tensor its code: of a whole float, or `LITERAL`."""
+        store, index, width = self.slots_of(tensor)
+        store.used = True
+        if width < 2:
+            store.shadows[np.unique(index_of_bytes(tensor))] = 0
+            return
+        for half in range(width // 2):
+            store.shadows[index + half] = np.asarray(values) + half
+
+    def get(self, tensor: torch.Tensor) -> Array:
+        """Codes of a tensor's elements, as whole floats."""
+        store, index, width = self.slots_of(tensor)
+        kind = _KINDS[str(tensor.dtype)]
+        halves = tuple(store.shadows[index + half] for half in range(width // 2))
+        return halves[0] if len(halves) == 1 else self.joined(halves, _bits(tensor), kind, -1)
+
+    def outputs(self, tensor: torch.Tensor) -> Array:
+        """Nodes of a tensor's elements."""
+        kind = _KINDS[str(tensor.dtype)]
+        view = {"f16": "f2", "bf16": "u2", "f32": "f4", "f64": "f8"}[kind]
+        return np.broadcast_to(
+            self.numbers(self.get(tensor), _bits(tensor).view(view), kind, -1), tuple(tensor.shape)
+        )
+
+    def register(self, name: str, tensor: torch.Tensor) -> None:
+        """Make the elements of a tensor the leaves of an input, numbered in row-major order."""
+        kind = _KINDS[str(tensor.dtype)]
+        shape = tuple(tensor.shape)
+        order = np.arange(tensor.numel(), dtype=np.uint64).reshape(shape)
+        self.set(tensor, self.coded(self.nodes.add(f"input:{name}", shape, value=order), kind))
+
+    def tells(self, tensor: torch.Tensor) -> bool:
+        """Whether anything in a tensor's storage depends on data."""
+        store = self.stores.known(tensor)
+        return store is not None and bool(((store.shadows >> 2 & 7) % 6).any())
+
+    def clear(self, tensor: torch.Tensor) -> None:
+        """Forget what a tensor's elements are."""
+        store = self.stores.known(tensor)
+        if store is None:
+            return
+        _, index, width = self.slots_of(tensor)
+        if width < 2:
+            store.shadows[np.unique(index_of_bytes(tensor))] = 0
+        for half in range(width // 2):
+            store.shadows[index + half] = 0
+
+
+def index_of_bytes(tensor: torch.Tensor) -> Array:
+    """Half-words in which the elements of a tensor of bytes lie."""
+    index = np.full(tuple(tensor.shape), tensor.storage_offset(), dtype=np.int64)
+    for axis, (extent, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        index += (np.arange(extent) * stride).reshape((-1,) + (1,) * (tensor.dim() - 1 - axis))
+    return index >> 1
+
+
+def _bits(tensor: torch.Tensor) -> Array:
+    import torch
+
+    kinds = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+    size = tensor.element_size()
+    return tensor.detach().contiguous().view(kinds[size]).numpy().view(f"u{size}")

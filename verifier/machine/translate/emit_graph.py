@@ -1,0 +1,471 @@
+"""Emission of the lines that record the expression of every float that depends on data.
+
+Which registers depend on data is known without running (`independence.depending`): the others hold the same
+bits for all inputs and are literals where they are read. Every register that depends on data has codes, and
+each definition writes them all: an instruction without a rule here leaves them unknown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from verifier.machine.execute import collectives
+from verifier.machine.ptx.independence import depending
+from verifier.machine.ptx.registers_used import definitions
+from verifier.machine.ptx.syntax import BITS, Immediate, Instruction, Operand, Pair, Register, Vector
+from verifier.machine.shadow.graph_slots import LITERAL
+from verifier.machine.translate import slot_layouts, types_read
+from verifier.machine.translate.expressions import immediate
+from verifier.machine.translate.slot_layouts import LAYOUTS, ShadowedRegisters
+from verifier.machine.translate.slot_operands import SCALAR, SlotOperands
+from verifier.machine.translate.uniformity import FULL, PER_THREAD
+
+if TYPE_CHECKING:
+    from verifier.machine.operations.operation import Operation
+    from verifier.machine.ptx.basic_blocks import Program
+    from verifier.machine.translate.expressions import Writer
+
+_FIXED = str(LITERAL)
+_UNKNOWN = "0"
+_SCALARS = frozenset({"f16", "bf16", "f32", "f64"})
+_HALF_OF_NIBBLES = {0x10: 0, 0x32: 1, 0x54: 2, 0x76: 3}
+_JOINS = ("and", "or", "xor")
+
+
+def analyse(program: Program) -> ShadowedRegisters:
+    """Find the registers that depend on data; a float32 that is read as nothing else has one code."""
+    tainted = depending(program)
+    kinds = types_read.kinds(list(program.instructions()), program.registers)
+    layouts: dict[str, slot_layouts.Layout] = {}
+    for name in tainted & set(program.registers):
+        width = BITS[program.registers[name]]
+        single = kinds.get(name) in ({0: "f32"}, {0: "f64"})
+        layouts[name] = ((0, width),) if single or width <= 16 else ()
+    return ShadowedRegisters(layouts=layouts, kinds=kinds, broken=())
+
+
+class GraphEmitter(SlotOperands):
+    """Writes the lines of one program that make nodes and move their codes."""
+
+    # Codes of operands, as expressions.
+
+    def half(self, writer: Writer, operand: Operand, half: int) -> str:  # type: ignore[override]
+        """Code of one half-word of an operand; what does not depend on data is a literal."""
+        if not isinstance(operand, Register) or not self.shadowed.has(operand.name):
+            return _FIXED
+        if half * 16 >= max(writer.code.width(operand.name), 16):
+            return _FIXED  # a narrower register is extended by zeros
+        if self.shadowed.layouts[operand.name]:
+            slot = self.slot(writer, operand.name, 0)
+            return f"({slot} + {half})" if half else slot
+        return self.slot(writer, operand.name, half)
+
+    def tainted(self, operand: Operand) -> bool:
+        """Whether an operand depends on data."""
+        if isinstance(operand, Vector):
+            return any(self.tainted(item) for item in operand.items)
+        return isinstance(operand, Register) and self.shadowed.has(operand.name)
+
+    def code(self, writer: Writer, operand: Operand, kind: str, piece: int) -> str:
+        """Code of one float, or predicate, of an operand."""
+        if kind == "pred":
+            if not self.tainted(operand):
+                return _FIXED
+            assert isinstance(operand, Register)
+            slot = self.slot(writer, operand.name, 0)
+            if not operand.negated:
+                return slot
+            value = f"(~{writer.source(operand, 'pred')})"
+            return f"slots.node('not.pred', 'pred', {value}, ('pred',), ({slot},), ({value},), {writer.site})"
+        scalar = SCALAR.get(kind, kind)
+        if isinstance(operand, Immediate):
+            half, width = LAYOUTS[kind][piece]
+            bits = int(immediate(operand, kind).view(f"u{BITS[kind] // 8}")) >> (16 * half)
+            return writer.code.deferred(f"slots.literal({bits & ((1 << width) - 1)}, {scalar!r})")
+        if not self.tainted(operand):
+            return _FIXED
+        assert isinstance(operand, Register)
+        half, width = LAYOUTS[kind][piece]
+        if writer.code.width(operand.name) < BITS[kind]:
+            return _UNKNOWN
+        if width == 16 or self.shadowed.layouts[operand.name] == ((0, width),):
+            return self.half(writer, operand, half)
+        halves = ", ".join(self.half(writer, operand, half + n) for n in range(width // 16))
+        value = self.float_piece(writer, operand, kind, piece)
+        whole = f"np.ascontiguousarray({value}).view('u{width // 8}')"
+        return f"slots.joined(({halves},), {whole}, {scalar!r}, {writer.site})"
+
+    # Writing.
+
+    def put(self, writer: Writer, target: Operand, found: list[str], guard: str | None) -> None:
+        """Write the codes of a target, given by half-word; all are computed before any is written."""
+        if not isinstance(target, Register) or not self.shadowed.has(target.name):
+            return
+        writer.narrow = writer.part and self.shapes.of(target.name) != FULL
+        width = BITS[self.program.registers[target.name]]
+        if self.shadowed.layouts[target.name]:
+            self.write(writer, target.name, 0, found[0], guard)
+            return
+        for half in range(width // 16):
+            writer.add(f"z{half} = np.array({found[half] if half < len(found) else _FIXED})")
+        for half in range(width // 16):
+            self.write(writer, target.name, half, f"z{half}", guard)
+
+    def put_bits(
+        self, writer: Writer, target: Operand, found: list[str], bits: str, guard: str | None
+    ) -> None:
+        """Write codes of half-words to a target that may have one code; bits: what it will hold."""
+        if not isinstance(target, Register) or not self.shadowed.has(target.name):
+            return
+        width = BITS[self.program.registers[target.name]]
+        if self.shadowed.layouts[target.name] and width > 16:
+            kind = "f32" if width == 32 else "f64"
+            found = (found + [_FIXED] * 4)[: width // 16]
+            whole = f"np.ascontiguousarray({bits}).astype('u{width // 8}', copy=False)"
+            found = [f"slots.joined(({', '.join(found)},), {whole}, {kind!r}, {writer.site})"]
+        self.put(writer, target, found, guard)
+
+    def lose(self, writer: Writer, instruction: Instruction, guard: str | None) -> None:
+        """Leave all that an instruction writes unknown."""
+        for name in definitions(instruction):
+            if self.shadowed.has(name):
+                self.put(writer, Register(name), [_UNKNOWN] * 4, guard)
+
+    def on_data(self, instruction: Instruction) -> bool:
+        """Whether data decide if an instruction takes place: a decision, of which nothing more is known."""
+        return instruction.guard is not None and self.shadowed.has(instruction.guard.name)
+
+    # Instructions.
+
+    def pure(self, writer: Writer, instruction: Instruction, operation: Operation) -> None:
+        """Write the codes of an operation whose result is in v0."""
+        target = instruction.operands[0]
+        guard = writer.guard(instruction)
+        narrow = writer.narrow
+        if not any(self.shadowed.has(n) for n in definitions(instruction)):
+            return
+        read = instruction.operands[1:]
+        if self.on_data(instruction):
+            self.lose(writer, instruction, guard)
+        elif not any(map(self.tainted, read)) and not operation.carry_in:
+            for name in definitions(instruction):
+                if self.shadowed.has(name):
+                    self.put(writer, Register(name), [_FIXED] * 4, guard)
+        elif operation.carry_in or operation.carry_out:
+            self.lose(writer, instruction, guard)
+        elif operation.name == "setp":
+            self.compare(writer, instruction, operation, guard)
+        elif operation.name == "selp":
+            self.select(writer, instruction, operation, guard)
+        elif operation.name == "mov" and isinstance(target, Register):
+            halves = max(BITS[instruction.parts[-1]] // 16, 1)
+            found = [self.half(writer, read[0], n) for n in range(halves)]
+            self.put_bits(writer, target, found, self.v0_bits(operation), guard)
+        elif instruction.parts[0] in (*_JOINS, "not") and instruction.parts[-1] == "pred":
+            codes = ", ".join(self.code(writer, o, "pred", 0) for o in read)
+            values = ", ".join(writer.source(o, "pred") for o in read)
+            kinds = "'pred', " * len(read)
+            name = instruction.opcode
+            writer.add(
+                f"z = slots.node({name!r}, 'pred', v0, ({kinds}), ({codes},), ({values},), {writer.site})"
+            )
+            self.put(writer, target, ["z"], guard)
+        elif self.of_floats(operation):
+            self.arithmetic(writer, instruction, operation, guard)
+        else:
+            self.bits(writer, instruction, operation, guard)
+        writer.narrow = narrow
+
+    @staticmethod
+    def v0_bits(operation: Operation) -> str:
+        """Expression of the result as unsigned integers."""
+        kind = operation.results[0]
+        return "v0" if kind == "pred" else f"np.ascontiguousarray(v0).view('u{BITS[kind] // 8}')"
+
+    @staticmethod
+    def of_floats(operation: Operation) -> bool:
+        """Whether one float, or packed ones, are computed from floats alone."""
+        kinds = (*operation.sources, operation.results[0])
+        return len(operation.results) == 1 and all(SCALAR.get(k, k) in (*_SCALARS, "pred") for k in kinds)
+
+    def arithmetic(
+        self, writer: Writer, instruction: Instruction, operation: Operation, guard: str | None
+    ) -> None:
+        """Write float results, each of a packed one by itself."""
+        kind = operation.results[0]
+        scalar = SCALAR.get(kind, kind)
+        operands = list(zip(instruction.operands[1:], operation.sources, strict=True))
+        parts = [SCALAR.get(p, p) for p in instruction.parts]
+        found: list[str] = []
+        for piece in range(len(LAYOUTS[kind]) if kind != "pred" else 1):
+            mine = [operands[1 - piece]] if operation.name == "cvt" and len(operands) == 2 else operands
+            pieces = [piece if k in SCALAR else 0 for _, k in mine]
+            codes = ", ".join(self.code(writer, o, k, n) for (o, k), n in zip(mine, pieces, strict=True))
+            values = ", ".join(
+                writer.source(o, k) if k == "pred" else self.float_piece(writer, o, k, n)
+                for (o, k), n in zip(mine, pieces, strict=True)
+            )
+            kinds = ", ".join(repr(SCALAR.get(k, k)) for _, k in mine)
+            result = f"slots.piece(v0, {piece}, {scalar!r})" if kind in SCALAR else "v0"
+            writer.add(
+                f"y{piece} = slots.node({'.'.join(parts)!r}, {scalar!r}, {result}, ({kinds},), ({codes},), "
+                f"({values},), {writer.site})"
+            )
+            width = 1 if kind == "pred" else LAYOUTS[kind][piece][1] // 16
+            found += [f"(y{piece} + {n})" if n else f"y{piece}" for n in range(max(width, 1))]
+        if kind == "pred":
+            self.put(writer, instruction.operands[0], found, guard)
+        else:
+            self.put_bits(writer, instruction.operands[0], found, self.v0_bits(operation), guard)
+
+    def compare(
+        self, writer: Writer, instruction: Instruction, operation: Operation, guard: str | None
+    ) -> None:
+        """`setp` of floats, joined with a predicate by a node of its own; of integers it is unknown."""
+        kind = operation.sources[0]
+        if kind not in _SCALARS:
+            self.lose(writer, instruction, guard)
+            return
+        read = instruction.operands[1:]
+        join = next((p for p in instruction.parts if p in _JOINS), None)
+        name = ".".join(p for p in instruction.parts if p not in _JOINS)
+        codes = ", ".join(self.code(writer, o, kind, 0) for o in read[:2])
+        values = ", ".join(writer.source(o, kind) for o in read[:2])
+        site = writer.site
+        writer.add(
+            f"z = slots.node({name!r}, 'pred', v0, ({kind!r}, {kind!r}), ({codes}), ({values}), {site})"
+        )
+        if join is not None and len(read) > 2:
+            third, value = self.code(writer, read[2], "pred", 0), writer.source(read[2], "pred")
+            writer.add(
+                f"z = slots.node('{join}.pred', 'pred', v0, ('pred', 'pred'), (z, {third}), "
+                f"(v0, {value}), {site})"
+            )
+        target = instruction.operands[0]
+        if isinstance(target, Pair):
+            writer.add(f"y0 = slots.node('not.pred', 'pred', v0, ('pred',), (z,), (v0,), {site})")
+            self.put(writer, target.second, ["y0"], guard)
+            target = target.first
+        self.put(writer, target, ["z"], guard)
+
+    def select(
+        self, writer: Writer, instruction: Instruction, operation: Operation, guard: str | None
+    ) -> None:
+        """`selp`: a node where data decide, else the code of the side that is chosen."""
+        first, second, predicate = instruction.operands[1:]
+        target = instruction.operands[0]
+        kind = operation.results[0]
+        width = BITS[kind]
+        condition = writer.source(predicate, "pred")
+        if not self.tainted(predicate):
+            found = [
+                f"where({condition}, {self.half(writer, first, n)}, {self.half(writer, second, n)})"
+                for n in range(max(width // 16, 1))
+            ]
+            self.put_bits(writer, target, found, self.v0_bits(operation), guard)
+            return
+        assert isinstance(target, Register)
+        code = self.code(writer, predicate, "pred", 0)
+        unsigned = [f"np.ascontiguousarray({writer.source(o, f'b{width}')})" for o in (first, second)]
+        if width > 16 and self.shadowed.layouts[target.name]:
+            float_kind = "f32" if width == 32 else "f64"
+            sides = [
+                self.code(writer, o, float_kind, 0) if self.tainted(o) else _FIXED for o in (first, second)
+            ]
+            writer.add(
+                f"y0 = slots.select({code}, {condition}, {sides[0]}, {unsigned[0]}, {sides[1]}, "
+                f"{unsigned[1]}, {width}, {writer.site})"
+            )
+            self.put(writer, target, ["y0"], guard)
+            return
+        if width == 32:
+            sides = [f"({self.half(writer, o, 0)}, {self.half(writer, o, 1)})" for o in (first, second)]
+            writer.add(
+                f"y0, y1 = slots.select_word({code}, {condition}, {sides[0]}, {unsigned[0]}, {sides[1]}, "
+                f"{unsigned[1]}, {writer.site})"
+            )
+            self.put(writer, target, ["y0", "y1"], guard)
+            return
+        found = []
+        for half in range(max(width // 16, 1)):
+            pieces = [f"({u} >> {16 * half}).astype('u2')" for u in unsigned]
+            writer.add(
+                f"y{half} = slots.select({code}, {condition}, {self.half(writer, first, half)}, {pieces[0]}, "
+                f"{self.half(writer, second, half)}, {pieces[1]}, 16, {writer.site})"
+            )
+            found.append(f"y{half}")
+        self.put(writer, target, found, guard)
+
+    def bits(self, writer: Writer, instruction: Instruction, operation: Operation, guard: str | None) -> None:
+        """Integer operations that move half-words; anything else is unknown."""
+        target = instruction.operands[0]
+        kind = operation.results[0]
+        if not isinstance(target, Register) or len(operation.results) != 1 or BITS[kind] < 16:
+            self.lose(writer, instruction, guard)
+            return
+        found = self.moved(writer, instruction, BITS[kind] // 16)
+        found += [_FIXED if kind[0] in "bu" else _UNKNOWN] * 4  # what is extended by zeros
+        self.put_bits(writer, target, found, self.v0_bits(operation), guard)
+
+    def moved(self, writer: Writer, instruction: Instruction, count: int) -> list[str]:
+        """Give the code of each half-word of an integer result."""
+        name, parts, read = instruction.parts[0], instruction.parts, instruction.operands[1:]
+        lost = [_UNKNOWN] * count
+        if name == "cvt" and len(parts) == 3 and {parts[1][0], parts[2][0]} == {"u"}:
+            moved = min(BITS[parts[1]], BITS[parts[2]]) // 16
+            return [self.half(writer, read[0], n) if n < moved else _FIXED for n in range(count)]
+        if name in ("shl", "shr") and isinstance(read[1], Immediate) and parts[-1][0] in "bu":
+            if read[1].value % 16:
+                return lost
+            step = read[1].value // 16 * (1 if name == "shl" else -1)
+            return [
+                self.half(writer, read[0], n - step) if 0 <= n - step < count else _FIXED
+                for n in range(count)
+            ]
+        if name == "and" and any(isinstance(o, Immediate) for o in read):
+            mask = next(o for o in read if isinstance(o, Immediate)).value
+            other = next(o for o in read if not isinstance(o, Immediate))
+            kept = [mask >> 16 * n & 0xFFFF for n in range(count)]
+            return [
+                self.half(writer, other, n) if k == 0xFFFF else _FIXED if k == 0 else _UNKNOWN
+                for n, k in enumerate(kept)
+            ]
+        if name in ("or", "xor"):
+            words = [f"np.asarray({writer.source(o, parts[-1])})" for o in read]
+            return [
+                f"slots.merged({self.half(writer, read[0], n)}, ({words[0]} >> {16 * n}) & 65535, "
+                f"{self.half(writer, read[1], n)}, ({words[1]} >> {16 * n}) & 65535)"
+                for n in range(count)
+            ]
+        if name == "prmt" and len(parts) == 2 and len(read) == 3 and isinstance(read[2], Immediate):
+            origins = [_HALF_OF_NIBBLES.get(read[2].value >> 8 * n & 0xFF) for n in range(2)]
+            return [_UNKNOWN if o is None else self.half(writer, read[o // 2], o % 2) for o in origins]
+        return lost
+
+    def move(self, writer: Writer, instruction: Instruction, kind: str) -> None:
+        """Follow values through memory, packing and shuffles; all else that writes is unknown."""
+        narrow = writer.narrow
+        guard = writer.guard(instruction)
+        if kind == "store":
+            self.store(writer, instruction)
+        elif kind == "atomic":
+            values = instruction.operands[-1]
+            count = len(values.items) if isinstance(values, Vector) else 1
+            writer.add(f"wave.operand_shadows = [no_shadow] * {count}")
+        elif kind in ("parameter", "address") and not any(map(self.tainted, instruction.operands[1:])):
+            for name in definitions(instruction):
+                if self.shadowed.has(name):
+                    self.put(writer, Register(name), [_FIXED] * 4, guard)
+        elif self.on_data(instruction):
+            self.lose(writer, instruction, guard)
+        elif kind == "pack":
+            self.pack(writer, instruction, guard)
+        elif kind == "load":
+            self.load(writer, instruction, guard)
+        elif kind == "shfl":
+            self.shuffle(writer, instruction)
+        else:
+            self.lose(writer, instruction, guard)
+        writer.narrow = narrow
+
+    def pack(self, writer: Writer, instruction: Instruction, guard: str | None) -> None:
+        """`mov` that joins or splits registers, after its assignment."""
+        target, origin = instruction.operands
+        width = BITS[instruction.parts[-1]] // 16
+        if isinstance(origin, Vector) and isinstance(target, Register) and self.shadowed.has(target.name):
+            writer.narrow = writer.part and self.shapes.of(target.name) != FULL
+            each = width // len(origin.items)
+            if not each:
+                self.lose(writer, instruction, guard)
+                return
+            found = [self.half(writer, item, n) for item in origin.items for n in range(each)]
+            self.put_bits(writer, target, found, writer.source(target, f"u{16 * width}"), guard)
+        elif isinstance(target, Vector):
+            each = width // len(target.items)
+            for number, part in enumerate(target.items):
+                item = part
+                if isinstance(item, Register) and self.shadowed.has(item.name):
+                    writer.narrow = writer.part and self.shapes.of(item.name) != FULL
+                    found = [self.half(writer, origin, number * each + n) for n in range(each)] or [_UNKNOWN]
+                    bits = writer.source(item, f"u{BITS[self.program.registers[item.name]]}")
+                    self.put_bits(writer, item, found, bits, guard)
+
+    def load(self, writer: Writer, instruction: Instruction, guard: str | None) -> None:
+        """`ld`: codes come from memory with the values, which are in `m`."""
+        target = instruction.operands[0]
+        items = target.items if isinstance(target, Vector) else (target,)
+        kind = instruction.parts[-1]
+        width = BITS[kind] // 8
+        if width < 2 or (kind[0] == "s" and width < 8):
+            self.lose(writer, instruction, guard)
+            return
+        writer.add(f"ms = slots.load(wave.found, m[0].shape, {width}, {len(items)})")
+        for number, item in enumerate(items):
+            found = [f"ms[{number}][{half}][0]" for half in range(width // 2)]
+            self.put_bits(writer, item, found, f"m[{number}]", guard)
+
+    def store(self, writer: Writer, instruction: Instruction) -> None:
+        """`st`: codes go to the slots of what the store has just written."""
+        value = instruction.operands[1]
+        items = value.items if isinstance(value, Vector) else (value,)
+        width = BITS[instruction.parts[-1]] // 8
+        lost = self.on_data(instruction)
+        rows = []
+        for item in items:
+            halves = [_UNKNOWN if lost else self.half(writer, item, n) for n in range(max(width // 2, 1))]
+            if width < 2 and self.tainted(item):
+                halves = [_UNKNOWN]
+            rows.append("[" + ", ".join(f"({h}, 0)" for h in halves) + "]")
+        writer.add(f"slots.save(wave.found, {width}, [{', '.join(rows)}])")
+
+    def shuffle(self, writer: Writer, instruction: Instruction) -> None:
+        """`shfl`: codes move as their values do."""
+        target, origin, distance, control = instruction.operands[:4]
+        if isinstance(target, Pair):
+            if self.tainted(target.second):
+                self.put(writer, target.second, [_UNKNOWN if self.tainted(origin) else _FIXED], None)
+            target = target.first
+        if not isinstance(target, Register) or not self.shadowed.has(target.name):
+            return
+        whole = isinstance(origin, Register) and not self.shapes.of(origin.name) & PER_THREAD
+        mode = instruction.parts[2] if instruction.parts[1] == "sync" else instruction.parts[1]
+        function = writer.code.constant(collectives.shuffle)
+        where = f"{writer.source(distance, 'b32')}, {writer.source(control, 'b32')}"
+        found = []
+        for half in range(2):
+            code = self.half(writer, origin, half)
+            if not whole and self.tainted(origin):
+                code = f"{function}({writer.group}, {mode!r}, {code}, {where})[0]"
+            found.append(code)
+            if self.shadowed.layouts[target.name]:
+                break
+        if self.shadowed.layouts[target.name] and not self.single(origin):
+            found = [self.half_shuffled(writer, origin, n, (function, mode, where), whole) for n in range(2)]
+            self.put_bits(writer, target, found, "np.ascontiguousarray(v0).view('u4')", None)
+            return
+        self.put(writer, target, found, None)
+
+    def single(self, operand: Operand) -> bool:
+        """Whether an operand has one code for all of it."""
+        return isinstance(operand, Register) and bool(self.shadowed.layouts.get(operand.name))
+
+    def half_shuffled(
+        self, writer: Writer, origin: Operand, half: int, call: tuple[str, str, str], whole: bool
+    ) -> str:
+        """Code of a half-word that comes from another lane."""
+        code = self.half(writer, origin, half)
+        if whole or not self.tainted(origin):
+            return code
+        function, mode, where = call
+        return f"{function}({writer.group}, {mode!r}, {code}, {where})[0]"
+
+    def matrix(self, writer: Writer, item: Operand, half: int, loading: bool) -> None:
+        """`ldmatrix` and `stmatrix`, one half-word at a time, after its access."""
+        if not loading:
+            writer.add(f"slots.save(wave.found, 2, [[({self.half(writer, item, half)}, 0)]])")
+        elif isinstance(item, Register) and self.shadowed.has(item.name):
+            if self.shadowed.layouts[item.name]:
+                self.put(writer, item, [_UNKNOWN], None)
+                return
+            writer.add(f"ms = slots.load(wave.found, {'hi' if half else 'lo'}.shape, 2, 1)[0][0]")
+            self.write(writer, item.name, half, "ms[0]", None)
