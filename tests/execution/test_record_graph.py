@@ -7,8 +7,10 @@ pytest.importorskip("triton", reason="recorded are Triton's kernels; Triton is m
 from verifier.cases.recipe import Recipe, Values, build
 from verifier.execution.backends import backend
 from verifier.execution.call_subject import execute
+from verifier.execution.child_process import Runner
 from verifier.execution.record_graph import bits_of, record
 from verifier.machine import session
+from verifier.machine.ptx.independence import Decided
 from verifier.ops import op
 from verifier.subjects.load_file import builtin_files, load
 
@@ -29,6 +31,9 @@ def case_of(subject, dtype, seed, gradients):
         ("layer_norm_two_pass_triton", "float16", False),
         ("rms_norm_triton", "float32", False),
         ("layer_norm_welford_triton", "bfloat16", False),
+        ("layer_norm_single_block_triton", "bfloat16", True),
+        ("rms_norm_triton", "float16", True),
+        ("softmax_online_triton", "float32", True),
     ],
 )
 def test_replay_gives_every_bit_of_another_run(name, dtype, gradients):
@@ -48,3 +53,28 @@ def test_replay_gives_every_bit_of_another_run(name, dtype, gradients):
     graph = recording.graph
     assert set(graph.outputs) == set(wanted)
     assert len(recording.kernels) >= 1
+
+
+def test_a_child_records_what_its_process_can_prove_of():
+    subject = subject_of("rms_norm_triton")
+    one = case_of(subject, "float16", 0, gradients=False)
+    with Runner(backend="machine") as runner:
+        seen = runner.run(
+            subject, one, experiment="verifier.execution.record_graph:recorded_graph", gradients=False
+        )
+    assert seen.status == "ok", seen.message
+    found = seen.found
+    assert not found.decisions
+    assert found.tensors["input"].shape == tuple(one.given["input"].shape)
+    assert {n for n in found.graph.names if n.startswith(("input:", "unknown:"))} == {
+        "input:input",
+        "input:weight",
+    }
+
+
+def test_locks_and_atomics_are_decisions():
+    subject, place = subject_of("layer_norm_published_tutorial_newer_triton"), backend("machine")
+    with session():
+        recording = record(subject, case_of(subject, "float32", 0, True), place=place, gradients=True)
+    assert {Decided.ATOMIC, Decided.BRANCH} <= {one.what for _, one in recording.decisions}
+    assert all(one.location is not None for _, one in recording.decisions)

@@ -1,6 +1,7 @@
 """Records the expression graph of a case: one run says for all inputs of the shape what is computed.
 
-In the process of the machine; what it returns is plain data.
+In the process of the machine `record`; from the process of the audit `recorded_graph`, as the experiment of a
+case, gives the same without what only a replay needs, as `Observation.found`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 
 from strategies.layouts import Layout
 from strategies.placement import Placed
-from verifier.arithmetic.graph.graph import Bits, Graph, Ids
+from verifier.arithmetic.graph.graph import Bits, Graph, Ids, pruned
 from verifier.execution.backend import Backend
 from verifier.execution.call_subject import execute
 from verifier.execution.shadow_run import shadow_session
@@ -80,6 +81,38 @@ class GraphRecording:
         given = {name: bits_of(case.given[name]).reshape(-1) for name in self.tensors}
         bits, known = self.nodes.evaluate(given, model)
         return {n: bits[nodes] if known[nodes].all() else None for n, nodes in self.outputs.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedGraph:
+    """What a recording says, as plain data: see `GraphRecording`. graph: only what results reach."""
+
+    graph: Graph
+    decisions: tuple[tuple[str, DataDecision], ...]
+    asked: tuple[str, ...]
+    uncovered: tuple[str, ...]
+    kernels: tuple[tuple[str, str], ...]
+    launches: tuple[tuple[str, tuple[int, int, int]], ...]
+    tensors: Mapping[str, LaidOut]
+    scalars: Mapping[str, object]
+
+
+def recorded_graph(subject: Subject, case: Case, *, place: Backend, gradients: bool = False) -> Observation:
+    """Run a case once; what is found is a `RecordedGraph`, where the subject ran to its end."""
+    one = record(subject, case, place=place, gradients=gradients)
+    if one.seen.status != "ok":
+        return one.seen
+    found = RecordedGraph(
+        graph=pruned(one.graph),
+        decisions=one.decisions,
+        asked=one.asked,
+        uncovered=one.uncovered,
+        kernels=one.kernels,
+        launches=one.launches,
+        tensors=one.tensors,
+        scalars=one.scalars,
+    )
+    return replace(one.seen, found=found)
 
 
 FORMAT_OF = {"torch.float16": "f16", "torch.bfloat16": "bf16", "torch.float32": "f32", "torch.float64": "f64"}
