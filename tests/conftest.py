@@ -1,5 +1,6 @@
 """What all tests share: Hypothesis profiles, a helper for plugins, kernel files, runners, a compiler."""
 
+import gc
 import os
 import textwrap
 
@@ -25,6 +26,20 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.enviro
 def pytest_xdist_make_scheduler(config, log):
     """Give each worker a stretch of the tests, not every second one: what it translated, it meets again."""
     return WorkStealingScheduling(config, log) if config.getvalue("dist") == "load" else None
+
+
+def pytest_collection_finish():
+    """Spare the collector of garbage what lives to the end: torch, Triton and thousands of tests."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)  # by default it looks after 700 new objects: 5 % of all time
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish():
+    """Let the interpreter take down at its end what was frozen: bindings count what is left."""
+    gc.unfreeze()
+    gc.set_threshold(700, 10, 10)
 
 
 HEAD = """
