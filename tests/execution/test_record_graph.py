@@ -34,6 +34,7 @@ def case_of(subject, dtype, seed, gradients):
         ("layer_norm_single_block_triton", "bfloat16", True),
         ("rms_norm_triton", "float16", True),
         ("softmax_online_triton", "float32", True),
+        ("softmax_triton", "float16", True),
     ],
 )
 def test_replay_gives_every_bit_of_another_run(name, dtype, gradients):

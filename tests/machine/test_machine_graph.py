@@ -73,6 +73,15 @@ FOLLOWED = {
     or.b32 %r3, %r1, %r2; mov.b32 %f2, %r3; mul.f32 %f1, %f2, 0f40400000;""",
     "permuted": """prmt.b32 %r1, %r0, 0, 0x4432; prmt.b32 %r2, %r0, %r1, 0x5410;
     mov.b32 %f1, %r2;""",
+    "bits changed": "xor.b32 %r1, %r0, 1; mov.b32 %f1, %r1;",
+    "bits masked": "and.b32 %r1, %r0, 0x7FFFFFFF; mov.b32 %f1, %r1;",
+    "integer sum": "add.u32 %r1, %r0, 1; mov.b32 %f1, %r1;",
+    "shifted by a byte": "shl.b32 %r1, %r0, 8; mov.b32 %f1, %r1;",
+    "bytes permuted": "prmt.b32 %r1, %r0, 0, 0x0123; mov.b32 %f1, %r1;",
+    "three inputs": "lop3.b32 %r1, %r0, %t, 0, 0xFE; mov.b32 %f1, %r1;",
+    "from integer": "cvt.rzi.s32.f32 %r1, %f0; cvt.rn.f32.s32 %f1, %r1;",
+    "predicate of integers": "setp.gt.s32 %p1, %r0, 0; selp.f32 %f1, %f0, 0f3F800000, %p1;",
+    "counted bits": "popc.b32 %r1, %r0; mov.b32 %f1, %r1;",
     "masked": "setp.lt.u32 %p1, %t, 2; mov.f32 %f1, 0f00000000; @%p1 add.f32 %f1, %f0, %f0;",
 }  # fmt: skip
 
@@ -83,12 +92,11 @@ def test_recorded_expressions_compute_other_runs(body):
 
 
 LOST = {
-    "bits changed": "xor.b32 %r1, %r0, 1; mov.b32 %f1, %r1;",
-    "bits masked": "and.b32 %r1, %r0, 0x7FFFFFFF; mov.b32 %f1, %r1;",
-    "integer sum": "add.u32 %r1, %r0, 1; mov.b32 %f1, %r1;",
-    "shifted by a byte": "shl.b32 %r1, %r0, 8; mov.b32 %f1, %r1;",
-    "bytes permuted": "prmt.b32 %r1, %r0, 0, 0x0123; mov.b32 %f1, %r1;",
-    "three inputs": "lop3.b32 %r1, %r0, %t, 0, 0xFE; mov.b32 %f1, %r1;",
+    "bits of halves": """shl.b32 %r1, %r0, 16; add.u32 %r1, %r1, 1; shr.u32 %r2, %r0, 16;
+    or.b32 %r1, %r1, %r2; mov.b32 %f1, %r1;""",
+    "64 bits": "cvt.u64.u32 %a2, %r0; shl.b64 %a2, %a2, 3; cvt.u32.u64 %r1, %a2; mov.b32 %f1, %r1;",
+    "16 bits": "mov.b32 {%h0, %h1}, %r0; add.u16 %h0, %h0, 1; mov.b32 %r1, {%h0, %h1}; mov.b32 %f1, %r1;",
+    "carry": "add.cc.u32 %r1, %r0, %r0; addc.u32 %r2, 0, 0; add.u32 %r1, %r1, %r2; mov.b32 %f1, %r1;",
     "halves exchanged": "mov.b32 {%h0, %h1}, %r0; mov.b32 %r1, {%h1, %h0}; mov.b32 %f1, %r1;",
     "half overwritten": """mov.b32 {%h0, %h1}, %r0; mov.b16 %h0, 7; mov.b32 %r1, {%h0, %h1};
     mov.b32 %f1, %r1;""",
@@ -109,13 +117,10 @@ LOST = {
     "old of an atomic": """st.shared.f32 [%r2], %f0;
     atom.shared.exch.b32 %r1, [%r2], 0; mov.b32 %f1, %r1;""",
     "largest of a warp": "redux.sync.max.u32 %r1, %r0, 0xF; mov.b32 %f1, %r1;",
-    "from integer": "cvt.rzi.s32.f32 %r1, %f0; cvt.rn.f32.s32 %f1, %r1;",
-    "predicate of integers": "setp.gt.s32 %p1, %r0, 0; selp.f32 %f1, %f0, 0f3F800000, %p1;",
     "guarded by data": """setp.gt.f32 %p1, %f0, 0f00000000; mov.f32 %f1, 0f3F800000;
     @%p1 mov.f32 %f1, 0f40000000;""",
     "stored where data say": """setp.gt.f32 %p1, %f0, 0f00000000;
     mov.u32 %r3, 0; st.shared.b32 [%r2], %r3; @%p1 st.shared.b32 [%r2], %t; ld.shared.f32 %f1, [%r2];""",
-    "counted bits": "popc.b32 %r1, %r0; mov.b32 %f1, %r1;",
 }  # fmt: skip
 
 

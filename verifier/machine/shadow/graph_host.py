@@ -9,7 +9,7 @@ import numpy as np
 from verifier.machine.culprit import passed_on
 from verifier.machine.device.dispatch_mode import is_custom, run_custom
 from verifier.machine.device.dispatching import Dispatching
-from verifier.machine.shadow.graph_slots import LITERAL, GraphSlots
+from verifier.machine.shadow.graph_slots import KINDS, LITERAL, GraphSlots
 from verifier.machine.shadow.host_operations import VIEWS
 
 if TYPE_CHECKING:
@@ -52,14 +52,61 @@ class HostGraph(Dispatching):
                     self.slots.clear(tensor)
             return result
         origin = args[1] if base == "copy" and len(args) > 1 else args[0] if base in _COPIES else None
+        if base in _OF_CONSTANTS and base == name and all(map(self.slots.fixed, tensors)):
+            for tensor in written:
+                self.slots.set(tensor, np.int64(LITERAL))
+            return result
         if isinstance(origin, _tensor_type()) and _same_floats(origin, written):
             self.slots.set(written[0], np.broadcast_to(self.slots.get(origin), tuple(written[0].shape)))
+            return result
+        if read and len(written) == 1 and self.computed(base, args, kwargs, written[0], inplace=base != name):
             return result
         if read:
             self.slots.counters.uncovered[name] = self.slots.counters.uncovered.get(name, 0) + 1
         for tensor in written:
             self.slots.clear(tensor)
         return result
+
+    def computed(
+        self,
+        name: str,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        result: torch.Tensor,
+        *,
+        inplace: bool,
+    ) -> bool:
+        """Make the nodes of an elementwise operation, if it is one that is known.
+
+        torch computes halves in single precision, and rounds what comes out.
+        """
+        count = _ELEMENTWISE.get(name)
+        kind = KINDS.get(str(result.dtype))
+        unknown = set(kwargs) - {"dtype"} or len(args) != count or inplace
+        if unknown or kind not in ("f16", "bf16", "f32"):
+            return False
+        shape, operands = tuple(result.shape), []
+        for given in args:
+            if isinstance(given, _tensor_type()):
+                own = KINDS.get(str(given.dtype))
+                if own not in ("f16", "bf16", "f32"):
+                    return False
+                found = self.slots.outputs(given)
+                if own != "f32":
+                    found = self.slots.nodes.add(f"torch.to.f32.{own}", found.shape, (found,))
+                operands.append(np.broadcast_to(found, shape))
+            elif isinstance(given, float | int) and name in ("add", "sub", "mul"):
+                bits = np.array(given, dtype=np.float32).view(np.uint32)
+                operands.append(self.slots.nodes.add("literal:f32", shape, value=bits))
+            else:
+                return False
+        made = operands[0]
+        if name != "_to_copy":
+            made = self.slots.nodes.add(f"torch.{name}.f32", shape, tuple(operands))
+        if kind != "f32":
+            made = self.slots.nodes.add(f"torch.to.{kind}.f32", shape, (made,))
+        self.slots.set(result, self.slots.coded(made, kind))
+        return True
 
 
 def _same_floats(origin: torch.Tensor, written: list[torch.Tensor]) -> bool:
@@ -74,6 +121,12 @@ def _written(
     given = {**{d.name: a for d, a in zip(declared, args, strict=False)}, **kwargs}
     changed = [d.name for d in declared if d.alias_info is not None and d.alias_info.is_write]
     return [tensor for name in changed for tensor in _tensors(given.get(name))]
+
+
+_OF_CONSTANTS = frozenset({"add", "sub", "rsub", "mul", "div", "neg", "remainder", "floor_divide",
+                           "bitwise_and", "_to_copy", "clone"})  # fmt: skip
+"""Operations that give constants where all their tensors are constants."""
+_ELEMENTWISE = {"add": 2, "sub": 2, "mul": 2, "div": 2, "neg": 1, "_to_copy": 1}
 
 
 def _tensor_type() -> type[torch.Tensor]:

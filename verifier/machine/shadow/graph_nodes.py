@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
+from verifier.machine.operations.operation import DTYPE
 from verifier.machine.operations.resolve import resolve
+from verifier.machine.ptx.syntax import BITS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,8 +17,11 @@ if TYPE_CHECKING:
     from verifier.machine.arithmetic.approximation import Approximation
     from verifier.machine.arithmetic.numerics import Array
 
-BITS_OF = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "pred": 1}
-_VIEW = {"f16": "f2", "bf16": "u2", "f32": "f4", "f64": "f8"}
+_TORCH = {
+    "torch.add": "add.rn", "torch.sub": "sub.rn", "torch.mul": "mul.rn", "torch.div": "div.rn",
+    "torch.neg": "neg", "torch.to.f32": "cvt", "torch.to.f16": "cvt.rn", "torch.to.bf16": "cvt.rn",
+}  # fmt: skip
+"""What torch's operations are among the machine's: on single precision, and conversions from and to it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +135,12 @@ def _computed(name: str, operands: list[Array], model: Approximation) -> Array:
         return getattr(np, f"bitwise_{name[:-5]}")(*operands)
     if name == "not.pred":
         return np.asarray(operands[0] ^ np.uint64(1))
+    if name in ("to_bits.b32", "from_bits.f32"):
+        return operands[0]
+    if name.startswith("torch."):
+        head = name[: name.rindex(".")]
+        kind = f".{head.rpartition('.')[2]}" if name.startswith("torch.to.") else ""
+        name = f"{_TORCH[head]}{kind}{name[name.rindex('.') :]}"
     operation = resolve(name)
     assert operation is not None, name
     sources: list[object] = [_as(kind, x) for kind, x in zip(operation.sources, operands, strict=True)]
@@ -141,11 +152,11 @@ def _computed(name: str, operands: list[Array], model: Approximation) -> Array:
 def _as(kind: str, bits: Array) -> Array:
     if kind == "pred":
         return bits != 0
-    return bits.astype(f"u{BITS_OF[kind] // 8}").view(_VIEW[kind])
+    return bits.astype(f"u{BITS[kind] // 8}").view(DTYPE[kind])
 
 
 def as_bits(values: Array, kind: str) -> Array:
     """Bits of numbers of a format, as uint64; bfloat16 comes as bits."""
     if kind == "pred":
         return values.astype(np.uint64)
-    return np.ascontiguousarray(values, dtype=_VIEW[kind]).view(f"u{BITS_OF[kind] // 8}").astype(np.uint64)
+    return np.ascontiguousarray(values, dtype=DTYPE[kind]).view(f"u{BITS[kind] // 8}").astype(np.uint64)

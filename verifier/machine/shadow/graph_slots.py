@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     from verifier.machine.execute.memory import Located
     from verifier.machine.shadow.slots import ShadowArithmetic
 
-FORMATS = {"f16": 1, "bf16": 2, "f32": 3, "f64": 4, "pred": 5}
+FORMATS = {"f16": 1, "bf16": 2, "f32": 3, "f64": 4, "pred": 5, "b32": 7}
 _NAMES = {number: name for name, number in FORMATS.items()}
 LITERAL = 6 << 2
-_KINDS = {"torch.float16": "f16", "torch.bfloat16": "bf16", "torch.float32": "f32", "torch.float64": "f64"}
+_OTHER = {"f32": ("b32", "from_bits.f32"), "b32": ("f32", "to_bits.b32")}
+KINDS = {"torch.float16": "f16", "torch.bfloat16": "bf16", "torch.float32": "f32", "torch.float64": "f64"}
 
 
 class _Fresh(Stores):
@@ -78,6 +79,8 @@ class GraphSlots(Slots):
     def numbers(self, codes: Array, values: Array, kind: str, site: int) -> Array:
         """Give the nodes of floats; literals and unknown ones become nodes here."""
         codes = np.asarray(codes)
+        if kind in _OTHER:
+            codes = self._reread(codes, kind, site)
         fits = (codes & 31) == FORMATS[kind] << 2
         if fits.all():
             return codes >> 5
@@ -97,6 +100,17 @@ class GraphSlots(Slots):
         if count := int(np.count_nonzero(lost)):
             found[lost] = self.nodes.add(f"unknown:{self._reason(site)}", (count,), line=line)
         return found
+
+    def _reread(self, codes: Array, kind: str, site: int) -> Array:
+        """Codes where a float32 is read as 32 bits, or the other way round, by a node that says so."""
+        other, name = _OTHER[kind]
+        found = (codes & 31) == FORMATS[other] << 2
+        if not found.any():
+            return codes
+        made = self.nodes.add(name, codes[found].shape, (codes[found] >> 5,), line=self.line(site))
+        result = codes.copy()
+        result[found] = self.coded(made, kind)
+        return result
 
     def _reason(self, site: int) -> str:
         if not 0 <= site < len(self.sites):
@@ -138,12 +152,14 @@ class GraphSlots(Slots):
         formats = {int(f) for c in (first, second) for f in np.unique(np.asarray(c) >> 2 & 7)} - {
             LITERAL >> 2
         }
+        if formats == {FORMATS["f32"], FORMATS["b32"]}:
+            formats = {FORMATS["f32"]}
         kind = _NAMES.get(formats.pop(), "") if len(formats) == 1 else "f32" if width == 32 else ""
-        if formats or {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}.get(kind) != width:
+        if formats or {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "b32": 32}.get(kind) != width:
             return np.zeros(
                 np.broadcast_shapes(np.shape(chosen), np.shape(first), np.shape(second)), np.int64
             )
-        view = {"f16": "f2", "bf16": "u2", "f32": "f4", "f64": "f8"}[kind]
+        view = {"f16": "f2", "bf16": "u2", "f32": "f4", "f64": "f8", "b32": "u4"}[kind]
         values = [np.asarray(v).view(view) for v in (first_value, second_value)]
         return self.node(
             "ite",
@@ -195,6 +211,8 @@ class GraphSlots(Slots):
         """
         low = np.asarray(halves[0])
         fits = (low & 31) == FORMATS[kind] << 2
+        if kind == "f32":
+            fits = fits | ((low & 31) == FORMATS["b32"] << 2)  # which is reread where it is used
         fixed = (low >> 2 & 7) == LITERAL >> 2
         for part, code in enumerate(halves[1:], 1):
             fits = fits & (np.asarray(code) == low + part)
@@ -295,13 +313,13 @@ class GraphSlots(Slots):
     def get(self, tensor: torch.Tensor) -> Array:
         """Codes of a tensor's elements, as whole floats."""
         store, index, width = self.slots_of(tensor)
-        kind = _KINDS[str(tensor.dtype)]
+        kind = KINDS[str(tensor.dtype)]
         halves = tuple(store.shadows[index + half] for half in range(width // 2))
         return halves[0] if len(halves) == 1 else self.joined(halves, _bits(tensor), kind, -1)
 
     def outputs(self, tensor: torch.Tensor) -> Array:
         """Nodes of a tensor's elements."""
-        kind = _KINDS[str(tensor.dtype)]
+        kind = KINDS[str(tensor.dtype)]
         view = {"f16": "f2", "bf16": "u2", "f32": "f4", "f64": "f8"}[kind]
         return np.broadcast_to(
             self.numbers(self.get(tensor), _bits(tensor).view(view), kind, -1), tuple(tensor.shape)
@@ -309,7 +327,7 @@ class GraphSlots(Slots):
 
     def register(self, name: str, tensor: torch.Tensor) -> None:
         """Make the elements of a tensor the leaves of an input, numbered in row-major order."""
-        kind = _KINDS[str(tensor.dtype)]
+        kind = KINDS[str(tensor.dtype)]
         shape = tuple(tensor.shape)
         order = np.arange(tensor.numel(), dtype=np.uint64).reshape(shape)
         self.set(tensor, self.coded(self.nodes.add(f"input:{name}", shape, value=order), kind))
@@ -318,6 +336,13 @@ class GraphSlots(Slots):
         """Whether anything in a tensor's storage depends on data."""
         store = self.stores.known(tensor)
         return store is not None and bool(((store.shadows >> 2 & 7) % 6).any())
+
+    def fixed(self, tensor: torch.Tensor) -> bool:
+        """Whether all elements of a tensor are the same for all inputs."""
+        if self.stores.known(tensor) is None or tensor.element_size() < 2:
+            return False
+        store, index, width = self.slots_of(tensor)
+        return all(((store.shadows[index + n] >> 2 & 7) == LITERAL >> 2).all() for n in range(width // 2))
 
     def clear(self, tensor: torch.Tensor) -> None:
         """Forget what a tensor's elements are."""

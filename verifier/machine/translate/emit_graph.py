@@ -7,6 +7,7 @@ each definition writes them all: an instruction without a rule here leaves them 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from verifier.machine.execute import collectives
@@ -29,6 +30,7 @@ _FIXED = str(LITERAL)
 _UNKNOWN = "0"
 _SCALARS = frozenset({"f16", "bf16", "f32", "f64"})
 _HALF_OF_NIBBLES = {0x10: 0, 0x32: 1, 0x54: 2, 0x76: 3}
+_WORDS = frozenset({"b32", "u32", "s32", "f32"})
 _JOINS = ("and", "or", "xor")
 
 
@@ -42,6 +44,12 @@ def analyse(program: Program) -> ShadowedRegisters:
         single = kinds.get(name) in ({0: "f32"}, {0: "f64"})
         layouts[name] = ((0, width),) if single or width <= 16 else ()
     return ShadowedRegisters(layouts=layouts, kinds=kinds, broken=())
+
+
+def _of_words(operation: Operation) -> bool:
+    """Whether 32 bits are computed from registers of 32 bits, as floats or as integers."""
+    kinds = (*operation.sources, *operation.results)
+    return len(operation.results) == 1 and not operation.model and all(kind in _WORDS for kind in kinds)
 
 
 class GraphEmitter(SlotOperands):
@@ -223,18 +231,19 @@ class GraphEmitter(SlotOperands):
     ) -> None:
         """`setp` of floats, joined with a predicate by a node of its own; of integers it is unknown."""
         kind = operation.sources[0]
-        if kind not in _SCALARS:
+        words = kind not in _SCALARS
+        if words and BITS[kind] != 32:
             self.lose(writer, instruction, guard)
             return
         read = instruction.operands[1:]
         join = next((p for p in instruction.parts if p in _JOINS), None)
         name = ".".join(p for p in instruction.parts if p not in _JOINS)
-        codes = ", ".join(self.code(writer, o, kind, 0) for o in read[:2])
+        bare = replace(instruction, operands=instruction.operands[:3])
+        codes = "" if words else ", ".join(self.code(writer, o, kind, 0) for o in read[:2])
         values = ", ".join(writer.source(o, kind) for o in read[:2])
         site = writer.site
-        writer.add(
-            f"z = slots.node({name!r}, 'pred', v0, ({kind!r}, {kind!r}), ({codes}), ({values}), {site})"
-        )
+        made = f"slots.node({name!r}, 'pred', v0, ({kind!r}, {kind!r}), ({codes}), ({values}), {site})"
+        writer.add(f"z = {self.words(writer, bare, operation, name, 'pred') if words else made}")
         if join is not None and len(read) > 2:
             third, value = self.code(writer, read[2], "pred", 0), writer.source(read[2], "pred")
             writer.add(
@@ -304,8 +313,33 @@ class GraphEmitter(SlotOperands):
             self.lose(writer, instruction, guard)
             return
         found = self.moved(writer, instruction, BITS[kind] // 16)
+        masked = any(isinstance(o, Immediate) and o.value for o in instruction.operands[1:])
+        masked = masked and operation.name in ("or", "xor")
+        lost = [code for code in found if code == _UNKNOWN]
+        if (masked or len(lost) == len(found) or (lost and operation.name == "and")) and _of_words(operation):
+            made = "f32" if kind == "f32" else "b32"
+            writer.add(f"z = {self.words(writer, instruction, operation, instruction.opcode, made)}")
+            self.put_bits(writer, target, ["z", "(z + 1)"], self.v0_bits(operation), guard)
+            return
         found += [_FIXED if kind[0] in "bu" else _UNKNOWN] * 4  # what is extended by zeros
         self.put_bits(writer, target, found, self.v0_bits(operation), guard)
+
+    def words(
+        self, writer: Writer, instruction: Instruction, operation: Operation, name: str, made: str
+    ) -> str:
+        """Expression of the node of an operation on 32 bits as such; made: what it gives."""
+        read = list(zip(instruction.operands[1:], operation.sources, strict=False))
+        kinds = ["f32" if kind == "f32" else "b32" for _, kind in read]
+        codes, values = [], []
+        for operand, kind in read:
+            bits = f"np.ascontiguousarray({writer.source(operand, kind)}).view('u4')"
+            halves = ", ".join(self.half(writer, operand, n) for n in range(2))
+            codes.append(f"slots.joined(({halves}), {bits}, 'f32', {writer.site})")
+            values.append(f"{bits}.view('f4')" if kind == "f32" else bits)
+        return (
+            f"slots.node({name!r}, {made!r}, v0, {tuple(kinds)!r}, ({', '.join(codes)},), "
+            f"({', '.join(values)},), {writer.site})"
+        )
 
     def moved(self, writer: Writer, instruction: Instruction, count: int) -> list[str]:
         """Give the code of each half-word of an integer result."""
@@ -437,27 +471,14 @@ class GraphEmitter(SlotOperands):
             if not whole and self.tainted(origin):
                 code = f"{function}({writer.group}, {mode!r}, {code}, {where})[0]"
             found.append(code)
-            if self.shadowed.layouts[target.name]:
-                break
         if self.shadowed.layouts[target.name] and not self.single(origin):
-            found = [self.half_shuffled(writer, origin, n, (function, mode, where), whole) for n in range(2)]
             self.put_bits(writer, target, found, "np.ascontiguousarray(v0).view('u4')", None)
-            return
-        self.put(writer, target, found, None)
+        else:
+            self.put(writer, target, found, None)
 
     def single(self, operand: Operand) -> bool:
         """Whether an operand has one code for all of it."""
         return isinstance(operand, Register) and bool(self.shadowed.layouts.get(operand.name))
-
-    def half_shuffled(
-        self, writer: Writer, origin: Operand, half: int, call: tuple[str, str, str], whole: bool
-    ) -> str:
-        """Code of a half-word that comes from another lane."""
-        code = self.half(writer, origin, half)
-        if whole or not self.tainted(origin):
-            return code
-        function, mode, where = call
-        return f"{function}({writer.group}, {mode!r}, {code}, {where})[0]"
 
     def matrix(self, writer: Writer, item: Operand, half: int, loading: bool) -> None:
         """`ldmatrix` and `stmatrix`, one half-word at a time, after its access."""
