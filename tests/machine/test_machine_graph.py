@@ -216,3 +216,32 @@ def test_halves_chosen_by_data_are_chosen_one_by_one():
         + PAIRED
     )
     assert replays(body, x=x, other=other, make=make)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_torch_between_launches_rounds_as_its_nodes_say(dtype):
+    def between(x):
+        wide = (x * 0.3 + x).float() - 1.7
+        return (wide / x, -wide.to(dtype), 2 - x, x.float().to(torch.bfloat16))
+
+    one, other = (values_of(seed).to(dtype) for seed in (0, 1))
+    with session(arithmetic="graph") as opened:
+        slots = opened.slots
+        slots.register("x", one)
+        found = [slots.outputs(t) for t in between(one)]
+        word = {2: torch.int16, 4: torch.int32}
+        bits = [
+            t.view(word[t.element_size()]).numpy().view(f"u{t.element_size()}").astype(np.uint64)
+            for t in (other, *between(other))
+        ]
+        computed, known = slots.nodes.evaluate({"x": bits[0]}, Correct())
+    for nodes, wanted in zip(found, bits[1:], strict=True):
+        if known[nodes].all():
+            assert (computed[nodes] == wanted).all()
+    assert known[found[0]].all()
+    assert known[found[1]].all()
+
+
+def test_a_time_is_no_literal():
+    found, nodes = recorded("mov.u32 %r0, %clock; cvt.rn.f32.u32 %f1, %r0; " + WRITE)
+    assert not nodes.evaluate({"x": np.zeros(THREADS, dtype=np.uint64)}, Correct())[1][found].any()

@@ -83,7 +83,7 @@ def depending(program: Program) -> frozenset[str]:
     while changed:
         before = len(found)
         for one in instructions:
-            if reads_memory(one) or _reads_clock(one) or any(name in found for name in uses(one)):
+            if reads_memory(one) or reads_clock(one) or any(name in found for name in uses(one)):
                 found.update(definitions(one))
         changed = len(found) != before
     return frozenset(found)
@@ -99,7 +99,8 @@ def _of_parameters(parts: tuple[str, ...]) -> bool:
     return len(parts) > 1 and parts[1].split("::")[0] == "param"
 
 
-def _reads_clock(instruction: Instruction) -> bool:
+def reads_clock(instruction: Instruction) -> bool:
+    """Whether an instruction reads a time, which another run would find changed."""
     return any("clock" in name or "timer" in name for name in _specials(instruction.operands))
 
 

@@ -89,7 +89,7 @@ class HostGraph(Dispatching):
         for given in args:
             if isinstance(given, _tensor_type()):
                 own = KINDS.get(str(given.dtype))
-                if own not in ("f16", "bf16", "f32"):
+                if own not in ("f16", "bf16", "f32") or (own != kind != "f32" and name != "_to_copy"):
                     return False
                 found = self.slots.outputs(given)
                 if own != "f32":

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from verifier.machine.execute import collectives
-from verifier.machine.ptx.independence import depending
+from verifier.machine.ptx.independence import depending, reads_clock
 from verifier.machine.ptx.registers_used import definitions
 from verifier.machine.ptx.syntax import BITS, Immediate, Instruction, Operand, Pair, Register, Vector
 from verifier.machine.shadow.graph_slots import LITERAL
@@ -145,6 +145,13 @@ class GraphEmitter(SlotOperands):
 
     # Instructions.
 
+    def before(self, writer: Writer, instruction: Instruction) -> None:
+        """Lose what is written without another call of this class."""
+        if instruction.parts[0] == "isspacep":
+            narrow = writer.narrow
+            self.lose(writer, instruction, writer.guard(instruction))
+            writer.narrow = narrow
+
     def pure(self, writer: Writer, instruction: Instruction, operation: Operation) -> None:
         """Write the codes of an operation whose result is in v0."""
         target = instruction.operands[0]
@@ -153,7 +160,7 @@ class GraphEmitter(SlotOperands):
         if not any(self.shadowed.has(n) for n in definitions(instruction)):
             return
         read = instruction.operands[1:]
-        if self.on_data(instruction):
+        if self.on_data(instruction) or reads_clock(instruction):
             self.lose(writer, instruction, guard)
         elif not any(map(self.tainted, read)) and not operation.carry_in:
             for name in definitions(instruction):
