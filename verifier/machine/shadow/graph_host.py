@@ -42,7 +42,7 @@ class HostGraph(Dispatching):
             return result
         base = name.rstrip("_")
         written = [*_tensors(result), *_written(func, args, kwargs)]
-        if read and not written:
+        if not written and not all(map(self.slots.fixed, tensors)):
             self.slots.asked.add(name)
         if base in _CONSTANTS and not any(map(_tensors, args[1:])):
             for tensor in written:
