@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from verifier.cases.plan import Plan
 from verifier.checks.support.attempts import Shown, kept, outcomes_of, tried_in_turn
@@ -276,7 +275,7 @@ def compared(
         with place.tuned(benched=kernel) as tuning:
             call = lay_out(subject, case, device=place.device(), gradients=gradients)
             outputs = forward(subject, call)
-            found: dict[str, Any] = named_results(subject, outputs) | mutated(subject, call)
+            found = named_results(subject, outputs) | mutated(subject, call)
             found |= backward(outputs, call) if gradients else {}
         met = tuning.met.get(kernel)
         if met is None or not met.benched:

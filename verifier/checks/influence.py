@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from verifier.checks.support.bits import bit_numbers, comparable
 from verifier.checks.support.session import Session, StoppedError
 from verifier.execution.backend import Backend, Power
 from verifier.execution.backends import can
+from verifier.machine.shadow.slots import Counters
 from verifier.ops import Index, Op
 from verifier.records.case import Case
 from verifier.records.observation import Observation
@@ -350,7 +350,7 @@ def experiment(subject: Subject, case: Case, *, place: Backend, kind: str, gradi
     )
     from verifier.machine.shadow.arithmetics.taint import build
 
-    arithmetic: Any = build()
+    arithmetic = build()
     given = sources_of(ops.op(case.op), case, kind)
     around = np.uint64(1) << np.uint64(NEIGHBOUR) if kind == "rows" else None
     with shadow_session(arithmetic) as opened:
@@ -383,6 +383,6 @@ class Traced:
     lost: str
 
 
-def _lost(counters: Any) -> str:
+def _lost(counters: Counters) -> str:
     """Say where sources ended although something may still have depended on them; nothing if nowhere."""
     return "; ".join(counters.describe()[:4])

@@ -81,7 +81,7 @@ def _serve(connection: Connection, place: Backend) -> None:
         connection.send_bytes(pickle.dumps((number, answer), protocol=5))
 
 
-def _answer(request: dict[str, Any], place: Backend) -> dict[str, Any]:
+def _answer(request: dict[str, Any], place: Backend) -> dict[str, object]:
     try:
         subject = _subject(request)
     except Exception as error:

@@ -287,7 +287,7 @@ def _file_of(value: object) -> str | None:
     return getattr(module, "__file__", None) if own else None
 
 
-def _of_grid(kernel: str, extents: Sequence[Any]) -> Iterator[str]:
+def _of_grid(kernel: str, extents: Sequence[int]) -> Iterator[str]:
     for axis, extent in zip("xyz", extents, strict=False):
         yield f"{kernel}: grid {axis} {_class(int(extent))}"
 

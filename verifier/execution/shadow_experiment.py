@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,8 +37,9 @@ def run_with_arithmetic(
     """
     shadows = {n: np.zeros(tuple(t.shape), arithmetic.dtype) for n, t in case.given.items() if t.numel()}
     with shadow_session(arithmetic, lanes=lanes) as opened:
-        settings: dict[str, Any] = {"place": place, "opened": opened, "gradients": gradients}
-        seen, _ = execute_with_shadows(subject, case, given=shadows if given else {}, **settings)
+        seen, _ = execute_with_shadows(
+            subject, case, given=shadows if given else {}, place=place, opened=opened, gradients=gradients
+        )
         return seen, opened
 
 

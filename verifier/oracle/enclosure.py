@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,9 @@ from verifier.arithmetic.lazy_fields import LazyField
 from verifier.arithmetic.simulated import round_to
 
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+
+Chosen = int | slice | np.ndarray[tuple[int, ...], np.dtype[np.bool_ | np.integer]] | tuple[int | slice, ...]
+"""A NumPy index."""
 
 UNIT = 2.0**-53
 """Unit roundoff of float64."""
@@ -43,7 +45,7 @@ class Enclosure:
         """Shape of the values."""
         return self.high.shape
 
-    def __getitem__(self, index: Any) -> Enclosure:
+    def __getitem__(self, index: Chosen) -> Enclosure:
         """Return the elements that a NumPy index selects."""
         return Enclosure(
             high=np.asarray(self.high[index]),

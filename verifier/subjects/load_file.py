@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import CodeType, ModuleType
 
 from verifier.records.printable import line, said, text_of
 from verifier.records.subject import Subject
@@ -188,7 +187,7 @@ def _is_utf8(text: str) -> bool:
 class _Source(SourceFileLoader):
     """Compiles the source each time: what a full disk left of a cached compilation is no kernel."""
 
-    def get_code(self, fullname: str) -> Any:
+    def get_code(self, fullname: str) -> CodeType | None:
         """Return the code of the source as it stands, and leave nothing beside it."""
         path = self.get_filename(fullname)
         return self.source_to_code(self.get_data(path), path)

@@ -28,8 +28,8 @@ class _Setting:
     """One global setting: its name in a sentence, how to read it, to set it and to compare it."""
 
     name: str
-    read: Callable[[], Any]
-    write: Callable[[Any], Any]
+    read: Callable[[], object]
+    write: Callable[[Any], object]
     same: Callable[[Any, Any], bool] = operator.eq
 
 
@@ -73,11 +73,11 @@ def _set_deterministic(wanted: tuple[bool, bool]) -> None:
     torch.use_deterministic_algorithms(wanted[0], warn_only=wanted[1])
 
 
-def _function_modes() -> list[Any]:
+def _function_modes() -> list[object]:
     return list(overrides._get_current_function_mode_stack())  # type: ignore[no-untyped-call]
 
 
-def _modes() -> tuple[list[Any], list[Any]]:
+def _modes() -> tuple[list[object], list[object]]:
     return (
         _function_modes(),
         list(_python_dispatch._get_current_dispatch_mode_stack()),
@@ -209,7 +209,7 @@ def _only_more(before: object, now: object) -> bool:
     return isinstance(before, dict) and isinstance(now, dict) and before.items() <= now.items()
 
 
-def _read(setting: _Setting) -> Any:
+def _read(setting: _Setting) -> object:
     try:
         return setting.read()
     except RuntimeError:  # torch cannot say it where its old and its new names for TF32 were both used

@@ -56,7 +56,7 @@ def used_by(function: Callable[..., object]) -> Used:
     seen: set[int] = set()
     met: dict[tuple[str, int], PythonFunction] = {}
     waiting: list[tuple[Any, frozenset[str], bool]] = [(function, frozenset(), False)]
-    kept: list[Any] = []  # so that no two objects have one id
+    kept: list[object] = []  # so that no two objects have one id
     while waiting and len(kept) < _MOST:
         value, names, in_kernel = waiting.pop()
         key = id(value) if not isinstance(value, ModuleType) else hash((id(value), names))

@@ -63,7 +63,7 @@ class _Field:
     """Field elements, with roots and logarithms remembered where they do not exist."""
 
     def __init__(
-        self, numbers: FieldNumbers, leaves: Mapping[str, Elements], held: Callable[[Any], float]
+        self, numbers: FieldNumbers, leaves: Mapping[str, Elements], held: Callable[[float], float]
     ) -> None:
         self.numbers, self.leaves, self.held = numbers, leaves, held
 
@@ -104,7 +104,7 @@ def field_results(
     case: Case,
     arithmetic: object,
     residues: Mapping[str, Array],
-    held: Callable[[object], float],
+    held: Callable[[float], float],
     *,
     logarithms: Elements | None = None,
 ) -> tuple[dict[str, Elements], Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NoReturn
 
 FUNCTIONS = (
     *("add", "sub", "mul", "div", "true_divide", "neg", "square", "pow", "reciprocal", "sqrt", "rsqrt"),
@@ -91,7 +91,7 @@ class Expression:
             f"a {type(other).__name__} stands in the expression; use numbers and arguments"
         )
 
-    def _taken_apart(self, *_: object) -> Any:
+    def _taken_apart(self, *_: object) -> NoReturn:
         """Refuse: only lists of numbers have a length, items and an order."""
         what = "a row is taken apart" if self.columns else "one number of a row has no items"
         raise (TakenApartError if self.columns else SpecificationError)(what)
@@ -241,13 +241,13 @@ class Expression:
             *args[1:], **{k: v for k, v in (kwargs or {}).items() if k != "inplace"}
         )
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         """Say what there is."""
         if name.startswith("_"):
             raise AttributeError(name)
         raise SpecificationError(f".{name} has no exact meaning here; there are: {', '.join(FUNCTIONS)}")
 
-    def _no_number(self, *_: object) -> Any:
+    def _no_number(self, *_: object) -> NoReturn:
         """Refuse: an expression has no value to compare, to branch by or to convert."""
         raise SpecificationError("a specification cannot branch by values, compare or convert them")
 

@@ -138,7 +138,7 @@ def specify(
     if op(case.op).own:
         assert subject is not None
 
-        def held(number: Any) -> float:
+        def held(number: float) -> float:
             return as_held(number, case.dtype)
 
         results, regular = field_results(subject, case, arithmetic, residues, held, logarithms=logarithms)

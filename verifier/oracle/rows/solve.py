@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -93,7 +92,7 @@ def _masked(rows: Rows, group: Grouping, found: dict[str, Enclosure]) -> dict[st
     if not rows.constant_statistics:  # means over the row reach all of it
         lost_grad = np.asarray(lost_grad.any(1, keepdims=True))
     bad_grad = bad_rows | lost_grad
-    masks: dict[str, Any] = {"output": bad_output, "normalized": bad_rows, "grad_input": bad_grad}
+    masks: dict[str, Mask] = {"output": bad_output, "normalized": bad_rows, "grad_input": bad_grad}
     if rows.grad_output is not None:
         lost = np.zeros(rows.shape, dtype=bool) if rows.bad_gradient is None else rows.bad_gradient
         masks["grad_bias"] = _entries(rows, group, lost)
