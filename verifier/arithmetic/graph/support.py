@@ -36,8 +36,9 @@ class Support:
 
     def outside(self, nodes: Ids, allowed: Ids) -> Truth:
         """Return whether nodes reach a leaf with another label than the one allowed them."""
-        other = np.logical_or(self.low[nodes] != allowed, self.high[nodes] != allowed)
-        return np.logical_and(other, ~self.none(nodes))
+        other: Truth = (self.low[nodes] != allowed) | (self.high[nodes] != allowed)
+        found: Truth = other & ~self.none(nodes)
+        return found
 
 
 def reach(graph: Graph, labels: Ids) -> Support:

@@ -1,0 +1,224 @@
+"""Each rule of the normal form, tried on all numbers of a tiny format; sharing and types of terms."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from verifier.arithmetic.formats import Array, Format
+from verifier.arithmetic.graph.consing import SharedTerms
+from verifier.arithmetic.graph.constants import folded, format_of
+from verifier.arithmetic.graph.graph import Builder, Ids, ids
+from verifier.arithmetic.graph.normal_form import NormalForm, Normaliser, first_difference
+from verifier.arithmetic.graph.rules import RULES
+from verifier.arithmetic.simulated import round_to
+
+TINY = Format(name="tiny", precision=3, minimum_exponent=-2, maximum=14.0)
+POINTS = np.unique(round_to(TINY, np.concatenate([np.arange(0, 2, 1 / 16), np.arange(2, 15, 0.5)])))
+VALUES = np.concatenate([-POINTS[::-1], [-0.0], POINTS, [np.inf, -np.inf, np.nan]])
+LITERALS = {"0": 0, "-0": 0x80000000, "1": 0x3F800000, "-1": 0xBF800000, "2": 0x40000000, "-4": 0xC0800000}
+EXAMPLES = {
+    "subtraction": "sub.f32 a b",
+    "negation": "neg.f32 a",
+    "widening": "cvt.f32.f16 h",
+    "magnitude": "abs.f32 (neg.f32 a)",
+    "signs_of_factors": "mul.f32 (neg.f32 a) b; div.rn.f32 a (neg.f32 b); mul.f32 (neg.f32 a) (neg.f32 b)",
+    "sign_of_narrowed": "cvt.rn.f16.f32 (neg.f32 a)",
+    "sign_of_product": "fma.rn.f32 b (neg.f32 a) c; fma.rn.f32 (neg.f32 b) (neg.f32 a) c",
+    "folding": "add.f32 1 1; mul.f32 2 -0; fma.rn.f32 -1 0 -0; div.rn.f32 1 -4; add.f32 -0 -0; add.f32 -1 1",
+    "times_one": "mul.f32 a 1; mul.f32 -1 a",
+    "over_one": "div.rn.f32 a 1; div.rn.f32 a -1",
+    "over_power_of_two": "div.rn.f32 a 2; div.rn.f32 a -4",
+    "fused_with_one": "fma.rn.f32 1 b c; fma.rn.f32 b -1 c",
+    "plus_zero": "add.f32 a 0; add.f32 -0 a",
+    "fused_with_zero": "fma.rn.f32 0 2 c; fma.rn.f32 -4 0 c",
+    "fused_into_zero": "fma.rn.f32 a b 0; fma.rn.f32 a b -0",
+    "equal_terms": "sub.f32 a a",
+    "times_zero": "mul.f32 a 0; mul.f32 -0 a",
+    "fused_with_data_times_zero": "fma.rn.f32 0 b c; fma.rn.f32 b -0 c",
+    "contraction": "fma.rn.f32 a b c",
+    "commuted": "add.f32 b a; mul.f32 b a",
+    "commuted_extremes": "max.f32 b a; min.f32 b a",
+    "sign_of_sum": "sub.f32 b a; sub.f32 (neg.f32 b) a",
+    "sign_of_fused": "fma.rn.f32 a (neg.f32 b) c",
+}
+
+
+def parsed(builder: Builder, leaves: dict[str, Ids], text: str) -> Ids:
+    """Append one expression such as `add.f32 a (neg.f32 b)`."""
+    words = text.replace("(", " ( ").replace(")", " ) ").split()
+
+    def operand() -> Ids:
+        word = words.pop(0)
+        if word != "(":
+            return leaves[word]
+        node = operation()
+        words.pop(0)
+        return node
+
+    def operation() -> Ids:
+        name, operands = words.pop(0), []
+        while words and words[0] != ")":
+            operands.append(operand())
+        return builder.append(name, *operands)
+
+    return operation()
+
+
+COMPUTES: dict[str, Callable[..., Array]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "fma": lambda a, b, c: a * b + c,  # exact in float64 for numbers of three bits
+    "neg": np.negative,
+    "abs": np.abs,
+    "max": np.fmax,
+    "min": np.fmin,
+    "cvt": lambda a: a,
+}
+
+
+def computed(name: str, operands: list[Array]) -> Array:
+    with np.errstate(all="ignore"):
+        exact = COMPUTES[name.split(".", maxsplit=1)[0]](*operands)
+        return round_to(TINY, exact)
+
+
+def value_of(terms: SharedTerms, edge: int, leaves: dict[str, Array]) -> Array:
+    """Evaluate an edge; leaves are told apart by their values in the table."""
+    term = edge >> 1
+    name = terms.names[int(terms.operation[term])]
+    below = [value_of(terms, int(e), leaves) for e in terms.edges[term] if e >= 0]
+    if below:
+        found = computed(name, below)
+    elif name == "constant":
+        found = np.full_like(leaves["a"], terms.number[term])
+    else:
+        found = leaves[name.split(":")[1]]
+    return -found if edge & 1 else found
+
+
+def leaves_in(builder: Builder) -> dict[str, Ids]:
+    found = {name: builder.append(f"input:{name}") for name in "abch"}
+    return found | {text: builder.append("literal:f32", value=bits) for text, bits in LITERALS.items()}
+
+
+FORMATS_OF_INPUTS = {"a": "f32", "b": "f32", "c": "f32", "h": "f16"}
+
+
+def test_every_rule_has_an_example() -> None:
+    assert set(EXAMPLES) == {rule.name for rule in RULES}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_a_rule_keeps_what_it_claims_on_all_numbers_of_a_tiny_format(rule) -> None:
+    points = VALUES if " c" in EXAMPLES[rule.name] else np.concatenate([VALUES, VALUES])
+    width = 3 if " c" in EXAMPLES[rule.name] else 2
+    grid = np.array(list(itertools.product(points, repeat=width))).T
+    given = {"a": grid[0], "b": grid[1], "c": grid[-1], "h": grid[0]}
+    constants = {text: np.full(grid.shape[1], float(text)) for text in LITERALS}
+    for text in EXAMPLES[rule.name].split(";"):
+        builder = Builder()
+        leaves = leaves_in(builder)
+        root = parsed(builder, leaves, text)
+        graph = builder.graph({"y": root}, FORMATS_OF_INPUTS)
+        claims = "EZ" if rule.name != "contraction" else "EZC"
+        claims += "F" if rule.claim == "F" else ""
+        terms = SharedTerms()
+        form = Normaliser(terms, claims if rule.claim != "E" else "E").normal(graph)
+        assert form.fired.get(rule.name), text
+        named = {int(leaf): name for name, leaf in leaves.items()}
+        raw: list[Array] = []
+        for node in range(len(graph)):
+            below = [raw[i] for i in graph.operands[node] if i >= 0]
+            name = graph.names[graph.operation[node]]
+            raw.append(computed(name, below) if below else (given | constants)[named[node]])
+        was, now = raw[int(root)], value_of(terms, int(form.outputs["y"]), given)
+        if rule.name == "contraction":
+            was = computed("add", [computed("mul", [given["a"], given["b"]]), given["c"]])
+        if rule.claim == "F":
+            finite = np.isfinite(grid).all(axis=0)
+            was, now = was[finite], now[finite]
+        same = (was == now) | (np.isnan(was) & np.isnan(now))
+        if rule.claim == "E":
+            same &= (np.signbit(was) == np.signbit(now)) | np.isnan(was)
+        assert same.all(), text
+
+
+@pytest.mark.parametrize("name", ["float16", "float32"])
+def test_constants_fold_as_numpy_rounds(name: str) -> None:
+    held, kind = format_of({"float16": "f16", "float32": "f32"}[name]), np.dtype(name).type
+    draw = np.random.default_rng(0)
+    bits = draw.integers(0, 2 ** (8 * np.dtype(name).itemsize), (300, 2))
+    pairs = bits.astype(f"uint{8 * np.dtype(name).itemsize}").view(name)
+    pairs = pairs[np.isfinite(pairs).all(axis=1)]
+    with np.errstate(all="ignore"):
+        for a, b in pairs:
+            for family, result in (("add", a + b), ("mul", a * b), ("div", a / b)):
+                mine = folded(family, held, [float(a), float(b)])
+                assert mine is not None
+                assert mine == float(kind(result)), (family, a, b)
+
+
+def two(
+    make: Callable[[Builder, Ids, Ids], tuple[Ids, Ids]], claims: str = "EZ", kind: str = "f32"
+) -> tuple[SharedTerms, NormalForm]:
+    builder = Builder()
+    a, b = (builder.append("input:x", value=i) for i in range(2))
+    left, right = make(builder, a, b)
+    graph = builder.graph({"left": left, "right": right}, {"x": kind})
+    terms = SharedTerms()
+    return terms, Normaliser(terms, claims).normal(graph)
+
+
+def test_an_operand_in_another_format_equals_nothing() -> None:
+    def widened(builder: Builder, a: Ids, _: Ids) -> tuple[Ids, Ids]:
+        return builder.append("cvt.f32.f16", a), builder.append("cvt.f32.f16", a)
+
+    for kind, equal in (("f16", True), ("bf16", False)):
+        _, form = two(widened, kind=kind)
+        assert bool(form.outputs["left"] == form.outputs["right"]) is equal
+
+
+def test_operations_that_round_differently_are_different_terms() -> None:
+    names = ("div.rn.f32", "div.full.f32", "div.approx.f32", "add.ftz.f32", "add.f32", "sub.f32", "mul.f32")
+    for first, second in itertools.combinations(names, 2):
+        _, form = two(lambda t, a, b, n=(first, second): (t.append(n[0], a, b), t.append(n[1], a, b)))
+        assert form.outputs["left"] != form.outputs["right"]
+
+
+def test_sums_in_another_order_differ_and_the_first_difference_is_named() -> None:
+    def sums(builder: Builder, a: Ids, b: Ids) -> tuple[Ids, Ids]:
+        c = builder.append("input:x", value=2)
+        left = builder.append("add.f32", builder.append("add.f32", a, b, line="k.py:3"), c)
+        return left, builder.append("add.f32", a, builder.append("add.f32", b, c))
+
+    terms, form = two(sums)
+    pair = first_difference(terms, int(form.outputs["left"]), int(form.outputs["right"]))
+    assert pair[0] != pair[1]
+    assert form.line_of(int(form.outputs["left"])) == ""
+    assert "k.py:3" in {form.line_of(int(e)) for e in terms.edges[int(form.outputs["left"]) >> 1] if e >= 0}
+
+
+def test_a_divisor_is_an_obligation() -> None:
+    terms, form = two(lambda t, a, b: (t.append("div.rn.f32", a, b), t.append("rsqrt.approx.f32", a)))
+    assert [terms.text(int(edge)) for edge in form.divisors] == ["x:f32[0]", "x:f32[1]"]
+
+
+def test_many_nodes_become_few_terms_whatever_the_order() -> None:
+    draw = np.random.default_rng(1)
+    builder = Builder()
+    x = builder.append("input:x", value=np.arange(64))
+    left = draw.integers(0, 64, 5000)
+    right = draw.integers(0, 64, 5000)
+    sums = builder.append("add.f32", x[left], x[right])
+    terms = SharedTerms()
+    form = Normaliser(terms).normal(builder.graph({"y": sums}, {"x": "f32"}))
+    pairs = {tuple(sorted(p)) for p in zip(left.tolist(), right.tolist(), strict=True)}
+    assert terms.count == 64 + len(pairs)
+    assert len(np.unique(form.outputs["y"])) == len(pairs)
+    assert ids(form.edges).min() >= 0

@@ -1,0 +1,137 @@
+"""Terms that are shared: the same operation on the same terms is one row, however often it was recorded.
+
+An edge is a term with a sign: 2 * term, plus 1 where the negative of the term is meant; -1 is absent.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from verifier.arithmetic.formats import Array
+from verifier.arithmetic.graph.graph import Bits, Ids, ids
+
+_MIXERS = tuple(
+    np.uint64(odd)
+    for odd in (
+        0x9E3779B97F4A7C15,
+        0xBF58476D1CE4E5B9,
+        0x94D049BB133111EB,
+        0xD6E8FEB86659FD93,
+        0xFF51AFD7ED558CCD,
+    )
+)
+
+
+class SharedTerms:
+    """A growing table of distinct terms. Graphs that are compared are brought into one table.
+
+    Two terms are one exactly if their operation, their three edges and their value agree: keys only choose
+    where to look, every row found is compared.
+    """
+
+    def __init__(self) -> None:
+        """Begin with no term."""
+        self.names: list[str] = []
+        self.count = 0
+        self.operation = np.zeros(1024, dtype=np.int64)
+        self.edges: Ids = np.full((1024, 3), -1, dtype=np.int64)
+        self.value: Bits = np.zeros(1024, dtype=np.uint64)
+        self.number: Array = np.full(1024, np.nan)
+        """The magnitude of a constant, NaN for every other term."""
+        self._codes: dict[str, int] = {}
+        self._table = np.full(4096, -1, dtype=np.int64)
+        self._unknowns = 0
+
+    def shared(self, name: str, edges: Ids, value: Bits | None = None) -> Ids:
+        """Return the terms (m,) of one operation with edges (m, 3) and values (m,)."""
+        code = self._codes.setdefault(name, len(self._codes))
+        if code == len(self.names):
+            self.names.append(name)
+        values = np.zeros(len(edges), dtype=np.uint64) if value is None else value
+        self._grow(len(edges))
+        found = np.empty(len(edges), dtype=np.int64)
+        slot = self._keys(code, edges, values)
+        pending = np.arange(len(edges))
+        while pending.size:
+            free = pending[self._table[slot[pending]] == -1]
+            if free.size:
+                self._insert(free, slot, code, edges, values)
+            held = self._table[slot[pending]]
+            same = (
+                (self.operation[held] == code)
+                & (self.value[held] == values[pending])
+                & (self.edges[held] == edges[pending]).all(axis=1)
+            )
+            found[pending[same]] = held[same]
+            pending = pending[~same]
+            slot[pending] = (slot[pending] + 1) & (len(self._table) - 1)
+        return found
+
+    def constants(self, numbers: Array) -> Ids:
+        """Return the edges of numbers that are not NaN."""
+        magnitude = np.abs(numbers)
+        absent = np.full((len(numbers), 3), -1, dtype=np.int64)
+        terms = self.shared("constant", absent, magnitude.view(np.uint64))
+        self.number[terms] = magnitude
+        return ids(2 * terms + np.signbit(numbers))
+
+    def unknowns(self, count: int) -> Ids:
+        """Return the edges of new terms that equal no other term."""
+        values = np.arange(self._unknowns, self._unknowns + count, dtype=np.uint64)
+        self._unknowns += count
+        return 2 * self.shared("unknown", np.full((count, 3), -1, dtype=np.int64), values)
+
+    def numbers(self, edges: Ids) -> Array:
+        """Return the values of edges of constants, NaN for other edges."""
+        magnitude = self.number[edges >> 1]
+        signed: Array = np.where(edges & 1, -magnitude, magnitude)
+        return signed
+
+    def text(self, edge: int, depth: int = 3) -> str:
+        """Return an edge as an expression of at most `depth` operations on a path."""
+        term, sign = edge >> 1, "-" if edge & 1 else ""
+        name, number = self.names[int(self.operation[term])], float(self.number[term])
+        if not np.isnan(number):
+            return f"{sign}{number!r}"
+        below = [int(e) for e in self.edges[term] if e >= 0]
+        if not below:
+            return f"{sign}{name.removeprefix('input:')}[{int(self.value[term])}]"
+        inside = ", ".join(self.text(e, depth - 1) for e in below) if depth else "..."
+        return f"{sign}{name}({inside})"
+
+    def _insert(self, rows: Ids, slot: Ids, code: int, edges: Ids, values: Bits) -> None:
+        """Put one row into each free slot that rows ask for; the others find it there."""
+        self._table[slot[rows]] = -2 - rows
+        winners = rows[self._table[slot[rows]] == -2 - rows]
+        terms = np.arange(self.count, self.count + len(winners))
+        self.operation[terms], self.edges[terms], self.value[terms] = code, edges[winners], values[winners]
+        self._table[slot[winners]] = terms
+        self.count += len(winners)
+
+    def _keys(self, code: int | Ids, edges: Ids, values: Bits) -> Ids:
+        key = values * _MIXERS[0] + np.asarray(code).astype(np.uint64) * _MIXERS[1]
+        for place in range(3):
+            key = (key ^ (key >> np.uint64(29))) * _MIXERS[2 + place] + edges[:, place].astype(np.uint64)
+        key = (key ^ (key >> np.uint64(32))) * _MIXERS[0]
+        return ids((key >> np.uint64(20)).astype(np.int64) & (len(self._table) - 1))
+
+    def _grow(self, more: int) -> None:
+        """Make room for so many more terms."""
+        need = self.count + more
+        if need > len(self.operation):
+            room = 2 * need - len(self.operation)
+            self.operation = np.concatenate([self.operation, np.zeros(room, np.int64)])
+            self.edges = np.concatenate([self.edges, np.full((room, 3), -1, np.int64)])
+            self.value = np.concatenate([self.value, np.zeros(room, np.uint64)])
+            self.number = np.concatenate([self.number, np.full(room, np.nan)])
+        if 2 * need > len(self._table):
+            self._table = np.full(1 << (4 * need).bit_length(), -1, dtype=np.int64)
+            pending = np.arange(self.count)
+            slot = self._keys(
+                self.operation[: self.count], self.edges[: self.count], self.value[: self.count]
+            )
+            while pending.size:
+                free = pending[self._table[slot[pending]] == -1]
+                self._table[slot[free]] = free
+                pending = pending[self._table[slot[pending]] != pending]
+                slot[pending] = (slot[pending] + 1) & (len(self._table) - 1)

@@ -1,0 +1,82 @@
+"""Constants of a graph: what their bits say, and operations on them, folded as IEEE 754 rounds them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from verifier.arithmetic.formats import FORMATS, Array, Format
+from verifier.arithmetic.graph.graph import Bits
+
+FULL_NAMES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
+"""The names that formats of PTX have elsewhere in the project."""
+
+
+def format_of(name: str) -> Format:
+    """Return the format that PTX calls `name`."""
+    return FORMATS[FULL_NAMES[name]]
+
+
+def decoded(name: str, bits: Bits) -> Array:
+    """Return the numbers that bits stand for in the format that PTX calls `name`, as float64."""
+    if name == "f64":
+        return bits.view(np.float64)
+    if name == "f16":
+        return bits.astype(np.uint16).view(np.float16).astype(np.float64)
+    shift = 16 if name == "bf16" else 0
+    with np.errstate(invalid="ignore"):
+        return (bits.astype(np.uint32) << np.uint32(shift)).view(np.float32).astype(np.float64)
+
+
+def nearest(held: Format, exact: Fraction) -> float:
+    """Round a nonzero number to nearest, ties to even, with gradual underflow and overflow."""
+    sign, size = (-1.0 if exact < 0 else 1.0), abs(exact)
+    exponent = size.numerator.bit_length() - size.denominator.bit_length()
+    exponent -= size < Fraction(2) ** exponent
+    spacing = Fraction(2) ** (max(exponent, held.minimum_exponent) - held.precision + 1)
+    rounded = round(size / spacing) * spacing  # Python rounds ties of fractions to even
+    return sign * (math.inf if rounded > Fraction(held.maximum) else float(rounded))
+
+
+def folded(family: str, held: Format, operands: Sequence[float]) -> float | None:
+    """Return the result of an operation on constants, or None where it is left as it stands.
+
+    NaN and infinite operands are left, and so is what would be NaN.
+    """
+    if not all(map(math.isfinite, operands)):
+        return None
+    if family == "add":
+        return _sum(held, operands[0], operands[1], *map(Fraction, operands))
+    if family == "mul":
+        return _product(held, *operands)
+    if family == "fma":
+        product = Fraction(operands[0]) * Fraction(operands[1])
+        sign = math.copysign(1.0, operands[0]) * math.copysign(1.0, operands[1])
+        return _sum(held, sign * float(product != 0), operands[2], product, Fraction(operands[2]))
+    if family == "div" and operands[1] != 0.0:
+        quotient = Fraction(operands[0]) / Fraction(operands[1])
+        sign = math.copysign(1.0, operands[0]) * math.copysign(1.0, operands[1])
+        return math.copysign(nearest(held, quotient), sign) if quotient else math.copysign(0.0, sign)
+    if family == "narrow":
+        return (
+            math.copysign(nearest(held, Fraction(operands[0])), operands[0]) if operands[0] else operands[0]
+        )
+    return None
+
+
+def _sum(held: Format, a: float, b: float, exact_a: Fraction, exact_b: Fraction) -> float:
+    """Round a sum; the sign of a zero is that of both terms where they agree, else positive."""
+    total = exact_a + exact_b
+    if total:
+        return nearest(held, total)
+    negative = exact_a == 0 and math.copysign(1.0, a) < 0 and math.copysign(1.0, b) < 0
+    return -0.0 if negative else 0.0
+
+
+def _product(held: Format, a: float, b: float) -> float:
+    sign = math.copysign(1.0, a) * math.copysign(1.0, b)
+    exact = Fraction(a) * Fraction(b)
+    return math.copysign(nearest(held, exact), sign) if exact else math.copysign(0.0, sign)

@@ -1,0 +1,159 @@
+"""Brings graphs into one table of shared terms, level by level, by the rules that the caller admits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from verifier.arithmetic.graph.consing import SharedTerms
+from verifier.arithmetic.graph.constants import FULL_NAMES, decoded
+from verifier.arithmetic.graph.graph import Graph, Ids, ids, pruned
+from verifier.arithmetic.graph.levels import levels
+from verifier.arithmetic.graph.opcodes import Opcode, opcode
+from verifier.arithmetic.graph.rules import RULES, RewriteRule, Truth
+
+_HELD = ("", "f16", "bf16", "f32", "f64", "pred")
+_CODE = {name: code for code, name in enumerate(_HELD)}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NormalForm:
+    """A graph in a table of shared terms.
+
+    graph: the nodes that outputs reach.
+    edges: (n,) the edge of each node.
+    outputs: the edges of each output's elements.
+    fired: how often each rule was applied.
+    vanished: edges that the result no longer speaks of and that must be finite (rules of claim F).
+    divisors: edges that must not be zero, because a zero's sign is not kept (see `signs`).
+    """
+
+    graph: Graph
+    edges: Ids
+    outputs: dict[str, Ids]
+    fired: dict[str, int]
+    vanished: Ids
+    divisors: Ids
+
+    def line_of(self, edge: int) -> str:
+        """Return the place in the source of the first node that became this term, "" where unknown."""
+        nodes = np.flatnonzero(self.edges >> 1 == edge >> 1)
+        lines = [self.graph.lines[self.graph.line[node]] for node in nodes[:64]]
+        return next((line for line in lines if line), "")
+
+
+class Normaliser:
+    """Forms terms by the rules of the admitted claims ("E", "EZ", "EZF", "EZFC")."""
+
+    def __init__(self, terms: SharedTerms, claims: str = "EZ") -> None:
+        """Form into `terms`."""
+        self.terms = terms
+        self.fired: Counter[str] = Counter()
+        self._rules: dict[str, list[RewriteRule]] = {}
+        for rule in RULES:
+            for family in rule.families if rule.claim in claims else ():
+                self._rules.setdefault(family, []).append(rule)
+        self._vanished: list[Ids] = []
+        self._divisors: list[Ids] = []
+
+    def normal(self, graph: Graph) -> NormalForm:
+        """Return the normal form of what the outputs reach."""
+        self.fired, self._vanished, self._divisors = Counter(), [], []
+        small = pruned(graph)
+        edges = np.full(len(small) + 1, -1, dtype=np.int64)
+        held = np.zeros(len(small) + 1, dtype=np.int64)
+        for level in levels(small):
+            operations = small.operation[level]
+            for code in np.unique(operations):
+                nodes = level[operations == code]
+                edges[nodes], held[nodes] = self._nodes(small, nodes, small.names[code], edges, held)
+        return NormalForm(
+            graph=small,
+            edges=edges[:-1],
+            outputs={name: edges[nodes] for name, nodes in small.outputs.items()},
+            fired=dict(self.fired),
+            vanished=_distinct(self._vanished),
+            divisors=_distinct(self._divisors),
+        )
+
+    def formed(self, operation: Opcode, edges: Ids) -> Ids:
+        """Return the normal form of an operation on edges (m, 3)."""
+        result = np.full(len(edges), -1, dtype=np.int64)
+        flip = np.zeros(len(edges), dtype=np.int64)
+        rows, edges = np.arange(len(edges)), edges.copy()
+        for rule in self._rules.get(operation.family, ()):
+            found = rule.apply(self, operation, edges)
+            count = int(found.where.sum())
+            if not count:
+                continue
+            self.fired[rule.name] += count
+            flip[rows[found.where]] ^= found.flip
+            if found.vanishes is not None:
+                self._vanished.append(found.vanishes)
+            if found.into == operation:
+                edges[found.where] = found.edges
+                continue
+            done = found.edges[:, 0] if found.into is None else self.formed(found.into, found.edges)
+            result[rows[found.where]] = done
+            rows, edges = rows[~found.where], edges[~found.where]
+            if not rows.size:
+                break
+        if rows.size:
+            if operation.divisor >= 0:
+                self._divisors.append(edges[:, operation.divisor])
+            result[rows] = 2 * self.terms.shared(operation.name, edges)
+        return ids(result ^ flip)
+
+    def _nodes(self, graph: Graph, nodes: Ids, name: str, edges: Ids, held: Ids) -> tuple[Ids, int | Ids]:
+        """Return the edges of nodes of one name, and the formats they are held in."""
+        kind, _, detail = name.partition(":")
+        absent = np.full((len(nodes), 3), -1, dtype=np.int64)
+        if kind == "literal" and detail in FULL_NAMES:
+            numbers = decoded(detail, graph.value[nodes])
+            known = ~np.isnan(numbers)
+            found: Ids = np.empty(len(nodes), dtype=np.int64)
+            found[known] = self.terms.constants(numbers[known])
+            found[~known] = self.terms.unknowns(int((~known).sum()))
+            return found, _CODE[detail]
+        if kind in {"input", "scalar"} and detail:
+            kept = graph.formats.get(detail, "")
+            found = 2 * self.terms.shared(f"{name}:{kept}", absent, graph.value[nodes])
+            return found, _CODE.get(kept, 0)
+        operation = opcode(name)
+        if operation is None:
+            return self.terms.unknowns(len(nodes)), 0
+        below = graph.operands[nodes]
+        typed, result = _typed(operation, held[below], (below >= 0).sum(axis=1))
+        found = np.empty(len(nodes), dtype=np.int64)
+        found[typed] = self.formed(operation, edges[below[typed]])
+        found[~typed] = self.terms.unknowns(int((~typed).sum()))
+        return found, ids(np.where(typed, result, 0))
+
+
+def _typed(operation: Opcode, held: Ids, count: Ids) -> tuple[Truth, Ids]:
+    """Return which nodes have operands in the formats that are read, and the formats of results."""
+    right = np.asarray(count == operation.arity)
+    if operation.family == "choice":
+        right &= (held[:, 0] == _CODE["pred"]) & (held[:, 1] == held[:, 2]) & (held[:, 1] > 0)
+        return right, held[:, 1]
+    wanted = _CODE[operation.source]
+    right &= (held[:, : operation.arity] == wanted).all(axis=1)
+    return right, np.full(len(held), _CODE[operation.result])
+
+
+def _distinct(parts: list[Ids]) -> Ids:
+    return np.unique(np.concatenate([np.zeros(0, np.int64), *parts]))
+
+
+def first_difference(terms: SharedTerms, left: int, right: int) -> tuple[int, int]:
+    """Return the edges at which two edges that differ first differ, operands from left to right."""
+    while True:
+        a, b = left >> 1, right >> 1
+        if a == b or (left ^ right) & 1 or terms.operation[a] != terms.operation[b]:
+            return left, right
+        pairs = [(int(x), int(y)) for x, y in zip(terms.edges[a], terms.edges[b], strict=True) if x != y]
+        if not pairs or min(pairs[0]) < 0:
+            return left, right
+        left, right = pairs[0]

@@ -1,0 +1,107 @@
+"""What the names of a graph's operations mean: family, format of the result, format of the operands.
+
+A name that is not known here has no meaning: its nodes equal nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+_FORMAT = r"(?P<format>f16|bf16|f32|f64)"
+_COMPARISON = "eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan"
+_WIDENINGS = {("f32", "f16"), ("f32", "bf16"), ("f64", "f16"), ("f64", "bf16"), ("f64", "f32")}
+
+_PATTERNS = tuple(
+    (re.compile(pattern), family)
+    for pattern, family in (
+        (rf"(?P<family>add|sub|mul)(\.rn)?\.{_FORMAT}", ""),
+        (rf"(?P<family>fma|div|sqrt)\.rn\.{_FORMAT}", ""),
+        (rf"(?P<family>neg|abs|max|min)\.{_FORMAT}", ""),
+        (rf"(div\.(full|approx)|(div|add|sub|mul|fma)\.rn|add|sub|mul)(\.ftz)?\.{_FORMAT}", "other"),
+        (rf"((sqrt|rcp)\.(rn|approx)|(rsqrt|ex2|lg2|tanh)\.approx)(\.ftz)?\.{_FORMAT}", "other"),
+        (rf"(max|min|neg|abs)\.(ftz|NaN|ftz\.NaN)\.{_FORMAT}", "other"),
+        (rf"setp\.({_COMPARISON})(\.ftz)?\.{_FORMAT}", "comparison"),
+        (r"(and|or|xor|not)\.pred", "predicate"),
+        (r"ite", "choice"),
+    )
+)
+_CONVERSION = re.compile(rf"cvt(?P<rounds>\.rn)?\.{_FORMAT}\.(?P<source>f16|bf16|f32|f64)")
+_ARITY = {
+    "fma": 3,
+    "neg": 1,
+    "abs": 1,
+    "sqrt": 1,
+    "rcp": 1,
+    "rsqrt": 1,
+    "ex2": 1,
+    "lg2": 1,
+    "tanh": 1,
+    "not": 1,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opcode:
+    """One operation.
+
+    name: as terms carry it: rounding to nearest is not written, since `add` and `add.rn` compute the same.
+    family: add, sub, mul, fma, div, sqrt, neg, abs, max, min (correctly rounded, subnormals kept), widen,
+        narrow, comparison, predicate, choice, or other: no rule knows it, but equal operands give equal
+        results.
+    result, source: formats of the result and of every operand ("pred" for truth values; of a choice, "").
+    divisor: which operand must not be a zero whose sign is unknown, or -1.
+    """
+
+    name: str
+    family: str
+    result: str
+    source: str
+    arity: int
+    divisor: int = -1
+
+
+@cache
+def opcode(name: str) -> Opcode | None:
+    """Return what a name means, or None: nothing is known of it."""
+    conversion = _CONVERSION.fullmatch(name)
+    if conversion:
+        return _conversion(name, conversion)
+    for pattern, kind in _PATTERNS:
+        found = pattern.fullmatch(name)
+        if found:
+            return _known(name, kind or found["family"], found.groupdict().get("format") or "")
+    return None
+
+
+def in_format(family: str, held: str) -> Opcode:
+    """Return the correctly rounded operation of a family in a format."""
+    known = opcode(f"{family}.rn.{held}" if family in {"fma", "div", "sqrt"} else f"{family}.{held}")
+    if known is None:
+        raise ValueError(f"no operation {family!r} in {held!r}")
+    return known
+
+
+def _known(name: str, family: str, held: str) -> Opcode:
+    root = name.split(".", maxsplit=1)[0]
+    divisor = {"div": 1, "rcp": 0, "rsqrt": 0, "lg2": 0}.get(root, -1)
+    if family == "predicate":
+        return Opcode(name=name, family=family, result="pred", source="pred", arity=_ARITY.get(root, 2))
+    if family == "choice":
+        return Opcode(name=name, family=family, result="", source="", arity=3)
+    if family == "comparison":
+        return Opcode(name=name, family=family, result="pred", source=held, arity=2)
+    written = name if family == "other" else f"{family}.{held}"
+    return Opcode(
+        name=written, family=family, result=held, source=held, arity=_ARITY.get(root, 2), divisor=divisor
+    )
+
+
+def _conversion(name: str, found: re.Match[str]) -> Opcode | None:
+    result, source = found["format"], found["source"]
+    if (result, source) in _WIDENINGS:
+        return Opcode(name=name, family="widen", result=result, source=source, arity=1)
+    if found["rounds"] and (source, result) in _WIDENINGS:
+        return Opcode(name=name, family="narrow", result=result, source=source, arity=1)
+    return None

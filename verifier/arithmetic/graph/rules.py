@@ -1,0 +1,299 @@
+"""The rules of the normal form, each with what it claims; proofs in docs/explanation/certificates.md.
+
+Claims: E the same bits unless both are NaN; Z the same number, the sign of a zero aside; F as Z where
+the values that vanish are finite (noted, to be discharged); C a product that was not rounded is now
+rounded (for theorems that hold for both). A rule is tried once for each node, in the order of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+
+from verifier.arithmetic.graph.consing import SharedTerms
+from verifier.arithmetic.graph.constants import folded, format_of
+from verifier.arithmetic.graph.graph import Ids, ids
+from verifier.arithmetic.graph.opcodes import Opcode, in_format
+
+Claim = Literal["E", "Z", "F", "C"]
+Truth = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+
+
+class Former(Protocol):
+    """What a rule may ask of the normal form."""
+
+    terms: SharedTerms
+
+    def formed(self, operation: Opcode, edges: Ids) -> Ids:
+        """Return the normal form of an operation on edges (m, 3)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rewrite:
+    """What becomes of some rows of one operation.
+
+    where: (m,) the rows; the other fields have a row for each of them.
+    into: the operation they become, None if each is the edge in the first column of `edges`.
+    flip: 1 where the result is the negative.
+    vanishes: edges of which the result no longer speaks, which must be finite.
+    """
+
+    where: Truth
+    into: Opcode | None
+    edges: Ids
+    flip: Ids | int = 0
+    vanishes: Ids | None = None
+
+
+Apply = Callable[[Former, Opcode, Ids], Rewrite]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewriteRule:
+    """One rule: `says` states it, `families` are the operations it is tried on."""
+
+    name: str
+    claim: Claim
+    families: tuple[str, ...]
+    says: str
+    apply: Apply
+
+
+def _unsigned(edges: Ids) -> Ids:
+    return edges & ~1
+
+
+def _subtraction(_: Former, operation: Opcode, edges: Ids) -> Rewrite:
+    changed = edges.copy()
+    changed[:, 1] ^= 1
+    return Rewrite(
+        where=np.ones(len(edges), np.bool_), into=in_format("add", operation.result), edges=changed
+    )
+
+
+def _negation(_: Former, __: Opcode, edges: Ids) -> Rewrite:
+    return Rewrite(where=np.ones(len(edges), np.bool_), into=None, edges=edges, flip=1)
+
+
+def _identity(_: Former, __: Opcode, edges: Ids) -> Rewrite:
+    return Rewrite(where=np.ones(len(edges), np.bool_), into=None, edges=edges)
+
+
+def _magnitude(_: Former, operation: Opcode, edges: Ids) -> Rewrite:
+    where = (edges[:, 0] & 1) == 1
+    return Rewrite(where=where, into=operation, edges=_first_unsigned(edges[where]))
+
+
+def _first_unsigned(edges: Ids) -> Ids:
+    changed = edges.copy()
+    changed[:, 0] &= ~1
+    return changed
+
+
+def _signs_of_factors(_: Former, operation: Opcode, edges: Ids) -> Rewrite:
+    first, second = edges[:, 0] & 1, edges[:, 1] & 1
+    where = (first | second) == 1
+    changed = edges[where]
+    changed[:, :2] &= ~1
+    return Rewrite(where=where, into=operation, edges=changed, flip=(first ^ second)[where])
+
+
+def _sign_of_operand(_: Former, operation: Opcode, edges: Ids) -> Rewrite:
+    where = (edges[:, 0] & 1) == 1
+    return Rewrite(where=where, into=operation, edges=_first_unsigned(edges[where]), flip=1)
+
+
+def _sign_of_product(_: Former, operation: Opcode, edges: Ids) -> Rewrite:
+    sign = (edges[:, 0] ^ edges[:, 1]) & 1
+    changed = edges.copy()
+    changed[:, :2] &= ~1
+    changed[:, :2].sort(axis=1)
+    changed[:, 0] |= sign
+    where = (changed != edges).any(axis=1)
+    return Rewrite(where=where, into=operation, edges=changed[where])
+
+
+def _commuted(_: Former, operation: Opcode, edges: Ids) -> Rewrite:
+    where = edges[:, 0] > edges[:, 1]
+    changed = edges[where]
+    changed[:, :2] = changed[:, 1::-1]
+    return Rewrite(where=where, into=operation, edges=changed)
+
+
+def _folded(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
+    used = edges[:, : operation.arity]
+    numbers = form.terms.numbers(used)
+    constant = ~np.isnan(numbers).any(axis=1)
+    where = np.zeros(len(edges), np.bool_)
+    results: list[int] = []
+    if constant.any():
+        held = format_of(operation.result)
+        given, which = np.unique(used[constant], axis=0, return_inverse=True)
+        known = [folded(operation.family, held, row) for row in form.terms.numbers(given).tolist()]
+        done = np.array([k is not None for k in known], dtype=np.bool_)[which.ravel()]
+        where[np.flatnonzero(constant)[done]] = True
+        numbers_of = np.array([0.0 if k is None else k for k in known])
+        results = form.terms.constants(numbers_of[which.ravel()[done]]).tolist()
+    changed = np.full((len(results), 3), -1, dtype=np.int64)
+    changed[:, 0] = results
+    return Rewrite(where=where, into=None, edges=changed)
+
+
+def _other_of(form: Former, edges: Ids, number: float) -> tuple[Truth, Ids, Ids]:
+    """Return which rows have a factor of that magnitude, its place, and the other factor's place."""
+    size = np.abs(form.terms.numbers(edges[:, :2]))
+    where = (size == number).any(axis=1)
+    place = ids(np.where(size[:, 0] == number, 0, 1))
+    return where, place, 1 - place
+
+
+def _times_one(form: Former, __: Opcode, edges: Ids) -> Rewrite:
+    where, place, other = _other_of(form, edges, 1.0)
+    rows = np.flatnonzero(where)
+    changed = np.full((len(rows), 3), -1, dtype=np.int64)
+    changed[:, 0] = edges[rows, other[rows]]
+    return Rewrite(where=where, into=None, edges=changed, flip=edges[rows, place[rows]] & 1)
+
+
+def _over_one(form: Former, __: Opcode, edges: Ids) -> Rewrite:
+    where = np.abs(form.terms.numbers(edges[:, 1])) == 1.0
+    return Rewrite(where=where, into=None, edges=edges[where], flip=edges[where, 1] & 1)
+
+
+def _over_power_of_two(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
+    numbers, held = form.terms.numbers(edges[:, 1]), format_of(operation.result)
+    fraction, exponent = np.frexp(np.where(np.isfinite(numbers), numbers, 0.0))
+    power = np.ldexp(1.0, 1 - exponent)
+    where = (np.abs(fraction) == 0.5) & (power >= held.smallest_normal) & (power <= held.maximum)
+    changed = edges[where]
+    changed[:, 1] = form.terms.constants(np.copysign(power, fraction)[where])
+    return Rewrite(where=where, into=in_format("mul", operation.result), edges=changed)
+
+
+def _plus_zero(form: Former, __: Opcode, edges: Ids) -> Rewrite:
+    where, _, other = _other_of(form, edges, 0.0)
+    rows = np.flatnonzero(where)
+    changed = np.full((len(rows), 3), -1, dtype=np.int64)
+    changed[:, 0] = edges[rows, other[rows]]
+    return Rewrite(where=where, into=None, edges=changed)
+
+
+def _sign_of_sum(_: Former, operation: Opcode, edges: Ids) -> Rewrite:
+    where = (edges[:, 0] & 1) == 1
+    changed = edges[where]
+    changed[:, :2] ^= 1
+    return Rewrite(where=where, into=operation, edges=changed, flip=1)
+
+
+def _sign_of_fused(_: Former, operation: Opcode, edges: Ids) -> Rewrite:
+    where = (edges[:, 0] & 1) == 1
+    changed = edges[where]
+    changed[:, 0] ^= 1
+    changed[:, 2] ^= 1
+    return Rewrite(where=where, into=operation, edges=changed, flip=1)
+
+
+def _equal_terms(form: Former, _: Opcode, edges: Ids) -> Rewrite:
+    where = (edges[:, 0] == (edges[:, 1] ^ 1)) & np.isnan(form.terms.numbers(edges[:, 0]))
+    zero = np.full((int(where.sum()), 3), -1, dtype=np.int64)
+    zero[:, 0] = form.terms.constants(np.zeros(len(zero)))
+    return Rewrite(where=where, into=None, edges=zero, vanishes=edges[where, 0])
+
+
+def _times_zero(form: Former, _: Opcode, edges: Ids) -> Rewrite:
+    where, place, other = _other_of(form, edges, 0.0)
+    where &= np.isnan(form.terms.numbers(edges[:, :2])).any(axis=1)
+    rows = np.flatnonzero(where)
+    zero = np.full((len(rows), 3), -1, dtype=np.int64)
+    zero[:, 0] = edges[rows, place[rows]]
+    return Rewrite(where=where, into=None, edges=zero, vanishes=edges[rows, other[rows]])
+
+
+def _fused_with_one(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
+    where, place, other = _other_of(form, edges, 1.0)
+    rows = np.flatnonzero(where)
+    changed = np.full((len(rows), 3), -1, dtype=np.int64)
+    changed[:, 0] = edges[rows, other[rows]] ^ (edges[rows, place[rows]] & 1)
+    changed[:, 1] = edges[rows, 2]
+    return Rewrite(where=where, into=in_format("add", operation.result), edges=changed)
+
+
+def _fused_with_zero(form: Former, _: Opcode, edges: Ids) -> Rewrite:
+    where, __, other = _other_of(form, edges, 0.0)
+    where &= np.isfinite(form.terms.numbers(edges[np.arange(len(edges)), other]))
+    return Rewrite(where=where, into=None, edges=edges[where][:, [2, 1, 0]])
+
+
+def _fused_with_data_times_zero(form: Former, _: Opcode, edges: Ids) -> Rewrite:
+    where, __, other = _other_of(form, edges, 0.0)
+    factor = edges[np.arange(len(edges)), other]
+    where &= np.isnan(form.terms.numbers(factor))
+    return Rewrite(where=where, into=None, edges=edges[where][:, [2, 1, 0]], vanishes=factor[where])
+
+
+def _fused_into_zero(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
+    where = form.terms.numbers(edges[:, 2]) == 0.0
+    changed = edges[where]
+    changed[:, 2] = -1
+    return Rewrite(where=where, into=in_format("mul", operation.result), edges=changed)
+
+
+def _contracted(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
+    factors = edges.copy()
+    factors[:, 2] = -1
+    changed = np.full_like(edges, -1)
+    changed[:, 0] = form.formed(in_format("mul", operation.result), factors)
+    changed[:, 1] = edges[:, 2]
+    return Rewrite(
+        where=np.ones(len(edges), np.bool_), into=in_format("add", operation.result), edges=changed
+    )
+
+
+_FOLDED = ("add", "mul", "fma", "div", "narrow")
+
+_TABLE: tuple[tuple[str, Claim, tuple[str, ...], str, Apply], ...] = (
+    ("subtraction", "E", ("sub",), "a - b = a + (-b)", _subtraction),
+    ("negation", "E", ("neg",), "neg is the sign of an edge", _negation),
+    ("widening", "E", ("widen",), "a wider format holds every number of a narrower one", _identity),
+    ("magnitude", "E", ("abs",), "|-a| = |a|", _magnitude),
+    (
+        "signs_of_factors",
+        "E",
+        ("mul", "div"),
+        "(-a) * b = -(a * b), (-a) / b = -(a / b)",
+        _signs_of_factors,
+    ),
+    ("sign_of_narrowed", "E", ("narrow",), "cvt.rn(-a) = -cvt.rn(a)", _sign_of_operand),
+    ("sign_of_product", "E", ("fma",), "fma(-a, b, c) = fma(a, -b, c) = fma(-b, a, c)", _sign_of_product),
+    ("folding", "E", _FOLDED, "operations on finite constants", _folded),
+    ("times_one", "E", ("mul",), "a * 1 = a", _times_one),
+    ("over_one", "E", ("div",), "a / 1 = a", _over_one),
+    ("over_power_of_two", "E", ("div",), "a / 2**k = a * 2**-k, 2**-k normal", _over_power_of_two),
+    ("fused_with_one", "E", ("fma",), "fma(a, 1, c) = a + c", _fused_with_one),
+    ("plus_zero", "Z", ("add",), "a + 0 = a", _plus_zero),
+    ("fused_with_zero", "Z", ("fma",), "fma(0, k, c) = c, k a finite constant", _fused_with_zero),
+    ("fused_into_zero", "Z", ("fma",), "fma(a, b, 0) = a * b", _fused_into_zero),
+    ("equal_terms", "F", ("add",), "a - a = 0, a finite", _equal_terms),
+    ("times_zero", "F", ("mul",), "0 * a = 0, a finite", _times_zero),
+    (
+        "fused_with_data_times_zero",
+        "F",
+        ("fma",),
+        "fma(0, a, c) = c, a finite",
+        _fused_with_data_times_zero,
+    ),
+    ("contraction", "C", ("fma",), "fma(a, b, c) becomes a * b + c", _contracted),
+    ("commuted", "E", ("add", "mul"), "a + b = b + a, a * b = b * a", _commuted),
+    ("commuted_extremes", "Z", ("max", "min"), "max(a, b) = max(b, a)", _commuted),
+    ("sign_of_sum", "Z", ("add",), "-a + b = -(a - b)", _sign_of_sum),
+    ("sign_of_fused", "Z", ("fma",), "fma(-a, b, c) = -fma(a, b, -c)", _sign_of_fused),
+)
+
+RULES: tuple[RewriteRule, ...] = tuple(
+    RewriteRule(name=name, claim=claim, families=families, says=says, apply=apply)
+    for name, claim, families, says, apply in _TABLE
+)
+"""In the order in which they are tried."""
