@@ -8,7 +8,7 @@ from verifier.cases.recipe import Recipe, Values, build
 from verifier.execution.backends import backend
 from verifier.execution.call_subject import execute
 from verifier.execution.child_process import Runner
-from verifier.execution.record_graph import bits_of, record
+from verifier.execution.record_graph import FORMAT_OF, bits_of, record
 from verifier.machine import session
 from verifier.machine.ptx.independence import Decided
 from verifier.ops import op
@@ -53,6 +53,8 @@ def test_replay_gives_every_bit_of_another_run(name, dtype, gradients):
     assert any((found[n] != bits_of(recording.seen.outputs[n])).any() for n in wanted)  # it is another run
     graph = recording.graph
     assert set(graph.outputs) == set(wanted)
+    leaves = {n.removeprefix("input:") for n in graph.names if n.startswith("input:")}
+    assert all(graph.formats[n] == FORMAT_OF[str(one.given[n].dtype)] for n in leaves)
     assert len(recording.kernels) >= 1
 
 

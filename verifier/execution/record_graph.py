@@ -73,7 +73,8 @@ class GraphRecording:
     def graph(self) -> Graph:
         """The expressions as a table."""
         columns = self.nodes.columns()
-        formats = {name: FORMAT_OF[str(t.dtype)] for name, t in self.seen.outputs.items() if t is not None}
+        dtypes = {name: f"torch.{laid.dtype}" for name, laid in self.tensors.items()}
+        formats = {name: FORMAT_OF[dtype] for name, dtype in dtypes.items() if dtype in FORMAT_OF}
         return Graph(**columns, outputs=dict(self.outputs), formats=formats)
 
     def replay(self, case: Case, model: Approximation) -> dict[str, Bits | None]:
