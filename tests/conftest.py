@@ -32,7 +32,7 @@ def pytest_collection_finish():
     """Spare the collector of garbage what lives to the end: torch, Triton and thousands of tests."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)  # by default it looks after 700 new objects: 5 % of all time
+    gc.set_threshold(50_000, 20, 100)  # by default it looks after every 700 new objects
 
 
 @pytest.hookimpl(trylast=True)

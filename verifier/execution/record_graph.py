@@ -49,18 +49,15 @@ class LaidOut:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphRecording:
-    """The expressions of all results of one run.
+class Recorded:
+    """What a recording says beside the expressions.
 
-    nodes: as they were computed. outputs: node of every element, by result. decisions: what reads data other
-    than to compute, by kernel; asked: host operations by which Python learns what data are. The expressions
-    hold for all inputs of the shape only if there is none of either. uncovered: torch operations that are not
-    followed; what they give is unknown. kernels: name and SHA-256 of the PTX of each kernel that ran.
+    decisions: what reads data other than to compute, by kernel; asked: host operations by which Python learns
+    what data are. The expressions hold for all inputs of the shape only if there is none of either.
+    uncovered: torch operations that are not followed; what they give is unknown. kernels: name and SHA-256 of
+    the PTX of each kernel that ran.
     """
 
-    seen: Observation
-    nodes: Nodes
-    outputs: Mapping[str, Ids]
     decisions: tuple[tuple[str, DataDecision], ...]
     asked: tuple[str, ...]
     uncovered: tuple[str, ...]
@@ -68,6 +65,18 @@ class GraphRecording:
     launches: tuple[tuple[str, tuple[int, int, int]], ...]
     tensors: Mapping[str, LaidOut]
     scalars: Mapping[str, object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphRecording(Recorded):
+    """The expressions of all results of one run.
+
+    nodes: as they were computed. outputs: node of every element, by result.
+    """
+
+    seen: Observation
+    nodes: Nodes
+    outputs: Mapping[str, Ids]
 
     @property
     def graph(self) -> Graph:
@@ -85,17 +94,10 @@ class GraphRecording:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordedGraph:
-    """What a recording says, as plain data: see `GraphRecording`. graph: only what results reach."""
+class RecordedGraph(Recorded):
+    """What a recording says, as plain data. graph: only what results reach."""
 
     graph: Graph
-    decisions: tuple[tuple[str, DataDecision], ...]
-    asked: tuple[str, ...]
-    uncovered: tuple[str, ...]
-    kernels: tuple[tuple[str, str], ...]
-    launches: tuple[tuple[str, tuple[int, int, int]], ...]
-    tensors: Mapping[str, LaidOut]
-    scalars: Mapping[str, object]
 
 
 def recorded_graph(subject: Subject, case: Case, *, place: Backend, gradients: bool = False) -> Observation:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from verifier.machine.execute import collectives
 from verifier.machine.ptx.independence import depending, reads_clock
 from verifier.machine.ptx.registers_used import definitions
 from verifier.machine.ptx.syntax import BITS, Immediate, Instruction, Operand, Pair, Register, Vector
@@ -19,7 +18,7 @@ from verifier.machine.translate import slot_layouts, types_read
 from verifier.machine.translate.expressions import immediate
 from verifier.machine.translate.slot_layouts import LAYOUTS, ShadowedRegisters
 from verifier.machine.translate.slot_operands import SCALAR, SlotOperands
-from verifier.machine.translate.uniformity import FULL, PER_THREAD
+from verifier.machine.translate.uniformity import FULL
 
 if TYPE_CHECKING:
     from verifier.machine.operations.operation import Operation
@@ -461,23 +460,16 @@ class GraphEmitter(SlotOperands):
 
     def shuffle(self, writer: Writer, instruction: Instruction) -> None:
         """`shfl`: codes move as their values do."""
-        target, origin, distance, control = instruction.operands[:4]
+        target, origin = instruction.operands[:2]
         if isinstance(target, Pair):
             if self.tainted(target.second):
                 self.put(writer, target.second, [_UNKNOWN if self.tainted(origin) else _FIXED], None)
             target = target.first
         if not isinstance(target, Register) or not self.shadowed.has(target.name):
             return
-        whole = isinstance(origin, Register) and not self.shapes.of(origin.name) & PER_THREAD
-        mode = instruction.parts[2] if instruction.parts[1] == "sync" else instruction.parts[1]
-        function = writer.code.constant(collectives.shuffle)
-        where = f"{writer.source(distance, 'b32')}, {writer.source(control, 'b32')}"
-        found = []
-        for half in range(2):
-            code = self.half(writer, origin, half)
-            if not whole and self.tainted(origin):
-                code = f"{function}({writer.group}, {mode!r}, {code}, {where})[0]"
-            found.append(code)
+        found = [self.half(writer, origin, half) for half in range(2)]
+        if self.tainted(origin):
+            found = [self.exchanged(writer, instruction, code) for code in found]
         if self.shadowed.layouts[target.name] and not self.single(origin):
             self.put_bits(writer, target, found, "np.ascontiguousarray(v0).view('u4')", None)
         else:

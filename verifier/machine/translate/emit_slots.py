@@ -11,7 +11,7 @@ from verifier.machine.shadow.slots import MODIFIERS, PAIRS, tag
 from verifier.machine.translate import slot_layouts
 from verifier.machine.translate.slot_layouts import LAYOUTS
 from verifier.machine.translate.slot_operands import NONE, SCALAR, Half, SlotOperands
-from verifier.machine.translate.uniformity import FULL, PER_THREAD
+from verifier.machine.translate.uniformity import FULL
 
 if TYPE_CHECKING:
     from verifier.machine.operations.operation import Operation
@@ -307,20 +307,15 @@ class SlotEmitter(SlotOperands):
 
     def shuffle(self, writer: Writer, instruction: Instruction) -> None:
         """`shfl`: shadows move as their values do."""
-        target, origin, distance, control = instruction.operands[:4]
+        target, origin = instruction.operands[:2]
         if isinstance(target, Pair):
             target = target.first
         if not isinstance(target, Register) or not self.shadowed.has(target.name):
             return
-        whole = isinstance(origin, Register) and not self.shapes.of(origin.name) & PER_THREAD
-        mode = instruction.parts[2] if instruction.parts[1] == "sync" else instruction.parts[1]
-        function = writer.code.constant(collectives.shuffle)
-        where = f"{writer.source(distance, 'b32')}, {writer.source(control, 'b32')}"
         for half in self.halves(target):
             shadows, tags = self.half(writer, origin, half)
-            if not whole and (shadows, tags) != NONE:
-                shadows = f"{function}({writer.group}, {mode!r}, {shadows}, {where})[0]"
-                tags = f"{function}({writer.group}, {mode!r}, {tags}, {where})[0]"
+            if (shadows, tags) != NONE:
+                shadows, tags = (self.exchanged(writer, instruction, value) for value in (shadows, tags))
             self.put(writer, target, half, (shadows, tags), None)
 
     def reduce(self, writer: Writer, instruction: Instruction) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from verifier.machine.execute import collectives
 from verifier.machine.ptx.syntax import BITS, Immediate, Instruction, Operand, Register
 from verifier.machine.shadow.slots import tag
 from verifier.machine.translate.expressions import immediate
@@ -42,6 +43,16 @@ class SlotOperands:
     def broken(self) -> tuple[Instruction, ...]:
         """Give the integer operations by which a chain of shadows may be lost."""
         return self.shadowed.broken
+
+    def exchanged(self, writer: Writer, instruction: Instruction, value: str) -> str:
+        """Expression of what a `shfl` gives of a shadow, code or tag; of one that all lanes share, itself."""
+        origin, distance, control = instruction.operands[1:4]
+        if isinstance(origin, Register) and not self.shapes.of(origin.name) & PER_THREAD:
+            return value
+        mode = instruction.parts[2] if instruction.parts[1] == "sync" else instruction.parts[1]
+        function = writer.code.constant(collectives.shuffle)
+        where = f"{writer.source(distance, 'b32')}, {writer.source(control, 'b32')}"
+        return f"{function}({writer.group}, {mode!r}, {value}, {where})[0]"
 
     def slot(self, writer: Writer, register: str, half: int, *, tags: bool = False) -> str:
         """Expression of the shadow or tag in a register's slot, for the lanes of this form."""
