@@ -4,6 +4,8 @@ import pytest
 
 pytest.importorskip("triton", reason="recorded are Triton's kernels; Triton is missing")
 
+from verifier.arithmetic.graph.consing import SharedTerms
+from verifier.arithmetic.graph.normal_form import Normaliser
 from verifier.cases.recipe import Recipe, Values, build
 from verifier.execution.backends import backend
 from verifier.execution.call_subject import execute
@@ -56,6 +58,9 @@ def test_replay_gives_every_bit_of_another_run(name, dtype, gradients):
     leaves = {n.removeprefix("input:") for n in graph.names if n.startswith("input:")}
     assert all(graph.formats[n] == FORMAT_OF[str(one.given[n].dtype)] for n in leaves)
     assert len(recording.kernels) >= 1
+    terms = SharedTerms()
+    Normaliser(terms).normal(graph)
+    assert "unknown" not in {terms.names[code] for code in terms.operation[: terms.count]}
 
 
 def test_a_child_records_what_its_process_can_prove_of():
