@@ -16,6 +16,7 @@ from verifier.cases.reaching_shapes import (
     too_wide,
 )
 from verifier.cases.steering import steering
+from verifier.execution.loops_of_source import loops_of_cuda
 from verifier.machine.model import MAX_GRID_YZ
 from verifier.records.planned_launches import Planned
 
@@ -77,9 +78,34 @@ def test_a_price_counts_each_compilation_once():
         (2, 8, 0): Planned(features=frozenset({"a", "a: n n"}), compiled=frozenset({("a", 16)})),
         (1, 99, 0): Planned(features=frozenset({"b"}), compiled=frozenset({("b", 16384)})),
     }
-    first, again, wide = cover(known)
+    first, wide, again = cover(known)
     assert [(s.rows, s.columns) for s in (first, again, wide)] == [(1, 8), (2, 8), (1, 99)]
     assert again.seconds < 0.1 < first.seconds < wide.seconds
+
+
+def test_a_loop_that_turns_comes_before_cheaper_shapes_in_which_none_does():
+    def features(rows, columns, variant):
+        yield "kernel"
+        yield f"kernel: grid x {rows % 7}"
+        yield f"kernel: loops over run {'n' if rows > 60_000 else '1'}"
+
+    (first, second, *others), _ = swept(features)
+    assert first.seconds < 0.1
+    assert second.rows > 60_000
+    assert min(shape.seconds for shape in others) < 0.1 < second.seconds
+
+
+def test_of_loops_in_c_those_that_go_by_ones_are_known_with_what_defines_their_end(tmp_path):
+    path = tmp_path / "kernel.cu"
+    path.write_text(
+        "const int last = first + run < rows ? first + run : rows;\n"
+        "for (int row = first; row < last; ++row) {}\n"
+        "for (int i = threadIdx.x; i < columns; i += blockDim.x) {}\n"
+    )
+    loops = loops_of_cuda(path)
+    assert [n for n in ("run", "rows", "columns", "other") if loops.counts_to(n)] == ["run", "rows"]
+    assert [n for n in ("run", "rows", "columns") if loops.strides_to(n)] == ["columns"]
+    assert loops.named({"run": 2, "columns": 3, "other": 4}) == {"run": 2, "columns": 3}
 
 
 def test_the_ladder_keeps_within_what_can_be_asked():

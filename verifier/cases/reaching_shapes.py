@@ -301,7 +301,7 @@ def cover(known: Mapping[Point, Planned]) -> list[Reaching]:
         best = max(_offers(known, demands, compiled, met), default=None)
         if best is None:
             return chosen
-        _, cost, negated = best
+        _, _, cost, negated = best
         rows, columns, variant = point = (-negated[0], -negated[1], -negated[2])
         chosen.append(Reaching(rows=rows, columns=columns, variant=variant, seconds=round(-cost, 2)))
         met |= demands.pop(point)
@@ -321,7 +321,7 @@ def too_dear(known: Mapping[Point, Planned], chosen: Iterable[Reaching]) -> list
         best = max(_offers(known, demands, compiled, met, most=math.inf), default=None)
         if best is None:
             break
-        _, cost, (rows, columns, variant) = best
+        _, _, cost, (rows, columns, variant) = best
         found.append(Reaching(rows=-rows, columns=-columns, variant=-variant, seconds=round(-cost, 2)))
         met |= demands[-rows, -columns, -variant]
     return found
@@ -334,22 +334,37 @@ def _offers(
     met: set[str],
     *,
     most: float = CASE_SECONDS,
-) -> Iterator[tuple[float, float, tuple[int, int, int]]]:
-    """Yield (worth for the price, -price, -point) of each point that meets another demand."""
+) -> Iterator[tuple[bool, float, float, tuple[int, int, int]]]:
+    """Yield (whether it comes first, worth for the price, -price, -point) of each point that has news.
+
+    First come those where a kernel runs, or a loop turns more than once, as none of the others has shown.
+    """
+    turned = {_loop_of(demand) for demand in met if _turns(demand)}
     for point, wanted in demands.items():
         new = wanted - met
         if new:
             cost = price(*point[:2]) + sum(compilation(w) for _, w in known[point].compiled - compiled)
             if cost <= most:
-                yield sum(map(_worth, new)) / cost, -cost, (-point[0], -point[1], -point[2])
+                first = any(_worth(d) == KERNEL or (_turns(d) and _loop_of(d) not in turned) for d in new)
+                yield first, sum(map(_worth, new)) / cost, -cost, (-point[0], -point[1], -point[2])
 
 
 def _worth(demand: str) -> int:
     if demand.endswith(_SIDES):
         return SIDE
-    if ": loops over " in demand and not demand.endswith((" 0", " 1")):
+    if _turns(demand):
         return TURN
     return FEATURE if ": " in demand else KERNEL
+
+
+def _turns(demand: str) -> bool:
+    """Return whether a loop turns more than once."""
+    return ": loops over " in demand and not demand.endswith((" 0", " 1", *_SIDES))
+
+
+def _loop_of(demand: str) -> str:
+    """Return which loop it is, without how often it turns."""
+    return demand.rpartition(" ")[0]
 
 
 _SIDES = (", before it changes", ", after it changes")

@@ -204,8 +204,12 @@ class _Recorder:
         given = dict(zip(names, map(_plain, args), strict=True))
         for n, value in given.items():
             features.update(_of(name, n, value))
-        for n, value in loops_of_cuda(path).named(given).items():
-            features.update(_looped(name, n, value, tiles))
+        loops = loops_of_cuda(path)
+        for n, value in loops.named(given).items():
+            if loops.strides_to(n):
+                features.update(_looped(name, n, value, tiles))
+            if loops.counts_to(n):
+                features.update(_looped(name, n, value, {}))
         self._note(name, features, (template, NO_WIDTH), str(path), launch.grid)
 
     def _note(

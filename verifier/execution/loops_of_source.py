@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,22 +14,30 @@ from verifier.subjects.nvrtc import local_headers
 _HEAD = re.compile(r"^\s*(?:for|while)\b.*$", re.MULTILINE)
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _PRODUCT = re.compile(r"^\s*(\w+)\s*=\s*(\w+)\s*\*\s*(\w+)\s*$", re.MULTILINE)
+_BY_ONES = re.compile(
+    r"^\s*for\s*\([^;]*;\s*\w+\s*<=?\s*([^;]*);\s*(?:\+\+\s*\w+|\w+\s*\+\+)\s*\)", re.MULTILINE
+)
+_DEFINITION = re.compile(r"\b(\w+)\s*=(?!=)([^;=]*);")
 _FAR = 3
 """How many calls deep functions are read that a kernel calls."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loops:
-    """The words of each loop's head in a kernel and what it calls, and names that stand for a product."""
+    """The words of each loop's head in a kernel and what it calls, and names that stand for a product.
+
+    counted: likewise of loops in C++ that go by ones, with the words by which their ends are defined.
+    """
 
     heads: tuple[frozenset[str], ...] = ()
     products: Mapping[str, tuple[str, str]]
+    counted: tuple[frozenset[str], ...] = ()
 
     def named(self, arguments: Mapping[str, object]) -> dict[str, int]:
         """Return the integers that loops may go over: arguments, and products of two of them, by name."""
         whole = {n: v for n, v in arguments.items() if isinstance(v, int) and not isinstance(v, bool)}
         made = {n: whole[a] * whole[b] for n, (a, b) in self.products.items() if a in whole and b in whole}
-        words = frozenset().union(*self.heads)
+        words = frozenset().union(*self.heads, *self.counted)
         return {n: v for n, v in {**whole, **made}.items() if n in words}
 
     def goes_through(self, name: str, tile: str) -> bool:
@@ -38,6 +46,14 @@ class Loops:
         A loop that names no tile (`while start < columns`) may go in any.
         """
         return any(name in words and (tile in words or "while" in words) for words in self.heads)
+
+    def strides_to(self, name: str) -> bool:
+        """Return whether a loop's head names an integer."""
+        return any(name in words for words in self.heads) or name in self.products
+
+    def counts_to(self, name: str) -> bool:
+        """Return whether a loop may go by ones to an end that depends on an integer."""
+        return any(name in words for words in self.counted)
 
 
 def loops_of_triton(kernel: object, constants: Mapping[str, object]) -> Loops:
@@ -53,7 +69,18 @@ def loops_of_triton(kernel: object, constants: Mapping[str, object]) -> Loops:
 def loops_of_cuda(path: Path) -> Loops:
     """Read the loops of a `.cu` file and of the headers beside it."""
     text = path.read_text(encoding="utf-8")
-    return _loops((text, *local_headers(path, text)))
+    texts = (text, *local_headers(path, text))
+    return replace(_loops(texts), counted=tuple(words for one in texts for words in _counted(one)))
+
+
+def _counted(text: str) -> Iterator[frozenset[str]]:
+    """Yield of each loop by ones the words of its end, and those of the expressions that define them."""
+    defined: dict[str, set[str]] = {}
+    for name, value in _DEFINITION.findall(text):
+        defined.setdefault(name, set()).update(_WORD.findall(value))
+    for end in _BY_ONES.findall(text):
+        words = _WORD.findall(end)
+        yield frozenset(words).union(*(defined.get(word, ()) for word in words))
 
 
 def _loops(sources: Iterator[str] | tuple[str, ...]) -> Loops:
