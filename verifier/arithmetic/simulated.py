@@ -77,6 +77,14 @@ class Rounded:
         with np.errstate(invalid="ignore"):
             return self.of(np.sqrt(a))
 
+    def maximum(self, a: Array, b: Array) -> Array:
+        """Return the larger of two, NaN where one is NaN."""
+        return np.maximum(a, b)
+
+    def cast(self, format: Format, a: Array) -> Array:
+        """Return numbers rounded to another format, as this one holds them."""
+        return round_to(format, a)
+
 
 def _sum_to_odd(a: Array, b: Array) -> Array:
     """Return a + b in float64 rounded to odd, so that a second rounding to fewer bits is exact.

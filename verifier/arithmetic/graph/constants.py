@@ -31,6 +31,16 @@ def decoded(name: str, bits: Bits) -> Array:
         return (bits.astype(np.uint32) << np.uint32(shift)).view(np.float32).astype(np.float64)
 
 
+def encoded(name: str, numbers: Array) -> Bits:
+    """Return the bits of numbers that the format PTX calls `name` holds."""
+    if name == "f64":
+        return np.asarray(numbers, dtype=np.float64).view(np.uint64)
+    if name == "f16":
+        return np.asarray(numbers, dtype=np.float16).view(np.uint16).astype(np.uint64)
+    bits = np.asarray(numbers, dtype=np.float32).view(np.uint32)
+    return (bits >> np.uint32(16 if name == "bf16" else 0)).astype(np.uint64)
+
+
 def nearest(held: Format, exact: Fraction) -> float:
     """Round a nonzero number to nearest, ties to even, with gradual underflow and overflow."""
     sign, size = (-1.0 if exact < 0 else 1.0), abs(exact)

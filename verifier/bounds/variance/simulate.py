@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from verifier.arithmetic.formats import FORMATS, Array
-from verifier.arithmetic.simulated import Rounded, round_to
+from verifier.arithmetic.simulated import Rounded
 from verifier.arithmetic.trees.tree import Tree
 from verifier.bounds.variance import Reduction
 
@@ -65,7 +65,8 @@ class Executed:
     def used_mean(self, total: Array) -> Array:
         """Return the mean that is subtracted: total / N, through a narrower format if declared."""
         mean = self.mean_of(total)
-        return mean if self.claim.mean_cast is None else round_to(FORMATS[self.claim.mean_cast], mean)
+        cast = self.claim.mean_cast
+        return mean if cast is None else self.rounded.cast(FORMATS[cast], mean)
 
     def minus_mean(self, values: Array, total: Array) -> Array:
         """Return x - mean for each element, (rows, columns), contracted as declared."""
@@ -97,7 +98,7 @@ class Executed:
 
     def clamped(self, variance: Array) -> Array:
         """Return the variance, not below zero if the declaration clamps."""
-        return np.maximum(variance, 0.0) if self.claim.clamp else variance
+        return self.rounded.maximum(variance, np.asarray(0.0)) if self.claim.clamp else variance
 
     def _held_count(self) -> Array:
         return self.rounded.of(np.asarray(float(self.count)))
