@@ -102,10 +102,34 @@ def test_of_loops_in_c_those_that_go_by_ones_are_known_with_what_defines_their_e
         "for (int row = first; row < last; ++row) {}\n"
         "for (int i = threadIdx.x; i < columns; i += blockDim.x) {}\n"
     )
-    loops = loops_of_cuda(path)
+    loops = loops_of_cuda(path, "kernel")
     assert [n for n in ("run", "rows", "columns", "other") if loops.counts_to(n)] == ["run", "rows"]
     assert [n for n in ("run", "rows", "columns") if loops.strides_to(n)] == ["columns"]
     assert loops.named({"run": 2, "columns": 3, "other": 4}) == {"run": 2, "columns": 3}
+
+
+def test_loops_of_functions_that_a_kernel_does_not_call_are_not_its_own(tmp_path):
+    (tmp_path / "tiers.cuh").write_text(
+        "#define PARTS inner(rows);\n"
+        "__device__ void inner(int rows) {\n"
+        "for (int i = 0; i < rows; i += blockDim.x) {}\n"
+        "}\n"
+        "__device__ void other(int run) {\n"
+        "for (int i = 0; i < run; i += blockDim.x) {}\n"
+        "}\n"
+    )
+    path = tmp_path / "kernel.cu"
+    path.write_text(
+        '#include "tiers.cuh"\n'
+        "__global__ void here(int rows, int run) { PARTS }\n"
+        "__global__ void there(int run) { other(run); }  // not inner\n"
+    )
+
+    def strides(kernel):
+        return [n for n in ("rows", "run") if loops_of_cuda(path, kernel).strides_to(n)]
+
+    assert (strides("here"), strides("there")) == (["rows"], ["run"])
+    assert strides("of_a_macro") == ["rows", "run"]
 
 
 def test_the_ladder_keeps_within_what_can_be_asked():

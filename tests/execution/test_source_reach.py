@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from verifier.execution.source_reach import SourceReach, _Outline, _Part, _turned
+from verifier.execution.source_reach import SourceReach, _Outline, _Part, _turned, _turns_of_loads
 from verifier.machine.execute.findings import Location
 from verifier.machine.execute.reached_code import ReachedCode
-from verifier.records.reach import CompiledForm, SourcePlace
+from verifier.records.reach import MANY, CompiledForm, SourcePlace
 from verifier.subjects.source_map import SourceFunction, SourceLoop, SourceMap
 
 FORM = CompiledForm(digest="")
@@ -21,13 +21,14 @@ def loop(path):
     return SourceLoop(place=place, path=path, head=range(4, 5), body=range(5, 7))
 
 
-def part(one=None, *, instructions=0, accesses=0, additions=0):
+def part(one=None, *, instructions=0, accesses=0, additions=0, loads=0):
     return _Part(
         functions=frozenset(),
         loops=Counter({one: instructions} if instructions else {}),
         accesses=Counter({one: accesses} if accesses else {}),
         copies={one: Counter({("add.f32", LOCATION): additions})} if additions else {},
         stores={},
+        loads={one: loads} if loads else {},
     )
 
 
@@ -53,6 +54,22 @@ def test_one_of_several_versions_of_a_body_is_enough():
     versions = [part(), *(part(one, instructions=4, additions=2) for _ in range(4))]
     assert turned(one, versions, [0, 2]) == [2]
     assert turned(one, versions, [0]) == [0]
+
+
+def test_turns_of_a_loop_that_only_loads_are_those_of_one_block():
+    one = loop("/k.cu")
+    a_pack_each = [part(one, instructions=2, accesses=1, loads=1) for _ in range(4)]
+    assert turned(one, a_pack_each, range(4)) == [1]
+    assert turned(one, [*a_pack_each, part(one, instructions=8, accesses=4, loads=4)], range(5)) == [MANY]
+
+
+def test_loads_count_once_for_each_turn_of_a_loop_about_them():
+    inner, outer = loop("/k.cu"), loop("/j.cu")
+    load, branch = ("ld.global.f32", LOCATION), ("bra", LOCATION)
+    about = {outer: Counter({branch: 4})}
+    assert _turns_of_loads({((inner, outer), load): 4}, about) == {inner: 1}
+    assert _turns_of_loads({((inner, outer), load): 8}, about) == {inner: 2}
+    assert _turns_of_loads({((inner,), load): 4}, {}) == {inner: 4}
 
 
 class Kernel(SimpleNamespace):

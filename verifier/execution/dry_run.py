@@ -204,7 +204,7 @@ class _Recorder:
         given = dict(zip(names, map(_plain, args), strict=True))
         for n, value in given.items():
             features.update(_of(name, n, value))
-        loops = loops_of_cuda(path)
+        loops = loops_of_cuda(path, name)
         for n, value in loops.named(given).items():
             if loops.strides_to(n):
                 features.update(_looped(name, n, value, tiles))

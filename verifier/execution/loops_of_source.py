@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from verifier.subjects.nvrtc import local_headers
+from verifier.subjects.cuda_outline import included, outline_of, without_comments
 
 _HEAD = re.compile(r"^\s*(?:for|while)\b.*$", re.MULTILINE)
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -18,6 +18,7 @@ _BY_ONES = re.compile(
     r"^\s*for\s*\([^;]*;\s*\w+\s*<=?\s*([^;]*);\s*(?:\+\+\s*\w+|\w+\s*\+\+)\s*\)", re.MULTILINE
 )
 _DEFINITION = re.compile(r"\b(\w+)\s*=(?!=)([^;=]*);")
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE)
 _FAR = 3
 """How many calls deep functions are read that a kernel calls."""
 
@@ -66,11 +67,40 @@ def loops_of_triton(kernel: object, constants: Mapping[str, object]) -> Loops:
 
 
 @cache
-def loops_of_cuda(path: Path) -> Loops:
-    """Read the loops of a `.cu` file and of the headers beside it."""
-    text = path.read_text(encoding="utf-8")
-    texts = (text, *local_headers(path, text))
+def loops_of_cuda(path: Path, kernel: str) -> Loops:
+    """Read the loops of a kernel in a `.cu` file, and of what it may call there and in the file's headers."""
+    texts = tuple(_of_kernel([Path(one) for one in included([str(path)])], kernel))
     return replace(_loops(texts), counted=tuple(words for one in texts for words in _counted(one)))
+
+
+def _of_kernel(paths: Iterable[Path], kernel: str) -> Iterator[str]:
+    """Yield sources without the functions that a kernel does not call; whole ones where nothing defines it.
+
+    By name alone, macros among them: what has the name of a function that is called counts as called.
+    """
+    texts = {path: without_comments(path.read_text(encoding="utf-8", errors="replace")) for path in paths}
+    functions = [(path, one) for path in texts for one in outline_of(str(path)).functions]
+    called: dict[str, set[str]] = {}
+    for path, one in functions:
+        called.setdefault(one.name, set()).update(_WORD.findall(_lines_of(texts[path], one.lines)))
+    if kernel in called:
+        for text in texts.values():
+            for name, body in _MACRO.findall(text):
+                called.setdefault(name, set()).update(_WORD.findall(body))
+        reached, new = {kernel, *(name for name in called if name.startswith("operator"))}, {kernel}
+        while new:
+            new = {word for name in new | reached for word in called[name] if word in called} - reached
+            reached |= new
+        for path, one in functions:
+            if one.name not in reached:
+                texts[path] = texts[path].replace(
+                    _lines_of(texts[path], one.lines), "\n" * (len(one.lines) - 1)
+                )
+    yield from texts.values()
+
+
+def _lines_of(text: str, lines: range) -> str:
+    return "\n".join(text.split("\n")[lines.start - 1 : lines.stop - 1])
 
 
 def _counted(text: str) -> Iterator[frozenset[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +33,7 @@ class _Part:
     loops: of each loop, how many instructions are of its body; accesses: how many of these touch memory,
     which no compiler moves in front of a loop that may not turn. copies: of each loop, its branches and float
     arithmetic by place, which stand once for each turn that was written out; stores: its stores, which stand
-    for the turns of a loop without either.
+    for the turns of a loop without either; loads: how many turns stand here of a loop that only loads.
     """
 
     functions: frozenset[SourcePlace]
@@ -41,6 +41,7 @@ class _Part:
     accesses: Counter[SourceLoop]
     copies: dict[SourceLoop, Counter[tuple[str, Location]]]
     stores: dict[SourceLoop, Counter[tuple[str, Location]]]
+    loads: dict[SourceLoop, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +150,25 @@ def _copies(outline: _Outline, loop: SourceLoop, blocks: Collection[int]) -> int
     for number in blocks:
         count.update(outline.parts[number].copies.get(loop, ()))
         stored.update(outline.parts[number].stores.get(loop, ()))
-    return max((count or stored).values(), default=1)
+    if count or stored:
+        return max((count or stored).values())
+    return max((outline.parts[number].loads.get(loop, 1) for number in blocks), default=1)
+
+
+def _turns_of_loads(
+    loads: Mapping[tuple[tuple[SourceLoop, ...], tuple[str, Location]], int],
+    copies: Mapping[SourceLoop, Counter[tuple[str, Location]]],
+) -> dict[SourceLoop, int]:
+    """Return how many turns of loops stand in one block by what they load.
+
+    loads: how often each stands there, with the loops about it, innermost first; one about it may be written
+    out in the same block, and copies tell how often.
+    """
+    turns: dict[SourceLoop, int] = {}
+    for ((inner, *about), _), count in loads.items():
+        outer = max((n for one in about for n in copies.get(one, Counter()).values()), default=1)
+        turns[inner] = max(turns.get(inner, 1), count // outer)
+    return turns
 
 
 class _Reader:
@@ -215,6 +234,7 @@ class _Reader:
         accesses: Counter[SourceLoop] = Counter()
         copies: dict[SourceLoop, Counter[tuple[str, Location]]] = {}
         stores: dict[SourceLoop, Counter[tuple[str, Location]]] = {}
+        loads: Counter[tuple[tuple[SourceLoop, ...], tuple[str, Location]]] = Counter()
         for instruction in instructions:
             if instruction.location is None:
                 continue
@@ -226,10 +246,17 @@ class _Reader:
                 copies.setdefault(around[0], Counter())[place] += 1
             elif around and parts[0] == "st":
                 stores.setdefault(around[0], Counter())[place] += 1
+            elif around and parts[0] == "ld" and parts[1] != "param":
+                loads[around, place] += 1
             if parts[0] in _ACCESSES and parts[1] != "param":
                 accesses.update(around)
         return _Part(
-            functions=frozenset(functions), loops=loops, accesses=accesses, copies=copies, stores=stores
+            functions=frozenset(functions),
+            loops=loops,
+            accesses=accesses,
+            copies=copies,
+            stores=stores,
+            loads=_turns_of_loads(loads, copies),
         )
 
     def path_of(self, file: str) -> str:

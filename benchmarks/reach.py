@@ -1,0 +1,115 @@
+"""Audit the built-in kernels, and list which of their functions and loops ran, and what did not and why.
+
+    python benchmarks/reach.py --out reach.jsonl [--budget quick] [--dtype float32] [--kernel NAME ...]
+    python benchmarks/reach.py --table reach.jsonl [more.jsonl ...]
+
+One audit after another, each in a process of its own; one line of JSON a subject: what its report says of its
+reach, and the seconds that the audit took by the clock and of processor time. Kernels that are torch's own
+have neither functions nor loops and are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+KEPT = ("subject", "functions", "loops", "wrapper_lines", "blocks", "turns", "lacking", "left_out", "unswept")
+
+
+def compiled_kernels() -> list[str]:
+    """Return the stems of the kernel files with kernels of their own."""
+    every = sorted(path.stem for path in (ROOT / "kernels").glob("*_*.py"))
+    return [stem for stem in every if stem.endswith(("_cuda", "_triton")) and "_skeleton_" not in stem]
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Audit the kernels one by one; a line for each of their subjects."""
+    with arguments.out.open("a", encoding="utf-8") as out:
+        for stem in arguments.kernel or compiled_kernels():
+            for record in _audited(stem, arguments):
+                out.write(json.dumps(record) + "\n")
+                out.flush()
+
+
+def _audited(stem: str, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        command = [sys.executable, "-m", "verifier", "audit", str(ROOT / "kernels" / f"{stem}.py"), "--quiet"]
+        command += ["--dtype", arguments.dtype, "--budget", arguments.budget, "--workers", "1"]
+        command += ["--json", str(report), "--findings", str(Path(folder) / "findings")]
+        began, before = time.monotonic(), _processor_seconds()
+        done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+        if not report.exists():
+            raise SystemExit(f"{stem}: the audit ended with status {done.returncode}: {done.stderr.strip()}")
+        found = json.loads(report.read_text(encoding="utf-8"))["reach"]
+    took = {"seconds": round(time.monotonic() - began, 1)}
+    took["processor_seconds"] = round(_processor_seconds() - before, 1)
+    asked = {"kernel": stem, "budget": arguments.budget, "dtype": arguments.dtype, "status": done.returncode}
+    for one in found:
+        yield {**asked, **took, **{key: one[key] for key in KEPT}}
+
+
+def _processor_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def table(files: Sequence[Path]) -> None:
+    """Print what ran of each subject, by budget, then what did not and why."""
+    records = [json.loads(text) for file in files for text in file.read_text(encoding="utf-8").splitlines()]
+    print("| subject | budget | functions | loops more than once | reach | wrapper lines | processor s |")
+    print("|" + "---|" * 7)
+    for budget in dict.fromkeys(record["budget"] for record in records):
+        these = [record for record in records if record["budget"] == budget]
+        for record in these:
+            print(_row(f"`{record['subject']}`", budget, [record]))
+        print(_row("all", budget, these))
+    for record in records:
+        for part in record["lacking"]:
+            if part["kind"] != "line":
+                where = f"`{part['function']}` ({part['file']}:{part['line']})"
+                print(f"- {record['subject']}, {record['budget']}: {part['kind']} {where}: {part['why']}")
+
+
+def _row(name: str, budget: str, records: Sequence[dict[str, Any]]) -> str:
+    known = [record for record in records if record["functions"] is not None]
+    counts = {what: _sum(known, what) for what in ("functions", "loops", "wrapper_lines")}
+    ran, of = (sum(counts[what][side] for what in ("functions", "loops")) for side in (0, 1))
+    cells = [name, budget, *("{}/{}".format(*counts[what]) for what in ("functions", "loops"))]
+    cells += [f"{100 * ran / of:.1f} %" if of else "unknown", "{}/{}".format(*counts["wrapper_lines"])]
+    return "| " + " | ".join([*cells, f"{sum(r['processor_seconds'] for r in records):.0f}"]) + " |"
+
+
+def _sum(records: Sequence[dict[str, Any]], what: str) -> tuple[int, int]:
+    pairs = [record[what] for record in records if record[what] is not None]
+    return sum(pair["ran"] for pair in pairs), sum(pair["of"] for pair in pairs)
+
+
+def main() -> None:
+    """Run, or print the table of earlier runs."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path("reach.jsonl"))
+    parser.add_argument("--budget", default="quick")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--kernel", action="append")
+    parser.add_argument("--table", type=Path, nargs="+")
+    arguments = parser.parse_args()
+    if arguments.table:
+        table(arguments.table)
+    else:
+        run(arguments)
+
+
+if __name__ == "__main__":
+    main()
