@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from verifier.arithmetic.formats import Array, Format
+from verifier.arithmetic.trees.steps import Step
+from verifier.arithmetic.trees.tree import Tree
 
 
 def round_to(format: Format, values: Array, *, flush_to_zero: bool = False) -> Array:
@@ -80,6 +82,10 @@ class Rounded:
     def maximum(self, a: Array, b: Array) -> Array:
         """Return the larger of two, NaN where one is NaN."""
         return np.maximum(a, b)
+
+    def order(self, tree: Tree, terms: Array) -> list[Step]:
+        """Return the steps in which each row of terms, (rows, n), is summed: those of the declared tree."""
+        return tree.example(terms.shape[1])
 
     def cast(self, format: Format, a: Array) -> Array:
         """Return numbers rounded to another format, as this one holds them."""

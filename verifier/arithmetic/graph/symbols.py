@@ -18,6 +18,8 @@ from verifier.arithmetic.formats import FORMATS, Array, Format
 from verifier.arithmetic.graph.constants import FULL_NAMES, encoded
 from verifier.arithmetic.graph.graph import Builder, Ids, ids
 from verifier.arithmetic.simulated import Rounded
+from verifier.arithmetic.trees.steps import Step
+from verifier.arithmetic.trees.tree import Tree
 
 SHORT_NAMES = {full: short for short, full in FULL_NAMES.items()}
 """The names that PTX has for formats."""
@@ -140,11 +142,13 @@ class SymbolicRounded(Rounded):
     named: the opcodes of "divide" and "square_root", where they are not rounded correctly
         ("div.full.f32"); numbers that meet in those become literals, since nobody knows the result.
     larger: how the larger of two is found: by `max`, or by a comparison and a choice.
+    reads: gives the steps of a sum of terms (rows, n), read off compiled code; None: those declared.
     """
 
     builder: Builder
     named: dict[str, str] = field(default_factory=dict)
     larger: Larger = "max"
+    reads: Callable[[Ids], list[Step]] | None = None
 
     def of(self, exact: Array) -> Array:
         """Round a number; a symbol is the result of an operation and hence rounded already."""
@@ -183,6 +187,10 @@ class SymbolicRounded(Rounded):
         first, second = self.nodes(a), self.nodes(b)
         less = self.builder.append(f"setp.lt.{SHORT_NAMES[self.format.name]}", first, second)
         return self.symbols(self.builder.append("ite", less, second, first))
+
+    def order(self, tree: Tree, terms: Array) -> list[Step]:
+        """Return the steps of a sum: as read off compiled code, or those of the declared tree."""
+        return super().order(tree, terms) if self.reads is None else self.reads(self.nodes(terms))
 
     def cast(self, format: Format, a: Array) -> Array:
         """Return a value of this format rounded to another and held in this one again."""

@@ -37,7 +37,7 @@ class Executed:
     def sum(self, values: Array, tree: Tree | None = None) -> Array:
         """Return the sum of each row along the declared tree."""
         nodes, root = values.copy(), 0
-        for step in (tree or self.claim.tree).example(self.count):
+        for step in self.rounded.order(tree or self.claim.tree, nodes):
             nodes[:, step.left] = self.rounded.add(nodes[:, step.left], nodes[:, step.right])
             root = int(step.left[0])
         return nodes[:, root]
@@ -46,7 +46,7 @@ class Executed:
         """Return the sum of squares of each row along its tree."""
         nodes, root = self.rounded.multiply(values, values), 0
         tree = self.claim.squares_tree or self.claim.tree
-        for step in tree.example(self.count):
+        for step in self.rounded.order(tree, nodes):
             left, right = nodes[:, step.left], nodes[:, step.right]
             if step.update and self.contracts:
                 leaves = values[:, step.right]

@@ -1,0 +1,85 @@
+"""Recorded kernels are the computation that they declare, or the first term that differs is named."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="recorded are Triton's kernels; Triton is missing")
+
+from verifier.cases.recipe import Recipe, Values, build
+from verifier.checks.support.compared_graphs import Agreement, compared
+from verifier.execution.backends import backend
+from verifier.execution.record_graph import record
+from verifier.machine import session
+from verifier.ops import op
+from verifier.subjects.load_file import builtin_files, load
+
+FAULTY = Path(__file__).parents[1] / "faulty_kernels"
+
+
+def found_of(path, dtype, columns, *, gradients=False, **changes):
+    subject = load(path).subjects[0].differing(**changes)
+    recipe = Recipe(rows=2, columns=columns, input=Values(seed=0))
+    case = build(op(subject.op), subject, dtype, recipe, gradients=gradients)
+    with session():
+        recording = record(subject, case, place=backend("machine"), gradients=gradients)
+    assert recording.seen.status == "ok", recording.seen.message
+    return compared(recording.graph, op(subject.op), subject, case, gradients=gradients)
+
+
+def built_in(name):
+    (file,) = (file for file in builtin_files() if file.stem == name)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "columns", "gradients", "claims", "depths"),
+    [
+        ("layer_norm_two_pass_triton", "float16", 100, False, "EZ", [7, 7]),
+        ("layer_norm_two_pass_triton", "float32", 33, True, "EZC", [6, 6, 6, 6, 1, 1]),
+        ("layer_norm_textbook_triton", "bfloat16", 33, False, "EZ", [6, 6]),
+        ("rms_norm_triton", "float32", 33, False, "EZ", [6]),
+        ("layer_norm_two_pass_cuda", "float32", 100, False, "EZ", [8, 8]),
+        ("layer_norm_textbook_cuda", "float16", 100, False, "EZC", [8, 8]),
+    ],
+)
+def test_a_kernel_is_what_it_declares(name, dtype, columns, gradients, claims, depths):  # noqa: PLR0917 (parameters)
+    found = found_of(built_in(name), dtype, columns, gradients=gradients)
+    assert isinstance(found, Agreement), found.why
+    assert found.claims == claims
+    assert [depth_of(steps) for steps in found.orders] == depths
+    assert not found.vanished.size
+
+
+def depth_of(steps):
+    """Additions on the longest path."""
+    height = {}
+    for step in steps:
+        for left, right in zip(step.left.tolist(), step.right.tolist(), strict=True):
+            height[left] = max(height.get(left, 0), height.get(right, 0)) + 1
+    return max(height.values(), default=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "columns"),
+    [
+        ("variance_off_by_one_ulp_triton", "float32", 33),
+        ("reads_neighbour_row_triton", "float32", 33),
+        ("squares_summed_in_half_triton", "float16", 33),
+        ("masked_lanes_counted_triton", "float32", 33),
+        ("reciprocals_of_reciprocals_triton", "float32", 33),
+    ],
+)
+def test_a_faulty_kernel_differs(name, dtype, columns):
+    found = found_of(FAULTY / f"{name}.py", dtype, columns)
+    assert not isinstance(found, Agreement)
+    assert found.why
+
+
+def test_the_first_difference_is_named_with_its_line():
+    found = found_of(built_in("layer_norm_two_pass_triton"), "float32", 5, variance="textbook")
+    assert not isinstance(found, Agreement)
+    assert found.why.startswith("nothing sums the 5 terms like mul.f32(input:f32[0], input:f32[0])")
+    found = found_of(FAULTY / "variance_off_by_one_ulp_triton.py", "float32", 33)
+    assert "1.0000001192092896" in found.why
+    assert "variance_off_by_one_ulp_triton.py" in found.why

@@ -1,0 +1,284 @@
+"""The expressions that a declaration says a kernel computes: its variance algorithm and its form, on symbols.
+
+What is declared leaves things open that compiled code decides: the order of sums, whether a product is fused,
+how a root is taken. A `Way` settles them. The twin of a kernel is the declared computation along one way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+import numpy as np
+
+from verifier.arithmetic.abstract_number import Form, Terms
+from verifier.arithmetic.formats import FORMATS, Array, Contraction, DivideByN, ieee
+from verifier.arithmetic.graph.graph import Builder, Graph, Ids
+from verifier.arithmetic.graph.symbols import SHORT_NAMES, Larger, SymbolicRounded, Symbols, converted
+from verifier.arithmetic.simulated import Rounded
+from verifier.arithmetic.trees.steps import Step
+from verifier.bounds import variance
+from verifier.bounds.variance import Reduction
+from verifier.bounds.variance import options as variance_options
+from verifier.bounds.variance.simulate import Executed
+from verifier.ops import Op
+from verifier.records.case import Case
+from verifier.records.subject import Subject
+
+Reads = Callable[[Builder, Mapping[str, str], Ids], list[Step]]
+"""Gives the order in which compiled code sums nodes (rows, n) of a builder; arguments have these formats."""
+RAW = ("input", "weight", "bias", "grad_output")
+
+
+class NoTwinError(ValueError):
+    """A declaration, or a result, of which no expressions can be made."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """What a declaration leaves to the compiled code.
+
+    root: the opcodes that make 1 / sqrt(v), one after the other. larger: how a clamp is written.
+    fuses: whether products of the form are fused into the sums that use them. form: which of the ways that
+    the form offers.
+    """
+
+    divide_by_n: DivideByN = "division"
+    mean_contraction: Contraction = "none"
+    clamp: bool = False
+    larger: Larger = "max"
+    root: tuple[str, ...] = ("sqrt.rn", "div.rn")
+    fuses: bool = False
+    form: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """A value of the form; `product` is the pair that it was just multiplied from."""
+
+    numbers: TwinNumbers
+    array: Array
+    product: tuple[Array, Array] | None = None
+
+    def __add__(self, other: Held) -> Held:
+        """Return the rounded sum."""
+        return self.numbers.added(self, other)
+
+    def __sub__(self, other: Held) -> Held:
+        """Return the rounded difference."""
+        fuses = self.numbers.way.fuses and (self.product or other.product)
+        if fuses:
+            return self.numbers.added(self, -other)
+        return self.numbers.plain(self.numbers.rounded.subtract(self.array, other.array))
+
+    def __neg__(self) -> Held:
+        """Return the negative."""
+        pair = None if self.product is None else (-self.product[0], self.product[1])
+        return replace(self, array=-self.array, product=pair)
+
+    def __mul__(self, other: Held) -> Held:
+        """Return the rounded product."""
+        array = self.numbers.rounded.multiply(self.array, other.array)
+        return replace(self, array=array, product=(self.array, other.array))
+
+    def __truediv__(self, other: Held) -> Held:
+        """Return the rounded quotient."""
+        return self.numbers.plain(self.numbers.rounded.divide(self.array, other.array))
+
+
+@dataclass(kw_only=True)
+class TwinNumbers:
+    """`verifier.arithmetic.abstract_number.Numbers` on symbols."""
+
+    rounded: SymbolicRounded
+    way: Way
+    rows: int
+    columns: int
+    dtypes: Mapping[str, str]
+    reduction: Reduction
+    computed: tuple[Held, Held] | None = None
+    saved: tuple[Held, Held] | None = None
+    offered: int = field(default=1)
+
+    def plain(self, array: Array) -> Held:
+        """Return a value that is no product."""
+        return Held(numbers=self, array=array)
+
+    def added(self, a: Held, b: Held) -> Held:
+        """Return a + b; a product is fused into it, if products are fused."""
+        product, other = (b, a) if b.product is not None else (a, b)
+        if product.product is None or not self.way.fuses:
+            return self.plain(self.rounded.add(a.array, b.array))
+        return self.plain(self.rounded.multiply_add(*product.product, other.array))
+
+    def moments(self, x: Held) -> tuple[Held, Held]:
+        """Return mean and rstd."""
+        del x
+        assert self.computed is not None
+        return self.computed
+
+    def stepped_moments(self, x: Held) -> tuple[Held, Held]:
+        """Return `moments`."""
+        return self.moments(x)
+
+    def saved_moments(self, x: Held) -> tuple[Held, Held]:
+        """Return mean and rstd as the backward pass reads them."""
+        del x
+        assert self.saved is not None
+        return self.saved
+
+    def constant(self, number: float) -> Held:
+        """Return a constant as the format holds it."""
+        return self.plain(self.rounded.of(np.full((1, 1), number)))
+
+    def count(self) -> Held:
+        """Return the number of columns."""
+        return self.constant(float(self.columns))
+
+    def sum(self, value: Held) -> Held:
+        """Return the sum over each row."""
+        return self.plain(self._sums(value.array, (self.rows, self.columns), transposed=False)[:, None])
+
+    def mean(self, value: Held) -> Held:
+        """Return the sum over each row divided by the number of columns."""
+        if self.way.divide_by_n == "division":
+            return self.sum(value) / self.count()
+        return self.sum(value) * (self.constant(1.0) / self.count())
+
+    def parameter_sum(self, value: Held, held: str | None = None, *, atomic: bool = False) -> Held:
+        """Return the sum over each column."""
+        if atomic or self._narrower(held):
+            raise NoTwinError("sums over rows that are rounded to a narrower format have no twin yet")
+        return self.plain(self._sums(value.array, (self.rows, self.columns), transposed=True)[None, :])
+
+    def share(self, value: Held, name: str, *, product: bool = False) -> Held:
+        """Return the value: it is one number."""
+        del name
+        return value if product else self.plain(value.array)
+
+    def either(self, *ways: Held) -> Held:
+        """Return the value along the way."""
+        self.offered = max(self.offered, len(ways))
+        return ways[self.way.form % len(ways)]
+
+    def cast(self, value: Held, role: str) -> Held:
+        """Return the value rounded to the dtype of a tensor."""
+        name = self._narrower(role)
+        return value if name is None else self.plain(self.rounded.cast(FORMATS[name], value.array))
+
+    def rsqrt(self, value: Held) -> Held:
+        """Return value**-1/2, by the opcodes of the way."""
+        rounded, held, array = self.rounded, SHORT_NAMES[self.rounded.format.name], value.array
+        for name in self.way.root:
+            if name.startswith("div"):
+                one = np.asarray(1.0)
+                append = rounded.builder.append
+                array = rounded.symbols(append(f"{name}.{held}", rounded.nodes(one), rounded.nodes(array)))
+            else:
+                array = rounded.symbols(rounded.builder.append(f"{name}.{held}", rounded.nodes(array)))
+        return self.plain(array)
+
+    def __getattr__(self, name: str) -> object:
+        """Refuse what no twin has.
+
+        Raises:
+            NoTwinError: always.
+
+        """
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise NoTwinError(f"the form's {name} has no twin yet")
+
+    def _narrower(self, role: str | None) -> str | None:
+        """Return the dtype of a tensor if it does not hold every number of this format."""
+        name = None if role is None else self.dtypes.get(role, self.dtypes["input"])
+        return None if name is None or FORMATS[name].holds(self.rounded.format) else name
+
+    def _sums(self, values: Array, shape: tuple[int, int], *, transposed: bool) -> Array:
+        nodes = np.broadcast_to(self.rounded.nodes(values), shape)
+        array = self.rounded.symbols(nodes.T if transposed else nodes)
+        run = Executed(rounded=self.rounded, claim=self.reduction, count=array.shape[1])
+        return run.sum(array)
+
+
+def twin(op: Op, subject: Subject, case: Case, way: Way, reads: Reads, *, gradients: bool = False) -> Graph:
+    """Return the expressions of all results, in canonical rows.
+
+    Raises:
+        NoTwinError: the declaration is not of a kind that has a twin.
+        OrderError: the compiled code has no sum of the terms that the declaration sums.
+
+    """
+    claim = subject.claim
+    if claim.variance is None or not op.needs_variance:
+        raise NoTwinError(f"{op.name} of variance {claim.variance!r} has no twin yet")
+    builder, dtypes = Builder(), {n: str(t.dtype).removeprefix("torch.") for n, t in case.given.items()}
+    formats = {name: SHORT_NAMES[dtype] for name, dtype in dtypes.items() if dtype in SHORT_NAMES}
+    accumulation, form = FORMATS[subject.accumulation(case.dtype)], op.form(claim, case.dtype)
+
+    def read(nodes: Ids) -> list[Step]:
+        return reads(builder, formats, nodes)
+
+    rounded = SymbolicRounded(format=accumulation, builder=builder, larger=way.larger, reads=read)
+    leaves = {n: _leaves(op, case, rounded, n) for n in RAW if n in case.given}
+    held = "input" if form.reads_saved and claim.saved_dtype == "input" else None
+    if form.reads_saved and claim.saved_dtype not in {None, "input"}:
+        raise NoTwinError("statistics that are read as saved have no twin yet")
+    reduction = variance_options.reduction(
+        claim.variance,
+        claim.variance_options,
+        arithmetic=ieee(accumulation.name),
+        tree=claim.trees.statistics,
+        divide_by_n=way.divide_by_n,
+        mean_contraction=way.mean_contraction,
+        clamp=way.clamp,
+        mean_cast=None if held is None else dtypes["input"],
+    )
+    numbers = TwinNumbers(
+        rounded=rounded, way=way, rows=case.rows, columns=case.columns, reduction=reduction,
+        dtypes={**dtypes, "output": dtypes["input"]},
+    )  # fmt: skip
+    mean, spread = variance.algorithm(claim.variance).simulate(rounded, leaves["input"], reduction)
+    eps = Rounded(format=accumulation).of(np.asarray(case.eps))
+    root = numbers.rsqrt(numbers.plain(rounded.add(spread, eps)[:, None]))
+    numbers.computed = numbers.plain(mean[:, None]), root
+    saved = claim.saved_dtype or accumulation.name
+    saved = dtypes["input"] if saved == "input" else saved
+    kept = [numbers.plain(rounded.cast(FORMATS[saved], value.array)) for value in numbers.computed]
+    numbers.saved = kept[0], kept[1]
+    results = _results(form, numbers, leaves, gradients=gradients)
+    stored = {"mean": saved, "rstd": saved, "output": dtypes["input"]}
+    outputs = {
+        name: _stored(rounded, value, stored.get(name) or dtypes[name.removeprefix("grad_")])
+        for name, value in results.items()
+    }
+    return builder.graph(outputs, formats)
+
+
+def _results(
+    form: Form, numbers: TwinNumbers, leaves: Mapping[str, Array], *, gradients: bool
+) -> dict[str, Array]:
+    held = {name: numbers.plain(array) for name, array in leaves.items()}
+    terms = Terms(x=held["input"], **{n: held.get(n) for n in ("weight", "bias", "grad_output")})
+    assert numbers.saved is not None
+    found = {"output": form.forward(numbers, terms).array}
+    found |= {n: v.array for n, v in zip(("mean", "rstd"), numbers.saved, strict=True)}
+    if gradients:
+        found |= {name: value.array for name, value in form.backward(numbers, terms).items()}
+    return found
+
+
+def _leaves(op: Op, case: Case, rounded: SymbolicRounded, name: str) -> Array:
+    """Return an argument in canonical rows, as the accumulation format holds it."""
+    tensor = case.given[name]
+    kept = FORMATS[str(tensor.dtype).removeprefix("torch.")]
+    index = np.atleast_2d(op.flat_index(case, name, tuple(tensor.shape)))
+    symbols = Symbols(rounded.builder, kept, rounded.builder.append(f"input:{name}", value=index))
+    return cast("Array", converted(symbols, rounded.format))
+
+
+def _stored(rounded: SymbolicRounded, values: Array, dtype: str) -> Ids:
+    return converted(
+        cast("Symbols", cast("object", rounded.symbols(rounded.nodes(values)))), FORMATS[dtype]
+    ).nodes
