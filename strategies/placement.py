@@ -21,11 +21,12 @@ BITS = {
 
 # Quiet NaNs with a payload that no instruction makes by itself, and -12288 = -3 * 2^12 and 12288, which all
 # formats hold and which are nowhere near a norm's output. A maximum or minimum may swallow NaN and one of the
-# others, and never all three.
+# others, and never all three. Zeros are what a kernel that reads them may have been written for.
 POISONS = {
     "nan": {"float16": 0x7EAD, "bfloat16": 0x7FED, "float32": 0x7FC0DEAD, "float64": 0x7FF80000DEADBEEF},
     "finite": {"float16": 0xF200, "bfloat16": 0xC640, "float32": 0xC6400000, "float64": 0xC0C8000000000000},
     "positive": {"float16": 0x7200, "bfloat16": 0x4640, "float32": 0x46400000, "float64": 0x40C8000000000000},
+    "zero": dict.fromkeys(BITS, 0),
 }
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from verifier.audit import search, shrink
+from verifier.audit import causes, search, shrink
 from verifier.audit.examination import Examination
 from verifier.audit.rules import line_verdict, unexpected
 from verifier.audit.search import Budget
@@ -79,8 +79,9 @@ def runners():
 
 @pytest.fixture(autouse=True)
 def _no_reduction(monkeypatch):
-    """What a finding shrinks to is tested elsewhere."""
+    """What a finding shrinks to, and what explains it, is tested elsewhere."""
     monkeypatch.setattr(shrink, "REDUCTION_SECONDS", 0.0)
+    monkeypatch.setattr(causes, "SECONDS", 0.0)
     monkeypatch.setattr(search, "DEATHS_PER_LINE", 1)
 
 

@@ -248,8 +248,9 @@ def test_an_error_of_one_ulp_in_the_variance_is_found():
     assert (failed.verdict, failed.wrong) == (Verdict.FAIL, 240)
     assert "nothing is rounded" in failed.message
     assert failed.message.startswith(
-        "output is another formula than layer_norm, in every element: 240 of 240"
+        "output differs from layer_norm in exact arithmetic, in every element: 240 of 240"
     )
+    assert failed.formula == "formula wrong: output is another formula than layer_norm"
 
 
 def test_a_lost_element_is_no_verdict():

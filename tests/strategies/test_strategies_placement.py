@@ -136,7 +136,7 @@ def test_a_gradient_may_be_asked_of_a_placed_tensor():
     ("arguments", "sentence"),
     [
         ({"guard_elements": -1}, "red zone is never negative"),
-        ({"poison": "zero"}, "no poison 'zero'"),
+        ({"poison": "ones"}, "no poison 'ones'"),
         ({"poison": 2**32}, "does not fit the 32 bits"),
         ({"poison": -1}, "does not fit the 32 bits"),
     ],

@@ -12,7 +12,7 @@ from itertools import islice
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from verifier.audit import rules, shrink, tally
+from verifier.audit import causes, rules, shrink, tally
 from verifier.audit.request import BUDGETS
 from verifier.audit.trial import Failure, Trial
 from verifier.cases.drawn import recipes
@@ -294,11 +294,12 @@ class Search:
             self._report(failure)
 
     def _report(self, failure: Failure) -> None:
-        """Shrink a new kind of failure and add it to the line, as long as there is room for findings."""
+        """Shrink and explain a new kind of failure and add it to the line, if it has room for findings."""
         self.seen.add(failure.key)
         if len(self.line.findings) >= self.budget.findings:
             return
-        made = self.trial.finding(shrink.shrunk(self.trial, failure, self._left_out))
+        smallest = shrink.shrunk(self.trial, failure, self._left_out)
+        made = causes.explained(self.trial, self.trial.finding(smallest))
         self.line.findings.append(made)
         if self.on_finding:
             self.on_finding(made)

@@ -78,7 +78,7 @@ class _Reduction:
         linked = op(start.op).links(start.tensors, start.scalars)
 
         def still_fails(tensors: Mapping[str, torch.Tensor]) -> bool:
-            return self._still_fails(_remade(start, tensors))
+            return self._still_fails(remade(start, tensors))
 
         with contextlib.suppress(ValueError):
             reduce(start.given, still_fails, axes=linked, budget=REDUCTION_CALLS)
@@ -100,7 +100,7 @@ def _with_layout(case: Case, name: str, layout: Layout) -> Case:
     return case.with_layouts(others if layout == Layout() else {**others, name: layout})
 
 
-def _remade(start: Case, tensors: Mapping[str, torch.Tensor]) -> Case:
+def remade(start: Case, tensors: Mapping[str, torch.Tensor]) -> Case:
     """Return the case with other tensors, where those that its layouts overlap agree with themselves."""
     given = {
         name: start.layouts[name].project(tensor).contiguous() if name in start.layouts else tensor

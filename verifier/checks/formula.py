@@ -316,7 +316,7 @@ def _judged(
     for name, unequal in differing.items():
         # The words before the colon tell failures apart: a smaller case is one that differs in the same way.
         meant_by = "its specification" if session.op.own else session.op.name
-        where = f"{name} is another formula than {meant_by}, {pattern(unequal)}"
+        where = f"{name} differs from {meant_by} in exact arithmetic, {pattern(unequal)}"
         text = f"{where}: {int(unequal.sum())} of {unequal.size} element(s) differ"
         outcomes.append(
             Outcome(
@@ -325,6 +325,7 @@ def _judged(
                 message=f"{text}; {EXPLANATION}",
                 decided=unequal.size,
                 wrong=int(unequal.sum()),
+                formula=f"formula wrong: {name} is another formula than {meant_by}",
             )
         )
     return outcomes

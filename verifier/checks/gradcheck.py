@@ -60,6 +60,7 @@ CONSTANTS = (
     "the code has rounded constants that its specification does not write, so that it is another function: "
     "no differences are taken of a function whose truncation error is not known"
 )
+ANOTHER = "formula wrong: the kernel computes another formula than the op's"
 NEARLY = (
     "lifted results differ from the exact ones by no more than float32's rounding: constants or polynomials "
     "of float32's accuracy cannot be told from an error that small"
@@ -257,8 +258,8 @@ def _nearly_exact(session: Session, seen: Observation, outcomes: list[Outcome]) 
 def _sharp(truth: Truth, outcome: Outcome) -> Outcome:
     """Take the verdict from a bound that is wide for float64, and say that the result is the lifted one."""
     if outcome.verdict is Verdict.FAIL:
-        text = f"lifted to float64, {outcome.message}: the kernel computes another formula than the op's"
-        return replace(outcome, message=text)
+        text = f"lifted to float64, {outcome.message}"
+        return replace(outcome, message=text, formula=ANOTHER)
     exact = np.asarray(truth.exact[outcome.output].high)
     scale = float(np.sqrt(np.mean(np.square(exact)))) if exact.size else 0.0
     bound = truth.bounds[outcome.output].bound if outcome.output in truth.bounds else np.array(math.inf)

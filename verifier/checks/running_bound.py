@@ -276,10 +276,11 @@ def _confirmed(
         if bool(np.all(held | ~np.isfinite(bound))):
             text = (
                 f"{name}: {outcome.wrong} element(s) are further from the exact result than all roundings of "
-                "the compiled code can explain; computed without rounding it is wrong too: the formula is"
+                "the compiled code can explain; computed without rounding it is wrong too"
             )
-            meaning = "formula wrong: no rounding of the code that was compiled errs so much"
-            return [replace(outcome, message=text, meaning=meaning)]
+            why = "no rounding of the code that was compiled errs so much"
+            meaning, formula = f"kernel wrong: {why}", f"formula wrong: {why}"
+            return [replace(outcome, message=text, meaning=meaning, formula=formula)]
         reason = "the running bound does not hold the code's own unrounded result"
     text = f"{name}: beyond the running bound, but unconfirmed ({reason}): {_OURS}"
     return [replace(outcome, verdict=Verdict.UNDECIDED, message=text), _noted(text, doubtful=session.op.own)]

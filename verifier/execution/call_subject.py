@@ -98,16 +98,19 @@ def execute(
     place: Backend,
     gradients: bool = False,
     poison: str | None = None,
+    neighbours: str | None = None,
     placer: Placer | None = None,
 ) -> Observation:
     """Call the subject on the case; with `gradients`, also its backward pass.
 
-    poison: fill fresh memory with one of `fresh.POISONS` and put red zones about it.
+    poison: fill fresh memory with one of `poisoned_memory.POISONS` and put red zones about it.
+    neighbours: what lies between and beside the elements of the arguments, if not the same poison.
     placer: puts each tensor of the case into memory; without it `Layout.place` does.
     """
+    beside = neighbours or poison or "nan"
     try:
         call = lay_out(
-            subject, case, device=place.device(), gradients=gradients, poison=poison or "nan", placer=placer
+            subject, case, device=place.device(), gradients=gradients, poison=beside, placer=placer
         )
     except UnusableError as error:
         return Observation(status="unusable", message=text_of(error))

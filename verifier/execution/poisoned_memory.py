@@ -15,7 +15,7 @@ from verifier.machine.culprit import passed_on
 
 GUARD_BYTES = 512
 GUARD_PATTERN = 0xA5
-POISONS = {"nan": float("nan"), "finite": -12288.0, "positive": 12288.0}
+POISONS = {"nan": float("nan"), "finite": -12288.0, "positive": 12288.0, "zero": 0.0}
 """The numbers of `strategies.placement.POISONS`: what swallows one of them shows another."""
 
 _UNINITIALISED = (

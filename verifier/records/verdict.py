@@ -108,7 +108,8 @@ class Outcome:
     measured: what is reported and decides nothing; the outcome has no other say then. doubtful: the case
     differs from what is right, perhaps with reason, so that no other case makes up for it.
     kept: it is about what later calls meet too. tried: what of `must_be_tried` the case was.
-    meaning: what a failure proves, where that is not what a broken bound proves.
+    meaning: what a failure proves, where that is not what a broken bound proves. formula: what a failure says
+    of the formula, unless another change of the case explains it.
     died: the subject's process did. machine_finding: kind of what the machine found.
     evidence: what else the check saw, in a record of its own; it decides nothing.
     """
@@ -129,6 +130,7 @@ class Outcome:
     kept: bool = False
     tried: tuple[str, ...] = ()
     meaning: str = ""
+    formula: str = ""
     died: bool = False
     machine_finding: str = ""
     evidence: object = None
@@ -139,10 +141,32 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Variant:
+    """A failing case with one thing changed, and what became of it.
+
+    change: such as "weight is contiguous". verdict: PASS where the result in question passed. tensor: which
+    was changed, if one was; strides: those that it had, in elements, where its layout was changed.
+    shows: what the difference shows, if anything.
+    """
+
+    change: str
+    verdict: Verdict
+    tensor: str = ""
+    strides: tuple[int, ...] = ()
+    shows: str = ""
+
+    @property
+    def passes(self) -> bool:
+        """Whether the change makes the case pass."""
+        return self.verdict is Verdict.PASS
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """A failed check with its shrunk case, ready to be shown and replayed.
 
     file: where the case was saved; unwritten: why it could not be.
+    variants: what of the case was changed in search of the cause.
     """
 
     subject: str
@@ -160,6 +184,15 @@ class Finding:
     detail: str = ""
     file: str = ""
     unwritten: str = ""
+    variants: tuple[Variant, ...] = ()
+
+    @property
+    def cause(self) -> str:
+        """What makes the case pass and what else its variants show, in words; empty where nothing does."""
+        passing = [v for v in self.variants if v.passes]
+        changes = [f"when {v.change}" + (f": {v.shows}" if v.shows else "") for v in passing]
+        told = [f"passes {'; '.join(changes)}"] if changes else []
+        return "; ".join(told + [v.shows for v in self.variants if v.shows and not v.passes])
 
 
 @dataclass(kw_only=True)

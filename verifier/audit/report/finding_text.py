@@ -75,6 +75,8 @@ def _lines(finding: Finding, alike: Sequence[Finding], *, traceback: bool) -> It
     more = f" {raised.pop().strip()}" if raised and outcome.message.endswith(":") else ""
     raised = finding.detail.strip().splitlines() if traceback else raised
     yield f"  {outcome.message or 'the check failed'}{more}"
+    if finding.cause:
+        yield f"  cause        {finding.cause}"
     if outcome.worst is not None:
         yield from _numbers(outcome.worst)
     yield f"  case         {case.op}, hazard {case.hazard}, {case.rows} x {case.columns}, {_kappa(case)}"
@@ -83,8 +85,8 @@ def _lines(finding: Finding, alike: Sequence[Finding], *, traceback: bool) -> It
     for name, tensor in case.tensors.items():
         yield f"  {name:<12} {_tensor(case, name) if tensor is not None else 'None'}"
     yield f"  declaration  {finding.declaration}"
-    if finding.verdict is Verdict.FAIL and outcome.worst is not None and not math.isnan(outcome.worst.bound):
-        yield f"  meaning      {outcome.meaning or MEANING}"
+    if finding.verdict is Verdict.FAIL and (meaning := _meaning(finding)):
+        yield f"  meaning      {meaning}"
     if finding.verdict is Verdict.NO_THEOREM:
         yield f"  meaning      {PROMISED}"
     for index, text in enumerate(raised):
@@ -95,6 +97,15 @@ def _lines(finding: Finding, alike: Sequence[Finding], *, traceback: bool) -> It
             yield f"               {replay_command(finding_alike)}"
     if finding.file or finding.unwritten:
         yield f"  replay       {replay_command(finding)}"
+
+
+def _meaning(finding: Finding) -> str:
+    """Return what a failure proves; of the formula only where no change of the case explains it."""
+    outcome = finding.outcome
+    if outcome.formula and not finding.cause:
+        return outcome.formula
+    bounded = outcome.worst is not None and not math.isnan(outcome.worst.bound)
+    return (outcome.meaning or MEANING) if bounded else outcome.meaning
 
 
 def replay_command(finding: Finding) -> str:

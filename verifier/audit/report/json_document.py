@@ -10,7 +10,7 @@ from verifier.audit.report.reach_text import reach_document
 from verifier.audit.rules import line_verdict, unexpected
 from verifier.audit.run_audit import Report
 from verifier.records.printable import block
-from verifier.records.verdict import Finding, Line, Worst
+from verifier.records.verdict import Finding, Line, Variant, Worst
 
 
 def document(report: Report) -> dict[str, object]:
@@ -75,6 +75,8 @@ def _finding(finding: Finding) -> dict[str, object]:
         "reason": block(finding.reason),
         "message": outcome.message,
         "worst": _worst(outcome.worst) if outcome.worst else None,
+        "cause": finding.cause,
+        "variants": [_variant(variant) for variant in finding.variants],
         "declaration": block(finding.declaration),
         "rows": finding.case.rows,
         "columns": finding.case.columns,
@@ -82,6 +84,16 @@ def _finding(finding: Finding) -> dict[str, object]:
         "origin": finding.case.origin,
         "case": finding.file,
         "unwritten": finding.unwritten,
+    }
+
+
+def _variant(variant: Variant) -> dict[str, object]:
+    return {
+        "change": variant.change,
+        "verdict": str(variant.verdict),
+        "tensor": variant.tensor,
+        "strides": list(variant.strides),
+        "shows": variant.shows,
     }
 
 

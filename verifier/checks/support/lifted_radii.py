@@ -42,7 +42,8 @@ DOUBLE, SINGLE = 2.0**-53, 2.0**-24
 """Unit roundoffs of float64, and of float32, by which such polynomials are right."""
 _ROOM = 16.0
 """Radii of the run itself are allowed to grow by so much at the ends of differences before a second try."""
-MEANING = "formula or a constant in it wrong: nothing is rounded to the kernel's formats here"
+MEANING = "kernel wrong: nothing is rounded to the kernel's formats here"
+FORMULA = "formula or a constant in it wrong: nothing is rounded to the kernel's formats here"
 TOO_WIDE = "the radius of the lifted result is too wide to say anything (or nothing is known of it)"
 
 
@@ -74,9 +75,9 @@ def judged(truth: Truth, seen: Observation, names: tuple[str, ...]) -> list[Outc
         if outcome.verdict is Verdict.FAIL:
             text = (
                 f"lifted to float64, {name}: {outcome.wrong} of {value.numel()} elements are further from "
-                "their specification than the radius around them: the formula is another"
+                "their specification than the radius around them"
             )
-            outcome = replace(outcome, message=text, meaning=MEANING)
+            outcome = replace(outcome, message=text, meaning=MEANING, formula=FORMULA)
         outcomes.append(in_full(outcome))
     return outcomes
 

@@ -1,0 +1,429 @@
+"""Looks for the cause of a finding: changes its minimal case in one thing at a time and sees what passes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from strategies.layouts import Layout
+from verifier.arithmetic.formats import FORMATS
+from verifier.audit import rules
+from verifier.audit.shrink import remade
+from verifier.audit.trial import Failure, Trial
+from verifier.cases.recipe import laid
+from verifier.execution.backends import backend
+from verifier.ops import from_rows, op
+from verifier.records import reach
+from verifier.records.case import Case, raw_bytes
+from verifier.records.observation import Observation
+from verifier.records.subject import Subject
+from verifier.records.verdict import FailureKey, Finding, Variant, Verdict
+
+MOST_TRIES = 12
+"""Cases that are judged for one finding, at most."""
+SECONDS = 4.0
+"""Time after which no further one is begun."""
+MOST_ROWS = 3
+"""Rows that are tried one by one; a minimal case rarely has more."""
+LEAST_KAPPA = 4.0
+"""Of |mean| / std: where it is less, no digits worth mentioning are lost to the mean."""
+MOST_COLUMNS = 4096
+"""Of a case that is made longer."""
+WIDER = {"float16": "float32", "bfloat16": "float32", "float32": "float64"}
+"""The format in which the numbers of a narrow one are looked at again."""
+FRESH = "fresh memory holds 0"
+UNWRITTEN = "memory that was never written is read, or returned"
+UNSTEADY = "the result is not the same each time"
+_SOUGHT = {Verdict.FAIL, Verdict.CRASH}
+_SEED = 15
+"""Of the numbers of rows that have another length than the minimal case."""
+_USUAL = "verifier.execution.call_subject:execute"
+
+
+def explained(trial: Trial, finding: Finding) -> Finding:
+    """Return the finding with what makes its case pass, as far as that is found in time."""
+    sought = finding.verdict in _SOUGHT and not finding.expected and finding.outcome.output != "declaration"
+    if not sought:
+        return finding
+    search = _Search(trial=trial, failure=Failure(case=finding.case, outcome=finding.outcome))
+    search.run()
+    return replace(finding, variants=tuple(search.variants))
+
+
+@dataclass(kw_only=True)
+class _Probe(Trial):
+    """A trial that keeps what it sees, and may run on other memory than usual.
+
+    memory: options of the usual experiment that replace the check's own, where it gives a poison.
+    steady: whether calls that were the same have given the same bits.
+    """
+
+    memory: Mapping[str, str] = field(default_factory=dict)
+    seen: list[Observation] = field(default_factory=list)
+    poisons: bool = False
+    steady: bool = True
+    _first: dict[str, dict[str, bytes]] = field(default_factory=dict)
+
+    def _run(self, subject: Subject, case: Case, **options: Any) -> Observation:
+        usual = options.get("experiment", _USUAL) == _USUAL and options.get("poison") is not None
+        self.poisons |= usual
+        seen = super()._run(subject, case, **{**options, **(self.memory if usual else {})})
+        self.seen.append(seen)
+        asked = f"{subject.name} {id(case)} {sorted(options.items())}"
+        bits = _bits(seen, "")
+        self.steady &= self._first.setdefault(asked, bits) == bits
+        return seen
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Try:
+    """What became of one case: PASS only where the result in question passed, and the results themselves."""
+
+    verdict: Verdict
+    results: Mapping[str, bytes]
+    poisons: bool = False
+    steady: bool = True
+
+
+@dataclass(kw_only=True)
+class _Search:
+    """The variants of one failure that have been tried."""
+
+    trial: Trial
+    failure: Failure
+    variants: list[Variant] = field(default_factory=list)
+    _left: int = MOST_TRIES
+    _until: float = field(default_factory=lambda: time.monotonic() + SECONDS)
+
+    @property
+    def case(self) -> Case:
+        """The minimal case."""
+        return self.failure.case
+
+    @property
+    def key(self) -> FailureKey:
+        """What the failure of a variant must share to be the same."""
+        return self.failure.key
+
+    def run(self) -> None:
+        """Try what is cheap and says most first; what lies in memory leaves no question open."""
+        before = self._judged(self.case)
+        if before is None or before.verdict in {Verdict.UNDECIDED, Verdict.ERROR}:
+            return
+        if not before.steady:
+            return  # whatever passes then passes by chance
+        if before.verdict is Verdict.PASS:
+            if not self._unwritten():
+                self._add("it is run again", before, shows=UNSTEADY)
+            return
+        if self._layouts() or (self._memory(before) if before.poisons else self._unwritten()):
+            self._confirm()
+            return
+        self._parameters(before)
+        if self.case.elements:
+            self._rows()
+            self._columns()
+            self._centred()
+        self._wider()
+        self._confirm()
+
+    def _confirm(self) -> None:
+        """Let nothing be a cause where the minimal case does not fail once more."""
+        if not any(variant.passes for variant in self.variants):
+            return
+        self._left += 1
+        again = self._judged(self.case)
+        if again is not None and again.verdict is Verdict.PASS:
+            self.variants.clear()
+            self._add("it is run again", again, shows=UNSTEADY)
+
+    # -- what may be changed ---------------------------------------------------------------------
+
+    def _layouts(self) -> bool:
+        """Make each tensor contiguous, then all of them; return whether that is it."""
+        case, names = self.case, list(self.case.layouts)
+        for name in names:
+            others = {n: layout for n, layout in case.layouts.items() if n != name}
+            strides, offset = _strides(case, name), case.layouts[name].offset
+            why = _misread(strides, offset, Layout().strides(tuple(case.given[name].shape)))
+            tried = self._judged(case.with_layouts(others))
+            if self._add(f"{name} is contiguous", tried, tensor=name, strides=strides, shows=why):
+                return True
+        if len(names) < 2:
+            return False
+        return self._add("all tensors are contiguous", self._judged(case.with_layouts({})))
+
+    def _memory(self, before: _Try) -> bool:
+        """Fill memory that nobody has written with zeros; return whether a result tells the difference."""
+        kinds = (
+            ({"poison": "zero", "neighbours": "nan"}, FRESH, UNWRITTEN),
+            (
+                {"neighbours": "zero"},
+                "memory beside the arguments holds 0",
+                "memory beside the arguments is read",
+            ),
+        )
+        for memory, change, shown in kinds:
+            tried = self._judged(self.case, memory=memory)
+            if tried is None:
+                continue
+            moved = [name for name, bits in before.results.items() if tried.results.get(name) != bits]
+            shows = shown if moved and tried.results and self._is_steady(before) else ""
+            if self._add(change, tried, shows=shows, always=True) or shows:
+                return True
+        return False
+
+    def _unwritten(self) -> bool:
+        """Return whether plain calls tell what fresh memory held, where the check makes calls of its own."""
+        trial, case, about = self.trial, self.case, self.failure.outcome.output
+        gradients = bool(trial.op.differentiable) and trial.subject.differentiable
+        gradients &= "grad_output" in case.given
+        runs = []
+        for poison in ("nan", "zero", "nan"):
+            if not self._may_try():
+                return False
+            seen = trial.runner.run(trial.subject, case, gradients=gradients, poison=poison, neighbours="nan")
+            trial.reach = reach.joined((trial.reach, seen.reach))
+            if seen.status != "ok":
+                return False
+            runs.append(_bits(seen, about))
+        first, other, again = runs
+        if first != again or first == other:
+            return False
+        tried = _Try(verdict=Verdict.UNDECIDED, results=other)
+        self._add(FRESH, tried, shows=UNWRITTEN, always=True)
+        return True
+
+    def _may_try(self) -> bool:
+        """Count one more execution; return whether it is still within number and time."""
+        self._left -= 1
+        return self._left >= 0 and time.monotonic() < self._until
+
+    def _is_steady(self, before: _Try) -> bool:
+        """Return whether the minimal case gives the same bits once more."""
+        again = self._judged(self.case)
+        return again is not None and again.results == before.results
+
+    def _parameters(self, before: _Try) -> None:
+        """Give weight the value 1 and bias the value 0."""
+        for name, value in (("weight", 1.0), ("bias", 0.0)):
+            old = self.case.tensors.get(name)
+            if old is None or not bool(torch.isfinite(old).all()) or bool((old == value).all()):
+                continue
+            changed = replace(self.case, tensors={**self.case.tensors, name: torch.full_like(old, value)})
+            tried = self._judged(changed)
+            same = tried is not None and tried.results and tried.results == before.results
+            self._add(f"{name} is {value:g}", tried, tensor=name, shows=f"{name} is ignored" if same else "")
+
+    def _rows(self) -> None:
+        """Take each row alone: what then passes needs the others."""
+        axes = [axis for axis, effect in self._axes() if effect == "rows"]
+        lengths = [self._length(axis) for axis in axes]
+        count = math.prod(lengths)
+        long = [axis for axis, length in zip(axes, lengths, strict=True) if length > 1]
+        if len(long) != 1 or count > MOST_ROWS:
+            return
+        alone = []
+        for row in range(count):
+            tried = self._judged(self._remade(_sliced(self.case.given, long[0], row)))
+            if tried is None or tried.verdict not in {Verdict.PASS, Verdict.UNDECIDED}:
+                self._add("each row is alone", tried)
+                return
+            alone.append(tried)
+        self._add("each row is alone", next((t for t in alone if t.verdict is Verdict.PASS), None))
+
+    def _centred(self) -> None:
+        """Take the mean off each row: what then passes lost its digits to it."""
+        case, the_op = self.case, self.trial.op
+        if not LEAST_KAPPA <= case.kappa < math.inf:
+            return
+        x = case.given["input"]
+        rows = torch.from_numpy(np.array(the_op.canonical(case, "input", x.double().numpy())))
+        centred = from_rows(the_op, case, "input", rows - rows.mean(dim=1, keepdim=True)).to(x.dtype)
+        shows = f"|mean|/std is {case.kappa:.3g} here"
+        tried = self._judged(self._remade({**case.given, "input": centred}))
+        self._add("the mean of each row is 0", tried, shows=shows)
+
+    def _columns(self) -> None:
+        """Try rows whose length is a power of two, and others, where the case's own length is none."""
+        axes = [axis for axis, effect in self._axes() if effect == "columns" and self._length(axis) > 1]
+        n = self.case.columns
+        if len(axes) != 1 or self._length(axes[0]) != n or n & (n - 1) == 0:
+            return
+        below, above = 1 << (n.bit_length() - 1), 1 << n.bit_length()
+        # Even, no power of two, and for an odd length no multiple of 4.
+        between = next(
+            m
+            for m in (n + 1, n - 1, n + 2, n + 3, n + 4)
+            if m % 2 == 0 and m & (m - 1) and (m % 4 or not n % 2)
+        )
+        if above > MOST_COLUMNS or not self._fails(self._of_length(axes[0], n)):
+            return
+        tried = [self._judged(self._of_length(axes[0], length)) for length in (below, above)]
+        other = [one for one in tried if one is None or one.verdict is not Verdict.PASS]
+        if other:
+            self._add("N is a power of two", other[0])
+            return
+        if self._fails(self._of_length(axes[0], between)):
+            words = f"N is a power of two ({below}, {above}; not {min(n, between)}, {max(n, between)})"
+            self._add(words, tried[0])
+            return
+        # A check that sees less of longer rows would pass at one even length by chance.
+        even, odd = between + 4, n + 2
+        passes = self._judged(self._of_length(axes[0], even))
+        if n % 2 and passes and passes.verdict is Verdict.PASS and self._fails(self._of_length(axes[0], odd)):
+            lengths = ", ".join(map(str, sorted((below, above, between, even))))
+            self._add(f"N is even ({lengths}; not {n}, {odd})", passes)
+
+    def _wider(self) -> None:
+        """Take the same numbers in a wider format, if the subject has one."""
+        subject, case, dtype = self.trial.subject, self.case, WIDER.get(self.case.dtype, "")
+        place = self.trial.runner.backend
+        if dtype not in subject.dtypes or backend(place).refuses(subject, dtype):
+            return
+        if self.trial.check.skips(subject, self.trial.op, dtype, place):
+            return
+        kind = getattr(torch, dtype)
+        held = {name: t.to(kind) if _is_narrower(t, dtype) else t for name, t in case.given.items()}
+        self._add(f"the same numbers are {dtype}", self._judged(self._remade(held, dtype=dtype)))
+
+    # -- cases -----------------------------------------------------------------------------------
+
+    def _axes(self) -> Iterator[tuple[list[tuple[str, int]], str]]:
+        """Yield axes that belong together, and what alone grows with them: rows or columns."""
+        case = self.case
+        the_op, shapes = op(case.op), {name: tuple(t.shape) for name, t in case.given.items()}
+        before = laid(the_op, case.tensors, case.scalars)
+        for axes in the_op.links(case.tensors, case.scalars).values():
+            longer = {name: list(shape) for name, shape in shapes.items()}
+            for name, axis in axes:
+                longer[name][axis] *= 2
+            empty = {**dict.fromkeys(case.tensors), **{n: torch.empty(s) for n, s in longer.items()}}
+            after = laid(the_op, empty, case.scalars)
+            grown = (after.rows != before.rows, after.columns != before.columns)
+            if axes and grown in {(True, False), (False, True)}:
+                yield axes, "rows" if grown[0] else "columns"
+
+    def _length(self, axes: list[tuple[str, int]]) -> int:
+        name, axis = axes[0]
+        return int(self.case.given[name].shape[axis])
+
+    def _of_length(self, axes: list[tuple[str, int]], length: int) -> Case:
+        """Return the case with rows of another length; its numbers are ordinary ones.
+
+        Those of the minimal case show the failure at its own length alone.
+        """
+        draw, of = torch.Generator().manual_seed(_SEED), dict(axes)
+        tensors = {}
+        for name, old in self.case.given.items():
+            shape = list(old.shape)
+            if name in of:
+                shape[of[name]] = MOST_COLUMNS if length > 64 else 64
+            numbers = torch.randn(shape, generator=draw, dtype=torch.float64)
+            if name in of:
+                numbers = numbers.narrow(of[name], 0, length)
+            if name == "running_var":
+                numbers = numbers.abs() + 0.5
+            tensors[name] = numbers.to(old.dtype).contiguous()
+        return replace(self._remade(tensors), hazard="ordinary")
+
+    def _remade(self, tensors: Mapping[str, torch.Tensor], *, dtype: str | None = None) -> Case:
+        """Return the case with other tensors; what the op derives from them follows."""
+        start = self.case if dtype is None else replace(self.case, dtype=dtype)
+        the_op = op(start.op)
+        if the_op.derived:
+            every = the_op.complete(
+                {**dict.fromkeys(start.tensors), **tensors}, start.scalars, self.trial.subject
+            )
+            tensors = {name: tensor for name, tensor in every.items() if tensor is not None}
+        return remade(start, tensors)
+
+    # -- what becomes of them --------------------------------------------------------------------
+
+    def _fails(self, case: Case) -> bool:
+        tried = self._judged(case)
+        return tried is not None and tried.verdict in _SOUGHT
+
+    def _judged(self, case: Case, *, memory: Mapping[str, str] | None = None) -> _Try | None:
+        """Judge a case; None if it lies outside of the domain, or there is no time left."""
+        trial = self.trial
+        if trial.is_outside(case) or not self._may_try():
+            return None
+        probe = _Probe(
+            subject=trial.subject,
+            check_name=trial.check_name,
+            dtype=case.dtype,
+            runner=trial.runner,
+            memory=memory or {},
+        )
+        outcomes, _ = probe.judge(case)
+        trial.reach = reach.joined((trial.reach, probe.reach))
+        about = self.failure.outcome.output
+        bad = [o for o in outcomes if probe.is_finding(case, o)]
+        passed = any(o.verdict is Verdict.PASS and (not about or o.output in {"", about}) for o in outcomes)
+        verdict = rules.summed(o.verdict for o in bad) if bad else Verdict.UNDECIDED
+        return _Try(
+            verdict=Verdict.PASS if passed and not bad else verdict,
+            results=_bits(probe.seen[0], about) if probe.seen else {},
+            poisons=probe.poisons,
+            steady=probe.steady,
+        )
+
+    def _add(
+        self,
+        change: str,
+        tried: _Try | None,
+        *,
+        tensor: str = "",
+        strides: tuple[int, ...] = (),
+        shows: str = "",
+        always: bool = False,
+    ) -> bool:
+        """Keep a variant that was tried; return whether it passes.
+
+        shows: what that shows; always: even if it fails.
+        """
+        if tried is None:
+            return False
+        passes = tried.verdict is Verdict.PASS
+        shown = shows if passes or always else ""
+        self.variants.append(
+            Variant(change=change, verdict=tried.verdict, tensor=tensor, strides=strides, shows=shown)
+        )
+        return passes
+
+
+def _bits(seen: Observation, about: str) -> dict[str, bytes]:
+    """Return the bits of the results that a failure is about; of all if it is about none of them."""
+    named = {name: t for name, t in seen.outputs.items() if t is not None}
+    chosen = {about: named[about]} if about in named else named
+    return {name: raw_bytes(t.reshape(-1)) for name, t in chosen.items()}
+
+
+def _sliced(
+    given: Mapping[str, torch.Tensor], axes: list[tuple[str, int]], row: int
+) -> dict[str, torch.Tensor]:
+    of = dict(axes)
+    return {n: t.narrow(of[n], row, 1).contiguous() if n in of else t for n, t in given.items()}
+
+
+def _strides(case: Case, name: str) -> tuple[int, ...]:
+    return case.layouts[name].strides(tuple(case.given[name].shape))
+
+
+def _misread(strides: tuple[int, ...], offset: int, plain: tuple[int, ...]) -> str:
+    """Say what of a layout a kernel does not follow, given that it is right on contiguous memory."""
+    if strides == plain:
+        return f"a storage offset of {offset} is not followed, or its alignment"
+    return f"its stride {strides} is ignored" if len(strides) == 1 else f"its strides {strides} are misread"
+
+
+def _is_narrower(tensor: torch.Tensor, dtype: str) -> bool:
+    held = str(tensor.dtype).removeprefix("torch.")
+    return held in FORMATS and FORMATS[held].precision < FORMATS[dtype].precision
