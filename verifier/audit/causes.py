@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -70,7 +69,7 @@ class _Probe(Trial):
     steady: bool = True
     _first: dict[str, dict[str, bytes]] = field(default_factory=dict)
 
-    def _run(self, subject: Subject, case: Case, **options: Any) -> Observation:
+    def _run(self, subject: Subject, case: Case, **options: object) -> Observation:
         usual = options.get("experiment", _USUAL) == _USUAL and options.get("poison") is not None
         self.poisons |= usual
         seen = super()._run(subject, case, **{**options, **(self.memory if usual else {})})
