@@ -286,6 +286,28 @@ def test_the_command_demands_what_is_required_and_writes_what_ran(tmp_path, monk
     assert written["reach"][0]["given"]["multiprocessors"] == ["132"]
 
 
+def test_what_no_shape_that_was_tried_dry_launches_or_turns_twice_is_told_from_what_had_no_case():
+    (found,) = load_subjects(FOLDER / "two_kernels_triton.py")
+    sources = source_map(found)
+    loop = sources.loops[0].place
+    once = Reach(recorded=frozenset({"code"}), loops=frozenset({(loop, 1)}))
+
+    def why(place, **planned):
+        (part,) = (p for p in told(found, once, Reach(**planned)).lacking() if p.place == place)
+        return part.why
+
+    where = (loop.file, loop.line)
+    assert why(loop) == "not seen to turn more than once"
+    assert why(loop, turnable=frozenset({(*where, False)})).startswith("its head lets it turn at most once")
+    both = frozenset({(*where, False), (*where, True)})
+    assert why(loop, turnable=both).endswith(", though its head has it turn again at some shapes")
+    entry = next(f.place for f in sources.functions if f.entry)
+    own = f"two_kernels_triton.{entry.function}"
+    assert why(entry, launchable=frozenset({"two_kernels_triton.other"})).startswith("launched at no shape")
+    for planned in (frozenset(), frozenset({own})):
+        assert why(entry, launchable=planned) == "launched by no case that was tried"
+
+
 def test_shapes_without_room_are_named_with_their_highest_price_and_so_is_a_sweep_that_failed():
     (found,) = load_subjects(FOLDER / "two_kernels_triton.py")
     priced = [Reach(left_out=frozenset({("(1 x 9)", price)})) for price in (20.5, 17.0)]

@@ -112,7 +112,8 @@ class Examination(Trial):
             line.notes.append(f"no shapes were chosen by what they launch: {found.why}")
         left_out = frozenset((str(shape), shape.seconds) for shape in chosen.left_out)
         unswept = frozenset({found.why} - {""})
-        self.reach = joined((self.reach, Reach(left_out=left_out, unswept=unswept)))
+        swept = Reach(left_out=left_out, unswept=unswept, launchable=found.launched, turnable=found.loops)
+        self.reach = joined((self.reach, swept))
         return chosen
 
     def _measure_dtypes(self, plan: Plan, line: Line) -> None:

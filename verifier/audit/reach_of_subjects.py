@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from verifier.audit import rules
 from verifier.audit.compiled_reach import CodeReach
+from verifier.cases.reaching_shapes import MOST_COLUMNS, MOST_ROWS
 from verifier.checks import modes
 from verifier.checks.modes import MODES, PROCESSORS
 from verifier.machine.execute.tuning import TunedState
@@ -143,14 +144,27 @@ class SubjectReach:
     def _why_not(self, place: SourcePlace) -> str:
         if place in self.found.compiled:
             return "compiled, but no lane came there"
-        entry = any(f.entry for f in self.sources.functions if f.place == place)
-        return "launched by no case that was tried" if entry else "in no kernel that was launched"
+        if not any(f.entry for f in self.sources.functions if f.place == place):
+            return "in no kernel that was launched"
+        planned = self.found.launchable
+        if planned and not planned & {place.function, f"{place.file.partition('.')[0]}.{place.function}"}:
+            return f"launched at no shape {_TRIED_DRY}"
+        return "launched by no case that was tried"
 
     def _turns(self, place: SourcePlace) -> str:
         turned = {n for one, n in self.found.loops if one == place}
+        may = {again for file, line, again in self.found.turnable if (file, line) == (place.file, place.line)}
+        if may == {False}:
+            return f"its head lets it turn at most once at every shape {_TRIED_DRY}"
         if not turned:
             return "in no kernel that was launched"
-        return "not seen to turn more than once" if 1 in turned else "its body never ran"
+        if 1 not in turned:
+            return "its body never ran"
+        told = ", though its head has it turn again at some shapes" if True in may else ""
+        return f"not seen to turn more than once{told}"
+
+
+_TRIED_DRY = f"that was tried dry, up to {MOST_ROWS} rows and {MOST_COLUMNS} columns"
 
 
 def _tuned(place: SourcePlace, found: Mapping[str, Collection[str]]) -> TunedReach:

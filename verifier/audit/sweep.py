@@ -57,12 +57,15 @@ class Sweep:
     """Shapes that reach what a subject can launch, the most worth for its price first.
 
     Last come those that are too dear to be run. forward: for checks that run the forward pass alone.
-    why: why they are a plain list, or not all, in words.
+    why: why they are a plain list, or not all, in words. launched: kernels that any shape launches. loops: by
+    file and line, whether one of theirs may turn more than once at a shape: True, False, or both.
     """
 
     whole: tuple[Reaching, ...] = ()
     forward: tuple[Reaching, ...] = ()
     why: str = ""
+    launched: frozenset[str] = frozenset()
+    loops: frozenset[tuple[str, int, bool]] = frozenset()
 
 
 _known: dict[str, Sweep] = {}
@@ -112,7 +115,16 @@ def _made(subject: Subject, dtype: str, reached: Sequence[Reaching]) -> tuple[Sw
     why = asking.ended or ("" if whole else next(iter(refusals), "it launches no kernel"))
     if not whole and why:
         whole = forward = [shape for shape in _plain(the_op) if _allowed(subject, the_op, _point(shape))]
-    return Sweep(whole=tuple(whole), forward=tuple(forward), why=why), tuple(sorted(asking.files))
+    launched, loops = _in_any(known.values()) if whole and not why else (frozenset(), frozenset())
+    found = Sweep(whole=tuple(whole), forward=tuple(forward), why=why, launched=launched, loops=loops)
+    return found, tuple(sorted(asking.files))
+
+
+def _in_any(planned: Iterable[Planned]) -> tuple[frozenset[str], frozenset[tuple[str, int, bool]]]:
+    """Return the kernels that are launched anywhere, and what is known of their loops."""
+    every = list(planned)
+    launched = {one for seen in every for one in seen.features if ": " not in one}
+    return frozenset(launched), frozenset().union(*(seen.loops for seen in every))
 
 
 def _shown(known: Mapping[Point, Planned]) -> list[Reaching]:
@@ -252,6 +264,7 @@ def _own_sources() -> str:
         Path(reaching_shapes.__file__),
         root / "execution" / "dry_run.py",
         root / "execution" / "loops_of_source.py",
+        root / "execution" / "turns_of_loops.py",
         root / "machine" / "device" / "without_memory.py",
         root / "machine" / "model.py",
     )
@@ -274,6 +287,8 @@ def _document(made: Sweep, sources: Iterable[str]) -> str:
         "whole": listed(made.whole),
         "forward": listed(made.forward),
         "why": made.why,
+        "launched": sorted(made.launched),
+        "loops": sorted(made.loops),
     }
     return json.dumps(record)
 
@@ -285,7 +300,9 @@ def _read(file: Path) -> Sweep | None:
         if any(_hash_of(source) != known for source, known in record["sources"].items()):
             return None
         whole, forward = _shapes(record, "whole"), _shapes(record, "forward")
-        return Sweep(whole=whole, forward=forward, why=str(record["why"]))
+        loops = frozenset((str(path), int(line), bool(again)) for path, line, again in record["loops"])
+        launched = frozenset(map(str, record["launched"]))
+        return Sweep(whole=whole, forward=forward, why=str(record["why"]), launched=launched, loops=loops)
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from verifier.machine.model import MAX_GRID_YZ
-from verifier.records.planned_launches import Planned, Point
+from verifier.records.planned_launches import AGAIN, Planned, Point
 
 MOST_ROWS, MOST_COLUMNS, MOST_ELEMENTS = 1 << 17, 1 << 20, 1 << 32
 """Extents that are looked at, at most."""
@@ -380,7 +380,8 @@ def _demands(known: Mapping[Point, Planned]) -> dict[Point, frozenset[str]]:
         for step in _neighbours(shown, axis):
             if step.gap > 1:
                 continue
-            for feature in known[step.low].features ^ known[step.high].features:
+            changed = known[step.low].features ^ known[step.high].features
+            for feature in changed - {one for one in changed if one.endswith(AGAIN)}:  # arguments tell it
                 for point, side in zip((step.low, step.high), _SIDES, strict=True):
                     shown[point].add(f"{feature} along {name}{side}")
     plain = set[str]().union(*(d for p, d in shown.items() if p[1] >= TELLING_COLUMNS and _affordable(p)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,11 +22,19 @@ import torch
 
 from verifier.execution.backend import Backend
 from verifier.execution.loops_of_source import Loops, loops_of_cuda, loops_of_triton
+from verifier.execution.turns_of_loops import (
+    Head,
+    heads_of_cuda,
+    heads_of_triton,
+    of_launch,
+    template_names,
+    whole,
+)
 from verifier.machine.device.without_memory import NOWHERE, without_memory
 from verifier.ops import op
 from verifier.records.case import Case
 from verifier.records.observation import Observation
-from verifier.records.planned_launches import DryRun, Planned, Point
+from verifier.records.planned_launches import AGAIN, DryRun, Planned, Point
 from verifier.records.printable import said
 from verifier.records.subject import Subject
 from verifier.subjects import cuda_source
@@ -133,10 +141,11 @@ def _call(subject: Subject, case: Case, point: Point, *, gradients: bool, record
 class _Noted:
     """One launch: its features, its compilation with the widest tile, and the sources that made it.
 
-    widest: the largest extent of its grid along y or z.
+    widest: the largest extent of its grid along y or z. loops: as in `Planned`.
     """
 
     features: frozenset[str]
+    loops: frozenset[tuple[str, int, bool]]
     compiled: tuple[str, int]
     files: tuple[str, ...]
     backward: bool
@@ -152,6 +161,7 @@ def _planned(launches: Sequence[_Noted], refused: str, *, gradients: bool) -> Pl
         compiled=frozenset(launch.compiled for launch in launches),
         forward=forward,
         widest=max((launch.widest for launch in launches), default=0),
+        loops=frozenset().union(*(launch.loops for launch in launches)),
         refused=refused,
     )
 
@@ -164,6 +174,7 @@ class _Recorder:
     backward: bool = False
     _sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _loops: dict[str, Loops] = field(default_factory=dict)
+    _heads: dict[str, tuple[Head, ...]] = field(default_factory=dict)
 
     def triton(self, kernel: Any, args: Sequence[Any], grid: Any, options: Mapping[str, Any]) -> None:
         """Note the launch of a Triton kernel."""
@@ -178,6 +189,7 @@ class _Recorder:
         tiles: dict[str, int] = {n: v for n, v in constants.items() if _is_tile(v)}
         if name not in self._loops:
             self._loops[name] = loops_of_triton(kernel, constants)
+            self._heads[name] = heads_of_triton(kernel, constants)
         loops = self._loops[name]
         extents = tuple(map(int, grid(given) if callable(grid) else grid))
         features = set(_of_grid(name, extents))
@@ -189,7 +201,9 @@ class _Recorder:
         if "num_warps" in options:  # of one warp or of several: a sum is another program
             features.add(f"{name}: num_warps is {options['num_warps']}")
         special = ",".join(f"{n}={_specialised(v, n in constants)}" for n, v in given.items())
-        self._note(name, features, (special, max(tiles.values(), default=1)), file, extents)
+        features |= {*_again(name, turns := _turns(self._heads[name], whole(given)))}
+        compiled = (special, max(tiles.values(), default=1))
+        self._note(name, features, turns, compiled, file=file, grid=extents)
 
     def cuda(self, launch: cuda_source.Launch, args: Sequence[object]) -> None:
         """Note the launch of a kernel of CUDA C++."""
@@ -210,13 +224,19 @@ class _Recorder:
                 features.update(_looped(name, n, value, tiles))
             if loops.counts_to(n):
                 features.update(_looped(name, n, value, {}))
-        self._note(name, features, (template, NO_WIDTH), str(path), launch.grid)
+        words = map(_read, map(str.strip, template.split(",")))
+        constants = dict(zip(template_names(path, name), words, strict=False))
+        values = of_launch(given, constants, launch.grid, launch.block)
+        features |= {*_again(name, turns := _turns(heads_of_cuda(path, name), values))}
+        self._note(name, features, turns, (template, NO_WIDTH), file=str(path), grid=launch.grid)
 
     def _note(
         self,
         name: str,
         features: set[str],
+        turns: _Turns,
         compilation: tuple[str, int],
+        *,
         file: str,
         grid: Sequence[int],
     ) -> None:
@@ -226,6 +246,7 @@ class _Recorder:
         self.launches.append(
             _Noted(
                 features=frozenset({name, *features}),
+                loops=frozenset((*where, n is None or n > 1) for where, n in turns.items()),
                 compiled=(f"{name}[{special}]", width),
                 files=self._sources[name],
                 backward=self.backward,
@@ -289,6 +310,21 @@ def _file_of(value: object) -> str | None:
     module = value if isinstance(value, ModuleType) else home
     own = module is not None and module.__name__.partition(".")[0] not in _LIBRARIES
     return getattr(module, "__file__", None) if own else None
+
+
+_Turns = Mapping[tuple[str, int], int | None]
+"""How often the loops of a launch turn, by file and line; None where their heads do not tell."""
+
+
+def _turns(heads: Iterable[Head], values: Mapping[str, int]) -> _Turns:
+    return {head.where: head.turns(values) for head in heads}
+
+
+def _again(kernel: str, turns: _Turns) -> Iterator[str]:
+    """Say which loops turn more than once."""
+    for (file, line), n in turns.items():
+        if n is not None and n > 1:
+            yield f"{kernel}: loops over {file}:{line}{AGAIN}"
 
 
 def _of_grid(kernel: str, extents: Sequence[int]) -> Iterator[str]:

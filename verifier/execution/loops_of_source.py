@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from verifier.subjects.cuda_outline import included, outline_of, without_comments
+from verifier.subjects.cuda_outline import CudaFunction, included, outline_of, without_comments
 
 _HEAD = re.compile(r"^\s*(?:for|while)\b.*$", re.MULTILINE)
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -63,7 +63,7 @@ def loops_of_triton(kernel: object, constants: Mapping[str, object]) -> Loops:
     constants: of one launch; among them may be functions. Functions are taken to name their arguments as the
     kernel does.
     """
-    return _loops(_sources(kernel, constants, _FAR))
+    return _loops(one.src for one in functions_of_triton(kernel, constants))
 
 
 @cache
@@ -73,30 +73,43 @@ def loops_of_cuda(path: Path, kernel: str) -> Loops:
     return replace(_loops(texts), counted=tuple(words for one in texts for words in _counted(one)))
 
 
-def _of_kernel(paths: Iterable[Path], kernel: str) -> Iterator[str]:
-    """Yield sources without the functions that a kernel does not call; whole ones where nothing defines it.
+def _of_kernel(paths: Sequence[Path], kernel: str) -> Iterator[str]:
+    """Yield sources without functions that a kernel does not call; whole ones where nothing defines it."""
+    called = functions_of_cuda(paths, kernel)
+    for path in paths:
+        text = own = _read(path)
+        for one in outline_of(str(path)).functions if called else ():
+            if one not in called.get(path, ()):
+                function = _lines_of(text, one.lines)
+                own = own.replace(function, "\n" * function.count("\n"))
+        yield own
+
+
+def functions_of_cuda(paths: Iterable[Path], kernel: str) -> dict[Path, list[CudaFunction]]:
+    """Return of each source the functions that a kernel may call, and itself; none where nothing defines it.
 
     By name alone, macros among them: what has the name of a function that is called counts as called.
     """
-    texts = {path: without_comments(path.read_text(encoding="utf-8", errors="replace")) for path in paths}
+    texts = {path: _read(path) for path in paths}
     functions = [(path, one) for path in texts for one in outline_of(str(path)).functions]
     called: dict[str, set[str]] = {}
     for path, one in functions:
         called.setdefault(one.name, set()).update(_WORD.findall(_lines_of(texts[path], one.lines)))
-    if kernel in called:
-        for text in texts.values():
-            for name, body in _MACRO.findall(text):
-                called.setdefault(name, set()).update(_WORD.findall(body))
-        reached, new = {kernel, *(name for name in called if name.startswith("operator"))}, {kernel}
-        while new:
-            new = {word for name in new | reached for word in called[name] if word in called} - reached
-            reached |= new
-        for path, one in functions:
-            if one.name not in reached:
-                texts[path] = texts[path].replace(
-                    _lines_of(texts[path], one.lines), "\n" * (len(one.lines) - 1)
-                )
-    yield from texts.values()
+    if kernel not in called:
+        return {}
+    for text in texts.values():
+        for name, body in _MACRO.findall(text):
+            called.setdefault(name, set()).update(_WORD.findall(body))
+    reached: set[str] = set()
+    new = {kernel, *(name for name in called if name.startswith("operator"))}
+    while new:
+        reached |= new
+        new = {word for name in new for word in called[name] if word in called} - reached
+    return {path: [one for home, one in functions if home == path and one.name in reached] for path in texts}
+
+
+def _read(path: Path) -> str:
+    return without_comments(path.read_text(encoding="utf-8", errors="replace"))
 
 
 def _lines_of(text: str, lines: range) -> str:
@@ -113,7 +126,7 @@ def _counted(text: str) -> Iterator[frozenset[str]]:
         yield frozenset(words).union(*(defined.get(word, ()) for word in words))
 
 
-def _loops(sources: Iterator[str] | tuple[str, ...]) -> Loops:
+def _loops(sources: Iterable[str]) -> Loops:
     texts = tuple(dict.fromkeys(sources))
     return Loops(
         heads=tuple(frozenset(_WORD.findall(head)) for text in texts for head in _HEAD.findall(text)),
@@ -121,13 +134,13 @@ def _loops(sources: Iterator[str] | tuple[str, ...]) -> Loops:
     )
 
 
-def _sources(kernel: Any, constants: Mapping[str, Any], depth: int) -> Iterator[str]:
-    """Yield the source of a function of Triton and of those that it may call."""
+def functions_of_triton(kernel: Any, constants: Mapping[str, Any], depth: int = _FAR) -> Iterator[Any]:
+    """Yield a function of Triton and those that it may call, some of them more than once."""
     text = getattr(kernel, "src", None)
     if not isinstance(text, str):
         return
-    yield text
+    yield kernel
     known = {**getattr(kernel.fn, "__globals__", {}), **constants}
     for name in sorted({*_WORD.findall(text)} if depth else ()):
         if known.get(name) is not kernel:
-            yield from _sources(known.get(name), constants, depth - 1)
+            yield from functions_of_triton(known.get(name), constants, depth - 1)

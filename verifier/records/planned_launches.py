@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 Point = tuple[int, int, int]
 """Rows, columns and the variant in which an op lays them out."""
+AGAIN = " again"
+"""How the feature ends that a loop turns more than once, as its head says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +19,8 @@ class Planned:
     compiled: each compilation that the call needs, with the widest tile in it, in elements.
     forward: the same of the forward pass alone, if there is a backward pass.
     widest: the largest extent of a grid along y or z, 0 without a launch.
+    loops: file's name and line of each loop of the kernels, and whether it may turn more than once, as far
+    as its head says.
     refused: what the wrapper raised, if it did; features and compilations are those seen until then.
     """
 
@@ -24,6 +28,7 @@ class Planned:
     compiled: frozenset[tuple[str, int]] = frozenset()
     forward: Planned | None = None
     widest: int = 0
+    loops: frozenset[tuple[str, int, bool]] = frozenset()
     refused: str = ""
 
 

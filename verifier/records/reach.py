@@ -55,7 +55,9 @@ class Reach:
     "ran", or why it did not. forms: compiled forms that were launched; blocks: basic blocks of them that
     ran, by the form's digest; guards: the same of guards, with "all", "some" or "none" of the lanes that
     came there for which it held. left_out: shapes that a budget had no room for, with their estimated
-    price in seconds. unswept: why it could not be asked what the wrapper would launch. given: what cases and
+    price in seconds. unswept: why it could not be asked what the wrapper would launch. launchable: kernels
+    that it would launch at any shape; turnable: of their loops, by file and line, whether one may turn more
+    than once. given: what cases and
     machines were, as (what, which). unfollowed: kernels that were launched and stand in no source that was
     read. recorded: "code"
     where functions and loops were followed, "lines" where the wrapper was; what was not is unknown, not 0.
@@ -71,6 +73,8 @@ class Reach:
     guards: frozenset[tuple[str, int, str]] = frozenset()
     left_out: frozenset[tuple[str, float]] = frozenset()
     unswept: frozenset[str] = frozenset()
+    launchable: frozenset[str] = frozenset()
+    turnable: frozenset[tuple[str, int, bool]] = frozenset()
     given: frozenset[tuple[str, str]] = frozenset()
     unfollowed: frozenset[str] = frozenset()
     recorded: frozenset[str] = frozenset()
@@ -88,6 +92,8 @@ class Reach:
             guards=self.guards - known.guards,
             left_out=self.left_out - known.left_out,
             unswept=self.unswept - known.unswept,
+            launchable=self.launchable - known.launchable,
+            turnable=self.turnable - known.turnable,
             given=self.given - known.given,
             unfollowed=self.unfollowed - known.unfollowed,
             recorded=self.recorded - known.recorded,
@@ -111,6 +117,8 @@ def joined(found: Iterable[Reach]) -> Reach:
         guards=frozenset().union(*(one.guards for one in several)),
         left_out=frozenset().union(*(one.left_out for one in several)),
         unswept=frozenset().union(*(one.unswept for one in several)),
+        launchable=frozenset().union(*(one.launchable for one in several)),
+        turnable=frozenset().union(*(one.turnable for one in several)),
         given=frozenset().union(*(one.given for one in several)),
         unfollowed=frozenset().union(*(one.unfollowed for one in several)),
         recorded=frozenset().union(*(one.recorded for one in several)),
