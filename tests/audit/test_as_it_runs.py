@@ -248,6 +248,29 @@ def test_a_finding_is_told_at_once_and_its_like_at_the_end():
     assert "grad_input" not in told
 
 
+def test_a_finding_that_was_told_before_its_line_is_not_told_with_it():
+    audit = Audit(("a", "float32"), ("b", "float32"))
+    audit.told.tell(replace(finding("a"), file="kept/a.json"))
+    assert "norm-verifier replay kept/a.json" in "\n".join(audit.said)
+    assert audit.after(line("a", findings=[replace(finding("a"), file="kept/a.json")])) == ""
+    assert "output: wrong" not in audit.after(line("b", findings=[finding("b")]))
+    audit.told.end()
+    assert audit.said[-1].startswith("FAIL  kernel  a  float32: output: wrong\n  also in      b (float32)")
+
+
+def test_first_cases_are_told_by_their_verdicts():
+    audit = Audit(("a", "float32"), ("a", "float16"))
+    judged = (("ordinary", Verdict.PASS), ("gradient", Verdict.PASS), ("no rows", None))
+    audit.told.tell_first_cases("kernel", "float32", judged)
+    assert audit.said == ["first cases   kernel   float32   PASS: ordinary, gradient; ran: no rows"]
+    audit.after(line("a"))
+    audit.said.clear()
+    audit.told.tell_first_cases("kernel", "float16", judged)
+    assert audit.said == [], "there is a line of a subject: all is well again is no news"
+    audit.told.tell_first_cases("kernel", "float16", (("ordinary", Verdict.FAIL),))
+    assert audit.said == ["first cases   kernel   float16   FAIL: ordinary"]
+
+
 def test_what_has_not_ended_is_told_at_the_end_with_how_much_has():
     audit = Audit(("a", "float32"), ("b", "float32"))
     audit.after(line("a"))
@@ -290,6 +313,7 @@ def test_a_line_tells_that_it_begins_and_how_many_cases_are_done(monkeypatch):
     heard = []
     with heard_by(heard.append):
         reporter = Reporter("kernel", "memory", "float32")
+        reporter.begin()
         for seconds in (0.1, 0.15, 0.3, 0.35, 0.9):
             now[0] = seconds
             reporter.case()
@@ -301,7 +325,9 @@ def judged(check):
     """Do what a worker does: tell of a case, and return."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("verifier.audit.news.SECONDS_APART", 0.0)
-        Reporter("kernel", check, "float32").case()
+        reporter = Reporter("kernel", check, "float32")
+        reporter.begin()
+        reporter.case()
     return f"{check} has ended"
 
 
@@ -330,6 +356,9 @@ def test_a_bar_shows_what_runs_and_how_much_is_done(monkeypatch):
         bar.refresh()
         assert "kernel a float32" in written.getvalue()
         assert "0/2 checks, 7 cases" in written.getvalue()
+        bar.hear(News(subject="kernel", check="a", dtype="float32", cases=7, finding=finding("a")))
+        bar.refresh()
+        assert "1 failed" in written.getvalue(), "a finding counts before its line has ended"
         bar.add(line("a", Verdict.FAIL))
         bar.hear(News(subject="kernel", check="b", dtype="float32", cases=1))
         bar.refresh()

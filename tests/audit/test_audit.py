@@ -9,11 +9,13 @@ import time
 from dataclasses import replace
 
 import pytest
+from checks_support import FAULTY
 from waiting import gone, until
 
 from verifier.audit import run_audit as auditing
 from verifier.audit.report.json_document import document
 from verifier.audit.run_audit import Job, Report, audit, runs_on, select
+from verifier.audit.trial import Trial
 from verifier.audit.worker_pool import Died, pooled
 from verifier.execution.process_tree import tree
 from verifier.records.verdict import Line, Verdict
@@ -44,6 +46,38 @@ def test_a_job_that_kills_its_worker_alone_too_is_an_error_of_the_verifier(tmp_p
         "dying forward_error float32: a worker process died: the process ended with exit status 3"
     ]
     assert report.status == 4
+
+
+def test_first_cases_are_told_at_once_and_judged_once(monkeypatch):
+    """And nothing of the report hangs on them: neither the cases nor the findings."""
+    calls = []
+    judge = Trial.judge
+    monkeypatch.setattr(Trial, "judge", lambda *args: (calls.append(1), judge(*args))[1])
+    file = FAULTY / "grad_weight_without_rstd.py"
+    jobs = select([file], check_names=("forward_error", "gradient"), dtypes=("float32",))
+    heard = []
+    first = audit(jobs, first_cases=True, on_news=heard.append)
+    with_first, without = len(calls), audit(jobs)
+    assert with_first == len(calls) - with_first
+    told = [news for news in heard if news.first_cases or news.finding]
+    assert told[0].first_cases == (("ordinary", Verdict.PASS), ("gradient", Verdict.FAIL))
+    assert told[1].finding.check == "gradient"
+    assert heard[:2] == told[:2], "before any line begins"
+    assert [news.finding.outcome for news in told[1:]] == [finding.outcome for finding in first.findings]
+    assert seen_of(first) == seen_of(without)
+
+
+def seen_of(report):
+    """Return what lines say, but for times."""
+    return [(one.check, one.counts, one.outputs, [f.outcome for f in one.findings]) for one in report.lines]
+
+
+def test_one_worker_runs_what_judges_the_first_cases_of_a_dtype():
+    names = [("forward_error", "float32"), ("memory", "float32"), ("gradient", "float32")]
+    names += [("forward_error", "float16"), ("memory", "float16")]
+    jobs = [Job(path="k.py", subject="k", check=c, dtype=d, backend=None) for c, d in names]
+    other = replace(jobs[0], subject="other")
+    assert list(auditing.groups([*jobs, other])) == [(0, 2), (3,), (1,), (4,), (5,)]
 
 
 def answer(number, folder):

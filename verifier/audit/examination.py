@@ -5,20 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from verifier.audit import rules, tally, unpromised_dtypes
 from verifier.audit.request import BUDGETS
-from verifier.audit.search import LEAST_STEERED, Budget, Search
+from verifier.audit.search import LEAST_STEERED, Ahead, Budget, Search
 from verifier.audit.source_names import code_near_subject
 from verifier.audit.sweep import Sweep, sweep
-from verifier.audit.trial import Trial
+from verifier.audit.trial import Failure, Trial
 from verifier.audit.witnesses import replay_witnesses
 from verifier.cases.plan import Plan
+from verifier.cases.recipe import Recipe
 from verifier.cases.steering import Steering, steering
 from verifier.execution.backends import backend
 from verifier.execution.compiled_code import remarks, summary
 from verifier.records.case import Case
 from verifier.records.reach import Reach, joined
+from verifier.records.subject import Subject
 from verifier.records.verdict import FailureKey, Finding, Line, Verdict
 
 SHORT_SECONDS = 60.0
@@ -44,16 +47,54 @@ class Examination(Trial):
     reported: frozenset[FailureKey] = frozenset()
     on_finding: Callable[[Finding], None] | None = None
     on_case: Callable[[], None] | None = None
+    _seconds: float = field(default=0.0, init=False)
 
     def run(self) -> Line:
         """Replay the witnesses of known defects, then search; findings come shrunk."""
         started = time.monotonic()
+        line, search, plan = self._prepared
+        if search is None:
+            return line
+        search.on_case = self.on_case
+        if plan is not None:
+            search.run(plan)
+            self._measure_dtypes(plan, line)
+        self._conclude(line, search)
+        line.reach = self.reach
+        line.seconds = self._seconds + time.monotonic() - started
+        return line
+
+    def try_ahead(self, fits: Callable[[Subject, Recipe, Case], bool]) -> Ahead | None:
+        """Judge the first fitting case of the fixed list before the rest is run, None where there is none."""
+        started = time.monotonic()
+        _, search, plan = self._prepared
+        if search is None or plan is None:
+            return None
+        made = search.judge_ahead(plan, lambda recipe, case: fits(self.subject, recipe, case))
+        self._seconds += time.monotonic() - started
+        return made
+
+    def report(self, failure: Failure) -> None:
+        """Report the failure of a case that was judged ahead."""
+        started = time.monotonic()
+        _, search, _ = self._prepared
+        if search is not None:
+            search.report(failure)
+        self._seconds += time.monotonic() - started
+
+    @cached_property
+    def _prepared(self) -> tuple[Line, Search | None, Plan | None]:
+        """The line with the witnesses of known defects, the search to come, and what it is to try.
+
+        There is no search where nothing is run, and no plan where known defects leave no case to search for.
+        """
         line = self._line()
         if reason := self._not_run():
             line.skipped = reason
-            return line
+            return line, None, None
         if not self.ignore_known:
             replay_witnesses(self, line)
+            self._tell_findings(line)
         search = Search(
             trial=self,
             line=line,
@@ -64,21 +105,21 @@ class Examination(Trial):
             first=self.first,
             seen=set(self.reported),
             on_finding=self.on_finding,
-            on_case=self.on_case,
         )
         everywhere = [d for d in self.known_defects() if d.where is None and d.check == self.check_name]
-        if self.ignore_known or not everywhere:
-            plan = self.check.plan(self.subject, self.op)
-            search.budget = self.budget.taken_by(plan, len(self.subject.extents))
-            search.steering = self._steering(plan, search.budget, line)
-            search.run(shortened := self._shortened(plan, search.steering))
-            self._measure_dtypes(shortened, line)
-        elif not line.findings:
-            line.skipped = f"known defect: {everywhere[0].reason} (no witness for {self.dtype} here)"
-        self._conclude(line, search)
-        line.reach = self.reach
-        line.seconds = time.monotonic() - started
-        return line
+        if everywhere and not self.ignore_known:
+            if not line.findings:
+                line.skipped = f"known defect: {everywhere[0].reason} (no witness for {self.dtype} here)"
+            return line, search, None
+        plan = self.check.plan(self.subject, self.op)
+        search.budget = self.budget.taken_by(plan, len(self.subject.extents))
+        search.steering = self._steering(plan, search.budget, line)
+        return line, search, self._shortened(plan, search.steering)
+
+    def _tell_findings(self, line: Line) -> None:
+        for finding in rules.unexpected(line.findings):
+            if self.on_finding:
+                self.on_finding(finding)
 
     def _not_run(self) -> str | None:
         """Return why nothing is run, or None."""

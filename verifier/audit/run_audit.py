@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
 import time
 import traceback
@@ -13,6 +14,8 @@ from pathlib import Path
 
 from verifier.audit import rules
 from verifier.audit.examination import Examination
+from verifier.audit.first_cases import CHECKS as FIRST_CHECKS
+from verifier.audit.first_cases import try_first_cases
 from verifier.audit.news import News, Reporter, heard_by
 from verifier.audit.reach_of_subjects import SubjectReach, reach_of_lines
 from verifier.audit.request import BUDGETS, SelectionError, must_be_known, parse_seconds
@@ -166,6 +169,7 @@ def audit(
     on_failure: Callable[[Job], None] = lambda _: None,
     on_news: Callable[[News], None] = lambda _: None,
     stop_at_finding: bool = False,
+    first_cases: bool = False,
 ) -> Report:
     """Run the jobs and collect their lines, in the order of the jobs.
 
@@ -173,14 +177,18 @@ def audit(
     budget: "quick", "standard", "deep" or a number of seconds for the whole audit, which is divided
     evenly and redistributed as jobs end early. Ctrl-C keeps what was found.
     on_line, on_failure: told of each job when it has ended, the latter where the verifier itself failed.
-    on_news: told of lines that have begun, and how many cases they have judged.
+    on_news: told of lines that have begun, how many cases they have judged, and of findings at once.
     stop_at_finding: at the first line with an unexpected one.
+    first_cases: one case of each kind of each subject is judged before all others, and told of; not where
+    the budget is a time. The lines are the same.
     """
     started = time.monotonic()
+    ahead = first_cases and budget in BUDGETS
     report = Report(seed=seed, budget=budget)
     lines: dict[int, Line] = {}
     try:
-        for index, result in _results(jobs, _shares(budget, len(jobs), workers), seed, workers, on_news):
+        shares = _shares(budget, len(jobs), workers)
+        for index, result in _results(jobs, shares, seed, workers, on_news, ahead=ahead):
             if isinstance(result, Line):
                 lines[index] = result
                 on_line(result)
@@ -226,21 +234,54 @@ def _results(
     seed: int,
     workers: int,
     on_news: Callable[[News], None],
+    *,
+    ahead: bool,
 ) -> Iterator[tuple[int, Result]]:
     if workers <= 1:
+        whole = {of_one[0]: of_one for of_one in _by_subject(jobs)} if ahead else {}
         for index, job in enumerate(jobs):
             with heard_by(on_news):
+                if index in whole:
+                    _begin([jobs[i] for i in whole[index]], share(index), seed)
                 result = run_job(job, share(index), seed)
             yield index, result
         return
-    tasks = ((index, (job, share(index), seed)) for index, job in enumerate(jobs))
+    together = list(groups(jobs)) if ahead else [(index,) for index in range(len(jobs))]
+    started = itertools.count()
+    tasks = (
+        (number, ([(jobs[i], share(next(started))) for i in group], seed, ahead))
+        for number, group in enumerate(together)
+    )
     places = {job.backend for job in jobs if job.backend is not None and not job.missing}
-    with closing(pooled(run_job, tasks, workers, backends=sorted(places), on_news=on_news)) as results:
-        for index, result in results:
-            if isinstance(result, Died):
+    with closing(pooled(run_jobs, tasks, workers, backends=sorted(places), on_news=on_news)) as results:
+        for number, found in results:
+            for place, index in enumerate(together[number]):
                 job = jobs[index]
-                result = f"{job.subject} {job.check} {job.dtype}: a worker process died: {result.message}"  # noqa: PLW2901
-            yield index, result
+                if isinstance(found, Died):
+                    names = f"{job.subject} {job.check} {job.dtype}"
+                    yield index, f"{names}: a worker process died: {found.message}"
+                else:
+                    yield index, found[place]
+
+
+def _by_subject(jobs: Sequence[Job]) -> list[list[int]]:
+    """Return the numbers of jobs, those of each subject together."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for index, job in enumerate(jobs):
+        found.setdefault((job.path, job.subject), []).append(index)
+    return list(found.values())
+
+
+def groups(jobs: Sequence[Job]) -> Iterator[tuple[int, ...]]:
+    """Yield the numbers of jobs that one worker is to run: of each dtype those that judge first cases.
+
+    Of each subject they come before the others, which are groups of one.
+    """
+    for of_one in _by_subject(jobs):
+        early = [index for index in of_one if jobs[index].check in FIRST_CHECKS]
+        for dtype in dict.fromkeys(jobs[index].dtype for index in early):
+            yield tuple(index for index in early if jobs[index].dtype == dtype)
+        yield from ((index,) for index in of_one if index not in early)
 
 
 def _unknown_word(subject: Subject) -> str:
@@ -288,40 +329,89 @@ def run_job(
 
     first, reported: what earlier searches have tried and found, see `Examination`.
     """
+    reporter = Reporter(job.subject, job.check, job.dtype)
+    try:
+        begun = _begun.pop(job, None) or _examination(job, share, seed, first=first, reported=reported)
+        if not isinstance(begun, Examination):
+            return begun
+        reporter.begin()
+        begun.runner.on_words = reporter.words if job.heard else None
+        begun.on_case = reporter.case
+        return begun.run()
+    except Exception:
+        return _own_failure(job)
+
+
+def _own_failure(job: Job) -> str:
+    return f"{job.subject} {job.check} {job.dtype}: the verifier itself failed\n{traceback.format_exc()}"
+
+
+def run_jobs(tasks: Sequence[tuple[Job, tuple[int, float | None]]], seed: int, ahead: bool) -> list[Result]:
+    """Run jobs of one subject and dtype one after another in this process; ahead: first cases before."""
+    if ahead:
+        _begin([job for job, _ in tasks], tasks[0][1], seed)
+    return [run_job(job, share, seed) for job, share in tasks]
+
+
+_begun: dict[Job, Examination | str] = {}
+"""Examinations of this process whose first cases have been judged, until they are run, or how that failed."""
+
+
+def _begin(jobs: Sequence[Job], share: tuple[int, float | None], seed: int) -> None:
+    """Judge the first cases of one subject, of each dtype in turn."""
+    _begun.clear()
+    early = [job for job in jobs if job.check in FIRST_CHECKS]
+    for dtype in dict.fromkeys(job.dtype for job in early):
+        of_one = [job for job in early if job.dtype == dtype]
+        reporter = Reporter(of_one[0].subject, of_one[0].check, dtype)
+        try:
+            every = {job: _examination(job, share, seed) for job in of_one}
+            found = {job: one for job, one in every.items() if isinstance(one, Examination)}
+            for one in found.values():
+                one.runner.on_words = reporter.words if of_one[0].heard else None
+            try_first_cases({job.check: one for job, one in found.items()}, reporter.first_cases)
+            _begun.update(found)
+        except Exception:
+            _begun[of_one[0]] = _own_failure(of_one[0])
+
+
+def _examination(
+    job: Job,
+    share: tuple[int, float | None],
+    seed: int,
+    *,
+    first: int = 0,
+    reported: frozenset[FailureKey] = frozenset(),
+) -> Examination | Line:
+    """Return what a job is to run, or a line that says why nothing is."""
     line = Line(
         subject=job.subject, check=job.check, dtype=job.dtype, backend=job.backend or "-", variance=""
     )
     import torch
 
     torch.set_num_threads(1)  # workers share the cores; more threads only fight over them
-    try:
-        if job.missing:
-            line.skipped = job.missing
-            return line
-        subject = load_subject(job.path, job.subject)
-        place, missing = _placed(subject, job.backend)
-        line.backend = place or "-"
-        if place is None:
-            line.skipped = missing
-            return line
-        reporter = Reporter(job.subject, job.check, job.dtype)
-        runner = _runner(place)
-        runner.on_words = reporter.words if job.heard else None
-        cases, seconds = share
-        until = None if seconds is None else time.monotonic() + seconds
-        return Examination(
-            subject=subject,
-            check_name=job.check,
-            dtype=job.dtype,
-            runner=runner,
-            budget=Budget(cases=cases, until=until),
-            seed=seed,
-            first=first,
-            reported=reported,
-            on_case=reporter.case,
-        ).run()
-    except Exception:
-        return f"{job.subject} {job.check} {job.dtype}: the verifier itself failed\n{traceback.format_exc()}"
+    if job.missing:
+        line.skipped = job.missing
+        return line
+    subject = load_subject(job.path, job.subject)
+    place, missing = _placed(subject, job.backend)
+    line.backend = place or "-"
+    if place is None:
+        line.skipped = missing
+        return line
+    cases, seconds = share
+    until = None if seconds is None else time.monotonic() + seconds
+    return Examination(
+        subject=subject,
+        check_name=job.check,
+        dtype=job.dtype,
+        runner=_runner(place),
+        budget=Budget(cases=cases, until=until),
+        seed=seed,
+        first=first,
+        reported=reported,
+        on_finding=Reporter(job.subject, job.check, job.dtype).finding,
+    )
 
 
 def _runner(place: str) -> Runner:

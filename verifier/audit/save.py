@@ -27,10 +27,11 @@ def save_findings(report: Report, folder: Path) -> None:
 
 def save_line(line: Line, folder: Path) -> None:
     """Save the case of every unexpected finding of one line and note the file in it, or why there is none."""
-    line.findings = [f if f.expected or f.file else _saved(f, folder) for f in line.findings]
+    line.findings = [f if f.expected or f.file else saved(f, folder) for f in line.findings]
 
 
-def _saved(finding: Finding, folder: Path) -> Finding:
+def saved(finding: Finding, folder: Path) -> Finding:
+    """Save the case of a finding; return it with the name of the file, or with why there is none."""
     try:
         return replace(finding, file=str(save_finding(finding, folder)), unwritten="")
     except OSError as error:

@@ -22,7 +22,7 @@ from verifier.cases.recipe import Recipe, build
 from verifier.cases.steering import Steering, at_numbers, steered
 from verifier.records.case import Case
 from verifier.records.subject import KnownDefect
-from verifier.records.verdict import BAD, FailureKey, Finding, Line, Verdict
+from verifier.records.verdict import BAD, FailureKey, Finding, Line, Outcome, Verdict
 from verifier.subjects.source_numbers import source_numbers
 
 FINDINGS_PER_LINE = 3
@@ -46,6 +46,8 @@ MOST_DRAWS = 4
 """Examples that Hypothesis is asked for besides each case that is wanted: some are not, or known already."""
 DRAWS_AT_ONCE = 500
 """Examples that Hypothesis is asked for at a time, at most."""
+AHEAD, AHEAD_PATIENCE = 12, 50
+"""Recipes of the fixed list among which cases are judged ahead, and how many in a row may be unwanted."""
 DEATHS_PER_LINE = 3
 """Deaths of the subject's process after which a search ends: nothing more is to be learned from others."""
 TIMEOUTS_PER_LINE = 2
@@ -95,6 +97,14 @@ class Budget:
         return (round(STEERED_SHARE * self.cases) if self.cases >= LEAST_STEERED else 0), seconds
 
 
+@dataclass(frozen=True, kw_only=True)
+class Ahead:
+    """What came of a case that was judged before all others; verdict: None where nothing was decided."""
+
+    verdict: Verdict | None
+    failure: Failure | None
+
+
 @dataclass(kw_only=True)
 class Search:
     """One search by a trial, whose cases and findings go to a line.
@@ -124,6 +134,46 @@ class Search:
     _list_until: float | None = None
     _drawn: set[str] = field(default_factory=set)
     _last: tuple[Recipe, Case | None] | None = None
+    _kept: dict[Recipe, tuple[list[Outcome], str]] = field(default_factory=dict)
+
+    def judge_ahead(self, plan: Plan, fits: Callable[[Recipe, Case], bool]) -> Ahead | None:
+        """Judge the first fitting case with which the fixed list begins, None where there is none.
+
+        It is counted when the list comes to it, from what is kept here: each case is judged once.
+        """
+        trial, inside = self.trial, self._inside_of(plan)
+
+        def wanted(recipe: Recipe) -> bool:  # as the list, but for counting what is passed over
+            case = self._built(inside, recipe)
+            passed_over = case is not None and (
+                (self.only is not None and not self.only(case))
+                or any(d.where is None or d.where(case) for d in self.known)
+            )
+            return case is not None and not trial.is_outside(case) and not passed_over
+
+        share = max(1, round(self.budget.cases * COVERING_SHARE))
+        listed = covering(trial.subject, inside, accept=wanted, patience=min(AHEAD_PATIENCE, self._patience))
+        for recipe in islice(listed, min(AHEAD, share)) if not inside.empty else ():
+            case = self._built(inside, recipe)
+            if case is None or recipe in self._kept or not fits(recipe, case):
+                continue
+            outcomes, detail = self._kept[recipe] = trial.judge(case)
+            judged = rules.deciding([trial.as_counted(case, o) for o in outcomes])
+            bad = next((o for o in outcomes if trial.is_finding(case, o)), None)
+            return Ahead(
+                verdict=rules.summed(o.verdict for o in judged) if judged else None,
+                failure=None if bad is None else Failure(case=case, outcome=bad, detail=detail),
+            )
+        return None
+
+    def report(self, failure: Failure) -> None:
+        """Report a failure of a case that was judged ahead, unless its like was."""
+        if failure.key not in self.seen:
+            self._report(failure)
+
+    def _inside_of(self, plan: Plan) -> Plan:
+        subject = self.trial.subject
+        return plan.beside(self.trial.dtype, subject).within(subject.domain)
 
     def run(self, plan: Plan) -> None:
         """Run the fixed list inside the domain, a few cases outside, and what Hypothesis draws inside."""
@@ -131,8 +181,9 @@ class Search:
         self._gradients = plan.gradients
         if self.budget.until is not None:
             self._list_until = started + COVERING_SHARE * (self.budget.until - started)
+        inside = self._inside_of(plan)
         plan = plan.beside(self.trial.dtype, subject)
-        inside, outside = plan.within(subject.domain), self._outside(plan, self._patience // 10)
+        outside = self._outside(plan, self._patience // 10)
         line.untried = [*to_be_tried(subject, inside), *self.trial.check.must_be_tried(subject)]
         line.listed = self.first
         if not self.first:
@@ -269,7 +320,8 @@ class Search:
         trial, line = self.trial, self.line
         case = self._built(plan, recipe)
         assert case is not None
-        outcomes, detail = trial.judge(case)
+        kept = recipe in self._kept
+        outcomes, detail = self._kept.pop(recipe) if kept else trial.judge(case)
         self._deaths += any(o.died for o in outcomes)
         if self.on_case:
             self.on_case()

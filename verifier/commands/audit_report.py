@@ -35,7 +35,7 @@ def audit_with_progress(
     """Audit and say what is found; cases of findings are saved as each line ends: none is lost to Ctrl-C."""
     from verifier.audit.report.as_it_runs import AsItRuns
     from verifier.audit.run_audit import audit as run
-    from verifier.audit.save import save_line
+    from verifier.audit.save import save_line, saved
     from verifier.commands.screen import Bar
     from verifier.subjects.load_file import load_subjects
 
@@ -63,6 +63,10 @@ def audit_with_progress(
 
         def heard(news: News) -> None:
             bar.hear(news)
+            if news.first_cases:
+                told.tell_first_cases(news.subject, news.dtype, news.first_cases)
+            if news.finding is not None:
+                told.tell(saved(news.finding, folder))
             for words in news.words.splitlines():
                 screen.say(f"{news.subject}| {words}", "dim")
 
@@ -75,6 +79,7 @@ def audit_with_progress(
             on_failure=failed,
             on_news=heard,
             stop_at_finding=stop_at_finding,
+            first_cases=True,
         )
     told.end()
     return report

@@ -93,16 +93,22 @@ class Bar:
         self._task = self._progress.add_task("", total=len(jobs), cases=0, failures=0)
         self._cases = self._failures = 0
         self._running: dict[tuple[str, str, str], int] = {}
+        self._failing: set[tuple[str, str, str]] = set()
         self._compiles, self._looked = False, 0.0
 
     def hear(self, news: News) -> None:
         """Take what is told of a line that goes on."""
-        self._running[news.subject, news.check, news.dtype] = news.cases
+        line = (news.subject, news.check, news.dtype)
+        if news.finding is not None:
+            self._failing.add(line)
+        elif not news.first_cases:
+            self._running[line] = news.cases
         self._update()
 
     def add(self, line: Line) -> None:
         """Take the line of a check that has ended."""
         self._running.pop((line.subject, line.check, line.dtype), None)
+        self._failing.discard((line.subject, line.check, line.dtype))
         self._cases += sum(n for verdict, n in line.counts.items() if verdict != "SKIPPED")
         self._failures += bool(line.findings)
         self._update(advance=1)
@@ -111,6 +117,7 @@ class Bar:
         """Take a check in whose place the verifier itself failed."""
         self._failures += 1
         self._running.pop((job.subject, job.check, job.dtype), None)
+        self._failing.discard((job.subject, job.check, job.dtype))
         self._update(advance=1)
 
     def _now(self) -> str:
@@ -132,7 +139,7 @@ class Bar:
             self._task,
             advance=advance,
             cases=self._cases + sum(self._running.values()),
-            failures=self._failures,
+            failures=self._failures + len(self._failing),
         )
 
     def __enter__(self) -> Self:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from verifier.audit.news import FirstCases
 from verifier.audit.reach_of_subjects import SubjectReach, reach_of_lines
 from verifier.audit.report.columns import KNOWN, runs_nowhere, widths
 from verifier.audit.report.finding_text import REPLAYED, also_in, failure_text, of_one_cause, replay_command
-from verifier.audit.report.subject_lines import WIDEST_VERDICT, SubjectLine, heading, subject_text
+from verifier.audit.report.subject_lines import (
+    WIDEST_VERDICT,
+    SubjectLine,
+    first_cases_text,
+    heading,
+    subject_text,
+)
 from verifier.audit.report.terminal import STYLES, PlainTable, nowhere_text
-from verifier.audit.rules import unexpected
+from verifier.audit.rules import failure_key, unexpected
 from verifier.audit.run_audit import Job
-from verifier.records.verdict import Finding, Line, Verdict
+from verifier.records.verdict import BAD, Finding, Line, Verdict
 
 
 @dataclass(kw_only=True)
@@ -35,7 +42,8 @@ class AsItRuns:
     room: int | None = None
     traceback: bool = False
     _lines: list[Line] = field(default_factory=list)
-    _told: dict[int, Finding] = field(default_factory=dict)
+    _early: list[Finding] = field(default_factory=list)
+    _told: set[Hashable] = field(default_factory=set)
     _nowhere: set[str] = field(default_factory=set)
     _headed: bool = False
     _last: str = ""
@@ -61,6 +69,19 @@ class AsItRuns:
         own.append(line)
         if len(own) == self._checks[line.subject, line.dtype]:
             self._close(line.subject, line.dtype)
+
+    def tell_first_cases(self, subject: str, dtype: str, judged: FirstCases) -> None:
+        """Say what came of the first cases: if all is well, only until there is a line of a subject."""
+        bad = next((v for _, v in judged if v in BAD | {Verdict.REFUSED}), None)
+        if self.verbosity < 0 or (bad is None and self._headed):
+            return
+        style = "" if bad is None else STYLES.get(bad, "red")
+        self._row(first_cases_text(subject, dtype, judged, self._wide), style)
+
+    def tell(self, finding: Finding) -> None:
+        """Take a finding whose line has not ended."""
+        self._early.append(finding)
+        self._tell_findings()
 
     def fail(self, job: Job) -> None:
         """Take a check in whose place the verifier itself failed."""
@@ -108,14 +129,14 @@ class AsItRuns:
     def _tell_findings(self) -> None:
         """Say each finding whose like was not said before."""
         for group in self._groups():
-            if not any(id(finding) in self._told for finding in group):
-                self._told[id(group[0])] = group[0]
+            if not any(_mark(finding) in self._told for finding in group):
+                self._told.add(_mark(group[0]))
                 self._apart("finding", failure_text(group[0], traceback=self.traceback))
 
     def _tell_alike(self) -> None:
         """Say of each finding that was told where else it was met since."""
         for group in self._groups():
-            first = next((finding for finding in group if id(finding) in self._told), group[0])
+            first = next((finding for finding in group if _mark(finding) in self._told), group[0])
             if alike := [finding for finding in group if finding is not first]:
                 self._apart("alike", "\n".join(_alike(first, alike)))
 
@@ -133,7 +154,15 @@ class AsItRuns:
         self._last = kind
 
     def _groups(self) -> list[list[Finding]]:
-        return of_one_cause(unexpected(f for line in self._lines for f in line.findings))
+        ended = [finding for line in self._lines for finding in line.findings]
+        every = {_mark(finding): finding for finding in (*self._early, *ended)}
+        return of_one_cause(unexpected(every.values()))
+
+
+def _mark(finding: Finding) -> Hashable:
+    """Return what tells a finding from others: two of one line are never alike in this."""
+    where = (finding.path, finding.subject, finding.check, finding.dtype, finding.backend)
+    return (*where, failure_key(finding.outcome), finding.expected, finding.outcome.message)
 
 
 def _alike(first: Finding, alike: Sequence[Finding]) -> list[str]:

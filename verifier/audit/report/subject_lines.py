@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from verifier.audit.news import FirstCases
 from verifier.audit.reach_of_subjects import SubjectReach
 from verifier.audit.report.columns import (
     COLUMNS,
@@ -27,6 +28,8 @@ _NAMED = 3
 """Checks, or combinations that were not tried, that a line names at most."""
 WIDEST_VERDICT = len(f"{Verdict.UNDECIDED}{KNOWN}")
 """Characters that the marked verdict of a subject with known defects may have."""
+RAN = "ran"
+"""Of a case that ended without an error and of which nothing is left to judge: it has no elements."""
 _INDENT = 14
 """Characters before what does not fit beside the rest."""
 
@@ -183,6 +186,15 @@ def subject_text(one: SubjectLine, wide: Mapping[str, int], room: int | None = N
     if room is None or len(whole) <= room or not told.strip():
         return whole
     return f"{'  '.join(row).rstrip()}\n{' ' * _INDENT}{told}"
+
+
+def first_cases_text(subject: str, dtype: str, judged: FirstCases, wide: Mapping[str, int]) -> str:
+    """Return the line of the cases that were judged first: each verdict with the kinds that have it."""
+    kinds: dict[str, list[str]] = {}
+    for words, verdict in judged:
+        kinds.setdefault(str(verdict or RAN), []).append(words)
+    told = "; ".join(f"{verdict}: {', '.join(words)}" for verdict, words in kinds.items())
+    return "  ".join((*cells(SUBJECT_COLUMNS[:3], ("first cases", subject, dtype), wide), told))
 
 
 def legends() -> Iterator[str]:
