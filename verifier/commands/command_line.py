@@ -192,7 +192,8 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
     Without kernels, dtypes or subjects named, forward_error and gradient run on every dtype of the built-in
     kernels and the other checks on one. [tool.norm-verifier] in pyproject.toml gives what is not given here.
 
-    Each line is about one subject and dtype; findings are printed as they are found.
+    Each line is about one subject and dtype. One case of each kind comes first; findings are printed as they
+    are found.
 
     Exit status: 0 no unexpected finding, 1 findings or a --require that is not met, 2 wrong usage or a file
     that could not be loaded or written, 3 nothing was decided, 4 the verifier itself failed, 130 interrupted.

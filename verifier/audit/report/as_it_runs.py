@@ -71,9 +71,10 @@ class AsItRuns:
             self._close(line.subject, line.dtype)
 
     def tell_first_cases(self, subject: str, dtype: str, judged: FirstCases) -> None:
-        """Say what came of the first cases: if all is well, only until there is a line of a subject."""
+        """Say what came of the first cases: if all is well, only until lines begin."""
         bad = next((v for _, v in judged if v in BAD | {Verdict.REFUSED}), None)
-        if self.verbosity < 0 or (bad is None and self._headed):
+        lines = self._headed or (self.verbosity > 0 and self._lines)
+        if self.verbosity < 0 or (bad is None and lines):
             return
         style = "" if bad is None else STYLES.get(bad, "red")
         self._row(first_cases_text(subject, dtype, judged, self._wide), style)
