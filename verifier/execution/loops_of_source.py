@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from verifier.subjects.cuda_outline import CudaFunction, included, outline_of, without_comments
@@ -63,7 +64,7 @@ def loops_of_triton(kernel: object, constants: Mapping[str, object]) -> Loops:
     constants: of one launch; among them may be functions. Functions are taken to name their arguments as the
     kernel does.
     """
-    return _loops(one.src for one in functions_of_triton(kernel, constants))
+    return _loops(text for text, _ in functions_of_triton(kernel, constants))
 
 
 @cache
@@ -134,12 +135,14 @@ def _loops(sources: Iterable[str]) -> Loops:
     )
 
 
-def functions_of_triton(kernel: Any, constants: Mapping[str, Any], depth: int = _FAR) -> Iterator[Any]:
-    """Yield a function of Triton and those that it may call, some of them more than once."""
+def functions_of_triton(
+    kernel: Any, constants: Mapping[str, Any], depth: int = _FAR
+) -> Iterator[tuple[str, CodeType]]:
+    """Yield source and code of a function of Triton and of those that it may call, some more than once."""
     text = getattr(kernel, "src", None)
     if not isinstance(text, str):
         return
-    yield kernel
+    yield text, kernel.fn.__code__
     known = {**getattr(kernel.fn, "__globals__", {}), **constants}
     for name in sorted({*_WORD.findall(text)} if depth else ()):
         if known.get(name) is not kernel:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from types import CodeType
 
 from verifier.execution.loops_of_source import functions_of_cuda, functions_of_triton
 from verifier.subjects.cuda_outline import CudaFunction, included, without_comments
@@ -62,12 +62,11 @@ class Head:
 
 def heads_of_triton(kernel: object, constants: Mapping[str, object]) -> tuple[Head, ...]:
     """Read the loops over a range of a Triton kernel and of the functions that it calls, in one launch."""
-    functions = {one.fn: None for one in functions_of_triton(kernel, constants)}
-    return tuple(head for one in functions for head in _of_python(one))
+    codes = dict.fromkeys(code for _, code in functions_of_triton(kernel, constants))
+    return tuple(head for code in codes for head in _of_python(code))
 
 
-def _of_python(function: Any) -> Iterator[Head]:
-    code = function.__code__
+def _of_python(code: CodeType) -> Iterator[Head]:
     node = node_of(code.co_filename, code.co_firstlineno)
     if node is None:
         return
@@ -113,7 +112,7 @@ def _of_functions(
         for number in function.lines:
             found = re.search(r"\bfor\s*\(.*", lines[number - 1])
             if found and (head := _FOR.match(_closed("\n".join([found[0], *lines[number:][:_MOST_LINES]])))):
-                names = {n: v and _tree(v) for n, v in known.items() if n != head[1]}
+                names = {n: _tree(v) if v else None for n, v in known.items() if n != head[1]}
                 start, end, step = (_value(_tree(text or "1"), names) for text in head.group(2, 4, 5))
                 over = int(head[3] == "<=")
                 yield Head(where=(file.name, number), start=start, end=end, step=step, over=over)
@@ -169,7 +168,7 @@ def whole(values: Mapping[str, object]) -> dict[str, int]:
 # Expressions
 
 
-def _value(tree: ast.expr | None, defined: Mapping[str, Any], deep: int = _DEEP) -> Value:
+def _value(tree: ast.expr | None, defined: Mapping[str, ast.expr | None], deep: int = _DEEP) -> Value:
     """Return what computes an expression; defined: what names stand for, None where nobody knows."""
     if isinstance(tree, ast.Constant) and type(tree.value) is int:
         number = tree.value
