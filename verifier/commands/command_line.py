@@ -15,6 +15,7 @@ import typer
 from verifier.audit.keyword_expression import matcher
 from verifier.audit.request import BUDGETS, did_you_mean, must_be_budget, parse_requirements
 from verifier.commands.audit_report import Told, audit_with_progress, finish
+from verifier.commands.certify import certify
 from verifier.commands.options import (
     BackendOption,
     BudgetOption,
@@ -395,6 +396,9 @@ def explain(  # noqa: PLR0917
         say(line)
     if json_file is not None and (why := write_json(json_file, document(explained))):
         stop(f"could not be written: {why}")
+
+
+app.command()(certify)
 
 
 @app.command()

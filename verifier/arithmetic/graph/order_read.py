@@ -9,6 +9,7 @@ import numpy as np
 
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.graph import Ids, ids
+from verifier.arithmetic.graph.signs import reached
 from verifier.arithmetic.trees.steps import Step
 
 
@@ -26,18 +27,6 @@ class _Partial:
     negative: int
     parts: tuple[int, int] = (-1, -1)
     update: bool = False
-
-
-def reached(terms: SharedTerms, edges: Ids) -> Ids:
-    """Return the terms that edges reach, operands before uses."""
-    seen = np.zeros(terms.count, dtype=np.bool_)
-    frontier = np.unique(edges >> 1)
-    while frontier.size:
-        seen[frontier] = True
-        below = terms.edges[frontier].ravel()
-        below = np.unique(below[below >= 0] >> 1)
-        frontier = below[~seen[below]]
-    return np.flatnonzero(seen)
 
 
 class OrderReader:

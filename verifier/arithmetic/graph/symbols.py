@@ -148,7 +148,7 @@ class SymbolicRounded(Rounded):
     builder: Builder
     named: dict[str, str] = field(default_factory=dict)
     larger: Larger = "max"
-    reads: Callable[[Ids], list[Step]] | None = None
+    reads: Callable[[Ids, Tree], list[Step]] | None = None
 
     def of(self, exact: Array) -> Array:
         """Round a number; a symbol is the result of an operation and hence rounded already."""
@@ -190,7 +190,7 @@ class SymbolicRounded(Rounded):
 
     def order(self, tree: Tree, terms: Array) -> list[Step]:
         """Return the steps of a sum: as read off compiled code, or those of the declared tree."""
-        return super().order(tree, terms) if self.reads is None else self.reads(self.nodes(terms))
+        return super().order(tree, terms) if self.reads is None else self.reads(self.nodes(terms), tree)
 
     def cast(self, format: Format, a: Array) -> Array:
         """Return a value of this format rounded to another and held in this one again."""

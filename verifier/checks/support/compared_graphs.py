@@ -16,6 +16,7 @@ from verifier.arithmetic.graph.order_read import OrderError, OrderReader
 from verifier.arithmetic.graph.rules import RULES
 from verifier.arithmetic.graph.support import labels_of, reach
 from verifier.arithmetic.trees.steps import Step
+from verifier.arithmetic.trees.tree import Tree
 from verifier.ops import Op
 from verifier.ops.rows.twin import NoTwinError, Way, twin
 from verifier.records.case import Case
@@ -28,12 +29,28 @@ _ROOTS = (("sqrt.rn", "div.rn"), ("rsqrt.approx",), ("sqrt.rn", "rcp.rn"), ("sqr
 
 
 @dataclass(frozen=True, kw_only=True)
+class OrderOfSum:
+    """In which order the code makes a sum of so many terms, and the tree that is declared of it."""
+
+    terms: int
+    steps: tuple[Step, ...]
+    declared: Tree
+
+    @property
+    def depth(self) -> int:
+        """The largest number of additions that a term meets."""
+        heights = np.zeros(self.terms, dtype=np.int64)
+        for step in self.steps:
+            heights[step.left] = np.maximum(heights[step.left], heights[step.right]) + 1
+        return int(heights.max(initial=0))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Agreement:
     """A way along which the kernel is the declared computation.
 
     fired: how often each rule was applied, on either side. vanished, divisors: what must be finite, and what
-    must not be zero, as edges of `terms`. orders: the steps of each sum that was read off the code, in the
-    order in which the declaration makes them.
+    must not be zero, as edges of `terms`. orders: of each sum, as the declaration makes them.
     """
 
     way: Way
@@ -42,7 +59,7 @@ class Agreement:
     terms: SharedTerms
     kernel: NormalForm
     twin: NormalForm
-    orders: tuple[tuple[Step, ...], ...]
+    orders: tuple[OrderOfSum, ...]
 
     @property
     def vanished(self) -> Ids:
@@ -119,6 +136,7 @@ def ways(graph: Graph, subject: Subject, *, fused: bool) -> Iterator[Way]:
                 larger="choice" if "ite" in families else "max",
                 root=root,
                 fuses=fuses,
+                contracted=not fused,
             )
 
 
@@ -142,12 +160,12 @@ class _Comparison:
 
     def along(self, way: Way) -> Agreement | Disagreement:
         """Compare each result with the declared one."""
-        orders: list[tuple[Step, ...]] = []
+        orders: list[OrderOfSum] = []
 
-        def reads(builder: Builder, formats: Mapping[str, str], nodes: Ids) -> list[Step]:
+        def reads(builder: Builder, formats: Mapping[str, str], nodes: Ids, tree: Tree) -> list[Step]:
             summed = builder.graph({"terms": nodes[0]}, formats)
             steps = self.reader.steps(Normaliser(self.terms, self.claims).normal(summed).outputs["terms"])
-            orders.append(tuple(steps))
+            orders.append(OrderOfSum(terms=nodes.shape[1], steps=tuple(steps), declared=tree))
             return steps
 
         try:

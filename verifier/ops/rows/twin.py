@@ -18,6 +18,7 @@ from verifier.arithmetic.graph.graph import Builder, Graph, Ids
 from verifier.arithmetic.graph.symbols import SHORT_NAMES, Larger, SymbolicRounded, Symbols, converted
 from verifier.arithmetic.simulated import Rounded
 from verifier.arithmetic.trees.steps import Step
+from verifier.arithmetic.trees.tree import Tree
 from verifier.bounds import variance
 from verifier.bounds.variance import Reduction
 from verifier.bounds.variance import options as variance_options
@@ -26,8 +27,9 @@ from verifier.ops import Op
 from verifier.records.case import Case
 from verifier.records.subject import Subject
 
-Reads = Callable[[Builder, Mapping[str, str], Ids], list[Step]]
-"""Gives the order in which compiled code sums nodes (rows, n) of a builder; arguments have these formats."""
+Reads = Callable[[Builder, Mapping[str, str], Ids, Tree], list[Step]]
+"""Gives the order in which compiled code sums nodes (rows, n) of a builder; arguments have these formats, and
+the tree is the declared one."""
 RAW = ("input", "weight", "bias", "grad_output")
 
 
@@ -41,7 +43,7 @@ class Way:
 
     root: the opcodes that make 1 / sqrt(v), one after the other. larger: how a clamp is written.
     fuses: whether products of the form are fused into the sums that use them. form: which of the ways that
-    the form offers.
+    the form offers. contracted: the code is compared with the way up to fused products.
     """
 
     divide_by_n: DivideByN = "division"
@@ -51,6 +53,7 @@ class Way:
     root: tuple[str, ...] = ("sqrt.rn", "div.rn")
     fuses: bool = False
     form: int = 0
+    contracted: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +100,7 @@ class TwinNumbers:
     columns: int
     dtypes: Mapping[str, str]
     reduction: Reduction
+    mixes: bool
     computed: tuple[Held, Held] | None = None
     saved: tuple[Held, Held] | None = None
     offered: int = field(default=1)
@@ -153,8 +157,14 @@ class TwinNumbers:
         return self.plain(self._sums(value.array, (self.rows, self.columns), transposed=True)[None, :])
 
     def share(self, value: Held, name: str, *, product: bool = False) -> Held:
-        """Return the value: it is one number."""
-        del name
+        """Return the value: it is one number.
+
+        Raises:
+            NoTwinError: it is a product that some uses may have fused, and the declaration says that none is.
+
+        """
+        if product and self.way.contracted and not self.mixes:
+            raise NoTwinError(f"whether all uses of {name} fuse it alike is not looked at")
         return value if product else self.plain(value.array)
 
     def either(self, *ways: Held) -> Held:
@@ -213,12 +223,14 @@ def twin(op: Op, subject: Subject, case: Case, way: Way, reads: Reads, *, gradie
     claim = subject.claim
     if claim.variance is None or not op.needs_variance:
         raise NoTwinError(f"{op.name} of variance {claim.variance!r} has no twin yet")
+    if way.contracted and way.divide_by_n == "reciprocal" and claim.mean_contraction != "mixed":
+        raise NoTwinError("whether all uses of the mean fuse its product alike is not looked at")
     builder, dtypes = Builder(), {n: str(t.dtype).removeprefix("torch.") for n, t in case.given.items()}
     formats = {name: SHORT_NAMES[dtype] for name, dtype in dtypes.items() if dtype in SHORT_NAMES}
     accumulation, form = FORMATS[subject.accumulation(case.dtype)], op.form(claim, case.dtype)
 
-    def read(nodes: Ids) -> list[Step]:
-        return reads(builder, formats, nodes)
+    def read(nodes: Ids, tree: Tree) -> list[Step]:
+        return reads(builder, formats, nodes, tree)
 
     rounded = SymbolicRounded(format=accumulation, builder=builder, larger=way.larger, reads=read)
     leaves = {n: _leaves(op, case, rounded, n) for n in RAW if n in case.given}
@@ -237,7 +249,7 @@ def twin(op: Op, subject: Subject, case: Case, way: Way, reads: Reads, *, gradie
     )
     numbers = TwinNumbers(
         rounded=rounded, way=way, rows=case.rows, columns=case.columns, reduction=reduction,
-        dtypes={**dtypes, "output": dtypes["input"]},
+        dtypes={**dtypes, "output": dtypes["input"]}, mixes=claim.mean_contraction == "mixed",
     )  # fmt: skip
     mean, spread = variance.algorithm(claim.variance).simulate(rounded, leaves["input"], reduction)
     eps = Rounded(format=accumulation).of(np.asarray(case.eps))

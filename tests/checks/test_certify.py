@@ -1,0 +1,108 @@
+"""Certificates: given to kernels that are what they declare, refused with a reason to all others."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is missing")
+
+from verifier.cases.recipe import Recipe, Values, build
+from verifier.checks.support.certify import certified
+from verifier.commands.certify import _extents
+from verifier.execution.child_process import Runner
+from verifier.ops import op
+from verifier.records.certificate import Certificate, Refusal
+from verifier.subjects.load_file import builtin_files, load
+
+FAULTY = Path(__file__).parents[1] / "faulty_kernels"
+
+
+@pytest.fixture(scope="module")
+def runner():
+    with Runner(backend="machine") as opened:
+        yield opened
+
+
+def asked(runner, path, dtype, *, gradients=False, seed=0, columns=33, **changes):
+    subject = load(path).subjects[0].differing(**changes)
+    recipe = Recipe(rows=3, columns=columns, input=Values(seed=seed))
+    case = build(op(subject.op), subject, dtype, recipe, gradients=gradients)
+    return certified(subject, case, runner=runner, gradients=gradients)
+
+
+def built_in(name):
+    (file,) = (file for file in builtin_files() if file.stem == name)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "gradients"),
+    [
+        ("layer_norm_two_pass_triton", "float16", False),
+        ("layer_norm_textbook_cuda", "bfloat16", False),
+        ("rms_norm_triton", "float32", True),
+    ],
+)
+def test_a_certificate_says_what_was_proved_of_the_code(runner, name, dtype, gradients):
+    found = asked(runner, built_in(name), dtype, gradients=gradients)
+    assert isinstance(found, Certificate), found
+    assert [proof.contraction for proof in found.proofs] == ["off", "on"]
+    assert all(one.depth <= one.declared for proof in found.proofs for one in proof.sums)
+    assert {"output", "rstd"} <= set(found.outputs)
+    assert ("grad_weight" in found.outputs) == gradients
+    assert all(len(digest) == 64 for proof in found.proofs for digest in proof.kernels.values())
+    assert json.loads(json.dumps(found.document))["tensors"]["input"]["strides"] == [33, 1]
+
+
+def test_data_change_nothing_in_a_certificate(runner):
+    one, other = (asked(runner, built_in("rms_norm_triton"), "float16", seed=seed) for seed in (0, 1))
+    assert one.proofs == other.proofs
+
+
+@pytest.mark.parametrize(
+    ("name", "stage", "why"),
+    [
+        ("variance_off_by_one_ulp_triton", "the code is the declared computation", "1.0000001192092896"),
+        (
+            "reads_neighbour_row_triton",
+            "the code is the declared computation",
+            "depends on elements",
+        ),
+        ("reciprocals_of_reciprocals_triton", "the code is the declared computation", "div.full"),
+        ("masked_lanes_counted_triton", "the code is the declared computation", "nothing sums the 33 terms"),
+        ("barrier_forgotten_cuda", "the kernel runs to its end, without a race or a stray write", "Race"),
+        ("wrong_in_third_configuration_triton", "one configuration runs", "_forward"),
+        ("sums_undefined_lanes_triton", "every load is defined", "sums_undefined_lanes_triton.py"),
+    ],
+)
+def test_a_faulty_kernel_is_refused(runner, name, stage, why):
+    found = asked(runner, FAULTY / f"{name}.py", "float32")
+    assert isinstance(found, Refusal)
+    assert found.stage == stage
+    assert why in found.why
+
+
+def test_sums_deeper_than_declared_are_refused(runner):
+    from verifier import Trees, tree
+
+    shallow = Trees(statistics=tree(depth=3))
+    found = asked(runner, built_in("rms_norm_triton"), "float32", trees=shallow)
+    assert found == Refusal(
+        stage="sums are no deeper than declared",
+        why="a term of a sum of 33 meets 6 additions, 3 are declared",
+    )
+
+
+def test_what_decides_on_data_is_refused(runner):
+    found = asked(runner, built_in("layer_norm_residual_cuda"), "float16")
+    assert isinstance(found, Refusal)
+    assert found.stage == "nothing decides on data"
+    assert "layer_norm_tiers_cuda.cuh" in found.why
+
+
+@pytest.mark.parametrize("text", ["4096", "0x3", "2x", "ax3"])
+def test_a_shape_has_rows_and_columns(text):
+    with pytest.raises(ValueError, match="ROWSxCOLUMNS"):
+        _extents(text)
+    assert _extents("2x4096") == (2, 4096)

@@ -1,0 +1,210 @@
+"""Gives a certificate for a kernel at a shape, or says what could not be shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+
+import numpy as np
+
+from verifier.arithmetic.graph.graph import Graph
+from verifier.arithmetic.graph.signs import Signs, reached
+from verifier.arithmetic.graph.support import unknown_leaves
+from verifier.bounds import variance
+from verifier.checks.support.compared_graphs import Agreement, compared
+from verifier.checks.synchronization import SANITIZERS
+from verifier.checks.synchronization import experiment as watched
+from verifier.execution.backend import Backend
+from verifier.execution.child_process import Runner
+from verifier.execution.record_graph import RecordedGraph, recorded_graph
+from verifier.ops import op
+from verifier.records.case import Case
+from verifier.records.certificate import Certificate, CodeProof, ReadSum, Refusal
+from verifier.records.observation import Observation
+from verifier.records.subject import Subject
+
+MODES = ("off", "on")
+"""Whether products are fused into sums where ptxas may do so."""
+_APPROXIMATE = (".approx", ".full")
+
+
+class _RefusedError(Exception):
+    def __init__(self, stage: str, why: str) -> None:
+        super().__init__(why)
+        self.refusal = Refusal(stage=stage, why=why)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recordings:
+    """What a child recorded, by whether products are fused.
+
+    tuned: kernels whose configuration a tuner chose. undefined: loads that leave lanes undefined.
+    processors: whether the wrapper asked how many multiprocessors the device has.
+    """
+
+    by_mode: Mapping[str, RecordedGraph]
+    tuned: tuple[str, ...]
+    undefined: tuple[str, ...]
+    processors: bool
+
+
+def recordings(subject: Subject, case: Case, *, place: Backend, gradients: bool) -> Observation:
+    """Run a case with every access watched, then record it in each mode; runs in the child."""
+    asked, found = place.asked_processors(), dict[str, RecordedGraph]()
+    with place.tuned() as tuning:
+        seen = watched(subject, case, place=place, gradients=gradients)
+        undefined = place.unfilled()
+        for mode in MODES:
+            if seen.status != "ok" or seen.damage:
+                return seen
+            with place.varied(contraction=mode):
+                seen = recorded_graph(subject, case, place=place, gradients=gradients)
+            found[mode] = seen.found
+        known = Recordings(
+            by_mode=found,
+            tuned=tuple(kernel.function for kernel in tuning.met),
+            undefined=undefined,
+            processors=place.asked_processors() > asked,
+        )
+    return seen if seen.status != "ok" else replace(seen, found=known)
+
+
+def certified(
+    subject: Subject, case: Case, *, runner: Runner, gradients: bool = False
+) -> Certificate | Refusal:
+    """Prove that a kernel computes what it declares, for all inputs that lie in memory as the case's do.
+
+    gradients: prove it of the backward pass too. A refusal is no finding: what is not shown may be true.
+    """
+    seen = runner.run(
+        subject, case, experiment="verifier.checks.support.certify:recordings", gradients=gradients
+    )
+    if seen.status != "ok" or not isinstance(seen.found, Recordings):
+        why = seen.message or "; ".join(seen.damage) or seen.status
+        return Refusal(stage="the kernel runs to its end, without a race or a stray write", why=why)
+    try:
+        _is_one_code(seen.found)
+        proofs = tuple(
+            _proved(subject, case, mode, found, gradients=gradients)
+            for mode, found in seen.found.by_mode.items()
+        )
+    except _RefusedError as error:
+        return error.refusal
+    return _certificate(subject, case, proofs, seen.found)
+
+
+def _proved(
+    subject: Subject, case: Case, mode: str, recorded: RecordedGraph, *, gradients: bool
+) -> CodeProof:
+    """Prove what the certificate says of one recording, or raise."""
+    _holds_for_all_inputs(recorded)
+    found = compared(recorded.graph, op(subject.op), subject, case, gradients=gradients)
+    if not isinstance(found, Agreement):
+        raise _RefusedError("the code is the declared computation", found.why)
+    sums = tuple(
+        ReadSum(terms=order.terms, depth=order.depth, declared=order.declared.depth(order.terms))
+        for order in found.orders
+    )
+    for one in sums:
+        if one.depth > one.declared:
+            why = f"a term of a sum of {one.terms} meets {one.depth} additions, {one.declared} are declared"
+            raise _RefusedError("sums are no deeper than declared", why)
+    used = {recorded.graph.names[code] for code in np.unique(recorded.graph.operation)}
+    return CodeProof(
+        contraction=mode,
+        kernels=dict(recorded.kernels),
+        launches=recorded.launches,
+        claims=found.claims,
+        rules=found.fired,
+        obligations=_discharged(found),
+        way=asdict(found.way),
+        sums=sums,
+        approximate=tuple(sorted(name for name in used if any(part in name for part in _APPROXIMATE))),
+        expressions=_digest(recorded.graph),
+        nodes=len(recorded.graph),
+    )
+
+
+def _is_one_code(found: Recordings) -> None:
+    """Raise where another choice than the one recorded may run, or loads are left open."""
+    for kernel in found.tuned:
+        raise _RefusedError("one configuration runs", f"a tuner chooses among those of {kernel}")
+    for load in found.undefined:
+        raise _RefusedError("every load is defined", f"lanes that a mask leaves out are undefined: {load}")
+
+
+def _holds_for_all_inputs(recorded: RecordedGraph) -> None:
+    """Raise unless the expressions are those of every input, and wholly known."""
+    for kernel, decision in recorded.decisions:
+        raise _RefusedError("nothing decides on data", f"{kernel}: {decision}")
+    for question in recorded.asked:
+        raise _RefusedError("nothing decides on data", f"Python asks for {question}")
+    for operation in recorded.uncovered:
+        raise _RefusedError("every operation is recorded", f"torch's {operation} is not followed")
+    for reason in unknown_leaves(recorded.graph):
+        raise _RefusedError("every operation is recorded", f"a result reaches an unknown value: {reason}")
+
+
+def _discharged(found: Agreement) -> tuple[str, ...]:
+    """Return the obligations of the rules, all of which hold, or raise."""
+    terms, vanished = found.terms, found.vanished
+    kept = reached(terms, np.concatenate([edges.ravel() for edges in found.kernel.outputs.values()]))
+    for edge in vanished[~np.isin(vanished >> 1, kept)].tolist():
+        why = f"{terms.text(edge)} is in no result any more, and not proved to be finite"
+        raise _RefusedError("values that a rule has removed are finite", why)
+    signs = Signs(terms, found.divisors)
+    for edge in found.divisors.tolist():
+        if not signs.nonzero(edge):
+            why = f"{terms.text(edge)} is not proved to be other than 0"
+            raise _RefusedError("no divisor is a zero whose sign a rule has changed", why)
+    nonzero = {f"{terms.text(int(edge), 1)} is no zero" for edge in found.divisors}
+    finite = {f"{terms.text(int(edge), 1)} is finite where all results are" for edge in vanished}
+    return tuple(sorted(nonzero | finite))
+
+
+def _certificate(
+    subject: Subject, case: Case, proofs: tuple[CodeProof, ...], found: Recordings
+) -> Certificate:
+    claim, recorded = subject.claim, found.by_mode[MODES[0]]
+    outputs = tuple(recorded.graph.outputs)
+    assert claim.variance is not None
+    form = op(subject.op).form(claim, case.dtype).name
+    approximate = sorted({name for proof in proofs for name in proof.approximate})
+    claims = {claim for proof in proofs for claim in proof.claims}
+    up_to = "" if claims <= {"E"} else ", up to the sign of a zero"
+    fused = ", and to products fused into sums (Lemma 2)" if "C" in claims else ""
+    return Certificate(
+        subject=subject.name,
+        source=sha256(subject.path.read_bytes()).hexdigest(),
+        op=subject.op,
+        dtype=case.dtype,
+        rows=case.rows,
+        columns=case.columns,
+        tensors={name: asdict(laid) for name, laid in recorded.tensors.items()},
+        scalars=dict(recorded.scalars),
+        outputs=outputs,
+        statement=(
+            f"For all inputs laid out so of which every value computed is finite, {', '.join(outputs)} are "
+            f"what the variance algorithm {claim.variance} and the form {form} of {subject.op} give in "
+            f"{subject.accumulation(case.dtype)}, summed in the orders read off the code{up_to}{fused}."
+        ),
+        theorems=variance.algorithm(claim.variance).THEOREMS,
+        proofs=proofs,
+        watched=tuple(sorted(SANITIZERS)),
+        assumptions=(
+            "the machine executes PTX as the PTX ISA says",
+            *(["the device has as many multiprocessors as the machine"] if found.processors else []),
+            *(f"{name} errs by no more than the PTX ISA says" for name in approximate),
+        ),
+    )
+
+
+def _digest(graph: Graph) -> str:
+    """Return a digest of all that a graph says."""
+    found = sha256("\n".join(graph.names).encode())
+    for column in (graph.operation, graph.operands, graph.value):
+        found.update(np.ascontiguousarray(column).tobytes())
+    for name, nodes in sorted(graph.outputs.items()):
+        found.update(name.encode() + np.ascontiguousarray(nodes).tobytes())
+    return found.hexdigest()

@@ -1,0 +1,97 @@
+"""The command that certifies a kernel at some shapes, or says what could not be shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from verifier.commands.options import DtypeOption, JsonOption, SeedOption
+from verifier.commands.outcome import clear_errors, must_be_writable, say, stop, write_json
+
+if TYPE_CHECKING:
+    from verifier.records.certificate import Certificate, Refusal
+
+UNDECIDED_STATUS = 3
+ShapeOption = Annotated[
+    list[str] | None, typer.Option("--shape", help="ROWSxCOLUMNS of the input; may be repeated.")
+]
+
+
+def certify(  # noqa: PLR0917
+    kernel: Annotated[Path, typer.Argument(help="A kernel file.")],
+    shape: ShapeOption = None,
+    dtype: DtypeOption = None,
+    subject: Annotated[str | None, typer.Option(help="Which subject, if the file has several.")] = None,
+    gradients: Annotated[bool, typer.Option(help="Prove the backward pass too.")] = False,
+    seed: SeedOption = 0,
+    json_file: JsonOption = None,
+) -> None:
+    """Prove that a kernel computes what it declares, for all inputs of a shape; status 3 where that fails.
+
+    The compiled kernel runs once on the machine, which records the expression of every result. A refusal is
+    no finding: what could not be shown may be true.
+    """
+    with clear_errors():
+        from verifier.commands.early_answers import must_be_files, must_be_names
+
+        must_be_writable(json_file)
+        must_be_names(dtypes=dtype or ())
+        must_be_files([kernel])
+        shapes = [_extents(text) for text in shape or ["2x4096"]]
+        from verifier.checks.support.certify import certified
+        from verifier.commands.explain import case_for, subject_of
+        from verifier.execution import Runner
+        from verifier.records.certificate import Certificate
+
+        found, documents, refused = subject_of(kernel, subject), [], False
+        with Runner("machine") as runner:
+            for held in dtype or found.dtypes:
+                for rows, columns in shapes:
+                    case = case_for(found, held, rows, columns, 0.0, seed)
+                    one = certified(found, case, runner=runner, gradients=gradients)
+                    refused |= not isinstance(one, Certificate)
+                    say(f"{found.name}  {held}  {rows}x{columns}")
+                    for line in _lines(one):
+                        say(f"  {line}")
+                    documents.append(one.document)
+    if json_file is not None and (why := write_json(json_file, {"certificates": documents})):
+        stop(f"could not be written: {why}")
+    if refused:
+        raise typer.Exit(UNDECIDED_STATUS)
+
+
+def _extents(text: str) -> tuple[int, int]:
+    """Return rows and columns of `2x4096`.
+
+    Raises:
+        ValueError: the text is none such.
+
+    """
+    rows, mark, columns = text.partition("x")
+    if not mark or not rows.isdecimal() or not columns.isdecimal() or not int(rows) or not int(columns):
+        raise ValueError(f"--shape {text!r}: a shape is ROWSxCOLUMNS, for instance 2x4096")
+    return int(rows), int(columns)
+
+
+def _lines(found: Certificate | Refusal) -> Iterator[str]:
+    from verifier.records.certificate import Refusal
+
+    if isinstance(found, Refusal):
+        yield f"refused: it was not shown that {found.stage}"
+        yield f"  {found.why}"
+        return
+    yield f"CERTIFIED {found.statement}"
+    for proof in found.proofs:
+        sums = ", ".join(
+            f"{one.terms} terms {one.depth} deep ({one.declared} declared)" for one in proof.sums
+        )
+        kernels = ", ".join(f"{name} {digest[:12]}" for name, digest in proof.kernels.items())
+        yield f"products fused {proof.contraction}: rules of claims {proof.claims or 'none'}; sums of {sums}"
+        yield f"  PTX {kernels}"
+        yield f"  holds: {'; '.join(proof.obligations)}"
+    yield f"watched: {', '.join(found.watched)}; theorems: {', '.join(found.theorems)}"
+    yield f"assumed: {'; '.join(found.assumptions)}"
+    yield f"not covered: {'; '.join(found.not_covered)}"

@@ -1,0 +1,96 @@
+"""Certificates: what is proved of a compiled kernel for all inputs of one shape, and why one was refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+VERSION = 1
+NOT_COVERED = (
+    "other shapes, strides, alignments and scalars",
+    "what ptxas makes of the PTX besides fusing products and sums",
+    "the device's own arithmetic",
+    "inputs that are not finite, and the sign of zero results",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadSum:
+    """One sum of the code: its terms, the additions that a term meets at most, and those declared."""
+
+    terms: int
+    depth: int
+    declared: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeProof:
+    """What was proved of the code with products fused or not.
+
+    contraction: "off" as the PTX says, "on" with every product fused that ptxas may fuse.
+    kernels: SHA-256 of the PTX of each kernel that ran. launches: kernels and their grids, in order.
+    claims: the claims of the rules that were used (docs/explanation/certificates.md); rules: how often each.
+    obligations: what had to hold for the rules, and does. way: what the declaration leaves to the code.
+    approximate: operations that are not rounded correctly; their errors are an assumption.
+    expressions: SHA-256 of the recorded table. nodes: its length.
+    """
+
+    contraction: str
+    kernels: Mapping[str, str]
+    launches: tuple[tuple[str, tuple[int, int, int]], ...]
+    claims: str
+    rules: Mapping[str, int]
+    obligations: tuple[str, ...]
+    way: Mapping[str, object]
+    sums: tuple[ReadSum, ...]
+    approximate: tuple[str, ...]
+    expressions: str
+    nodes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """What is proved of one subject, dtype and shape.
+
+    source: SHA-256 of the kernel's file. tensors: shape, strides (in elements), alignment (bytes) and dtype
+    of each argument. theorems: those that bound the declared computation. watched: sanitizers that ran and
+    found nothing; no address depends on data, so that they would find nothing on other inputs either.
+    """
+
+    subject: str
+    source: str
+    op: str
+    dtype: str
+    rows: int
+    columns: int
+    tensors: Mapping[str, Mapping[str, object]]
+    scalars: Mapping[str, object]
+    outputs: tuple[str, ...]
+    statement: str
+    theorems: tuple[str, ...]
+    proofs: tuple[CodeProof, ...]
+    watched: tuple[str, ...]
+    assumptions: tuple[str, ...]
+    not_covered: tuple[str, ...] = NOT_COVERED
+    version: int = VERSION
+
+    @property
+    def document(self) -> dict[str, object]:
+        """The certificate as JSON has it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """Why no certificate is given; it says nothing against the kernel.
+
+    stage: what could not be shown. why: the first thing that stood in the way.
+    """
+
+    stage: str
+    why: str
+
+    @property
+    def document(self) -> dict[str, object]:
+        """The refusal as JSON has it."""
+        return {"refused": asdict(self)}
