@@ -9,7 +9,7 @@ from verifier import Domain
 from verifier.cases.plan import Plan
 from verifier.cases.steering import at_numbers
 from verifier.subjects.load_file import load_subjects
-from verifier.subjects.source_numbers import MOST, source_numbers
+from verifier.subjects.source_numbers import MOST, further_numbers, source_numbers
 
 TRITON = """
 import triton
@@ -42,6 +42,12 @@ def test_what_is_compared_comes_first_and_0_last(first):
     assert sorted(source_numbers(first)[:2]) == [20.0, 64.0]
     assert source_numbers(first)[2:] == (1e-3, 65504.0, 2.5, 0.0)
     assert len(source_numbers(first)) <= MOST
+
+
+def test_of_what_compiled_code_compares_with_only_what_no_literal_says_is_further(first):
+    as_compiled = float(np.float32(1e-3))
+    assert further_numbers(first, {20.0, as_compiled, 1.0, 0.0, 1e-38, 3e38, 10.25, 0.5}) == (0.5, 10.25)
+    assert len(further_numbers(first, map(float, range(3, 19)))) == MOST
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])

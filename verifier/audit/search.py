@@ -23,7 +23,7 @@ from verifier.cases.steering import Steering, at_numbers, steered
 from verifier.records.case import Case
 from verifier.records.subject import KnownDefect
 from verifier.records.verdict import BAD, FailureKey, Finding, Line, Outcome, Verdict
-from verifier.subjects.source_numbers import source_numbers
+from verifier.subjects.source_numbers import further_numbers, source_numbers
 
 FINDINGS_PER_LINE = 3
 STEERED_SECONDS = {"quick": 8.0, "standard": 60.0, "deep": math.inf}
@@ -238,12 +238,21 @@ class Search:
         return enough or late or self.budget.spent(count) or self._found_enough()
 
     def _steer(self, plan: Plan) -> None:
-        """Run numbers of the sources, then shapes that come first, if they lie inside and time allows."""
-        subject = self.trial.subject
-        first: list[Iterable[Recipe]] = []
-        if plan.literals and self.budget.cases >= LEAST_STEERED and subject.language != "torch":
-            first = [at_numbers(subject, plan, self.trial.dtype, source_numbers(subject))]
-        for recipes_of in (*first, *steered(subject, plan, self.steering.shapes)):
+        """Run numbers of the sources, shapes that come first, then what compiled code alone compares with.
+
+        If they lie inside and time allows.
+        """
+        subject, dtype = self.trial.subject, self.trial.dtype
+        planted = plan.literals and self.budget.cases >= LEAST_STEERED and subject.language != "torch"
+
+        def in_turn() -> Iterator[Iterable[Recipe]]:
+            if planted:
+                yield at_numbers(subject, plan, dtype, source_numbers(subject))
+            yield from steered(subject, plan, self.steering.shapes)
+            if planted:  # known now that kernels were launched
+                yield at_numbers(subject, plan, dtype, further_numbers(subject, self.trial.reach.compared))
+
+        for recipes_of in in_turn():
             if self.budget.spent(self._steered) or self._found_enough():
                 return
             recipe = next((r for r in recipes_of if self._wanted_inside(plan, r)), None)

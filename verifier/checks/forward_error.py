@@ -43,6 +43,7 @@ CATCHES = (
     "bias_read_as_weight_triton",
     "rescaling_forgotten_triton",
     "threshold_falls_between_triton",
+    "computed_threshold_falls_between_triton",
     "rows_along_y_triton",
 )
 ADMISSIBLE = ((1, "on"), (2, "off"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from verifier.execution.backend import Backend
@@ -42,7 +42,7 @@ class Recording:
         found.append(Reach(configurations=frozenset(_configurations(self.reached))))
         fresh = joined(found).without(self.told)
         self.told = joined((self.told, fresh))
-        return fresh
+        return replace(fresh, compared=self.told.compared)  # each search asks for all of them
 
 
 def _configurations(reached: ReachedCode) -> Iterator[tuple[SourcePlace, str, str]]:

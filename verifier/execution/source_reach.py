@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from verifier.machine.execute.reached_code import On, ReachedCode
+from verifier.machine.ptx.compared import compared_numbers
 from verifier.machine.ptx.loops import reachable
 from verifier.records.reach import MANY, CompiledForm, Reach, SourcePlace
 from verifier.subjects.source_map import SourceLoop, SourceMap
@@ -48,12 +49,14 @@ class _Part:
 class _Outline:
     """What of the source stands in a compiled kernel; regions: its loops, where the source has them.
 
-    form: its blocks and guards, each with the place near which it stands.
+    form: its blocks and guards, each with the place near which it stands. compared: numbers that floats are
+    compared with.
     """
 
     parts: tuple[_Part, ...]
     regions: dict[SourceLoop, list[Loop]]
     form: CompiledForm
+    compared: frozenset[float] = frozenset()
 
 
 @dataclass(eq=False)
@@ -72,12 +75,14 @@ class SourceReach:
         forms: set[CompiledForm] = set()
         blocks: set[tuple[str, int]] = set()
         guards: set[tuple[str, int, str]] = set()
+        compared: set[float] = set()
         for kernel in reached.changed:
             outline, ran = self._outline(kernel), reached.blocks.get(kernel, set())
             if self.sources.functions and not any(part.functions for part in outline.parts):
                 unfollowed.add(kernel.program.kernel.name)
             digest = outline.form.digest
             forms.add(outline.form)
+            compared |= outline.compared
             blocks |= {(digest, number) for number in ran}
             held = reached.guards.get(kernel, {})
             guards |= {(digest, number, word) for number, on in held.items() for word in _words(on)}
@@ -94,6 +99,7 @@ class SourceReach:
             forms=frozenset(forms),
             blocks=frozenset(blocks),
             guards=frozenset(guards),
+            compared=frozenset(compared),
             unfollowed=frozenset(unfollowed),
             recorded=frozenset({"code"}),
         )
@@ -197,7 +203,8 @@ class _Reader:
             if found is not None:
                 regions.setdefault(found, []).append(loop)
         parts = tuple(self.part(b.instructions) for b in blocks)
-        return _Outline(parts=parts, regions=regions, form=self.form(kernel))
+        compared = compared_numbers(kernel.program)
+        return _Outline(parts=parts, regions=regions, form=self.form(kernel), compared=compared)
 
     def form(self, kernel: TranslatedKernel) -> CompiledForm:
         """Say of each block and guard of a kernel near which place of the sources it stands."""

@@ -58,7 +58,8 @@ class Reach:
     price in seconds. unswept: why it could not be asked what the wrapper would launch. launchable: kernels
     that it would launch at any shape; turnable: of their loops, by file and line, whether one may turn more
     than once. given: what cases and
-    machines were, as (what, which). unfollowed: kernels that were launched and stand in no source that was
+    machines were, as (what, which). compared: numbers that
+    compiled code compares floats with. unfollowed: kernels that were launched and stand in no source that was
     read. recorded: "code"
     where functions and loops were followed, "lines" where the wrapper was; what was not is unknown, not 0.
     """
@@ -76,6 +77,7 @@ class Reach:
     launchable: frozenset[str] = frozenset()
     turnable: frozenset[tuple[str, int, bool]] = frozenset()
     given: frozenset[tuple[str, str]] = frozenset()
+    compared: frozenset[float] = frozenset()
     unfollowed: frozenset[str] = frozenset()
     recorded: frozenset[str] = frozenset()
 
@@ -95,6 +97,7 @@ class Reach:
             launchable=self.launchable - known.launchable,
             turnable=self.turnable - known.turnable,
             given=self.given - known.given,
+            compared=self.compared - known.compared,
             unfollowed=self.unfollowed - known.unfollowed,
             recorded=self.recorded - known.recorded,
         )
@@ -120,6 +123,7 @@ def joined(found: Iterable[Reach]) -> Reach:
         launchable=frozenset().union(*(one.launchable for one in several)),
         turnable=frozenset().union(*(one.turnable for one in several)),
         given=frozenset().union(*(one.given for one in several)),
+        compared=frozenset().union(*(one.compared for one in several)),
         unfollowed=frozenset().union(*(one.unfollowed for one in several)),
         recorded=frozenset().union(*(one.recorded for one in several)),
     )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+
+import numpy as np
 
 from verifier.records.subject import Subject
 from verifier.subjects.cuda_outline import without_comments
@@ -15,6 +17,8 @@ from verifier.subjects.source_map import SourceFunction, source_map
 
 MOST = 8
 """Numbers that are returned at most."""
+LEAST, LARGEST = 2.0**-14, 2.0**16
+"""Of numbers that only compiled code has; float16 is normal between."""
 _BOUNDARIES = frozenset({"where", "maximum", "minimum", "clamp", "max", "min", "fmaxf", "fminf"})
 _FLOAT = re.compile(
     r"(?<![\w.])(\d+\.\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+)[fF]?(?!\w)"
@@ -37,6 +41,17 @@ def source_numbers(subject: Subject) -> tuple[float, ...]:
         numbers = tuple(dict.fromkeys(number for _, number in found))[:MOST]
         _known[key] = numbers if {*numbers} - {0.0, 1.0} else ()
     return _known[key]
+
+
+def further_numbers(subject: Subject, compared: Iterable[float]) -> tuple[float, ...]:
+    """Return what compiled code compares floats with and no literal of the sources says: what was computed.
+
+    compared: magnitudes, in any order. Very small and very large ones are left out: they are a compiler's
+    own, of logarithms and roots.
+    """
+    said = {np.float32(number) for number in source_numbers(subject)} | {np.float32(1)}
+    told = (number for number in compared if LEAST <= number <= LARGEST)
+    return tuple(sorted(number for number in told if np.float32(number) not in said))[:MOST]
 
 
 def _all(functions: tuple[SourceFunction, ...]) -> Iterator[tuple[bool, float]]:
