@@ -8,7 +8,7 @@ import pytest
 from tests.audit.test_terminal import finding, line, worst
 from verifier.audit import causes
 from verifier.audit.examination import Examination
-from verifier.audit.report.finding_text import failure_text
+from verifier.audit.report.finding_text import failure_text, of_one_cause
 from verifier.audit.report.json_document import document
 from verifier.audit.run_audit import Report
 from verifier.audit.search import Budget
@@ -23,7 +23,7 @@ TOLD = [
     ("reads_uninitialised_partials", "gradient", f"passes when {causes.FRESH}: {causes.UNWRITTEN}"),
     ("reads_uninitialised_partials", "memory", causes.UNWRITTEN),
     ("masked_lanes_counted", "forward_error", "passes when N is a power of two (2, 4; not 3, 6)"),
-    ("weight_missing", "forward_error", "passes when weight is 1: weight is ignored"),
+    ("weight_missing", "forward_error", "passes when weight is 1: its numbers make no difference"),
     ("bias_forgotten_without_grad", "modes", "passes when bias is 0"),
     ("nan_spreads_to_next_row", "special_values", "passes when each row is alone"),
     ("variance_over_n_minus_one", "forward_error", ""),
@@ -94,4 +94,92 @@ def test_the_json_has_all_that_was_tried():
             "strides": [2],
             "shows": "its stride (2,) is ignored",
         }
+    ]
+
+
+# -- one cause, one finding --------------------------------------------------------------------
+
+
+def told_of(check, message, *variants, verdict=Verdict.FAIL, output="output", **changes):
+    """Return a finding; where it has no message of its own its numbers are wrong."""
+    made = finding(check, message=message or f"{output}: 1 of 2 elements", verdict=verdict, **changes)
+    numbers = None if message else worst()
+    return replace(made, variants=variants, outcome=replace(made.outcome, output=output, worst=numbers))
+
+
+LONGER = Variant(change="N is a power of two (2, 4; not 3, 6)", verdict=Verdict.PASS)
+LONGEST = replace(LONGER, change="N is a power of two (4, 8; not 5, 6)")
+UNWRITTEN = Variant(change=causes.FRESH, verdict=Verdict.FAIL, shows=causes.UNWRITTEN)
+CRASHED = {"verdict": Verdict.CRASH, "output": ""}
+ONE_CAUSE = {
+    "stride": [
+        told_of("layouts", "OutOfBounds: a.py:7", replace(VARIANT, strides=(0,)), **CRASHED),
+        told_of("layouts", "", VARIANT),
+        told_of("modes", "", VARIANT, output="grad_input"),
+    ],
+    "memory": [
+        told_of("gradient", "", UNWRITTEN, output="grad_weight"),
+        told_of("memory", "grad_weight depends on what memory held", UNWRITTEN, output="grad_weight"),
+    ],
+    "line": [
+        told_of("memory", "OutOfBounds: 2 bytes past y, b16 (source a.py:9)", **CRASHED),
+        told_of("memory", "OutOfBounds: 4 bytes past y, b32 (source a.py:9)", dtype="float32", **CRASHED),
+    ],
+    "none": [
+        told_of(check, f"grad_weight is None; ({n},) is expected", output="grad_weight")
+        for n, check in enumerate(("gradient", "layouts"))
+    ],
+    "change": [
+        told_of("metamorphic", ""),  # of which nothing is known, but that the output is wrong
+        told_of("forward_error", "", LONGER),
+        told_of("formula", "output differs from layer_norm", LONGEST),
+    ],
+}
+
+
+@pytest.mark.parametrize("found", ONE_CAUSE.values(), ids=ONE_CAUSE)
+def test_what_has_one_cause_is_one_finding(found):
+    (group,) = of_one_cause(found)
+    assert len(group) == len(found)
+    assert group[0].verdict is Verdict.FAIL or all(f.verdict is Verdict.CRASH for f in found)
+    assert group[0].cause or not any(f.cause for f in found)
+
+
+def test_a_fail_is_told_before_a_crash():
+    crash, fail = told_of("memory", "KeyError", **CRASHED), told_of("modes", "output is wrong")
+    assert [group[0] for group in of_one_cause([crash, fail])] == [fail, crash]
+
+
+def test_wrong_numbers_join_no_cause_where_there_are_two():
+    columns = replace(VARIANT, tensor="input", strides=(1, 4))
+    found = [told_of("forward_error", "", LONGER), told_of("layouts", "", columns), told_of("context", "")]
+    assert [len(group) for group in of_one_cause(found)] == [1, 1, 1]
+    others = [told_of("forward_error", "", LONGER), told_of("gradient", "", output="grad_input")]
+    assert [len(group) for group in of_one_cause(others)] == [1, 1]
+
+
+def test_a_layout_counts_where_the_case_was_not_seen_to_fail_without():
+    odd = replace(finding().case, layouts={"input": None})
+    freed = replace(VARIANT, change="input is contiguous", verdict=Verdict.FAIL, shows="")
+    plain, needs, does_not = (
+        told_of(check, "", *variants, case=case)
+        for check, variants, case in (
+            ("forward_error", (), finding().case),
+            ("layouts", (), odd),
+            ("large_offsets", (freed,), odd),
+        )
+    )
+    assert of_one_cause([plain, needs, does_not]) == [[plain, does_not], [needs]]
+
+
+def test_what_else_is_said_of_a_cause_stands_under_also_in():
+    first, same, other = (
+        told_of("forward_error", "", LONGER),
+        replace(told_of("layouts", "", LONGER), file="kept/one.json"),
+        told_of("claim", "output: 2 of 2 elements; it keeps the bound of textbook", LONGER),
+    )
+    assert failure_text(first, [same, other]).splitlines()[-3:] == [
+        "  also in      layouts (float16)",
+        "               claim (float16): output: 2 of 2 elements; it keeps the bound of textbook",
+        "               norm-verifier replay kept/one.json",
     ]

@@ -21,7 +21,7 @@ from verifier.ops import from_rows, op
 from verifier.records import reach
 from verifier.records.case import Case, raw_bytes
 from verifier.records.observation import Observation
-from verifier.records.subject import Subject
+from verifier.records.subject import PARAMETERS, Subject
 from verifier.records.verdict import FailureKey, Finding, Variant, Verdict
 
 MOST_TRIES = 12
@@ -121,7 +121,11 @@ class _Search:
             if not self._unwritten():
                 self._add("it is run again", before, shows=UNSTEADY)
             return
-        if self._layouts() or (self._memory(before) if before.poisons else self._unwritten()):
+        if (
+            self._layouts()
+            or self._dtypes()
+            or (self._memory(before) if before.poisons else self._unwritten())
+        ):
             self._confirm()
             return
         self._parameters(before)
@@ -157,6 +161,21 @@ class _Search:
         if len(names) < 2:
             return False
         return self._add("all tensors are contiguous", self._judged(case.with_layouts({})))
+
+    def _dtypes(self) -> bool:
+        """Give weight and bias the dtype of the input; return whether that is it."""
+        case = self.case
+        other = {
+            n: t
+            for n in PARAMETERS
+            if (t := case.tensors.get(n)) is not None and t.dtype != case.given["input"].dtype
+        }
+        if not other:
+            return False
+        held = {name: t.to(case.given["input"].dtype) for name, t in other.items()}
+        tried = self._judged(replace(case, tensors={**case.tensors, **held}))
+        words = " and ".join(f"{name} is {case.dtype}" for name in other)
+        return self._add(words, tried, shows=f"{case.dtype_of(next(iter(other)))} is misread or rounded")
 
     def _memory(self, before: _Try) -> bool:
         """Fill memory that nobody has written with zeros; return whether a result tells the difference."""
@@ -218,7 +237,12 @@ class _Search:
             changed = replace(self.case, tensors={**self.case.tensors, name: torch.full_like(old, value)})
             tried = self._judged(changed)
             same = tried is not None and tried.results and tried.results == before.results
-            self._add(f"{name} is {value:g}", tried, tensor=name, shows=f"{name} is ignored" if same else "")
+            self._add(
+                f"{name} is {value:g}",
+                tried,
+                tensor=name,
+                shows="its numbers make no difference" if same else "",
+            )
 
     def _rows(self) -> None:
         """Take each row alone: what then passes needs the others."""

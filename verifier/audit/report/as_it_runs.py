@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from verifier.audit.news import FirstCases
 from verifier.audit.reach_of_subjects import SubjectReach, reach_of_lines
 from verifier.audit.report.columns import KNOWN, runs_nowhere, widths
-from verifier.audit.report.finding_text import REPLAYED, also_in, failure_text, of_one_cause, replay_command
+from verifier.audit.report.finding_text import elsewhere, failure_text, of_one_cause
 from verifier.audit.report.subject_lines import (
     WIDEST_VERDICT,
     SubjectLine,
@@ -167,9 +167,5 @@ def _mark(finding: Finding) -> Hashable:
 
 
 def _alike(first: Finding, alike: Sequence[Finding]) -> list[str]:
-    shown = [finding for finding in alike if finding.file][:REPLAYED]
-    return [
-        f"{first.verdict}  {first.subject}  {first.check}  {first.dtype}: {first.outcome.message}",
-        f"  also in      {also_in(alike)}",
-        *(f"               {replay_command(finding)}" for finding in shown),
-    ]
+    head = f"{first.verdict}  {first.subject}  {first.check}  {first.dtype}: {first.outcome.message}"
+    return [head, *elsewhere(first, alike)]

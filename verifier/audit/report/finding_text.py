@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
+from typing import NamedTuple
 
 from strategies.layouts import Layout
+from verifier.audit.causes import UNWRITTEN
 from verifier.audit.report.traceback_text import traceback_lines
 from verifier.records.case import Case
 from verifier.records.printable import block, shell_word
@@ -16,8 +21,10 @@ PROMISED = (
     "the declared domain promises this case, and no theorem of the algorithm reaches it: "
     "promise less (Domain(max_kappa=..., max_abs=...)) or claim an algorithm that holds there"
 )
-REPLAYED = 5
-"""Of findings of one cause, how many are named with their cases."""
+REPLAYED = 2
+"""Of findings of one cause, how many are named with their cases besides the first."""
+WIDTH = 160
+"""Characters of what is said of a finding besides the first."""
 MEANING = "kernel or declaration wrong: no rounding of the declared algorithm errs so much"
 
 
@@ -30,30 +37,119 @@ def failure_text(finding: Finding, alike: Sequence[Finding] = (), *, traceback: 
 
 
 def of_one_cause(findings: Iterable[Finding]) -> list[list[Finding]]:
-    """Return findings in groups that seem to have one cause, in order: each is to be told once.
+    """Return findings in groups that seem to have one cause: each is to be told once, by its first.
 
-    They are of one subject and say the same up to numbers (names such as float32 are none). What needs an odd
-    layout is not taken for what does not, nor a number that is not finite for one that is.
+    Groups of a FAIL come before others, and in a group a FAIL, and what has a `Finding.cause`. Wrong numbers
+    of which no cause is known join those of the same result that have one, if it is the only one.
     """
-    groups: dict[Hashable, list[Finding]] = {}
+    groups: dict[Cause, list[Finding]] = {}
     for finding in findings:
         groups.setdefault(cause(finding), []).append(finding)
-    return list(groups.values())
+    for key in [key for key in groups if key.kind == "numbers"]:
+        known = [other for other in groups if other.kind in _SEEN and _same_numbers(key, groups[other])]
+        if len(known) == 1:
+            groups[known[0]] += groups.pop(key)
+    ordered = [sorted(group, key=lambda f: (_rank(f), not f.cause)) for group in groups.values()]
+    return sorted(ordered, key=lambda group: _rank(group[0]))
 
 
-def cause(finding: Finding) -> Hashable:
-    """Return what findings that seem to have one cause share, see `of_one_cause`."""
-    worst, message = finding.outcome.worst, finding.outcome.message
-    if finding.outcome.output == "declaration":  # a backward pass only adds places of the same kind
-        message = message.partition(" (")[0]
-    return (
-        finding.path,
-        finding.subject,
-        finding.verdict,
-        numberless(message),
-        bool(finding.case.layouts),
-        worst is None or math.isfinite(worst.error),
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """What findings that seem to have one cause share.
+
+    kind: by what they were told apart: "memory" that nobody wrote, a "layout", a "place" in the sources, a
+    result that is "none", a "change" that makes cases pass, wrong "numbers", or else the "message".
+    """
+
+    path: str
+    subject: str
+    kind: str
+    what: Hashable
+
+
+class _Numbers(NamedTuple):
+    """Which numbers are wrong, and how."""
+
+    verdict: Verdict
+    output: str
+    needs_layout: bool
+    finite: bool
+
+
+_SEEN = ("memory", "layout", "change")
+"""Kinds of causes that were seen, not guessed from what is wrong."""
+_PLACE = re.compile(r"([^\s:,()'\"<>/]+\.(?:py|cu|cuh):\d+)\b")
+
+
+def cause(finding: Finding) -> Cause:
+    """Return what findings that seem to have one cause share, see `of_one_cause`.
+
+    They are of one subject. What is known first counts: that memory was never written, which layout is not
+    followed, the guilty line, that a result is None, what makes the case pass; then which result is wrong, or
+    what is said of it up to numbers (names such as float32 are none). There, what needs an odd layout is not
+    taken for what does not, nor a number that is not finite for one that is.
+    """
+    kind, what = next(_causes(finding))
+    return Cause(path=finding.path, subject=finding.subject, kind=kind, what=what)
+
+
+def _causes(finding: Finding) -> Iterator[tuple[str, Hashable]]:
+    """Yield what a finding may share with others, the most telling first."""
+    outcome, verdict = finding.outcome, finding.verdict
+    worst, message = outcome.worst, outcome.message
+    if outcome.output == "declaration":  # a backward pass only adds places of the same kind
+        yield "message", (verdict, numberless(message.partition(" (")[0]))
+    if any(v.shows == UNWRITTEN for v in finding.variants):
+        yield "memory", None
+    for variant in finding.variants:
+        if variant.passes and variant.strides:
+            inner = len(variant.strides) == 1 or variant.strides[-1] != 1
+            yield "layout", (variant.tensor, inner)
+    if (place := _PLACE.search(message)) is not None:
+        yield "place", place[1]
+    if verdict is Verdict.FAIL and message.startswith(f"{outcome.output} is None"):
+        yield "none", outcome.output
+    if changes := frozenset(numberless(v.change) for v in finding.variants if v.passes):
+        yield "change", (outcome.output, changes)
+    finite = worst is None or math.isfinite(worst.error)
+    if worst is not None and outcome.output:
+        yield "numbers", _Numbers(verdict, outcome.output, _needs_layout(finding), finite)
+    yield "message", (numberless(message), verdict, _needs_layout(finding), finite)
+
+
+def _needs_layout(finding: Finding) -> bool:
+    """Return whether a case has an odd layout, and was not seen to fail without."""
+    freed = any(v.change.endswith("contiguous") and v.verdict is finding.verdict for v in finding.variants)
+    return bool(finding.case.layouts) and not freed
+
+
+def _same_numbers(key: Cause, group: Iterable[Finding]) -> bool:
+    """Return whether a group has wrong numbers of the same result of the same subject."""
+    return any(
+        isinstance(key.what, _Numbers)
+        and (f.path, f.subject, f.verdict) == (key.path, key.subject, key.what.verdict)
+        and f.outcome.output == key.what.output
+        and f.outcome.worst is not None
+        for f in group
     )
+
+
+def _rank(finding: Finding) -> int:
+    return finding.verdict is not Verdict.FAIL
+
+
+def elsewhere(first: Finding, alike: Iterable[Finding]) -> Iterator[str]:
+    """Yield lines that say where else findings of one cause were met, and what else was said of it there."""
+    said: dict[str, list[Finding]] = {numberless(first.outcome.message): []}
+    for finding in alike:
+        said.setdefault(numberless(finding.outcome.message), []).append(finding)
+    same, *others = said.values()
+    lines = [also_in(same)] if same else []
+    told = (f"{also_in(group)}: {group[0].outcome.message}" for group in others)
+    lines += [shorten(text, WIDTH, placeholder=" ...") for text in told]
+    files = [group[0] for group in (same, *others) if group and group[0].file][:REPLAYED]
+    for number, text in enumerate((*lines, *map(replay_command, files))):
+        yield ("  also in      " if number == 0 else "               ") + text
 
 
 def also_in(alike: Iterable[Finding | Line]) -> str:
@@ -91,10 +187,7 @@ def _lines(finding: Finding, alike: Sequence[Finding], *, traceback: bool) -> It
         yield f"  meaning      {PROMISED}"
     for index, text in enumerate(raised):
         yield ("  raised       " if index == 0 else "               ") + text
-    if alike:
-        yield f"  also in      {also_in(alike)}"
-        for finding_alike in [f for f in alike if f.file][:REPLAYED]:
-            yield f"               {replay_command(finding_alike)}"
+    yield from elsewhere(finding, alike)
     if finding.file or finding.unwritten:
         yield f"  replay       {replay_command(finding)}"
 
