@@ -42,6 +42,7 @@ def built_in(name):
         ("layer_norm_two_pass_triton", "float16", False),
         ("layer_norm_textbook_cuda", "bfloat16", False),
         ("rms_norm_triton", "float32", True),
+        ("group_norm_triton", "float16", True),
     ],
 )
 def test_a_certificate_says_what_was_proved_of_the_code(runner, name, dtype, gradients):
@@ -52,7 +53,7 @@ def test_a_certificate_says_what_was_proved_of_the_code(runner, name, dtype, gra
     assert {"output", "rstd"} <= set(found.outputs)
     assert ("grad_weight" in found.outputs) == gradients
     assert all(len(digest) == 64 for proof in found.proofs for digest in proof.kernels.values())
-    assert json.loads(json.dumps(found.document))["tensors"]["input"]["strides"] == [33, 1]
+    assert json.loads(json.dumps(found.document))["tensors"]["input"]["dtype"] == dtype
 
 
 def test_data_change_nothing_in_a_certificate(runner):
@@ -73,7 +74,11 @@ def test_data_change_nothing_in_a_certificate(runner):
         ("masked_lanes_counted_triton", "the code is the declared computation", "nothing sums the 33 terms"),
         ("barrier_forgotten_cuda", "the kernel runs to its end, without a race or a stray write", "Race"),
         ("wrong_in_third_configuration_triton", "one configuration runs", "_forward"),
-        ("sums_undefined_lanes_triton", "every load is defined", "sums_undefined_lanes_triton.py"),
+        (
+            "sums_undefined_lanes_triton",
+            "nothing depends on what a load gives lanes that its mask leaves out",
+            "with NaN in them",
+        ),
     ],
 )
 def test_a_faulty_kernel_is_refused(runner, name, stage, why):

@@ -7,77 +7,88 @@ import numpy as np
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.graph import Ids
 
-_ANY, _NONNEGATIVE, _POSITIVE = 0, 1, 2
+_ANY = -np.inf
+_FLUSHED = 2.0**-100
+"""Far above every subnormal number of float32: what is no less is not flushed to zero."""
 
 
 class Signs:
-    """Signs of edges: not below zero or NaN, above zero or NaN.
+    """Lower bounds of terms: how small a term can be, if it is not NaN.
 
-    Rounding to nearest is monotone and keeps zeros: a sum of numbers that are not negative is no less than
-    each of them, a product of two such is not negative, a root of a positive number is positive. A product
-    may underflow, so that no product counts as positive.
+    Rounding to nearest is monotone and keeps the numbers of its format: a sum of terms that are not negative
+    is no less than each of them, a product of two such is not negative, a root is no less than its operand
+    or 1. A product may underflow, so that none counts as positive.
+    Approximate quotients and roots (`.approx`, `.full`) are taken to have a relative error below 1/2, and
+    the right sign where their results are subnormal.
     """
 
     def __init__(self, terms: SharedTerms, edges: Ids) -> None:
         """Find the signs of what the edges reach."""
         self._terms = terms
-        self._known: dict[int, int] = {}
+        self._least: dict[int, float] = {}
         for term in reached(terms, edges):
-            self._known[int(term)] = self._of_term(int(term))
+            self._least[int(term)] = self._of_term(int(term))
 
     def positive(self, edge: int) -> bool:
         """Return whether an edge is above zero, or NaN."""
-        return not edge & 1 and self._known[edge >> 1] == _POSITIVE
+        return self._low(edge) > 0.0
 
     def nonzero(self, edge: int) -> bool:
         """Return whether an edge is no zero: it or its negative is above zero, or NaN."""
-        return self._known[edge >> 1] == _POSITIVE
+        return self._least[edge >> 1] > 0.0
 
     def nonnegative(self, edge: int) -> bool:
         """Return whether an edge is not below zero, or NaN."""
-        if edge & 1:
-            return float(self._terms.number[edge >> 1]) == 0.0
-        return self._known[edge >> 1] >= _NONNEGATIVE
+        return self._low(edge) >= 0.0
 
-    def _of_term(self, term: int) -> int:
+    def _low(self, edge: int) -> float:
+        if edge & 1:
+            return 0.0 if float(self._terms.number[edge >> 1]) == 0.0 else _ANY
+        return self._least[edge >> 1]
+
+    def _of_term(self, term: int) -> float:
         number = float(self._terms.number[term])
         if not np.isnan(number):
-            return _POSITIVE if number > 0.0 else _NONNEGATIVE
+            return number
         name = self._terms.names[int(self._terms.operation[term])]
         edges = [int(edge) for edge in self._terms.edges[term] if edge >= 0]
         family, *rest = name.split(".")
+        if family == "sqrt":
+            return self._of_root(rest[:-1], self._low(edges[0]))
+        if family == "div" and rest[:-1] in ([], ["full"]):
+            return 0.0 if self.nonnegative(edges[0]) and self.positive(edges[1]) else _ANY
         if len(rest) > 1:  # `.ftz` and `.approx` may give a zero
             return _ANY
         if family in {"add", "fma"}:
             return self._of_sum(family, edges)
         if family == "mul":
-            return _NONNEGATIVE if self._product(*edges) else _ANY
-        if family == "div":
-            return _NONNEGATIVE if self.nonnegative(edges[0]) and self.positive(edges[1]) else _ANY
-        if family == "sqrt":
-            return self._known[edges[0] >> 1] if self.nonnegative(edges[0]) else _ANY
+            return 0.0 if self._product(*edges) else _ANY
         if family == "ite":
-            return _NONNEGATIVE if self._choice(*edges) else _ANY
+            return 0.0 if self._choice(*edges) else _ANY
         if family == "max":
             return self._of_larger(edges)
-        return _NONNEGATIVE if family == "abs" else _ANY
+        return 0.0 if family == "abs" else _ANY
 
-    def _of_sum(self, family: str, edges: list[int]) -> int:
+    def _of_root(self, how: list[str], low: float) -> float:
+        if not how:
+            return min(low, 1.0) if low >= 0.0 else _ANY
+        return min(low, 1.0) / 2.0 if "approx" in how and low >= _FLUSHED else _ANY
+
+    def _of_sum(self, family: str, edges: list[int]) -> float:
         first = self._product(*edges[:2]) if family == "fma" else self.nonnegative(edges[0])
         if not first or not self.nonnegative(edges[-1]):
             return _ANY
-        summands = edges if family == "add" else edges[-1:]
-        return _POSITIVE if any(map(self.positive, summands)) else _NONNEGATIVE
+        return max(map(self._low, edges if family == "add" else edges[-1:]))
 
     def _product(self, first: int, second: int) -> bool:
         return first == second or (self.nonnegative(first) and self.nonnegative(second))
 
-    def _of_larger(self, edges: list[int]) -> int:
-        numbers = self._terms.number[[edge >> 1 for edge in edges]]
+    def _of_larger(self, edges: list[int]) -> float:
+        numbers = [self._terms.number[edge >> 1] for edge in edges]
         floors = [n for n, edge in zip(numbers, edges, strict=True) if not np.isnan(n) and not edge & 1]
         if floors:  # `max` gives the constant where the other is NaN
-            return _POSITIVE if max(floors) > 0.0 else _NONNEGATIVE
-        return _NONNEGATIVE if all(map(self.nonnegative, edges)) else _ANY
+            return float(max(floors))
+        return 0.0 if all(map(self.nonnegative, edges)) else _ANY
 
     def _choice(self, predicate: int, then: int, otherwise: int) -> bool:
         """Return whether a choice is not below zero: `x < 0 ? 0 : x`, or a choice among such."""

@@ -8,7 +8,8 @@ from hashlib import sha256
 
 import numpy as np
 
-from verifier.arithmetic.graph.graph import Graph
+from verifier.arithmetic.graph.graph import LEAVES, Graph
+from verifier.arithmetic.graph.opcodes import opcode
 from verifier.arithmetic.graph.signs import Signs, reached
 from verifier.arithmetic.graph.support import unknown_leaves
 from verifier.bounds import variance
@@ -18,6 +19,7 @@ from verifier.checks.synchronization import experiment as watched
 from verifier.execution.backend import Backend
 from verifier.execution.child_process import Runner
 from verifier.execution.record_graph import RecordedGraph, recorded_graph
+from verifier.machine.model import MaskedFill
 from verifier.ops import op
 from verifier.records.case import Case
 from verifier.records.certificate import Certificate, CodeProof, ReadSum, Refusal
@@ -26,6 +28,7 @@ from verifier.records.subject import Subject
 
 MODES = ("off", "on")
 """Whether products are fused into sums where ptxas may do so."""
+_LANES = "nothing depends on what a load gives lanes that its mask leaves out"
 _APPROXIMATE = (".approx", ".full")
 
 
@@ -70,6 +73,14 @@ def recordings(subject: Subject, case: Case, *, place: Backend, gradients: bool)
     return seen if seen.status != "ok" else replace(seen, found=known)
 
 
+def filled(subject: Subject, case: Case, *, place: Backend, gradients: bool) -> Observation:
+    """Record a case with NaN in all lanes that a load's mask leaves out; runs in the child."""
+    with place.varied(masked_fill=MaskedFill(number="nan")):
+        seen = recorded_graph(subject, case, place=place, gradients=gradients)
+    known = Recordings(by_mode={MODES[0]: seen.found}, tuned=(), undefined=place.unfilled(), processors=False)
+    return seen if seen.status != "ok" else replace(seen, found=known)
+
+
 def certified(
     subject: Subject, case: Case, *, runner: Runner, gradients: bool = False
 ) -> Certificate | Refusal:
@@ -91,7 +102,26 @@ def certified(
         )
     except _RefusedError as error:
         return error.refusal
-    return _certificate(subject, case, proofs, seen.found)
+    why = _depends_on_lanes(subject, case, seen.found, runner=runner, gradients=gradients)
+    return Refusal(stage=_LANES, why=why) if why else _certificate(subject, case, proofs, seen.found)
+
+
+def _depends_on_lanes(
+    subject: Subject, case: Case, found: Recordings, *, runner: Runner, gradients: bool
+) -> str:
+    """Say what may depend on lanes that a load's mask leaves out; nothing if none does."""
+    if not found.undefined:
+        return ""
+    seen = runner.run(subject, case, experiment="verifier.checks.support.certify:filled", gradients=gradients)
+    if seen.status != "ok" or not isinstance(seen.found, Recordings):
+        return f"with NaN in them: {seen.message or seen.status}"
+    if seen.found.undefined:
+        return f"those of {seen.found.undefined[0]} cannot be filled"
+    try:
+        _proved(subject, case, MODES[0], seen.found.by_mode[MODES[0]], gradients=gradients)
+    except _RefusedError as error:
+        return f"with NaN in them: {error}"
+    return ""
 
 
 def _proved(
@@ -127,11 +157,9 @@ def _proved(
 
 
 def _is_one_code(found: Recordings) -> None:
-    """Raise where another choice than the one recorded may run, or loads are left open."""
+    """Raise where another choice than the one recorded may run."""
     for kernel in found.tuned:
         raise _RefusedError("one configuration runs", f"a tuner chooses among those of {kernel}")
-    for load in found.undefined:
-        raise _RefusedError("every load is defined", f"lanes that a mask leaves out are undefined: {load}")
 
 
 def _holds_for_all_inputs(recorded: RecordedGraph) -> None:
@@ -144,6 +172,11 @@ def _holds_for_all_inputs(recorded: RecordedGraph) -> None:
         raise _RefusedError("every operation is recorded", f"torch's {operation} is not followed")
     for reason in unknown_leaves(recorded.graph):
         raise _RefusedError("every operation is recorded", f"a result reaches an unknown value: {reason}")
+    graph = recorded.graph
+    for code in np.unique(graph.operation).tolist():
+        if not graph.names[code].startswith(LEAVES) and opcode(graph.names[code]) is None:
+            line = graph.lines[int(graph.line[graph.operation == code][0])]
+            raise _RefusedError("every operation is known", f"{graph.names[code]} {line}".strip())
 
 
 def _discharged(found: Agreement) -> tuple[str, ...]:

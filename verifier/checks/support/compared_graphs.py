@@ -25,7 +25,9 @@ from verifier.records.subject import Subject
 LEVELS = ("EZ", "EZC", "EZF", "EZFC")
 """Claims that are admitted, one after the other, until the graphs agree."""
 _CLAIM = {rule.name: rule.claim for rule in RULES}
-_ROOTS = (("sqrt.rn", "div.rn"), ("rsqrt.approx",), ("sqrt.rn", "rcp.rn"), ("sqrt.approx", "div.full"))
+_ROOTS = ("rsqrt.approx", "rsqrt.approx.ftz", "sqrt.rn", "sqrt.approx", "sqrt.approx.ftz")
+_QUOTIENTS = ("div.rn", "div.full")
+_RECIPROCALS = ("rcp.rn", "rcp.approx", "rcp.approx.ftz")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,12 +120,16 @@ def ways(graph: Graph, subject: Subject, *, fused: bool) -> Iterator[Way]:
     fused: whether fused operations are told from a product and a sum.
     """
     claim, families = subject.claim, {_family(name) for name in graph.names}
-    roots = [root for root in _ROOTS if set(root) <= families]
+    quotients = [name for name in _QUOTIENTS if name in families] or ["div.rn"]
+    last = [name for name in (*_QUOTIENTS, *_RECIPROCALS) if name in families]
+    roots: list[tuple[str, ...]] = [(name,) for name in _ROOTS if name in families and name[0] == "r"]
+    roots += [(name, end) for name in _ROOTS if name in families and name[0] == "s" for end in last]
     divisions: tuple[DivideByN, ...] = (
         ("division", "reciprocal") if claim.divide_by_n == "either" else (claim.divide_by_n,)
     )
     clamps = (True,) if claim.clamp else (False, True)
-    for divide, clamp, root, fuses in product(divisions, clamps, roots, (False, True) if fused else (False,)):
+    both = (False, True) if fused else (False,)
+    for divide, clamp, root, fuses, quotient in product(divisions, clamps, roots, both, quotients):
         # A quotient is one number in all uses, whatever is fused (Lemma 2).
         known: list[Contraction] = ["none", "uniform"]
         if divide == "reciprocal" and claim.mean_contraction != "mixed":
@@ -134,6 +140,7 @@ def ways(graph: Graph, subject: Subject, *, fused: bool) -> Iterator[Way]:
                 mean_contraction=contraction,
                 clamp=clamp,
                 larger="choice" if "ite" in families else "max",
+                divide=quotient,
                 root=root,
                 fuses=fuses,
                 contracted=not fused,

@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import re
 from contextlib import contextmanager
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
 from verifier.machine.culprit import passed_on
@@ -66,6 +67,7 @@ def _keyed(known: Callable[..., str]) -> Callable[..., str]:
 def _filling(load: Callable[..., object]) -> Callable[..., Any]:
     signature = inspect.signature(load)
 
+    @wraps(load)  # sessions inside sessions wrap it again, and ask for its signature
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         fill = fill_in_force()
         if fill is not None and fill.place in {None, _source_line(self.builder)}:

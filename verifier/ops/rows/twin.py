@@ -25,7 +25,7 @@ from verifier.bounds.variance import options as variance_options
 from verifier.bounds.variance.simulate import Executed
 from verifier.ops import Op
 from verifier.records.case import Case
-from verifier.records.subject import Subject
+from verifier.records.subject import PARAMETERS, Subject, Trees
 
 Reads = Callable[[Builder, Mapping[str, str], Ids, Tree], list[Step]]
 """Gives the order in which compiled code sums nodes (rows, n) of a builder; arguments have these formats, and
@@ -41,7 +41,8 @@ class NoTwinError(ValueError):
 class Way:
     """What a declaration leaves to the compiled code.
 
-    root: the opcodes that make 1 / sqrt(v), one after the other. larger: how a clamp is written.
+    divide: the opcode of a quotient. root: those that make 1 / sqrt(v), one after the other.
+    larger: how a clamp is written.
     fuses: whether products of the form are fused into the sums that use them. form: which of the ways that
     the form offers. contracted: the code is compared with the way up to fused products.
     """
@@ -50,6 +51,7 @@ class Way:
     mean_contraction: Contraction = "none"
     clamp: bool = False
     larger: Larger = "max"
+    divide: str = "div.rn"
     root: tuple[str, ...] = ("sqrt.rn", "div.rn")
     fuses: bool = False
     form: int = 0
@@ -101,6 +103,8 @@ class TwinNumbers:
     dtypes: Mapping[str, str]
     reduction: Reduction
     mixes: bool
+    trees: Trees
+    parameter: Ids | str
     computed: tuple[Held, Held] | None = None
     saved: tuple[Held, Held] | None = None
     offered: int = field(default=1)
@@ -142,7 +146,7 @@ class TwinNumbers:
 
     def sum(self, value: Held) -> Held:
         """Return the sum over each row."""
-        return self.plain(self._sums(value.array, (self.rows, self.columns), transposed=False)[:, None])
+        return self.plain(self._sums(self._full(value), self.trees.row_gradients)[:, None])
 
     def mean(self, value: Held) -> Held:
         """Return the sum over each row divided by the number of columns."""
@@ -151,10 +155,19 @@ class TwinNumbers:
         return self.sum(value) * (self.constant(1.0) / self.count())
 
     def parameter_sum(self, value: Held, held: str | None = None, *, atomic: bool = False) -> Held:
-        """Return the sum over each column."""
+        """Return the sum over the elements of each entry of weight, (1, entries)."""
         if atomic or self._narrower(held):
             raise NoTwinError("sums over rows that are rounded to a narrower format have no twin yet")
-        return self.plain(self._sums(value.array, (self.rows, self.columns), transposed=True)[None, :])
+        nodes = self._full(value)
+        if isinstance(self.parameter, str):
+            terms = nodes.T if self.parameter == "columns" else nodes
+        else:
+            _, counts = np.unique(self.parameter, return_counts=True)
+            if len(set(counts.tolist())) > 1:
+                raise NoTwinError("entries of weight belong to different numbers of elements")
+            places = np.argsort(self.parameter.ravel(), kind="stable")
+            terms = nodes.ravel()[places].reshape(len(counts), -1)
+        return self.plain(self._sums(terms, self.trees.columns)[None, :])
 
     def share(self, value: Held, name: str, *, product: bool = False) -> Held:
         """Return the value: it is one number.
@@ -205,11 +218,12 @@ class TwinNumbers:
         name = None if role is None else self.dtypes.get(role, self.dtypes["input"])
         return None if name is None or FORMATS[name].holds(self.rounded.format) else name
 
-    def _sums(self, values: Array, shape: tuple[int, int], *, transposed: bool) -> Array:
-        nodes = np.broadcast_to(self.rounded.nodes(values), shape)
-        array = self.rounded.symbols(nodes.T if transposed else nodes)
-        run = Executed(rounded=self.rounded, claim=self.reduction, count=array.shape[1])
-        return run.sum(array)
+    def _full(self, value: Held) -> Ids:
+        return np.broadcast_to(self.rounded.nodes(value.array), (self.rows, self.columns))
+
+    def _sums(self, terms: Ids, tree: Tree) -> Array:
+        run = Executed(rounded=self.rounded, claim=self.reduction, count=terms.shape[1])
+        return run.sum(self.rounded.symbols(terms), tree)
 
 
 def twin(op: Op, subject: Subject, case: Case, way: Way, reads: Reads, *, gradients: bool = False) -> Graph:
@@ -232,8 +246,12 @@ def twin(op: Op, subject: Subject, case: Case, way: Way, reads: Reads, *, gradie
     def read(nodes: Ids, tree: Tree) -> list[Step]:
         return reads(builder, formats, nodes, tree)
 
-    rounded = SymbolicRounded(format=accumulation, builder=builder, larger=way.larger, reads=read)
-    leaves = {n: _leaves(op, case, rounded, n) for n in RAW if n in case.given}
+    named = {} if way.divide == "div.rn" else {"divide": f"{way.divide}.{SHORT_NAMES[accumulation.name]}"}
+    rounded = SymbolicRounded(
+        format=accumulation, builder=builder, larger=way.larger, reads=read, named=named
+    )
+    parameter = getattr(op.problem(case), "parameter", "columns")
+    leaves = {n: _leaves(op, case, rounded, n, parameter) for n in RAW if n in case.given}
     held = "input" if form.reads_saved and claim.saved_dtype == "input" else None
     if form.reads_saved and claim.saved_dtype not in {None, "input"}:
         raise NoTwinError("statistics that are read as saved have no twin yet")
@@ -250,6 +268,7 @@ def twin(op: Op, subject: Subject, case: Case, way: Way, reads: Reads, *, gradie
     numbers = TwinNumbers(
         rounded=rounded, way=way, rows=case.rows, columns=case.columns, reduction=reduction,
         dtypes={**dtypes, "output": dtypes["input"]}, mixes=claim.mean_contraction == "mixed",
+        trees=claim.trees, parameter=parameter,
     )  # fmt: skip
     mean, spread = variance.algorithm(claim.variance).simulate(rounded, leaves["input"], reduction)
     eps = Rounded(format=accumulation).of(np.asarray(case.eps))
@@ -281,11 +300,18 @@ def _results(
     return found
 
 
-def _leaves(op: Op, case: Case, rounded: SymbolicRounded, name: str) -> Array:
-    """Return an argument in canonical rows, as the accumulation format holds it."""
+def _leaves(op: Op, case: Case, rounded: SymbolicRounded, name: str, parameter: Ids | str) -> Array:
+    """Return an argument in canonical rows, as the accumulation format holds it.
+
+    parameter: which entry of weight each element belongs to; "columns" or "rows" where it is its own.
+    """
     tensor = case.given[name]
     kept = FORMATS[str(tensor.dtype).removeprefix("torch.")]
     index = np.atleast_2d(op.flat_index(case, name, tuple(tensor.shape)))
+    if name in PARAMETERS and not isinstance(parameter, str):
+        index = index.ravel()[parameter]
+    elif name in PARAMETERS and parameter == "rows":
+        index = index.reshape(-1, 1)
     symbols = Symbols(rounded.builder, kept, rounded.builder.append(f"input:{name}", value=index))
     return cast("Array", converted(symbols, rounded.format))
 
