@@ -61,6 +61,17 @@ def test_without_a_finding_nothing_is_looked_for(runner, monkeypatch):
     assert line.counts[Verdict.PASS] == 3
 
 
+def test_no_plain_calls_are_made_on_tensors_that_span_gigabytes(runner, monkeypatch):
+    """What lies between their elements would be filled, three times: a minute for one finding."""
+    asked = []
+    run = runner.run
+    monkeypatch.setattr(runner, "run", lambda *given, **told: (asked.append(told), run(*given, **told))[1])
+    (found,) = examined(FAULTY / "grad_weight_without_rstd.py", "large_offsets", runner, cases=3).findings
+    assert found.case.layouts
+    assert found.variants
+    assert not any(told.get("poison") == "zero" for told in asked)
+
+
 VARIANT = Variant(
     change="weight is contiguous",
     verdict=Verdict.PASS,
