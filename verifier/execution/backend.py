@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from verifier.machine.execute.reached_code import ReachedCode
 from verifier.machine.execute.tuning import TunedKernel, Tuning
@@ -28,8 +28,12 @@ class Power(StrEnum):
     FOLLOWS_TORCH = "has a shadow for every float of torch's own operators"
 
 
-class Backend:
-    """A place where subjects run; a subclass overrides what differs from torch operators on the CPU.
+class PowerlessError(NotImplementedError):
+    """A backend was asked for what it does not declare among its powers."""
+
+
+class Backend(Protocol):
+    """A place where subjects run; what a class that inherits leaves out is as for torch operators on the CPU.
 
     The first group of methods is called in the verifier's process, the second in the child's.
     """
@@ -65,6 +69,7 @@ class Backend:
 
     def preload(self) -> None:
         """Import what every child needs, before the first is forked."""
+        return
 
     def prepare(self, **options: object) -> None:
         """Make this process ready to run subjects; options are the backend's own.
@@ -82,9 +87,11 @@ class Backend:
 
     def begin(self) -> None:
         """Start an execution."""
+        return
 
     def finish(self) -> None:
         """Wait for the end of an execution, so that its errors surface here."""
+        return
 
     def launches(self) -> int:
         """Count kernel launches since the start of the execution."""
@@ -107,7 +114,7 @@ class Backend:
 
     def varied(self, **changes: object) -> AbstractContextManager[None]:
         """Run what is inside under changed arithmetic or schedules. Needs `Power.VARIES`."""
-        raise NotImplementedError(f"{self.name} cannot vary what it runs")
+        raise PowerlessError(f"{self.name} cannot vary what it runs")
 
     def tuned(
         self, *, forced: tuple[TunedKernel, str] | None = None, benched: TunedKernel | None = None
@@ -117,7 +124,7 @@ class Backend:
         forced: an autotuned kernel and the configuration that it runs. benched: the one whose tuner launches
         its configurations before it chooses.
         """
-        raise NotImplementedError(f"{self.name} leaves autotuners alone")
+        raise PowerlessError(f"{self.name} leaves autotuners alone")
 
     def asked_processors(self) -> int:
         """Return how often wrappers in this process have read the number of multiprocessors."""

@@ -19,6 +19,7 @@ from verifier.arithmetic.formats import FORMATS, Array, Format
 from verifier.checks.support.running_bound_run import ShadowedRun
 from verifier.execution.backend import Backend
 from verifier.execution.shadow_run import execute_with_shadows
+from verifier.machine.arithmetic.numerics import Array as Shadows
 from verifier.machine.shadow.arithmetics.ball import Ball
 from verifier.machine.shadow.emitter_kind import EmitterKind
 from verifier.machine.shadow.host_operations import HostSlots, as_floats
@@ -34,7 +35,7 @@ _BASIC, _FUNCTION = 2.0, 8.0
 """Units of roundoff that torch's operations may err by: basic ones and roots are rounded correctly (1; a
 narrow format is reached through float32), SLEEF documents an ulp for its functions (2), of which torch makes
 others in up to three steps. What errs more is another function than is meant here."""
-_Operands = tuple[Any, ...]
+_Operands = tuple[Shadows, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,10 +124,10 @@ class Followed:
 
     name: str = "followed"
     emitter: EmitterKind = EmitterKind.SLOTS
-    dtype: Any = field(default_factory=lambda: _SHADOW)
+    dtype: np.dtype[np.void] = field(default_factory=lambda: _SHADOW)
     ball: Ball = field(default_factory=lambda: Ball(given=True))
 
-    def lift(self, values: Array, kind: str) -> Any:
+    def lift(self, values: Array, kind: str) -> Shadows:
         """Take a single number for a literal, which means itself or its float32; arrays have lost shadows."""
         plain = np.asarray(values, dtype=np.float64)
         found = made(plain, self.ball.lift(values, kind))
@@ -135,11 +136,11 @@ class Followed:
                 found["bound"] += np.abs(plain.astype(np.float32).astype(np.float64) - plain)
         return found
 
-    def lift_written(self, values: Array, kind: str) -> Any:
+    def lift_written(self, values: Array, kind: str) -> Shadows:
         """Take 0 and infinity for what they are; any other number in memory has lost its shadow."""
         return made(np.asarray(values, dtype=np.float64), self.ball.lift_written(values, kind))
 
-    def apply(self, name: str, _kind: str, result: Array, floats: _Operands, shadows: _Operands) -> Any:
+    def apply(self, name: str, _kind: str, result: Array, floats: _Operands, shadows: _Operands) -> Shadows:
         """Do an operation on values, and bound the error of its result."""
         rule = _RULES[name]
         with np.errstate(all="ignore"):
@@ -149,9 +150,9 @@ class Followed:
             return made(rule.value(*(s["value"] for s in shadows)), (moved + own) * (1.0 + _FLOAT64))
 
 
-def made(value: Any, bound: Any) -> Any:
+def made(value: Array, bound: Array | float) -> Shadows:
     """Return shadows; a bound that is no number is none."""
-    found: Any = np.empty(np.broadcast_shapes(np.shape(value), np.shape(bound)), dtype=_SHADOW)
+    found = np.empty(np.broadcast_shapes(np.shape(value), np.shape(bound)), dtype=_SHADOW)
     found["value"], found["bound"] = value, np.where(np.isnan(bound), np.inf, bound)
     return found
 
@@ -159,7 +160,9 @@ def made(value: Any, bound: Any) -> Any:
 class TorchSlots(HostSlots):  # type: ignore[no-untyped-call]
     """Follows the torch operations that norms are written with, backward too."""
 
-    def value(self, name: str, args: Any, kwargs: Any, before: list[Any], result: torch.Tensor) -> Any:
+    def value(
+        self, name: str, args: Any, kwargs: Any, before: list[Any], result: torch.Tensor
+    ) -> Shadows | None:
         """Shadows of the result, or None where there is no rule."""
         plain = kwargs.get("alpha", 1) == 1 and "rounding_mode" not in kwargs
         if name == "rsub" and plain and len(args) == 2:
@@ -174,7 +177,7 @@ class TorchSlots(HostSlots):  # type: ignore[no-untyped-call]
             return None
         return super().value(name, args, kwargs, before, result)
 
-    def apply(self, name: str, result: torch.Tensor, args: Any, before: list[Any]) -> Any:
+    def apply(self, name: str, result: torch.Tensor, args: Any, before: list[Any]) -> Shadows:
         """Do one operation; an operand in a wider format is perhaps rounded to that of the result first."""
         shape, rule = tuple(result.shape), _RULES[name]
         floats, shadows, narrowed = [], [], []
@@ -200,11 +203,13 @@ class TorchSlots(HostSlots):  # type: ignore[no-untyped-call]
             found["bound"] += rounding
         return _within(found, actual, ideal, allowed)
 
-    def literal(self, number: Array) -> Any:
+    def literal(self, number: Array) -> Shadows:
         """Return the shadow of a Python number."""
         return self.slots.lift(np.atleast_1d(number), "f64").reshape(np.shape(number))
 
-    def power(self, result: torch.Tensor, base: torch.Tensor, shadows: object, steps: tuple[str, ...]) -> Any:
+    def power(
+        self, result: torch.Tensor, base: torch.Tensor, shadows: Array, steps: tuple[str, ...]
+    ) -> Array:
         """Do a power as products or a root, which torch may round at every step."""
         plain, found = as_floats(base), shadows
         with np.errstate(all="ignore"):
@@ -218,7 +223,7 @@ class TorchSlots(HostSlots):  # type: ignore[no-untyped-call]
         found = self.slots.arithmetic.apply("cvt", "f64", actual, (exact,), (found,))
         return _within(found, actual, exact, 2 * _BASIC * _rounding(format_of(result), exact))
 
-    def through(self, name: str, result: torch.Tensor, args: Any, before: list[Any]) -> Any:
+    def through(self, name: str, result: torch.Tensor, args: Any, before: list[Any]) -> Shadows:
         """Do grad * y * (1 - y) of a sigmoid, or grad * (1 - y * y) of a tanh."""
         apply = self.slots.arithmetic.apply
         (grad, y), (shadows, of_y) = (as_floats(a) for a in args[:2]), before[:2]
@@ -236,7 +241,7 @@ class TorchSlots(HostSlots):  # type: ignore[no-untyped-call]
         # 1 - y is rounded as a number of size 1, however small it is.
         return _within(found, actual, grad * left, _FUNCTION * _rounding(format_of(result), grad))
 
-    def total(self, name: str, args: Any, before: list[Any], result: torch.Tensor) -> Any:
+    def total(self, name: str, args: Any, before: list[Any], result: torch.Tensor) -> Shadows:
         """Sum or mean over some dimensions, in whatever order."""
         tensor = args[0]
         dims = args[1] if len(args) > 1 and args[1] is not None and args[1] != [] else range(tensor.dim())
@@ -246,8 +251,9 @@ class TorchSlots(HostSlots):  # type: ignore[no-untyped-call]
         over = float(count) if name == "mean" else 1.0
         shape, held = tuple(result.shape), format_of(result)
 
-        def summed(values: Array) -> Any:
-            return np.sum(values, axis=axes).reshape(shape) / over
+        def summed(values: Array) -> Array:
+            share: Array = np.sum(values, axis=axes).reshape(shape) / over
+            return share
 
         with np.errstate(invalid="ignore"):  # of infinities
             size, exact = summed(np.abs(plain)), summed(plain)
@@ -266,14 +272,14 @@ def format_of(tensor: torch.Tensor) -> Format:
     return FORMATS[str(tensor.dtype).removeprefix("torch.")]
 
 
-def _within(found: Any, result: Array, ideal: Any, allowed: Any) -> Any:
+def _within(found: Shadows, result: Array, ideal: Array, allowed: Array) -> Shadows:
     """Return shadows without a bound where torch's result errs by more than is allowed."""
     with np.errstate(all="ignore"):
         inside = np.abs(result - ideal) <= allowed
     return made(found["value"], np.where(inside, found["bound"], np.inf))
 
 
-def _rounding(held: Format, size: Any) -> Any:
+def _rounding(held: Format, size: Array) -> Array:
     """Return what one rounding of a number of this size may err by."""
     return held.u * np.abs(size) + held.omega
 

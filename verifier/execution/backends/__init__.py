@@ -1,7 +1,8 @@
 """Places where subjects run, one file each.
 
-A module of this folder adds a backend when it defines `BACKEND`, an instance of a subclass of
-`verifier.execution.backend.Backend`; the base class is the contract.
+A module of this folder adds a backend when it defines `BACKEND`, an object that is a
+`verifier.execution.backend.Backend`; that Protocol is the contract, and a class that inherits from it writes
+only what differs from torch on the CPU.
 Being in the folder is the registration. A backend's packages are imported inside its methods.
 """
 

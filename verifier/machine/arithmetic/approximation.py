@@ -153,7 +153,8 @@ class Adversarial:
             bits = np.asarray(operand, dtype=np.float32).view(np.uint32).astype(np.uint64)
             mixed = _mix(mixed ^ bits)
         unit = (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0
-        return np.sign(unit) if self.extreme else unit
+        answer: Array = np.sign(unit) if self.extreme else unit
+        return answer
 
 
 def _mix(x: object) -> Array:
@@ -169,7 +170,8 @@ def _is_exact_case(name: str, operands: tuple[Array, ...], value: Array) -> Arra
     exact = (value == 0) | ~np.isfinite(value)
     if name == "ex2":
         exact |= operands[0] == np.rint(operands[0])
-    return exact
+    answer: Array = exact
+    return answer
 
 
 def allowed_error(name: str, value: Array) -> Array:
@@ -181,7 +183,8 @@ def allowed_error(name: str, value: Array) -> Array:
     if name == "lg2":
         # The absolute bound holds for arguments in (0.5, 2), where |lg2| < 1; the relative one elsewhere.
         return np.where(magnitude < 1, absolute, bound)
-    return bound + absolute
+    answer: Array = bound + absolute
+    return answer
 
 
 def quotient_factors(model: Approximation, a: Array, b: Array) -> tuple[Array, Array]:

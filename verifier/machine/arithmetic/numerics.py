@@ -14,8 +14,10 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# numpy's stubs answer Any for most operations, so an exact array type would only add casts.
-Array: TypeAlias = Any
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+"""Numbers of one format; NumPy's types do not follow formats through arithmetic, so none is named."""
+Operand: TypeAlias = Array | np.generic
+"""An array, or one number that stands for all of its elements."""
 
 _LOW_29 = np.uint64(0x1FFFFFFF)  # the bits of a float64 significand that float32 lacks
 _HALF_29 = np.uint64(0x10000000)  # exactly half a float32 ulp
@@ -102,7 +104,7 @@ def _zero_sign(result: Array, a: Array, b: Array, mode: str) -> Array:
     return np.where(cancelled, np.float32(-0.0), result)
 
 
-def divide32_directed(a: Array, b: Array, mode: str) -> Array:
+def divide32_directed(a: Operand, b: Array, mode: str) -> Array:
     """Float32 division in any rounding mode."""
     wide_a, wide_b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     quotient = wide_a / wide_b
@@ -114,7 +116,7 @@ def divide32_directed(a: Array, b: Array, mode: str) -> Array:
     return narrow(to_odd(*np.broadcast_arrays(quotient, error)), np.float32, mode)
 
 
-def divide32(a: Array, b: Array) -> Array:
+def divide32(a: Operand, b: Array) -> Array:
     """Float32 division, round to nearest even."""
     return np.divide(a, b, dtype=np.float32)
 
@@ -248,7 +250,8 @@ def flush32(value: Array) -> Array:
 def saturate(value: Array) -> Array:
     """Clamp to [0, 1]; NaN becomes +0."""
     one = value.dtype.type(1)
-    return np.where(value > 0, np.minimum(value, one), value.dtype.type(0))
+    answer: Array = np.where(value > 0, np.minimum(value, one), value.dtype.type(0))
+    return answer
 
 
 def half_to_single(x: Array) -> Array:

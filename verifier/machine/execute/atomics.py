@@ -132,7 +132,11 @@ def _turns(index: Array) -> list[Any]:
 def _function(operation: str, kind: str, flush: bool) -> Callable[..., Array]:
     """Give new = f(old, operands)."""
     if operation == "cas":
-        return lambda old, compare, value: np.where(old == compare, value, old)
+
+        def swapped(old: Array, compare: Array, value: Array) -> Array:
+            return np.where(old == compare, value, old)
+
+        return swapped
     if operation == "exch":
         return lambda old, value: value
     if kind in ("f16x2", "bf16x2", "bf16", "f16", "f32", "f64") and operation in ("add", "min", "max"):

@@ -17,7 +17,7 @@ _BITS = np.uint32(1) << _LANES.astype(np.uint32)
 @lru_cache(maxsize=512)
 def source_lanes(mode: str, distance: int, control: int) -> tuple[Array, Array]:
     """Give the lane that each lane reads and whether it is in range, for operands equal in all lanes."""
-    return _source_lanes(mode, _LANES, np.int64(distance), np.int64(control))
+    return _source_lanes(mode, _LANES, np.array(distance), np.array(control))
 
 
 @lru_cache(maxsize=512)
@@ -79,7 +79,8 @@ def ballot(group: Group, predicate: Array, members: Array) -> Array:
 def _named(warps: Warps, members: Array) -> Array:
     if np.size(members) == 1 and np.asarray(members).item() == 0xFFFFFFFF:
         return warps.present
-    return (warps.spread(members) & _BITS) != 0
+    answer: Array = (warps.spread(members) & _BITS) != 0
+    return answer
 
 
 def vote(group: Group, mode: str, predicate: Array, members: Array) -> Array:
@@ -150,7 +151,8 @@ def _extremum(grid: Array, there: Array, words: list[str]) -> Array:
         if "NaN" not in words:
             nothing = np.all(np.isnan(grid) | ~there, axis=1, keepdims=True)
             result = ufunc.reduce(np.where(there, grid, grid.dtype.type(worst)), axis=1, keepdims=True)
-            return np.where(nothing, grid.dtype.type(np.nan), result)
+            answer: Array = np.where(nothing, grid.dtype.type(np.nan), result)
+            return answer
         return np.asarray(ufunc.reduce(np.where(there, grid, grid.dtype.type(worst)), axis=1, keepdims=True))
     info = np.iinfo(grid.dtype)
     if words[0] == "min":

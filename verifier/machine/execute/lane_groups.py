@@ -112,7 +112,8 @@ class Warps:
 
     def collect(self, grid: Array) -> Array:
         """(warps, 32) back to lane order."""
-        return np.broadcast_to(grid, self.present.shape)[self.row, self.lane]
+        answer: Array = np.broadcast_to(grid, self.present.shape)[self.row, self.lane]
+        return answer
 
 
 class AllWarps(Warps):

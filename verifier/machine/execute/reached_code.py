@@ -168,7 +168,8 @@ class GuardedLanes:
     def of(self, group: Group) -> Array:
         """Return the predicate in some lanes."""
         if self.values.shape[0] == 1:
-            return self.values[0] if self.values.shape[1] == 1 else self.values[0][group.it]
+            answer: Array = self.values[0] if self.values.shape[1] == 1 else self.values[0][group.it]
+            return answer
         if self.values.shape[1] == 1:
             return self.values[:, 0][group.ib]
         return self.values.reshape(-1)[group.ix]

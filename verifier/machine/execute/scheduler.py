@@ -16,7 +16,7 @@ from verifier.machine.ptx.syntax import Immediate
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from verifier.machine.arithmetic.numerics import Array
+    from verifier.machine.arithmetic.numerics import Array, Operand
     from verifier.machine.execute.wave import Wave
     from verifier.machine.ptx.basic_blocks import Program
     from verifier.machine.ptx.syntax import Instruction
@@ -240,10 +240,11 @@ class Scheduler:
         alive = np.zeros_like(present)
         number = everyone // threads * per_block + everyone % threads // WARP
         np.bitwise_or.at(alive, number, np.uint32(1) << (everyone % threads % WARP).astype(np.uint32))
-        named: Array = np.uint32(self.named(instructions[0]))
+        named: Operand = np.uint32(self.named(instructions[0]))
         if target in self.members:
             named = self.read_members(target, lanes)
-        return (alive[warp] & named & ~present[warp]) == 0
+        answer: Array = (alive[warp] & named & ~present[warp]) == 0
+        return answer
 
     def read_members(self, target: int, lanes: Array) -> Array:
         """Member masks that lanes hold in a register."""

@@ -61,7 +61,8 @@ def _shift(name: str, kind: str) -> Callable[..., Array]:
 
         def left(a: Array, distance: Array) -> Array:
             moved = np.left_shift(a, np.minimum(distance, width - 1).astype(dtype))
-            return np.where(distance >= width, dtype.type(0), moved)
+            answer: Array = np.where(distance >= width, dtype.type(0), moved)
+            return answer
 
         return left
     if kind[0] == "s":
@@ -69,7 +70,8 @@ def _shift(name: str, kind: str) -> Callable[..., Array]:
 
     def right(a: Array, distance: Array) -> Array:
         moved = np.right_shift(a, np.minimum(distance, width - 1).astype(dtype))
-        return np.where(distance >= width, dtype.type(0), moved)
+        answer: Array = np.where(distance >= width, dtype.type(0), moved)
+        return answer
 
     return right
 
@@ -90,7 +92,8 @@ def _leading_zeros(width: int) -> Callable[..., Array]:
         for step in (1, 2, 4, 8, 16, 32):
             if step < width:
                 spread = spread | (spread >> np.array(step, dtype=spread.dtype))
-        return (width - np.bitwise_count(spread).astype(np.int64)).astype(np.uint32)
+        answer: Array = (width - np.bitwise_count(spread).astype(np.int64)).astype(np.uint32)
+        return answer
 
     return count
 
@@ -162,7 +165,8 @@ def _insert(width: int) -> Callable[..., Array]:
         start, length = start & np.uint32(0xFF), length & np.uint32(0xFF)
         place = np.minimum(start, width - 1).astype(unsigned)
         mask = np.where(start >= width, 0, _low_mask(length, width) << place).astype(unsigned)
-        return (b & ~mask) | ((a << place) & mask)
+        answer: Array = (b & ~mask) | ((a << place) & mask)
+        return answer
 
     return insert
 

@@ -69,7 +69,8 @@ def _compare(name: str, kind: str, flush: bool) -> Callable[..., Array] | None:
     if name in ("num", "nan"):
 
         def test(a: Array, b: Array) -> Array:
-            return np.isnan(widen(a)) | np.isnan(widen(b))
+            answer: Array = np.isnan(widen(a)) | np.isnan(widen(b))
+            return answer
 
         return test if name == "nan" else lambda a, b: ~test(a, b)
     unordered = name.endswith("u") and name[:-1] in _ORDERED

@@ -230,7 +230,8 @@ def _to_bytes(kind: str, origin: str, relu: bool) -> Callable[..., Array] | None
         pick_upper = (above < below) | ((above == below) & (upper % 2 == 0))
         code = np.where(pick_upper, upper, lower)
         code = np.where(np.isnan(wide), 0x7F, code)
-        return (code | (np.signbit(wide) * 0x80)).astype(np.uint16)
+        answer: Array = (code | (np.signbit(wide) * 0x80)).astype(np.uint16)
+        return answer
 
     if origin == "f32":
         return lambda a, b: (encode(a) << np.uint16(8)) | encode(b)

@@ -121,7 +121,8 @@ def _modelled(name: str) -> Callable[..., Array]:
     """Wrap an instruction whose answer depends on the model of the device."""
 
     def evaluate(model: Any, *operands: Array) -> Array:
-        return model.evaluate(name, *operands)
+        answer: Array = model.evaluate(name, *operands)
+        return answer
 
     evaluate.model = True  # type: ignore[attr-defined]
     return evaluate
@@ -183,7 +184,8 @@ def _signed_zero(result: Array, a: Array, b: Array, larger: bool) -> Array:
 
 def _test(which: str) -> Callable[..., Array] | None:
     def subnormal(a: Array) -> Array:
-        return (np.abs(a) < np.finfo(a.dtype).tiny) & (a != 0)
+        answer: Array = (np.abs(a) < np.finfo(a.dtype).tiny) & (a != 0)
+        return answer
 
     known: dict[str, Callable[..., Array]] = {
         "finite": np.isfinite,

@@ -93,7 +93,8 @@ def _high_unsigned(a: Array, b: Array) -> Array:
     a0, a1, b0, b1 = a & mask, a >> shift, b & mask, b >> shift
     middle = a1 * b0 + ((a0 * b0) >> shift)
     other = a0 * b1 + (middle & mask)
-    return a1 * b1 + (middle >> shift) + (other >> shift)
+    answer: Array = a1 * b1 + (middle >> shift) + (other >> shift)
+    return answer
 
 
 def _high_signed(a: Array, b: Array) -> Array:

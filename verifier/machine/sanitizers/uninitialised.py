@@ -86,7 +86,7 @@ class Flags:
         """Mark the bytes of a store."""
         for located in found:
             flags = self.of(located.region)
-            active = located.active(value) != 0 if np.ndim(value) else bool(value)
+            active = located.active(value) != 0 if isinstance(value, np.ndarray) else bool(value)
             for byte in range(width):
                 flags[located.offsets + byte] = active
 

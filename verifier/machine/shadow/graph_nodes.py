@@ -132,7 +132,8 @@ def _computed(name: str, operands: list[Array], model: Approximation) -> Array:
     if name == "ite":
         return np.where(operands[0] != 0, operands[1], operands[2])
     if name in ("and.pred", "or.pred", "xor.pred"):
-        return getattr(np, f"bitwise_{name[:-5]}")(*operands)
+        answer: Array = getattr(np, f"bitwise_{name[:-5]}")(*operands)
+        return answer
     if name == "not.pred":
         return np.asarray(operands[0] ^ np.uint64(1))
     if name in ("to_bits.b32", "from_bits.f32"):
@@ -151,7 +152,8 @@ def _computed(name: str, operands: list[Array], model: Approximation) -> Array:
 
 def _as(kind: str, bits: Array) -> Array:
     if kind == "pred":
-        return bits != 0
+        answer: Array = bits != 0
+        return answer
     return bits.astype(f"u{BITS[kind] // 8}").view(DTYPE[kind])
 
 

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import torch
-    from numpy.typing import ArrayLike
 
-    from verifier.machine.arithmetic.numerics import Array
+    from verifier.machine.arithmetic.numerics import Array, Operand
     from verifier.machine.execute.atomics import Atomic
     from verifier.machine.execute.memory import Located
     from verifier.machine.shadow.slots import ShadowArithmetic
@@ -69,7 +68,8 @@ class GraphSlots(Slots):
 
     def literal(self, bits: int, kind: str) -> Array:
         """Code of a literal of the program's text."""
-        return self.coded(self.nodes.add(f"literal:{kind}", (), value=np.uint64(bits)), kind)
+        value = np.asarray(bits, dtype=np.uint64)
+        return self.coded(self.nodes.add(f"literal:{kind}", (), value=value), kind)
 
     @staticmethod
     def coded(numbers: Array, kind: str) -> Array:
@@ -123,8 +123,8 @@ class GraphSlots(Slots):
         kind: str,
         result: Array,
         kinds: tuple[str, ...],
-        codes: tuple[ArrayLike, ...],
-        values: tuple[ArrayLike, ...],
+        codes: tuple[Array, ...],
+        values: tuple[Array, ...],
         site: int,
     ) -> Array:
         """Make the nodes of an operation's results; return their codes."""
@@ -136,12 +136,12 @@ class GraphSlots(Slots):
 
     def select(
         self,
-        condition: ArrayLike,
-        chosen: ArrayLike,
-        first: ArrayLike,
-        first_value: ArrayLike,
-        second: ArrayLike,
-        second_value: ArrayLike,
+        condition: Array,
+        chosen: Array,
+        first: Array,
+        first_value: Array,
+        second: Array,
+        second_value: Array,
         width: int,
         site: int,
     ) -> Array:
@@ -173,12 +173,12 @@ class GraphSlots(Slots):
 
     def select_word(
         self,
-        condition: ArrayLike,
-        chosen: ArrayLike,
-        first: tuple[ArrayLike, ArrayLike],
-        first_bits: ArrayLike,
-        second: tuple[ArrayLike, ArrayLike],
-        second_bits: ArrayLike,
+        condition: Array,
+        chosen: Array,
+        first: tuple[Array, Array],
+        first_bits: Array,
+        second: tuple[Array, Array],
+        second_bits: Array,
         site: int,
     ) -> tuple[Array, Array]:
         """As `select`, of 32 bits whose half-words have codes of their own: a float32, or two floats."""
@@ -204,7 +204,7 @@ class GraphSlots(Slots):
         )
         return low, high
 
-    def joined(self, halves: tuple[ArrayLike, ...], bits: ArrayLike, kind: str, site: int) -> Array:
+    def joined(self, halves: tuple[Array, ...], bits: Array, kind: str, site: int) -> Array:
         """Code of a float whose half-words have these codes.
 
         A bfloat16 above 16 bits that are zero is a float32.
@@ -235,7 +235,7 @@ class GraphSlots(Slots):
         return found
 
     @staticmethod
-    def merged(first: ArrayLike, first_bits: ArrayLike, second: ArrayLike, second_bits: ArrayLike) -> Array:
+    def merged(first: Array, first_bits: Array, second: Array, second_bits: Array) -> Array:
         """Code of a half-word of `a | b`: that of one side where the other is a literal zero."""
         fixed = [(np.asarray(c) >> 2 & 7) == LITERAL >> 2 for c in (first, second)]
         none = [f & (np.asarray(b) == 0) for f, b in zip(fixed, (first_bits, second_bits), strict=True)]
@@ -264,15 +264,13 @@ class GraphSlots(Slots):
                         result[element][half][0][located.selection] = codes
         return result
 
-    def save(
-        self, found: list[Located], width: int, elements: list[list[tuple[ArrayLike, ArrayLike]]]
-    ) -> None:
+    def save(self, found: list[Located], width: int, elements: list[list[tuple[Operand, Operand]]]) -> None:
         """Write the code of each half-word; a byte leaves a half-word known only if both are literals."""
         for located in found:
             store = self.store_of(located.region)
             store.used = True
             for number, pieces in enumerate(elements):
-                given = [located.active(c) if np.ndim(c) else c for c, _ in pieces]
+                given = [located.active(c) if isinstance(c, np.ndarray) else c for c, _ in pieces]
                 if width < 2:
                     slots = (located.offsets + number) >> 1
                     fixed = (np.asarray(given[0]) >> 2 & 7) == LITERAL >> 2
@@ -300,7 +298,7 @@ class GraphSlots(Slots):
 
     # Tensors.
 
-    def set(self, tensor: torch.Tensor, values: ArrayLike) -> None:
+    def set(self, tensor: torch.Tensor, values: Operand) -> None:
         """Give every element of a tensor its code: of a whole float, or `LITERAL`."""
         store, index, width = self.slots_of(tensor)
         store.used = True

@@ -48,7 +48,7 @@ class Stores:
     faster than to have new ones. `since_sweep`: stores wanted since they were looked for.
     """
 
-    def __init__(self, dtype: Any) -> None:
+    def __init__(self, dtype: np.dtype[np.generic]) -> None:
         """Begin with none; dtype: numpy type of a shadow."""
         self.dtype = dtype
         self.by_address: dict[int, Store] = {}

@@ -23,7 +23,7 @@ from verifier.machine.translate.uniformity import PER_BLOCK, PER_THREAD
 if TYPE_CHECKING:
     import torch
 
-    from verifier.machine.arithmetic.numerics import Array
+    from verifier.machine.arithmetic.numerics import Array, Operand
     from verifier.machine.execute.atomics import Atomic
     from verifier.machine.execute.extents import GridExtents
     from verifier.machine.execute.memory import Located, Region
@@ -63,7 +63,7 @@ class ShadowArithmetic(Protocol):
         ...
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype[np.generic]:
         """Numpy type of a shadow, structured if it has several parts."""
         ...
 
@@ -349,7 +349,7 @@ class Slots:
                 tags[located.selection] = store.tags[slots]
         return self.read(values, kind, shadows, tags, site, True)
 
-    def save(self, found: list[Located], width: int, elements: list[list[tuple[Any, Any]]]) -> None:
+    def save(self, found: list[Located], width: int, elements: list[list[tuple[Operand, Operand]]]) -> None:
         """Write (shadow, tag) of each half-word; bytes and integers clear what they overwrite."""
         halves = max(width // 2, 1)
         for located in found:
@@ -358,9 +358,10 @@ class Slots:
             for pieces in elements:
                 for half in range(halves):
                     shadows, tags = pieces[half] if half < len(pieces) else (None, NO_SHADOW)
-                    store.tags[slots] = located.active(tags) if np.ndim(tags) else tags
+                    store.tags[slots] = located.active(tags) if isinstance(tags, np.ndarray) else tags
                     if shadows is not None:
-                        store.shadows[slots] = located.active(shadows) if np.ndim(shadows) else shadows
+                        kept = located.active(shadows) if isinstance(shadows, np.ndarray) else shadows
+                        store.shadows[slots] = kept
                     slots += 1
 
     def atomic(

@@ -17,7 +17,7 @@ from verifier.machine.shadow.slots import NO_SHADOW, Slots
 if TYPE_CHECKING:
     import torch
 
-    from verifier.machine.arithmetic.numerics import Array
+    from verifier.machine.arithmetic.numerics import Array, Operand
     from verifier.machine.execute.atomics import Atomic
     from verifier.machine.execute.memory import Located
 
@@ -32,7 +32,7 @@ class TaintSlots(Slots):
         self, values: Array, kind: str, shadows: Array, tags: Array, site: int = -1, written: bool = False
     ) -> Array:
         """Give the sources of floats of one half-word; those of wider ones are united where they are read."""
-        return np.where(tags != NO_SHADOW, shadows, self.arithmetic.dtype(0))
+        return np.where(tags != NO_SHADOW, shadows, self.arithmetic.dtype.type(0))
 
     def load(
         self, found: list[Located], shape: tuple[int, ...], width: int, count: int
@@ -43,7 +43,8 @@ class TaintSlots(Slots):
         else:
             loaded = [self._of_byte(found, shape, element) for element in range(count)]
         return [
-            [(np.where(t != NO_SHADOW, s, self.arithmetic.dtype(0)), t) for s, t in row] for row in loaded
+            [(np.where(t != NO_SHADOW, s, self.arithmetic.dtype.type(0)), t) for s, t in row]
+            for row in loaded
         ]
 
     def _of_byte(self, found: list[Located], shape: tuple[int, ...], element: int) -> list[Any]:
@@ -54,7 +55,7 @@ class TaintSlots(Slots):
             shadows[chosen], tags[chosen] = store.shadows[slots], store.tags[slots]
         return [(shadows, tags)]
 
-    def save(self, found: list[Located], width: int, elements: list[list[tuple[Any, Any]]]) -> None:
+    def save(self, found: list[Located], width: int, elements: list[list[tuple[Operand, Operand]]]) -> None:
         """Write the sources of each half-word; a byte adds its own to those of its neighbour."""
         if width > 1:
             super().save(found, width, elements)
@@ -64,9 +65,9 @@ class TaintSlots(Slots):
             store.used = True
             for element, ((shadows, _),) in enumerate(elements):
                 slots = (located.offsets + element) >> 1
-                given = located.active(shadows) if np.ndim(shadows) else shadows
+                given = located.active(shadows) if isinstance(shadows, np.ndarray) else shadows
                 kept = np.where(
-                    store.tags[slots] != NO_SHADOW, store.shadows[slots], self.arithmetic.dtype(0)
+                    store.tags[slots] != NO_SHADOW, store.shadows[slots], self.arithmetic.dtype.type(0)
                 )
                 store.shadows[slots], store.tags[slots] = kept | given, HELD
 

@@ -76,11 +76,14 @@ def place_of(location: Location | None) -> Place:
     return Place(frames=tuple(f for f in chain if not _LIBRARY.search(f[0])) or chain[-1:])
 
 
+_SHADOW = np.dtype(np.uint8)
+
+
 class ErringLines(Places):
     """Shadows without content; finds the lines that make errors, so that only they get parts."""
 
     name, emitter = "erring_lines", EmitterKind.LINES
-    dtype: Any = np.uint8
+    dtype: np.dtype[np.uint8] = _SHADOW
 
     def __init__(self, host_file: str) -> None:
         """Start with no line."""
@@ -119,7 +122,7 @@ class Attribution(Places):
         super().__init__(host_file)
         self.places = (*(p for p in places if p != ELSEWHERE), ELSEWHERE)
         self.columns = {place: number for number, place in enumerate(self.places)}
-        self.dtype: Any = np.dtype([("exact", "f8"), ("parts", "f8", (len(self.places),))])
+        self.dtype = np.dtype([("exact", "f8"), ("parts", "f8", (len(self.places),))])
         self.unknown: set[str] = set()
 
     def lift(self, values: Array, kind: str) -> Array:

@@ -39,6 +39,9 @@ _SUMS = frozenset({"add", "sub", "mul", "fma", "mad"})
 _FLUSHED = 2.0**-126
 
 
+_SHADOW = np.dtype(np.float64)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ball:
     """Shadows are absolute error bounds; data are exact. Infinity means that nothing is known.
@@ -51,7 +54,7 @@ class Ball:
 
     name: str = NAME
     emitter: EmitterKind = EmitterKind.SLOTS
-    dtype: Any = np.float64
+    dtype: np.dtype[np.float64] = _SHADOW
     given: bool = False
 
     def lift(self, values: Array, kind: str) -> Array:
@@ -202,12 +205,14 @@ class Ball:
             root, low = np.sqrt(a), np.sqrt(np.maximum(a - ea, 0))
             return np.where(ea == 0, 0.0, ea / (root * low * (root + low)))
         if name == "ex2":
-            return np.maximum(result, _FLUSHED) * np.expm1(ea * np.log(2)) * (1 + 2.0**-20)
+            answer: Array = np.maximum(result, _FLUSHED) * np.expm1(ea * np.log(2)) * (1 + 2.0**-20)
+            return answer
         if name == "lg2":
             return np.where(ea == 0, 0.0, -np.log1p(-np.minimum(ea / a, 1)) / np.log(2))
         if name in BASES:
             reach = np.where(ea == 0, 0.0, -np.log1p(-np.minimum(ea / a, 1)))
-            return (reach / np.log(2) + errors[1]) * BASES[name]
+            scaled: Array = (reach / np.log(2) + errors[1]) * BASES[name]
+            return scaled
         if name in ("sin", "cos", "tanh", "tanhf"):
             return ea + np.zeros(np.shape(result))
         return np.full(np.shape(result), np.inf)

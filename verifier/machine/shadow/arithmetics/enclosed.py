@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -51,7 +51,7 @@ class Enclosed:
 
     name: str = NAME
     emitter: EmitterKind = EmitterKind.SLOTS
-    dtype: Any = field(default_factory=lambda: _SHADOW)
+    dtype: np.dtype[np.void] = field(default_factory=lambda: _SHADOW)
     unit_roundoff: float = UNIT_ROUNDOFF
     lifted: Lifted = field(default_factory=Lifted)
     ball: Ball = field(default_factory=Ball)
@@ -185,7 +185,8 @@ def _of_chosen(result: Array, floats: tuple[Array, ...], radii: tuple[Array, ...
     """Return the widest radius of the operands that the float run may have chosen (of all, where none is)."""
     chosen = [np.where(f == result, r, -1.0) for f, r in zip(floats, radii, strict=True)]
     widest = np.max(np.broadcast_arrays(*chosen), axis=0)
-    return np.where(widest < 0, np.max(np.broadcast_arrays(*radii), axis=0), widest)
+    answer: Array = np.where(widest < 0, np.max(np.broadcast_arrays(*radii), axis=0), widest)
+    return answer
 
 
 def build(*, unit_roundoff: float = UNIT_ROUNDOFF, as_written: Sequence[float] = ()) -> Enclosed:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from fractions import Fraction
 
-    from verifier.machine.arithmetic.numerics import Array
+    from verifier.machine.arithmetic.numerics import Array, Operand
 
 NAME = "field"
 
@@ -55,22 +55,25 @@ def reduce61(x: Array) -> Array:
 def add(a: Array, b: Array) -> Array:
     """Sum modulo p."""
     total = a + b
-    return np.minimum(total, total - _P)
+    answer: Array = np.minimum(total, total - _P)
+    return answer
 
 
 def subtract(a: Array, b: Array) -> Array:
     """Difference modulo p."""
     total = a - b
-    return np.minimum(total, total + _P)
+    answer: Array = np.minimum(total, total + _P)
+    return answer
 
 
 def negate(a: Array) -> Array:
     """Negative modulo p."""
     opposite = _P - a
-    return np.minimum(opposite, opposite - _P)
+    answer: Array = np.minimum(opposite, opposite - _P)
+    return answer
 
 
-def multiply(a: Array, b: Array) -> Array:
+def multiply(a: Operand, b: Array) -> Array:
     """Product modulo p from 31-bit halves; no intermediate reaches 2^64.
 
     Works in few temporaries: passes over memory are what a product costs.
@@ -151,7 +154,8 @@ def of_floats(values: Array) -> Array:
     shift = _SHIFTS[exponent]
     residue = (whole << shift) & _P
     residue |= whole >> (_61 - shift)
-    return np.where(negative & (residue != 0), _P - residue, residue)
+    answer: Array = np.where(negative & (residue != 0), _P - residue, residue)
+    return answer
 
 
 def parts_of(wide: Array) -> tuple[Array, Any, Any] | None:
@@ -191,13 +195,14 @@ def of_fraction(value: Fraction) -> int:
     return value.numerator * pow(value.denominator, -1, P) % P
 
 
-def next_to_exact(numbers: Array) -> Array:
+def next_to_exact(numbers: Operand) -> Array:
     """Whether numbers are short ones, or slips of a few units in the last place away from one."""
     significands, _ = np.frexp(np.abs(numbers))
-    return np.abs(significands - np.rint(np.ldexp(significands, EXACT_BITS)) / 2**EXACT_BITS) <= NEAR
+    answer: Array = np.abs(significands - np.rint(np.ldexp(significands, EXACT_BITS)) / 2**EXACT_BITS) <= NEAR
+    return answer
 
 
-def reciprocals(wide: Array) -> Array | None:
+def reciprocals(wide: Operand) -> Array | None:
     """Return whole numbers k, int64, where floats are no dyadic number but next to 2/k; 0 elsewhere.
 
     Next to it: its rounding to float32 or float64. 2/k is 1/(k/2) where k is even. None where there are none.
@@ -232,6 +237,9 @@ def hashed(name: str, *operands: Array) -> Array:
     return reduce61(np.asarray(mixed)).reshape(shape)
 
 
+_SHADOW = np.dtype(np.uint64)
+
+
 @dataclass(frozen=True, kw_only=True)
 class FieldArithmetic:
     """Shadows are residues; `constants` declares what a float literal stands for (0.001f for 1/1000).
@@ -241,7 +249,7 @@ class FieldArithmetic:
 
     name: str = NAME
     emitter: EmitterKind = EmitterKind.SLOTS
-    dtype: Any = np.uint64
+    dtype: np.dtype[np.uint64] = _SHADOW
     constants: Mapping[float, Fraction] = field(default_factory=dict)
     opaque: set[str] = field(default_factory=set, compare=False, repr=False)
     tables: dict[str, Array] = field(default_factory=dict, compare=False, repr=False)

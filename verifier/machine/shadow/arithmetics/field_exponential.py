@@ -139,7 +139,8 @@ def logarithm_of_values(values: Array) -> Array:
 
 def _is_power(values: Array) -> Array:
     """Whether values are squares modulo q, which are the powers of 2."""
-    return power(values, EXPONENTS, _MODULI["value"]) == 1
+    answer: Array = power(values, EXPONENTS, _MODULI["value"]) == 1
+    return answer
 
 
 def inverse(modulus: np.uint64, a: Array) -> Array:
@@ -169,7 +170,8 @@ def of_floats(modulus: np.uint64, values: Array) -> Array:
         return _of_any_floats(modulus, wide)
     whole, exponent, negative = parts
     residue = whole % modulus * _scales(int(modulus))[exponent] % modulus
-    return np.where(negative & (residue != 0), modulus - residue, residue)
+    answer: Array = np.where(negative & (residue != 0), modulus - residue, residue)
+    return answer
 
 
 @cache
@@ -197,7 +199,7 @@ class FieldExponential:
 
     name: str = NAME
     emitter: EmitterKind = EmitterKind.SLOTS
-    dtype: Any = DTYPE
+    dtype: np.dtype[np.void] = DTYPE
     constants: Mapping[float, Fraction] = field(default_factory=dict)
     opaque: set[str] = field(default_factory=set, compare=False, repr=False)
     tables: dict[str, Array] = field(default_factory=dict, compare=False, repr=False)

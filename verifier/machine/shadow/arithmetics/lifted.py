@@ -52,6 +52,9 @@ _UNARY: dict[str, Any] = {
 }
 
 
+_SHADOW = np.dtype(np.float64)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Lifted:
     """Shadows are float64 values; `literals` maps float32 constants to what they approximate.
@@ -62,7 +65,7 @@ class Lifted:
 
     name: str = NAME
     emitter: EmitterKind = EmitterKind.SLOTS
-    dtype: Any = np.float64
+    dtype: np.dtype[np.float64] = _SHADOW
     literals: Mapping[float, float] = field(default_factory=lambda: dict(LITERALS))
     apart: list[int] = field(default_factory=lambda: [0])
 

@@ -64,7 +64,8 @@ def clamped(name: str, modifiers: frozenset[str], result: Array, floats: tuple[A
     """
     rule = _BEFORE_CLAMPING.get(name)
     if rule is None:
-        return (result == 0) | (("sat" in modifiers) & (result == 1))
+        answer: Array = (result == 0) | (("sat" in modifiers) & (result == 1))
+        return answer
     with np.errstate(over="ignore", invalid="ignore"):
         raw = rule(*(np.asarray(value, dtype=np.float64) for value in floats))
     within = (raw >= 0) & (raw <= 1) if "sat" in modifiers else raw >= 0

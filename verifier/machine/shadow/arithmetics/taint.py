@@ -17,13 +17,16 @@ if TYPE_CHECKING:
 NAME = "taint"
 
 
+_SHADOW = np.dtype(np.uint64)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Taint:
     """Shadows are sets of 64 sources, as bits; a result has those of all operands, a choice those of one."""
 
     name: str = NAME
     emitter: EmitterKind = EmitterKind.TAINT
-    dtype: Any = np.uint64
+    dtype: np.dtype[np.uint64] = _SHADOW
 
     def lift(self, values: Array, kind: str) -> Array:
         """Constants, and data that are no source, depend on nothing."""
