@@ -71,6 +71,9 @@ def test_the_first_difference_is_named_with_its_line():
     found = found_of(built_in("layer_norm_two_pass_triton"), "float32", 5, variance="textbook")
     assert not isinstance(found, Agreement)
     assert found.why.startswith("nothing sums the 5 terms like mul.f32(input:f32[0], input:f32[0])")
+    found = found_of(FAULTY / "masked_lanes_counted_triton.py", "float32", 33)
+    assert "masked_lanes_counted_triton.py:18 of 33 of them takes mul.f32(div.f32(" in found.why
+    assert found.why.endswith("as well, 31 times")
     found = found_of(FAULTY / "variance_off_by_one_ulp_triton.py", "float32", 33)
     assert "1.0000001192092896" in found.why
     assert "variance_off_by_one_ulp_triton.py" in found.why

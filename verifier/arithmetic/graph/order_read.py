@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.graph import Ids, ids
 from verifier.arithmetic.graph.signs import reached
+from verifier.arithmetic.graph.trees_read import misread
 from verifier.arithmetic.trees.steps import Step
 
 
@@ -32,9 +34,11 @@ class _Partial:
 class OrderReader:
     """Reads the orders of sums off the terms that some outputs reach."""
 
-    def __init__(self, terms: SharedTerms, outputs: Ids) -> None:
-        """Look among the additions that the edges `outputs` reach."""
-        self._terms = terms
+    def __init__(
+        self, terms: SharedTerms, outputs: Ids, line_of: Callable[[int], str] = lambda _: ""
+    ) -> None:
+        """Look among the additions that `outputs` reach; line_of: the place of an edge in the source."""
+        self._terms, self._outputs, self._line_of = terms, outputs, line_of
         live = reached(terms, outputs)
         families = np.array([name.split(".")[0] for name in terms.names], dtype=np.str_)
         family = families[terms.operation[live]]
@@ -56,12 +60,16 @@ class OrderReader:
         known = self._partials(leaves)
         root = next((term for term, found in known.items() if found.count == len(leaves)), None)
         if root is None:
-            most = max(known.values(), key=lambda found: found.count, default=None)
-            raise OrderError(
-                f"nothing sums the {len(leaves)} terms like {self._terms.text(int(leaves[0]), 4)}"
-                f" (at most {most.count if most else 0} of them)"
-            )
-        return _steps(known, root, len(leaves))
+            raise OrderError(self._why(leaves))
+        steps = _steps(known, root, len(leaves))
+        if steps is None:
+            raise OrderError(self._why(leaves))
+        return steps
+
+    def _why(self, leaves: Ids) -> str:
+        near = misread(self._terms, self._outputs, leaves)
+        wanted = f"nothing sums the {len(leaves)} terms like {self._terms.text(int(leaves[0]), 4)}"
+        return wanted if near is None else f"{wanted}: {near.text(self._terms, leaves, self._line_of)}"
 
     def _partials(self, leaves: Ids) -> dict[int, _Partial]:
         known = {
@@ -101,13 +109,8 @@ class OrderReader:
         return found
 
 
-def _steps(known: dict[int, _Partial], root: int, count: int) -> list[Step]:
-    """Return the additions below the root, those of one height and kind in one step.
-
-    Raises:
-        OrderError: an element is summed twice.
-
-    """
+def _steps(known: dict[int, _Partial], root: int, count: int) -> list[Step] | None:
+    """Return the additions below the root by height and kind, a step each; None: a term is met twice."""
     levels: dict[tuple[int, bool], list[tuple[int, int]]] = defaultdict(list)
     pending, met = [root], []
     while pending:
@@ -119,7 +122,7 @@ def _steps(known: dict[int, _Partial], root: int, count: int) -> list[Step]:
         levels[found.height, found.update].append((a.head, b.head))
         pending.extend(found.parts)
     if sorted(met) != list(range(count)):
-        raise OrderError("the code sums an element twice")
+        return None
     return [
         Step(left=_index([a for a, _ in pairs]), right=_index([b for _, b in pairs]), update=update)
         for (_, update), pairs in sorted(levels.items())

@@ -97,7 +97,7 @@ def compared(
         outputs = np.concatenate([edges.ravel() for edges in kernel.outputs.values()])
         comparison = _Comparison(
             graph=graph, op=op, subject=subject, case=case, gradients=gradients, claims=claims, kernel=kernel,
-            terms=normaliser.terms, reader=OrderReader(normaliser.terms, outputs),
+            terms=normaliser.terms, reader=OrderReader(normaliser.terms, outputs, kernel.line_of),
         )  # fmt: skip
         differences = []
         for way in ways(graph, subject, fused="C" not in claims):
