@@ -1,13 +1,17 @@
 """Settings of a project stand in its pyproject.toml; the command line goes before them."""
 
+import json
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from verifier.audit.request import BUDGETS
+from verifier.audit.run_audit import select
+from verifier.audit.sweep import _key
 from verifier.commands.command_line import app
 from verifier.commands.project_settings import SettingsError, project_settings
+from verifier.subjects.load_file import load_subjects
 
 KERNEL = Path(__file__).parents[1] / "support" / "right_kernel.py"
 
@@ -45,6 +49,8 @@ def test_settings_are_found_above_and_paths_count_from_their_file(tmp_path):
         ("[tool.norm-verifier]\nreach = nan", "reach is nan"),
         ('[tool.norm-verifier]\ndtypes = "float32"', "dtypes is 'float32', and a list of strings"),
         ("[tool.norm-verifier]\nbudget = 5", "budget is 5, and a string"),
+        ("[tool.norm-verifier]\nmultiprocessors = -1", "multiprocessors is -1, and a whole number from 0"),
+        ('[tool.norm-verifier]\nautotune = "none"', 'autotune is \'none\', and "all" or "first" is wanted'),
         ("[tool]\nnorm-verifier = 3", "is no table"),
         ("[tool", "cannot be read"),
     ],
@@ -71,3 +77,45 @@ def test_an_audit_takes_what_is_not_given_and_says_what_is_wrong(tmp_path, monke
     ended = CliRunner().invoke(app, ["audit", str(KERNEL)])
     assert ended.exit_code == 2
     assert "no key 'beauty'" in ended.output
+
+
+LOST = Path(__file__).parents[1] / "faulty_kernels" / "rows_lost_by_one_processor_triton.py"
+
+
+def test_a_device_of_so_many_multiprocessors_is_played_and_played_again(tmp_path, monkeypatch):
+    """The kernel loses rows on a device of one; nothing is wrong with it on the usual one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(BUDGETS, "quick", 2)
+    only = f'[tool.norm-verifier]\npaths = ["{LOST}"]\nchecks = ["forward_error"]\nworkers = 1\n'
+    written(tmp_path, only)
+    assert CliRunner().invoke(app, ["audit"]).exit_code == 0
+    written(tmp_path, f"{only}multiprocessors = 1\n")
+    ended = CliRunner().invoke(app, ["audit"])
+    assert ended.exit_code == 1, ended.output
+    assert "device       1 multiprocessors" in ended.output
+    (case,) = Path("norm-verifier-findings").glob("*.json")
+    assert CliRunner().invoke(app, ["replay", str(case)]).exit_code == 1
+    document = json.loads(case.read_text())
+    assert document.pop("multiprocessors") == 1
+    case.write_text(json.dumps(document))
+    assert CliRunner().invoke(app, ["replay", str(case)]).exit_code == 0
+    case.write_text(json.dumps({**document, "multiprocessors": "one"}))
+    ended = CliRunner().invoke(app, ["replay", str(case)])
+    assert ended.exit_code == 2
+    assert "multiprocessors is 'one'" in ended.output
+
+
+def test_shapes_that_were_chosen_for_one_device_are_not_those_of_another():
+    (subject,) = load_subjects(LOST)
+    keys = {
+        _key(subject, "float32", played) for played in ({}, {"multiprocessors": 1}, {"multiprocessors": 2})
+    }
+    assert len(keys) == 3
+
+
+def test_other_configurations_of_autotuned_kernels_are_left_out_where_that_is_asked_for():
+    tuned = LOST.parent / "wrong_in_third_configuration_triton.py"
+    first = {job.check: job.missing for job in select([tuned], autotune="first")}
+    assert first.pop("autotuning") == "left out: autotune is 'first'"
+    assert set(first.values()) == {""}
+    assert {job.missing for job in select([tuned])} == {""}

@@ -141,7 +141,11 @@ class Examination(Trial):
         once = plan.most_reaching is not None and self.dtype != self.subject.dtypes[0]
         if not plan.reaching or self.first or once:
             return Steering()
-        found = sweep(self.subject, self.dtype, self.runner.backend) if cases and seconds else Sweep()
+        found = (
+            sweep(self.subject, self.dtype, self.runner.backend, self.runner.options)
+            if cases and seconds
+            else Sweep()
+        )
         reaching = found.whole if plan.gradients else found.forward
         if plan.most_reaching is not None:  # what they leave out is no loss: other checks run it
             few = steering((), reaching, cases=min(cases, plan.most_reaching), seconds=seconds)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from verifier.audit import rules
 from verifier.audit.examination import Examination
 from verifier.audit.report.finding_text import failure_text
 from verifier.audit.request import SelectionError
+from verifier.audit.run_audit import played
 from verifier.cases.saved_case import read_case
 from verifier.checks import check
 from verifier.execution import Runner
@@ -48,7 +50,7 @@ def replay(path: Path, *, kernel: Path | None = None, backend_name: str | None =
     reason = _cannot_run(found[name], case, check_name, place)
     if reason:
         raise SelectionError(reason)
-    with Runner(place) as runner:
+    with Runner(place, options=played(place, _multiprocessors(path, document))) as runner:
         examination = Examination(
             subject=found[name], check_name=check_name, dtype=case.dtype, runner=runner, ignore_known=True
         )
@@ -59,6 +61,13 @@ def replay(path: Path, *, kernel: Path | None = None, backend_name: str | None =
     verdicts = ", ".join(_words(o) for o in outcomes) or "nothing to compare"
     text = f"{name} {check_name} {case.dtype} on {place}: {verdicts}"
     return _changed(file, document) + text, status
+
+
+def _multiprocessors(path: Path, document: Mapping[str, object]) -> int:
+    number = document.get("multiprocessors", 0)
+    if not isinstance(number, int) or number < 0:
+        raise cases.CaseError(f"{path}: multiprocessors is {number!r}, and a whole number is wanted")
+    return number
 
 
 def _words(outcome: Outcome) -> str:

@@ -9,6 +9,10 @@ BUDGETS = {"quick": 25, "standard": 200, "deep": 2000}
 """Cases per subject, check and dtype; checks that hardly look at the numbers take a share (`Plan.share`)."""
 
 
+ALL_CONFIGURATIONS, FIRST_CONFIGURATION = "all", "first"
+"""Which configurations of autotuned kernels run: each once on small cases, or the first that fits alone."""
+
+
 class SelectionError(ValueError):
     """What was asked for does not exist or leaves nothing to run."""
 

@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from verifier.audit import rules
@@ -18,12 +18,20 @@ from verifier.audit.first_cases import CHECKS as FIRST_CHECKS
 from verifier.audit.first_cases import try_first_cases
 from verifier.audit.news import News, Reporter, heard_by
 from verifier.audit.reach_of_subjects import SubjectReach, reach_of_lines
-from verifier.audit.request import BUDGETS, SelectionError, must_be_known, parse_seconds
+from verifier.audit.request import (
+    ALL_CONFIGURATIONS,
+    BUDGETS,
+    FIRST_CONFIGURATION,
+    SelectionError,
+    must_be_known,
+    parse_seconds,
+)
 from verifier.audit.search import Budget
 from verifier.audit.worker_pool import Died, pooled
-from verifier.checks import check, checks
+from verifier.checks import autotuning, check, checks
 from verifier.execution import Runner
-from verifier.execution.backends import backends, default_backend
+from verifier.execution.backend import Power
+from verifier.execution.backends import backends, can, default_backend
 from verifier.ops import ops
 from verifier.records.printable import block
 from verifier.records.subject import Subject
@@ -33,7 +41,10 @@ from verifier.subjects.load_file import load_subject, load_subjects
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One line of an audit, as plain data for a worker process; heard: what the kernel prints is told."""
+    """One line of an audit, as plain data for a worker process; heard: what the kernel prints is told.
+
+    missing: why it is not run. multiprocessors: of the device that the machine plays; 0: as it usually has.
+    """
 
     path: str
     subject: str
@@ -42,6 +53,7 @@ class Job:
     backend: str | None
     missing: str = ""
     heard: bool = False
+    multiprocessors: int = 0
 
 
 @dataclass(kw_only=True)
@@ -98,10 +110,14 @@ def select(
     subjects: Sequence[str] = (),
     fits: Callable[[str], bool] = lambda _: True,
     all_dtypes: bool = True,
+    multiprocessors: int = 0,
+    autotune: str = ALL_CONFIGURATIONS,
 ) -> list[Job]:
     """List the jobs for kernel files, restricted to what is named; see `runs_on` for `all_dtypes`.
 
-    fits: says of the name of a subject whether it is wanted.
+    fits: says of the name of a subject whether it is wanted. multiprocessors: see `Job`.
+    autotune: ALL_CONFIGURATIONS, or FIRST_CONFIGURATION: the check `autotuning`, which runs the others, is
+    left out.
 
     Raises:
         LoadError: a file does not load.
@@ -129,7 +145,15 @@ def select(
     jobs = [j for j in every if all_dtypes or runs_on(by_name[j.subject], j.check, j.dtype)]
     if not jobs:
         raise SelectionError("nothing to run: no subject is left")
-    return jobs
+    return [settled(job, multiprocessors, autotune) for job in jobs]
+
+
+def settled(job: Job, multiprocessors: int, autotune: str) -> Job:
+    """Return a job with what a project has set, see `select`."""
+    missing = job.missing
+    if autotune == FIRST_CONFIGURATION and job.check == autotuning.NAME:
+        missing = missing or f"left out: autotune is {autotune!r}"
+    return replace(job, multiprocessors=multiprocessors, missing=missing)
 
 
 def runs_on(subject: Subject, check_name: str, dtype: str) -> bool:
@@ -252,7 +276,7 @@ def _results(
         (number, ([(jobs[i], share(next(started))) for i in group], seed, ahead))
         for number, group in enumerate(together)
     )
-    places = {job.backend for job in jobs if job.backend is not None and not job.missing}
+    places = {job.backend for job in jobs if job.backend and not job.missing and not job.multiprocessors}
     with closing(pooled(run_jobs, tasks, workers, backends=sorted(places), on_news=on_news)) as results:
         for number, found in results:
             for place, index in enumerate(together[number]):
@@ -314,7 +338,7 @@ def _placed(subject: Subject, backend_name: str | None) -> tuple[str | None, str
     return (backend_name, "") if reason is None else (None, f"{backend_name}: {reason}")
 
 
-_runners: dict[str, Runner] = {}
+_runners: dict[tuple[str, int], Runner] = {}
 
 
 def run_job(
@@ -405,7 +429,7 @@ def _examination(
         subject=subject,
         check_name=job.check,
         dtype=job.dtype,
-        runner=_runner(place),
+        runner=_runner(place, job.multiprocessors),
         budget=Budget(cases=cases, until=until),
         seed=seed,
         first=first,
@@ -414,12 +438,18 @@ def _examination(
     )
 
 
-def _runner(place: str) -> Runner:
-    """Return the runner of this process for a backend."""
-    if place not in _runners:
-        _runners[place] = Runner(place)
+def _runner(place: str, multiprocessors: int) -> Runner:
+    """Return the runner of this process for a backend, which plays a device of so many multiprocessors."""
+    key = place, multiprocessors
+    if key not in _runners:
+        _runners[key] = Runner(place, options=played(place, multiprocessors))
         atexit.register(close_runners)
-    return _runners[place]
+    return _runners[key]
+
+
+def played(place: str, multiprocessors: int) -> dict[str, object]:
+    """Return a backend's options for so many multiprocessors; 0, or a device of its own: as it is."""
+    return {"multiprocessors": multiprocessors} if multiprocessors and can(place, Power.VARIES) else {}
 
 
 def close_runners() -> None:

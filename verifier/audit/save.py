@@ -70,6 +70,7 @@ def save_finding(finding: Finding, folder: Path, **facts: object) -> Path:
         message=finding.outcome.message,
         declaration=block(finding.declaration),
         versions=versions(),
+        **({"multiprocessors": finding.multiprocessors} if finding.multiprocessors else {}),
         **facts,
     )
     return path

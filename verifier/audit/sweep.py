@@ -71,28 +71,31 @@ class Sweep:
 _known: dict[str, Sweep] = {}
 
 
-def sweep(subject: Subject, dtype: str, backend: str) -> Sweep:
+def sweep(subject: Subject, dtype: str, backend: str, options: Mapping[str, object] | None = None) -> Sweep:
     """Return the shapes for a subject and a dtype; none where no code is compiled for a device.
 
     A wrapper that raises, hangs or launches nothing without numbers to read has those of a plain list.
     """
     if subject.language == "torch" or not can(backend, Power.READS_CODE):
         return Sweep()
-    key = _key(subject, dtype)
+    played = dict(options or {}) if backend == PLACE else {}
+    key = _key(subject, dtype, played)
     if key not in _known:
         file = cache_folder("sweeps") / f"{key}.json"
         kept = _read(file)
         if kept is None:
             first = subject.dtypes[0]
-            like = sweep(subject, first, backend).whole if dtype != first else ()
+            like = sweep(subject, first, backend, options).whole if dtype != first else ()
             like = tuple(shape for shape in like if shape.seconds <= CASE_SECONDS)
-            kept, sources = _made(subject, dtype, like)
+            kept, sources = _made(subject, dtype, like, played)
             keep(file, _document(kept, sources))
         _known[key] = kept
     return _known[key]
 
 
-def _made(subject: Subject, dtype: str, reached: Sequence[Reaching]) -> tuple[Sweep, tuple[str, ...]]:
+def _made(
+    subject: Subject, dtype: str, reached: Sequence[Reaching], played: Mapping[str, object]
+) -> tuple[Sweep, tuple[str, ...]]:
     """Make the dry runs; also return the sources that had a part in them.
 
     reached: the shapes of another dtype, if they are known.
@@ -101,7 +104,7 @@ def _made(subject: Subject, dtype: str, reached: Sequence[Reaching]) -> tuple[Sw
     like = _like(the_op, subject, dtype)
     if like is None:
         return Sweep(why="no case tells its dtypes"), ()
-    with Runner(PLACE, case_seconds=BATCH_SECONDS) as runner:
+    with Runner(PLACE, options=played, case_seconds=BATCH_SECONDS) as runner:
         asking = _Asking(runner=runner, subject=subject, case=like, gradients=_backward(subject, the_op))
         known = seen_around(
             asking,
@@ -234,14 +237,16 @@ def _literals(file: Path) -> Iterator[int]:
 # What is kept
 
 
-def _key(subject: Subject, dtype: str) -> str:
+def _key(subject: Subject, dtype: str, played: Mapping[str, object]) -> str:
     """Return a hash of what the answer follows from, but for sources that only the dry run names.
 
     The machine's architecture and its number of multiprocessors are a part: wrappers ask for both.
+    played: fields of `Machine` that are not the usual ones.
     """
     parts = [str(subject.path), subject.name, subject.op, dtype, repr(subject.domain), _own_sources()]
     parts += [
         repr(Machine()),
+        repr(sorted(played.items())),
         _hash_of(str(subject.path)),
         *map(_version, ("torch", "triton", "norm-verifier")),
     ]

@@ -153,6 +153,7 @@ class Trial:
             case=failure.case,
             declaration=declaration_text(self.subject, self.dtype, self.setting),
             detail=failure.detail,
+            multiprocessors=int(str(self.runner.options.get("multiprocessors", 0))),
         )
 
     def known_defects(self) -> list[KnownDefect]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import os
 import sys
 import traceback
 from dataclasses import replace
@@ -17,17 +15,20 @@ from verifier.audit.request import BUDGETS, did_you_mean, must_be_budget, parse_
 from verifier.commands.audit_report import Told, audit_with_progress, finish
 from verifier.commands.certify import certify
 from verifier.commands.options import (
+    AutotuneOption,
     BackendOption,
     BudgetOption,
     CheckOption,
     Coloring,
     ColorOption,
+    Configurations,
     CostsOption,
     DtypeOption,
     FindingsOption,
     JsonOption,
     KeywordOption,
     LegendOption,
+    MultiprocessorsOption,
     Paths,
     PythonPathOption,
     QuietOption,
@@ -72,12 +73,16 @@ def main(*, own_process: bool = False) -> None:
 
     own_process: nothing else runs in this process; it may be copied to save the imports of others.
     """
-    from verifier.commands.output_pipe import outlive_readers
+    from verifier.commands.output_pipe import (
+        outlive_readers,
+        read_paths_as_utf8,
+        speak_the_terminals_characters,
+    )
 
     _process["own"] = own_process
     outlive_readers()
-    _read_paths_as_utf8()
-    _speak_the_terminals_characters()
+    read_paths_as_utf8()
+    speak_the_terminals_characters()
     try:
         status = app(standalone_mode=False)
     except Exception as error:
@@ -121,23 +126,6 @@ def _copy_ahead(*backends: str, workers: int = 1) -> None:
         copy_ahead(children=WORKERS)
     else:
         copy_ahead(*backends)
-
-
-def _read_paths_as_utf8() -> None:
-    """Begin again where Python takes the names of files for ASCII (LC_ALL=C, PYTHONUTF8=0).
-
-    Compilers and our own files name a kernel's path in UTF-8, whatever the locale.
-    """
-    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
-        os.environ["PYTHONUTF8"] = "1"
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 (this very command)
-
-
-def _speak_the_terminals_characters() -> None:
-    """Write what a terminal cannot show as escapes, where Python would end with an error (LC_ALL=C)."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
 
 
 def _version(wanted: bool) -> None:
@@ -186,6 +174,8 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
     words: WordsOption = False,
     color: ColorOption = Coloring.AUTO,
     pythonpath: PythonPathOption = None,
+    multiprocessors: MultiprocessorsOption = 0,
+    autotune: AutotuneOption = Configurations.ALL,
     legend: LegendOption = False,
 ) -> None:
     """Run every check on every kernel and report the proved bounds, the errors and the findings.
@@ -220,6 +210,8 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
             subjects=subject or (),
             fits=fits or (lambda _: True),
             all_dtypes=bool(paths or dtype or subject or fits),
+            multiprocessors=multiprocessors,
+            autotune=autotune.value,
         )
         jobs = [replace(job, heard=words) for job in jobs]
         screen = Screen(-1 if quiet else verbose, color.value, traceback)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from verifier.audit.request import BUDGETS
+from verifier.audit.request import ALL_CONFIGURATIONS, BUDGETS, FIRST_CONFIGURATION
 
 
 class Coloring(StrEnum):
@@ -17,6 +17,13 @@ class Coloring(StrEnum):
     AUTO = "auto"
     ALWAYS = "always"
     NEVER = "never"
+
+
+class Configurations(StrEnum):
+    """Which configurations of autotuned kernels run."""
+
+    ALL = ALL_CONFIGURATIONS
+    FIRST = FIRST_CONFIGURATION
 
 
 def _checks() -> list[str]:
@@ -104,6 +111,16 @@ ColorOption = Annotated[Coloring, typer.Option("--color", help="Colors: by itsel
 PythonPathOption = Annotated[
     list[Path] | None,
     typer.Option(help="A folder in which kernel files find modules (repeatable).", file_okay=False),
+]
+MultiprocessorsOption = Annotated[
+    int,
+    typer.Option(
+        "--multiprocessors", min=0, help="Of the device that the machine plays; 0: as it usually has (132)."
+    ),
+]
+AutotuneOption = Annotated[
+    Configurations,
+    typer.Option(help="Configurations of autotuned kernels to run: all, or the first that fits alone."),
 ]
 LegendOption = Annotated[
     bool, typer.Option("--legend", callback=_legend, is_eager=True, help="Explain the columns and exit.")

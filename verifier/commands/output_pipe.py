@@ -1,4 +1,4 @@
-"""Output that nobody reads any more: `norm-verifier audit | head` still writes its files."""
+"""Streams and names of files: output that nobody reads any more, or a locale of ASCII, ends no command."""
 
 from __future__ import annotations
 
@@ -41,3 +41,20 @@ def _lasting(stream: object) -> object:
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )
+
+
+def read_paths_as_utf8() -> None:
+    """Begin again where Python takes the names of files for ASCII (LC_ALL=C, PYTHONUTF8=0).
+
+    Compilers and our own files name a kernel's path in UTF-8, whatever the locale.
+    """
+    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
+        os.environ["PYTHONUTF8"] = "1"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 (this very command)
+
+
+def speak_the_terminals_characters() -> None:
+    """Write what a terminal cannot show as escapes, where Python would end with an error (LC_ALL=C)."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from verifier.audit.request import did_you_mean
+from verifier.audit.request import ALL_CONFIGURATIONS, FIRST_CONFIGURATION, did_you_mean
 
 TABLE = "norm-verifier"
 
@@ -87,6 +87,8 @@ _KEYS: Mapping[str, tuple[str, str, Callable[[object], bool]]] = {
     "budget": ("budget", _TEXT, _is_text),
     "seed": ("seed", _COUNT, _is_count),
     "workers": ("workers", _COUNT, _is_count),
+    "multiprocessors": ("multiprocessors", "a whole number from 0", _is_count),
+    "autotune": ("autotune", '"all" or "first"', (ALL_CONFIGURATIONS, FIRST_CONFIGURATION).__contains__),
     "reach": ("require", "a number from 0 to 1", _is_fraction),
 }
 """By key: the parameter of the command `audit`, what is wanted in words, and whether a value is that."""

@@ -158,12 +158,20 @@ class KernelFile(pytest.Collector):
         chosen = [one for one in subjects if one.name in self._only("subject", one.name)]
         for name, job in parameters(tuple(chosen), backend=wanted):
             if job.dtype in self._only("dtype", job.dtype) and job.check in self._only("check", job.check):
-                yield KernelItem.from_parent(self, name=line(name), job=job)
+                yield KernelItem.from_parent(self, name=line(name), job=self._settled(job))
         required = setting(self.config, "require")
         if isinstance(required, list):
             for one in chosen:
                 key = (str(one.path), one.name)
                 yield ReachItem.from_parent(self, name=f"{line(one.name)}-reach", key=key, required=required)
+
+    def _settled(self, job: Job) -> Job:
+        """Return a job on the device, and with the configurations, that pyproject.toml says."""
+        from verifier.audit.request import ALL_CONFIGURATIONS
+        from verifier.audit.run_audit import settled
+
+        number, which = setting(self.config, "multiprocessors", 0), setting(self.config, "autotune")
+        return settled(job, int(str(number)), str(which or ALL_CONFIGURATIONS))
 
     def _only(self, key: str, name: str) -> list[str]:
         """Return what pyproject.toml restricts tests to, or a name itself."""

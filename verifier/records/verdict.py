@@ -167,6 +167,7 @@ class Finding:
 
     file: where the case was saved; unwritten: why it could not be.
     variants: what of the case was changed in search of the cause.
+    multiprocessors: of the device that was played; 0: as the machine usually has.
     """
 
     subject: str
@@ -185,6 +186,7 @@ class Finding:
     file: str = ""
     unwritten: str = ""
     variants: tuple[Variant, ...] = ()
+    multiprocessors: int = 0
 
     @property
     def cause(self) -> str:

@@ -180,6 +180,8 @@ def _lines(finding: Finding, alike: Sequence[Finding], *, traceback: bool) -> It
     yield f"  arguments    {scalars}"
     for name, tensor in case.tensors.items():
         yield f"  {name:<12} {_tensor(case, name) if tensor is not None else 'None'}"
+    if finding.multiprocessors:
+        yield f"  device       {finding.multiprocessors} multiprocessors"
     yield f"  declaration  {finding.declaration}"
     if finding.verdict is Verdict.FAIL and (meaning := _meaning(finding)):
         yield f"  meaning      {meaning}"

@@ -78,6 +78,7 @@ def _finding(finding: Finding) -> dict[str, object]:
         "cause": finding.cause,
         "variants": [_variant(variant) for variant in finding.variants],
         "declaration": block(finding.declaration),
+        "multiprocessors": finding.multiprocessors or None,
         "rows": finding.case.rows,
         "columns": finding.case.columns,
         "hazard": finding.case.hazard,
