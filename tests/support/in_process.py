@@ -14,7 +14,7 @@ class InProcess:
     """Takes the place of `verifier.execution.Runner`; counts its executions."""
 
     def __init__(self, backend, **options):
-        del options
+        self.options = options.get("options") or {}
         self.backend, self.runs = backend, 0
 
     def __enter__(self):
