@@ -71,17 +71,39 @@ class _Reduction:
         """Leave out rows and columns, and simplify numbers.
 
         Where the failure does not repeat (a nondeterministic kernel), the case stays as it was found.
+        What the op derives from other tensors, such as mean and rstd of a raw backward op, is derived again
+        for each attempt, unless it was something else from the start.
         """
-        start = self.best.case
+        start, the_op = self.best.case, op(self.best.case.op)
         if not start.elements:
             return
-        linked = op(start.op).links(start.tensors, start.scalars)
+        derived = the_op.derived if self._is_derived(start) else ()
+        linked = the_op.links({**start.tensors, **dict.fromkeys(derived)}, start.scalars)
 
         def still_fails(tensors: Mapping[str, torch.Tensor]) -> bool:
-            return self._still_fails(remade(start, tensors))
+            every = self._completed(start, tensors) if derived else tensors
+            follow = {name: every[name] for name in derived if name in every}
+            return _finite(follow) and self._still_fails(remade(start, every))
 
+        given = {name: tensor for name, tensor in start.given.items() if name not in derived}
         with contextlib.suppress(ValueError):
-            reduce(start.given, still_fails, axes=linked, budget=REDUCTION_CALLS)
+            reduce(given, still_fails, axes=linked, budget=REDUCTION_CALLS)
+
+    def _is_derived(self, case: Case) -> bool:
+        """Return whether what an op derives is what a case has, bit for bit."""
+        derived = op(case.op).derived
+        given = {name: tensor for name, tensor in case.given.items() if name not in derived}
+        every = self._completed(case, given) if derived else {}
+        same = (
+            name in every and name in case.given and _alike(every[name], case.given[name]) for name in derived
+        )
+        return bool(derived) and all(same)
+
+    def _completed(self, start: Case, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return tensors with what the op derives from them."""
+        held = {**dict.fromkeys(start.tensors), **tensors}
+        every = op(start.op).complete(held, start.scalars, self.trial.subject)
+        return {name: tensor for name, tensor in every.items() if tensor is not None}
 
     def _still_fails(self, candidate: Case) -> bool:
         if time.monotonic() > self.until or self.passed_over(candidate):
@@ -89,6 +111,10 @@ class _Reduction:
         again = self.trial.fails_alike(candidate, self.key)
         self.best = again or self.best
         return again is not None
+
+
+def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.dtype == other.dtype and torch.equal(one, other) and bool(one.isfinite().all())
 
 
 def _finite(tensors: Mapping[str, torch.Tensor]) -> bool:
