@@ -19,6 +19,10 @@ Simplification: TypeAlias = Callable[[Reals], Reals]
 
 # A phase may spend at most this part of the calls that are left, so that no axis starves the others.
 _SHARE = 3
+# Chunks of a size that are left out in vain, one after the other, before smaller ones are tried.
+_IN_VAIN = 4
+# Up to this extent every index is tried alone: what a person reads is minimal.
+_SMALL = 8
 # Significand bits to keep, fewest first; what a format has already is no simplification.
 _KEPT_BITS = (2, 3, 4, 6, 8, 11, 16, 24, 32, 40)
 
@@ -49,14 +53,19 @@ def reduce(
     search = _Search(tensors=start, still_fails=still_fails, left=budget)
     if not search.attempt(start):
         raise ValueError("the tensors do not fail to begin with, so that there is nothing to reduce")
+    links = [link for link in axes.values() if link]
+    again = False
     while search.left > 0:
         before = search.tensors
-        for link in axes.values():
-            _shorten(search, link, min_extent)
+        for link in links:  # all axes before any chunk is tried: each call then costs less
+            _keep_prefix(search, link, min_extent, again=again)
+        for link in links:
+            _leave_out_chunks(search, link, min_extent, again=again)
         for name in start:
             _simplify(search, name)
         if search.tensors is before:
             break
+        again = True
     return search.tensors
 
 
@@ -116,27 +125,20 @@ def _require_links(tensors: Tensors, axes: Links) -> None:
 # Rows and columns
 
 
-def _shorten(search: _Search, link: Sequence[tuple[str, int]], least: int) -> None:
-    """Remove indices of the linked axes: first the tail by bisection, then chunks of halving size (ddmin)."""
-    search.begin_phase()
-    if not link:
-        return
-    _keep_prefix(search, link, least)
-    chunk = max(_extent(search, link) // 2, 1)
-    while not search.spent:
-        removed = _remove_chunks(search, link, chunk, least)
-        if chunk == 1 and not removed:
-            return
-        chunk = max(chunk // 2, 1)
-
-
 def _extent(search: _Search, link: Sequence[tuple[str, int]]) -> int:
     name, axis = link[0]
     return search.tensors[name].shape[axis]
 
 
-def _keep_prefix(search: _Search, link: Sequence[tuple[str, int]], least: int) -> None:
-    """Find a short prefix that fails: 1, 2, 4, ... indices, then bisect down from there."""
+def _keep_prefix(search: _Search, link: Sequence[tuple[str, int]], least: int, *, again: bool) -> None:
+    """Find a short prefix that fails: 1, 2, 4, ... indices, then bisect down from there.
+
+    again: one was found before, and is sought only if one index fewer is enough by now.
+    """
+    search.begin_phase()
+    extent = _extent(search, link)
+    if again and (extent <= least or not search.attempt(_taking(search.tensors, link, range(extent - 1)))):
+        return
     extent = _extent(search, link)
     passing, failing = least - 1, extent
     length = max(least, 1)
@@ -152,18 +154,50 @@ def _keep_prefix(search: _Search, link: Sequence[tuple[str, int]], least: int) -
             passing = middle
 
 
+def _leave_out_chunks(
+    search: _Search, link: Sequence[tuple[str, int]], least: int, *, again: bool
+) -> None:
+    """Remove chunks of indices of the linked axes, of halving size (ddmin).
+
+    Where nearly every index matters, as for a failure that needs so many rows, a few chunks of each size
+    tell: all of them would be as many calls as there are indices, each with nearly the whole case.
+    again: it was done before, and is done only if a single index can be left out by now.
+    """
+    search.begin_phase()
+    if again and not _remove_chunks(search, link, 1, least):
+        return
+    chunk = max(_extent(search, link) // 2, 1)
+    while not search.spent:
+        removed = _remove_chunks(search, link, chunk, least)
+        if chunk == 1 and not removed:
+            return
+        chunk = max(chunk // 2, 1)
+
+
 def _remove_chunks(search: _Search, link: Sequence[tuple[str, int]], chunk: int, least: int) -> bool:
-    """Try to remove each chunk, from the last to the first, and say whether one was."""
-    removed = False
-    stop = _extent(search, link)
+    """Try to remove each chunk, from the last to the first, and say whether one was.
+
+    Of many chunks a few that are spread over the axis are tried first; if none of them goes, none does.
+    """
+    extent = _extent(search, link)
+    count = -(-extent // chunk)
+    if extent > _SMALL and count > _IN_VAIN:
+        stops = [extent - number * (count - 1) // _IN_VAIN * chunk for number in range(_IN_VAIN)]
+        if not any(_remove(search, link, stop, chunk, least) for stop in stops):
+            return False
+        removed, stop = True, _extent(search, link)
+    else:
+        removed, stop = False, extent
     while stop > 0 and not search.spent:
-        extent = _extent(search, link)
-        begin = max(stop - chunk, 0)
-        kept = [*range(begin), *range(stop, extent)]
-        if len(kept) >= least and search.attempt(_taking(search.tensors, link, kept)):
-            removed = True
-        stop = begin
+        removed |= _remove(search, link, stop, chunk, least)
+        stop = max(stop - chunk, 0)
     return removed
+
+
+def _remove(search: _Search, link: Sequence[tuple[str, int]], stop: int, chunk: int, least: int) -> bool:
+    """Try to remove the chunk that ends before this index."""
+    kept = [*range(max(stop - chunk, 0)), *range(stop, _extent(search, link))]
+    return len(kept) >= least and search.attempt(_taking(search.tensors, link, kept))
 
 
 def _taking(tensors: Tensors, link: Sequence[tuple[str, int]], kept: Sequence[int]) -> Tensors:

@@ -169,6 +169,22 @@ def test_one_axis_that_cannot_shrink_leaves_calls_for_the_rest():
     assert not small["weight"].any()
 
 
+@pytest.mark.parametrize(("rows", "most"), [(64, 45), (257, 60)])
+def test_a_failure_that_needs_many_rows_takes_calls_by_the_logarithm_of_their_count(rows, most):
+    start = {"input": torch.zeros(300, 1)}
+    fails = Counting(lambda t: t["input"].shape[0] >= rows)
+    assert len(reduce(start, fails, axes={"rows": [("input", 0)]})["input"]) == rows
+    assert len(fails.seen) <= most
+
+
+@pytest.mark.parametrize("needed", [{0, 299}, {10, 11, 200}, {3, 77, 130, 131, 290}])
+def test_rows_far_apart_stay_alone_among_many(needed):
+    start = {"input": torch.arange(300).reshape(300, 1)}
+    fails = Counting(lambda t: needed <= set(t["input"].flatten().tolist()))
+    small = reduce(start, fails, axes={"rows": [("input", 0)]}, budget=300)
+    assert set(small["input"].flatten().tolist()) == needed
+
+
 def test_integers_lose_rows_but_keep_their_values():
     start = {"input": torch.ones(8, 2), "rows": torch.arange(8)}
     links = {"rows": [("input", 0), ("rows", 0)]}
