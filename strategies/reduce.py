@@ -154,9 +154,7 @@ def _keep_prefix(search: _Search, link: Sequence[tuple[str, int]], least: int, *
             passing = middle
 
 
-def _leave_out_chunks(
-    search: _Search, link: Sequence[tuple[str, int]], least: int, *, again: bool
-) -> None:
+def _leave_out_chunks(search: _Search, link: Sequence[tuple[str, int]], least: int, *, again: bool) -> None:
     """Remove chunks of indices of the linked axes, of halving size (ddmin).
 
     Where nearly every index matters, as for a failure that needs so many rows, a few chunks of each size
