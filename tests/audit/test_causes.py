@@ -4,7 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from strategies.layouts import Layout
 from tests.audit.test_terminal import finding, line, worst
 from verifier.audit import causes
 from verifier.audit.examination import Examination
@@ -12,8 +14,9 @@ from verifier.audit.report.finding_text import failure_text, of_one_cause
 from verifier.audit.report.json_document import document
 from verifier.audit.run_audit import Report
 from verifier.audit.search import Budget
+from verifier.audit.trial import Trial
 from verifier.execution import Runner
-from verifier.records.verdict import Variant, Verdict
+from verifier.records.verdict import Outcome, Variant, Verdict
 from verifier.subjects.load_file import load_subjects
 
 ROOT = Path(__file__).parents[2]
@@ -43,6 +46,26 @@ def examined(path, check, runner, cases=15):
     budget = Budget(cases=cases, findings=1)
     dtype = subject.dtypes[0]
     return Examination(subject=subject, check_name=check, dtype=dtype, runner=runner, budget=budget).run()
+
+
+@pytest.mark.parametrize(
+    ("layout", "words"),
+    [
+        (Layout(column_step=2), "its stride (2,) is ignored"),
+        (Layout(storage_offset=3), "its storage offset of 3 is ignored"),
+        (Layout(misaligned=True), "it is misaligned, at a storage offset of 1"),
+    ],
+)
+def test_what_of_a_layout_is_not_followed_is_said(layout, words, runner, monkeypatch):
+    """Of whatever a kernel does: that it passes in contiguous memory is all that is known."""
+    (subject,) = load_subjects(FAULTY / "column_stride_assumed.py")
+    examining = Examination(subject=subject, check_name="layouts", dtype="float32", runner=runner)
+    told = told_of("layouts", "")
+    tensors = {"input": torch.ones(1, 2), "weight": torch.ones(2), "bias": None}
+    case = replace(told.case, dtype="float32", tensors=tensors, layouts={"weight": layout})
+    outcome = {True: told.outcome, False: Outcome(verdict=Verdict.PASS, output="output")}
+    monkeypatch.setattr(Trial, "judge", lambda _self, case: ([outcome[bool(case.layouts)]], ""))
+    assert causes.explained(examining, replace(told, case=case)).variants[0].shows == words
 
 
 @pytest.mark.parametrize(("stem", "check", "cause"), TOLD)

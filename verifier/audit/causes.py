@@ -51,7 +51,9 @@ _USUAL = "verifier.execution.call_subject:execute"
 
 def explained(trial: Trial, finding: Finding) -> Finding:
     """Return the finding with what makes its case pass, as far as that is found in time."""
-    sought = finding.verdict in _SOUGHT and not finding.expected and finding.outcome.output != "declaration"
+    outcome = finding.outcome
+    sought = finding.verdict in _SOUGHT and not finding.expected and outcome.output != "declaration"
+    sought &= "step_limit" not in {outcome.output, outcome.machine_finding}  # each case would take seconds
     if not sought:
         return finding
     search = _Search(trial=trial, failure=Failure(case=finding.case, outcome=finding.outcome))
@@ -159,10 +161,13 @@ class _Search:
         case, names = self.case, list(self.case.layouts)
         for name in names:
             others = {n: layout for n, layout in case.layouts.items() if n != name}
-            strides, offset = _strides(case, name), case.layouts[name].offset
-            why = _misread(strides, offset, Layout().strides(tuple(case.given[name].shape)))
+            shape, layout = tuple(case.given[name].shape), case.layouts[name]
+            strides = layout.strides(shape)
+            if strides == Layout().strides(shape):
+                strides = ()  # it begins elsewhere, which is all
             tried = self._judged(case.with_layouts(others))
-            if self._add(f"{name} is contiguous", tried, tensor=name, strides=strides, shows=why):
+            shows = _misread(layout, strides)
+            if self._add(f"{name} is contiguous", tried, tensor=name, strides=strides, shows=shows):
                 return True
         if len(names) < 2:
             return False
@@ -211,7 +216,7 @@ class _Search:
         if any(_spanned(case, name) > MOST_FILLED for name in case.layouts):
             return False
         runs = []
-        for poison in ("nan", "zero", "nan"):
+        for poison in ("nan", "nan", "zero", "positive"):
             if not self._may_try():
                 return False
             seen = trial.runner.run(trial.subject, case, gradients=gradients, poison=poison, neighbours="nan")
@@ -219,10 +224,10 @@ class _Search:
             if seen.status != "ok":
                 return False
             runs.append(_bits(seen, about))
-        first, other, again = runs
-        if first != again or first == other:
+        first, again, *others = runs
+        if first != again or all(other == first for other in others):
             return False
-        tried = _Try(verdict=Verdict.UNDECIDED, results=other)
+        tried = _Try(verdict=Verdict.UNDECIDED, results=first)
         self._add(FRESH, tried, shows=UNWRITTEN, always=True)
         return True
 
@@ -398,9 +403,10 @@ class _Search:
         return tried is not None and tried.verdict in _SOUGHT
 
     def _judged(self, case: Case, *, memory: Mapping[str, str] | None = None) -> _Try | None:
-        """Judge a case; None if it lies outside of the domain, or there is no time left."""
+        """Judge a case; None if the change leaves the domain, or there is no time left."""
         trial = self.trial
-        if trial.is_outside(case) or not self._may_try():
+        left = trial.is_outside(case) and not trial.is_outside(self.case)
+        if left or not self._may_try():
             return None
         probe = _Probe(
             subject=trial.subject,
@@ -470,10 +476,14 @@ def _spanned(case: Case, name: str) -> int:
     return sum((length - 1) * stride for length, stride in steps)
 
 
-def _misread(strides: tuple[int, ...], offset: int, plain: tuple[int, ...]) -> str:
-    """Say what of a layout a kernel does not follow, given that it is right on contiguous memory."""
-    if strides == plain:
-        return f"a storage offset of {offset} is not followed, or its alignment"
+def _misread(layout: Layout, strides: tuple[int, ...]) -> str:
+    """Say what of a layout a kernel does not follow, given that it is right on contiguous memory.
+
+    strides: none where they are those of contiguous memory.
+    """
+    if not strides:
+        misaligned = f"it is misaligned, at a storage offset of {layout.offset}"
+        return misaligned if layout.misaligned else f"its storage offset of {layout.offset} is ignored"
     return f"its stride {strides} is ignored" if len(strides) == 1 else f"its strides {strides} are misread"
 
 
