@@ -20,6 +20,7 @@ TINY = Format(name="tiny", precision=3, minimum_exponent=-2, maximum=14.0)
 POINTS = np.unique(round_to(TINY, np.concatenate([np.arange(0, 2, 1 / 16), np.arange(2, 15, 0.5)])))
 VALUES = np.concatenate([-POINTS[::-1], [-0.0], POINTS, [np.inf, -np.inf, np.nan]])
 LITERALS = {"0": 0, "-0": 0x80000000, "1": 0x3F800000, "-1": 0xBF800000, "2": 0x40000000, "-4": 0xC0800000}
+LITERALS |= {"inf": 0x7F800000, "-inf": 0xFF800000}
 EXAMPLES = {
     "subtraction": "sub.f32 a b",
     "negation": "neg.f32 a",
@@ -33,6 +34,10 @@ EXAMPLES = {
     "over_one": "div.rn.f32 a 1; div.rn.f32 a -1",
     "over_power_of_two": "div.rn.f32 a 2; div.rn.f32 a -4",
     "fused_with_one": "fma.rn.f32 1 b c; fma.rn.f32 b -1 c",
+    "infinite_product": "mul.f32 2 -inf; mul.f32 inf -4; mul.f32 -inf -inf",
+    "power_of_minus_infinity": "ex2.approx.f32 -inf; ex2.approx.ftz.f32 -inf",
+    "larger_than_all": "max.f32 a -inf; max.f32 -inf a; min.f32 a inf",
+    "infinite_sum": "add.f32 inf a; add.f32 a -inf; sub.f32 -inf a",
     "plus_zero": "add.f32 a 0; add.f32 -0 a",
     "fused_with_zero": "fma.rn.f32 0 2 c; fma.rn.f32 -4 0 c",
     "fused_into_zero": "fma.rn.f32 a b 0; fma.rn.f32 a b -0",
@@ -77,6 +82,7 @@ COMPUTES: dict[str, Callable[..., Array]] = {
     "neg": np.negative,
     "abs": np.abs,
     "max": np.fmax,
+    "ex2": np.exp2,
     "min": np.fmin,
     "cvt": lambda a: a,
 }

@@ -8,13 +8,23 @@ from verifier.arithmetic.graph.graph import Builder
 from verifier.arithmetic.graph.normal_form import Normaliser
 from verifier.arithmetic.graph.signs import Signs
 
-ZERO, ONE, MINUS = 0, 0x3F800000, 0xBF800000
+ZERO, ONE, TWO, MINUS = 0, 0x3F800000, 0x40000000, 0xBF800000
 
 
 def sign_of(make):
+    signs, edge = signs_of(make)
+    return "positive" if signs.positive(edge) else "nonnegative" if signs.nonnegative(edge) else "any"
+
+
+def nonzero(make):
+    signs, edge = signs_of(make)
+    return signs.nonzero(edge)
+
+
+def signs_of(make):
     builder = Builder()
     x, y = builder.append("input:x", value=np.arange(2))
-    number = {bits: builder.append("literal:f32", value=bits) for bits in (ZERO, ONE, MINUS)}
+    number = {bits: builder.append("literal:f32", value=bits) for bits in (ZERO, ONE, TWO, MINUS)}
 
     def op(name, *operands):
         return builder.append(name, *operands)
@@ -22,8 +32,7 @@ def sign_of(make):
     terms = SharedTerms()
     graph = builder.graph({"node": np.asarray(make(op, x, y, number))}, {"x": "f32"})
     edges = Normaliser(terms, "EZ").normal(graph).outputs["node"].ravel()
-    signs, edge = Signs(terms, edges), int(edges[0])
-    return "positive" if signs.positive(edge) else "nonnegative" if signs.nonnegative(edge) else "any"
+    return Signs(terms, edges), int(edges[0])
 
 
 def square(op, x):
@@ -32,6 +41,18 @@ def square(op, x):
 
 def clamped(op, x, zero):
     return op("ite", op("setp.lt.f32", x, zero), zero, x)
+
+
+def powers(op, x, y, n, largest):
+    shifted = [op("mul.f32", op("sub.f32", one, largest), n[TWO]) for one in (x, y)]
+    return op("add.f32", *(op("ex2.approx.f32", one) for one in shifted))
+
+
+def test_a_sum_of_powers_is_no_zero_where_one_of_them_is_the_largest():
+    assert nonzero(lambda op, x, y, n: powers(op, x, y, n, op("max.f32", x, y)))
+    assert not nonzero(lambda op, x, y, n: powers(op, y, y, n, x))
+    assert not nonzero(lambda op, x, y, n: powers(op, x, y, n, op("max.f32", op("mul.f32", x, y), y)))
+    assert not nonzero(lambda op, x, y, n: powers(op, x, y, n, n[ONE]))
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,18 @@ class OrderReader:
         return found
 
 
+class MaximumReader(OrderReader):
+    """Reads the orders of maxima."""
+
+    def __init__(self, terms: SharedTerms, outputs: Ids) -> None:
+        """Look among the maxima that the edges `outputs` reach."""
+        super().__init__(terms, outputs)
+        largest = [code for code, name in enumerate(terms.names) if name.startswith("max.")]
+        live = reached(terms, outputs)
+        found = live[np.isin(terms.operation[live], largest)]
+        self._additions = [(int(term), tuple(map(int, terms.edges[term])), False) for term in found]
+
+
 def _steps(known: dict[int, _Partial], root: int, count: int) -> list[Step] | None:
     """Return the additions below the root by height and kind, a step each; None: a term is met twice."""
     levels: dict[tuple[int, bool], list[tuple[int, int]]] = defaultdict(list)

@@ -241,6 +241,44 @@ def _fused_into_zero(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
     return Rewrite(where=where, into=in_format("mul", operation.result), edges=changed)
 
 
+def _larger_than_all(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
+    least = -np.inf if operation.family == "max" else np.inf
+    numbers = form.terms.numbers(edges[:, :2])
+    where = (numbers == least).any(axis=1)
+    rows = np.flatnonzero(where)
+    other = edges[rows, np.where(numbers[rows, 0] == least, 1, 0)]
+    kept = np.full((len(rows), 3), -1, dtype=np.int64)
+    kept[:, 0] = other
+    return Rewrite(where=where, into=None, edges=kept, vanishes=other[np.isnan(form.terms.numbers(other))])
+
+
+def _infinite_sum(form: Former, _: Opcode, edges: Ids) -> Rewrite:
+    numbers = form.terms.numbers(edges[:, :2])
+    where: Truth = np.asarray(np.isinf(numbers).any(axis=1))
+    where &= np.isnan(numbers).any(axis=1)
+    rows = np.flatnonzero(where)
+    place = np.where(np.isinf(numbers[rows, 0]), 0, 1)
+    kept = np.full((len(rows), 3), -1, dtype=np.int64)
+    kept[:, 0] = edges[rows, place]
+    return Rewrite(where=where, into=None, edges=kept, vanishes=edges[rows, 1 - place])
+
+
+def _infinite_product(form: Former, _: Opcode, edges: Ids) -> Rewrite:
+    numbers = form.terms.numbers(edges[:, :2])
+    where: Truth = np.asarray(np.isinf(numbers).any(axis=1))
+    where &= (np.abs(numbers) > 0.0).all(axis=1)
+    kept = np.full((int(where.sum()), 3), -1, dtype=np.int64)
+    kept[:, 0] = form.terms.constants(np.prod(numbers[where], axis=1))
+    return Rewrite(where=where, into=None, edges=kept)
+
+
+def _power_of_minus_infinity(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
+    where = (form.terms.numbers(edges[:, 0]) == -np.inf) & operation.name.startswith("ex2.approx")
+    kept = np.full((int(where.sum()), 3), -1, dtype=np.int64)
+    kept[:, 0] = form.terms.constants(np.zeros(len(kept)))
+    return Rewrite(where=where, into=None, edges=kept)
+
+
 def _contracted(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
     factors = edges.copy()
     factors[:, 2] = -1
@@ -273,9 +311,13 @@ _TABLE: tuple[tuple[str, Claim, tuple[str, ...], str, Apply], ...] = (
     ("over_one", "E", ("div",), "a / 1 = a", _over_one),
     ("over_power_of_two", "E", ("div",), "a / 2**k = a * 2**-k, 2**-k normal", _over_power_of_two),
     ("fused_with_one", "E", ("fma",), "fma(a, 1, c) = a + c", _fused_with_one),
+    ("infinite_product", "E", ("mul",), "c * inf = inf, c a constant and no zero", _infinite_product),
+    ("power_of_minus_infinity", "E", ("other",), "ex2(-inf) = 0", _power_of_minus_infinity),
     ("plus_zero", "Z", ("add",), "a + 0 = a", _plus_zero),
     ("fused_with_zero", "Z", ("fma",), "fma(0, k, c) = c, k a finite constant", _fused_with_zero),
     ("fused_into_zero", "Z", ("fma",), "fma(a, b, 0) = a * b", _fused_into_zero),
+    ("larger_than_all", "F", ("max", "min"), "max(a, -inf) = a, a finite", _larger_than_all),
+    ("infinite_sum", "F", ("add",), "inf + a = inf, a finite", _infinite_sum),
     ("equal_terms", "F", ("add",), "a - a = 0, a finite", _equal_terms),
     ("times_zero", "F", ("mul",), "0 * a = 0, a finite", _times_zero),
     (

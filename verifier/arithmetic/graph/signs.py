@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from verifier.arithmetic.graph.consing import SharedTerms
@@ -35,7 +37,55 @@ class Signs:
 
     def nonzero(self, edge: int) -> bool:
         """Return whether an edge is no zero: it or its negative is above zero, or NaN."""
-        return self._least[edge >> 1] > 0.0
+        return self._least[edge >> 1] > 0.0 or self._sums_powers(edge >> 1)
+
+    def _sums_powers(self, term: int) -> bool:
+        """Return whether a term sums 2**(c * (x - m)), c > 0, over all x of which m is the largest.
+
+        Where these are finite, one x is m, its power is 1 (PTX ISA, ex2.approx of zeros), none is negative.
+        """
+        met: set[int] = set()
+        largest: set[int] = set()
+        for edge in self._leaves(2 * term, "add"):
+            pair = self._shifted(edge)
+            if pair is None:
+                return False
+            met.add(pair[0])
+            largest.add(pair[1])
+        return len(largest) == 1 and set(self._leaves(largest.pop(), "max")) <= met
+
+    def _leaves(self, edge: int, family: str) -> Iterator[int]:
+        """Yield the edges that are joined into an edge by operations of a family."""
+        pending, seen = [edge], set()
+        while pending:
+            found = pending.pop()
+            if found in seen:
+                continue
+            seen.add(found)
+            if found & 1 or self._name(found >> 1).partition(".")[0] != family:
+                yield found
+            else:
+                pending += [int(below) for below in self._terms.edges[found >> 1] if below >= 0]
+
+    def _shifted(self, edge: int) -> tuple[int, int] | None:
+        """Return x and m of 2**(c * (x - m)), c > 0, or None."""
+        if edge & 1 or not self._name(edge >> 1).startswith("ex2.approx"):
+            return None
+        product = int(self._terms.edges[edge >> 1][0])
+        if self._name(product >> 1).partition(".")[0] != "mul":
+            return None
+        a, b = (int(factor) for factor in self._terms.edges[product >> 1][:2])
+        scale, rest = (a, b) if self._low(a) > 0.0 and not np.isnan(self._terms.number[a >> 1]) else (b, a)
+        if not self._terms.number[scale >> 1] > 0.0 or (scale | rest) & 1:
+            return None
+        if self._name(rest >> 1).partition(".")[0] != "add":
+            return None
+        turned = [int(part) ^ (product & 1) for part in self._terms.edges[rest >> 1][:2]]
+        x, m = sorted(turned, key=lambda part: part & 1)
+        return (x, m ^ 1) if not x & 1 and m & 1 else None
+
+    def _name(self, term: int) -> str:
+        return self._terms.names[int(self._terms.operation[term])]
 
     def nonnegative(self, edge: int) -> bool:
         """Return whether an edge is not below zero, or NaN."""

@@ -8,6 +8,7 @@ from hashlib import sha256
 
 import numpy as np
 
+from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.graph import LEAVES, Graph
 from verifier.arithmetic.graph.opcodes import opcode
 from verifier.arithmetic.graph.signs import Signs, reached
@@ -183,17 +184,27 @@ def _discharged(found: Agreement) -> tuple[str, ...]:
     """Return the obligations of the rules, all of which hold, or raise."""
     terms, vanished = found.terms, found.vanished
     kept = reached(terms, np.concatenate([edges.ravel() for edges in found.kernel.outputs.values()]))
+    signs = Signs(terms, np.union1d(found.divisors, vanished))
     for edge in vanished[~np.isin(vanished >> 1, kept)].tolist():
+        top, below, *_ = terms.edges[edge >> 1].tolist()
+        divides = terms.names[int(terms.operation[edge >> 1])].startswith("div.") and top >= 0
+        if divides and terms.number[top >> 1] == 0.0 and below >> 1 in kept and signs.nonzero(below):
+            continue  # 0 / y, y a part of a result
         why = f"{terms.text(edge)} is in no result any more, and not proved to be finite"
         raise _RefusedError("values that a rule has removed are finite", why)
-    signs = Signs(terms, found.divisors)
     for edge in found.divisors.tolist():
         if not signs.nonzero(edge):
             why = f"{terms.text(edge)} is not proved to be other than 0"
             raise _RefusedError("no divisor is a zero whose sign a rule has changed", why)
-    nonzero = {f"{terms.text(int(edge), 1)} is no zero" for edge in found.divisors}
-    finite = {f"{terms.text(int(edge), 1)} is finite where all results are" for edge in vanished}
-    return tuple(sorted(nonzero | finite))
+    what = {_kind(terms, edge): "finite where all results are" for edge in vanished.tolist()}
+    nonzero = sorted({f"{terms.text(edge, 1)} is no zero" for edge in found.divisors.tolist()})
+    return (*nonzero, *(f"{kind} is {holds}" for kind, holds in sorted(what.items())))
+
+
+def _kind(terms: SharedTerms, edge: int) -> str:
+    """Return what an edge is, an element of an argument without its place."""
+    name = terms.names[int(terms.operation[edge >> 1])]
+    return name.removeprefix("input:") if name.startswith("input:") else terms.text(edge, 1)
 
 
 def _certificate(
@@ -201,7 +212,7 @@ def _certificate(
 ) -> Certificate:
     claim, recorded = subject.claim, found.by_mode[MODES[0]]
     outputs = tuple(recorded.graph.outputs)
-    assert claim.variance is not None
+    algorithm = claim.variance if op(subject.op).needs_variance else None
     form = op(subject.op).form(claim, case.dtype).name
     approximate = sorted({name for proof in proofs for name in proof.approximate})
     claims = {claim for proof in proofs for claim in proof.claims}
@@ -219,10 +230,11 @@ def _certificate(
         outputs=outputs,
         statement=(
             f"For all inputs laid out so of which every value computed is finite, {', '.join(outputs)} are "
-            f"what the variance algorithm {claim.variance} and the form {form} of {subject.op} give in "
+            f"what {f'the variance algorithm {algorithm} and ' if algorithm else ''}"
+            f"the form {form} of {subject.op} give in "
             f"{subject.accumulation(case.dtype)}, summed in the orders read off the code{up_to}{fused}."
         ),
-        theorems=variance.algorithm(claim.variance).THEOREMS,
+        theorems=("T11",) if algorithm is None else variance.algorithm(algorithm).THEOREMS,
         proofs=proofs,
         watched=tuple(sorted(SANITIZERS)),
         assumptions=(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 
 import numpy as np
@@ -12,7 +12,7 @@ from verifier.arithmetic.formats import Contraction, DivideByN
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.graph import Builder, Graph, Ids
 from verifier.arithmetic.graph.normal_form import NormalForm, Normaliser, first_difference
-from verifier.arithmetic.graph.order_read import OrderError, OrderReader
+from verifier.arithmetic.graph.order_read import MaximumReader, OrderError, OrderReader
 from verifier.arithmetic.graph.rules import RULES
 from verifier.arithmetic.graph.support import labels_of, reach
 from verifier.arithmetic.trees.steps import Step
@@ -98,9 +98,10 @@ def compared(
         comparison = _Comparison(
             graph=graph, op=op, subject=subject, case=case, gradients=gradients, claims=claims, kernel=kernel,
             terms=normaliser.terms, reader=OrderReader(normaliser.terms, outputs, kernel.line_of),
+            maxima=MaximumReader(normaliser.terms, outputs),
         )  # fmt: skip
         differences = []
-        for way in ways(graph, subject, fused="C" not in claims):
+        for way in ways(graph, op, subject, fused="C" not in claims):
             found = comparison.along(way)
             if isinstance(found, Agreement):
                 return found
@@ -114,7 +115,7 @@ def _reached(found: Disagreement) -> tuple[int, int]:
     return len(found.results), found.sums
 
 
-def ways(graph: Graph, subject: Subject, *, fused: bool) -> Iterator[Way]:
+def ways(graph: Graph, op: Op, subject: Subject, *, fused: bool) -> Iterator[Way]:
     """Yield what the names of the graph's operations leave possible of a declaration.
 
     fused: whether fused operations are told from a product and a sum.
@@ -128,6 +129,9 @@ def ways(graph: Graph, subject: Subject, *, fused: bool) -> Iterator[Way]:
         ("division", "reciprocal") if claim.divide_by_n == "either" else (claim.divide_by_n,)
     )
     clamps = (True,) if claim.clamp else (False, True)
+    if not op.needs_variance:
+        roots, clamps = [()], (False,)
+    power = "ex2.approx.ftz" if "ex2.approx.ftz" in families else "ex2.approx"
     both = (False, True) if fused else (False,)
     for divide, clamp, root, fuses, quotient in product(divisions, clamps, roots, both, quotients):
         # A quotient is one number in all uses, whatever is fused (Lemma 2).
@@ -142,6 +146,7 @@ def ways(graph: Graph, subject: Subject, *, fused: bool) -> Iterator[Way]:
                 larger="choice" if "ite" in families else "max",
                 divide=quotient,
                 root=root,
+                power=power,
                 fuses=fuses,
                 contracted=not fused,
             )
@@ -149,6 +154,31 @@ def ways(graph: Graph, subject: Subject, *, fused: bool) -> Iterator[Way]:
 
 def _family(name: str) -> str:
     return name.rpartition(".")[0] or name
+
+
+@dataclass(kw_only=True)
+class _Orders:
+    """The orders of sums and maxima in a kernel's normal form. found: of each sum that was asked for."""
+
+    terms: SharedTerms
+    claims: str
+    reader: OrderReader
+    maxima: OrderReader
+    found: list[OrderOfSum] = field(default_factory=list)
+
+    def of_sum(self, builder: Builder, formats: Mapping[str, str], nodes: Ids, declared: Tree) -> list[Step]:
+        """Return the order of a sum."""
+        steps = self.reader.steps(self._edges(builder, formats, nodes))
+        self.found.append(OrderOfSum(terms=nodes.shape[1], steps=tuple(steps), declared=declared))
+        return steps
+
+    def of_maximum(self, builder: Builder, nodes: Ids, formats: Mapping[str, str]) -> list[Step]:
+        """Return the order of a maximum."""
+        return self.maxima.steps(self._edges(builder, formats, nodes))
+
+    def _edges(self, builder: Builder, formats: Mapping[str, str], nodes: Ids) -> Ids:
+        joined = builder.graph({"terms": nodes[0]}, formats)
+        return Normaliser(self.terms, self.claims).normal(joined).outputs["terms"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,26 +194,20 @@ class _Comparison:
     terms: SharedTerms
     kernel: NormalForm
     reader: OrderReader
+    maxima: OrderReader
 
     def along(self, way: Way) -> Agreement | Disagreement:
         """Compare each result with the declared one."""
-        orders: list[OrderOfSum] = []
-
-        def reads(builder: Builder, formats: Mapping[str, str], nodes: Ids, tree: Tree) -> list[Step]:
-            summed = builder.graph({"terms": nodes[0]}, formats)
-            steps = self.reader.steps(Normaliser(self.terms, self.claims).normal(summed).outputs["terms"])
-            orders.append(OrderOfSum(terms=nodes.shape[1], steps=tuple(steps), declared=tree))
-            return steps
-
+        orders = _Orders(terms=self.terms, claims=self.claims, reader=self.reader, maxima=self.maxima)
         try:
-            expected = twin(self.op, self.subject, self.case, way, reads, gradients=self.gradients)
+            expected = twin(self.op, self.subject, self.case, way, orders, gradients=self.gradients)
         except (NoTwinError, OrderError) as error:
-            return Disagreement(sums=len(orders), why=str(error))
+            return Disagreement(sums=len(orders.found), why=str(error))
         declared = Normaliser(self.terms, self.claims).normal(expected)
         same, why = self._same(declared)
         why = why or self._reaches_more(expected)
         if why:
-            return Disagreement(results=same, sums=len(orders), why=why)
+            return Disagreement(results=same, sums=len(orders.found), why=why)
         fired = {name: self.kernel.fired.get(name, 0) + declared.fired.get(name, 0) for name in _CLAIM}
         known = {_CLAIM[name] for name, count in fired.items() if count}
         return Agreement(
@@ -193,7 +217,7 @@ class _Comparison:
             terms=self.terms,
             kernel=self.kernel,
             twin=declared,
-            orders=tuple(orders),
+            orders=tuple(orders.found),
         )
 
     def _same(self, declared: NormalForm) -> tuple[tuple[str, ...], str]:

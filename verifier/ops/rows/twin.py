@@ -6,14 +6,16 @@ how a root is taken. A `Way` settles them. The twin of a kernel is the declared 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import cast
+from functools import partial
+from typing import Protocol, cast
 
 import numpy as np
 
 from verifier.arithmetic.abstract_number import Form, Terms
-from verifier.arithmetic.formats import FORMATS, Array, Contraction, DivideByN, ieee
+from verifier.arithmetic.formats import FORMATS, Array, Contraction, DivideByN, Format, ieee
 from verifier.arithmetic.graph.graph import Builder, Graph, Ids
 from verifier.arithmetic.graph.symbols import SHORT_NAMES, Larger, SymbolicRounded, Symbols, converted
 from verifier.arithmetic.simulated import Rounded
@@ -25,11 +27,19 @@ from verifier.bounds.variance import options as variance_options
 from verifier.bounds.variance.simulate import Executed
 from verifier.ops import Op
 from verifier.records.case import Case
-from verifier.records.subject import PARAMETERS, Subject, Trees
+from verifier.records.subject import PARAMETERS, Claim, Subject, Trees
 
-Reads = Callable[[Builder, Mapping[str, str], Ids, Tree], list[Step]]
-"""Gives the order in which compiled code sums nodes (rows, n) of a builder; arguments have these formats, and
-the tree is the declared one."""
+
+class Orders(Protocol):
+    """In which orders compiled code joins nodes (rows, n) of a builder, arguments having these formats."""
+
+    def of_sum(self, builder: Builder, formats: Mapping[str, str], nodes: Ids, declared: Tree) -> list[Step]:
+        """Return the order of a sum, of which a tree is declared."""
+
+    def of_maximum(self, builder: Builder, nodes: Ids, formats: Mapping[str, str]) -> list[Step]:
+        """Return the order of a maximum."""
+
+
 RAW = ("input", "weight", "bias", "grad_output")
 
 
@@ -41,7 +51,7 @@ class NoTwinError(ValueError):
 class Way:
     """What a declaration leaves to the compiled code.
 
-    divide: the opcode of a quotient. root: those that make 1 / sqrt(v), one after the other.
+    divide: the opcode of a quotient. power: that of 2**x. root: those of 1 / sqrt(v), in order.
     larger: how a clamp is written.
     fuses: whether products of the form are fused into the sums that use them. form: which of the ways that
     the form offers. contracted: the code is compared with the way up to fused products.
@@ -53,6 +63,7 @@ class Way:
     larger: Larger = "max"
     divide: str = "div.rn"
     root: tuple[str, ...] = ("sqrt.rn", "div.rn")
+    power: str = "ex2.approx"
     fuses: bool = False
     form: int = 0
     contracted: bool = False
@@ -105,6 +116,7 @@ class TwinNumbers:
     mixes: bool
     trees: Trees
     parameter: Ids | str
+    maxima: Callable[[Builder, Ids], list[Step]]
     computed: tuple[Held, Held] | None = None
     saved: tuple[Held, Held] | None = None
     offered: int = field(default=1)
@@ -202,6 +214,30 @@ class TwinNumbers:
                 array = rounded.symbols(rounded.builder.append(f"{name}.{held}", rounded.nodes(array)))
         return self.plain(array)
 
+    def exp(self, value: Held) -> Held:
+        """Return e**value as 2**(value * log2(e)), by the opcode of the way."""
+        return self.exp2(value * self.log2_e())
+
+    def exp2(self, value: Held) -> Held:
+        """Return 2**value, by the opcode of the way."""
+        name = f"{self.way.power}.{SHORT_NAMES[self.rounded.format.name]}"
+        nodes = self.rounded.builder.append(name, self.rounded.nodes(value.array))
+        return self.plain(self.rounded.symbols(nodes))
+
+    def log2_e(self) -> Held:
+        """Return log2(e) as the format holds it."""
+        return self.constant(math.log2(math.e))
+
+    def maximum(self, value: Held) -> Held:
+        """Return the largest element of each row, in the order that is read off the code."""
+        terms = self._full(value)
+        nodes = self.rounded.symbols(terms.copy())
+        root = 0
+        for step in self.maxima(self.rounded.builder, terms):
+            nodes[:, step.left] = self.rounded.maximum(nodes[:, step.left], nodes[:, step.right])
+            root = int(step.left[0])
+        return self.plain(nodes[:, [root]])
+
     def __getattr__(self, name: str) -> object:
         """Refuse what no twin has.
 
@@ -226,7 +262,7 @@ class TwinNumbers:
         return run.sum(self.rounded.symbols(terms), tree)
 
 
-def twin(op: Op, subject: Subject, case: Case, way: Way, reads: Reads, *, gradients: bool = False) -> Graph:
+def twin(op: Op, subject: Subject, case: Case, way: Way, orders: Orders, *, gradients: bool = False) -> Graph:
     """Return the expressions of all results, in canonical rows.
 
     Raises:
@@ -235,8 +271,8 @@ def twin(op: Op, subject: Subject, case: Case, way: Way, reads: Reads, *, gradie
 
     """
     claim = subject.claim
-    if claim.variance is None or not op.needs_variance:
-        raise NoTwinError(f"{op.name} of variance {claim.variance!r} has no twin yet")
+    if not op.claimed(claim):
+        raise NoTwinError("no variance algorithm is declared")
     if way.contracted and way.divide_by_n == "reciprocal" and claim.mean_contraction != "mixed":
         raise NoTwinError("whether all uses of the mean fuse its product alike is not looked at")
     builder, dtypes = Builder(), {n: str(t.dtype).removeprefix("torch.") for n, t in case.given.items()}
@@ -244,7 +280,7 @@ def twin(op: Op, subject: Subject, case: Case, way: Way, reads: Reads, *, gradie
     accumulation, form = FORMATS[subject.accumulation(case.dtype)], op.form(claim, case.dtype)
 
     def read(nodes: Ids, tree: Tree) -> list[Step]:
-        return reads(builder, formats, nodes, tree)
+        return orders.of_sum(builder, formats, nodes, tree)
 
     named = {} if way.divide == "div.rn" else {"divide": f"{way.divide}.{SHORT_NAMES[accumulation.name]}"}
     rounded = SymbolicRounded(
@@ -252,32 +288,16 @@ def twin(op: Op, subject: Subject, case: Case, way: Way, reads: Reads, *, gradie
     )
     parameter = getattr(op.problem(case), "parameter", "columns")
     leaves = {n: _leaves(op, case, rounded, n, parameter) for n in RAW if n in case.given}
-    held = "input" if form.reads_saved and claim.saved_dtype == "input" else None
-    if form.reads_saved and claim.saved_dtype not in {None, "input"}:
-        raise NoTwinError("statistics that are read as saved have no twin yet")
-    reduction = variance_options.reduction(
-        claim.variance,
-        claim.variance_options,
-        arithmetic=ieee(accumulation.name),
-        tree=claim.trees.statistics,
-        divide_by_n=way.divide_by_n,
-        mean_contraction=way.mean_contraction,
-        clamp=way.clamp,
-        mean_cast=None if held is None else dtypes["input"],
-    )
-    numbers = TwinNumbers(
-        rounded=rounded, way=way, rows=case.rows, columns=case.columns, reduction=reduction,
-        dtypes={**dtypes, "output": dtypes["input"]}, mixes=claim.mean_contraction == "mixed",
-        trees=claim.trees, parameter=parameter,
-    )  # fmt: skip
-    mean, spread = variance.algorithm(claim.variance).simulate(rounded, leaves["input"], reduction)
-    eps = Rounded(format=accumulation).of(np.asarray(case.eps))
-    root = numbers.rsqrt(numbers.plain(rounded.add(spread, eps)[:, None]))
-    numbers.computed = numbers.plain(mean[:, None]), root
     saved = claim.saved_dtype or accumulation.name
     saved = dtypes["input"] if saved == "input" else saved
-    kept = [numbers.plain(rounded.cast(FORMATS[saved], value.array)) for value in numbers.computed]
-    numbers.saved = kept[0], kept[1]
+    numbers = TwinNumbers(
+        rounded=rounded, way=way, rows=case.rows, columns=case.columns,
+        reduction=_reduction(op, claim, way, form, accumulation, saved),
+        dtypes={**dtypes, "output": dtypes["input"]}, mixes=claim.mean_contraction == "mixed",
+        trees=claim.trees, parameter=parameter, maxima=partial(orders.of_maximum, formats=formats),
+    )  # fmt: skip
+    if op.needs_variance:
+        _compute_statistics(numbers, claim, leaves["input"], case.eps, saved)
     results = _results(form, numbers, leaves, gradients=gradients)
     stored = {"mean": saved, "rstd": saved, "output": dtypes["input"]}
     outputs = {
@@ -287,16 +307,49 @@ def twin(op: Op, subject: Subject, case: Case, way: Way, reads: Reads, *, gradie
     return builder.graph(outputs, formats)
 
 
+def _reduction(  # noqa: PLR0917
+    op: Op, claim: Claim, way: Way, form: Form, accumulation: Format, saved: str
+) -> Reduction:
+    if claim.variance is None or not op.needs_variance:
+        return Reduction(arithmetic=ieee(accumulation.name), tree=claim.trees.row_gradients)
+    if form.reads_saved and claim.saved_dtype not in {None, "input"}:
+        raise NoTwinError("statistics that are read as saved have no twin yet")
+    return variance_options.reduction(
+        claim.variance,
+        claim.variance_options,
+        arithmetic=ieee(accumulation.name),
+        tree=claim.trees.statistics,
+        divide_by_n=way.divide_by_n,
+        mean_contraction=way.mean_contraction,
+        clamp=way.clamp,
+        mean_cast=saved if form.reads_saved and claim.saved_dtype == "input" else None,
+    )
+
+
+def _compute_statistics(numbers: TwinNumbers, claim: Claim, x: Array, eps: float, saved: str) -> None:
+    """Let mean and rstd be what the variance algorithm gives, and those saved what `saved` holds of them."""
+    rounded = numbers.rounded
+    assert claim.variance is not None
+    mean, spread = variance.algorithm(claim.variance).simulate(rounded, x, numbers.reduction)
+    held = Rounded(format=rounded.format).of(np.asarray(eps))
+    root = numbers.rsqrt(numbers.plain(rounded.add(spread, held)[:, None]))
+    numbers.computed = numbers.plain(mean[:, None]), root
+    kept = [numbers.plain(rounded.cast(FORMATS[saved], value.array)) for value in numbers.computed]
+    numbers.saved = kept[0], kept[1]
+
+
 def _results(
     form: Form, numbers: TwinNumbers, leaves: Mapping[str, Array], *, gradients: bool
 ) -> dict[str, Array]:
     held = {name: numbers.plain(array) for name, array in leaves.items()}
     terms = Terms(x=held["input"], **{n: held.get(n) for n in ("weight", "bias", "grad_output")})
-    assert numbers.saved is not None
-    found = {"output": form.forward(numbers, terms).array}
-    found |= {n: v.array for n, v in zip(("mean", "rstd"), numbers.saved, strict=True)}
+    output = form.forward(numbers, terms)
+    found = {"output": output.array}
+    if numbers.saved is not None:
+        found |= {n: v.array for n, v in zip(("mean", "rstd"), numbers.saved, strict=True)}
     if gradients:
-        found |= {name: value.array for name, value in form.backward(numbers, terms).items()}
+        backward = form.backward(numbers, replace(terms, output=output))
+        found |= {name: value.array for name, value in backward.items()}
     return found
 
 
