@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from verifier.audit.search import Budget
 from verifier.commands.command_line import main
 from verifier.records import case as cases
 from verifier.records.case import CaseError
-from verifier.subjects.load_file import LoadError
+from verifier.subjects.load_file import LoadError, load_subjects
 
 WRONG = """
 @subject(**DECLARED)
@@ -154,3 +155,12 @@ def test_the_command_replays_with_the_same_status(saved, monkeypatch, capsys):
         main()
     assert ended.value.code == 1
     assert "FAIL  wrong" in capsys.readouterr().out
+
+
+def test_a_replay_looks_for_the_cause_as_the_audit_did(runner, tmp_path):
+    (subject,) = load_subjects(Path(__file__).parents[1] / "faulty_kernels" / "weight_missing.py")
+    line = found(subject, runner)
+    save_line(line, tmp_path)
+    (finding,) = line.findings
+    assert finding.cause.startswith("passes when weight is 1")
+    assert f"  cause        {finding.cause}\n" in replay(cases.Path(finding.file))[0]

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from verifier.audit import rules
+from verifier.audit import causes, rules
 from verifier.audit.examination import Examination
 from verifier.audit.report.finding_text import failure_text
 from verifier.audit.request import SelectionError
@@ -55,6 +55,8 @@ def replay(path: Path, *, kernel: Path | None = None, backend_name: str | None =
             subject=found[name], check_name=check_name, dtype=case.dtype, runner=runner, ignore_known=True
         )
         finding, outcomes = examination.examine_case(case)
+        if finding is not None:
+            finding = causes.explained(examination, finding)
     status = rules.replay_status(finding, outcomes)
     if finding is not None:
         return _changed(file, document) + failure_text(finding), status
