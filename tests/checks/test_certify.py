@@ -52,6 +52,9 @@ def test_a_certificate_says_what_was_proved_of_the_code(runner, name, dtype, gra
     assert [proof.contraction for proof in found.proofs] == ["off", "on"]
     assert all(one.depth <= one.declared for proof in found.proofs for one in proof.sums)
     assert ("grad_input" in found.outputs) == gradients
+    reaches = [proof.finite_to for proof in found.proofs]
+    assert (None in reaches) == ("softmax" in name)  # no interval is known of an exponential
+    assert None in reaches or f"exceeds 2^{min(reaches)} in magnitude" in found.statement
     assert all(len(digest) == 64 for proof in found.proofs for digest in proof.kernels.values())
     assert json.loads(json.dumps(found.document))["tensors"]["input"]["dtype"] == dtype
 

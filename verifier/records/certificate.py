@@ -32,7 +32,8 @@ class CodeProof:
     claims: the claims of the rules that were used (docs/explanation/certificates.md); rules: how often each.
     obligations: what had to hold for the rules, and does. way: what the declaration leaves to the code.
     approximate: operations that are not rounded correctly; their errors are an assumption.
-    expressions: SHA-256 of the recorded table. nodes: its length.
+    expressions: SHA-256 of the recorded table. nodes: its length. finite_to: every value is finite where no
+    element of an argument exceeds 2**finite_to in magnitude; None: nothing was shown of that.
     """
 
     contraction: str
@@ -46,6 +47,7 @@ class CodeProof:
     approximate: tuple[str, ...]
     expressions: str
     nodes: int
+    finite_to: int | None
 
 
 @dataclass(frozen=True, kw_only=True)

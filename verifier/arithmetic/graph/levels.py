@@ -11,12 +11,17 @@ from verifier.arithmetic.graph.graph import Graph, Ids, ids
 
 def levels(graph: Graph) -> Iterator[Ids]:
     """Yield the nodes of each level in order, leaves first: a node lies one above its highest operand."""
-    present = graph.operands >= 0
+    yield from levels_of(graph.operands)
+
+
+def levels_of(operands: Ids) -> Iterator[Ids]:
+    """Yield the levels of a table of operands (n, 3), -1 where absent."""
+    present = operands >= 0
     waiting = present.sum(axis=1)
     user, place = np.nonzero(present)
-    used = graph.operands[user, place]
+    used = operands[user, place]
     user = user[np.argsort(used, kind="stable")]
-    starts = np.concatenate([[0], np.cumsum(np.bincount(used, minlength=len(graph)))])
+    starts = np.concatenate([[0], np.cumsum(np.bincount(used, minlength=len(operands)))])
     level = np.flatnonzero(waiting == 0)
     while level.size:
         yield level

@@ -11,6 +11,7 @@ import numpy as np
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.graph import LEAVES, Graph
 from verifier.arithmetic.graph.opcodes import opcode
+from verifier.arithmetic.graph.ranges import finite_below
 from verifier.arithmetic.graph.signs import Signs, reached
 from verifier.arithmetic.graph.support import unknown_leaves
 from verifier.bounds import variance
@@ -154,6 +155,7 @@ def _proved(
         approximate=tuple(sorted(name for name in used if any(part in name for part in _APPROXIMATE))),
         expressions=_digest(recorded.graph),
         nodes=len(recorded.graph),
+        finite_to=finite_below(recorded.graph).exponent,
     )
 
 
@@ -217,6 +219,12 @@ def _certificate(
     approximate = sorted({name for proof in proofs for name in proof.approximate})
     claims = {claim for proof in proofs for claim in proof.claims}
     up_to = "" if claims <= {"E"} else ", up to the sign of a zero"
+    reaches = [proof.finite_to for proof in proofs]
+    known = [exponent for exponent in reaches if exponent is not None]
+    magnitude = f"2^{min(known)} in magnitude" if known == reaches else ""
+    where = (
+        f" Every value is finite where no element of an argument exceeds {magnitude}." if magnitude else ""
+    )
     fused = ", and to products fused into sums (Lemma 2)" if "C" in claims else ""
     return Certificate(
         subject=subject.name,
@@ -232,7 +240,8 @@ def _certificate(
             f"For all inputs laid out so of which every value computed is finite, {', '.join(outputs)} are "
             f"what {f'the variance algorithm {algorithm} and ' if algorithm else ''}"
             f"the form {form} of {subject.op} give in "
-            f"{subject.accumulation(case.dtype)}, summed in the orders read off the code{up_to}{fused}."
+            f"{subject.accumulation(case.dtype)}, summed in the orders read off the code"
+            f"{up_to}{fused}.{where}"
         ),
         theorems=("T11",) if algorithm is None else variance.algorithm(algorithm).THEOREMS,
         proofs=proofs,

@@ -1,0 +1,245 @@
+"""Which inputs keep every value of a graph finite: intervals of all terms, rounded as each format rounds.
+
+The intervals are those of all inputs of at most some magnitude. Every operation here is monotone in each
+operand on each side of zero and rounding is monotone, so that the ends of an interval of results are results
+of ends, rounded alike. An end is computed in float64, moved outward by one step, and rounded: it is no less
+than the rounded exact end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from verifier.arithmetic.formats import Array, Format
+from verifier.arithmetic.graph.consing import SharedTerms
+from verifier.arithmetic.graph.constants import FULL_NAMES, format_of
+from verifier.arithmetic.graph.graph import Graph, Ids
+from verifier.arithmetic.graph.levels import levels_of
+from verifier.arithmetic.graph.normal_form import Normaliser
+from verifier.arithmetic.graph.opcodes import Opcode, in_format, opcode
+from verifier.arithmetic.simulated import round_to
+
+APPROXIMATE = 2.0**-20
+"""More than the documented relative error of each approximate instruction that is followed."""
+_FOLLOWED = {
+    "div.full.f32": "div",
+    "rcp.approx.f32": "rcp",
+    "rcp.rn.f32": "rcp",
+    "sqrt.approx.f32": "sqrt",
+    "rsqrt.approx.f32": "rsqrt",
+}
+Truth = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Intervals:
+    """The least and largest number that each of some terms can be, (n,)."""
+
+    low: Array
+    high: Array
+
+    def __getitem__(self, index: Ids | Truth) -> Intervals:
+        """Return some of them."""
+        return Intervals(low=self.low[index], high=self.high[index])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finite:
+    """Up to which magnitude of all arguments' elements every value is finite: 2**exponent.
+
+    None: for no power of two that was tried; `why` then names a value that was not bounded.
+    """
+
+    exponent: int | None
+    why: str = ""
+
+
+def finite_below(graph: Graph) -> Finite:
+    """Return a magnitude that all elements of arguments may have so that all values of a graph are finite.
+
+    All: also those that no result depends on in the end. The exponents -10 to 127 are tried.
+    """
+    terms = SharedTerms()
+    Normaliser(terms, "EZ").normal(graph)
+    order = _order(terms)
+    why = _unbounded(terms, order, -10)
+    if why:
+        return Finite(exponent=None, why=why)
+    low, high = -10, 128
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _unbounded(terms, order, middle):
+            high = middle
+        else:
+            low = middle
+    return Finite(exponent=low)
+
+
+def _unbounded(terms: SharedTerms, order: list[tuple[str, Ids]], exponent: int) -> str:
+    """Return the first term that may be infinite, or is not understood, where elements reach 2**exponent."""
+    low, high = np.full(terms.count, -np.inf), np.full(terms.count, np.inf)
+    known = Intervals(low=low, high=high)
+    for name, level in order:
+        found = _of_terms(terms, name, level, known, 2.0**exponent)
+        low[level], high[level] = found.low, found.high
+        lost = level[~(np.isfinite(found.low) & np.isfinite(found.high))]
+        if lost.size and not _is_truth(name):
+            return terms.text(2 * int(lost[0]))
+    return ""
+
+
+def _order(terms: SharedTerms) -> list[tuple[str, Ids]]:
+    """Return terms of one operation and level together, operands first."""
+    edges = terms.edges[: terms.count]
+    found = []
+    for level in levels_of(np.where(edges < 0, -1, edges >> 1)):
+        codes = terms.operation[level]
+        found += [(terms.names[code], level[codes == code]) for code in np.unique(codes).tolist()]
+    return found
+
+
+def _is_truth(name: str) -> bool:
+    known = opcode(name)
+    return known is not None and known.result == "pred"
+
+
+def _of_terms(terms: SharedTerms, name: str, level: Ids, known: Intervals, most: float) -> Intervals:
+    """Return intervals of terms of one operation; infinite ones where nothing is known."""
+    edges = terms.edges[level]
+    nothing = Intervals(low=np.full(len(level), -np.inf), high=np.full(len(level), np.inf))
+    if name == "constant":
+        return Intervals(low=terms.number[level], high=terms.number[level])
+    if name.startswith("input:"):
+        held = name.rpartition(":")[2]
+        if not held:
+            return nothing
+        size = np.full(len(level), min(most, format_of(held).maximum))
+        return Intervals(low=-size, high=size)
+    meant = _meaning(name)
+    if meant is None or meant.result == "pred":
+        return nothing
+    if meant.family == "choice":
+        return _choice(terms, edges, known)
+    family = _FOLLOWED.get(name, meant.family)
+    operands = [_signed(known, edges[:, place]) for place in range(meant.arity)]
+    same = edges[:, 0] == edges[:, 1]
+    found = results(family, format_of(meant.result), operands, same)
+    if found is None:
+        return nothing
+    if meant.family == "other":
+        found = _inexact(found, format_of(meant.result))
+    return found
+
+
+def _inexact(found: Intervals, held: Format) -> Intervals:
+    """Return intervals that hold what an approximate instruction may give, a few subnormal ulp more."""
+    low = found.low - np.abs(found.low) * APPROXIMATE - 8.0 * held.omega
+    high = found.high + np.abs(found.high) * APPROXIMATE + 8.0 * held.omega
+    return Intervals(
+        low=np.where(low < -held.maximum, -np.inf, low), high=np.where(high > held.maximum, np.inf, high)
+    )
+
+
+def _meaning(name: str) -> Opcode | None:
+    """Return what the name of a term means: terms leave away that they round to nearest."""
+    family, _, held = name.partition(".")
+    return (
+        in_format(family, held) if family in {"fma", "div", "sqrt"} and held in FULL_NAMES else opcode(name)
+    )
+
+
+def _signed(known: Intervals, edges: Ids) -> Intervals:
+    low, high, negative = known.low[edges >> 1], known.high[edges >> 1], (edges & 1) == 1
+    return Intervals(low=np.where(negative, -high, low), high=np.where(negative, -low, high))
+
+
+def _choice(terms: SharedTerms, edges: Ids, known: Intervals) -> Intervals:
+    """Return the intervals of choices; of `x < c ? t : x` what is kept of x is at least c."""
+    then, otherwise = _signed(known, edges[:, 1]), _signed(known, edges[:, 2])
+    asked = edges[:, 0] >> 1
+    below = np.isin(terms.operation[asked], [k for k, n in enumerate(terms.names) if _asks_below(n)])
+    below &= (edges[:, 0] & 1) == 0
+    below &= terms.edges[asked, 0] == edges[:, 2]
+    least = np.where(below, _signed(known, terms.edges[asked, 1]).low, -np.inf)
+    kept = np.maximum(otherwise.low, least)
+    return Intervals(
+        low=np.minimum(then.low, kept), high=np.maximum(then.high, np.maximum(otherwise.high, kept))
+    )
+
+
+def _asks_below(name: str) -> bool:
+    return name.startswith(("setp.lt.f", "setp.le.f", "setp.lt.b", "setp.le.b"))
+
+
+def results(family: str, held: Format, operands: list[Intervals], same: Truth) -> Intervals | None:
+    """Return the intervals of an operation's results, infinite where they may be; None: nothing is known.
+
+    same: where the first two operands are one term, so that their product is a square.
+    """
+    first, *others = operands
+    with np.errstate(all="ignore"):
+        if family == "add":
+            exact = Intervals(low=first.low + others[0].low, high=first.high + others[0].high)
+        elif family == "mul":
+            exact = _product(first, others[0], same)
+        elif family == "fma":
+            one = _outward(_product(first, others[0], same), held)
+            exact = Intervals(low=one.low + others[1].low, high=one.high + others[1].high)
+        elif family in {"div", "rcp"}:
+            exact = _quotient(
+                Intervals(low=np.ones(1), high=np.ones(1)) if family == "rcp" else first, operands[-1]
+            )
+        elif family == "sqrt":
+            exact = _where(first.low >= 0.0, np.sqrt(first.low), np.sqrt(first.high))
+        elif family == "rsqrt":
+            exact = _where(first.low > 0.0, 1.0 / np.sqrt(first.high), 1.0 / np.sqrt(first.low))
+            exact = Intervals(low=exact.low * (1 - 2.0**-50), high=exact.high * (1 + 2.0**-50))
+        elif family in {"max", "min"}:
+            pick = np.maximum if family == "max" else np.minimum
+            return Intervals(low=pick(first.low, others[0].low), high=pick(first.high, others[0].high))
+        elif family == "abs":
+            return Intervals(
+                low=np.maximum(0.0, np.maximum(first.low, -first.high)),
+                high=np.maximum(-first.low, first.high),
+            )
+        elif family == "narrow":
+            return Intervals(low=round_to(held, first.low), high=round_to(held, first.high))
+        else:
+            return None
+        wide = _outward(exact, held)
+        low, high = round_to(held, wide.low), round_to(held, wide.high)
+    # inf - inf and 0 * inf are NaN: nothing is known
+    unknown = np.isnan(low) | np.isnan(high)
+    return Intervals(low=np.where(unknown, -np.inf, low), high=np.where(unknown, np.inf, high))
+
+
+def _outward(exact: Intervals, held: Format) -> Intervals:
+    """Return intervals that hold the exact ends: a step of float64 wider.
+
+    A zero is exact, since float64 holds products and quotients of the smallest numbers of narrower formats.
+    """
+    kept = held.precision < 53
+    return Intervals(
+        low=np.where((exact.low == 0.0) & kept, exact.low, np.nextafter(exact.low, -np.inf)),
+        high=np.where((exact.high == 0.0) & kept, exact.high, np.nextafter(exact.high, np.inf)),
+    )
+
+
+def _product(a: Intervals, b: Intervals, same: Truth) -> Intervals:
+    ends = np.stack([a.low * b.low, a.low * b.high, a.high * b.low, a.high * b.high])
+    low, high = ends.min(axis=0), ends.max(axis=0)
+    inside = (a.low <= 0.0) & (a.high >= 0.0)
+    square = np.where(inside, 0.0, np.minimum(a.low * a.low, a.high * a.high))
+    return Intervals(low=np.where(same, square, low), high=high)
+
+
+def _quotient(a: Intervals, b: Intervals) -> Intervals:
+    """Return exact quotients, NaN where the divisor may be zero."""
+    ends = np.stack([a.low / b.low, a.low / b.high, a.high / b.low, a.high / b.high])
+    return _where((b.low > 0.0) | (b.high < 0.0), ends.min(axis=0), ends.max(axis=0))
+
+
+def _where(right: Truth, low: Array, high: Array) -> Intervals:
+    return Intervals(low=np.where(right, low, np.nan), high=np.where(right, high, np.nan))
