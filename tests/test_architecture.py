@@ -319,7 +319,7 @@ MOST_ANY = {
     "verifier.checks": 34,
     "verifier.commands": 9,
     "verifier.execution": 34,
-    "verifier.machine": 309,
+    "verifier.machine": 233,
     "verifier.ops": 83,
     "verifier.oracle": 10,
     "verifier.records": 19,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class Approximation(Protocol):
         ...
 
 
-_EXACT: dict[str, Callable[..., Any]] = {
+_EXACT: dict[str, Callable[..., Array]] = {
     "rcp": lambda x: 1.0 / x,
     "sqrt": np.sqrt,
     "rsqrt": lambda x: 1.0 / np.sqrt(x),
@@ -146,8 +146,9 @@ class Adversarial:
 
     def share(self, name: str, *operands: Array) -> Array:
         """Numbers in [-1, 1], a function of seed, instruction and operand bits."""
-        mixed: Any = np.uint64(
-            (self.seed * 0x9E3779B97F4A7C15 + sum(name.encode()) * 0xD1B54A32D192ED03) % 2**64
+        mixed: Array = np.array(
+            (self.seed * 0x9E3779B97F4A7C15 + sum(name.encode()) * 0xD1B54A32D192ED03) % 2**64,
+            dtype=np.uint64,
         )
         for operand in operands:
             bits = np.asarray(operand, dtype=np.float32).view(np.uint32).astype(np.uint64)

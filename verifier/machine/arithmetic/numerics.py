@@ -46,7 +46,7 @@ def to_odd(total: Array, error: Array) -> Array:
     return np.where(inexact & even, moved, bits).view(np.float64)
 
 
-def narrow(value: Array, dtype: Any, mode: str) -> Array:
+def narrow(value: Array, dtype: type[np.floating[Any]], mode: str) -> Array:
     """Round float64 (exact or rounded to odd) to a narrower IEEE format; mode is rn, rz, rm or rp."""
     nearest = value.astype(dtype)
     if mode == "rn":

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from verifier.machine.operations.resolve import resolve
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+Observer: TypeAlias = "Callable[[slice | Array, Array, Array], None]"
+"""Called after each round of an atomic with its lanes, old and new values."""
 _INTEGERS = frozenset({"u32", "s32", "b32", "u64", "s64"})
 _FEW = 32  # lanes up to which a Python set finds repeated addresses sooner than sorting does
 
@@ -54,7 +56,7 @@ def apply(
     operands: list[Array],
     *,
     flush: bool,
-    observe: Any = None,
+    observe: Observer | None = None,
 ) -> Array | None:
     """Perform an atomic for each entry of `index` in order; return the old values if wanted.
 
@@ -113,7 +115,7 @@ def sparse(
     return results
 
 
-def _turns(index: Array) -> list[Any]:
+def _turns(index: Array) -> list[slice | Array]:
     """Split into rounds in which no address occurs twice, keeping the order of lanes at each address."""
     if len(index) <= _FEW and len(set(index.tolist())) == len(index):
         return [slice(None)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -116,7 +115,7 @@ def match(group: Group, mode: str, value: Array, members: Array) -> tuple[Array,
     return warps.collect(np.where(agreed, bits, np.uint32(0))), warps.collect(agreed)
 
 
-_REDUCTIONS: dict[str, tuple[Any, int]] = {
+_REDUCTIONS: dict[str, tuple[np.ufunc, int]] = {
     "add": (np.add, 0),
     "and": (np.bitwise_and, -1),
     "or": (np.bitwise_or, 0),
@@ -143,9 +142,9 @@ def _extremum(grid: Array, there: Array, words: list[str]) -> Array:
     if "abs" in words:
         grid = np.abs(grid)
     if floating:
-        worst: Any = np.inf if words[0] == "min" else -np.inf
+        worst = np.inf if words[0] == "min" else -np.inf
         if words[0] == "min":
-            ufunc: Any = np.minimum if "NaN" in words else np.fmin
+            ufunc: np.ufunc = np.minimum if "NaN" in words else np.fmin
         else:
             ufunc = np.maximum if "NaN" in words else np.fmax
         if "NaN" not in words:
@@ -204,7 +203,7 @@ def block_reduce(group: Group, mode: str, predicate: Array) -> Array:
         full = np.broadcast_to(predicate, (group.blocks, group.threads))
         count = full.sum(axis=1, keepdims=True)
         total = np.broadcast_to(count, full.shape)
-        present: Any = group.threads
+        present: Array | int = group.threads
     else:
         size = int(group.ib.max()) + 1
         count = np.bincount(group.ib, weights=np.broadcast_to(predicate, group.ix.shape), minlength=size)

@@ -16,15 +16,16 @@ import numpy as np
 from verifier.machine.execute.extents import GridExtents
 from verifier.machine.execute.reached_code import Watch
 from verifier.machine.execute.reuse_cache import ReuseCache
-from verifier.machine.execute.wave import Wave
+from verifier.machine.execute.wave import Next, Wave
 from verifier.machine.sanitizers.uninitialised import Flags
 from verifier.machine.translate import uniformity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
     from types import CodeType
 
     from verifier.machine.arithmetic.numerics import Array
+    from verifier.machine.execute.lane_groups import Group
     from verifier.machine.execute.launch_record import LaunchRecord
     from verifier.machine.translate.emitter import Emitted
 
@@ -48,12 +49,12 @@ class PreparedWave:
     with a collective, its member mask where that is in a register.
     """
 
-    key: Any
+    key: Hashable
     wave: Wave
-    full: list[Callable[[], Any]]
-    part: list[Callable[[Any], Any]]
+    full: list[Callable[[], Next]]
+    part: list[Callable[[Group], Next]]
     renew: Callable[[], None]
-    members: dict[int, Callable[[Any], Any]]
+    members: dict[int, Callable[[Group], Array]]
     names: dict[str, Any]
 
 
@@ -93,7 +94,7 @@ def free_waves(launch: LaunchRecord) -> ReuseCache:
     return _FREE if launch.slots is None else launch.slots.prepared_waves
 
 
-def prepare(launch: LaunchRecord, ids: Array, key: object) -> PreparedWave:
+def prepare(launch: LaunchRecord, ids: Array, key: Hashable) -> PreparedWave:
     """Allocate a wave for these blocks and bind the translated code to it."""
     extents = GridExtents(
         block_ids=ids,
@@ -150,10 +151,10 @@ def value_of_translation(code: CodeType, names: dict[str, object]) -> Any:
 
 def compile_when_reached(prepared: PreparedWave, watch: Watch, number: int, *, part: bool) -> None:
     """Put in a block's place what compiles it, notes that it is reached, puts it there and calls it."""
-    blocks: list[Callable[..., Any]] = prepared.part if part else prepared.full
+    blocks: list[Callable[..., Next]] = prepared.part if part else prepared.full
     watched, lanes = watch.part if part else watch.full, prepared.wave.blocks * prepared.wave.threads
 
-    def first(*group: object) -> Any:
+    def first(*group: Group) -> Next:
         run_translation(watch.kernel.block(number, part=part), prepared.names)
         blocks[number] = watched(number, lanes, prepared.names["block"])
         return blocks[number](*group)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from enum import IntFlag
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from verifier.machine.arithmetic.numerics import Array
     from verifier.machine.execute.lane_groups import Group
     from verifier.machine.execute.tuning import TunedKernel, TunedState
+    from verifier.machine.execute.wave import Next
     from verifier.machine.ptx.loops import Loop
     from verifier.machine.translate.compile_kernel import TranslatedKernel
     from verifier.machine.translate.guards import Guard
@@ -194,12 +195,12 @@ class Watch:
                 lanes = GuardedLanes(reached, kernel, number, values)
                 self.guarded.setdefault(guard.block, []).append(lanes)
 
-    def full(self, number: int, lanes: int, function: Callable[[], object]) -> Callable[[], Any]:
+    def full(self, number: int, lanes: int, function: Callable[[], Next]) -> Callable[[], Next]:
         """Return what stands for a block's function for all lanes of a wave of so many."""
         self.reached.block(self.kernel, number)
         return partial(self._everybody, number, lanes, function) if self._open(number) else function
 
-    def part(self, number: int, lanes: int, function: Callable[[Group], object]) -> Callable[[Group], Any]:
+    def part(self, number: int, lanes: int, function: Callable[[Group], Next]) -> Callable[[Group], Next]:
         """Return what stands for a block's function for some lanes."""
         self.reached.block(self.kernel, number)
         return partial(self._some, number, lanes, function) if self._open(number) else function
@@ -210,14 +211,14 @@ class Watch:
             return True
         return bool(self.guarded.get(number))
 
-    def _everybody(self, number: int, lanes: int, function: Callable[[], object]) -> Any:
+    def _everybody(self, number: int, lanes: int, function: Callable[[], Next]) -> Next:
         result = function()
         for turns in self.at.get(number, ()):
             turns.everybody(number, lanes, result)
         self._guards(number, None, result)
         return result
 
-    def _some(self, number: int, lanes: int, function: Callable[[Group], object], group: Group) -> Any:
+    def _some(self, number: int, lanes: int, function: Callable[[Group], Next], group: Group) -> Next:
         result = function(group)
         for turns in self.at.get(number, ()):
             turns.some(number, group.ix, lanes, result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Hashable
 from typing import Any
 
 KEPT = 6
@@ -16,11 +17,11 @@ class ReuseCache:
         """Start empty."""
         self.free: OrderedDict[Any, Any] = OrderedDict()
 
-    def take(self, key: object) -> Any:
+    def take(self, key: Hashable) -> Any:
         """Give what waits under a key to one user alone, or None."""
         return self.free.pop(key, None)
 
-    def give_back(self, key: object, prepared: object) -> None:
+    def give_back(self, key: Hashable, prepared: object) -> None:
         """Keep something for later; what has waited longest goes."""
         self.free[key] = prepared
         while len(self.free) > KEPT:

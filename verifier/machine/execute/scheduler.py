@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,10 +14,10 @@ from verifier.machine.ptx.basic_blocks import EXIT, is_collective
 from verifier.machine.ptx.syntax import Immediate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from verifier.machine.arithmetic.numerics import Array, Operand
-    from verifier.machine.execute.wave import Wave
+    from verifier.machine.execute.wave import Next, Wave
     from verifier.machine.ptx.basic_blocks import Program
     from verifier.machine.ptx.syntax import Instruction
 
@@ -51,7 +51,7 @@ class Scheduler:
         wave: Wave,
         sites: list[Instruction],
         step_limit: int,
-        members: dict[int, Callable[[Group], Any]],
+        members: dict[int, Callable[[Group], Array]],
     ) -> None:
         """`step_limit`: block executions allowed; `absent`: blocks that wait for a place on the device.
 
@@ -75,7 +75,7 @@ class Scheduler:
         self.all_at: int | None = 0
         self.spins = [block.spins for block in program.blocks]
 
-    def run(self, full: list[Callable[[], object]], part: list[Callable[[Group], object]]) -> bool:
+    def run(self, full: list[Callable[[], Next]], part: list[Callable[[Group], Next]]) -> bool:
         """Execute until every lane has left the kernel (true), or for long only waiting loops have run."""
         group: Group = self.wave.everyone
         self.restless, self.progressed = 0, False
@@ -86,7 +86,7 @@ class Scheduler:
                     following = self.together(full, self.all_at)
                     if following is None:
                         return True
-                    if following.__class__ is int:
+                    if type(following) is int:
                         return False
                     self.enter(group, following)
                 else:
@@ -103,7 +103,7 @@ class Scheduler:
             raise self.finding(fault, group) from None
         return True
 
-    def together(self, full: list[Callable[[], object]], target: int) -> Any:
+    def together(self, full: list[Callable[[], Next]], target: int) -> Next | None:
         """Run blocks for all lanes until they split; None when all have left.
 
         A number says at which block everybody waits, which `all_at` remembers.
@@ -123,7 +123,7 @@ class Scheduler:
             else:
                 self.restless, self.idle_turns, self.progressed = 0, 0, True
             following = full[target]()
-            if following.__class__ is not int:
+            if type(following) is not int:
                 self.steps = steps
                 return following
             if following == EXIT:
@@ -145,9 +145,9 @@ class Scheduler:
                 findings.StepLimit, f"not finished after {self.step_limit} steps", group.ix[:1], first
             )
 
-    def enter(self, group: Group, following: Any) -> None:
+    def enter(self, group: Group, following: Next) -> None:
         """Put lanes where they go next."""
-        if following.__class__ is int:
+        if isinstance(following, int):
             self.arrive(following, group.ix)
         elif isinstance(following, Wait):
             self.wait(group.ix, following)
@@ -356,7 +356,11 @@ class Scheduler:
         return (int(ids[0]), int(ids[1]), int(ids[2])), (thread % x, thread // x % y, thread // (x * y))
 
     def make(
-        self, kind: type[findings.MachineFinding], message: str, lanes: Array, instructions: Any
+        self,
+        kind: type[findings.MachineFinding],
+        message: str,
+        lanes: Array,
+        instructions: Iterable[Instruction],
     ) -> findings.MachineFinding:
         """Build a finding about a lane at an instruction."""
         instruction = next(iter(instructions), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -47,7 +47,7 @@ def _block_along(extents: GridExtents, axis: int) -> Array:
     return extents.block_numbers[axis]
 
 
-_WHOLE: dict[str, Callable[[GridExtents], Any]] = {
+_WHOLE: dict[str, Callable[[GridExtents], Array | int]] = {
     "%laneid": _lane,
     "%warpid": lambda extents: _thread(extents) >> np.uint32(5),
     "%nwarpid": lambda extents: -(-extents.threads // 32),
@@ -67,7 +67,7 @@ _WHOLE: dict[str, Callable[[GridExtents], Any]] = {
     "%lanemask_gt": lambda extents: ~((_TWO << _lane(extents)) - _ONE),
 }
 """Registers of one value."""
-_OF_AN_AXIS: dict[str, Callable[[GridExtents, int], Any]] = {
+_OF_AN_AXIS: dict[str, Callable[[GridExtents, int], Array | int]] = {
     "%tid": _thread_along,
     "%ntid": lambda extents, axis: extents.block[axis],
     "%ctaid": _block_along,

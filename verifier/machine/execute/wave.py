@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from verifier.machine.sanitizers.uninitialised import Flags
     from verifier.machine.shadow.slots import Slots
 
-Next = Any  # an int, a list of (target, lanes), or a Wait
-
 
 @dataclass(frozen=True)
 class Wait:
@@ -45,6 +43,10 @@ class Wait:
     count: int | None
     aligned: bool
     site: int
+
+
+Next: TypeAlias = "int | Wait | list[tuple[int, Array]]"
+"""Where lanes go after a block: all to one, to a barrier, or some here and some there."""
 
 
 class Monitor(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from verifier.machine.arithmetic.numerics import Array
 
-_LOGIC: dict[str, Any] = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+_LOGIC: dict[str, np.ufunc] = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
 
 def resolve(parts: list[str]) -> Operation | None:
@@ -29,7 +29,7 @@ def resolve(parts: list[str]) -> Operation | None:
         return None
     if name in ("shl", "shr"):
         return Operation(name=name, sources=(kind, "u32"), results=(kind,), function=_shift(name, kind))
-    builders: dict[str, Any] = {
+    builders: dict[str, tuple[tuple[str, ...], str, Callable[..., Array]]] = {
         "cnot": (("",), "", lambda a: (a == 0).astype(a.dtype)),
         "lop3": (("", "", "", "u32"), "", _truth_table),
         "popc": (("",), "u32", lambda a: np.bitwise_count(a).astype(np.uint32)),
@@ -79,7 +79,7 @@ def _shift(name: str, kind: str) -> Callable[..., Array]:
 def _truth_table(a: Array, b: Array, c: Array, table: Array) -> Array:
     """`lop3`: each bit of the result is looked up by the bits of a, b and c."""
     code = int(np.asarray(table).reshape(-1)[0])
-    result: Any = np.zeros(np.broadcast_shapes(a.shape, b.shape, c.shape), dtype=a.dtype)
+    result: Array = np.zeros(np.broadcast_shapes(a.shape, b.shape, c.shape), dtype=a.dtype)
     for row in range(8):
         if code >> row & 1:
             result = result | ((a if row & 4 else ~a) & (b if row & 2 else ~b) & (c if row & 1 else ~c))
@@ -188,7 +188,7 @@ def _funnel(parts: list[str]) -> Callable[..., Array]:
 def _permute_bytes(a: Array, b: Array, selector: Array) -> Array:
     """`prmt`: each nibble of the selector picks one of eight bytes, or copies its sign."""
     pair = (np.asarray(b).astype(np.uint64) << np.uint64(32)) | a
-    result: Any = np.uint32(0)
+    result: Array | np.uint32 = np.uint32(0)
     for place in range(4):
         nibble = (selector >> np.uint32(4 * place)) & np.uint32(15)
         octet = (pair >> ((nibble & np.uint32(7)).astype(np.uint64) * np.uint64(8))) & np.uint64(0xFF)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,9 +12,9 @@ from verifier.machine.operations.operation import DTYPE, Operation, type_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from verifier.machine.arithmetic.numerics import Array
+    from verifier.machine.arithmetic.numerics import Array, Operand
 
-_ORDERED: dict[str, Any] = {
+_ORDERED: dict[str, np.ufunc] = {
     "eq": np.equal,
     "ne": np.not_equal,
     "lt": np.less,
@@ -26,7 +26,7 @@ _ORDERED: dict[str, Any] = {
     "hi": np.greater,
     "hs": np.greater_equal,
 }
-_JOIN: dict[str, Any] = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
+_JOIN: dict[str, np.ufunc] = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
 
 
 def resolve(parts: list[str]) -> Operation | None:
@@ -63,7 +63,7 @@ def _compare(name: str, kind: str, flush: bool) -> Callable[..., Array] | None:
     floating = kind in ("f16", "f32", "f64", "bf16")
     if not floating:
         return _ORDERED.get(name)
-    widen: Any = numerics.decode_bf16 if kind == "bf16" else (lambda x: x)
+    widen: Callable[..., Array] = numerics.decode_bf16 if kind == "bf16" else (lambda x: x)
     if flush and kind == "f32":
         widen = numerics.flush32
     if name in ("num", "nan"):
@@ -82,7 +82,7 @@ def _compare(name: str, kind: str, flush: bool) -> Callable[..., Array] | None:
             # `ne` is ordered: false for NaN, where numpy says true.
             return lambda a, b: (widen(a) < widen(b)) | (widen(a) > widen(b))
         return base if kind != "bf16" and not flush else lambda a, b: base(widen(a), widen(b))
-    opposite: dict[Any, Any] = {
+    opposite: dict[np.ufunc, Callable[[Array, Array], Array]] = {
         np.equal: lambda a, b: ~((a < b) | (a > b)),
         np.not_equal: np.not_equal,
         np.less: lambda a, b: ~(a >= b),
@@ -138,7 +138,7 @@ def _set_value(parts: list[str]) -> Operation | None:
     compare = _compare(parts[1], kind, "ftz" in parts)
     if compare is None:
         return None
-    yes: Any = np.float32(1) if result == "f32" else np.array(-1, np.int64).astype(DTYPE[result])
+    yes: Operand = np.float32(1) if result == "f32" else np.array(-1, np.int64).astype(DTYPE[result])
     no = np.array(0).astype(DTYPE[result])
     return Operation(
         name="set",

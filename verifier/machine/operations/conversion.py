@@ -15,7 +15,7 @@ from verifier.machine.ptx.syntax import BITS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_TO_INTEGER: dict[str, Any] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
+_TO_INTEGER: dict[str, np.ufunc] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 _MODES = ("rn", "rz", "rm", "rp", "rna")
 
 
@@ -118,7 +118,7 @@ def _narrower(to: str, origin: str, mode: str) -> Callable[..., Array]:
     return np.positive
 
 
-def _relu(to: str) -> Any:
+def _relu(to: str) -> Callable[..., Array]:
     if to == "bf16":
         return lambda x: np.where(numerics.decode_bf16(x) < 0, np.uint16(0), x)
     return lambda x: np.where(x < 0, x.dtype.type(0), x)
@@ -134,7 +134,7 @@ def _from_integer(to: str, origin: str, mode: str) -> Callable[..., Array] | Non
         return lambda x: x.astype(np.float32)
     if to == "bf16":
         return lambda x: numerics.encode_bf16(numerics.narrow_odd32(x.astype(np.float64)), mode)
-    target: Any = np.float16 if to == "f16" else np.float32
+    target: type[np.floating[Any]] = np.float16 if to == "f16" else np.float32
     return lambda x: numerics.narrow(x.astype(np.float64), target, mode)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,9 +12,10 @@ from verifier.machine.operations.operation import Operation, type_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from verifier.machine.arithmetic.approximation import Approximation
     from verifier.machine.arithmetic.numerics import Array
 
-_PLAIN: dict[str, Any] = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
+_PLAIN: dict[str, np.ufunc] = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
 _APPROXIMATE = frozenset({"rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh"})
 _ARITY = {"fma": 3, "mad": 3, "divfma": 3, "neg": 1, "abs": 1, "copysign": 2, "testp": 1}
 ROUNDING_MODES = ("rn", "rz", "rm", "rp")
@@ -120,7 +121,7 @@ def _root_or_reciprocal(name: str, mode: str, single: bool) -> Callable[..., Arr
 def _modelled(name: str) -> Callable[..., Array]:
     """Wrap an instruction whose answer depends on the model of the device."""
 
-    def evaluate(model: Any, *operands: Array) -> Array:
+    def evaluate(model: Approximation, *operands: Array) -> Array:
         answer: Array = model.evaluate(name, *operands)
         return answer
 
@@ -131,7 +132,7 @@ def _modelled(name: str) -> Callable[..., Array]:
 def _quick_division() -> Callable[..., Array]:
     """`div.approx`: like `div.full`, but the reciprocal of a divisor beyond 2^126 counts as zero."""
 
-    def evaluate(model: Any, a: Array, b: Array) -> Array:
+    def evaluate(model: Approximation, a: Array, b: Array) -> Array:
         beyond = (np.abs(b) > np.float32(2.0**126)) & np.isfinite(b)
         lost = np.asarray(a * np.copysign(np.float32(0), b))
         return np.where(beyond, lost, model.evaluate("div", a, b))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -106,7 +106,7 @@ def _widen(scalar: str) -> Callable[[Array], Array]:
 def _through_single(function: Callable[..., Array], scalar: str, model: bool = False) -> Callable[..., Array]:
     """Compute in float32 and round once more, which is innocuous for one operation on narrow operands."""
     widen = _widen(scalar)
-    narrow: Any = numerics.encode_bf16 if scalar == "bf16" else numerics.narrow16
+    narrow: Callable[..., Array] = numerics.encode_bf16 if scalar == "bf16" else numerics.narrow16
     if model:
         return lambda m, x: narrow(function(m, widen(x)))
     return lambda *xs: narrow(function(*(widen(x) for x in xs)))
@@ -132,7 +132,7 @@ def _flush16(function: Callable[..., Array], model: bool) -> Callable[..., Array
     return lambda *xs: flush(function(*(flush(x) for x in xs)))
 
 
-def _relu(function: Any, scalar: str) -> Any:
+def _relu(function: Callable[..., Array], scalar: str) -> Callable[..., Array]:
     """`.relu`: negative results become zero; NaN stays."""
     if scalar == "f16":
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from verifier.machine.arithmetic.numerics import Array
 
 _INTEGERS = frozenset(f"{kind}{width}" for kind in "sub" for width in (8, 16, 32, 64))
-_SIMPLE: dict[str, Any] = {"add": np.add, "sub": np.subtract, "min": np.minimum, "max": np.maximum}
+_SIMPLE: dict[str, np.ufunc] = {"add": np.add, "sub": np.subtract, "min": np.minimum, "max": np.maximum}
 
 
 def resolve(parts: list[str]) -> Operation | None:
@@ -58,7 +58,7 @@ def _multiply(parts: list[str], kind: str) -> Operation | None:
             return np.multiply(a, b, dtype=wide)
 
         result: str = _wider(kind)
-        function: Any = product
+        function: Callable[..., Array] = product
     elif "hi" in parts:
         result, function = kind, _high_product(kind)
     else:
@@ -124,7 +124,7 @@ def _remainder(a: Array, b: Array) -> Array:
     return np.where(b == 0, a, a - _divide(a, b) * b).astype(a.dtype)
 
 
-def _saturating(name: str) -> Any:
+def _saturating(name: str) -> Callable[..., Array]:
     """`add.sat.s32` and `sub.sat.s32`."""
 
     def clamp(a: Array, b: Array) -> Array:
@@ -145,7 +145,7 @@ def _with_carry(parts: list[str], kind: str) -> Operation | None:
     multiply = name.startswith("mad")
     high = _high_product(f"u{width_of(kind)}" if kind[0] != "s" else kind) if "hi" in parts else None
 
-    def compute(*operands: Array) -> Any:
+    def compute(*operands: Array) -> Array | tuple[Array, ...]:
         values = [np.asarray(x).astype(unsigned) for x in operands[: 3 if multiply else 2]]
         extra = operands[-1].astype(unsigned) if carry_in else np.zeros(1, unsigned)[0]
         if multiply:

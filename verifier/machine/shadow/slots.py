@@ -9,7 +9,7 @@ only where the bits still are those; otherwise the value is lifted from the floa
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from verifier.machine.arithmetic.numerics import Array, Operand
-    from verifier.machine.execute.atomics import Atomic
+    from verifier.machine.execute.atomics import Atomic, Observer
     from verifier.machine.execute.extents import GridExtents
     from verifier.machine.execute.memory import Located, Region
     from verifier.machine.ptx.syntax import Instruction
@@ -313,7 +313,7 @@ class Slots:
         found: list[Located],
         values: list[Array],
         width: int,
-        pieces: tuple[tuple[Any, ...], ...],
+        pieces: tuple[tuple[tuple[int, str], ...], ...],
         site: int,
     ) -> list[list[Array]]:
         """Shadows of loaded floats, lifted where there is none.
@@ -369,9 +369,9 @@ class Slots:
         located: Located,
         what: Atomic,
         number: int,
-        values: Any,
+        values: Array | list[Array],
         operands: list[Array],
-    ) -> Any:
+    ) -> tuple[Observer, tuple[Array, Array]]:
         """Give an observer that does on shadows what an atomic does on floats, and the old shadows.
 
         values: the shadows of what is added, of a packed pair those of both. operands: numbers of the active
@@ -385,7 +385,7 @@ class Slots:
         scalar = PAIRS.get(kind)
         active = [
             np.ascontiguousarray(np.broadcast_to(located.active(v), located.offsets.shape)).reshape(-1)
-            for v in (values if scalar else (values,))
+            for v in (values if isinstance(values, list) else (values,))
         ]
         old = (np.zeros(slots.shape, dtype=self.arithmetic.dtype), np.zeros(slots.shape, dtype=np.uint64))
         floating = kind in ("f16", "bf16", "f32", "f64")

@@ -8,7 +8,7 @@ there. So no shadow is stale, and an operation on bits hands on the sources of i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from verifier.machine.arithmetic.numerics import Array, Operand
-    from verifier.machine.execute.atomics import Atomic
+    from verifier.machine.execute.atomics import Atomic, Observer
     from verifier.machine.execute.memory import Located
 
 HELD = np.uint64(1)
@@ -47,7 +47,9 @@ class TaintSlots(Slots):
             for row in loaded
         ]
 
-    def _of_byte(self, found: list[Located], shape: tuple[int, ...], element: int) -> list[Any]:
+    def _of_byte(
+        self, found: list[Located], shape: tuple[int, ...], element: int
+    ) -> list[tuple[Array, Array]]:
         shadows, tags = np.zeros(shape, dtype=self.arithmetic.dtype), np.zeros(shape, dtype=np.uint64)
         for located in found:
             store, slots = self.store_of(located.region), (located.offsets + element) >> 1
@@ -76,10 +78,11 @@ class TaintSlots(Slots):
         located: Located,
         what: Atomic,
         number: int,
-        values: Any,
+        values: Array | list[Array],
         operands: list[Array],
-    ) -> Any:
+    ) -> tuple[Observer, tuple[Array, Array]]:
         """Give an observer that does on sources what an atomic does on values, and the old sources."""
+        assert not isinstance(values, list), "sources of a packed pair are one"
         operation, kind, width = what.operation, what.kind, what.width
         store = self.store_of(located.region)
         store.used = True

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -190,6 +190,7 @@ def _literal(values: Array, kind: str) -> float | None:
 _EXACT = frozenset({"neg", "abs", "min", "max"})
 
 Operands = tuple["Array", ...]
+Coefficients = Callable[[Operands, Operands], "tuple[Array, ...]"]
 
 
 def _ratio(rise: Array, run: Array, tangent: Array) -> Array:
@@ -233,7 +234,7 @@ def _shifted_logarithm(f: Operands, s: Operands) -> tuple[Array, ...]:
     return *_logarithm(f, s), np.ones(np.shape(f[1]))
 
 
-def _of(function: Callable[[Array], Array], slope: Callable[[Array], Array]) -> Any:
+def _of(function: Callable[[Array], Array], slope: Callable[[Array], Array]) -> Coefficients:
     return lambda f, s: (_ratio(function(f[0]) - function(s[0]), f[0] - s[0], slope(f[0])),)
 
 
@@ -242,7 +243,7 @@ def _tangent(f: Operands, s: Operands) -> tuple[Array, ...]:
     return _ratio(np.tanh(f[0]) - np.tanh(s[0]), run, 1 - np.tanh(f[0]) ** 2), np.zeros(np.shape(f[1]))
 
 
-def _ones(*signs: float) -> Any:
+def _ones(*signs: float) -> Coefficients:
     return lambda f, _: tuple(np.full(np.shape(x), sign) for sign, x in zip(signs, f, strict=True))
 
 
@@ -254,7 +255,7 @@ def _fused_quotient(f: Operands, s: Operands) -> tuple[Array, ...]:
     return *_quotient(f, s), np.ones(np.shape(f[2]))
 
 
-Rule = tuple[Callable[..., Any], Callable[[Operands, Operands], tuple[Any, ...]]]
+Rule = tuple[Callable[..., Array], Coefficients]
 # Per operation the exact result F, and the coefficients c with F(f) - F(s) = sum of c_i (f_i - s_i), f the
 # computed and s the exact operands.
 _RULES: Mapping[str, Rule] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -256,6 +256,6 @@ def _may_flush(size: Array, error: Array) -> Array:
     return np.where(below, error + size, error) if below.any() else error
 
 
-def build(**settings: Any) -> Ball:
-    """Make the arithmetic."""
-    return Ball(**settings)
+def build(*, given: bool = False) -> Ball:
+    """Make the arithmetic; given: see `Ball`."""
+    return Ball(given=given)

@@ -7,7 +7,7 @@ and since 2 has order 61 modulo p that is a rotation of 61 bits.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -158,7 +158,7 @@ def of_floats(values: Array) -> Array:
     return answer
 
 
-def parts_of(wide: Array) -> tuple[Array, Any, Any] | None:
+def parts_of(wide: Array) -> tuple[Array, Array, Array] | None:
     """Split float64 values into +-whole * 2^(exponent - BIAS); None if one is subnormal or not finite."""
     bits = np.ascontiguousarray(wide).view(np.uint64).reshape(wide.shape)
     exponent = ((bits >> _52) & _LOW11).astype(np.intp)
@@ -227,7 +227,7 @@ def fractions_meant(wide: Array) -> Array | None:
 
 def hashed(name: str, *operands: Array) -> Array:
     """Give an opaque function of its arguments: equal arguments, equal residues, and nothing more."""
-    mixed: Any = np.uint64(
+    mixed: Array | np.uint64 = np.uint64(
         sum((n + 1) * c for n, c in enumerate(name.encode())) * 0x9E3779B97F4A7C15 & (2**64 - 1)
     )
     shape = np.broadcast_shapes(*(np.shape(operand) for operand in operands))
@@ -324,6 +324,6 @@ class FieldArithmetic:
         return np.where(clamped(name, modifiers, result, floats), self.lift(np.asarray(result), kind), found)
 
 
-def build(**settings: Any) -> FieldArithmetic:
-    """Make the arithmetic."""
-    return FieldArithmetic(**settings)
+def build(*, constants: Mapping[float, Fraction] | None = None) -> FieldArithmetic:
+    """Make the arithmetic; constants: floats that stand for rationals."""
+    return FieldArithmetic(constants=constants or {})

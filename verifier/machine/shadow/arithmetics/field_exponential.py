@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -293,7 +293,7 @@ class FieldExponential:
         opaque = plain.hashed("ex2", shadow["exponent"]) % _MODULI["exponent"]
         return pair(np.where(zero, np.uint64(0), value), np.where(zero, np.uint64(0), opaque))
 
-    def has_logarithm(self, shadow: Array) -> Any:
+    def has_logarithm(self, shadow: Array) -> Array:
         """Whether values are powers of 2, and not their negatives."""
         return _is_power(shadow["value"])
 
@@ -310,6 +310,6 @@ class FieldExponential:
         return total if name == "log2" else each(lambda m, a: a * _LN2[int(m)] % m, total)
 
 
-def build(**settings: Any) -> FieldExponential:
-    """Make the arithmetic."""
-    return FieldExponential(**settings)
+def build(*, constants: Mapping[float, Fraction] | None = None) -> FieldExponential:
+    """Make the arithmetic; constants: floats that stand for rationals."""
+    return FieldExponential(constants=constants or {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from verifier.machine.shadow.arithmetics.selection import (
 from verifier.machine.shadow.emitter_kind import EmitterKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from verifier.machine.arithmetic.numerics import Array
 
@@ -35,11 +35,16 @@ _POSITIVE = {
 # Compilers fold the sign of exp(-x) into the constant.
 LITERALS: dict[float, float] = _POSITIVE | {-number: -meant for number, meant in _POSITIVE.items()}
 
-_BINARY: dict[str, Any] = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
+_BINARY: dict[str, Callable[..., Array]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+}
 # Recognised logarithms, to which a multiple of the logarithm of 2 is added.
 _BINARY |= {"log": lambda x, i: np.log(x) + i * math.log(2), "log2": lambda x, i: np.log2(x) + i}
 _BINARY |= {"tanhf": lambda x, _: np.tanh(x)}  # recognised likewise
-_UNARY: dict[str, Any] = {
+_UNARY: dict[str, Callable[..., Array]] = {
     "neg": np.negative,
     "rcp": np.reciprocal,
     "sqrt": np.sqrt,
@@ -120,7 +125,7 @@ class Lifted:
 
     def _compare(self, name: str, picked: Array, shadows: tuple[Array, ...]) -> None:
         """Count choices of which the float64 values know better."""
-        best: Any = (np.fmax if name == "max" else np.fmin).reduce(np.broadcast_arrays(*shadows))
+        best: Array = (np.fmax if name == "max" else np.fmin).reduce(np.broadcast_arrays(*shadows))
         with np.errstate(invalid="ignore"):
             self.apart[0] += int(np.sum(np.abs(best - picked) > 2.0**-10 * np.abs(best)))
 
@@ -129,12 +134,12 @@ def _of_tied(
     name: str, result: Array, floats: tuple[Array, ...], shadows: tuple[Array, ...], picked: Array
 ) -> Array:
     """Decide by the lifted values between operands of equal floats, so that every thread decides alike."""
-    better: Any = np.fmax if name == "max" else np.fmin
+    better: np.ufunc = np.fmax if name == "max" else np.fmin
     equal = [np.where(value == result, shadow, np.nan) for value, shadow in zip(floats, shadows, strict=True)]
     best = better.reduce(np.broadcast_arrays(*equal))
     return np.where(np.isnan(best), picked, best)
 
 
-def build(**settings: Any) -> Lifted:
+def build() -> Lifted:
     """Make the arithmetic."""
-    return Lifted(**settings)
+    return Lifted()

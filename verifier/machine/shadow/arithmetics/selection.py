@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from verifier.machine.arithmetic.numerics import Array
 
 
-def chosen(name: str, result: Array, floats: tuple[Array, ...], shadows: tuple[Any, ...]) -> Any | None:
+def chosen(name: str, result: Array, floats: tuple[Array, ...], shadows: tuple[Array, ...]) -> Array | None:
     """Shadows of `min` and `max`, of the operand that the float run chose; None for other operations."""
     if name not in ("min", "max"):
         return None
-    picked: Any = shadows[-1]
+    picked: Array = shadows[-1]
     for value, shadow in zip(reversed(floats[:-1]), reversed(shadows[:-1]), strict=True):
         picked = np.where(value == result, shadow, picked)
     return picked
@@ -47,7 +47,7 @@ def chooses_integer(kind: str, result: Array, value: Array) -> bool:
 
 
 CLAMPS = frozenset({"sat", "relu"})
-_BEFORE_CLAMPING: dict[str, Callable[..., Any]] = {
+_BEFORE_CLAMPING: dict[str, Callable[..., Array]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -40,6 +40,6 @@ class Taint:
         return np.asarray(reduce(np.bitwise_or, shadows) if picked is None else picked)
 
 
-def build(**settings: Any) -> Taint:
+def build() -> Taint:
     """Make the arithmetic."""
-    return Taint(**settings)
+    return Taint()
