@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from verifier.execution.shadow_run import Lost, execute_with_shadows, shadow_ses
 from verifier.ops import Op
 from verifier.ops import op as _op
 from verifier.ops.specification.difference_pattern import pattern
-from verifier.ops.specification.field_numbers import Elements, NoMeaningError
+from verifier.ops.specification.field_numbers import Elements, FieldOfResidues, NoMeaningError
 from verifier.ops.specification.in_a_field import Specified, blind_residues, own_residues, specify
 from verifier.ops.specification.literals import meant, suspects
 from verifier.records.observation import Observation
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from verifier.arithmetic.formats import Array
+    from verifier.machine.arithmetic.numerics import Array as Residues
     from verifier.machine.shadow.slots import Slots
+    from verifier.oracle.enclosure import Mask
     from verifier.records.case import Case
     from verifier.records.subject import Subject
 
@@ -204,15 +206,17 @@ def _tame(case: Case) -> Case:
     return replace(case, tensors={**case.tensors, "input": case.given["input"] * scale})
 
 
-def _arithmetic(name: str, constants: Mapping[float, Fraction]) -> Any:
-    from verifier.machine.shadow.arithmetics import make
+def _arithmetic(name: str, constants: Mapping[float, Fraction]) -> FieldOfResidues:
+    from verifier.machine.shadow.arithmetics import field, field_exponential
 
-    return make(name, constants=constants)
+    if name == field.NAME:
+        return field.build(constants=constants)
+    return field_exponential.build(constants=constants)
 
 
 def _blind(
     session: Session, constants: Mapping[float, Fraction], generator: np.random.Generator
-) -> tuple[Any, dict[str, Array]]:
+) -> tuple[FieldOfResidues, dict[str, Residues]]:
     """Draw field elements; the field with exponentials is taken where the formula needs one."""
     arithmetic = _arithmetic("field", constants)
     try:
@@ -233,7 +237,7 @@ def _undecided(reason: str, count: str = "", *, doubtful: bool = False) -> list[
 
 
 def _run(
-    session: Session, name: str, constants: Mapping[float, Fraction], residues: Mapping[str, Array]
+    session: Session, name: str, constants: Mapping[float, Fraction], residues: Mapping[str, Residues]
 ) -> Observation:
     backward = bool(session.op.differentiable) and session.subject.differentiable
     return session.execute(
@@ -245,7 +249,7 @@ def _run(
     )
 
 
-def _compare(session: Session, seen: Observation, wanted: Specified) -> dict[str, Any]:
+def _compare(session: Session, seen: Observation, wanted: Specified) -> dict[str, Mask]:
     """Return for each output that differs where it does, in canonical rows."""
     differing = {}
     for name, shadows in seen.found.shadows.items():
@@ -258,7 +262,7 @@ def _compare(session: Session, seen: Observation, wanted: Specified) -> dict[str
     return differing
 
 
-def _canonical(session: Session, name: str, shadows: Array, expected: Elements) -> Any:
+def _canonical(session: Session, name: str, shadows: Residues, expected: Elements) -> Residues:
     return session.op.canonical(session.case, name, shadows).reshape(expected.residues.shape)
 
 
@@ -268,7 +272,7 @@ def _halves(
     """Return what is right in one of the two residues that its definition has: ex2 and lg2 give one alone."""
     found = []
     for name in differing:
-        expected: Any = wanted.results[name]
+        expected = wanted.results[name]
         if len(expected.parts) < 2:
             continue
         actual = _canonical(session, name, seen.found.shadows[name], expected)
@@ -277,19 +281,19 @@ def _halves(
     return found
 
 
-def _unequal(actual: Any, expected: Elements) -> Any:
+def _unequal(actual: Residues, expected: Elements) -> Mask:
     if actual.dtype.names is None:
-        return actual != expected.residues
-    wanted: Any = expected.residues
-    return np.any([actual[part] != wanted[part] for part in sorted(expected.parts)], axis=0)
+        return np.asarray(actual != expected.residues)
+    wanted = expected.residues
+    return np.asarray(np.any([actual[part] != wanted[part] for part in sorted(expected.parts)], axis=0))
 
 
 def _judged(
     session: Session,
-    arithmetic: Any,
+    arithmetic: FieldOfResidues,
     seen: Observation,
     wanted: Specified,
-    differing: Mapping[str, Any],
+    differing: Mapping[str, Mask],
 ) -> list[Outcome]:
     """Fail what differs, unless it is right on the case's own numbers: then elements were lost."""
     own = own_residues(session.case, arithmetic)
@@ -331,7 +335,7 @@ def _judged(
     return outcomes
 
 
-def _of_signs(session: Session, arithmetic: Any, seen: Observation, wanted: Specified) -> str:
+def _of_signs(session: Session, arithmetic: FieldOfResidues, seen: Observation, wanted: Specified) -> str:
     """Say whether "some" rows of a result, or "all" of one, are the negatives of what they should be.
 
     Nothing is said of a result in which anything else is wrong, nor of sums over rows.
@@ -353,7 +357,7 @@ def _of_signs(session: Session, arithmetic: Any, seen: Observation, wanted: Spec
     return said
 
 
-def _opposite(shadows: Array, moduli: Any) -> Array:
+def _opposite(shadows: Residues, moduli: int | Mapping[str, int]) -> Residues:
     """Negate field elements."""
     if isinstance(moduli, int):
         return (np.uint64(moduli) - shadows) % np.uint64(moduli)
@@ -370,7 +374,7 @@ def experiment(
     place: Backend,
     arithmetic: str,
     constants: dict[float, Fraction],
-    residues: dict[str, Array],
+    residues: dict[str, Residues],
     gradients: bool,
 ) -> Observation:
     """Run the subject with these field elements as shadows of its floats; runs in the child."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -311,7 +310,7 @@ def lifted(
     """Run the subject lifted, and gradcheck on it if asked; runs in the child."""
     from verifier.machine.shadow.arithmetics.lifted import build
 
-    arithmetic: Any = build()
+    arithmetic = build()
     with shadow_session(arithmetic) as opened:
         lost = watched(opened, case)
         given = {name: t.double().numpy() for name, t in case.given.items()}
@@ -406,7 +405,7 @@ def experiment(
 
     def function(*inputs: torch.Tensor) -> torch.Tensor:
         arguments = {**call.arguments, **dict(zip(names, inputs, strict=True))}
-        output: Any = passed_on(subject.function, **arguments)
+        output = passed_on(subject.function, **arguments)
         first: torch.Tensor = output[0] if isinstance(output, tuple | list) else output
         return first
 

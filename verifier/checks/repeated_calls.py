@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -110,10 +109,10 @@ class _Calls:
     def laid_out(self, case: Case) -> Call:
         return lay_out(self.subject, case, device=self.place.device(), gradients=self.gradients)
 
-    def results(self, outputs: object, call: Call, **settings: Any) -> dict[str, torch.Tensor | None]:
+    def results(self, outputs: object, call: Call) -> dict[str, torch.Tensor | None]:
         """Return what a call returned, and its gradients."""
         found = named_results(self.subject, outputs)
-        return found | (backward(outputs, call, **settings) if self.gradients else {})
+        return found | (backward(outputs, call) if self.gradients else {})
 
     def called(self, call: Call) -> dict[str, torch.Tensor | None]:
         """Call the subject, forward and backward."""

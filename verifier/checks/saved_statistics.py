@@ -12,10 +12,12 @@ from verifier.arithmetic.formats import FORMATS, Array
 from verifier.cases.plan import Plan
 from verifier.checks.support.output_verdict import format_of, judge, own_index
 from verifier.checks.support.session import Session
-from verifier.ops import Op
+from verifier.ops import Op, Solved
 from verifier.ops.group_norm import scale_shift_forward
 from verifier.ops.rows.compose_bounds import Composer, to_float64
 from verifier.ops.unknown import NO_BOUND
+from verifier.oracle.problem import RowSolution
+from verifier.oracle.rows.problem import RowProblem
 from verifier.records.observation import Observation
 from verifier.records.subject import Subject
 from verifier.records.verdict import Outcome, Verdict
@@ -134,7 +136,11 @@ def _of_saved(session: Session, seen: Observation, form: Form, *, centred: bool)
     """
     truth, claim = session.truth, session.subject.claim
     arithmetic = truth.setting.arithmetic
-    composer = Composer(truth.solved, claim, form, truth.setting)
+    problem, solution = truth.solved.problem, truth.solved.solution
+    assert isinstance(problem, RowProblem)
+    assert isinstance(solution, RowSolution)
+    solved = Solved(case=truth.solved.case, problem=problem, solution=solution)
+    composer = Composer(solved, claim, form, truth.setting)
     composer.own()
     saved, cast = {}, {}
     for name in ("mean", "rstd") if centred else ("rstd",):

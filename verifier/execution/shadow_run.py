@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from strategies.layouts import Layout
 from strategies.placement import Placed
 from verifier.execution.backend import Backend
 from verifier.execution.call_subject import UnusableError, execute, failure, lay_out
+from verifier.machine.arithmetic.numerics import Array as Shadows
 from verifier.machine.arithmetic.numerics import decode_bf16
 from verifier.machine.culprit import passed_on
 from verifier.records.case import Case
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from verifier.machine.in_force import MachineSession
     from verifier.machine.shadow.slots import ShadowArithmetic, Slots
 
-ShadowsOf = Mapping[str, Any]
+ShadowsOf = Mapping[str, Shadows]
 """For each tensor of a case its shadows, an array of the tensor's shape."""
 
 
@@ -53,7 +54,7 @@ def execute_with_shadows(
     given: ShadowsOf,
     gradients: bool,
     around: object = None,
-) -> tuple[Observation, dict[str, Any]]:
+) -> tuple[Observation, dict[str, Shadows]]:
     """Execute once under the session's arithmetic; also return the shadows of what came out, by name.
 
     given: the shadows that tensors of the case start with; the others have none. around: the shadow of the
@@ -79,7 +80,7 @@ def execute_with_shadows(
 
 def execute_backward_with_shadows(
     subject: Subject, case: Case, *, place: Backend, opened: MachineSession, given: ShadowsOf
-) -> tuple[Observation, dict[str, Any]]:
+) -> tuple[Observation, dict[str, Shadows]]:
     """Run the forward pass without shadows, then the backward pass with those given.
 
     What the forward pass computed and saved, the statistics, has no shadows; an input that it saved has.
@@ -103,7 +104,7 @@ def execute_backward_with_shadows(
     return seen, shadows_of(opened, outputs) if seen.status == "ok" else {}
 
 
-def shadows_of(opened: MachineSession, outputs: Mapping[str, torch.Tensor | None]) -> dict[str, Any]:
+def shadows_of(opened: MachineSession, outputs: Mapping[str, torch.Tensor | None]) -> dict[str, Shadows]:
     """Return the shadows of results by name; what is missing or no float has none."""
     assert opened.slots is not None
     floats = {n: t.detach() for n, t in outputs.items() if t is not None and t.is_floating_point()}
@@ -274,7 +275,7 @@ class LiftedFunction:
         assert self.opened.slots is not None
         return torch.from_numpy(np.array(self.opened.slots.get(tensor.detach())))
 
-    def shadows_for(self, values: torch.Tensor) -> Any:
+    def shadows_for(self, values: torch.Tensor) -> Shadows:
         """Return the shadows of float64 values."""
         return values.detach().numpy()
 
@@ -283,11 +284,11 @@ class LiftedFunction:
         self.opened.slots.set(tensor.detach(), self.shadows_for(values))
 
 
-def attempt(place: Backend, experiment: Any) -> Observation:
+def attempt(place: Backend, experiment: Callable[[], Observation]) -> Observation:
     """Run an experiment of the child; what the subject raises becomes an observation."""
     place.begin()
     try:
-        seen: Observation = experiment()
+        seen = experiment()
     except UnusableError as error:
         return Observation(status="unusable", message=str(error))
     except Exception as error:

@@ -153,7 +153,7 @@ class Op:
     forms: Mapping[str, Form]
     shapes: Callable[[int, int, int], Shapes | None]
     canonical: Callable[[Extents, str, Array], Array]
-    problem: Callable[[Case], Problem[Any] | None]
+    problem: Callable[[Case], Problem[Solution] | None]
     exact: Callable[[Any], Mapping[str, Enclosure]]
     bounds: Callable[[Solved[Any, Any], Claim, Form, Setting], Mapping[str, Bounded]]
     expected: Callable[[Case, Subject], Mapping[str, Expected]]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
 from verifier.arithmetic.abstract_number import Form, Numbers, Terms, Value
 from verifier.arithmetic.formats import Array
-from verifier.ops import Expected, Op, Shapes, Tensors
+from verifier.ops import Bounded, Expected, Op, Shapes, Tensors
 from verifier.ops.rows import trailing_dimensions
 from verifier.ops.rows.results import like
+from verifier.oracle.enclosure import Enclosure
 from verifier.records.case import Case, Extents, Scalars
 from verifier.records.subject import Subject
 
@@ -72,7 +72,11 @@ def _not_a_form(k: Numbers, t: Terms) -> Value:
     raise NotImplementedError("the specification of op 'unknown' is the subject's, not a form of the op")
 
 
-def _no_bounds(*_: object) -> Mapping[str, Any]:
+def _no_results(_solution: object) -> Mapping[str, Enclosure]:
+    return {}
+
+
+def _no_bounds(*_: object) -> Mapping[str, Bounded]:
     return {}
 
 
@@ -88,7 +92,7 @@ OP = Op(
     shapes=shapes,
     canonical=canonical,
     problem=_no_problem,
-    exact=_no_bounds,
+    exact=_no_results,
     bounds=_no_bounds,
     expected=expected,
     extents=trailing_dimensions.extents,

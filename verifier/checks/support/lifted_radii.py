@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from verifier.execution.shadow_run import (
     shadow_session,
     watched,
 )
+from verifier.machine.arithmetic.numerics import Array as Shadows
 from verifier.ops import Bounded
 from verifier.ops.rows.compose_bounds import to_float64
 from verifier.ops.specification.enclosures import enclosures
@@ -235,14 +235,14 @@ class Enclosing(LiftedFunction):
         finally:
             self._side = "forward"
 
-    def shadows_for(self, values: torch.Tensor) -> Any:
+    def shadows_for(self, values: torch.Tensor) -> Shadows:
         """Return the shadows of exact numbers."""
         from verifier.machine.shadow.arithmetics.enclosed import exact
 
         return exact(values.detach().numpy())
 
 
-def _widest(shadows: Any) -> float:
+def _widest(shadows: Shadows) -> float:
     return float(np.max(shadows["radius"], initial=0.0))
 
 
@@ -268,7 +268,7 @@ def experiment(
     unit: float,
     as_written: list[float],
     names: list[str],
-    asked: dict[str, Any] | None,
+    asked: dict[str, float] | None,
 ) -> Observation:
     """Run the subject enclosed, and gradcheck on it if asked.
 
@@ -278,7 +278,7 @@ def experiment(
     """
     from verifier.machine.shadow.arithmetics.enclosed import build, exact
 
-    arithmetic: Any = build(unit_roundoff=unit, as_written=as_written)
+    arithmetic = build(unit_roundoff=unit, as_written=as_written)
     with shadow_session(arithmetic) as opened:
         lost = watched(opened, case)
         given = {name: exact(t.double().numpy()) for name, t in case.given.items()}

@@ -94,7 +94,9 @@ def _escalate(
     from verifier.oracle.decide import decide
 
     reach = np.where(covered, bound, np.inf)
-    decision = decide(truth.solved.problem, name, values, reach, solution=truth.solved.solution)
+    problem = truth.solved.problem
+    assert problem is not None, "the oracle decides on what was posed to it"
+    decision = decide(problem, name, values, reach, solution=truth.solved.solution)
     passed, failed = decision.passed & covered, decision.failed & covered
     return passed, failed, decision.error_low, decision.error_high, decision.rung_counts
 

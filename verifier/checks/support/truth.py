@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 from verifier.bounds.variance import algorithm
 from verifier.ops import Bounded, Op, Setting, Solved, op
 from verifier.oracle.enclosure import Enclosure
+from verifier.oracle.problem import Problem, Solution
 from verifier.oracle.solve import solve
 from verifier.records.case import Case
 from verifier.records.subject import Subject
@@ -29,7 +29,7 @@ class Answer:
     case: Case
 
     @cached_property
-    def solved(self) -> Solved[Any, Any]:
+    def solved(self) -> Solved[Problem[Solution] | None, Solution | None]:
         """The problem and the oracle's first answer; none where the subject brings its own specification."""
         the_op = op(self.case.op)
         problem = the_op.problem(self.case)
@@ -79,7 +79,7 @@ class Truth:
         return expected[name].shape if name in expected else (self.case.rows,)
 
     @property
-    def solved(self) -> Solved[Any, Any]:
+    def solved(self) -> Solved[Problem[Solution] | None, Solution | None]:
         """The case as the oracle sees it, and its first answer."""
         return self.answered.solved
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from verifier.oracle.enclosure import Mask
 
 _SHOWN = 6
 _MULTIPLES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """Sizes that blocks of columns have."""
 
 
-def pattern(unequal: Any) -> str:
+def pattern(unequal: Mask) -> str:
     """Describe a mask of differing elements, (rows, columns) or (entries,), by rows and columns."""
     if unequal.all():
         return "in every element"
     if unequal.ndim == 1:
         return _axis(unequal, "entry", "entries")
-    rows, columns = unequal.any(axis=1), unequal.any(axis=0)
+    rows, columns = np.asarray(unequal.any(axis=1)), np.asarray(unequal.any(axis=0))
     whole = bool((unequal == (rows[:, None] & columns[None, :])).all())
     parts = []
     if not rows.all():
@@ -28,7 +31,7 @@ def pattern(unequal: Any) -> str:
     return text if whole or not parts else f"in some elements, {text}"
 
 
-def _axis(differs: Any, one: str, many: str) -> str:
+def _axis(differs: Mask, one: str, many: str) -> str:
     places, extent = np.flatnonzero(differs), len(differs)
     if len(places) == 1:
         last = " (the last)" if places[0] == extent - 1 else ""

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from verifier.ops import op
 from verifier.ops.rows.compose_bounds import to_float64
 from verifier.ops.specification.expression import Expression, evaluate, gradients, leaves_of, steps
-from verifier.ops.specification.field_numbers import Elements, FieldNumbers
+from verifier.ops.specification.field_numbers import Elements, FieldNumbers, FieldOfResidues
 from verifier.ops.specification.recording import trace
 from verifier.oracle.balls import balls, enclose, precision
 
 if TYPE_CHECKING:
     from verifier.arithmetic.formats import Array
-    from verifier.oracle.enclosure import Enclosure
+    from verifier.machine.arithmetic.numerics import Array as Residues
+    from verifier.oracle.balls import Ball
+    from verifier.oracle.enclosure import Enclosure, Mask
     from verifier.records.case import Case
     from verifier.records.subject import Subject
 
+Objects = np.ndarray[tuple[int, ...], np.dtype[np.object_]]
+"""Arrays of Arb balls."""
 BITS = 256
 """Precision of the balls; where cancellation leaves them wide, the judge decides nothing."""
 
@@ -41,7 +45,7 @@ def constants(subject: Subject, case: Case) -> list[float]:
     return sorted({float(step.label) for step in steps(traced(subject, case)) if step.kind == "constant"})
 
 
-def _rows(case: Case, name: str, array: Any) -> Any:
+def _rows(case: Case, name: str, array: Array) -> Array:
     """Return a tensor in canonical rows of two dimensions."""
     return np.atleast_2d(op(case.op).canonical(case, name, array))
 
@@ -75,18 +79,20 @@ class _Field:
 
     def sqrt(self, value: Elements) -> Elements:
         root = value._with("sqrt")
-        back: Any = (root * root).residues
+        back = (root * root).residues
         parts = sorted(value.parts) if back.dtype.names else ()
-        own: Any = value.residues
+        own = value.residues
         same = [back[p] == own[p] for p in parts] or [back == own]
         self.numbers.regular.append(np.all(same, axis=0))
         return root
 
-    def exp(self, value: Elements) -> Any:
-        return self.numbers.exp(value)
+    def exp(self, value: Elements) -> Elements:
+        found: Elements = self.numbers.exp(value)
+        return found
 
-    def log(self, value: Elements) -> Any:
-        return self.numbers.log(value)
+    def log(self, value: Elements) -> Elements:
+        found: Elements = self.numbers.log(value)
+        return found
 
     def total(self, value: Elements, axis: int, copies: int | None) -> Elements:
         return value.folded(axis) if copies is None else value * self.numbers.number(copies)
@@ -102,12 +108,12 @@ class _Field:
 def field_results(
     subject: Subject,
     case: Case,
-    arithmetic: object,
-    residues: Mapping[str, Array],
+    arithmetic: FieldOfResidues,
+    residues: Mapping[str, Residues],
     held: Callable[[float], float],
     *,
     logarithms: Elements | None = None,
-) -> tuple[dict[str, Elements], Any]:
+) -> tuple[dict[str, Elements], Mask]:
     """Return the results in a field, in canonical rows, and for each row whether its roots exist.
 
     residues: field elements of every tensor, in its shape. held: a scalar as kernels hold it. logarithms:
@@ -138,38 +144,44 @@ def field_results(
 class _Balls:
     """Arrays of Arb balls."""
 
-    def __init__(self, leaves: Mapping[str, Any]) -> None:
+    def __init__(self, leaves: Mapping[str, Objects]) -> None:
         self.leaves = leaves
         self.zero = balls([0.0])[0]
 
-    def leaf(self, name: str) -> Any:
+    def leaf(self, name: str) -> Objects:
         return self.leaves[name]
 
-    def constant(self, number: float) -> Any:
+    def constant(self, number: float) -> Objects:
         return _objects(balls([number]), (1, 1))
 
-    def sqrt(self, value: object) -> Any:
-        return np.frompyfunc(lambda x: x.sqrt(), 1, 1)(value)
+    def sqrt(self, value: Objects) -> Objects:
+        return _each(lambda x: x.sqrt(), value)
 
-    def exp(self, value: object) -> Any:
-        return np.frompyfunc(lambda x: x.exp(), 1, 1)(value)
+    def exp(self, value: Objects) -> Objects:
+        return _each(lambda x: x.exp(), value)
 
-    def log(self, value: object) -> Any:
-        return np.frompyfunc(lambda x: x.log(), 1, 1)(value)
+    def log(self, value: Objects) -> Objects:
+        return _each(lambda x: x.log(), value)
 
-    def total(self, value: Any, axis: int, copies: int | None) -> Any:
+    def total(self, value: Objects, axis: int, copies: int | None) -> Objects:
         if copies is not None:
-            return value * self.constant(copies)
+            return np.multiply(value, self.constant(copies))
         return np.add.reduce(value, axis=axis, keepdims=True, initial=self.zero)
 
-    def column(self, value: Any, index: int) -> Any:
+    def column(self, value: Objects, index: int) -> Objects:
         return value[:, index : index + 1]
 
-    def joined(self, values: list[Any], rows: int) -> Any:
+    def joined(self, values: list[Objects], rows: int) -> Objects:
         return np.concatenate([np.broadcast_to(v, (rows, 1)) for v in values], axis=1)
 
 
-def _objects(values: list[object], shape: tuple[int, ...]) -> Any:
+def _each(function: Callable[[Ball], Ball], values: Objects) -> Objects:
+    """Apply a function to every ball."""
+    found: Objects = np.frompyfunc(function, 1, 1)(values)
+    return found
+
+
+def _objects(values: list[Ball], shape: tuple[int, ...]) -> Objects:
     made = np.empty(len(values), dtype=object)
     made[:] = values
     return made.reshape(shape)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any, NoReturn
+from operator import add, mul, neg, sub, truediv
+from typing import Any, NoReturn, Protocol, TypeVar
 
 FUNCTIONS = (
     *("add", "sub", "mul", "div", "true_divide", "neg", "square", "pow", "reciprocal", "sqrt", "rsqrt"),
@@ -360,21 +361,47 @@ def gradients(
     return {name: found.get(id(end), nothing) for name, end in wanted.items()}
 
 
-def evaluate(ends: Mapping[str, Expression], ring: object) -> dict[str, Any]:
-    """Return the values of expressions in a number system.
+Number = TypeVar("Number")
 
-    ring: `leaf(name)`, `constant(number)`, `sqrt`, `exp`, `log` and `total(value, axis, extent)`, the last
-    a sum along an axis that is kept, of `extent` copies if the value does not vary there; `column(value,
-    index)` and `joined(values, rows)`, of values (rows, 1) or (1, 1). Values have operators and broadcast.
-    """
-    values: dict[int, Any] = {}
+
+class NumberSystem(Protocol[Number]):
+    """Where expressions have values: arrays of numbers, which have operators and broadcast."""
+
+    def leaf(self, name: str) -> Number:
+        """Return the numbers of an argument."""
+
+    def constant(self, number: float) -> Number:
+        """Return one number, (1, 1)."""
+
+    def sqrt(self, value: Number) -> Number:
+        """Return the square root."""
+
+    def exp(self, value: Number) -> Number:
+        """Return e**value."""
+
+    def log(self, value: Number) -> Number:
+        """Return the natural logarithm."""
+
+    def total(self, value: Number, axis: int, copies: int | None) -> Number:
+        """Return the sum along an axis that is kept, of so many copies if the value does not vary there."""
+
+    def column(self, value: Number, index: int) -> Number:
+        """Return one column, (rows, 1) or (1, 1)."""
+
+    def joined(self, values: list[Number], rows: int) -> Number:
+        """Return columns, (rows, 1) or (1, 1), side by side."""
+
+
+def evaluate(ends: Mapping[str, Expression], ring: NumberSystem[Number]) -> dict[str, Number]:
+    """Return the values of expressions in a number system."""
+    values: dict[int, Number] = {}
     for step in steps(ends):
         given = [values[id(o)] for o in step.operands]
         values[id(step)] = _value(step, given, ring)
     return {name: values[id(end)] for name, end in ends.items()}
 
 
-def _value(step: Expression, given: list[Any], ring: Any) -> Any:
+def _value(step: Expression, given: list[Number], ring: NumberSystem[Number]) -> Number:
     if step.kind == "leaf":
         return ring.leaf(step.label)
     if step.kind == "constant":
@@ -387,13 +414,14 @@ def _value(step: Expression, given: list[Any], ring: Any) -> Any:
         return ring.column(given[0], step.label)
     if step.kind == "joined":
         return ring.joined(given, step.shape[0])
-    if step.kind in {"sqrt", "exp", "log"}:
-        return getattr(ring, step.kind)(given[0])
-    rules: dict[str, Callable[..., Any]] = {
-        "add": lambda a, b: a + b,
-        "sub": lambda a, b: a - b,
-        "mul": lambda a, b: a * b,
-        "div": lambda a, b: a / b,
-        "neg": lambda a: -a,
+    rules: dict[str, Callable[..., Number]] = {
+        "sqrt": ring.sqrt,
+        "exp": ring.exp,
+        "log": ring.log,
+        "add": add,
+        "sub": sub,
+        "mul": mul,
+        "div": truediv,
+        "neg": neg,
     }
     return rules[step.kind](*given)

@@ -9,15 +9,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
+from verifier.machine.shadow.slots import ShadowArithmetic
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from fractions import Fraction
 
     from verifier.arithmetic.abstract_number import Value
+    from verifier.arithmetic.error_free.numpy_or_torch import Values
     from verifier.arithmetic.formats import Array
+    from verifier.machine.arithmetic.numerics import Array as Residues
+    from verifier.oracle.enclosure import Mask
 
 LOG2_E = float(np.float32(1.4426950408889634))
 """The float32 literal that compilers write for log2(e): in the field it *is* log2(e), on both sides."""
@@ -27,12 +33,41 @@ class NoMeaningError(Exception):
     """A formula needs a function that this field does not have."""
 
 
+class FieldOfResidues(ShadowArithmetic, Protocol):
+    """An arithmetic of shadows that is one of a finite field."""
+
+    @property
+    def constants(self) -> Mapping[float, Fraction]:
+        """The rationals that some floats stand for."""
+
+    @property
+    def opaque(self) -> set[str]:
+        """Names of operations that had no rule, and gave an opaque function of their operands."""
+
+    def moduli(self) -> int | Mapping[str, int]:
+        """Return the prime, or that of each part of an element."""
+
+
+@runtime_checkable
+class FieldWithExponentials(FieldOfResidues, Protocol):
+    """A finite field that has exponentials and logarithms as well."""
+
+    def exponential(self, zero: Residues, shadow: Residues) -> Residues:
+        """Return 2**shadow, 0 where `zero` holds."""
+
+    def logarithm(self, shadow: Residues) -> Residues:
+        """Return the logarithm to the base 2."""
+
+    def has_logarithm(self, shadow: Residues) -> Residues:
+        """Return whether there is a logarithm."""
+
+
 class Elements:
     """An array of field elements, of which the named parts mean something; operators broadcast."""
 
     __array_ufunc__ = None
 
-    def __init__(self, arithmetic: Any, residues: Array, parts: frozenset[str]) -> None:
+    def __init__(self, arithmetic: FieldOfResidues, residues: Residues, parts: frozenset[str]) -> None:
         """`parts`: residues that are exact, of those that the arithmetic's shadows have ("value", ...)."""
         self.arithmetic, self.residues, self.parts = arithmetic, np.asarray(residues), parts
 
@@ -90,18 +125,18 @@ class FieldNumbers:
     `regular` collects for each root or logarithm which of its arguments have one, (rows, 1).
     """
 
-    arithmetic: Any
+    arithmetic: FieldOfResidues
     rows: int
     columns: int
     eps: float = 0.0
     centred: bool = True
-    parameter: Any = "columns"
+    parameter: Values = "columns"
     floats: Array | None = None
     logarithms: Elements | None = None
     given: tuple[Elements, Elements] | None = None
-    regular: list[Any] = field(default_factory=list)
+    regular: list[Mask] = field(default_factory=list)
 
-    def elements(self, residues: Array) -> Elements:
+    def elements(self, residues: Residues) -> Elements:
         """Return residues as numbers whose every part is exact."""
         parts = np.dtype(self.arithmetic.dtype).names or ("value",)
         return Elements(self.arithmetic, residues, frozenset(parts))
@@ -199,7 +234,7 @@ class FieldNumbers:
 
     def exp(self, value: Value) -> Value:
         """Return e**value, known as a value and not as an exponent again."""
-        if not hasattr(self.arithmetic, "exponential"):
+        if not isinstance(self.arithmetic, FieldWithExponentials):
             raise NoMeaningError("exp")
         return self.exp2(value * self.log2_e())
 
@@ -209,7 +244,7 @@ class FieldNumbers:
 
     def exp2(self, value: Value) -> Value:
         """Return 2**value, known as a value and not as an exponent again."""
-        if not hasattr(self.arithmetic, "exponential"):
+        if not isinstance(self.arithmetic, FieldWithExponentials):
             raise NoMeaningError("exp2")
         if "exponent" not in value.parts:
             raise NoMeaningError("an exponential of an exponential")
@@ -219,7 +254,7 @@ class FieldNumbers:
 
     def log(self, value: Value) -> Value:
         """Return the natural logarithm, known as an exponent; remember where the value has one."""
-        if not hasattr(self.arithmetic, "logarithm"):
+        if not isinstance(self.arithmetic, FieldWithExponentials):
             raise NoMeaningError("log")
         self.regular.append(self.arithmetic.has_logarithm(value.residues))
         if self.logarithms is not None:
@@ -234,9 +269,10 @@ class FieldNumbers:
     def divides_by_sum(self, output: Elements) -> None:
         """Remember where sums have logarithms: kernels may divide by a sum through its logarithm."""
         if output.parts == {"value"}:
+            assert isinstance(self.arithmetic, FieldWithExponentials)
             self.regular.append(self.arithmetic.has_logarithm(output.residues[:, :1]))
 
-    def square_rows(self) -> Any:
+    def square_rows(self) -> Mask:
         """Return for each row whether every root and logarithm exists, (rows,)."""
         start = np.ones(self.rows, dtype=np.bool_)
         found = (np.broadcast_to(r, (self.rows, 1))[:, 0] for r in self.regular)

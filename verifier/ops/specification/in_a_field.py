@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,12 +11,13 @@ import torch
 from verifier.ops import Index, op, running_statistics
 from verifier.ops.rows.compose_bounds import to_float64
 from verifier.ops.specification.enclosures import field_results
-from verifier.ops.specification.field_numbers import Elements, FieldNumbers
+from verifier.ops.specification.field_numbers import Elements, FieldNumbers, FieldOfResidues
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from verifier.arithmetic.formats import Array
+    from verifier.machine.arithmetic.numerics import Array as Residues
+    from verifier.oracle.enclosure import Mask
     from verifier.records.case import Case
     from verifier.records.subject import Subject
 
@@ -29,7 +30,7 @@ class Specified:
     """Exact results in canonical rows by name, and for each row whether all its roots exist."""
 
     results: Mapping[str, Elements]
-    regular: Any
+    regular: Mask
 
 
 def as_held(number: float, dtype: str) -> float:
@@ -37,14 +38,14 @@ def as_held(number: float, dtype: str) -> float:
     return float(number) if dtype == "float64" else float(np.float32(number))
 
 
-def own_residues(case: Case, arithmetic: Any) -> dict[str, Array]:
+def own_residues(case: Case, arithmetic: FieldOfResidues) -> dict[str, Residues]:
     """Return the field elements of the case's own numbers, each in the shape of its tensor."""
     return {name: arithmetic.lift(to_float64(t), "f64") for name, t in case.given.items()}
 
 
 def blind_residues(
-    case: Case, arithmetic: Any, generator: np.random.Generator, subject: Subject | None = None
-) -> dict[str, Array]:
+    case: Case, arithmetic: FieldOfResidues, generator: np.random.Generator, subject: Subject | None = None
+) -> dict[str, Residues]:
     """Return random field elements for every tensor, such that every root of a row exists.
 
     subject: whose own specification it is about, where the op has none.
@@ -75,7 +76,7 @@ def blind_residues(
     raise ValueError(f"rows {np.flatnonzero(bad)[:8].tolist()} have no root for any input")
 
 
-def _alike(case: Case, place: Any) -> Any:
+def _alike(case: Case, place: Index) -> Index:
     """Return for each element the place of the first one of its row that is the same number.
 
     Lanes that look for a maximum may each find another one of equal numbers: only elements that are the
@@ -92,10 +93,12 @@ def _alike(case: Case, place: Any) -> Any:
     return alike
 
 
-def _uniform(generator: np.random.Generator, moduli: Any, shape: tuple[int, ...]) -> Any:
+def _uniform(
+    generator: np.random.Generator, moduli: int | Mapping[str, int], shape: tuple[int, ...]
+) -> Residues:
     if isinstance(moduli, int):
         return generator.integers(1, moduli, shape, dtype=np.uint64)
-    result: Any = np.empty(shape, dtype=[(name, np.uint64) for name in moduli])
+    result: Residues = np.empty(shape, dtype=[(name, np.uint64) for name in moduli])
     for name, modulus in moduli.items():
         result[name] = generator.integers(1, modulus, shape, dtype=np.uint64)
     return result
@@ -118,8 +121,8 @@ def _index(case: Case, name: str) -> Index:
 
 def specify(
     case: Case,
-    arithmetic: object,
-    residues: Mapping[str, Array],
+    arithmetic: FieldOfResidues,
+    residues: Mapping[str, Residues],
     *,
     logarithms: Elements | None = None,
     subject: Subject | None = None,
@@ -161,8 +164,8 @@ class _Field:
     def __init__(
         self,
         case: Case,
-        arithmetic: Any,
-        residues: Mapping[str, Array],
+        arithmetic: FieldOfResidues,
+        residues: Mapping[str, Residues],
         logarithms: Elements | None,
         *,
         compares: bool,
@@ -191,7 +194,7 @@ class _Field:
         return self.used.elements(self.residues[name].reshape(-1)[index])
 
 
-def _none(case: Case, arithmetic: Any) -> Elements:
+def _none(case: Case, arithmetic: FieldOfResidues) -> Elements:
     """Return zeros in the place of logarithms that are costly and not asked for, (rows, 1)."""
     return Elements(arithmetic, arithmetic.lift(np.zeros((case.rows, 1)), "f64"), frozenset({"exponent"}))
 
