@@ -319,7 +319,7 @@ MOST_ANY = {
     "verifier.checks": 11,
     "verifier.commands": 9,
     "verifier.execution": 28,
-    "verifier.machine": 233,
+    "verifier.machine": 190,
     "verifier.ops": 38,
     "verifier.oracle": 10,
     "verifier.records": 19,

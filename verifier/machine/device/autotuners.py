@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
 from verifier.machine.culprit import passed_on
@@ -15,7 +15,7 @@ from verifier.machine.in_force import current
 from verifier.machine.model import MAX_THREADS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from verifier.machine.execute.tuning import Tuning
     from verifier.machine.in_force import MachineSession
@@ -26,6 +26,26 @@ _OWN = ("cache", "cache_results", "do_bench")
 """What of a tuner is replaced while it runs."""
 OTHERS_BENCHED = 7
 """Other configurations that are launched before, once each; more would take more time than they show."""
+
+
+class Configuration(Protocol):
+    """What of a configuration of Triton's is read here."""
+
+    def all_kwargs(self) -> dict[str, object]:
+        """Return what it passes to the kernel and to the compiler."""
+
+
+class Tuner(Protocol):
+    """What of an autotuner of Triton's is read here, and changed while it runs."""
+
+    fn: Any
+    """What it tunes: Triton's function, or what is wrapped around it."""
+    configs: list[Configuration]
+    arg_names: list[str]
+    nargs: dict[str, object]
+    cache: dict[object, Configuration]
+    cache_results: bool
+    best_config: Configuration | None
 
 
 @contextmanager
@@ -43,17 +63,17 @@ def choosing() -> Iterator[None]:
             setattr(Autotuner, name, original)
 
 
-_KERNELS: WeakKeyDictionary[Any, TunedKernel] = WeakKeyDictionary()
+_KERNELS: WeakKeyDictionary[Tuner, TunedKernel] = WeakKeyDictionary()
 
 
-def kernel_of(tuner: Any) -> TunedKernel:
+def kernel_of(tuner: Tuner) -> TunedKernel:
     """Return which kernel an autotuner tunes."""
     if tuner not in _KERNELS:
         _KERNELS[tuner] = _kernel_of(tuner)
     return _KERNELS[tuner]
 
 
-def _kernel_of(tuner: Any) -> TunedKernel:
+def _kernel_of(tuner: Tuner) -> TunedKernel:
     function, depth = tuner.fn, 0
     while hasattr(function, "fn") and depth < 10:  # heuristics and the compiler's wrapper
         function, depth = function.fn, depth + 1
@@ -63,7 +83,7 @@ def _kernel_of(tuner: Any) -> TunedKernel:
     return TunedKernel(code.co_filename, name, code.co_firstlineno, texts)
 
 
-def words_of(configuration: Any) -> str:
+def words_of(configuration: Configuration) -> str:
     """Return a configuration in words: what it passes to the kernel, warps and stages."""
     hook = getattr(configuration, "pre_hook", None)
     texts = [f"{name}={value}" for name, value in configuration.all_kwargs().items()]
@@ -77,10 +97,10 @@ def _session() -> MachineSession:
     return opened
 
 
-def _run(run: Callable[..., Any]) -> Callable[..., Any]:
+def _run(run: Callable[..., Any]) -> Callable[..., object]:
     """Keep what the session chose out of the tuner's own memory, and note what ran."""
 
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrapper(self: Tuner, *args: Any, **kwargs: Any) -> object:
         if len(self.configs) < 2:
             return passed_on(run, self, *args, **kwargs)
         opened, kernel = _session(), kernel_of(self)
@@ -95,7 +115,7 @@ def _run(run: Callable[..., Any]) -> Callable[..., Any]:
             lacking = True
             raise
         finally:
-            chosen = self.best_config
+            chosen = vars(self)["best_config"]
             for name in _OWN:
                 vars(self).pop(name, None)
             vars(self).update(own)
@@ -112,10 +132,10 @@ def _met(tuning: Tuning, kernel: TunedKernel) -> MetTuner:
     return tuning.met.setdefault(kernel, MetTuner())
 
 
-def _pruned(prune: Callable[..., Any]) -> Callable[..., Any]:
+def _pruned(prune: Callable[..., Any]) -> Callable[..., object]:
     """Choose one configuration instead of measuring them all; give more only where they are launched."""
 
-    def wrapper(self: Any, kwargs: Any) -> Any:
+    def wrapper(self: Tuner, kwargs: dict[str, object]) -> list[Configuration]:
         opened, kernel = _session(), kernel_of(self)
         tuning = opened.tuning
         configurations = list(passed_on(prune, self, kwargs))
@@ -128,7 +148,7 @@ def _pruned(prune: Callable[..., Any]) -> Callable[..., Any]:
             random.Random(tuning.seed).shuffle(configurations)  # noqa: S311 - a choice, not a secret
         positional = [self.nargs[name] for name in self.arg_names if name in self.nargs]
 
-        def fits(configuration: Any) -> bool:
+        def fits(configuration: Configuration) -> bool:
             fitting = _fits(self.fn, positional, {**kwargs, **configuration.all_kwargs()})
             if not fitting:
                 met.unfit.add(words_of(configuration))
@@ -150,18 +170,19 @@ def _pruned(prune: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def _benched(bench: Callable[..., Any]) -> Callable[..., Any]:
+def _benched(bench: Callable[..., Any]) -> Callable[..., object]:
     """Launch a configuration as often as its tuner is played to, with the tuner's own hooks around."""
 
-    def wrapper(self: Any, *args: Any, config: Any, **meta: Any) -> Any:
+    def wrapper(self: Tuner, *args: Any, config: Configuration, **meta: Any) -> object:
         tuning, words = _session().tuning, words_of(config)
         launches = tuning.launches.get(self, {}).get(words, 0)
         if not launches:  # it does not fit, or there are too many
             return [math.inf] * 3
         _met(tuning, kernel_of(self)).benched = True
 
-        def do_bench(call: Callable[[], Any], quantiles: Any = (0.5,), **options: Any) -> list[float]:
-            del options
+        def do_bench(
+            call: Callable[[], object], quantiles: Sequence[float] = (0.5,), **_options: object
+        ) -> list[float]:
             for _ in range(launches):
                 call()
             return [float(launches != BENCHED)] * len(quantiles)
@@ -172,7 +193,7 @@ def _benched(bench: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def _fits(function: Any, positional: list[Any], keywords: dict[str, Any]) -> bool:
+def _fits(function: Any, positional: list[object], keywords: dict[str, object]) -> bool:
     """Whether a configuration compiles, and its threads and its shared memory fit the device."""
     from triton.compiler.errors import CompileTimeAssertionFailure
     from triton.runtime.errors import OutOfResources, PTXASError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -83,7 +84,7 @@ def run_custom(mode: TorchDispatchMode, func: Any, args: Any, kwargs: Any) -> An
         return passed_on(func.redispatch, _CUDA if "cuda" in places else _CPU, *args, **kwargs)
 
 
-def _tensors(values: Any) -> Any:
+def _tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -49,7 +50,7 @@ def _octets(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _any_huge(values: Any) -> bool:
+def _any_huge(values: Iterable[object]) -> bool:
     for value in values:
         if isinstance(value, torch.Tensor) and _octets(value) >= HUGE:
             return True

@@ -45,7 +45,7 @@ def unplayed(name: str, original: object) -> object:
     return type(word, (), {"__new__": refuse}) if inspect.isclass(original) else refuse
 
 
-def closed(answers: dict[str, object]) -> Iterator[tuple[Any, str, Any]]:
+def closed(answers: dict[str, object]) -> Iterator[tuple[object, str, object]]:
     """List what is put in the place of torch's own: where, by which name, what.
 
     answers: of functions in C++ that are played, by their names.

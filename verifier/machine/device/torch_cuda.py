@@ -117,7 +117,7 @@ class _DeviceIndex:
         exchange_device(self.before)
 
 
-def _answers() -> dict[str, Any]:
+def _answers() -> dict[str, object]:
     """Answers of `torch.cuda`."""
     return {
         "is_available": lambda: True,
@@ -155,7 +155,7 @@ def _answers() -> dict[str, Any]:
     }
 
 
-def _accelerators() -> dict[str, Any]:
+def _accelerators() -> dict[str, object]:
     """Answers of `torch.accelerator`."""
     return {
         "is_available": lambda: True,
@@ -173,7 +173,7 @@ def _accelerators() -> dict[str, Any]:
     }
 
 
-def _in_c() -> dict[str, Any]:
+def _in_c() -> dict[str, object]:
     """Answers of torch's own functions in C++, which torch's Python calls past its own names.
 
     A function each: torch's compiler keeps one rule for a function, however many names it has.
@@ -199,7 +199,7 @@ def _in_c() -> dict[str, Any]:
     }
 
 
-def _places(name: str, value: object) -> Iterator[tuple[Any, str, Any]]:
+def _places(name: str, value: object) -> Iterator[tuple[object, str, object]]:
     """List where a name of `torch.cuda` stands: there, and in the module that defines it."""
     original = vars(torch.cuda).get(name)
     home = sys.modules.get(getattr(original, "__module__", None) or "")
@@ -208,7 +208,7 @@ def _places(name: str, value: object) -> Iterator[tuple[Any, str, Any]]:
         yield home, name, value
 
 
-def queries() -> Iterator[tuple[Any, str, Any]]:
+def queries() -> Iterator[tuple[object, str, object]]:
     """List what is put in the place of torch's own: where, by which name, what."""
     cuda = torch.cuda
     answers = _answers()

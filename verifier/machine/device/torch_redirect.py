@@ -75,7 +75,7 @@ def _patch(stack: ExitStack, owner: object, name: str, value: object) -> None:
     setattr(owner, name, value)
 
 
-def _of_tensors() -> Iterator[tuple[Any, str, Any]]:
+def _of_tensors() -> Iterator[tuple[object, str, object]]:
     """List what tensors, storages and modules answer."""
     tensor, storage = torch.Tensor, torch.UntypedStorage
     yield tensor, "device", property(place_of)
@@ -100,13 +100,13 @@ def _of_tensors() -> Iterator[tuple[Any, str, Any]]:
     yield storage, "clone", storage_clone
 
 
-def factories() -> Iterator[tuple[Any, str]]:
+def factories() -> Iterator[tuple[object, str]]:
     """List what makes tensors: where it stands, by which name."""
     yield from ((torch, name) for name in _FACTORIES if hasattr(torch, name))
     yield from ((torch.Tensor, name) for name in _NEW)
 
 
-def _of_factories() -> Iterator[tuple[Any, str, Any]]:
+def _of_factories() -> Iterator[tuple[object, str, object]]:
     for owner, name in factories():
         word = name if owner is torch else f"Tensor.{name}"
         yield owner, name, _placing(word, getattr(owner, name))

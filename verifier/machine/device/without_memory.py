@@ -30,10 +30,11 @@ def without_memory() -> Iterator[None]:
     tensor = torch.Tensor
     kept = {name: vars(tensor)[name] for name in ("device", "is_cuda", "is_cpu", "get_device")}
 
-    def place(one: Any) -> Any:
-        return opened.home if _is_nowhere(one) else kept["device"].__get__(one)
+    def place(one: object) -> torch.device:
+        found: torch.device = opened.home if _is_nowhere(one) else kept["device"].__get__(one)
+        return found
 
-    answers: dict[str, Any] = {
+    answers: dict[str, object] = {
         "device": property(place),
         "is_cuda": property(lambda one: place(one).type == "cuda"),
         "is_cpu": property(lambda one: place(one).type == "cpu"),

@@ -59,5 +59,5 @@ class Tuning:
     forced: tuple[TunedKernel, str] | None = None
     benched: TunedKernel | None = None
     met: dict[TunedKernel, MetTuner] = field(default_factory=dict)
-    choices: MutableMapping[Any, dict[Any, Any]] = field(default_factory=WeakKeyDictionary)
-    launches: MutableMapping[Any, dict[str, int]] = field(default_factory=WeakKeyDictionary)
+    choices: MutableMapping[object, dict[object, Any]] = field(default_factory=WeakKeyDictionary)
+    launches: MutableMapping[object, dict[str, int]] = field(default_factory=WeakKeyDictionary)

@@ -190,7 +190,7 @@ def _literal(values: Array, kind: str) -> float | None:
 _EXACT = frozenset({"neg", "abs", "min", "max"})
 
 Operands = tuple["Array", ...]
-Coefficients = Callable[[Operands, Operands], "tuple[Array, ...]"]
+Coefficients = Callable[[Operands, Operands], tuple["Array", ...]]
 
 
 def _ratio(rise: Array, run: Array, tangent: Array) -> Array:
@@ -255,7 +255,7 @@ def _fused_quotient(f: Operands, s: Operands) -> tuple[Array, ...]:
     return *_quotient(f, s), np.ones(np.shape(f[2]))
 
 
-Rule = tuple[Callable[..., Array], Coefficients]
+Rule = tuple[Callable[..., "Array"], Coefficients]
 # Per operation the exact result F, and the coefficients c with F(f) - F(s) = sum of c_i (f_i - s_i), f the
 # computed and s the exact operands.
 _RULES: Mapping[str, Rule] = {
