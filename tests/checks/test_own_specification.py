@@ -67,7 +67,7 @@ def test_formula_finds_every_planted_bug(tmp_path, name):
     with machine() as place:
         found = failures(outcomes_of(planted(tmp_path, name), "formula", "float16", place, count=2))
     assert MUTANTS[name][2] in {o.output for o in found}
-    assert all("than its specification" in o.message for o in found)
+    assert all("than its specification" in o.formula for o in found)
 
 
 @compiled
