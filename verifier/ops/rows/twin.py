@@ -40,7 +40,7 @@ class Orders(Protocol):
         """Return the order of a maximum."""
 
 
-RAW = ("input", "weight", "bias", "grad_output")
+RAW = ("input", "weight", "bias", "grad_output", "mean", "rstd")
 
 
 class NoTwinError(ValueError):
@@ -135,7 +135,8 @@ class TwinNumbers:
     def moments(self, x: Held) -> tuple[Held, Held]:
         """Return mean and rstd."""
         del x
-        assert self.computed is not None
+        if self.computed is None:
+            raise NoTwinError("statistics that are not computed from the row have no twin yet")
         return self.computed
 
     def stepped_moments(self, x: Held) -> tuple[Held, Held]:
@@ -145,7 +146,8 @@ class TwinNumbers:
     def saved_moments(self, x: Held) -> tuple[Held, Held]:
         """Return mean and rstd as the backward pass reads them."""
         del x
-        assert self.saved is not None
+        if self.saved is None:
+            raise NoTwinError("statistics that are not computed from the row have no twin yet")
         return self.saved
 
     def constant(self, number: float) -> Held:
@@ -298,10 +300,14 @@ def twin(op: Op, subject: Subject, case: Case, way: Way, orders: Orders, *, grad
     )  # fmt: skip
     if op.needs_variance:
         _compute_statistics(numbers, claim, leaves["input"], case.eps, saved)
-    results = _results(form, numbers, leaves, gradients=gradients)
+    given = "rstd" in leaves
+    if given:
+        mean = leaves.get("mean", rounded.symbols(rounded.nodes(np.zeros((case.rows, 1)))))
+        numbers.computed = numbers.saved = (numbers.plain(mean), numbers.plain(leaves["rstd"]))
+    results = _results(form, numbers, leaves, given=given, gradients=gradients)
     stored = {"mean": saved, "rstd": saved, "output": dtypes["input"]}
     outputs = {
-        name: _stored(rounded, value, stored.get(name) or dtypes[name.removeprefix("grad_")])
+        name: _stored(rounded, value, stored.get(name) or _dtype_of_gradient(name, dtypes))
         for name, value in results.items()
     }
     return builder.graph(outputs, formats)
@@ -339,10 +345,14 @@ def _compute_statistics(numbers: TwinNumbers, claim: Claim, x: Array, eps: float
 
 
 def _results(
-    form: Form, numbers: TwinNumbers, leaves: Mapping[str, Array], *, gradients: bool
+    form: Form, numbers: TwinNumbers, leaves: Mapping[str, Array], *, given: bool, gradients: bool
 ) -> dict[str, Array]:
+    """Return what a kernel computes: of one that is given its statistics, gradients alone."""
     held = {name: numbers.plain(array) for name, array in leaves.items()}
     terms = Terms(x=held["input"], **{n: held.get(n) for n in ("weight", "bias", "grad_output")})
+    if given:  # it has the gradient of any bias
+        any_bias = replace(terms, bias=numbers.constant(0.0))
+        return {name: value.array for name, value in form.backward(numbers, any_bias).items()}
     output = form.forward(numbers, terms)
     found = {"output": output.array}
     if numbers.saved is not None:
@@ -363,10 +373,16 @@ def _leaves(op: Op, case: Case, rounded: SymbolicRounded, name: str, parameter: 
     index = np.atleast_2d(op.flat_index(case, name, tuple(tensor.shape)))
     if name in PARAMETERS and not isinstance(parameter, str):
         index = index.ravel()[parameter]
-    elif name in PARAMETERS and parameter == "rows":
+    elif name in {"mean", "rstd"} or (name in PARAMETERS and parameter == "rows"):
         index = index.reshape(-1, 1)
     symbols = Symbols(rounded.builder, kept, rounded.builder.append(f"input:{name}", value=index))
     return cast("Array", converted(symbols, rounded.format))
+
+
+def _dtype_of_gradient(name: str, dtypes: Mapping[str, str]) -> str:
+    """Return the dtype of an argument's gradient; that of a bias that is not given is the weight's."""
+    of = name.removeprefix("grad_")
+    return dtypes.get(of) or dtypes.get("weight") or dtypes["input"]
 
 
 def _stored(rounded: SymbolicRounded, values: Array, dtype: str) -> Ids:
