@@ -148,6 +148,7 @@ class Dying:
     """A subject's process that always dies, or always has to be stopped."""
 
     backend = "eager"
+    options = {}  # noqa: RUF012 (as `Runner` has it)
 
     def __init__(self, status, *, died=True):
         self.status, self.died, self.runs = status, died, 0
@@ -173,6 +174,7 @@ class HangingOnce:
     """A runner whose first case has no answer, and whose others have."""
 
     backend = "eager"
+    options = {}  # noqa: RUF012 (as `Runner` has it)
 
     def __init__(self, runner):
         self.runner, self.runs = runner, 0
