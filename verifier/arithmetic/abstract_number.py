@@ -17,10 +17,10 @@ Value = Any
 class Numbers(Protocol):
     """What a form may do with its values."""
 
-    def moments(self, x: Value) -> tuple[Value, Value]:
+    def moments(self, x: Value, /) -> tuple[Value, Value]:
         """Return (mean, rstd) of each row, (rows, 1), by the variance algorithm; mean is 0 if not centred."""
 
-    def saved_moments(self, x: Value) -> tuple[Value, Value]:
+    def saved_moments(self, x: Value, /) -> tuple[Value, Value]:
         """Return the statistics that the backward pass reads: as saved by the forward pass, or given."""
 
     def stepped_moments(self, x: Value) -> tuple[Value, Value]:
@@ -38,7 +38,7 @@ class Numbers(Protocol):
     def mean(self, value: Value) -> Value:
         """Return the sum over each row divided by the number of columns, (rows, 1)."""
 
-    def parameter_sum(self, value: Value, held: str | None = None, *, atomic: bool = False) -> Value:
+    def parameter_sum(self, value: Value, held: str | None = None, /, *, atomic: bool = False) -> Value:
         """Return the sum of all elements that belong to one entry of weight, (1, entries).
 
         `held` names the tensor ("weight", "input") in whose dtype the running sums are stored.
@@ -48,13 +48,13 @@ class Numbers(Protocol):
     def count(self) -> Value:
         """Return the number of columns as an exact constant."""
 
-    def share(self, value: Value, name: str, *, product: bool = False) -> Value:
+    def share(self, value: Value, name: str, /, *, product: bool = False) -> Value:
         """Return a finished row value that is one machine number, read by all its uses.
 
         `product` says that it ends in a multiplication, which a compiler may contract in some uses.
         """
 
-    def cast(self, value: Value, role: str) -> Value:
+    def cast(self, value: Value, role: str, /) -> Value:
         """Return the value rounded to the dtype of the tensor of that role ("input", "weight", ...)."""
 
     def rsqrt(self, value: Value) -> Value:
@@ -82,7 +82,7 @@ class Numbers(Protocol):
         with exp(m - the larger m), at most once an addition and once more at the end.
         """
 
-    def either(self, one: Value, *others: Value) -> Value:
+    def either(self, one: Value, /, *others: Value) -> Value:
         """Return a value that is computed in one of several ways, for instance by the input's layout."""
 
 

@@ -56,7 +56,7 @@ class Problem(Protocol[Answer_co]):
     def compares(self) -> bool:
         """Whether the results depend on which element of a row is the largest."""
 
-    def solve(self, rung: Rung = "auto", bits: int | None = None) -> Answer_co:
+    def solve(self, rung: Rung = "auto", bits: int | None = None, /) -> Answer_co:
         """Return the exact answer, enclosed; see `verifier.oracle.solve.solve`."""
 
     def rungs(self, name: str, first: Enclosure) -> Iterator[tuple[str, climb.Rung]]:

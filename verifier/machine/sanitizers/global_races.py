@@ -123,7 +123,7 @@ class GlobalRaces:
         state = self.cells_of(located)
         harmless = same_as_before(located, values, width) if kind == "write" else None
         for byte in range(0, width, 2 if width % 2 == 0 and located.region.base % 2 == 0 else 1):
-            self.compare(wave, site, kind, located, cells + byte, warp, epoch, state, harmless)
+            self.compare(site, kind, located, cells + byte, warp, epoch, state, harmless)
 
     def cells_of(self, located: Located) -> _Bytes:
         """History of a tensor."""
@@ -145,7 +145,6 @@ class GlobalRaces:
 
     def compare(
         self,
-        wave: Wave,
         site: int,
         kind: str,
         located: Located,
@@ -170,7 +169,7 @@ class GlobalRaces:
                 strange &= ~self.copied(state, cells, warp)
             for place in np.flatnonzero(strange):
                 if not self.ordered(int(other[place]), int(when[place]), int(warp[place]), int(epoch[place])):
-                    self.report(site, int(place), located, wave, int(other[place]), word, kind)
+                    self.report(site, int(place), located, int(other[place]), word, kind)
         self.record(site, kind, cells, warp, epoch, state)
 
     def copied(self, state: _Bytes, cells: Array, warp: Array) -> Array:
@@ -205,9 +204,7 @@ class GlobalRaces:
         known = self.warps.get(warp)
         return known is not None and known.known.get(other, -1) >= when
 
-    def report(
-        self, site: int, place: int, located: Located, wave: Wave, other: int, word: str, kind: str
-    ) -> None:
+    def report(self, site: int, place: int, located: Located, other: int, word: str, kind: str) -> None:
         """Name both sides."""
         lane = place
         if located.selection is not None:
@@ -217,7 +214,6 @@ class GlobalRaces:
         verb = {"read": "reads", "write": "writes", "atomic": "updates"}[kind]
         who = f"block {block} warp {warp}"
         message = f"{verb} byte {offset} of {located.region.name}, {word} by {who} with nothing to order them"
-        del wave
         raise Fault("global_race", site, lane, located.shape, message, tensor=located.region.name)
 
     def synchronise(self, located: Located, lanes: Array, warp: Array, epoch: Array) -> None:

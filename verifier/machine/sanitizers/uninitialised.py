@@ -90,7 +90,7 @@ class Flags:
             for byte in range(width):
                 flags[located.offsets + byte] = active
 
-    def check(self, site: int, group: Group, flags: Array, mask: Array | None, what: str) -> None:
+    def check(self, site: int, _group: Group, flags: Array, mask: Array | None, what: str) -> None:
         """Report the first active lane whose value was never written."""
         wrong = np.asarray(flags) != 0
         wrong = wrong if mask is None else wrong & mask
@@ -98,7 +98,6 @@ class Flags:
             return
         shape = np.shape(wrong)
         place = int(np.flatnonzero(wrong.reshape(-1))[0])
-        del group
         raise Fault("uninitialised", site, place, shape, f"{what} was never written")
 
     def check_store(self, site: int, found: list[Located], value: Array, what: str) -> None:

@@ -132,9 +132,8 @@ class TwinNumbers:
             return self.plain(self.rounded.add(a.array, b.array))
         return self.plain(self.rounded.multiply_add(*product.product, other.array))
 
-    def moments(self, x: Held) -> tuple[Held, Held]:
+    def moments(self, _x: Held, /) -> tuple[Held, Held]:
         """Return mean and rstd."""
-        del x
         if self.computed is None:
             raise NoTwinError("statistics that are not computed from the row have no twin yet")
         return self.computed
@@ -143,9 +142,8 @@ class TwinNumbers:
         """Return `moments`."""
         return self.moments(x)
 
-    def saved_moments(self, x: Held) -> tuple[Held, Held]:
+    def saved_moments(self, _x: Held, /) -> tuple[Held, Held]:
         """Return mean and rstd as the backward pass reads them."""
-        del x
         if self.saved is None:
             raise NoTwinError("statistics that are not computed from the row have no twin yet")
         return self.saved

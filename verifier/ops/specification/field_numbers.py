@@ -189,14 +189,12 @@ class FieldNumbers:
         """Return the sum of exp(x - max(x)): where nothing is rounded, the order does not matter."""
         return self.sum(self.exp(x - self.maximum(x)))
 
-    def cast(self, value: Value, role: str) -> Value:
+    def cast(self, value: Value, _role: str, /) -> Value:
         """Return the value: nothing is rounded here."""
-        del role
         return value
 
-    def parameter_sum(self, value: Value, held: str | None = None, *, atomic: bool = False) -> Value:
+    def parameter_sum(self, value: Value, _held: str | None = None, /, **_: bool) -> Value:
         """Return the sums over the entries of weight, (1, entries)."""
-        del held, atomic
         wide = value.shaped(self.rows, self.columns)
         if isinstance(self.parameter, str):
             total = wide.folded(0 if self.parameter == "columns" else 1)
@@ -209,14 +207,12 @@ class FieldNumbers:
         ]
         return Elements(self.arithmetic, np.concatenate(sums).reshape(1, -1), wide.parts)
 
-    def share(self, value: Value, name: str, *, product: bool = False) -> Value:
+    def share(self, value: Value, _name: str, /, **_: bool) -> Value:
         """Return the value: nothing is rounded here."""
-        del name, product
         return value
 
-    def either(self, one: Value, *others: Value) -> Value:
+    def either(self, one: Value, /, *_others: Value) -> Value:
         """Return one of several ways to write the same."""
-        del others
         return one
 
     def maximum(self, value: Value) -> Value:

@@ -36,9 +36,8 @@ class SoftmaxProblem(SoftmaxOperands):
         """True: the largest element is subtracted."""
         return True
 
-    def solve(self, rung: Rung = "auto", bits: int | None = None) -> SoftmaxSolution:
+    def solve(self, _rung: Rung = "auto", _bits: int | None = None, /) -> SoftmaxSolution:
         """Return the exact answer in double-double, whatever the rung; `rungs` climbs to Arb."""
-        del rung, bits
         return solve_softmax(self)
 
     def rungs(self, name: str, first: Enclosure) -> Iterator[tuple[str, Comparison]]:
