@@ -22,8 +22,11 @@ STRENGTHS = (0, 3, 1, 5, 2, 4, 6, 7)
 """Of hazards, in the order in which the fixed list takes them: mild, harder, and all that lies between."""
 CARRIED_STRENGTHS = (0, 1)
 """The same where another tensor carries the hazard: NaN, then infinity."""
-SMALL_SCALE = -10
-"""Power of two of inputs whose eps is zero: their variance, near 1e-6, makes any other eps obvious."""
+SMALL_SCALES = {0.0: -10, 1e-20: -20}
+"""Powers of two of inputs by eps: their variance, near 1e-6 of 0 and 1e-12 of 1e-20, makes others obvious.
+
+Smaller ones of 1e-20 would all be 0 in float16.
+"""
 FEW_COLUMNS = 2
 """In so many columns, or fewer, ordinary numbers may be alike."""
 VECTOR = 8
@@ -181,7 +184,7 @@ def _recipe(choice: Choice, number: int, varied: tuple[str, ...]) -> Recipe:
             hazard=choice["hazard"],
             strength=aimed.strength,
             seed=number,
-            scale=SMALL_SCALE if choice["eps"] == 0 else 0,
+            scale=SMALL_SCALES.get(choice["eps"], 0),
         ),
         weight=Values(seed=number) if choice["weight"] else None,
         bias=Values(seed=number) if choice["bias"] else None,
