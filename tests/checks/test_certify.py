@@ -15,6 +15,7 @@ from verifier.ops import op
 from verifier.records.certificate import Certificate, Refusal
 from verifier.subjects.load_file import builtin_files, load
 
+MIXED = {("layer_norm_backward_cuda", False): ("layer_norm_backward_cuda.cu:83",)}
 FAULTY = Path(__file__).parents[1] / "faulty_kernels"
 
 
@@ -53,6 +54,7 @@ def test_a_certificate_says_what_was_proved_of_the_code(runner, name, dtype, gra
     assert [proof.contraction for proof in found.proofs] == ["off", "on"]
     assert all(one.depth <= one.declared for proof in found.proofs for one in proof.sums)
     assert ("grad_input" in found.outputs) == (gradients or "backward" in name)
+    assert found.proofs[0].mixed == MIXED.get((name, gradients), ())
     reaches = [proof.finite_to for proof in found.proofs]
     assert (None in reaches) == ("softmax" in name)  # no interval is known of an exponential
     assert None in reaches or f"exceeds 2^{min(reaches)} in magnitude" in found.statement

@@ -34,6 +34,8 @@ class CodeProof:
     approximate: operations that are not rounded correctly; their errors are an assumption.
     expressions: SHA-256 of the recorded table. nodes: its length. finite_to: every value is finite where no
     element of an argument exceeds 2**finite_to in magnitude; None: nothing was shown of that.
+    mixed: with products fused "off", the places of those that ptxas may fuse in one use and round in another,
+    of which the declared computation has to count each use by itself.
     """
 
     contraction: str
@@ -48,6 +50,7 @@ class CodeProof:
     expressions: str
     nodes: int
     finite_to: int | None
+    mixed: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,9 @@ from hashlib import sha256
 import numpy as np
 
 from verifier.arithmetic.graph.consing import SharedTerms
+from verifier.arithmetic.graph.contraction import mixed
 from verifier.arithmetic.graph.graph import LEAVES, Graph
+from verifier.arithmetic.graph.normal_form import Normaliser
 from verifier.arithmetic.graph.opcodes import opcode
 from verifier.arithmetic.graph.ranges import finite_below
 from verifier.arithmetic.graph.signs import Signs, reached
@@ -156,7 +158,16 @@ def _proved(
         expressions=_digest(recorded.graph),
         nodes=len(recorded.graph),
         finite_to=finite_below(recorded.graph).exponent,
+        mixed=_mixed(recorded.graph) if mode == "off" else (),
     )
+
+
+def _mixed(graph: Graph) -> tuple[str, ...]:
+    """Return the places of products that may be fused in one use and rounded in another."""
+    terms = SharedTerms()
+    form = Normaliser(terms, "EZ").normal(graph)
+    lines = (form.line_of(2 * int(term)) or terms.text(2 * int(term), 1) for term in mixed(form))
+    return tuple(sorted({line.rpartition("/")[2] for line in lines}))
 
 
 def _is_one_code(found: Recordings) -> None:
