@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 
-from verifier.arithmetic.graph.graph import Ids
+from verifier.arithmetic.graph.graph import Ids, ids
 from verifier.arithmetic.graph.normal_form import NormalForm
 
 _PRODUCT = re.compile(r"mul(\.ftz)?\.(f16|bf16|f32|f64)")
@@ -40,4 +40,4 @@ def mixed(form: NormalForm) -> Ids:
     uses = np.unique(np.stack([used, term[user], place])[:, used >= 0], axis=1)[0]
     results = held[graph.output_nodes()]
     count = np.bincount(np.concatenate([uses, results[results >= 0]]), minlength=1)
-    return fusible[count[fusible] > 1]
+    return ids(fusible[count[fusible] > 1])
