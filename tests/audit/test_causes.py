@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from made_findings import finding, line, worst
 
 from strategies.layouts import Layout
-from tests.audit.test_terminal import finding, line, worst
 from verifier.audit import causes
 from verifier.audit.examination import Examination
 from verifier.audit.report.finding_text import failure_text, of_one_cause
