@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -22,12 +22,8 @@ STRENGTHS = (0, 3, 1, 5, 2, 4, 6, 7)
 """Of hazards, in the order in which the fixed list takes them: mild, harder, and all that lies between."""
 CARRIED_STRENGTHS = (0, 1)
 """The same where another tensor carries the hazard: NaN, then infinity."""
-SMALL_SCALES: Mapping[float | None, int] = {0.0: -10, 1e-20: -20}
-"""Powers of two of inputs by eps: their variance, near 1e-6 of 0 and 1e-12 of 1e-20, makes others obvious.
-
-Smaller ones of 1e-20 would all be 0 in float16. Beside 1e-20 only ordinary numbers are made small: large ones
-are there to overflow.
-"""
+SMALL_SCALE = -10
+"""Power of two of inputs whose eps is zero: their variance, near 1e-6, makes any other eps obvious."""
 FEW_COLUMNS = 2
 """In so many columns, or fewer, ordinary numbers may be alike."""
 VECTOR = 8
@@ -173,11 +169,6 @@ def _strengths(hazards: Sequence[str], plan: Plan, carriers: Sequence[str]) -> F
     return Factor(name="strength", levels=levels, weights=[mild] + [1.0] * (len(levels) - 1))
 
 
-def _scale(eps: float | None, hazard: str) -> int:
-    """Return the power of two of an input."""
-    return SMALL_SCALES.get(eps, 0) if eps == 0.0 or hazard == "ordinary" else 0
-
-
 def _recipe(choice: Choice, number: int, varied: tuple[str, ...]) -> Recipe:
     (rows, columns), aimed = choice["shape"], choice["strength"]
     held = choice.get("parameter_dtype")
@@ -190,7 +181,7 @@ def _recipe(choice: Choice, number: int, varied: tuple[str, ...]) -> Recipe:
             hazard=choice["hazard"],
             strength=aimed.strength,
             seed=number,
-            scale=_scale(choice["eps"], choice["hazard"]),
+            scale=SMALL_SCALE if choice["eps"] == 0 else 0,
         ),
         weight=Values(seed=number) if choice["weight"] else None,
         bias=Values(seed=number) if choice["bias"] else None,
