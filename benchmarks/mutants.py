@@ -7,7 +7,9 @@ One line of JSON a mutant: its place, what it is, what the audit found (the firs
 tests found it. Usual tests compare outputs and gradients with torch's in the dtype of the kernel, on N(0, 1)
 data in contiguous memory of natural shapes, with three habits of tolerance. They run on the machine as the
 audit does, where a stray access is an error; on a GPU they would see less. The mutants of all kernels are
-taken in turn, so that a run that is cut short has some of each.
+taken in turn, so that a run that is cut short has some of each. What the file holds already is not run again:
+the same command goes on where it was ended. Survivors take longest, so those that were begun and did not end
+must end before shares are read; the table counts them.
 """
 
 from __future__ import annotations
@@ -75,29 +77,49 @@ def run(arguments: argparse.Namespace) -> None:
     question = Question(cases=BUDGETS[arguments.budget], seed=0)
     paths = [KERNELS / f"{stem}.py" for stem in arguments.kernel or CORRECTED]
     told = list(_in_turn(paths, arguments.sample, arguments.seed))
+    ended = {_key(record) for record in _records([arguments.out] if arguments.out.exists() else [])}
     end = time.monotonic() + 60 * arguments.minutes
-    tasks = itertools.takewhile(
-        lambda _: time.monotonic() < end,
-        ((number, (str(path), mutation, question)) for number, (path, mutation) in enumerate(told)),
+    left = (
+        (number, (str(path), mutation, question))
+        for number, (path, mutation) in enumerate(told)
+        if _key(_asked(path, mutation, arguments)) not in ended
     )
+    tasks = itertools.takewhile(lambda _: time.monotonic() < end, left)
     with (
         arguments.out.open("a", encoding="utf-8") as out,
         closing(pooled(judged, tasks, arguments.workers, backends=("machine",))) as results,
     ):
         for number, result in results:
             path, mutation = told[number]
-            out.write(json.dumps(_record(path, mutation, result, arguments.budget)) + "\n")
+            record = {"number": number, **_asked(path, mutation, arguments), **_found(result)}
+            out.write(json.dumps(record) + "\n")
             out.flush()
 
 
-def _record(path: Path, mutation: Mutation | None, result: Any, budget: str) -> dict[str, Any]:
+def _asked(path: Path, mutation: Mutation | None, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return which mutant is asked about, and how, as the file keeps it."""
     place = {} if mutation is None else {**asdict(mutation), "file": mutation.file.name}
-    record: dict[str, Any] = {"kernel": path.stem, "budget": budget, "mutation": place}
+    drawn = {"sample": arguments.sample, "seed": arguments.seed}
+    return {"kernel": path.stem, "budget": arguments.budget, **drawn, "mutation": place}
+
+
+def _key(record: dict[str, Any]) -> tuple[object, ...]:
+    """Return what tells a mutant of one budget from all others of the file."""
+    place = record["mutation"]
+    told = tuple(place.get(name) for name in ("file", "start", "end", "after"))
+    return (record["kernel"], record["budget"], *told)
+
+
+def _records(files: Sequence[Path]) -> list[dict[str, Any]]:
+    return [json.loads(text) for file in files for text in file.read_text(encoding="utf-8").splitlines()]
+
+
+def _found(result: Any) -> dict[str, Any]:
+    """Return what was found of a mutant, as the file keeps it."""
     if isinstance(result, Died):
-        return {**record, "errors": [f"a worker process died: {result.message}"]}
+        return {"errors": [f"a worker process died: {result.message}"]}
     one, usual = result
     return {
-        **record,
         "kills": [asdict(kill) for kill in one.kills],
         "errors": list(one.errors),
         "seconds": round(one.seconds, 2),
@@ -134,7 +156,7 @@ def ending(record: dict[str, Any], originals: dict[tuple[str, str], dict[str, An
 
 def table(files: Sequence[Path]) -> None:
     """Print shares of killed mutants by kernel, and the survivors."""
-    records = [json.loads(text) for file in files for text in file.read_text(encoding="utf-8").splitlines()]
+    records = _records(files)
     originals = {(r["kernel"], r["budget"]): r for r in records if not r["mutation"]}
     for (kernel, budget), record in sorted(originals.items()):
         if record.get("kills") or record.get("usual") or record["errors"]:
@@ -155,6 +177,9 @@ def table(files: Sequence[Path]) -> None:
         counts = [len(ends), *(ends.count(word) for word in Ending)]
         cells = [kernel, budget, *map(str, counts), *(f"{100 * s / len(decided):.1f} %" for s in shares)]
         print("| " + " | ".join(cells) + " |")
+    for told, numbers in _numbers(records).items():
+        if missing := sorted({*range(max(numbers))} - numbers):
+            print(f"{told}: {len(missing)} begun and not ended, run again to end them: {missing}")
     for record in mutants:
         if (end := ending(record, originals)) in {Ending.SURVIVED, Ending.OPEN}:
             place = record["mutation"]
@@ -162,6 +187,15 @@ def table(files: Sequence[Path]) -> None:
             change = f"{place['before']!r} -> {place['after']!r}"
             usual = ", ".join(record.get("usual", ())) or "nothing"
             print(f"{end}: {where}: {change}; usual tests: {usual} {record['errors'][:1] or ''}")
+
+
+def _numbers(records: Sequence[dict[str, Any]]) -> dict[str, set[int]]:
+    """Return the numbers of the mutants that ended, by the words of their run."""
+    found: dict[str, set[int]] = {}
+    for record in records:
+        words = f"{record['budget']}, sample {record['sample']}, seed {record['seed']}"
+        found.setdefault(words, set()).add(record["number"])
+    return found
 
 
 def main() -> None:
