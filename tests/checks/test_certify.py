@@ -7,10 +7,13 @@ import pytest
 
 pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is missing")
 
+from verifier.arithmetic.graph.graph import Builder
 from verifier.cases.recipe import Recipe, Values, build
 from verifier.checks.support.certify import certified
+from verifier.checks.support.recorded_code import RefusedError, must_hold_for_all_inputs
 from verifier.commands.certify import _extents
 from verifier.execution.child_process import Runner
+from verifier.execution.record_graph import RecordedGraph
 from verifier.ops import op
 from verifier.records.certificate import Certificate, Refusal
 from verifier.subjects.load_file import builtin_files, load
@@ -110,6 +113,15 @@ def test_what_decides_on_data_is_refused(runner):
     assert isinstance(found, Refusal)
     assert found.stage == "nothing decides on data"
     assert "layer_norm_tiers_cuda.cuh" in found.why
+
+
+def test_nothing_is_proved_where_no_result_holds_a_number():
+    empty = RecordedGraph(
+        graph=Builder().graph({}), decisions=(), asked=(), uncovered=(), kernels=(), launches=(),
+        tensors={}, scalars={},
+    )  # fmt: skip
+    with pytest.raises(RefusedError, match="no result holds a floating-point number"):
+        must_hold_for_all_inputs(empty)
 
 
 @pytest.mark.parametrize("text", ["4096", "0x3", "2x", "ax3"])

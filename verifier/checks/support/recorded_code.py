@@ -1,0 +1,118 @@
+"""Records a case in a child, with products fused and not, and says what of it holds for other inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from verifier.arithmetic.graph.graph import LEAVES
+from verifier.arithmetic.graph.opcodes import opcode
+from verifier.arithmetic.graph.support import unknown_leaves
+from verifier.checks.synchronization import experiment as watched
+from verifier.execution.backend import Backend
+from verifier.execution.child_process import Runner
+from verifier.execution.record_graph import RecordedGraph, recorded_graph
+from verifier.machine.model import MaskedFill
+from verifier.records.case import Case
+from verifier.records.certificate import Refusal
+from verifier.records.observation import Observation
+from verifier.records.subject import Subject
+
+MODES = ("off", "on")
+"""Whether products are fused into sums where ptxas may do so."""
+
+
+class RefusedError(Exception):
+    """Something was not shown."""
+
+    def __init__(self, stage: str, why: str) -> None:
+        """Say what could not be shown, and what stood in the way."""
+        super().__init__(why)
+        self.refusal = Refusal(stage=stage, why=why)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recordings:
+    """What a child recorded, by whether products are fused.
+
+    tuned: kernels whose configuration a tuner chose. undefined: loads that leave lanes undefined.
+    processors: whether the wrapper asked how many multiprocessors the device has.
+    """
+
+    by_mode: Mapping[str, RecordedGraph]
+    tuned: tuple[str, ...]
+    undefined: tuple[str, ...]
+    processors: bool
+
+
+def recordings(subject: Subject, case: Case, *, place: Backend, gradients: bool) -> Observation:
+    """Run a case with every access watched, then record it in each mode; runs in the child."""
+    asked, found = place.asked_processors(), dict[str, RecordedGraph]()
+    with place.tuned() as tuning:
+        seen = watched(subject, case, place=place, gradients=gradients)
+        undefined = place.unfilled()
+        for mode in MODES:
+            if seen.status != "ok" or seen.damage:
+                return seen
+            with place.varied(contraction=mode):
+                seen = recorded_graph(subject, case, place=place, gradients=gradients)
+            found[mode] = seen.found
+        known = Recordings(
+            by_mode=found,
+            tuned=tuple(kernel.function for kernel in tuning.met),
+            undefined=undefined,
+            processors=place.asked_processors() > asked,
+        )
+    return seen if seen.status != "ok" else replace(seen, found=known)
+
+
+def filled(subject: Subject, case: Case, *, place: Backend, gradients: bool) -> Observation:
+    """Record a case with NaN in all lanes that a load's mask leaves out; runs in the child."""
+    with place.varied(masked_fill=MaskedFill(number="nan")):
+        seen = recorded_graph(subject, case, place=place, gradients=gradients)
+    known = Recordings(by_mode={MODES[0]: seen.found}, tuned=(), undefined=place.unfilled(), processors=False)
+    return seen if seen.status != "ok" else replace(seen, found=known)
+
+
+def must_be_one_code(found: Recordings) -> None:
+    """Raise where another choice than the one recorded may run."""
+    for kernel in found.tuned:
+        raise RefusedError("one configuration runs", f"a tuner chooses among those of {kernel}")
+
+
+def must_hold_for_all_inputs(recorded: RecordedGraph) -> None:
+    """Raise unless the expressions are those of every input, and wholly known."""
+    if not any(nodes.size for nodes in recorded.graph.outputs.values()):
+        raise RefusedError("there are results to prove", "no result holds a floating-point number")
+    for kernel, decision in recorded.decisions:
+        raise RefusedError("nothing decides on data", f"{kernel}: {decision}")
+    for question in recorded.asked:
+        raise RefusedError("nothing decides on data", f"Python asks for {question}")
+    for operation in recorded.uncovered:
+        raise RefusedError("every operation is recorded", f"torch's {operation} is not followed")
+    for reason in unknown_leaves(recorded.graph):
+        raise RefusedError("every operation is recorded", f"a result reaches an unknown value: {reason}")
+    graph = recorded.graph
+    for code in np.unique(graph.operation).tolist():
+        if not graph.names[code].startswith(LEAVES) and opcode(graph.names[code]) is None:
+            line = graph.lines[int(graph.line[graph.operation == code][0])]
+            raise RefusedError("every operation is known", f"{graph.names[code]} {line}".strip())
+
+
+def recorded(subject: Subject, case: Case, *, runner: Runner, gradients: bool) -> Recordings:
+    """Return what a child recorded of a case, of which one code alone runs.
+
+    Raises:
+        RefusedError: the kernel has not run to its end cleanly, or a tuner chooses.
+
+    """
+    seen = runner.run(
+        subject, case, experiment="verifier.checks.support.recorded_code:recordings", gradients=gradients
+    )
+    if seen.status != "ok" or not isinstance(seen.found, Recordings):
+        why = seen.message or "; ".join(seen.damage) or seen.status
+        raise RefusedError("the kernel runs to its end, without a race or a stray write", why)
+    must_be_one_code(seen.found)
+    return seen.found
