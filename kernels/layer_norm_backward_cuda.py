@@ -101,7 +101,7 @@ def _launch(grad_output, input, weight, mean, rstd, results, rows, columns):
     run = rows_per_part(rows, threads)
     parts = -(-rows // run)
     buffers = [torch.empty(parts, columns, dtype=mean.dtype, device=x.device) for _ in range(2)]
-    vector = tiers.vectorises(tiers.Plan(tier="", pack=pack, width=threads), dy, x, w)
+    vector = tiers.vectorises(tiers.TierPlan(tier="", pack=pack, width=threads), dy, x, w)
     grad_input, grad_weight, grad_bias = results
     dtypes = x.dtype, grad_weight.dtype
     if packs_per_thread:

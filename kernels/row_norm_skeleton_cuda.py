@@ -69,7 +69,7 @@ def fits(shared_bytes, architecture):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class TierPlan:
     """How one row is spread over threads; a function of its length and dtype alone."""
 
     tier: str
@@ -88,20 +88,20 @@ def plan(columns, dtype, architecture=REFERENCE):
         width = min(WARP, 1 << (packs - 1).bit_length())
         columns_per_thread = -(-packs // width) * pack
         padding = width * columns_per_thread != columns
-        return Plan(
+        return TierPlan(
             tier="warp", pack=pack, width=width, columns_per_thread=columns_per_thread, padding=padding
         )
     pack = next(p for p in (4, 2, 1) if columns % p == 0 and p * dtype.itemsize <= VECTOR_BYTES)
     shared_bytes = columns * max(dtype.itemsize, 4)  # kept in the compute type
     if not fits(shared_bytes, REFERENCE):
-        return Plan(
+        return TierPlan(
             tier="streamed", pack=pack, width=BLOCKS[-1]
         )  # nothing to keep: the largest block hides best
     least = resident_blocks(BLOCKS[0], shared_bytes)
     width = max(b for b in BLOCKS if resident_blocks(b, shared_bytes) == least)
     if not fits(shared_bytes, architecture):
-        return Plan(tier="streamed", pack=pack, width=width)  # the same threads, hence the same bits
-    return Plan(tier="shared", pack=pack, width=width, shared_bytes=shared_bytes)
+        return TierPlan(tier="streamed", pack=pack, width=width)  # the same threads, hence the same bits
+    return TierPlan(tier="shared", pack=pack, width=width, shared_bytes=shared_bytes)
 
 
 def additions(columns):

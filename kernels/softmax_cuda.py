@@ -78,7 +78,7 @@ def _launch_backward(module, kind, grad_output, output, grad_input):
     columns = output.shape[-1]
     dy, y = tiers.as_rows(grad_output, columns), tiers.as_rows(output, columns)
     pack = next(p for p in (4, 2, 1) if columns % p == 0 and p * y.element_size() <= tiers.VECTOR_BYTES)
-    vector = tiers.vectorises(tiers.Plan(tier="", pack=pack, width=0), dy, y)
+    vector = tiers.vectorises(tiers.TierPlan(tier="", pack=pack, width=0), dy, y)
     by_block = columns > tiers.WARP_TIER_COLUMNS
     block = (BLOCK, 1) if by_block else (tiers.WARP, WARPS)
     kernel = module.kernel("softmax_backward", kind, y.dtype, pack, vector, by_block)

@@ -66,7 +66,7 @@ def _row_depth(columns):
     return library.skeleton.grouped_depth(columns, _tile)
 
 
-DESIGN = library.Design(sums=_sums, tile=_tile)
+DESIGN = library.SoftmaxDesign(sums=_sums, tile=_tile)
 TREES = Trees(statistics=tree(depth=_row_depth), row_gradients=tree(depth=_row_depth))
 
 

@@ -121,7 +121,7 @@ def _as_before(rows, shape, dim):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Design:
+class SoftmaxDesign:
     """What tells one softmax from another: how the forward sums a row, and how a row is tiled.
 
     tile: (columns of a tile, warps) for so many columns of a dtype, in the forward and in the backward.
@@ -176,7 +176,7 @@ def _row_depth(columns):
     return max(tile(block=b, threads=32 * w, element_bytes=size).depth(columns) for b, w, size in tiles)
 
 
-DESIGN = Design()
+DESIGN = SoftmaxDesign()
 
 
 def softmax_by(op, input, dim, design=DESIGN):

@@ -12,8 +12,8 @@ from strategies.draws import Integers
 from strategies.formats import Reals, float_format
 from strategies.layouts import Layout, simpler_layouts
 
-Tensors: TypeAlias = dict[str, torch.Tensor]
-Predicate: TypeAlias = Callable[[Tensors], bool]
+TensorsByName: TypeAlias = dict[str, torch.Tensor]
+Predicate: TypeAlias = Callable[[TensorsByName], bool]
 Links: TypeAlias = Mapping[str, Sequence[tuple[str, int]]]
 Simplification: TypeAlias = Callable[[Reals], Reals]
 
@@ -34,7 +34,7 @@ def reduce(
     axes: Links,
     budget: int = 1000,
     min_extent: int = 1,
-) -> Tensors:
+) -> TensorsByName:
     """Reduce tensors while they still fail: fewer rows and columns, then plainer numbers.
 
     tensors: by name; their dtypes stay, the results are contiguous (strides belong to Layout).
@@ -84,12 +84,12 @@ def reduce_layout(layout: Layout, still_fails: Callable[[Layout], bool]) -> Layo
 class _Search:
     """The best tensors so far, and the calls that are left."""
 
-    tensors: Tensors
+    tensors: TensorsByName
     still_fails: Predicate
     left: int
     floor: int = 0
 
-    def attempt(self, candidate: Tensors) -> bool:
+    def attempt(self, candidate: TensorsByName) -> bool:
         """Take the candidate if it fails; refuse it unseen when this phase has spent its calls."""
         if self.spent:
             return False
@@ -110,7 +110,7 @@ class _Search:
         self.floor = self.left - max(self.left // _SHARE, min(self.left, 32))
 
 
-def _require_links(tensors: Tensors, axes: Links) -> None:
+def _require_links(tensors: TensorsByName, axes: Links) -> None:
     for label, link in axes.items():
         for name, axis in link:
             if name not in tensors:
@@ -198,7 +198,7 @@ def _remove(search: _Search, link: Sequence[tuple[str, int]], stop: int, chunk: 
     return len(kept) >= least and search.attempt(_taking(search.tensors, link, kept))
 
 
-def _taking(tensors: Tensors, link: Sequence[tuple[str, int]], kept: Sequence[int]) -> Tensors:
+def _taking(tensors: TensorsByName, link: Sequence[tuple[str, int]], kept: Sequence[int]) -> TensorsByName:
     """Keep only these indices of the linked axes."""
     result = dict(tensors)
     for name, axis in link:

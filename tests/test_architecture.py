@@ -1,6 +1,7 @@
 """The arrows between packages, and what no file may do; read off the sources, nothing is imported."""
 
 import ast
+import re
 from itertools import chain
 
 import pytest
@@ -96,6 +97,16 @@ def test_no_two_public_classes_have_one_name():
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(name_of(path))
     assert {name: found for name, found in homes.items() if len(found) > 1} == {}
+    taken = [f"{name_of(path)}: {name}" for path in SOURCES for name in aliases(path) if name in homes]
+    assert taken == []  # an alias or a type variable of the same name would be read as the class
+
+
+def aliases(path):
+    """Return the names that a module binds at its top level and writes as classes are written."""
+    for node in tree_of(path).body:
+        bound = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        names = [target.id for target in bound if isinstance(target, ast.Name)]
+        yield from (name for name in names if re.fullmatch(r"[A-Z]\w*[a-z]\w*", name))
 
 
 def bound_names(path):

@@ -14,7 +14,7 @@ from verifier.audit.search import Budget
 from verifier.checks import running_bound
 from verifier.checks.support import running_bound_of_torch
 from verifier.execution.backends import backend
-from verifier.machine.shadow.arithmetics.ball import Ball
+from verifier.machine.shadow.arithmetics.ball import BallArithmetic
 from verifier.machine.shadow.host_operations import HostSlots
 from verifier.machine.shadow.slots import Slots
 from verifier.ops import op
@@ -128,7 +128,7 @@ def test_what_is_changed_in_place_errs_as_what_is_made_anew(mode, in_place):
         slots = Slots(
             running_bound_of_torch.Followed()
             if mode is running_bound_of_torch.TorchSlots
-            else Ball(given=True)
+            else BallArithmetic(given=True)
         )
         for tensor, errors in ((x, [1e-3, 0.0, 0.5]), (y, [0.0, 2.0, 1e-3])):
             given = np.array(errors)

@@ -19,11 +19,11 @@ from verifier.machine.shadow.arithmetics.attribution import (  # noqa: E402
     CONSTANTS,
     ELSEWHERE,
     Attribution,
+    CallChain,
     ErringLines,
-    Place,
     place_of,
 )
-from verifier.machine.shadow.arithmetics.ball import Ball  # noqa: E402
+from verifier.machine.shadow.arithmetics.ball import BallArithmetic  # noqa: E402
 
 HERE = str(Path(__file__))
 
@@ -83,7 +83,7 @@ def layer_norm(dtype, rows=8, columns=300):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_the_parts_add_up_to_the_error_of_every_element(dtype):
     found, _ = explained(lambda: layer_norm(dtype))
-    with machine.session(arithmetic=Ball()) as session:
+    with machine.session(arithmetic=BallArithmetic()) as session:
         bounds = [session.slots.get(t) for t in layer_norm(dtype)]
     for (error, parts), bound in zip(found, bounds, strict=True):
         # A running bound counts 2^-24 and more for every rounding of the code. Value and parts of an
@@ -214,8 +214,8 @@ def test_secants_carry_large_errors_exactly(name, floats, exact):
 def test_frames_of_libraries_are_left_out_unless_there_is_nothing_else():
     library = "/x/site-packages/triton/language/standard.py"
     chain = ((library, 10), ("/me/k.py", 5))
-    assert place_of(Location(file="/me/k.py", line=7, inlined=chain)) == Place(
+    assert place_of(Location(file="/me/k.py", line=7, inlined=chain)) == CallChain(
         frames=(("/me/k.py", 5), ("/me/k.py", 7))
     )
-    assert place_of(Location(file=library, line=3)) == Place(frames=((library, 3),))
+    assert place_of(Location(file=library, line=3)) == CallChain(frames=((library, 3),))
     assert place_of(None) == ELSEWHERE

@@ -12,7 +12,7 @@ import machine_kernels as kernels
 from ptx_snippets import arrange
 
 from verifier import machine
-from verifier.machine.shadow.arithmetics.ball import FOLDED, Ball
+from verifier.machine.shadow.arithmetics.ball import FOLDED, BallArithmetic
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32]
 NAMES = ("y", "mean", "rstd", "dx", "dw", "db")
@@ -38,7 +38,7 @@ def shadows(arithmetic, dtype, **settings):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("settings", [{}, {"approximation": "adversarial", "contraction": "on"}])
 def test_it_holds_the_unrounded_result(dtype, shift, settings):
-    values, bounds = shadows(Ball(), dtype, shift=shift, **settings)
+    values, bounds = shadows(BallArithmetic(), dtype, shift=shift, **settings)
     _, exact = shadows("lifted", dtype, shift=shift, **settings)
     for name, value, bound, ideal in zip(NAMES, values, bounds, exact, strict=True):
         assert np.isfinite(bound).all(), name
@@ -49,7 +49,7 @@ def test_it_holds_the_unrounded_result(dtype, shift, settings):
 
 @pytest.mark.parametrize(("dtype", "unit"), [(torch.float16, 2.0**-11), (torch.bfloat16, 2.0**-8)])
 def test_it_is_hardly_wider_than_the_final_rounding_of_a_narrow_output(dtype, unit):
-    values, bounds = shadows(Ball(), dtype)
+    values, bounds = shadows(BallArithmetic(), dtype)
     y, dx = (values[NAMES.index(n)] for n in ("y", "dx"))
     for value, bound in ((y, bounds[0]), (dx, bounds[3])):
         assert np.median(bound / (unit * np.abs(value) + 2.0**-25)) < 1.5
@@ -57,13 +57,13 @@ def test_it_is_hardly_wider_than_the_final_rounding_of_a_narrow_output(dtype, un
 
 def test_a_wrong_formula_is_outside():
     _, exact = shadows("lifted", torch.float32)
-    values, bounds = shadows(Ball(), torch.float32, bug="c1 over N-1")
+    values, bounds = shadows(BallArithmetic(), torch.float32, bug="c1 over N-1")
     outside = np.abs(values[3] - exact[3]) > bounds[3]
     assert outside.mean() > 0.5
 
 
 def test_a_conversion_counts_what_it_loses_and_no_more():
-    ball = Ball()
+    ball = BallArithmetic()
     value = np.array([1.0, 1.0 + 2.0**-12], dtype=np.float32)
     bound = ball.apply("cvt", "f16", value.astype(np.float16), (value,), (np.zeros(2),))
     assert bound[0] == 0
@@ -72,7 +72,7 @@ def test_a_conversion_counts_what_it_loses_and_no_more():
 
 
 def test_infinities_meet_as_nothing_known():
-    ball = Ball()
+    ball = BallArithmetic()
     ones = np.ones(2, dtype=np.float32)
     bound = ball.apply("mul", "f32", ones, (ones, ones), (np.array([np.inf, 0.0]), np.zeros(2)))
     assert np.isinf(bound[0])
@@ -95,12 +95,12 @@ def test_an_exactly_infinite_operand_leaves_the_result_exactly_infinite(name, fl
     a, b = (np.array([f], dtype="f4") for f in floats)
     with np.errstate(over="ignore"):
         result = a * b if name == "mul" else a + b
-    (bound,) = Ball().apply(name, "f32", result, (a, b), tuple(np.array([e]) for e in errors))
+    (bound,) = BallArithmetic().apply(name, "f32", result, (a, b), tuple(np.array([e]) for e in errors))
     assert bound == (0.0 if known else np.inf)
 
 
 def test_a_subnormal_factor_may_count_as_zero():
-    ball = Ball()
+    ball = BallArithmetic()
     small, large = np.array([2.0**-130], dtype=np.float32), np.array([2.0**100], dtype=np.float32)
     bound = ball.apply("mul", "f32", small * large, (small, large), (np.zeros(1), np.zeros(1)))
     assert bound[0] >= 2.0**-30  # what a flushing multiplication would have lost
@@ -121,7 +121,7 @@ def test_a_subnormal_factor_may_count_as_zero():
     ],
 )
 def test_what_has_no_slot_is_a_constant_or_lost(values, kind, bound):
-    found = Ball(given=True).lift(values, kind)
+    found = BallArithmetic(given=True).lift(values, kind)
     if bound is None:
         assert np.isinf(found[0])
         assert found[1] == 0
@@ -133,7 +133,10 @@ def test_what_has_no_slot_is_a_constant_or_lost(values, kind, bound):
 def test_a_sum_with_a_computed_number_of_that_size_is_no_choice(name):
     value, computed = np.array([2.3], dtype="f4"), np.array([1.5 * 2.0**23], dtype="f4")
     result = value + computed if name == "add" else value - computed
-    for rule in (Ball().apply, lambda *a: Ball().modified(a[0], frozenset({"ftz"}), *a[1:])):
+    for rule in (
+        BallArithmetic().apply,
+        lambda *a: BallArithmetic().modified(a[0], frozenset({"ftz"}), *a[1:]),
+    ):
         bound = rule(name, "f32", result, (value, computed), (np.zeros(1), np.array([0.5])))
         assert bound[0] >= 0.5
 
@@ -141,16 +144,16 @@ def test_a_sum_with_a_computed_number_of_that_size_is_no_choice(name):
 @pytest.mark.parametrize("values", [[1.0], [0.25, 3.0], [0.3]])
 def test_no_number_of_memory_that_was_written_is_a_literal(values):
     written = np.array(values, dtype="f4")
-    assert np.isinf(Ball(given=True).lift_written(written, "f32")).all()
-    assert (Ball().lift_written(written, "f32") == 0).all()
+    assert np.isinf(BallArithmetic(given=True).lift_written(written, "f32")).all()
+    assert (BallArithmetic().lift_written(written, "f32") == 0).all()
     kept = np.array([0.0, -np.inf], dtype="f4")
-    assert (Ball(given=True).lift_written(kept, "f32") == 0).all()
+    assert (BallArithmetic(given=True).lift_written(kept, "f32") == 0).all()
 
 
 def test_rounding_to_an_integer_is_a_choice_and_no_error():
     value, shifter = np.array([2.3], dtype="f4"), np.array([1.5 * 2.0**23], dtype="f4")
     result = value + shifter
-    assert Ball().apply("add", "f32", result, (value, shifter), (np.zeros(1), np.zeros(1)))[0] == 0
+    assert BallArithmetic().apply("add", "f32", result, (value, shifter), (np.zeros(1), np.zeros(1)))[0] == 0
 
 
 def modified(name, modifiers, kind, result, floats, errors):  # noqa: PLR0917
@@ -159,7 +162,7 @@ def modified(name, modifiers, kind, result, floats, errors):  # noqa: PLR0917
     arrays = tuple(np.array([f], dtype=number) for f in floats)
     shadows = tuple(np.array([e]) for e in errors)
     answer = np.array([result], dtype=number)
-    return float(Ball().modified(name, frozenset(modifiers), kind, answer, arrays, shadows)[0])
+    return float(BallArithmetic().modified(name, frozenset(modifiers), kind, answer, arrays, shadows)[0])
 
 
 @pytest.mark.parametrize(
@@ -214,7 +217,7 @@ def test_compiled_code_with_such_an_instruction_has_no_bound(opcode, kind, finit
     operands = [torch.from_numpy(np.full(4, v, dtype=number)) for v in (0.3, 0.4)]
     answer = torch.empty(4, dtype=operands[0].dtype)
     text = arrange(opcode, [t.numpy() for t in operands], kind)
-    with machine.session(arithmetic=Ball()) as session:
+    with machine.session(arithmetic=BallArithmetic()) as session:
         machine.launch_ptx(text, "k", (1,), (4,), 0, [*operands, answer])
         bound = session.slots.get(answer)
     assert np.isfinite(bound).all() == finite

@@ -36,7 +36,7 @@ from verifier.machine.model import Machine
 from verifier.ops import Op, op
 from verifier.records.case import Case
 from verifier.records.files import cache_folder, keep
-from verifier.records.planned_launches import DryRun, Planned, Point
+from verifier.records.planned_launches import DryRun, Planned, ShapePoint
 from verifier.records.subject import Subject
 from verifier.subjects.cuda_outline import without_comments
 
@@ -130,7 +130,7 @@ def _in_any(planned: Iterable[Planned]) -> tuple[frozenset[str], frozenset[tuple
     return frozenset(launched), frozenset().union(*(seen.loops for seen in every))
 
 
-def _shown(known: Mapping[Point, Planned]) -> list[Reaching]:
+def _shown(known: Mapping[ShapePoint, Planned]) -> list[Reaching]:
     chosen = cover(known)
     refused = too_wide(known)
     return [*refused, *(shape for shape in (*chosen, *too_dear(known, chosen)) if shape not in refused)]
@@ -145,7 +145,7 @@ def _plain(the_op: Op) -> list[Reaching]:
     ]
 
 
-def _point(shape: Reaching) -> Point:
+def _point(shape: Reaching) -> ShapePoint:
     return shape.rows, shape.columns, shape.variant
 
 
@@ -163,7 +163,7 @@ def _like(the_op: Op, subject: Subject, dtype: str) -> Case | None:
     return next((case for case in made if case is not None), None)
 
 
-def _allowed(subject: Subject, the_op: Op, point: Point) -> bool:
+def _allowed(subject: Subject, the_op: Op, point: ShapePoint) -> bool:
     """Return whether the op and the subject have such a case, inside the promised extents."""
     shapes = the_op.shapes(*point)
     if shapes is None or not has_room(the_op, subject, shapes):
@@ -184,7 +184,7 @@ class _Asking:
     files: set[str] = field(default_factory=set)
     ended: str = ""
 
-    def __call__(self, points: Sequence[Point]) -> list[Planned]:
+    def __call__(self, points: Sequence[ShapePoint]) -> list[Planned]:
         """Return the plans of the points, or of the first of them."""
         found: list[Planned] = []
         for start in range(0, len(points), POINTS_AT_ONCE):
@@ -197,7 +197,7 @@ class _Asking:
             self.ended = answer.ended
         return found
 
-    def _answer(self, points: Sequence[Point]) -> DryRun | None:
+    def _answer(self, points: Sequence[ShapePoint]) -> DryRun | None:
         try:
             seen = self.runner.run(
                 self.subject, self.case, experiment=EXPERIMENT, points=points, gradients=self.gradients

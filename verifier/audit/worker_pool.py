@@ -33,7 +33,7 @@ class Died:
 
 
 Task = tuple[int, tuple[Any, ...]]
-Listener = Callable[[News], None]
+NewsListener = Callable[[News], None]
 
 
 def _nobody(_: News) -> None:
@@ -74,7 +74,7 @@ def pooled(
     workers: int,
     *,
     backends: Sequence[str] = (),
-    on_news: Listener = _nobody,
+    on_news: NewsListener = _nobody,
 ) -> Generator[tuple[int, Any], None, None]:
     """Yield (number, result) of the tasks, each a number and arguments, as they end.
 
@@ -102,7 +102,7 @@ def pooled(
 
 class _Pool:
     def __init__(
-        self, function: Callable[..., object], workers: int, backends: Sequence[str], on_news: Listener
+        self, function: Callable[..., object], workers: int, backends: Sequence[str], on_news: NewsListener
     ) -> None:
         self.on_news = on_news
         self.told = {"function": pickle.dumps(function), "backends": tuple(backends)}

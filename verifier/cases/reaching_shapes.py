@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from verifier.machine.model import MAX_GRID_YZ
-from verifier.records.planned_launches import AGAIN, Planned, Point
+from verifier.records.planned_launches import AGAIN, Planned, ShapePoint
 
 MOST_ROWS, MOST_COLUMNS, MOST_ELEMENTS = 1 << 17, 1 << 20, 1 << 32
 """Extents that are looked at, at most."""
@@ -44,7 +44,7 @@ on a side of a step."""
 TELLING_COLUMNS = 3
 """Columns from which on a row's normalized numbers tell anything: of one it is 0, of two they are +-1."""
 
-Look = Callable[[Sequence[Point]], Sequence[Planned]]
+Look = Callable[[Sequence[ShapePoint]], Sequence[Planned]]
 """Dry runs at points, in their order; it may return fewer and end the search so."""
 
 
@@ -69,8 +69,8 @@ class Reaching:
 class Neighbours:
     """Two neighbours that are launched differently; their extents differ along one axis."""
 
-    low: Point
-    high: Point
+    low: ShapePoint
+    high: ShapePoint
 
     @property
     def gap(self) -> int:
@@ -78,7 +78,7 @@ class Neighbours:
         return sum(self.high) - sum(self.low)
 
     @property
-    def middle(self) -> Point:
+    def middle(self) -> ShapePoint:
         """The point between them."""
         rows, columns = ((a + b) // 2 for a, b in zip(self.low[:2], self.high[:2], strict=True))
         return rows, columns, self.low[2]
@@ -86,20 +86,20 @@ class Neighbours:
 
 def seen_around(
     look: Look,
-    allowed: Callable[[Point], bool],
+    allowed: Callable[[ShapePoint], bool],
     variants: int,
     literals: Callable[[], Iterable[int]],
     like: Sequence[Reaching] = (),
-) -> dict[Point, Planned]:
+) -> dict[ShapePoint, Planned]:
     """Look at a ladder of extents, and wherever launches change; return what was seen.
 
     allowed: the points that may be asked for. literals: integers of the sources, known after a first look.
     like: shapes that reach all of the same subject in another dtype; then a short ladder does, and points
     around these: thresholds in bytes lie at half or twice as many columns.
     """
-    known: dict[Point, Planned] = {}
+    known: dict[ShapePoint, Planned] = {}
 
-    def see(points: Iterable[Point]) -> None:
+    def see(points: Iterable[ShapePoint]) -> None:
         new = [p for p in dict.fromkeys(points) if p not in known and _possible(p) and allowed(p)]
         known.update(zip(new, look(new) if new else (), strict=False))
 
@@ -117,7 +117,7 @@ def seen_around(
     return known
 
 
-def ladder(variants: int) -> Iterator[Point]:
+def ladder(variants: int) -> Iterator[ShapePoint]:
     """Yield the points that are looked at first.
 
     Powers of four by powers of two; along a few lines all powers of two and their neighbours, and in the
@@ -133,7 +133,7 @@ def ladder(variants: int) -> Iterator[Point]:
         yield from ((r, c, variant) for c in (3, 1024) for r in rows)
 
 
-def short_ladder(variants: int) -> Iterator[Point]:
+def short_ladder(variants: int) -> Iterator[ShapePoint]:
     """Yield powers of two along a line of each axis, and those of sixteen in the other variants."""
     rows = [1 << k for k in range(MOST_ROWS.bit_length())]
     columns = [1 << k for k in range(MOST_COLUMNS.bit_length())]
@@ -144,7 +144,7 @@ def short_ladder(variants: int) -> Iterator[Point]:
         yield from ((r, 3, variant) for r in rows[::4])
 
 
-def _in_other_bytes(like: Iterable[Reaching]) -> Iterator[Point]:
+def _in_other_bytes(like: Iterable[Reaching]) -> Iterator[ShapePoint]:
     """Yield the extents of shapes, and those of as many bytes in formats of half and twice the size."""
     for shape in like:
         for columns in (shape.columns, shape.columns // 2, shape.columns // 2 + 1):
@@ -153,7 +153,7 @@ def _in_other_bytes(like: Iterable[Reaching]) -> Iterator[Point]:
             yield shape.rows, columns, shape.variant
 
 
-def near_literals(literals: Iterable[int]) -> Iterator[Point]:
+def near_literals(literals: Iterable[int]) -> Iterator[ShapePoint]:
     """Yield extents at integers of the sources, beside them, and at small multiples."""
     chosen = sorted({n for n in literals if _off_the_ladder(n)})[:MOST_LITERALS]
     near = sorted({k * n + d for n in chosen for k in MULTIPLES for d in (-1, 0, 1)})
@@ -170,7 +170,7 @@ def _with_neighbours(powers: Sequence[int]) -> list[int]:
     return sorted({n + d for n in powers for d in (-1, 0, 1) if n + d > 0})
 
 
-def _possible(point: Point) -> bool:
+def _possible(point: ShapePoint) -> bool:
     rows, columns, _ = point
     return 0 < rows <= MOST_ROWS + 1 and 0 < columns <= MOST_COLUMNS + 1 and rows * columns <= MOST_ELEMENTS
 
@@ -178,7 +178,7 @@ def _possible(point: Point) -> bool:
 # Steps
 
 
-def _to_be_narrowed(known: Mapping[Point, Planned]) -> list[Neighbours]:
+def _to_be_narrowed(known: Mapping[ShapePoint, Planned]) -> list[Neighbours]:
     """Return a wide step, the cheapest, for each feature that comes or goes where no close one shows it."""
     wide: dict[object, Neighbours] = {}
     close: set[object] = set()
@@ -198,9 +198,9 @@ def _to_be_narrowed(known: Mapping[Point, Planned]) -> list[Neighbours]:
     return sorted(steps, key=_size)
 
 
-def _neighbours(known: Iterable[Point], axis: int) -> Iterator[Neighbours]:
+def _neighbours(known: Iterable[ShapePoint], axis: int) -> Iterator[Neighbours]:
     """Yield all neighbours along an axis: 0 for rows, 1 for columns."""
-    lines: dict[tuple[int, int], list[Point]] = {}
+    lines: dict[tuple[int, int], list[ShapePoint]] = {}
     for point in known:
         lines.setdefault((point[1 - axis], point[2]), []).append(point)
     for line in lines.values():
@@ -208,13 +208,13 @@ def _neighbours(known: Iterable[Point], axis: int) -> Iterator[Neighbours]:
             yield Neighbours(low=low, high=high)
 
 
-def _size(step: Neighbours) -> tuple[int, int, Point]:
+def _size(step: Neighbours) -> tuple[int, int, ShapePoint]:
     """Order steps by what it costs to run the larger of their points; narrow ones first."""
     rows, columns, _ = step.high
     return rows * columns, step.gap, step.low
 
 
-def _crossings(known: Mapping[Point, Planned]) -> list[Point]:
+def _crossings(known: Mapping[ShapePoint, Planned]) -> list[ShapePoint]:
     """Return where the steps along one axis cross those along the other: the least extents beyond both."""
     rows, columns = (
         sorted(
@@ -231,7 +231,7 @@ def _crossings(known: Mapping[Point, Planned]) -> list[Point]:
     return sorted(crossing, key=lambda point: (point[0] * point[1], point))[:MOST_CROSSINGS]
 
 
-def _towards_the_limit(known: Mapping[Point, Planned]) -> Iterator[Point]:
+def _towards_the_limit(known: Mapping[ShapePoint, Planned]) -> Iterator[ShapePoint]:
     """Yield a point for each axis along which a grid grows in y or z, where it goes beyond what there can be.
 
     None where one is known that does, and none of more elements than can be run: the launch is to be refused
@@ -251,17 +251,17 @@ def _towards_the_limit(known: Mapping[Point, Planned]) -> Iterator[Point]:
         yield from sorted(further, key=_elements)[:1]
 
 
-def _beyond_the_limit(known: Mapping[Point, Planned]) -> list[Point]:
+def _beyond_the_limit(known: Mapping[ShapePoint, Planned]) -> list[ShapePoint]:
     """Return points with a grid that no device launches, the smallest first."""
     points = [p for p, seen in known.items() if seen.widest > MAX_GRID_YZ and not seen.refused]
     return sorted((p for p in points if p[0] * p[1] <= MOST_REFUSED), key=_elements)
 
 
-def _elements(point: Point) -> tuple[int, Point]:
+def _elements(point: ShapePoint) -> tuple[int, ShapePoint]:
     return point[0] * point[1], point
 
 
-def too_wide(known: Mapping[Point, Planned]) -> list[Reaching]:
+def too_wide(known: Mapping[ShapePoint, Planned]) -> list[Reaching]:
     """Return the smallest shape whose launch a device refuses, for its grid is too wide in y or z, if any.
 
     Its price is that of a compilation: no block runs and nothing is judged.
@@ -291,7 +291,7 @@ def compilation(width: int) -> float:
     return 0.3 + width / 16000
 
 
-def cover(known: Mapping[Point, Planned]) -> list[Reaching]:
+def cover(known: Mapping[ShapePoint, Planned]) -> list[Reaching]:
     """Return shapes that reach all that was seen and can be afforded, the most worth for its price first."""
     demands = _demands(known)
     compiled: set[tuple[str, int]] = set()
@@ -308,7 +308,7 @@ def cover(known: Mapping[Point, Planned]) -> list[Reaching]:
         compiled |= known[point].compiled
 
 
-def too_dear(known: Mapping[Point, Planned], chosen: Iterable[Reaching]) -> list[Reaching]:
+def too_dear(known: Mapping[ShapePoint, Planned], chosen: Iterable[Reaching]) -> list[Reaching]:
     """Return shapes beyond the limit that reach what none of the chosen does, sides of steps left out."""
     demands = {
         p: frozenset(d for d in wanted if not d.endswith(_SIDES)) for p, wanted in _demands(known).items()
@@ -328,8 +328,8 @@ def too_dear(known: Mapping[Point, Planned], chosen: Iterable[Reaching]) -> list
 
 
 def _offers(
-    known: Mapping[Point, Planned],
-    demands: Mapping[Point, frozenset[str]],
+    known: Mapping[ShapePoint, Planned],
+    demands: Mapping[ShapePoint, frozenset[str]],
     compiled: set[tuple[str, int]],
     met: set[str],
     *,
@@ -370,7 +370,7 @@ def _loop_of(demand: str) -> str:
 _SIDES = (", before it changes", ", after it changes")
 
 
-def _demands(known: Mapping[Point, Planned]) -> dict[Point, frozenset[str]]:
+def _demands(known: Mapping[ShapePoint, Planned]) -> dict[ShapePoint, frozenset[str]]:
     """Return what each point shows: its features, and sides of steps. What is refused shows nothing.
 
     Very short rows show only what longer ones do not: there, results are zeros and ones whatever is computed.
@@ -388,5 +388,5 @@ def _demands(known: Mapping[Point, Planned]) -> dict[Point, frozenset[str]]:
     return {p: frozenset(d if p[1] >= TELLING_COLUMNS else d - plain) for p, d in shown.items()}
 
 
-def _affordable(point: Point) -> bool:
+def _affordable(point: ShapePoint) -> bool:
     return price(*point[:2]) <= CASE_SECONDS / 2

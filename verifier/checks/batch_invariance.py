@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from verifier.cases.plan import Plan
-from verifier.checks.support.bits import Numbers, Results, bit_numbers, comparable, demanded
+from verifier.checks.support.bits import BitNumbers, Results, bit_numbers, comparable, demanded
 from verifier.checks.support.session import Session, gradient_names
 from verifier.ops import Op
 from verifier.records.case import Case
@@ -39,7 +39,7 @@ SWEPT = 3
 """Numbers of rows tried for one case: the cases together sweep them all."""
 MAX_ELEMENTS = 32768
 
-Places = Sequence[tuple[str, int]]
+RowPlaces = Sequence[tuple[str, int]]
 
 
 def plan(subject: Subject, op: Op) -> Plan:
@@ -103,12 +103,12 @@ def _words(count: int) -> str:
     return f"{count} row{'' if count == 1 else 's'}"
 
 
-def _extent(case: Case, places: Places) -> int:
+def _extent(case: Case, places: RowPlaces) -> int:
     """Return how much of the axis of rows a case has."""
     return case.given["input"].shape[next(axis for name, axis in places if name == "input")]
 
 
-def row_places(op: Op, case: Case) -> Places | None:
+def row_places(op: Op, case: Case) -> RowPlaces | None:
     """Return the axes that shrink together and hold whole rows, or None if there are none.
 
     An axis holds whole rows if twice as much of it is twice as many rows, of the same columns.
@@ -126,7 +126,7 @@ def row_places(op: Op, case: Case) -> Places | None:
     return None
 
 
-def arranged(op: Op, case: Case, places: Places, index: Sequence[int]) -> Case:
+def arranged(op: Op, case: Case, places: RowPlaces, index: Sequence[int]) -> Case:
     """Return the case with these places of linked axes, in this order and with repetitions."""
     tensors = dict(case.tensors)
     for name, axis in places:
@@ -137,7 +137,7 @@ def arranged(op: Op, case: Case, places: Places, index: Sequence[int]) -> Case:
     return replace(case, tensors=tensors, scalars=scalars, rows=rows, columns=columns, layouts={})
 
 
-def _arrangements(case: Case, places: Places) -> Iterator[list[int]]:
+def _arrangements(case: Case, places: RowPlaces) -> Iterator[list[int]]:
     """Yield other orders of the row axis: backwards, then other numbers of rows, which the seed picks."""
     extent = _extent(case, places)
     if extent > 1:
@@ -150,7 +150,7 @@ def _arrangements(case: Case, places: Places) -> Iterator[list[int]]:
         yield [(7 * place + start) % extent for place in range(count)]
 
 
-def _row_numbers(op: Op, case: Case, arrangement: tuple[Places, Sequence[int]] | None) -> Numbers:
+def _row_numbers(op: Op, case: Case, arrangement: tuple[RowPlaces, Sequence[int]] | None) -> BitNumbers:
     """Return, for each canonical row, the number of an element of it in the case before it was arranged."""
     shape = case.given["input"].shape
     if arrangement is None:
@@ -164,10 +164,10 @@ def _row_numbers(op: Op, case: Case, arrangement: tuple[Places, Sequence[int]] |
     return numbers.reshape(-1)[op.flat_index(case, "input", tuple(shape))[:, 0]]
 
 
-Side = tuple[Case, Results, Numbers]
+RowSide = tuple[Case, Results, BitNumbers]
 
 
-def _compare(op: Op, name: str, base: Side, other: Side) -> str | None:
+def _compare(op: Op, name: str, base: RowSide, other: RowSide) -> str | None:
     """Say which row of a result has other bits in the other batch, or return None."""
     if name in {"grad_weight", "grad_bias"} or not (
         comparable(base[1].get(name)) and comparable(other[1].get(name))
@@ -188,7 +188,7 @@ def _compare(op: Op, name: str, base: Side, other: Side) -> str | None:
     )
 
 
-def _rows_of(op: Op, name: str, side: Side) -> Numbers | None:
+def _rows_of(op: Op, name: str, side: RowSide) -> BitNumbers | None:
     """Return the bits of a result by canonical row, or None if it has none for each row."""
     case, results, numbers = side
     tensor = results[name]

@@ -142,10 +142,10 @@ def _with_input(case: Case, x: torch.Tensor, **changes: object) -> Case:
     return replace(changed, **changes)  # type: ignore[arg-type]
 
 
-Side = tuple[Truth, Observation]
+IdentitySide = tuple[Truth, Observation]
 
 
-def _compare(identity: Identity, base: Side, other: Side) -> Outcome:
+def _compare(identity: Identity, base: IdentitySide, other: IdentitySide) -> Outcome:
     """Compare two outputs that are the same in exact arithmetic."""
     truth = base[0]
     if "output" not in truth.bounds or "output" not in other[0].bounds:
@@ -199,7 +199,7 @@ def _compare(identity: Identity, base: Side, other: Side) -> Outcome:
     )
 
 
-def _flat(side: Side, flipped: int | None) -> tuple[Array, Array, Mask]:
+def _flat(side: IdentitySide, flipped: int | None) -> tuple[Array, Array, Mask]:
     """Return values, bounds and coverage in the order of the elements of the case before it was turned."""
     truth, seen = side
     actual = seen.outputs["output"]

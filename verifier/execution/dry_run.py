@@ -34,7 +34,7 @@ from verifier.machine.device.without_memory import NOWHERE, without_memory
 from verifier.ops import op
 from verifier.records.case import Case
 from verifier.records.observation import Observation
-from verifier.records.planned_launches import AGAIN, DryRun, Planned, Point
+from verifier.records.planned_launches import AGAIN, DryRun, Planned, ShapePoint
 from verifier.records.printable import said
 from verifier.records.subject import Subject
 from verifier.subjects import cuda_source
@@ -58,7 +58,7 @@ class _HungError(BaseException):
 
 
 def plan_launches(
-    subject: Subject, case: Case, *, place: Backend, points: Sequence[Point], gradients: bool
+    subject: Subject, case: Case, *, place: Backend, points: Sequence[ShapePoint], gradients: bool
 ) -> Observation:
     """Call the subject at every point with tensors that have no memory; `found` is a `DryRun`.
 
@@ -108,7 +108,7 @@ def _call_within(seconds: float, call: Callable[[], None]) -> str:
     return ""
 
 
-def _call(subject: Subject, case: Case, point: Point, *, gradients: bool, recorder: _Recorder) -> None:
+def _call(subject: Subject, case: Case, point: ShapePoint, *, gradients: bool, recorder: _Recorder) -> None:
     """Call the subject once, and its backward pass."""
     recorder.backward = False
     the_op = op(case.op)

@@ -33,7 +33,7 @@ from verifier.execution.process_tree import adopt_orphans, children, kill
 SUBJECTS = "verifier.execution.child_main:main"
 """Children that run subjects."""
 
-Child = Callable[[Connection, Backend | None, dict[str, Any]], NoReturn]
+ChildFunction = Callable[[Connection, Backend | None, dict[str, Any]], NoReturn]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ def _serve(control: Connection) -> NoReturn:
         place.prepare(**start.options)
     _preload(place, start.modules)
     module, function = start.children.split(":")
-    child: Child = getattr(imported(module), function)
+    child: ChildFunction = getattr(imported(module), function)
     adopt_orphans()
     gc.freeze()  # no collection touches, hence copies, what all children share
     control.send_bytes(b"ready")
@@ -125,7 +125,7 @@ def _preload(place: Backend | None, modules: Iterable[str]) -> None:
 class _Server:
     """The children that live, by their process id."""
 
-    def __init__(self, control: Connection, place: Backend | None, child: Child) -> None:
+    def __init__(self, control: Connection, place: Backend | None, child: ChildFunction) -> None:
         self.control, self.place, self.child = control, place, child
         self.living: set[int] = set()
         self.woken, self.waker = socket.socketpair()

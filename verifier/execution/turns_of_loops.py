@@ -14,7 +14,7 @@ from verifier.execution.loops_of_source import functions_of_cuda, functions_of_t
 from verifier.subjects.cuda_outline import CudaFunction, included, without_comments
 from verifier.subjects.function_nodes import node_of
 
-Value = Callable[[Mapping[str, int]], int]
+ReadNumber = Callable[[Mapping[str, int]], int]
 """Computes a number of the source from those of a launch; `KeyError` where a name is not known."""
 
 _DEEP = 4
@@ -40,9 +40,9 @@ class Head:
     """The head of a loop that goes up in steps; where: file and line. over: 1 where its end is one, too."""
 
     where: tuple[str, int]
-    start: Value
-    end: Value
-    step: Value
+    start: ReadNumber
+    end: ReadNumber
+    step: ReadNumber
     over: int = 0
 
     def turns(self, values: Mapping[str, int]) -> int | None:
@@ -168,7 +168,7 @@ def whole(values: Mapping[str, object]) -> dict[str, int]:
 # Expressions
 
 
-def _value(tree: ast.expr | None, defined: Mapping[str, ast.expr | None], deep: int = _DEEP) -> Value:
+def _value(tree: ast.expr | None, defined: Mapping[str, ast.expr | None], deep: int = _DEEP) -> ReadNumber:
     """Return what computes an expression; defined: what names stand for, None where nobody knows."""
     if isinstance(tree, ast.Constant) and type(tree.value) is int:
         number = tree.value

@@ -20,7 +20,7 @@ QUIET = 30
 _TOOLS = (4, 3)
 """Numbers of `sys.monitoring` that Python leaves to anybody."""
 
-Line = tuple[str, int]
+SourceLine = tuple[str, int]
 
 
 class WrapperLines:
@@ -30,7 +30,7 @@ class WrapperLines:
         """Know the statements; nothing has run."""
         self._statements = {(s.path, line): s.place for s in sources.statements for line in s.lines}
         self._files = sources.wrapper_files
-        self._ran: set[Line] = set()
+        self._ran: set[SourceLine] = set()
         self._quiet: Counter[Hashable] = Counter()
 
     def places(self) -> frozenset[SourcePlace]:
@@ -56,13 +56,13 @@ class WrapperLines:
         self._quiet[kind] = 0 if len(self._ran) > before else self._quiet[kind] + 1
 
 
-def _lines_of(error: Exception) -> Iterator[Line]:
+def _lines_of(error: Exception) -> Iterator[SourceLine]:
     """Yield the lines that an error went through."""
     for frame, number in walk_tb(error.__traceback__):
         yield frame.f_code.co_filename, number
 
 
-def _follow(files: frozenset[str], ran: set[Line]) -> AbstractContextManager[None]:
+def _follow(files: frozenset[str], ran: set[SourceLine]) -> AbstractContextManager[None]:
     """Note lines of these files by what Python has for it: events of lines from 3.12 on, else a trace."""
     if sys.version_info >= (3, 12):
         return _monitored(files, ran)
@@ -71,7 +71,7 @@ def _follow(files: frozenset[str], ran: set[Line]) -> AbstractContextManager[Non
 
 
 @contextmanager
-def _traced(files: frozenset[str], ran: set[Line]) -> Iterator[None]:
+def _traced(files: frozenset[str], ran: set[SourceLine]) -> Iterator[None]:
     """Trace this thread, unless somebody else does."""
 
     def line(frame: FrameType, event: str, _: object) -> object:
@@ -100,7 +100,7 @@ def _traced(files: frozenset[str], ran: set[Line]) -> Iterator[None]:
 if sys.version_info >= (3, 12):
 
     @contextmanager
-    def _monitored(files: frozenset[str], ran: set[Line]) -> Iterator[None]:
+    def _monitored(files: frozenset[str], ran: set[SourceLine]) -> Iterator[None]:
         """Be told of each line once, unless no place is left among those that ask.
 
         Debuggers and coverage have places of their own. A trace makes every call of the process dearer; here

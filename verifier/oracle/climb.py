@@ -13,18 +13,18 @@ from verifier.arithmetic.formats import Array
 from verifier.oracle.balls import Ball, ball, parts_of, precision, uppers
 from verifier.oracle.enclosure import Mask
 
-Compared = tuple[Array, Array, Mask, Mask]
+ComparedErrors = tuple[Array, Array, Mask, Mask]
 """Lower and upper bounds of |actual - exact|, and where it is proved to be at most a limit, or above it."""
 
 
 class Exact(Protocol):
     """Exact values that results can be compared with."""
 
-    def compare(self, actual: Array, limit: Array) -> Compared:
+    def compare(self, actual: Array, limit: Array) -> ComparedErrors:
         """Compare as many results with as many limits; NaN bounds where there is no exact value."""
 
 
-Rung = Callable[[Mask], Exact]
+Comparison = Callable[[Mask], Exact]
 """Given the mask of open elements, returns the exact values of these elements, flat, in order."""
 
 PRECISIONS: Final = (256, 512, 1024, 2048, 4096, 8192)
@@ -38,7 +38,7 @@ class Balls:
     values: Sequence[Ball | None]
     bits: int
 
-    def compare(self, actual: Array, limit: Array) -> Compared:
+    def compare(self, actual: Array, limit: Array) -> ComparedErrors:
         """Compare results with limits at the precision of the balls."""
         size = actual.size
         low, high = np.full(size, np.nan), np.full(size, np.nan)
@@ -76,13 +76,13 @@ class Decision:
     rung_counts: dict[str, int]
 
 
-def arb_rungs(values: Callable[..., Balls]) -> Iterator[tuple[str, Rung]]:
+def arb_rungs(values: Callable[..., Balls]) -> Iterator[tuple[str, Comparison]]:
     """Yield the Arb rungs of growing precision; values(open elements, bits=...) computes them."""
     for bits in PRECISIONS:
         yield "arb", partial(values, bits=bits)
 
 
-def climb(actual: Array, bound: Array, rungs: Iterable[tuple[str, Rung]]) -> Decision:
+def climb(actual: Array, bound: Array, rungs: Iterable[tuple[str, Comparison]]) -> Decision:
     """Return the decision by the first rung that proves each element either way.
 
     A pass needs a finite error: no NaN passes, not even against an infinite bound. Elements with an

@@ -8,12 +8,12 @@ from functools import cache
 import numpy as np
 
 from verifier.arithmetic.error_free import exponential as error_free
-from verifier.arithmetic.error_free.double_double import Pair
+from verifier.arithmetic.error_free.double_double import Doubled
 from verifier.arithmetic.error_free.exponential import LAST_DEGREE, STEPS, Tables
 from verifier.oracle.balls import ball, parts, precision
 
 
-def exponential(argument: Pair) -> Pair:
+def exponential(argument: Doubled) -> Doubled:
     """Return e**argument for normalized pairs; see `verifier.arithmetic.error_free.exponential`."""
     return error_free.exponential(argument, tables())
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
 from verifier.arithmetic.abstract_number import Form, Value
-from verifier.arithmetic.error_free.numpy_or_torch import Values
+from verifier.arithmetic.error_free.numpy_or_torch import Arrays
 from verifier.arithmetic.formats import Array
 from verifier.arithmetic.row_statistics import RowStatistics
 from verifier.oracle import climb
@@ -45,11 +45,11 @@ class Problem(Protocol[Answer_co]):
         """Whether a constant added to a row changes no result."""
 
     @property
-    def weight(self) -> Values:
+    def weight(self) -> Arrays:
         """What multiplies the elements of the output, broadcastable to the rows; None: nothing does."""
 
     @property
-    def parameter(self) -> Values:
+    def parameter(self) -> Arrays:
         """The entry of weight that each element belongs to (see `RowOperands`); None without weight."""
 
     @property
@@ -59,7 +59,7 @@ class Problem(Protocol[Answer_co]):
     def solve(self, rung: Rung = "auto", bits: int | None = None, /) -> Answer_co:
         """Return the exact answer, enclosed; see `verifier.oracle.solve.solve`."""
 
-    def rungs(self, name: str, first: Enclosure) -> Iterator[tuple[str, climb.Rung]]:
+    def rungs(self, name: str, first: Enclosure) -> Iterator[tuple[str, climb.Comparison]]:
         """Yield the rungs that decide on one result, by name; `first` is what `solve` encloses it in."""
 
     def in_field(self, field: Field, form: Form) -> Mapping[str, Value]:
@@ -80,16 +80,16 @@ class RowOperands:
     gradient. `centred` false is RMS normalization: mean 0, variance the mean square.
     """
 
-    input: Values
+    input: Arrays
     eps: float
     centred: bool = True
-    weight: Values | None = None
-    bias: Values | None = None
-    grad_output: Values | None = None
-    parameter: Values = "columns"
-    mean: Values | None = None
-    rstd: Values | None = None
-    variance: Values | None = None
+    weight: Arrays | None = None
+    bias: Arrays | None = None
+    grad_output: Arrays | None = None
+    parameter: Arrays = "columns"
+    mean: Arrays | None = None
+    rstd: Arrays | None = None
+    variance: Arrays | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,9 +128,9 @@ class SoftmaxOperands:
     nothing but -inf have no exact value.
     """
 
-    input: Values | None = None
-    output: Values | None = None
-    grad_output: Values | None = None
+    input: Arrays | None = None
+    output: Arrays | None = None
+    grad_output: Arrays | None = None
     logarithm: bool = False
 
 

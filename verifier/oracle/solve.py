@@ -6,10 +6,10 @@ from typing import TypeVar, get_args
 
 from verifier.oracle.problem import Problem, Rung, Solution
 
-Answer = TypeVar("Answer", bound=Solution)
+Answered = TypeVar("Answered", bound=Solution)
 
 
-def solve(problem: Problem[Answer], *, rung: Rung = "auto", bits: int | None = None) -> Answer:
+def solve(problem: Problem[Answered], *, rung: Rung = "auto", bits: int | None = None) -> Answered:
     """Return the exact answer of a problem, enclosed.
 
     rung: "float64" (radius about 2**-50 relative to the terms), "double_double" (about 2**-100),

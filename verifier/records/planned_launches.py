@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-Point = tuple[int, int, int]
+ShapePoint = tuple[int, int, int]
 """Rows, columns and the variant in which an op lays them out."""
 AGAIN = " again"
 """How the feature ends that a loop turns more than once, as its head says."""

@@ -6,10 +6,10 @@ import ast
 from functools import lru_cache
 from pathlib import Path
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def node_of(path: str, line: int) -> Function | None:
+def node_of(path: str, line: int) -> FunctionNode | None:
     """Return the function that begins in this line, decorators included; None where it cannot be read."""
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -19,7 +19,7 @@ def node_of(path: str, line: int) -> Function | None:
 
 
 @lru_cache(maxsize=256)
-def _functions_in(text: str) -> dict[int, Function]:
+def _functions_in(text: str) -> dict[int, FunctionNode]:
     """Return the functions of a source by their first line, decorators included."""
     try:
         tree = ast.parse(text)

@@ -14,7 +14,7 @@ from verifier.records.printable import said
 from verifier.records.reach import SourcePlace
 from verifier.records.subject import Subject
 from verifier.subjects.cuda_outline import included, outline_of
-from verifier.subjects.function_nodes import Function, node_of
+from verifier.subjects.function_nodes import FunctionNode, node_of
 from verifier.subjects.used_functions import PythonFunction, Used, used_by
 
 _UNROLLED = "static_range"
@@ -144,7 +144,7 @@ def _lines(found: PythonFunction) -> range:
     )
 
 
-def _node(found: PythonFunction) -> Function | None:
+def _node(found: PythonFunction) -> FunctionNode | None:
     return node_of(found.path, found.line)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from verifier.records.subject import Subject
 from verifier.subjects.cuda_outline import without_comments
-from verifier.subjects.function_nodes import Function, node_of
+from verifier.subjects.function_nodes import FunctionNode, node_of
 from verifier.subjects.source_map import SourceFunction, source_map
 
 MOST = 8
@@ -67,7 +67,7 @@ def _all(functions: tuple[SourceFunction, ...]) -> Iterator[tuple[bool, float]]:
         yield from _at_the_top(path)
 
 
-def _of_python(node: Function) -> Iterator[tuple[bool, float]]:
+def _of_python(node: FunctionNode) -> Iterator[tuple[bool, float]]:
     compared = {
         id(constant)
         for inner in ast.walk(node)

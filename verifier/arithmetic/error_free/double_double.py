@@ -11,11 +11,11 @@ constants of products here are larger than theirs and follow from one line each.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-Values = Any
-"""A float64 array: numpy.ndarray or torch.Tensor."""
-Pair = tuple[Values, Values]
+from verifier.arithmetic.error_free.numpy_or_torch import Arrays
+
+Doubled = tuple[Arrays, Arrays]
 
 SPLITTER: Final = 2.0**27 + 1.0
 """Veltkamp's constant: halves of 26 bits."""
@@ -36,32 +36,32 @@ PASSED_ON: Final = 1.001
 """Factor of an absolute error times |high| of what multiplies it: higher orders alone, below 1 + 2**-42."""
 
 
-def two_sum(a: Values, b: Values) -> Pair:
+def two_sum(a: Arrays, b: Arrays) -> Doubled:
     """Return (fl(a + b), its exact error)."""
     total = a + b
     shadow = total - a
     return total, (a - (total - shadow)) + (b - shadow)
 
 
-def fast_two_sum(a: Values, b: Values) -> Pair:
+def fast_two_sum(a: Arrays, b: Arrays) -> Doubled:
     """Return (fl(a + b), its exact error) where |a| >= |b| or a = 0."""
     total = a + b
     return total, b - (total - a)
 
 
-def split(a: Values) -> Pair:
+def split(a: Arrays) -> Doubled:
     """Return two halves of at most 26 bits whose sum is a; |a| < 2**995."""
     scaled = SPLITTER * a
     high = scaled - (scaled - a)
     return high, a - high
 
 
-def product_error(a: Pair, b: Pair, product: Values) -> Values:
+def product_error(a: Doubled, b: Doubled, product: Arrays) -> Arrays:
     """Return a * b - product exactly, from the halves of a and b."""
     return a[1] * b[1] - (((product - a[0] * b[0]) - a[1] * b[0]) - a[0] * b[1])
 
 
-def two_product(a: Values, b: Values, *, narrow: bool = False) -> Pair:
+def two_product(a: Arrays, b: Arrays, *, narrow: bool = False) -> Doubled:
     """Return (fl(a * b), its exact error); narrow: b has at most 26 bits and needs no splitting."""
     product = a * b
     high, low = split(a)
@@ -70,14 +70,14 @@ def two_product(a: Values, b: Values, *, narrow: bool = False) -> Pair:
     return product, product_error((high, low), split(b), product)
 
 
-def multiply(a: Pair, b: Pair, halves: Pair | None = None) -> Pair:
+def multiply(a: Doubled, b: Doubled, halves: Doubled | None = None) -> Doubled:
     """Return a * b within PRODUCT_ERROR u**2; halves: split(a[0]), if it is at hand."""
     product = a[0] * b[0]
     error = product_error(halves or split(a[0]), split(b[0]), product)
     return fast_two_sum(product, error + (a[0] * b[1] + a[1] * b[0]))
 
 
-def scale(a: Pair, b: Values, *, narrow: bool = False, halves: Pair | None = None) -> Pair:
+def scale(a: Doubled, b: Arrays, *, narrow: bool = False, halves: Doubled | None = None) -> Doubled:
     """Return a * b for a float64 b within SCALED_ERROR u**2; narrow: b has at most 26 bits."""
     product = a[0] * b
     high, low = halves or split(a[0])
@@ -85,13 +85,13 @@ def scale(a: Pair, b: Values, *, narrow: bool = False, halves: Pair | None = Non
     return fast_two_sum(product, error + a[1] * b)
 
 
-def shift(a: Pair, b: Values) -> Pair:
+def shift(a: Doubled, b: Arrays) -> Doubled:
     """Return a + b for a float64 b within SHIFTED_ERROR u**2."""
     total, tail = two_sum(a[0], b)
     return fast_two_sum(total, a[1] + tail)
 
 
-def add(a: Pair, b: Pair) -> Pair:
+def add(a: Doubled, b: Doubled) -> Doubled:
     """Return a + b within SUM_ERROR u**2, also when it cancels."""
     high, high_tail = two_sum(a[0], b[0])
     low, low_tail = two_sum(a[1], b[1])
@@ -99,6 +99,6 @@ def add(a: Pair, b: Pair) -> Pair:
     return fast_two_sum(high, low_tail + middle)
 
 
-def negative(a: Pair) -> Pair:
+def negative(a: Doubled) -> Doubled:
     """Return -a."""
     return -a[0], -a[1]

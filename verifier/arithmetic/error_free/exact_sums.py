@@ -13,20 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from verifier.arithmetic.error_free.numpy_or_torch import Kit, Values
+from verifier.arithmetic.error_free.numpy_or_torch import Arrays, Kit
 from verifier.arithmetic.formats import Array
 
 SMALLEST = 2.0**-960
 """Remainders are multiples of the last bit of a summand, 2**-952 or more within the stated range."""
 
 
-def cutter(kit: Kit, largest: Values, count: int) -> Values:
+def cutter(kit: Kit, largest: Arrays, count: int) -> Arrays:
     """Return sigma for summands of magnitude at most `largest` (at most 2**900), `count` of them."""
     margin = (count + 1).bit_length()  # 2**margin >= count + 2
     return kit.floats(((kit.bits(largest) >> 52) + (1 + margin)) << 52)
 
 
-def exact_parts(kit: Kit, summands: Values) -> Array:
+def exact_parts(kit: Kit, summands: Arrays) -> Array:
     """Return floats, (passes, rows), whose exact sum over the passes is the exact sum of each row.
 
     summands: (rows, columns), finite, nonzero ones from 2**-900 to 2**900 in magnitude.

@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from verifier.arithmetic.error_free import double_double
-from verifier.arithmetic.error_free.double_double import Pair
+from verifier.arithmetic.error_free.double_double import Doubled
 from verifier.arithmetic.formats import Array
 
 EXP_ERROR: Final = 2.0**-100
@@ -50,7 +50,7 @@ class Tables:
     reciprocal_factorials: tuple[tuple[float, float], ...]
 
 
-def exponential(argument: Pair, tables: Tables) -> Pair:
+def exponential(argument: Doubled, tables: Tables) -> Doubled:
     """Return e**argument for normalized pairs, within EXP_ERROR relative; tables: correctly rounded.
 
     argument: float64 arrays, |argument| <= EXP_LIMIT; below -EXP_LIMIT (also -inf) the answer is 0, which
@@ -69,14 +69,14 @@ def exponential(argument: Pair, tables: Tables) -> Pair:
     return value[0] * scale, value[1] * scale
 
 
-def _reduced(argument: Pair, steps: Array, tables: Tables) -> Pair:
+def _reduced(argument: Doubled, steps: Array, tables: Tables) -> Doubled:
     rest = double_double.two_sum(argument[0], -steps * tables.head)
     rest = double_double.shift(rest, -steps * tables.middle)
     rest = double_double.shift(rest, argument[1])
     return double_double.shift(rest, -steps * tables.tail)
 
 
-def _polynomial(rest: Pair, tables: Tables) -> Pair:
+def _polynomial(rest: Doubled, tables: Tables) -> Doubled:
     factors = tables.reciprocal_factorials
     tail = np.full_like(rest[0], factors[LAST_DEGREE][0])
     for degree in range(LAST_DEGREE - 1, _HIGH_DEGREE, -1):
@@ -88,5 +88,5 @@ def _polynomial(rest: Pair, tables: Tables) -> Pair:
     return value
 
 
-def _pair(number: tuple[float, float]) -> Pair:
+def _pair(number: tuple[float, float]) -> Doubled:
     return np.float64(number[0]), np.float64(number[1])

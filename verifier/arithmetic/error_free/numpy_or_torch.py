@@ -11,7 +11,7 @@ import numpy as np
 
 from verifier.arithmetic.formats import Array
 
-Values = Any
+Arrays = Any
 """A NumPy array or a torch tensor: both have the operators and methods that are used of them."""
 
 
@@ -25,16 +25,16 @@ class Kit:
     largest of them (at least 0).
     """
 
-    largest: Callable[[Values, int], Values]
-    magnitude: Callable[[Values], Values]
-    where: Callable[[Values, Values, Values], Values]
-    bits: Callable[[Values], Values]
-    floats: Callable[[Values], Values]
-    finite: Callable[[Values], Values]
-    host: Callable[[Values], Array]
-    device: Callable[[object], Values]
-    totals: Callable[[Values, Values, int], Values]
-    tops: Callable[[Values, Values, int], Values]
+    largest: Callable[[Arrays, int], Arrays]
+    magnitude: Callable[[Arrays], Arrays]
+    where: Callable[[Arrays, Arrays, Arrays], Arrays]
+    bits: Callable[[Arrays], Arrays]
+    floats: Callable[[Arrays], Arrays]
+    finite: Callable[[Arrays], Arrays]
+    host: Callable[[Arrays], Array]
+    device: Callable[[object], Arrays]
+    totals: Callable[[Arrays, Arrays, int], Arrays]
+    tops: Callable[[Arrays, Arrays, int], Arrays]
 
 
 def _numpy_totals(values: Array, index: Any, entries: int) -> Array:
@@ -72,11 +72,11 @@ def torch_kit(device: str) -> Kit:
     """
     import torch
 
-    def totals(values: Values, index: Values, entries: int) -> Values:
+    def totals(values: Arrays, index: Arrays, entries: int) -> Arrays:
         zero = torch.zeros(entries, dtype=torch.float64, device=device)
         return zero.index_add(0, index.reshape(-1), values.reshape(-1))
 
-    def tops(values: Values, index: Values, entries: int) -> Values:
+    def tops(values: Arrays, index: Arrays, entries: int) -> Arrays:
         zero = torch.zeros(entries, dtype=torch.float64, device=device)
         return zero.scatter_reduce(0, index.reshape(-1), values.reshape(-1), "amax")
 

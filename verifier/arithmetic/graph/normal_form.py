@@ -12,7 +12,7 @@ from verifier.arithmetic.graph.constants import FULL_NAMES, decoded
 from verifier.arithmetic.graph.graph import Graph, Ids, ids, pruned
 from verifier.arithmetic.graph.levels import levels
 from verifier.arithmetic.graph.opcodes import Opcode, opcode
-from verifier.arithmetic.graph.rules import RULES, RewriteRule, Truth
+from verifier.arithmetic.graph.rules import RULES, Mask, RewriteRule
 
 _HELD = ("", "f16", "bf16", "f32", "f64", "pred")
 _CODE = {name: code for code, name in enumerate(_HELD)}
@@ -132,7 +132,7 @@ class Normaliser:
         return found, ids(np.where(typed, result, 0))
 
 
-def _typed(operation: Opcode, held: Ids, count: Ids) -> tuple[Truth, Ids]:
+def _typed(operation: Opcode, held: Ids, count: Ids) -> tuple[Mask, Ids]:
     """Return which nodes have operands in the formats that are read, and the formats of results."""
     right = np.asarray(count == operation.arity)
     if operation.family == "choice":

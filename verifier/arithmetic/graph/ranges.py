@@ -30,7 +30,7 @@ _FOLLOWED = {
     "sqrt.approx.f32": "sqrt",
     "rsqrt.approx.f32": "rsqrt",
 }
-Truth = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Intervals:
     low: Array
     high: Array
 
-    def __getitem__(self, index: Ids | Truth) -> Intervals:
+    def __getitem__(self, index: Ids | Mask) -> Intervals:
         """Return some of them."""
         return Intervals(low=self.low[index], high=self.high[index])
 
@@ -173,7 +173,7 @@ def _asks_below(name: str) -> bool:
     return name.startswith(("setp.lt.f", "setp.le.f", "setp.lt.b", "setp.le.b"))
 
 
-def results(family: str, held: Format, operands: list[Intervals], same: Truth) -> Intervals | None:
+def results(family: str, held: Format, operands: list[Intervals], same: Mask) -> Intervals | None:
     """Return the intervals of an operation's results, infinite where they may be; None: nothing is known.
 
     same: where the first two operands are one term, so that their product is a square.
@@ -227,7 +227,7 @@ def _outward(exact: Intervals, held: Format) -> Intervals:
     )
 
 
-def _product(a: Intervals, b: Intervals, same: Truth) -> Intervals:
+def _product(a: Intervals, b: Intervals, same: Mask) -> Intervals:
     ends = np.stack([a.low * b.low, a.low * b.high, a.high * b.low, a.high * b.high])
     low, high = ends.min(axis=0), ends.max(axis=0)
     inside = (a.low <= 0.0) & (a.high >= 0.0)
@@ -241,5 +241,5 @@ def _quotient(a: Intervals, b: Intervals) -> Intervals:
     return _where((b.low > 0.0) | (b.high < 0.0), ends.min(axis=0), ends.max(axis=0))
 
 
-def _where(right: Truth, low: Array, high: Array) -> Intervals:
+def _where(right: Mask, low: Array, high: Array) -> Intervals:
     return Intervals(low=np.where(right, low, np.nan), high=np.where(right, high, np.nan))

@@ -18,8 +18,8 @@ from verifier.arithmetic.graph.constants import folded, format_of
 from verifier.arithmetic.graph.graph import Ids, ids
 from verifier.arithmetic.graph.opcodes import Opcode, in_format
 
-Claim = Literal["E", "Z", "F", "C"]
-Truth = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+ClaimLetter = Literal["E", "Z", "F", "C"]
+Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
 class Former(Protocol):
@@ -41,7 +41,7 @@ class Rewrite:
     vanishes: edges of which the result no longer speaks, which must be finite.
     """
 
-    where: Truth
+    where: Mask
     into: Opcode | None
     edges: Ids
     flip: Ids | int = 0
@@ -56,7 +56,7 @@ class RewriteRule:
     """One rule: `says` states it, `families` are the operations it is tried on."""
 
     name: str
-    claim: Claim
+    claim: ClaimLetter
     families: tuple[str, ...]
     says: str
     apply: Apply
@@ -142,7 +142,7 @@ def _folded(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
     return Rewrite(where=where, into=None, edges=changed)
 
 
-def _other_of(form: Former, edges: Ids, number: float) -> tuple[Truth, Ids, Ids]:
+def _other_of(form: Former, edges: Ids, number: float) -> tuple[Mask, Ids, Ids]:
     """Return which rows have a factor of that magnitude, its place, and the other factor's place."""
     size = np.abs(form.terms.numbers(edges[:, :2]))
     where = (size == number).any(axis=1)
@@ -254,7 +254,7 @@ def _larger_than_all(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
 
 def _infinite_sum(form: Former, _: Opcode, edges: Ids) -> Rewrite:
     numbers = form.terms.numbers(edges[:, :2])
-    where: Truth = np.asarray(np.isinf(numbers).any(axis=1))
+    where: Mask = np.asarray(np.isinf(numbers).any(axis=1))
     where &= np.isnan(numbers).any(axis=1)
     rows = np.flatnonzero(where)
     place = np.where(np.isinf(numbers[rows, 0]), 0, 1)
@@ -265,7 +265,7 @@ def _infinite_sum(form: Former, _: Opcode, edges: Ids) -> Rewrite:
 
 def _infinite_product(form: Former, _: Opcode, edges: Ids) -> Rewrite:
     numbers = form.terms.numbers(edges[:, :2])
-    where: Truth = np.asarray(np.isinf(numbers).any(axis=1))
+    where: Mask = np.asarray(np.isinf(numbers).any(axis=1))
     where &= (np.abs(numbers) > 0.0).all(axis=1)
     kept = np.full((int(where.sum()), 3), -1, dtype=np.int64)
     kept[:, 0] = form.terms.constants(np.prod(numbers[where], axis=1))
@@ -292,7 +292,7 @@ def _contracted(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
 
 _FOLDED = ("add", "mul", "fma", "div", "narrow")
 
-_TABLE: tuple[tuple[str, Claim, tuple[str, ...], str, Apply], ...] = (
+_TABLE: tuple[tuple[str, ClaimLetter, tuple[str, ...], str, Apply], ...] = (
     ("subtraction", "E", ("sub",), "a - b = a + (-b)", _subtraction),
     ("negation", "E", ("neg",), "neg is the sign of an edge", _negation),
     ("widening", "E", ("widen",), "a wider format holds every number of a narrower one", _identity),

@@ -13,7 +13,7 @@ import numpy as np
 from verifier.arithmetic.graph.graph import Graph, Ids
 from verifier.arithmetic.graph.levels import levels
 
-Truth = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 _NONE_LOW = np.iinfo(np.int64).max
 _NONE_HIGH = np.int64(-1)
@@ -29,15 +29,15 @@ class Support:
     low: Ids
     high: Ids
 
-    def none(self, nodes: Ids) -> Truth:
+    def none(self, nodes: Ids) -> Mask:
         """Return whether nodes reach no labelled leaf."""
-        empty: Truth = self.low[nodes] > self.high[nodes]
+        empty: Mask = self.low[nodes] > self.high[nodes]
         return empty
 
-    def outside(self, nodes: Ids, allowed: Ids) -> Truth:
+    def outside(self, nodes: Ids, allowed: Ids) -> Mask:
         """Return whether nodes reach a leaf with another label than the one allowed them."""
-        other: Truth = (self.low[nodes] != allowed) | (self.high[nodes] != allowed)
-        found: Truth = other & ~self.none(nodes)
+        other: Mask = (self.low[nodes] != allowed) | (self.high[nodes] != allowed)
+        found: Mask = other & ~self.none(nodes)
         return found
 
 

@@ -25,8 +25,8 @@ SHORT_NAMES = {full: short for short, full in FULL_NAMES.items()}
 """The names that PTX has for formats."""
 
 Larger = Literal["max", "choice"]
-Place = int | slice | Ids | None
-Index = Place | tuple[Place, ...]
+AxisIndex = int | slice | Ids | None
+ArrayIndex = AxisIndex | tuple[AxisIndex, ...]
 
 
 class Symbols:
@@ -53,11 +53,11 @@ class Symbols:
         """Return the extent of the first axis."""
         return len(self.nodes)
 
-    def __getitem__(self, index: Index) -> Symbols:
+    def __getitem__(self, index: ArrayIndex) -> Symbols:
         """Return some of the nodes."""
         return self.like(self.nodes[index])
 
-    def __setitem__(self, index: Index, values: object) -> None:
+    def __setitem__(self, index: ArrayIndex, values: object) -> None:
         """Put other nodes, or numbers, in the place of some."""
         self.nodes[index] = self.nodes_of(values)
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-Index = np.ndarray[tuple[int], np.dtype[np.intp]]
+Numbering = np.ndarray[tuple[int], np.dtype[np.intp]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
     """Disjoint pairs that are combined at once; `right` are single leaves where `update` is true."""
 
-    left: Index
-    right: Index
+    left: Numbering
+    right: Numbering
     update: bool
 
 
@@ -89,13 +89,13 @@ def cascade_steps(n: int, lanes: int, registers: int) -> Iterator[Step]:
     yield from (Step(left=nodes[0], right=node, update=False) for node in nodes[1:])
 
 
-def _cascade_merges(parts: list[Index], registers: int, merged: list[Step]) -> Index | None:
+def _cascade_merges(parts: list[Numbering], registers: int, merged: list[Step]) -> Numbering | None:
     """Append the merges of the chunks' moments to `merged`; return where the lanes' moments are."""
     chunks = len(parts) // registers
     depth = max((chunks - 1).bit_length(), 1)
-    stack: list[Index | None] = [None] * depth
+    stack: list[Numbering | None] = [None] * depth
 
-    def into(level: int, part: Index | None) -> None:
+    def into(level: int, part: Numbering | None) -> None:
         own = stack[level]
         if own is None or part is None:
             stack[level] = part if own is None else own
@@ -115,7 +115,7 @@ def _cascade_merges(parts: list[Index], registers: int, merged: list[Step]) -> I
     return stack[0]
 
 
-def lane_heads(n: int, lanes: int, *, contiguous: bool) -> Index:
+def lane_heads(n: int, lanes: int, *, contiguous: bool) -> Numbering:
     """Return the first element of each lane, where its result is."""
     heads = np.arange(lanes, dtype=np.intp)
     if not contiguous:
@@ -124,7 +124,7 @@ def lane_heads(n: int, lanes: int, *, contiguous: bool) -> Index:
     return heads[heads < n]
 
 
-def far_halves(heads: Index) -> Iterator[Step]:
+def far_halves(heads: Numbering) -> Iterator[Step]:
     """Yield the steps that combine at falling distance: of 8 lanes 0+4, 1+5, ...; then 0+2, 1+3; then 0+1."""
     while len(heads) > 1:
         distance = 1 << (len(heads) - 1).bit_length() - 1
@@ -133,7 +133,7 @@ def far_halves(heads: Index) -> Iterator[Step]:
         heads = heads[:distance]
 
 
-def halves(heads: Index) -> Iterator[Step]:
+def halves(heads: Numbering) -> Iterator[Step]:
     """Yield the steps that combine neighbours at growing distance: 0+1, 2+3, ...; then 0+2, ..."""
     while len(heads) > 1:
         right = heads[1::2]

@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from verifier.arithmetic.trees.steps import (
-    Index,
+    Numbering,
     Stages,
     Step,
     cascade_steps,
@@ -27,7 +27,7 @@ from verifier.arithmetic.trees.steps import (
 )
 
 __all__ = [
-    "Index",
+    "Numbering",
     "Stages",
     "Step",
     "Tree",
@@ -42,7 +42,7 @@ __all__ = [
     "tree",
 ]
 
-Kind = Literal["any_order", "sequential", "pairwise", "lanes", "chunks", "custom"]
+TreeKind = Literal["any_order", "sequential", "pairwise", "lanes", "chunks", "custom"]
 T = TypeVar("T")
 
 
@@ -61,7 +61,7 @@ class Tree:
     `alternatives` are trees of which the kernel follows one (see `either`); `orders` has them all.
     """
 
-    kind: Kind
+    kind: TreeKind
     lanes: int = 1
     combine: Literal["butterfly", "sequential"] = "butterfly"
     extra_depth: int = 0

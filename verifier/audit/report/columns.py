@@ -16,16 +16,16 @@ KNOWN = " (known)"
 """Marks a verdict that declared known defects alone have caused."""
 
 
-Row = TypeVar("Row")
+Entry = TypeVar("Entry")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Column(Generic[Row]):
+class Column(Generic[Entry]):
     """One column: its name, what it means unless the name says it, a row's text, its width in characters."""
 
     name: str
     meaning: str
-    text: Callable[[Row], str]
+    text: Callable[[Entry], str]
     width: int
     right: bool = False
 
@@ -206,7 +206,7 @@ COLUMNS: tuple[Column[Line], ...] = (
 )
 
 
-def legend(columns: Iterable[Column[Row]]) -> Iterator[str]:
+def legend(columns: Iterable[Column[Entry]]) -> Iterator[str]:
     """Yield what each column means that does not speak for itself, a line each."""
     shown = [column for column in columns if column.meaning]
     wide = max(len(column.name) for column in shown) + 2
@@ -228,6 +228,6 @@ def row(texts: Iterable[str], wide: Mapping[str, int]) -> str:
     return "  ".join(cells(COLUMNS, texts, wide)).rstrip()
 
 
-def cells(columns: Iterable[Column[Row]], texts: Iterable[str], wide: Mapping[str, int]) -> list[str]:
+def cells(columns: Iterable[Column[Entry]], texts: Iterable[str], wide: Mapping[str, int]) -> list[str]:
     """Return texts, one for each column, as wide as the columns are."""
     return [c.padded(text, wide.get(c.name)) for c, text in zip(columns, texts, strict=True)]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from verifier.arithmetic.formats import INFLATION, Array
-from verifier.arithmetic.trees.tree import Index, Step
+from verifier.arithmetic.trees.tree import Numbering, Step
 from verifier.bounds.variance.merge_step import Local, merge_step, update_step
 from verifier.bounds.variance.row_terms import RowTerms
 
@@ -158,7 +158,7 @@ class Running:
         _, exponent = np.frexp(magnitude)  # 2**(exponent - 1) = 2**floor(log2 t)
         return np.where(magnitude > 0.0, np.ldexp(self.t.u, exponent - 1), 0.0)
 
-    def _increments(self, local: Local, update: bool, left: Index, right: Index) -> Array:
+    def _increments(self, local: Local, update: bool, left: Numbering, right: Numbering) -> Array:
         """Return the most roundings of an increment: a sum with nothing is exact."""
         k_a, k_b = self.roundings[left], self.roundings[right]
         if update:

@@ -18,7 +18,7 @@ from verifier.bounds.variance import Mask, MomentBound, Reduction
 _EVALUATION = 2.0**-1060
 """Covers what the evaluation of a bound itself may lose to underflow in float64 (2**-1074 an operation)."""
 
-Guard = tuple[Mask, str]
+Condition = tuple[Mask, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ def moment_bound(
     t: RowTerms,
     *,
     variance_error: Array,
-    guards: tuple[Guard, ...],
+    guards: tuple[Condition, ...],
     mean_error: Array | None = None,
     spread: Array | None = None,
     centred: bool = True,
@@ -138,7 +138,7 @@ def moment_bound(
     )
 
 
-def conclusion(guards: tuple[Guard, ...]) -> tuple[Mask, str]:
+def conclusion(guards: tuple[Condition, ...]) -> tuple[Mask, str]:
     """Return where all demands hold, and the first that fails of each row where one does."""
     covered, reasons = np.ones(guards[0][0].shape, dtype=np.bool_), []
     for mask, why in guards:
@@ -148,7 +148,7 @@ def conclusion(guards: tuple[Guard, ...]) -> tuple[Mask, str]:
     return covered, "; ".join(dict.fromkeys(reasons))
 
 
-def _common_guards(t: RowTerms) -> tuple[Guard, ...]:
+def _common_guards(t: RowTerms) -> tuple[Condition, ...]:
     arithmetic, count = t.claim.arithmetic, t.count
     everywhere = np.ones(t.rows.mean.shape, dtype=np.bool_)
     too_many = count > arithmetic.format.maximum

@@ -13,8 +13,8 @@ from verifier.bounds.variance import Reduction
 from verifier.bounds.variance.options import Merged
 from verifier.bounds.variance.simulate import Executed
 
-Squares = Literal["delta_first", "crossed", "counts_first"]
-Part = tuple[Array, Array]
+SquareOrder = Literal["delta_first", "crossed", "counts_first"]
+LaneMoments = tuple[Array, Array]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,14 +28,14 @@ class Merging:
     rounded: Rounded
     claim: Reduction
     welford: bool
-    squares: Squares = "delta_first"
+    squares: SquareOrder = "delta_first"
 
     @property
     def fuses(self) -> bool:
         """Whether products are fused into additions."""
         return self.claim.mean_contraction != "none"
 
-    def run(self, values: Array) -> Part:
+    def run(self, values: Array) -> LaneMoments:
         """Return mean and variance of each row, merged along the declared tree."""
         count, rounded = values.shape[1], self.rounded
         means, squares = values.copy(), np.zeros_like(values)
@@ -54,14 +54,14 @@ class Merging:
         total = Executed(rounded=rounded, claim=self.claim, count=count)
         return means[:, root], total.clamped(total.mean_of(squares[:, root]))
 
-    def update(self, part: Part, x: Array, n_left: Array) -> Part:
+    def update(self, part: LaneMoments, x: Array, n_left: Array) -> LaneMoments:
         """Return the part with one more element."""
         rounded, (mean, squares) = self.rounded, part
         delta = rounded.subtract(x, mean)
         new = self._moved(mean, delta, self._share(np.ones_like(n_left), n_left + 1.0), n_left + 1.0)
         return new, self._plus_product(squares, delta, rounded.subtract(x, new))
 
-    def merge(self, a: Part, b: Part, n_a: Array, n_b: Array) -> Part:
+    def merge(self, a: LaneMoments, b: LaneMoments, n_a: Array, n_b: Array) -> LaneMoments:
         """Return the union of two parts."""
         rounded, n = self.rounded, n_a + n_b
         delta = rounded.subtract(b[0], a[0])

@@ -13,11 +13,11 @@ from verifier.records.verdict import Measured, Outcome, Verdict
 
 _BITS = {getattr(torch, name): kind for name, kind in BITS.items()}
 
-Numbers = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+BitNumbers = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 Results = Mapping[str, torch.Tensor | None]
 
 
-def bit_numbers(tensor: torch.Tensor) -> Numbers:
+def bit_numbers(tensor: torch.Tensor) -> BitNumbers:
     """Return the bit patterns of a tensor of floats as integers, in its shape."""
     pattern = tensor.detach().cpu().contiguous().view(_BITS[tensor.dtype])
     return np.asarray(pattern.to(torch.int64).numpy())

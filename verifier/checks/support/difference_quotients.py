@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from verifier.arithmetic.formats import Array
-from verifier.checks.batch_invariance import Places, arranged, row_places
+from verifier.checks.batch_invariance import RowPlaces, arranged, row_places
 from verifier.checks.support.truth import Truth
 from verifier.machine.culprit import passed_on
 from verifier.ops import Index
@@ -116,7 +116,7 @@ def _with(case: Case, **tensors: torch.Tensor) -> Case:
 class _Tall:
     """Copies of a case's rows, in each of which every row is treated at one column."""
 
-    def __init__(self, truth: Truth, case: Case, places: Places) -> None:
+    def __init__(self, truth: Truth, case: Case, places: RowPlaces) -> None:
         """Find out where the copies of each row stand."""
         self.truth, self.case, self.places = truth, case, places
         self.axis = next(axis for name, axis in places if name == "input")

@@ -20,7 +20,7 @@ from verifier.checks.support.running_bound_run import ShadowedRun
 from verifier.execution.backend import Backend
 from verifier.execution.shadow_run import execute_with_shadows
 from verifier.machine.arithmetic.numerics import Array as Shadows
-from verifier.machine.shadow.arithmetics.ball import Ball
+from verifier.machine.shadow.arithmetics.ball import BallArithmetic
 from verifier.machine.shadow.emitter_kind import EmitterKind
 from verifier.machine.shadow.host_operations import HostSlots, as_floats
 from verifier.machine.shadow.slots import Slots
@@ -125,7 +125,7 @@ class Followed:
     name: str = "followed"
     emitter: EmitterKind = EmitterKind.SLOTS
     dtype: np.dtype[np.void] = field(default_factory=lambda: _SHADOW)
-    ball: Ball = field(default_factory=lambda: Ball(given=True))
+    ball: BallArithmetic = field(default_factory=lambda: BallArithmetic(given=True))
 
     def lift(self, values: Array, kind: str) -> Shadows:
         """Take a single number for a literal, which means itself or its float32; arrays have lost shadows."""

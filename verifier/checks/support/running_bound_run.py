@@ -43,11 +43,11 @@ class ShadowedRun:
 
 def bounds(subject: Subject, case: Case, *, place: Backend, gradients: bool) -> Observation:
     """Execute with error bounds: `<name>|bound` for every output; called in the child."""
-    from verifier.machine.shadow.arithmetics.ball import Ball
+    from verifier.machine.shadow.arithmetics.ball import BallArithmetic
 
     constants: set[float] = set()
 
-    class Remembering(Ball):
+    class Remembering(BallArithmetic):
         """A ball arithmetic that keeps the single numbers that it is shown: literals and arguments."""
 
         def lift(self, values: Array, kind: str) -> Array:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 """Numbers of one format; NumPy's types do not follow formats through arithmetic, so none is named."""
-Operand: TypeAlias = Array | np.generic
+ArrayOrNumber: TypeAlias = Array | np.generic
 """An array, or one number that stands for all of its elements."""
 
 _LOW_29 = np.uint64(0x1FFFFFFF)  # the bits of a float64 significand that float32 lacks
@@ -104,7 +104,7 @@ def _zero_sign(result: Array, a: Array, b: Array, mode: str) -> Array:
     return np.where(cancelled, np.float32(-0.0), result)
 
 
-def divide32_directed(a: Operand, b: Array, mode: str) -> Array:
+def divide32_directed(a: ArrayOrNumber, b: Array, mode: str) -> Array:
     """Float32 division in any rounding mode."""
     wide_a, wide_b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     quotient = wide_a / wide_b
@@ -116,7 +116,7 @@ def divide32_directed(a: Operand, b: Array, mode: str) -> Array:
     return narrow(to_odd(*np.broadcast_arrays(quotient, error)), np.float32, mode)
 
 
-def divide32(a: Operand, b: Array) -> Array:
+def divide32(a: ArrayOrNumber, b: Array) -> Array:
     """Float32 division, round to nearest even."""
     return np.divide(a, b, dtype=np.float32)
 

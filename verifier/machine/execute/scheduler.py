@@ -16,7 +16,7 @@ from verifier.machine.ptx.syntax import Immediate
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from verifier.machine.arithmetic.numerics import Array, Operand
+    from verifier.machine.arithmetic.numerics import Array, ArrayOrNumber
     from verifier.machine.execute.wave import Next, Wave
     from verifier.machine.ptx.basic_blocks import Program
     from verifier.machine.ptx.syntax import Instruction
@@ -240,7 +240,7 @@ class Scheduler:
         alive = np.zeros_like(present)
         number = everyone // threads * per_block + everyone % threads // WARP
         np.bitwise_or.at(alive, number, np.uint32(1) << (everyone % threads % WARP).astype(np.uint32))
-        named: Operand = np.uint32(self.named(instructions[0]))
+        named: ArrayOrNumber = np.uint32(self.named(instructions[0]))
         if target in self.members:
             named = self.read_members(target, lanes)
         answer: Array = (alive[warp] & named & ~present[warp]) == 0

@@ -12,7 +12,7 @@ from verifier.machine.operations.operation import DTYPE, Operation, type_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from verifier.machine.arithmetic.numerics import Array, Operand
+    from verifier.machine.arithmetic.numerics import Array, ArrayOrNumber
 
 _ORDERED: dict[str, np.ufunc] = {
     "eq": np.equal,
@@ -138,7 +138,7 @@ def _set_value(parts: list[str]) -> Operation | None:
     compare = _compare(parts[1], kind, "ftz" in parts)
     if compare is None:
         return None
-    yes: Operand = np.float32(1) if result == "f32" else np.array(-1, np.int64).astype(DTYPE[result])
+    yes: ArrayOrNumber = np.float32(1) if result == "f32" else np.array(-1, np.int64).astype(DTYPE[result])
     no = np.array(0).astype(DTYPE[result])
     return Operation(
         name="set",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from verifier.machine.arithmetic.numerics import Array, Operand
+    from verifier.machine.arithmetic.numerics import Array, ArrayOrNumber
     from verifier.machine.execute.atomics import Atomic
     from verifier.machine.execute.memory import Located
     from verifier.machine.shadow.slots import ShadowArithmetic
@@ -264,7 +264,9 @@ class GraphSlots(Slots):
                         result[element][half][0][located.selection] = codes
         return result
 
-    def save(self, found: list[Located], width: int, elements: list[list[tuple[Operand, Operand]]]) -> None:
+    def save(
+        self, found: list[Located], width: int, elements: list[list[tuple[ArrayOrNumber, ArrayOrNumber]]]
+    ) -> None:
         """Write the code of each half-word; a byte leaves a half-word known only if both are literals."""
         for located in found:
             store = self.store_of(located.region)
@@ -298,7 +300,7 @@ class GraphSlots(Slots):
 
     # Tensors.
 
-    def set(self, tensor: torch.Tensor, values: Operand) -> None:
+    def set(self, tensor: torch.Tensor, values: ArrayOrNumber) -> None:
         """Give every element of a tensor its code: of a whole float, or `LITERAL`."""
         store, index, width = self.slots_of(tensor)
         store.used = True

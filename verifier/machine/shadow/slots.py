@@ -23,7 +23,7 @@ from verifier.machine.translate.uniformity import PER_BLOCK, PER_THREAD
 if TYPE_CHECKING:
     import torch
 
-    from verifier.machine.arithmetic.numerics import Array, Operand
+    from verifier.machine.arithmetic.numerics import Array, ArrayOrNumber
     from verifier.machine.execute.atomics import Atomic, Observer
     from verifier.machine.execute.extents import GridExtents
     from verifier.machine.execute.memory import Located, Region
@@ -349,7 +349,9 @@ class Slots:
                 tags[located.selection] = store.tags[slots]
         return self.read(values, kind, shadows, tags, site, True)
 
-    def save(self, found: list[Located], width: int, elements: list[list[tuple[Operand, Operand]]]) -> None:
+    def save(
+        self, found: list[Located], width: int, elements: list[list[tuple[ArrayOrNumber, ArrayOrNumber]]]
+    ) -> None:
         """Write (shadow, tag) of each half-word; bytes and integers clear what they overwrite."""
         halves = max(width // 2, 1)
         for located in found:

@@ -17,7 +17,7 @@ from verifier.machine.shadow.slots import NO_SHADOW, Slots
 if TYPE_CHECKING:
     import torch
 
-    from verifier.machine.arithmetic.numerics import Array, Operand
+    from verifier.machine.arithmetic.numerics import Array, ArrayOrNumber
     from verifier.machine.execute.atomics import Atomic, Observer
     from verifier.machine.execute.memory import Located
 
@@ -57,7 +57,9 @@ class TaintSlots(Slots):
             shadows[chosen], tags[chosen] = store.shadows[slots], store.tags[slots]
         return [(shadows, tags)]
 
-    def save(self, found: list[Located], width: int, elements: list[list[tuple[Operand, Operand]]]) -> None:
+    def save(
+        self, found: list[Located], width: int, elements: list[list[tuple[ArrayOrNumber, ArrayOrNumber]]]
+    ) -> None:
         """Write the sources of each half-word; a byte adds its own to those of its neighbour."""
         if width > 1:
             super().save(found, width, elements)

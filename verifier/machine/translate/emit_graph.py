@@ -37,7 +37,7 @@ def analyse(program: Program) -> ShadowedRegisters:
     """Find the registers that depend on data; a float32 that is read as nothing else has one code."""
     tainted = depending(program)
     kinds = types_read.kinds(list(program.instructions()), program.registers)
-    layouts: dict[str, slot_layouts.Layout] = {}
+    layouts: dict[str, slot_layouts.SlotLayout] = {}
     for name in tainted & set(program.registers):
         width = BITS[program.registers[name]]
         single = kinds.get(name) in ({0: "f32"}, {0: "f64"})

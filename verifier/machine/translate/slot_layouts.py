@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from verifier.machine.ptx.logarithms import Logarithm
 
 # A layout lists (half-word, width in bits) of the floats in a register.
-Layout = tuple[tuple[int, int], ...]
-LAYOUTS: dict[str, Layout] = {
+SlotLayout = tuple[tuple[int, int], ...]
+LAYOUTS: dict[str, SlotLayout] = {
     "f16": ((0, 16),),
     "bf16": ((0, 16),),
     "f32": ((0, 32),),
@@ -32,7 +32,7 @@ LAYOUTS: dict[str, Layout] = {
     "bf16x2": ((0, 16), (1, 16)),
     "f32x2": ((0, 32), (2, 32)),
 }
-DYNAMIC: Layout = ()
+DYNAMIC: SlotLayout = ()
 WIDTHS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
 MOVES = frozenset({"mov", "selp", "shfl", "redux"})
 # Integer operations that move whole half-words, by which compilers split and join registers.
@@ -48,7 +48,7 @@ class ShadowedRegisters:
     `widenings`: moves that make a float32 of a bfloat16, by `id`.
     """
 
-    layouts: dict[str, Layout]
+    layouts: dict[str, SlotLayout]
     kinds: dict[str, dict[int, str]]
     broken: tuple[Instruction, ...]
     logarithms: dict[int, Logarithm] = field(default_factory=dict)
@@ -198,13 +198,13 @@ def layouts_of(
     shadowed: set[str],
     program: Program,
     kinds: dict[str, dict[int, str]],
-) -> dict[str, Layout]:
+) -> dict[str, SlotLayout]:
     """Optimistic fixpoint: a layout holds until a definition with another one is found.
 
     A register that may be read before it is written holds bits to which no shadow belongs.
     """
-    unknown: Layout = ((-1, -1),)
-    layouts: dict[str, Layout] = dict.fromkeys(shadowed, unknown)
+    unknown: SlotLayout = ((-1, -1),)
+    layouts: dict[str, SlotLayout] = dict.fromkeys(shadowed, unknown)
     layouts |= dict.fromkeys(shadowed & exposed(program), DYNAMIC)
     changed = True
     while changed:
@@ -224,11 +224,11 @@ def layouts_of(
 def _given(  # noqa: PLR0917 - the state of one fixpoint
     instruction: Instruction,
     register: str,
-    layouts: dict[str, Layout],
-    unknown: Layout,
+    layouts: dict[str, SlotLayout],
+    unknown: SlotLayout,
     program: Program,
     kinds: dict[str, dict[int, str]],
-) -> Layout:
+) -> SlotLayout:
     """Layout that one definition gives."""
     kind = float_result(instruction)
     if kind is not None:
@@ -261,10 +261,10 @@ def _given(  # noqa: PLR0917 - the state of one fixpoint
 def _known(
     instruction: Instruction,
     register: str,
-    unknown: Layout,
+    unknown: SlotLayout,
     program: Program,
     kinds: dict[str, dict[int, str]],
-) -> Layout:
+) -> SlotLayout:
     """Layout of loaded data and literals: that in which they are read, so that they are lifted at once."""
     width = BITS[program.registers[register]]
     literal = instruction.operands[1]
@@ -286,7 +286,7 @@ def _has_literal(operands: tuple[Operand, ...]) -> bool:
     return any(isinstance(o, Immediate) for o in operands)
 
 
-def _operand_layout(operand: Operand, instruction: Instruction, layouts: dict[str, Layout]) -> Layout:
+def _operand_layout(operand: Operand, instruction: Instruction, layouts: dict[str, SlotLayout]) -> SlotLayout:
     if isinstance(operand, Register):
         return layouts.get(operand.name, DYNAMIC)
     if isinstance(operand, Immediate) and instruction.parts[0] == "selp":
@@ -294,7 +294,7 @@ def _operand_layout(operand: Operand, instruction: Instruction, layouts: dict[st
     return DYNAMIC
 
 
-def _packed(instruction: Instruction, layouts: dict[str, Layout], unknown: Layout) -> Layout:
+def _packed(instruction: Instruction, layouts: dict[str, SlotLayout], unknown: SlotLayout) -> SlotLayout:
     """Layout after `mov` joins or splits registers."""
     target, origin = instruction.operands
     if isinstance(origin, Vector):

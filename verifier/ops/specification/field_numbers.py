@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from verifier.arithmetic.abstract_number import Value
-    from verifier.arithmetic.error_free.numpy_or_torch import Values
+    from verifier.arithmetic.error_free.numpy_or_torch import Arrays
     from verifier.arithmetic.formats import Array
     from verifier.machine.arithmetic.numerics import Array as Residues
     from verifier.oracle.enclosure import Mask
@@ -130,7 +130,7 @@ class FieldNumbers:
     columns: int
     eps: float = 0.0
     centred: bool = True
-    parameter: Values = "columns"
+    parameter: Arrays = "columns"
     floats: Array | None = None
     logarithms: Elements | None = None
     given: tuple[Elements, Elements] | None = None

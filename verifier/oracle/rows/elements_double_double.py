@@ -8,8 +8,8 @@ in `double_double`, in U of its result, and what its operands err by is added. E
 from __future__ import annotations
 
 from verifier.arithmetic.error_free import double_double
-from verifier.arithmetic.error_free.double_double import PASSED_ON, Pair
-from verifier.arithmetic.error_free.numpy_or_torch import Values
+from verifier.arithmetic.error_free.double_double import PASSED_ON, Doubled
+from verifier.arithmetic.error_free.numpy_or_torch import Arrays
 from verifier.oracle.enclosure import UNIT
 from verifier.oracle.rows.elements_float64 import Part
 from verifier.oracle.rows.fast_constants import CONSTANT_ERROR, FLOOR, PUBLISHED, FastConstants
@@ -40,7 +40,7 @@ def elements(rows: Rows, constants: FastConstants) -> dict[str, Part]:
     return found
 
 
-def _normalized(rows: Rows, constants: FastConstants) -> tuple[Pair, Values, float]:
+def _normalized(rows: Rows, constants: FastConstants) -> tuple[Doubled, Arrays, float]:
     """Return h, the part of its error that does not scale with it, and the one that does in U."""
     product = double_double.PRODUCT_ERROR + CONSTANT_ERROR + double_double.HIGHER_ORDER
     if not rows.centred:
@@ -57,9 +57,9 @@ def _normalized(rows: Rows, constants: FastConstants) -> tuple[Pair, Values, flo
     return double_double.multiply(deviation, constants.rstd), passed_on, CENTRING_ERROR + product
 
 
-def _output(rows: Rows, normalized: Part, passed_on: Values, relative: float, *, halves: Pair) -> Part:
+def _output(rows: Rows, normalized: Part, passed_on: Arrays, relative: float, *, halves: Doubled) -> Part:
     high, low, radius = normalized
-    pair: Pair = (high, low)
+    pair: Doubled = (high, low)
     if rows.weight is not None:
         pair = double_double.scale(pair, rows.weight, narrow=rows.narrow, halves=halves)
         radius = abs(pair[0])
@@ -75,11 +75,11 @@ def _output(rows: Rows, normalized: Part, passed_on: Values, relative: float, *,
 def _grad_input(
     rows: Rows,
     constants: FastConstants,
-    normalized: Pair,
+    normalized: Doubled,
     *,
-    passed_on: Values,
+    passed_on: Arrays,
     relative: float,
-    halves: Pair,
+    halves: Doubled,
 ) -> Part:
     rstd = abs(constants.rstd[0])
     gradient = _gradient(rows)
@@ -111,7 +111,7 @@ def _grad_input(
     return (*pair, radius)
 
 
-def _gradient(rows: Rows) -> tuple[Values, Values | None]:
+def _gradient(rows: Rows) -> tuple[Arrays, Arrays | None]:
     """Return grad_output * weight exactly; the low part is None where one float64 holds it."""
     if rows.weight is None:
         return rows.grad_output, None
@@ -120,7 +120,7 @@ def _gradient(rows: Rows) -> tuple[Values, Values | None]:
     return double_double.two_product(rows.grad_output, rows.weight)
 
 
-def _times(value: tuple[Values, Values | None], factor: Pair) -> Pair:
+def _times(value: tuple[Arrays, Arrays | None], factor: Doubled) -> Doubled:
     if value[1] is None:
         return double_double.scale(factor, value[0])
     return double_double.multiply((value[0], value[1]), factor)

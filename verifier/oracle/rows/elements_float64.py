@@ -10,12 +10,12 @@ such sums, rounded up to leave 0.01 u or more for higher orders: products of err
 from __future__ import annotations
 
 from verifier.arithmetic.error_free.double_double import PASSED_ON
-from verifier.arithmetic.error_free.numpy_or_torch import Values
+from verifier.arithmetic.error_free.numpy_or_torch import Arrays
 from verifier.oracle.enclosure import UNIT
 from verifier.oracle.rows.fast_constants import FLOOR, PUBLISHED, FastConstants
 from verifier.oracle.rows.operands import Rows
 
-Part = tuple[Values, Values | None, Values]
+Part = tuple[Arrays, Arrays | None, Arrays]
 """(high, low or None, radius)."""
 
 CENTRED_ERROR = 4.02
@@ -51,7 +51,7 @@ def elements(rows: Rows, constants: FastConstants) -> dict[str, Part]:
     return found
 
 
-def _normalized(rows: Rows, constants: FastConstants) -> tuple[Values, Values]:
+def _normalized(rows: Rows, constants: FastConstants) -> tuple[Arrays, Arrays]:
     """Return h and the part of its error that does not scale with it, (rows, 1)."""
     if not rows.centred:
         return rows.x * constants.rstd[0], 0.0 * constants.rstd[0] + FLOOR
@@ -62,7 +62,7 @@ def _normalized(rows: Rows, constants: FastConstants) -> tuple[Values, Values]:
     return deviation, (slack + FLOOR) * abs(constants.rstd[0]) * PASSED_ON + FLOOR
 
 
-def _output(rows: Rows, normalized: Part, passed_on: Values, relative: float) -> Part:
+def _output(rows: Rows, normalized: Part, passed_on: Arrays, relative: float) -> Part:
     output, radius = normalized[0], normalized[2]
     if rows.weight is not None:
         output = output * rows.weight
@@ -77,9 +77,14 @@ def _output(rows: Rows, normalized: Part, passed_on: Values, relative: float) ->
 
 
 def _grad_input(
-    rows: Rows, constants: FastConstants, normalized: Values, *, passed_on: Values, relative: float
+    rows: Rows,
+    constants: FastConstants,
+    normalized: Arrays,
+    *,
+    passed_on: Arrays,
+    relative: float,
 ) -> Part:
-    gradient: Values = rows.grad_output if rows.weight is None else rows.grad_output * rows.weight
+    gradient: Arrays = rows.grad_output if rows.weight is None else rows.grad_output * rows.weight
     rounded = not rows.narrow and rows.weight is not None
     rstd = abs(constants.rstd[0])
     if rows.constant_statistics:

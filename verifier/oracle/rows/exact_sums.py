@@ -11,7 +11,7 @@ import numpy as np
 
 from verifier.arithmetic.error_free.double_double import split, two_product
 from verifier.arithmetic.error_free.exact_sums import exact_parts
-from verifier.arithmetic.error_free.numpy_or_torch import NUMPY, Kit, Values
+from verifier.arithmetic.error_free.numpy_or_torch import NUMPY, Arrays, Kit
 from verifier.arithmetic.formats import Array
 from verifier.oracle.balls import EXACT_BITS, Ball, ball, balls, exact_sum, precision, shifted
 from verifier.oracle.rows.operands import Rows, rows_between
@@ -90,7 +90,7 @@ def _by_extraction(rows: Rows) -> list[list[Ball]]:
         return [_total(kit, summands) for summands in wanted]
 
 
-def _gradient(rows: Rows) -> list[Values]:
+def _gradient(rows: Rows) -> list[Arrays]:
     """Return float64 arrays whose exact sum is grad_output * weight."""
     gradient = rows.grad_output
     if rows.unusual.any():
@@ -103,14 +103,14 @@ def _gradient(rows: Rows) -> list[Values]:
     return [gradient * weight] if rows.narrow else list(two_product(gradient, weight))
 
 
-def _products(gradient: list[Values], x: Values, *, narrow: bool) -> list[Values]:
+def _products(gradient: list[Arrays], x: Arrays, *, narrow: bool) -> list[Arrays]:
     """Return float64 arrays whose exact sum is gradient * x."""
     if narrow:  # halves of 26 bits times 24 bits are exact
         return [half * x for half in split(gradient[0])]
     return [part for factor in gradient for part in two_product(factor, x)]
 
 
-def _total(kit: Kit, summands: Sequence[Values]) -> list[Ball]:
+def _total(kit: Kit, summands: Sequence[Arrays]) -> list[Ball]:
     found = [exact_parts(kit, summand) for summand in summands]
     table = np.concatenate(found).T
     return [_small_sum(row) for row in table]
@@ -139,7 +139,7 @@ def _by_balls(rows: Rows, i: int) -> list[Ball]:
     return sums
 
 
-def row_list(rows: Rows, operand: Values, i: int) -> list[float]:
+def row_list(rows: Rows, operand: Arrays, i: int) -> list[float]:
     """Return row i of a broadcastable operand as Python floats."""
     row = rows.kit.host(operand[i if operand.shape[0] > 1 else 0])
     return np.broadcast_to(row, (rows.shape[1],)).tolist()  # type: ignore[no-any-return]

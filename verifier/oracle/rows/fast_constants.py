@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from verifier.arithmetic.error_free.numpy_or_torch import Kit, Values
+from verifier.arithmetic.error_free.numpy_or_torch import Arrays, Kit
 from verifier.arithmetic.formats import Array
 from verifier.oracle.balls import Ball, ball, parts_of, precision, shifted
 from verifier.oracle.enclosure import UNIT, Mask
@@ -37,12 +37,12 @@ class FastConstants:
     projection are good to `CONSTANT_ERROR` u and u**2 relative, which the element errors assume.
     """
 
-    mean: tuple[Values, Values, Values]
-    mean_error: Values
-    rstd: tuple[Values, Values]
-    projection: tuple[Values, Values]
-    offset: tuple[Values, Values]
-    offset_error: Values
+    mean: tuple[Arrays, Arrays, Arrays]
+    mean_error: Arrays
+    rstd: tuple[Arrays, Arrays]
+    projection: tuple[Arrays, Arrays]
+    offset: tuple[Arrays, Arrays]
+    offset_error: Arrays
     usable_float64: Mask
     usable_double: Mask
 

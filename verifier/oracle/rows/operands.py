@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from verifier.arithmetic.error_free.numpy_or_torch import NUMPY, Kit, Values, torch_kit
+from verifier.arithmetic.error_free.numpy_or_torch import NUMPY, Arrays, Kit, torch_kit
 from verifier.arithmetic.formats import Array
 from verifier.oracle.enclosure import Mask
 from verifier.oracle.problem import RowOperands
@@ -34,16 +34,16 @@ class Rows:
     """
 
     kit: Kit
-    x: Values
-    weight: Values | None
-    bias: Values | None
-    grad_output: Values | None
-    mean: Values | None
-    rstd: Values | None
-    variance: Values | None
+    x: Arrays
+    weight: Arrays | None
+    bias: Arrays | None
+    grad_output: Arrays | None
+    mean: Arrays | None
+    rstd: Arrays | None
+    variance: Arrays | None
     eps: float
     centred: bool
-    parameter: Values
+    parameter: Arrays
     narrow: bool
     bad_rows: Mask
     bad_output: Mask | None
@@ -120,8 +120,8 @@ def collect(problem: RowOperands) -> Rows:
     rows, columns = (int(extent) for extent in problem.input.shape)
     _require_given(problem)
     narrow = True
-    operands: dict[str, Values] = {}
-    bad: dict[str, Values] = {}
+    operands: dict[str, Arrays] = {}
+    bad: dict[str, Arrays] = {}
     for name in ("input", "weight", "bias", "grad_output", "mean", "rstd", "variance"):
         value = getattr(problem, name)
         if value is None or (name == "mean" and not problem.centred):
@@ -155,7 +155,7 @@ def rows_between(rows: Rows, first: int, last: int) -> Rows:
     if (first, last) == (0, rows.shape[0]):
         return rows
 
-    def cut(operand: Values | None) -> Values | None:
+    def cut(operand: Arrays | None) -> Arrays | None:
         return operand if operand is None or operand.shape[0] == 1 else operand[first:last]
 
     return replace(
@@ -171,7 +171,7 @@ def rows_between(rows: Rows, first: int, last: int) -> Rows:
     )
 
 
-def times_power(kit: Kit, values: Values, exponents: Array) -> Values:
+def times_power(kit: Kit, values: Arrays, exponents: Array) -> Arrays:
     """Return values * 2**exponents, row by row: exact, or rounded to a multiple of 2**-1074 twice.
 
     values: (rows, columns); exponents: (rows,), whole numbers of magnitude at most 2044.
@@ -182,7 +182,7 @@ def times_power(kit: Kit, values: Values, exponents: Array) -> Values:
     return values
 
 
-def _beyond(kit: Kit, operand: Values) -> Mask:
+def _beyond(kit: Kit, operand: Arrays) -> Mask:
     """Return which rows have a nonzero magnitude outside the window."""
     size = abs(operand)
     if size.shape[0] and size.shape[1] and bool(size.max() <= WINDOW[1]) and bool(size.min() >= WINDOW[0]):
@@ -212,7 +212,7 @@ def _kit(value: object) -> Kit:
     return torch_kit(str(device)) if getattr(device, "type", "cpu") != "cpu" else NUMPY
 
 
-def _float64(kit: Kit, value: Values) -> tuple[Values, bool]:
+def _float64(kit: Kit, value: Arrays) -> tuple[Arrays, bool]:
     """Return the value in float64, and whether float32 holds every element of it."""
     narrow = str(value.dtype) in NARROW_TYPES
     if hasattr(value, "detach"):
@@ -228,7 +228,7 @@ def _float64(kit: Kit, value: Values) -> tuple[Values, bool]:
     return array, narrow
 
 
-def _finite(kit: Kit, array: Values) -> tuple[Values, Values]:
+def _finite(kit: Kit, array: Arrays) -> tuple[Arrays, Arrays]:
     """Return the array with non-finite elements zeroed, and their mask on the host (None: none)."""
     finite = kit.finite(array)
     if bool(finite.all()):
@@ -236,12 +236,12 @@ def _finite(kit: Kit, array: Values) -> tuple[Values, Values]:
     return kit.where(finite, array, 0.0), ~kit.host(finite).astype(bool)
 
 
-def _bad_rows(bad: dict[str, Values], rows: int) -> Mask:
+def _bad_rows(bad: dict[str, Arrays], rows: int) -> Mask:
     masks = [bad[name].any(1) for name in ("input", "mean", "rstd", "variance") if bad.get(name) is not None]
     return np.logical_or.reduce(masks) if masks else np.zeros(rows, dtype=bool)
 
 
-def _either(first: Values | None, second: Values | None) -> Values | None:
+def _either(first: Arrays | None, second: Arrays | None) -> Arrays | None:
     if first is None or second is None:
         return second if first is None else first
     return first | second

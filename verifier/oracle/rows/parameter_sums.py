@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 
 from verifier.arithmetic.error_free import double_double
-from verifier.arithmetic.error_free.double_double import Pair
+from verifier.arithmetic.error_free.double_double import Doubled
 from verifier.arithmetic.error_free.exact_sums import cutter
-from verifier.arithmetic.error_free.numpy_or_torch import Values
+from verifier.arithmetic.error_free.numpy_or_torch import Arrays
 from verifier.arithmetic.formats import Array
 from verifier.oracle.enclosure import UNIT, Enclosure
 from verifier.oracle.rows.elements_float64 import Part
@@ -36,7 +36,7 @@ class Partial:
 
 
 def block_sums(
-    group: Grouping, gradient: Values, normalized: Part, *, doubled_precision: bool
+    group: Grouping, gradient: Arrays, normalized: Part, *, doubled_precision: bool
 ) -> tuple[Partial, Partial]:
     """Return the sums for grad_weight and for grad_bias over a block; gradient: (rows, columns), exact."""
     high, low, radius = normalized
@@ -54,18 +54,18 @@ def block_sums(
     return weight, _plain_sum(group, gradient, size, none)
 
 
-def _plain_sum(group: Grouping, values: Values, sizes: Values, error: Values) -> Partial:
+def _plain_sum(group: Grouping, values: Arrays, sizes: Arrays, error: Arrays) -> Partial:
     host = group.kit.host
     total = host(group.total(values))
     return Partial(high=total, low=np.zeros_like(total), error=host(error), sizes=host(group.total(sizes)))
 
 
-def pair_total(group: Grouping, pair: Pair, error: Array) -> Enclosure:
+def pair_total(group: Grouping, pair: Doubled, error: Array) -> Enclosure:
     """Return the sums of pairs over entries; error: (entries,), the errors of the summands, added up."""
     return _enclosure(_pair_sum(group, pair[0], pair[1], error), group.count)
 
 
-def _pair_sum(group: Grouping, high: Values, low: Values | None, error: Values) -> Partial:
+def _pair_sum(group: Grouping, high: Arrays, low: Arrays | None, error: Arrays) -> Partial:
     """Sum by two exact passes of extraction; only what they leave, and the low parts, may err."""
     kit, exact = group.kit, []
     for _ in range(2):

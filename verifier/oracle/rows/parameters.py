@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from verifier.arithmetic.error_free.numpy_or_torch import Kit, Values
+from verifier.arithmetic.error_free.numpy_or_torch import Arrays, Kit
 from verifier.oracle.rows.operands import Rows
 
 
@@ -25,19 +25,19 @@ class Grouping:
     entries: int
     count: int
 
-    def total(self, values: Values) -> Values:
+    def total(self, values: Arrays) -> Arrays:
         """Return the float64 sum of each entry, (entries,), in any order."""
         if self.kind == "index":
             return self.kit.totals(values, self.index, self.entries)
         return values.sum(0 if self.kind == "columns" else 1)
 
-    def top(self, values: Values) -> Values:
+    def top(self, values: Arrays) -> Arrays:
         """Return the largest of the non-negative values of each entry, (entries,)."""
         if self.kind == "index":
             return self.kit.tops(values, self.index, self.entries)
         return self.kit.largest(values, 0 if self.kind == "columns" else 1)
 
-    def spread(self, values: Values) -> Values:
+    def spread(self, values: Arrays) -> Arrays:
         """Return one value of each entry, broadcastable to the elements."""
         if self.kind == "index":
             return values[self.index]

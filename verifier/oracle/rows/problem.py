@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from verifier.arithmetic.abstract_number import Form, Terms, Value, constant_statistics
-from verifier.oracle.climb import Rung as Comparison
-from verifier.oracle.climb import arb_rungs
+from verifier.oracle.climb import Comparison, arb_rungs
 from verifier.oracle.enclosure import Enclosure, Mask
 from verifier.oracle.problem import Field, RowOperands, RowSolution, Rung
 from verifier.oracle.rows.rung_arb import PARAMETER_GRADIENTS, ArbRung, take

@@ -24,11 +24,11 @@ PARAMETER_GRADIENTS: Final = ("grad_weight", "grad_bias")
 """Outputs that sum over rows; all others need only their own row."""
 
 
-Chosen = np.ndarray[tuple[int, ...], np.dtype[np.integer]]
+RowNumbers = np.ndarray[tuple[int, ...], np.dtype[np.integer]]
 """Numbers of rows."""
 
 
-def take(problem: Operands, rows: Chosen) -> Operands:
+def take(problem: Operands, rows: RowNumbers) -> Operands:
     """Return the problem of the chosen rows, for outputs of rows and elements only."""
     extent = problem.input.shape[0]
 

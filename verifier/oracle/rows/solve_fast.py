@@ -98,7 +98,13 @@ def _finish(block: Rows, elements: dict[str, Part], usable: Mask) -> Mask:
 
 
 def _rescue(
-    rows: Rows, constants: RowConstants, elements: dict[str, Part], *, first: int, lost: Mask, bits: int
+    rows: Rows,
+    constants: RowConstants,
+    elements: dict[str, Part],
+    *,
+    first: int,
+    lost: Mask,
+    bits: int,
 ) -> None:
     """Replace the elements of lost rows by Arb's, unless the row is refused."""
     kit = rows.kit

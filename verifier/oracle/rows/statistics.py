@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from verifier.arithmetic.error_free.numpy_or_torch import Kit, Values
+from verifier.arithmetic.error_free.numpy_or_torch import Arrays, Kit
 from verifier.arithmetic.formats import Array
 from verifier.arithmetic.lazy_fields import Later
 from verifier.arithmetic.row_statistics import RowStatistics
@@ -103,5 +103,5 @@ def _absolute(rows: Rows, mean: Array, mean_slack: Array) -> tuple[Array, ...]:
         )
 
 
-def _extent(kit: Kit, sizes: Values) -> tuple[Array, Array]:
+def _extent(kit: Kit, sizes: Arrays) -> tuple[Array, Array]:
     return kit.host(kit.largest(sizes, 1)), kit.host(sizes.sum(1))

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from verifier.arithmetic.abstract_number import Form, Terms, Value
-from verifier.oracle.climb import Rung as Comparison
-from verifier.oracle.climb import arb_rungs
+from verifier.oracle.climb import Comparison, arb_rungs
 from verifier.oracle.enclosure import Enclosure
 from verifier.oracle.problem import Field, Rung, SoftmaxOperands, SoftmaxSolution
 from verifier.oracle.softmax.rung_arb import SoftmaxArb

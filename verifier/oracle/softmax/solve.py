@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from verifier.arithmetic.error_free import double_double
-from verifier.arithmetic.error_free.double_double import HIGHER_ORDER_OF_CHAINS, PASSED_ON, Pair
+from verifier.arithmetic.error_free.double_double import HIGHER_ORDER_OF_CHAINS, PASSED_ON, Doubled
 from verifier.arithmetic.error_free.exponential import EXP_ERROR, EXP_LIMIT, EXP_LOST
 from verifier.arithmetic.error_free.numpy_or_torch import NUMPY
 from verifier.arithmetic.formats import Array
@@ -47,7 +47,7 @@ class Masked:
 class BoundedPair:
     """Pairs with a radius: |exact - (high + low)| <= radius."""
 
-    pair: Pair
+    pair: Doubled
     radius: Array
 
 
@@ -145,7 +145,7 @@ def _solve(problem: SoftmaxOperands, operands: Masked) -> SoftmaxSolution:
     )
 
 
-def _powers(argument: Pair, absent: Mask) -> BoundedPair:
+def _powers(argument: Doubled, absent: Mask) -> BoundedPair:
     """Return exp(argument), 0 where absent."""
     high, low = exponential(argument)
     high, low = np.where(absent, 0.0, high), np.where(absent, 0.0, low)
@@ -180,7 +180,7 @@ def _chances(powers: BoundedPair, total: BoundedPair) -> BoundedPair:
     return BoundedPair(pair=pair, radius=error + PRODUCT_ERROR * np.abs(pair[0]))
 
 
-def _logarithms(shifted: Pair, total: BoundedPair) -> BoundedPair:
+def _logarithms(shifted: Doubled, total: BoundedPair) -> BoundedPair:
     high, low, radius = _row_scalars(total, "logarithm")
     pair = double_double.add(shifted, (-high, -low))
     return BoundedPair(pair=pair, radius=SUM_ERROR * np.abs(pair[0]) + PASSED_ON * radius)

@@ -13,7 +13,7 @@ from verifier.arithmetic.formats import INFLATION, Array
 from verifier.ops import Bounded, Op, Setting, Shapes, Solved, Tensors
 from verifier.ops.rows import results
 from verifier.ops.rows.compose_bounds import case_array
-from verifier.oracle.climb import Rung
+from verifier.oracle.climb import Comparison
 from verifier.oracle.enclosure import TINY, UNIT, Enclosure
 from verifier.records.case import Case, Extents
 from verifier.records.subject import Claim
@@ -45,7 +45,7 @@ class PeakProblem:
             output=Enclosure(high=high, low=np.zeros_like(high), radius=UNIT * np.abs(high) + TINY)
         )
 
-    def rungs(self, name: str, first: Enclosure) -> Iterator[tuple[str, Rung]]:
+    def rungs(self, name: str, first: Enclosure) -> Iterator[tuple[str, Comparison]]:
         yield "float64", lambda still: first[still]
 
     def in_field(self, field, form):

@@ -30,7 +30,7 @@ _LIBRARY = re.compile(r"/site-packages/triton/|/triton/language/|/nvidia/|/cuda[
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
-class Place:
+class CallChain:
     """A line of the user's source and the lines that call it, as (file, line), innermost first.
 
     `word` says what a place without lines stands for.
@@ -40,18 +40,18 @@ class Place:
     word: str = ""
 
 
-ELSEWHERE = Place(word="on no known line")
-CONSTANTS = Place(word="constants rounded to float32 by the compiler (log2 e)")
+ELSEWHERE = CallChain(word="on no known line")
+CONSTANTS = CallChain(word="constants rounded to float32 by the compiler (log2 e)")
 
 
-class Places:
+class CallChains:
     """Where the operation stands that is computed next: on a line of a kernel, or of a wrapper."""
 
     def __init__(self, host_file: str) -> None:
         """`host_file`: the user's own file, in which host operations are looked for."""
         self.host_file = host_file
         self.here = ELSEWHERE
-        self.known: dict[int, tuple[Location | None, Place]] = {}
+        self.known: dict[int, tuple[Location | None, CallChain]] = {}
 
     def at(self, location: Location | None) -> None:
         """Take the place of an instruction: its inlining chain without the frames of libraries."""
@@ -65,21 +65,21 @@ class Places:
         frame = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename != self.host_file:
             frame = frame.f_back  # type: ignore[assignment]
-        self.here = ELSEWHERE if frame is None else Place(frames=((self.host_file, frame.f_lineno),))
+        self.here = ELSEWHERE if frame is None else CallChain(frames=((self.host_file, frame.f_lineno),))
 
 
-def place_of(location: Location | None) -> Place:
+def place_of(location: Location | None) -> CallChain:
     """Return the frames of a chain that are the user's; the outermost one where none is."""
     if location is None:
         return ELSEWHERE
     chain = (*location.inlined, (location.file, location.line))
-    return Place(frames=tuple(f for f in chain if not _LIBRARY.search(f[0])) or chain[-1:])
+    return CallChain(frames=tuple(f for f in chain if not _LIBRARY.search(f[0])) or chain[-1:])
 
 
 _SHADOW = np.dtype(np.uint8)
 
 
-class ErringLines(Places):
+class ErringLines(CallChains):
     """Shadows without content; finds the lines that make errors, so that only they get parts."""
 
     name, emitter = "erring_lines", EmitterKind.LINES
@@ -88,7 +88,7 @@ class ErringLines(Places):
     def __init__(self, host_file: str) -> None:
         """Start with no line."""
         super().__init__(host_file)
-        self.erring: set[Place] = set()
+        self.erring: set[CallChain] = set()
 
     def lift(self, values: Array, kind: str) -> Array:
         """Nothing is kept; a literal that stands for an irrational number errs."""
@@ -109,7 +109,7 @@ class ErringLines(Places):
         return np.zeros(np.shape(result), dtype=np.uint8)
 
 
-class Attribution(Places):
+class Attribution(CallChains):
     """Shadows are the exact value (float64) and the parts of the error, one per place and one for the rest.
 
     `unknown`: operations without a rule, whose results were taken as exact.
@@ -117,7 +117,7 @@ class Attribution(Places):
 
     name, emitter = NAME, EmitterKind.LINES
 
-    def __init__(self, host_file: str, places: Sequence[Place]) -> None:
+    def __init__(self, host_file: str, places: Sequence[CallChain]) -> None:
         """`places`: those that get a part of their own."""
         super().__init__(host_file)
         self.places = (*(p for p in places if p != ELSEWHERE), ELSEWHERE)
@@ -189,8 +189,8 @@ def _literal(values: Array, kind: str) -> float | None:
 
 _EXACT = frozenset({"neg", "abs", "min", "max"})
 
-Operands = tuple["Array", ...]
-Coefficients = Callable[[Operands, Operands], tuple["Array", ...]]
+OperandArrays = tuple["Array", ...]
+Coefficients = Callable[[OperandArrays, OperandArrays], tuple["Array", ...]]
 
 
 def _ratio(rise: Array, run: Array, tangent: Array) -> Array:
@@ -198,39 +198,39 @@ def _ratio(rise: Array, run: Array, tangent: Array) -> Array:
     return np.where(run == 0, tangent, rise / np.where(run == 0, 1.0, run))
 
 
-def _product(f: Operands, s: Operands) -> tuple[Array, ...]:
+def _product(f: OperandArrays, s: OperandArrays) -> tuple[Array, ...]:
     return (f[1] + s[1]) / 2, (f[0] + s[0]) / 2
 
 
-def _quotient(f: Operands, s: Operands) -> tuple[Array, ...]:
+def _quotient(f: OperandArrays, s: OperandArrays) -> tuple[Array, ...]:
     return (1 / f[1] + 1 / s[1]) / 2, -(f[0] + s[0]) / 2 / f[1] / s[1]
 
 
-def _root(f: Operands, s: Operands) -> tuple[Array, ...]:
+def _root(f: OperandArrays, s: OperandArrays) -> tuple[Array, ...]:
     return (1 / (np.sqrt(f[0]) + np.sqrt(s[0])),)
 
 
-def _inverse_root(f: Operands, s: Operands) -> tuple[Array, ...]:
+def _inverse_root(f: OperandArrays, s: OperandArrays) -> tuple[Array, ...]:
     a, b = np.sqrt(f[0]), np.sqrt(s[0])
     return (-1 / (a + b) / a / b,)
 
 
-def _power_of_two(f: Operands, s: Operands) -> tuple[Array, ...]:
+def _power_of_two(f: OperandArrays, s: OperandArrays) -> tuple[Array, ...]:
     run = f[0] - s[0]
     base = np.exp2(s[0])
     return (base * _ratio(np.expm1(run * math.log(2)), run, np.full_like(run, math.log(2))),)
 
 
-def _logarithm(f: Operands, s: Operands) -> tuple[Array, ...]:
+def _logarithm(f: OperandArrays, s: OperandArrays) -> tuple[Array, ...]:
     run = f[0] - s[0]
     return (_ratio(np.log1p(run / s[0]), run, 1 / s[0]) / math.log(2),)
 
 
-def _natural_logarithm(f: Operands, s: Operands) -> tuple[Array, ...]:
+def _natural_logarithm(f: OperandArrays, s: OperandArrays) -> tuple[Array, ...]:
     return _logarithm(f, s)[0] * math.log(2), np.full(np.shape(f[1]), math.log(2))
 
 
-def _shifted_logarithm(f: Operands, s: Operands) -> tuple[Array, ...]:
+def _shifted_logarithm(f: OperandArrays, s: OperandArrays) -> tuple[Array, ...]:
     return *_logarithm(f, s), np.ones(np.shape(f[1]))
 
 
@@ -238,7 +238,7 @@ def _of(function: Callable[[Array], Array], slope: Callable[[Array], Array]) -> 
     return lambda f, s: (_ratio(function(f[0]) - function(s[0]), f[0] - s[0], slope(f[0])),)
 
 
-def _tangent(f: Operands, s: Operands) -> tuple[Array, ...]:
+def _tangent(f: OperandArrays, s: OperandArrays) -> tuple[Array, ...]:
     run = f[0] - s[0]
     return _ratio(np.tanh(f[0]) - np.tanh(s[0]), run, 1 - np.tanh(f[0]) ** 2), np.zeros(np.shape(f[1]))
 
@@ -247,18 +247,18 @@ def _ones(*signs: float) -> Coefficients:
     return lambda f, _: tuple(np.full(np.shape(x), sign) for sign, x in zip(signs, f, strict=True))
 
 
-def _fused(f: Operands, s: Operands) -> tuple[Array, ...]:
+def _fused(f: OperandArrays, s: OperandArrays) -> tuple[Array, ...]:
     return *_product(f, s), np.ones(np.shape(f[2]))
 
 
-def _fused_quotient(f: Operands, s: Operands) -> tuple[Array, ...]:
+def _fused_quotient(f: OperandArrays, s: OperandArrays) -> tuple[Array, ...]:
     return *_quotient(f, s), np.ones(np.shape(f[2]))
 
 
-Rule = tuple[Callable[..., "Array"], Coefficients]
+ErrorRule = tuple[Callable[..., "Array"], Coefficients]
 # Per operation the exact result F, and the coefficients c with F(f) - F(s) = sum of c_i (f_i - s_i), f the
 # computed and s the exact operands.
-_RULES: Mapping[str, Rule] = {
+_RULES: Mapping[str, ErrorRule] = {
     "add": (np.add, _ones(1, 1)),
     "sub": (np.subtract, _ones(1, -1)),
     "neg": (np.negative, _ones(-1)),
@@ -283,6 +283,6 @@ _RULES: Mapping[str, Rule] = {
 }
 
 
-def build(*, places: Sequence[Place] = (), host_file: str = "") -> Attribution:
+def build(*, places: Sequence[CallChain] = (), host_file: str = "") -> Attribution:
     """Make the arithmetic with a part for each of the places."""
     return Attribution(host_file, places)

@@ -43,7 +43,7 @@ _SHADOW = np.dtype(np.float64)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ball:
+class BallArithmetic:
     """Shadows are absolute error bounds; data are exact. Infinity means that nothing is known.
 
     given: every tensor of data has its shadows from the start. Then a number without one is a literal or a
@@ -256,6 +256,6 @@ def _may_flush(size: Array, error: Array) -> Array:
     return np.where(below, error + size, error) if below.any() else error
 
 
-def build(*, given: bool = False) -> Ball:
+def build(*, given: bool = False) -> BallArithmetic:
     """Make the arithmetic; given: see `Ball`."""
-    return Ball(given=given)
+    return BallArithmetic(given=given)

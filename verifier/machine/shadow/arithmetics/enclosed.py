@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from verifier.machine.shadow.arithmetics.ball import FOLDED, UPWARD, Ball, shifts_exactly, stays_infinite
+from verifier.machine.shadow.arithmetics.ball import (
+    FOLDED,
+    UPWARD,
+    BallArithmetic,
+    shifts_exactly,
+    stays_infinite,
+)
 from verifier.machine.shadow.arithmetics.lifted import LITERALS, Lifted
 from verifier.machine.shadow.arithmetics.selection import CLAMPS, chooses_integer, clamped, rounds_to_integer
 from verifier.machine.shadow.emitter_kind import EmitterKind
@@ -54,7 +60,7 @@ class Enclosed:
     dtype: np.dtype[np.void] = field(default_factory=lambda: _SHADOW)
     unit_roundoff: float = UNIT_ROUNDOFF
     lifted: Lifted = field(default_factory=Lifted)
-    ball: Ball = field(default_factory=Ball)
+    ball: BallArithmetic = field(default_factory=BallArithmetic)
     rounded: set[float] = field(default_factory=set)
 
     @property

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from fractions import Fraction
 
-    from verifier.machine.arithmetic.numerics import Array, Operand
+    from verifier.machine.arithmetic.numerics import Array, ArrayOrNumber
 
 NAME = "field"
 
@@ -73,7 +73,7 @@ def negate(a: Array) -> Array:
     return answer
 
 
-def multiply(a: Operand, b: Array) -> Array:
+def multiply(a: ArrayOrNumber, b: Array) -> Array:
     """Product modulo p from 31-bit halves; no intermediate reaches 2^64.
 
     Works in few temporaries: passes over memory are what a product costs.
@@ -195,14 +195,14 @@ def of_fraction(value: Fraction) -> int:
     return value.numerator * pow(value.denominator, -1, P) % P
 
 
-def next_to_exact(numbers: Operand) -> Array:
+def next_to_exact(numbers: ArrayOrNumber) -> Array:
     """Whether numbers are short ones, or slips of a few units in the last place away from one."""
     significands, _ = np.frexp(np.abs(numbers))
     answer: Array = np.abs(significands - np.rint(np.ldexp(significands, EXACT_BITS)) / 2**EXACT_BITS) <= NEAR
     return answer
 
 
-def reciprocals(wide: Operand) -> Array | None:
+def reciprocals(wide: ArrayOrNumber) -> Array | None:
     """Return whole numbers k, int64, where floats are no dyadic number but next to 2/k; 0 elsewhere.
 
     Next to it: its rounding to float32 or float64. 2/k is 1/(k/2) where k is even. None where there are none.
