@@ -98,8 +98,8 @@ class Placed:
 
     def _same(self) -> bool:
         """Whether nothing changed at all, which is usual, and seen faster than what did."""
-        # torch.equal would tell Python what data are: a recording would take it for the kernel's question.
-        return not len(self._changed().nonzero())
+        # What torch tells Python of data, a recording takes for the kernel's question; NumPy's array is ours.
+        return not self._changed().any().cpu().numpy()
 
     def _changed(self) -> torch.Tensor:
         return self._bits() != self.original

@@ -60,7 +60,7 @@ def is_own(error: BaseException) -> bool:
             return False
         if _of_ours(file):
             return not (deepest == 0 and file in _DOORS and _raises(code, last))
-        if not _of_library(file):
+        if not is_library(file):
             return False
     return False
 
@@ -69,7 +69,7 @@ def said_by_subject(error: BaseException) -> bool:
     """Return whether a `raise` in code of the subject's own made the exception, whatever its text says."""
     innermost = _frames(error.__traceback__)[-1:]
     return any(
-        not (_of_ours(code.co_filename) or _of_library(code.co_filename)) and _raises(code, last)
+        not (_of_ours(code.co_filename) or is_library(code.co_filename)) and _raises(code, last)
         for code, last in innermost
     )
 
@@ -114,7 +114,7 @@ def _raises(code: CodeType, last: int) -> bool:
 
 def is_of_subjects(file: str) -> bool:
     """Return whether a file is neither ours nor a library's: what it holds is a subject's doing."""
-    return not (_of_ours(file) or _of_library(file))
+    return not (_of_ours(file) or is_library(file))
 
 
 def _of_ours(file: str) -> bool:
@@ -126,7 +126,7 @@ def _under(file: str, folders: tuple[str, ...]) -> bool:
     return any(file.startswith(f"{folder}/") for folder in folders)
 
 
-def _of_library(file: str) -> bool:
+def is_library(file: str) -> bool:
     """Return whether a file belongs to a library, or to Python; other installed packages are subjects."""
     python = _under(file, _python()) and not {"site-packages", "dist-packages"} & set(Path(file).parts)
     return file.startswith("<") or python or _under(file, _packages())

@@ -16,6 +16,7 @@ from verifier.machine.shadow.emitter_kind import EmitterKind
 from verifier.machine.shadow.graph_host import HostGraph
 from verifier.machine.shadow.graph_slots import GraphSlots
 from verifier.machine.shadow.host_operations import HostSlots
+from verifier.machine.shadow.host_reads import reads_noted
 from verifier.machine.shadow.slots import Slots
 from verifier.machine.shadow.taint_slots import TaintSlots
 
@@ -77,7 +78,11 @@ def session(
             stack.enter_context(installed())
         if opened.slots is not None:
             slots = opened.slots
-            stack.enter_context(HostGraph(slots) if isinstance(slots, GraphSlots) else HostSlots(slots))
+            if isinstance(slots, GraphSlots):
+                stack.enter_context(reads_noted(slots.asked, slots.fixed))
+                stack.enter_context(HostGraph(slots))
+            else:
+                stack.enter_context(HostSlots(slots))
         yield opened
 
 

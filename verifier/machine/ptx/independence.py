@@ -28,6 +28,8 @@ _READS_MEMORY = frozenset({"ldu", "ldmatrix", "atom", "tex", "suld"})
 # Of collectives over a warp, the operands that choose lanes; the one after the target is the value.
 _LANES = frozenset({"shfl", "redux", "elect"})
 _ASK_VALUES = frozenset({"vote", "match"})
+_CHANGING = ("clock", "timer", "smid", "warpid", "gridid", "pm", "envreg")
+"""Parts of the names of special registers: times, the multiprocessor, the warp's slot in it, counters."""
 
 
 class Decided(StrEnum):
@@ -83,7 +85,7 @@ def depending(program: Program) -> frozenset[str]:
     while changed:
         before = len(found)
         for one in instructions:
-            if reads_memory(one) or reads_clock(one) or any(name in found for name in uses(one)):
+            if reads_memory(one) or reads_changing(one) or any(name in found for name in uses(one)):
                 found.update(definitions(one))
         changed = len(found) != before
     return frozenset(found)
@@ -99,9 +101,9 @@ def _of_parameters(parts: tuple[str, ...]) -> bool:
     return len(parts) > 1 and parts[1].split("::")[0] == "param"
 
 
-def reads_clock(instruction: Instruction) -> bool:
-    """Whether an instruction reads a time, which another run would find changed."""
-    return any("clock" in name or "timer" in name for name in _specials(instruction.operands))
+def reads_changing(instruction: Instruction) -> bool:
+    """Whether an instruction reads a time or a place, which another run, or device, would find changed."""
+    return any(part in name for name in _specials(instruction.operands) for part in _CHANGING)
 
 
 def _specials(operands: tuple[Operand, ...]) -> Iterator[str]:

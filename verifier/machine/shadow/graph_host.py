@@ -42,7 +42,7 @@ class HostGraph(Dispatching):
             return result
         base = name.rstrip("_")
         written = [*_tensors(result), *_written(func, args, kwargs)]
-        if not written and not all(map(self.slots.fixed, tensors)):
+        if (not written or _shaped_by_data(func)) and not all(map(self.slots.fixed, tensors)):
             self.slots.asked.add(name)
         if base in _CONSTANTS and not any(map(_tensors, args[1:])):
             for tensor in written:
@@ -107,6 +107,13 @@ class HostGraph(Dispatching):
             made = self.slots.nodes.add(f"torch.to.{kind}.f32", shape, (made,))
         self.slots.set(result, self.slots.coded(made, kind))
         return True
+
+
+def _shaped_by_data(func: torch._ops.OpOverload) -> bool:
+    """Whether the shape of the result tells what the operands hold."""
+    import torch
+
+    return torch.Tag.dynamic_output_shape in func.tags
 
 
 def _same_floats(origin: torch.Tensor, written: list[torch.Tensor]) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from verifier.machine.ptx.independence import depending, reads_clock
+from verifier.machine.ptx.independence import depending, reads_changing
 from verifier.machine.ptx.registers_used import definitions
 from verifier.machine.ptx.syntax import BITS, Immediate, Instruction, Operand, Pair, Register, Vector
 from verifier.machine.shadow.graph_slots import LITERAL
@@ -159,7 +159,7 @@ class GraphEmitter(SlotOperands):
         if not any(self.shadowed.has(n) for n in definitions(instruction)):
             return
         read = instruction.operands[1:]
-        if self.on_data(instruction) or reads_clock(instruction):
+        if self.on_data(instruction) or reads_changing(instruction):
             self.lose(writer, instruction, guard)
         elif not any(map(self.tainted, read)) and not operation.carry_in:
             for name in definitions(instruction):

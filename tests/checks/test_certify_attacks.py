@@ -1,0 +1,130 @@
+"""Wrong kernels that were written to be certified: none may be, and the reason is named."""
+
+import re
+import textwrap
+
+import pytest
+
+pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is missing")
+
+from verifier.cases.recipe import Recipe, Values, build
+from verifier.checks.support.certify import certified
+from verifier.execution.child_process import Runner
+from verifier.ops import op
+from verifier.records.certificate import Certificate, Refusal
+from verifier.subjects.load_file import load
+
+LAYER_NORM = """
+import random
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from verifier import Domain, subject, tree
+
+#AHEAD#
+
+@triton.jit
+def _flags(x, flags, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(flags + i, (tl.load(x + i, mask=i < n, other=0.0) > 100.0).to(tl.int8), mask=i < n)
+
+@triton.jit
+def _forward(x, y, weight, bias, columns, eps, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    inside = column < columns
+    value = tl.load(x + row * columns + column, mask=inside, other=0.0).to(tl.float32)
+    mean = tl.div_rn(tl.sum(value, axis=0), tl.cast(columns, tl.float32))
+    centred = tl.where(inside, value - mean, 0.0)
+    variance = tl.div_rn(tl.sum(centred * centred, axis=0), tl.cast(columns, tl.float32))
+    #VARIANCE#
+    out = centred * tl.div_rn(1.0, tl.sqrt_rn(variance + eps))
+    #OUT#
+    if weight is not None:
+        out *= tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    if bias is not None:
+        out += tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(y + row * columns + column, out, mask=inside)
+
+@subject(
+    op="layer_norm", language="triton", variance="two_pass", accumulates="float32",
+    domain=Domain(max_abs=1e15, max_kappa=1e3), dtypes=("float16", "float32"),
+    trees=tree(depth=lambda n: n), mean_contraction="none", differentiable=False,
+)
+def attack(input, weight=None, bias=None, eps=1e-5):
+    x = input.detach().contiguous()
+    w, b = (None if vector is None else vector.detach().contiguous() for vector in (weight, bias))
+    y, columns = torch.empty_like(x), x.shape[-1]
+    #BEFORE#
+    _forward[(x.numel() // columns,)](x, y, w, b, columns, float(eps), BLOCK=triton.next_power_of_2(columns))
+    #AFTER#
+    return y
+"""
+PTX = 'tl.inline_asm_elementwise("{}", "=f,f", [{}], dtype=tl.float32, is_pure={}, pack=1)'  # on float32
+
+
+def kernel(places):
+    """The source of a right layer norm with these lines added at its places."""
+    added = []
+    for line in LAYER_NORM.splitlines():
+        found = re.fullmatch(r"(\s*)#([A-Z]+)#", line)
+        added.append(textwrap.indent(places.get(found[2], ""), found[1]) if found else line)
+    return "\n".join(added)
+
+
+@pytest.fixture(scope="module")
+def ask(tmp_path_factory):
+    with Runner(backend="machine") as runner:
+
+        def asked(**places):
+            path = tmp_path_factory.mktemp("attack") / "attack.py"
+            path.write_text(kernel(places))
+            (subject,) = load(path).subjects
+            recipe = Recipe(rows=3, columns=12, input=Values(seed=0))
+            case = build(op(subject.op), subject, "float32", recipe, gradients=False)
+            return certified(subject, case, runner=runner)
+
+        yield asked
+
+
+def test_without_an_attack_the_kernel_is_certified(ask):
+    assert isinstance(ask(), Certificate)
+
+
+DATA = "nothing decides on data"
+RECORDED = "every operation is recorded"
+
+
+@pytest.mark.parametrize(
+    ("places", "stage", "why"),
+    [
+        ({"AFTER": "if np.abs(x.cpu().numpy()).max() > 100: y.zero_()"}, DATA, "numpy"),
+        ({"AFTER": "if np.asarray(x.cpu()).max() > 100: y.zero_()"}, DATA, "numpy"),
+        ({"AFTER": "if max(x.view(-1).tolist()) > 100: y.zero_()"}, DATA, "tolist"),
+        ({"AFTER": "if np.from_dlpack(x.cpu()).max() > 100: y.zero_()"}, DATA, "dlpack"),
+        (
+            {
+                "AFTER": "flags = torch.empty(x.numel(), dtype=torch.int8, device=x.device)\n"
+                "_flags[(1,)](x, flags, x.numel(), BLOCK=64)\n"
+                "if flags.nonzero().shape[0]: y.zero_()"
+            },
+            DATA,
+            "nonzero",
+        ),
+        (
+            {
+                "VARIANCE": f"place = {PTX.format('mov.u32 $0, %smid;', 'variance', False)}\n"
+                "variance = tl.where(place.to(tl.int32, bitcast=True) > 100, 2.0 * variance, variance)"
+            },
+            RECORDED,
+            "unknown value",
+        ),
+    ],
+    ids=["numpy", "array", "tolist", "dlpack", "shape_by_data", "multiprocessor"],
+)
+def test_what_is_asked_past_the_recorder_is_refused(ask, places, stage, why):
+    found = ask(**places)
+    assert isinstance(found, Refusal), found.statement
+    assert found.stage == stage
+    assert why in found.why

@@ -1,0 +1,61 @@
+"""What a subject's Python reads of tensors past torch's operations, where no dispatch mode sees it."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING
+
+from verifier.machine.culprit import is_library, is_of_subjects
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import torch
+
+_SHARING = ("numpy", "__dlpack__")
+"""Methods of tensors that hand out their memory: `np.asarray` calls the first."""
+
+
+@contextmanager
+def reads_noted(asked: set[str], fixed: Callable[[torch.Tensor], bool]) -> Iterator[None]:
+    """Add to `asked` how a subject comes by what tensors hold, without an operation of torch.
+
+    fixed: whether all of a tensor is the same for all inputs. Memory that is shared may be read, or written
+    behind the recorder's back, at any later time: sharing it is noted whatever it holds by now.
+    """
+    import torch
+
+    def noting(name: str, original: Callable[..., object], *, shares: bool) -> Callable[..., object]:
+        @wraps(original)
+        def called(tensor: torch.Tensor, *args: object, **kwargs: object) -> object:
+            if (shares or not fixed(tensor)) and _asked_by_subject():
+                asked.add(name)
+            return original(tensor, *args, **kwargs)
+
+        return called
+
+    with ExitStack() as stack:
+
+        def patch(owner: object, name: str, *, shares: bool = True) -> None:
+            original = getattr(owner, name)
+            if name in vars(owner):
+                stack.callback(setattr, owner, name, original)
+            else:
+                stack.callback(delattr, owner, name)
+            setattr(owner, name, noting(name, original, shares=shares))
+
+        for name in _SHARING:
+            patch(torch.Tensor, name)
+        patch(torch.Tensor, "tolist", shares=False)
+        patch(torch.utils.dlpack, "to_dlpack")
+        yield
+
+
+def _asked_by_subject() -> bool:
+    """Whether the innermost frame that is no library's is the subject's."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    return is_of_subjects(frame.f_code.co_filename)
