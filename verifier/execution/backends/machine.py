@@ -18,6 +18,7 @@ from verifier.machine.execute.reached_code import ReachedCode
 from verifier.machine.execute.tuning import TunedKernel, Tuning
 from verifier.ops import Setting
 from verifier.records.compiled_code import CompiledCode
+from verifier.records.files import cache_folder
 from verifier.records.observation import Aftermath
 from verifier.records.subject import Subject
 
@@ -107,6 +108,9 @@ class PtxMachine(Backend):
     def prepare(self, **options: Any) -> None:
         """Play a device for the rest of this process; options are fields of `verifier.machine.Machine`."""
         from verifier.machine import session
+        from verifier.machine.kept_results import keep_results_in
+
+        keep_results_in(cache_folder("translations"))
 
         # Bytes of ones are NaN in every float format: a value that nobody wrote is seen wherever it goes.
         _open.enter_context(session(**{"poison": 0xFF, "strict": True, **options}))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from verifier.machine.execute.findings import LaunchError
+from verifier.machine.kept_results import kept
 from verifier.machine.ptx import basic_blocks
 from verifier.machine.ptx.half_sums import FLOATS, HALVES, HalfSum, half_sums
 from verifier.machine.ptx.parser import parsed
@@ -63,6 +64,10 @@ def count_instructions(ptx: str, kernel: str | None = None) -> InstructionCounts
 
     Raises LaunchError when the module has no such kernel.
     """
+    return kept("counts", (ptx, kernel or ""), lambda: _counted(ptx, kernel))
+
+
+def _counted(ptx: str, kernel: str | None) -> InstructionCounts:
     module = parsed(ptx)
     kernels = {name: f for name, f in module.functions.items() if f.is_kernel}
     name = kernel or next(iter(kernels), "")

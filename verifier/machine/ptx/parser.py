@@ -7,6 +7,7 @@ from bisect import bisect_right
 from functools import lru_cache
 
 from verifier.machine.execute.findings import ParseError
+from verifier.machine.kept_results import kept
 from verifier.machine.ptx.declarations import (
     VARIABLE,
     make_variable,
@@ -69,7 +70,7 @@ def parse(text: str) -> Module:
 @lru_cache(maxsize=256)
 def parsed(text: str) -> Module:
     """Read a PTX module as `parse` does, once."""
-    return parse(text)
+    return kept("module", (text,), lambda: parse(text))
 
 
 class _ModuleReader:

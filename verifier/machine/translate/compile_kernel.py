@@ -9,6 +9,8 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from verifier.machine.execute.findings import LaunchError
+from verifier.machine.kept_results import are_kept, kept
+from verifier.machine.operations.resolve import resolve
 from verifier.machine.ptx import basic_blocks, literals
 from verifier.machine.ptx.loops import Loop, loops_of
 from verifier.machine.ptx.parser import parsed
@@ -19,6 +21,7 @@ from verifier.machine.translate.guards import Guard, guards_of
 
 if TYPE_CHECKING:
     from verifier.machine.ptx.basic_blocks import Program
+    from verifier.machine.ptx.syntax import Function, Module
     from verifier.machine.shadow.emitter_kind import EmitterKind
 
 
@@ -58,6 +61,13 @@ class TranslatedKernel:
             code = self.blocks[number, part] = compile(source, name, "exec")
         return code
 
+    def compile_all(self) -> None:
+        """Compile every block, for those who take the translation from the disk."""
+        for number in range(len(self.emitted.full)):
+            self.block(number, part=False)
+        for number in range(len(self.emitted.part)):
+            self.block(number, part=True)
+
 
 @lru_cache(maxsize=512)
 def compiled(
@@ -71,6 +81,20 @@ def compiled(
         raise LaunchError(f"no kernel {kernel!r} in the module; it has: {names}")
     if contraction not in ("on", "off"):
         raise ValueError(f"contraction is 'on' or 'off', not {contraction!r}")
+    named = {_MODULE: module, _KERNEL: function}
+    return kept(
+        "translation",
+        (ptx, kernel, contraction, str(full_shapes), shadows.name if shadows is not None else ""),
+        lambda: _translated(module, function, contraction, full_shapes, shadows),
+        name=lambda made: {id(one): word for word, one in named.items()} | _functions(made.program),
+        find=lambda word: named[word] if word in named else _function(word),
+    )
+
+
+def _translated(
+    module: Module, function: Function, contraction: str, full_shapes: bool, shadows: EmitterKind | None
+) -> TranslatedKernel:
+    kernel = function.name
     program = literals.spread(basic_blocks.build(module, function, contraction=contraction == "on"))
     found = uniformity.analyse(program)
     shapes = uniformity.all_full(program) if full_shapes else found
@@ -81,7 +105,7 @@ def compiled(
         shadow_emitter = make_shadow_emitter(shadows, program, shapes)
     work = emission.Emitter(program, shapes, shadow_emitter)
     emitted = work.emit()
-    return TranslatedKernel(
+    made = TranslatedKernel(
         program=program,
         emitted=emitted,
         prologue=compile(emitted.prologue, f"<machine:{kernel}>", "exec"),
@@ -95,6 +119,25 @@ def compiled(
         loops=tuple(loops_of(program.blocks)),
         guards=guards_of(program, found, work.code.names),
     )
+    if are_kept():
+        made.compile_all()
+    return made
+
+
+_MODULE, _KERNEL = "module", "kernel"
+
+
+def _functions(program: Program) -> dict[int, str]:
+    """Name the functions of operations, which are built anew in each process, by opcode."""
+    opcodes = {instruction.opcode for instruction in program.instructions()}
+    found = {opcode: resolve(opcode) for opcode in sorted(opcodes)}
+    return {id(one.function): f"operation {opcode}" for opcode, one in found.items() if one is not None}
+
+
+def _function(word: str) -> object:
+    operation = resolve(word.removeprefix("operation "))
+    assert operation is not None
+    return operation.function
 
 
 def _used_names(program: Program) -> set[str]:
