@@ -94,6 +94,8 @@ def test_without_an_attack_the_kernel_is_certified(ask):
 
 DATA = "nothing decides on data"
 RECORDED = "every operation is recorded"
+SHAPE = "results have the shape and dtype that the op demands"
+CALLS = "each call gives the same, in memory of its own"
 
 
 @pytest.mark.parametrize(
@@ -120,10 +122,20 @@ RECORDED = "every operation is recorded"
             RECORDED,
             "unknown value",
         ),
+        ({"AFTER": "y = y.reshape(-1)"}, SHAPE, "output has shape (36,); (3, 12) is expected"),
+        ({"AFTER": "y = y.reshape(12, 3)"}, SHAPE, "output has shape (12, 3)"),
+        ({"AFTER": "y = y[:1]"}, SHAPE, "output has shape (1, 12)"),
+        ({"AFTER": "y = y.view(torch.int32)"}, SHAPE, "output has dtype int32"),
+        ({"AFTER": "y = None"}, SHAPE, "output is None"),
+        ({"AHEAD": "KEPT = {}", "BEFORE": "y = KEPT.setdefault(x.shape, y)"}, CALLS, "the next call writes"),
+        ({"AHEAD": "N = []", "AFTER": "N.append(y if N else y.zero_())"}, CALLS, "in a call before"),
     ],
-    ids=["numpy", "array", "tolist", "dlpack", "shape_by_data", "multiprocessor"],
-)
-def test_what_is_asked_past_the_recorder_is_refused(ask, places, stage, why):
+    ids=[
+        "numpy", "array", "tolist", "dlpack", "shape_by_data", "multiprocessor", "flat", "transposed",
+        "one_row", "integers", "nothing", "one_buffer_for_all_calls", "first_call_differs",
+    ],
+)  # fmt: skip
+def test_a_wrapper_that_hides_what_it_does_is_refused(ask, places, stage, why):
     found = ask(**places)
     assert isinstance(found, Refusal), found.statement
     assert found.stage == stage

@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass
 
 VERSION = 1
 NOT_COVERED = (
-    "other shapes, strides, alignments and scalars",
+    "other shapes, strides, alignments and scalars, eps among them",
+    "arguments left out, other modes, and other choices of what needs a gradient",
+    "what a wrapper decides on besides its arguments: earlier calls, the device, settings, chance",
     "what ptxas makes of the PTX besides fusing products and sums",
     "the device's own arithmetic",
     "inputs that are not finite, and the sign of zero results",

@@ -19,6 +19,7 @@ from verifier.checks.support.recorded_code import (
     MODES,
     Recordings,
     RefusedError,
+    must_be_what_each_call_gives,
     must_hold_for_all_inputs,
     recorded,
 )
@@ -46,6 +47,7 @@ def certified(
         proofs = tuple(
             _proved(subject, case, mode, one, gradients=gradients) for mode, one in found.by_mode.items()
         )
+        must_be_what_each_call_gives(found)
     except RefusedError as error:
         return error.refusal
     why = _depends_on_lanes(subject, case, found, runner=runner, gradients=gradients)

@@ -6,15 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
 from verifier.arithmetic.graph.graph import LEAVES
 from verifier.arithmetic.graph.opcodes import opcode
 from verifier.arithmetic.graph.support import unknown_leaves
+from verifier.checks.support.session import gradient_names, mismatch
 from verifier.checks.synchronization import experiment as watched
 from verifier.execution.backend import Backend
+from verifier.execution.call_subject import execute
 from verifier.execution.child_process import Runner
-from verifier.execution.record_graph import RecordedGraph, recorded_graph
+from verifier.execution.record_graph import RecordedGraph, bits_of, recorded_graph
 from verifier.machine.model import MaskedFill
+from verifier.ops import op
 from verifier.records.case import Case
 from verifier.records.certificate import Refusal
 from verifier.records.observation import Observation
@@ -38,34 +42,65 @@ class Recordings:
     """What a child recorded, by whether products are fused.
 
     tuned: kernels whose configuration a tuner chose. undefined: loads that leave lanes undefined.
-    processors: whether the wrapper asked how many multiprocessors the device has.
+    processors: whether the wrapper asked how many multiprocessors the device has. unlike: in what calls with
+    the same arguments differ, or what of their results they share.
     """
 
     by_mode: Mapping[str, RecordedGraph]
     tuned: tuple[str, ...]
     undefined: tuple[str, ...]
     processors: bool
+    unlike: str = ""
 
 
 def recordings(subject: Subject, case: Case, *, place: Backend, gradients: bool) -> Observation:
-    """Run a case with every access watched, then record it in each mode; runs in the child."""
+    """Run a case, again with every access watched, then record it in each mode; runs in the child."""
     asked, found = place.asked_processors(), dict[str, RecordedGraph]()
     with place.tuned() as tuning:
-        seen = watched(subject, case, place=place, gradients=gradients)
-        undefined = place.unfilled()
+        with place.varied(contraction=MODES[0]):
+            first = seen = execute(subject, case, place=place, gradients=gradients)
+            if first.status == "ok" and not first.damage:
+                seen = watched(subject, case, place=place, gradients=gradients)
+            undefined, unlike = place.unfilled(), _shared(first, seen)
         for mode in MODES:
             if seen.status != "ok" or seen.damage:
                 return seen
             with place.varied(contraction=mode):
                 seen = recorded_graph(subject, case, place=place, gradients=gradients)
             found[mode] = seen.found
+            if mode == MODES[0] and seen.status == "ok":
+                unlike = unlike or _different(first, seen)
         known = Recordings(
             by_mode=found,
             tuned=tuple(kernel.function for kernel in tuning.met),
             undefined=undefined,
             processors=place.asked_processors() > asked,
+            unlike=unlike,
         )
-    return seen if seen.status != "ok" else replace(seen, found=known)
+    return seen if seen.status != "ok" else replace(seen, found=known, outputs=first.outputs)
+
+
+def _shared(first: Observation, second: Observation) -> str:
+    """Say which result of one call lies where one of the next call does."""
+    before = {} if second is first else first.outputs
+    places = {t.untyped_storage().data_ptr() for t in before.values() if t is not None and t.numel()}
+    for name, tensor in second.outputs.items():
+        if tensor is not None and tensor.numel() and tensor.untyped_storage().data_ptr() in places:
+            return f"the next call writes {name} where results of the call before lie"
+    return ""
+
+
+def _different(first: Observation, recorded: Observation) -> str:
+    """Say which result of a plain call has other bits than the same call when it was recorded."""
+    for name, tensor in recorded.outputs.items():
+        other = first.outputs.get(name)
+        if other is None or tensor is None or not _same_bits(other, tensor):
+            return f"{name} is not what it was in a call before, with the same arguments"
+    return ""
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.dtype == other.dtype and np.array_equal(bits_of(one), bits_of(other))
 
 
 def filled(subject: Subject, case: Case, *, place: Backend, gradients: bool) -> Observation:
@@ -80,6 +115,21 @@ def must_be_one_code(found: Recordings) -> None:
     """Raise where another choice than the one recorded may run."""
     for kernel in found.tuned:
         raise RefusedError("one configuration runs", f"a tuner chooses among those of {kernel}")
+
+
+def must_be_what_each_call_gives(found: Recordings) -> None:
+    """Raise where a call depends on those before it, or spoils what they gave."""
+    if found.unlike:
+        raise RefusedError("each call gives the same, in memory of its own", found.unlike)
+
+
+def must_have_shape(subject: Subject, case: Case, seen: Observation, *, gradients: bool) -> None:
+    """Raise where a result is missing, or has another shape or dtype than the op demands."""
+    wanted = op(subject.op).expected(case, subject)
+    for name in (*subject.returns, *(gradient_names(subject, op(subject.op)) if gradients else ())):
+        known = wanted.get(name)
+        if known is not None and (why := mismatch(name, seen.outputs.get(name), known.shape, known.dtype)):
+            raise RefusedError("results have the shape and dtype that the op demands", why)
 
 
 def must_hold_for_all_inputs(recorded: RecordedGraph) -> None:
@@ -114,5 +164,6 @@ def recorded(subject: Subject, case: Case, *, runner: Runner, gradients: bool) -
     if seen.status != "ok" or not isinstance(seen.found, Recordings):
         why = seen.message or "; ".join(seen.damage) or seen.status
         raise RefusedError("the kernel runs to its end, without a race or a stray write", why)
+    must_have_shape(subject, case, seen, gradients=gradients)
     must_be_one_code(seen.found)
     return seen.found

@@ -147,7 +147,7 @@ class Session:
             if name not in seen.outputs:
                 problem = self._undeclared(name)
             elif wanted is not None:
-                problem = _mismatch(name, seen.outputs[name], wanted.shape, wanted.dtype)
+                problem = mismatch(name, seen.outputs[name], wanted.shape, wanted.dtype)
             if problem:
                 outcomes.append(Outcome(verdict=Verdict.FAIL, output=name, message=problem))
         return outcomes
@@ -166,9 +166,10 @@ class Session:
         )
 
 
-def _mismatch(
+def mismatch(
     name: str, actual: torch.Tensor | None, shape: tuple[int, ...], dtype: torch.dtype
 ) -> str | None:
+    """Say that a result is missing, or has another shape or dtype than this; None if it has not."""
     if actual is None:
         return f"{name} is None; a tensor of shape {shape} and dtype {_word(dtype)} is expected"
     if tuple(actual.shape) != shape:
