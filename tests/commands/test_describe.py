@@ -10,6 +10,7 @@ from verifier.audit.run_audit import audit, select
 from verifier.bounds.variance import algorithms
 from verifier.commands.describe import describe
 from verifier.commands.describing import claims
+from verifier.commands.describing.found_function import found_function
 from verifier.ops import op
 from verifier.records.verdict import Verdict
 from verifier.subjects.load_file import LoadError, load_subjects
@@ -87,6 +88,36 @@ def picky(hidden_states, weight, variance_epsilon):
 
 def no_arguments():
     return torch.zeros(3)
+
+class Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, scaled=1, gamma=None, epsilon=1e-5, mode=None):
+        ctx.save_for_backward(x, gamma)
+        ctx.eps = epsilon
+        return two_pass(x, gamma, None, epsilon)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, dy):
+        x, gamma = ctx.saved_tensors
+        wide = x.float()
+        d = wide - wide.mean(-1, keepdim=True)
+        rstd = 1 / torch.sqrt(d.square().mean(-1, keepdim=True) + ctx.eps)
+        xhat, g = d * rstd, dy.float() if gamma is None else dy.float() * gamma.float()
+        dx = (g - g.mean(-1, keepdim=True) - xhat * (g * xhat).mean(-1, keepdim=True)) * rstd
+        given = None if gamma is None else (dy.float() * xhat).flatten(0, -2).sum(0).to(gamma.dtype)
+        return dx.to(x.dtype), None, given, None, None
+
+of_norm = Norm.apply
+
+class OwnContext(torch.autograd.Function):
+    @staticmethod
+    def forward(x, weight, eps):
+        return F.rms_norm(x.detach(), x.shape[-1:], weight, eps)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
 """
 
 
@@ -131,6 +162,48 @@ def test_the_proposal_fits_the_behaviour(name, said, file):
     for words in said:
         assert words in text or words in text.replace("\n#   ", " ")
     assert f"Paste this above {name}(input, " in text
+
+
+@pytest.mark.parametrize("name", ["Norm", "Norm.apply", "of_norm"])
+def test_an_autograd_function_is_called_by_place_and_judged_backward(name, file):
+    text = describe(file, name)
+    called = name if name == "of_norm" else "Norm.apply"
+    assert f"below {called}(x, scaled=1, gamma=None, epsilon=1e-05, mode=None, /)" in text.replace(
+        "\n#   ", " "
+    )
+    assert f"    return {called}(input, 1, weight, eps)\n" in text
+    assert "refuted" not in text
+    assert "differentiable=False," not in text
+    pasted = file.with_name("pasted.py")
+    pasted.write_text(f"{file.read_text()}\n{text}\n")
+    lines = audit(select([pasted], check_names=["forward_error", "gradient"], dtypes=["float32"])).lines
+    assert {line_verdict(line) for line in lines} == {Verdict.PASS}, lines
+
+
+def test_a_wrong_gradient_of_an_autograd_function_refutes_the_proposal(file):
+    file.write_text(file.read_text().replace("g - g.mean(-1, keepdim=True) - xhat", "g - xhat"))
+    assert "refuted: gradient" in describe(file, "Norm")
+
+
+def test_an_autograd_function_may_have_no_context_in_its_forward(file):
+    assert "    return OwnContext.apply(input, weight, eps)\n" in describe(file, "OwnContext")
+
+
+def test_a_function_is_described_before_the_autograd_function_that_it_calls(kernel_file):
+    body = KERNELS[KERNELS.index("class Norm") :].replace("of_norm = Norm.apply", "")
+    body = body.partition("class OwnContext")[0]
+    path = kernel_file(f"{body}\ndef norm(x, gamma):\n    return Norm.apply(x, 1, gamma)\n", head=BARE)
+    assert found_function(path, None).called == "norm"
+    alone = path.with_name("alone.py")
+    alone.write_text(path.read_text().partition("def norm")[0])
+    assert found_function(alone, None).called == "Norm.apply"
+
+
+def test_the_algorithm_of_a_torch_operator_is_known_by_its_name(file):
+    text = describe(file, "half_only").replace("\n#   ", " ")
+    assert 'variance="welford"' in text
+    assert "torch's native_layer_norm ran, which computes it by Welford's updates" in text
+    assert 'variance="two_pass"' in describe(file, "two_pass")
 
 
 @pytest.mark.parametrize("name", ["two_pass", "textbook", "root_mean_square", "softmax", "forward_only"])

@@ -28,7 +28,7 @@ SAID = {
     "rms_norm": ("rms_norm", "eps=1e-05"),
     "rms_norm_gated": ("unknown", "y = y * gate * torch.sigmoid(gate)"),
     "l2norm": ("unknown", ".sum(-1, keepdim=True) + eps)"),
-    "fused_layer_norm_affine": ("layer_norm", "Paste this above"),
+    "fused_layer_norm_affine": ("layer_norm", "Paste this above", 'variance="welford"'),
     "fused_rms_norm_affine": ("rms_norm", "Paste this above"),
     "vllm_rms_norm": ("rms_norm", 'language="triton"', "return out", "differentiable=False"),
     "fused_add_rms_norm": ("unknown", 'language="triton"', "return input, residual", "return y, x"),

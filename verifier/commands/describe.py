@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import re
 import tempfile
@@ -13,11 +12,13 @@ from pathlib import Path
 
 from verifier.audit.request import SelectionError
 from verifier.checks.support.session import gradient_names
-from verifier.commands.describing.calling import MEANINGS, Calling, callings, takes_an_input
+from verifier.commands.describing.calling import MEANINGS, Calling, callings
 from verifier.commands.describing.claims import KAPPAS, fitting, guesses, loses_large_means, parameters
+from verifier.commands.describing.found_function import found_function, origin
 from verifier.commands.describing.further_results import further_results
 from verifier.commands.describing.language import launched_language
 from verifier.commands.describing.limits import limits
+from verifier.commands.describing.operators import by_welford
 from verifier.commands.describing.own_meaning import EPS, fitting_text, skeleton, specifications
 from verifier.commands.describing.smoke import refuted
 from verifier.commands.describing.trials import (
@@ -37,10 +38,8 @@ from verifier.commands.describing.trials import (
 )
 from verifier.execution import Runner
 from verifier.execution.backends import backend, default_backend
-from verifier.execution.trial_import import try_out
 from verifier.ops import Op, op, ops
 from verifier.records.subject import Language, Subject
-from verifier.subjects.load_file import load
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +74,9 @@ def describe(path: Path, function: str | None = None) -> str:
         SelectionError: it has no such function, or several and none is named; or it cannot be run.
 
     """
-    name, wrapper = _function(path, function)
+    found = found_function(path, function)
     with tempfile.TemporaryDirectory(prefix="norm-verifier-") as folder:
-        trials = Trials(path=path, function=wrapper, name=name, folder=Path(folder))
+        trials = Trials(path=path, found=found, folder=Path(folder))
         proposal = _propose(trials)
         lines = _declaration(trials, proposal)
         doubts = [] if proposal.skeleton else refuted(trials, lines, proposal.calling, Runner)
@@ -87,7 +86,7 @@ def describe(path: Path, function: str | None = None) -> str:
         head = (
             f"Paste this at the end of {path.name}, below {trials.signature}; correct what you know better."
         )
-    remarks = (*doubts, *proposal.remarks, *_origin(path, wrapper))
+    remarks = (*doubts, *proposal.remarks, *origin(path, found.function))
     return "\n".join((*_comment(head), *lines, *(line for one in remarks for line in _comment(one))))
 
 
@@ -126,7 +125,7 @@ def _declaration(trials: Trials, proposal: Proposal) -> list[str]:
         "@subject(",
         *(f"    {word}," for word in words),
         ")",
-        *([] if calling.plain else calling.source(name, trials.name).splitlines()),
+        *([] if calling.plain else calling.source(name, trials.called).splitlines()),
     ]
 
 
@@ -248,6 +247,10 @@ def _as_op(place: _Place, calling: Calling, seen: Seen) -> Proposal:
     trial = trial.differing(gradients=given)
     curve = {k: v.get("output", math.nan) for k, v in growth.items()}
     names, what = guesses(the_op, curve)
+    operator = by_welford(trial, runner, dtypes[0]) if the_op.needs_variance else None
+    if operator is not None and "welford" in names:
+        names = ("welford", *(n for n in names if n != "welford"))
+        what += f"torch's {operator} ran, which computes it by Welford's updates on a CPU; "
     fit = fitting(trial, runner, names, dtypes, backward=backward)
     kept = limits(trial, runner, dtypes[0], Runner)
     if names_of_results := further_results(trials, calling, language, runner, dtypes[0]):
@@ -447,35 +450,6 @@ def _meaning(place: _Place, calling: Calling, texts: tuple[str, ...], dtype: str
     if case is None or output is None or output.dtype != case.given["input"].dtype:
         return None
     return fitting_text(iter(texts), _specification_name(place.trials), case.given, output, dtype) or ""
-
-
-def _function(path: Path, name: str | None) -> tuple[str, Callable[..., object]]:
-    """Return a function of a file, and its name there."""
-    try_out(path)
-    loaded = load(path)
-    functions = {
-        n: v
-        for n, v in vars(loaded.module).items()
-        if (inspect.isfunction(v) and v.__module__ == loaded.module.__name__) or isinstance(v, Subject)
-    }
-    plain = {n: v.function if isinstance(v, Subject) else v for n, v in functions.items()}
-    if name is not None:
-        if name not in plain:
-            raise SelectionError(f"{path} has no function {name!r}; it has {', '.join(plain) or 'none'}")
-        return name, plain[name]
-    likely = {n: f for n, f in plain.items() if not n.startswith("_") and takes_an_input(f)}
-    if len(likely) != 1:
-        found = ", ".join(likely) or "none"
-        raise SelectionError(f"{path}: name the function with --function; those that take an input: {found}")
-    return next(iter(likely.items()))
-
-
-def _origin(path: Path, wrapper: Callable[..., object]) -> Iterator[str]:
-    """Yield what the file says of the document that the function is taken from, if it declares it."""
-    for declared in load(path).subjects:
-        if declared.function is wrapper and (source := declared.source) is not None:
-            told = f"author or site: {source.author}{f', {source.url}' if source.url else ''}"
-            yield f"source: {source.summary} ({told}; licence: {source.licence})"
 
 
 def _by_closeness(function: Callable[..., object]) -> list[Op]:

@@ -7,7 +7,7 @@ import itertools
 import keyword
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from verifier.ops import Op
@@ -64,7 +64,8 @@ class Calling:
     arguments that it needs, each with the text of its default, None where it must be given. style: whether
     the result is returned, written into an argument `out`, or left in the input. picked: which of several
     results is the output; None where there is one. returns: names of the results that are taken, where these
-    are several.
+    are several. positional: parameters that are given by place alone. everything: all parameters, each with
+    the text of its default.
     """
 
     op: str
@@ -74,7 +75,7 @@ class Calling:
     picked: int | None = None
     returns: tuple[str, ...] = ("output",)
     positional: frozenset[str] = frozenset()
-    everything: tuple[str, ...] = ()
+    everything: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def plain(self) -> bool:
@@ -83,6 +84,7 @@ class Calling:
             self.op != "unknown"
             and self.style == "returned"
             and self.picked is None
+            and not self.positional
             and all(n == e for n, e in self.given)
         )
 
@@ -167,8 +169,14 @@ class Calling:
 
     def _arguments(self) -> Iterator[str]:
         given, skipped = dict(self.given), False
-        for name in self.everything:
-            if name not in given:
+        last = max(
+            (n for n, name in enumerate(self.everything) if name in given and name in self.positional),
+            default=-1,
+        )
+        for place, (name, default) in enumerate(self.everything.items()):
+            if name not in given and place < last and default is not None:
+                yield default
+            elif name not in given:
                 skipped = True
             elif name in self.positional or not skipped:
                 yield given[name]
@@ -261,7 +269,7 @@ def _calling(
         takes=takes,
         style=style,
         positional=alone,
-        everything=tuple(parameters),
+        everything={n: None if p.default is p.empty else _default(p.default) for n, p in parameters.items()},
     )
 
 

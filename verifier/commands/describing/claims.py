@@ -71,7 +71,7 @@ def guesses(candidate: Op, curve: dict[float, float]) -> tuple[tuple[str, ...], 
         return names, f"the error grows with kappa squared ({seen}); "
     return (
         names,
-        f"the error does not grow with kappa squared ({seen}); welford looks like two_pass from outside; ",
+        f"the error does not grow with kappa squared ({seen}); ",
     )
 
 

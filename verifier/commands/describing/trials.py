@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from verifier.cases.recipe import Recipe, build
 from verifier.checks.support.output_verdict import judge
 from verifier.checks.support.session import Session, StoppedError
 from verifier.commands.describing.calling import Calling
+from verifier.commands.describing.found_function import Found
 from verifier.execution import Runner
 from verifier.execution.backends import backend
 from verifier.ops import op
@@ -37,14 +37,10 @@ RECOGNISED_ULP = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True)
 class Trials:
-    """A function of a file, and a folder in which adapters to it are written.
-
-    name: the function's name in its file, which may be another than its own.
-    """
+    """A function of a file, and a folder in which adapters to it are written."""
 
     path: Path
-    function: Callable[..., object]
-    name: str
+    found: Found
     folder: Path
     _written: list[Path] = field(default_factory=list)
 
@@ -53,7 +49,7 @@ class Trials:
         function, path, name = self.function, self.path.resolve(), self.name
         if not calling.plain:
             name = f"{self.name}_as_{calling.op}"
-            path = self.write("\n".join((*calling.imports(), calling.source(name, self.name), "")))
+            path = self.write("\n".join((*calling.imports(), calling.source(name, self.called), "")))
             function = getattr(load(path).module, name)
         return Subject(
             function=function,
@@ -78,9 +74,24 @@ class Trials:
         return path
 
     @property
+    def name(self) -> str:
+        """The function's name in its file, which may be another than its own."""
+        return self.found.name
+
+    @property
+    def called(self) -> str:
+        """The text by which the function is called."""
+        return self.found.called
+
+    @property
+    def function(self) -> Callable[..., object]:
+        """The function itself."""
+        return self.found.function
+
+    @property
     def signature(self) -> str:
-        """The function's name with its arguments."""
-        return f"{self.function.__name__}{inspect.signature(self.function)}"
+        """The function with its arguments."""
+        return self.found.signature
 
 
 def recognised(trial: Subject, runner: Runner) -> tuple[str, dict[str, float], str]:
