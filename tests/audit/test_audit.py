@@ -67,6 +67,39 @@ def test_first_cases_are_told_at_once_and_judged_once(monkeypatch):
     assert seen_of(first) == seen_of(without)
 
 
+def test_first_cases_come_first_in_a_budget_of_time_too():
+    """And are counted, though the list may end before it comes to them."""
+    file = FAULTY / "grad_weight_without_rstd.py"
+    jobs = select([file], check_names=("forward_error", "gradient"), dtypes=("float32",))
+    heard = []
+    report = audit(jobs, budget="60s", first_cases=True, stop_at_finding=True, on_news=heard.append)
+    assert heard[0].first_cases == (("ordinary", Verdict.PASS), ("gradient", Verdict.FAIL))
+    (gradient,) = report.lines
+    assert gradient.counts == {Verdict.FAIL: 1}
+    assert report.seconds < 60
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("first_cases", [True, False])
+def test_the_first_finding_ends_its_line_and_the_audit(workers, first_cases):
+    """Where first cases show it, the lines before it do not begin."""
+    file = FAULTY / "grad_weight_without_rstd.py"
+    jobs = select([file], check_names=("forward_error", "gradient", "layouts"), dtypes=("float32",))
+    whole = audit(jobs[1:2])
+    report = audit(jobs, stop_at_finding=True, workers=workers, first_cases=first_cases)
+    assert report.stopped
+    (found,) = report.findings
+    line = next(one for one in report.lines if one.findings)
+    assert line.check == "gradient" or (workers > 1 and not first_cases)
+    assert line.counts[Verdict.FAIL] >= 1
+    assert found.check == line.check
+    assert line.counts.total() < whole.lines[0].counts.total()
+    if first_cases:
+        assert [one.check for one in report.lines] == ["gradient"]
+        assert line.counts.total() <= 2
+        assert len(report.unreached) == 2
+
+
 def seen_of(report):
     """Return what lines say, but for times."""
     return [(one.check, one.counts, one.outputs, [f.outcome for f in one.findings]) for one in report.lines]
@@ -200,7 +233,7 @@ def test_the_command_ends_without_taking_apart_what_it_imported():
 def test_ctrl_c_in_the_process_of_the_audit_itself_keeps_what_was_found(monkeypatch):
     job = Job(path="k.py", subject="s", check="finite", dtype="float32", backend="eager")
 
-    def interrupted(job, share, seed):
+    def interrupted(job, share, seed, **_):
         if job.check == "memory":
             raise KeyboardInterrupt
         return Line(subject="s", check=job.check, dtype="float32", backend="eager", variance="rms")

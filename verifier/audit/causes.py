@@ -13,7 +13,7 @@ import torch
 from strategies.layouts import Layout
 from verifier.arithmetic.formats import FORMATS
 from verifier.audit import rules
-from verifier.audit.shrink import remade
+from verifier.audit.shrink import completed, remade
 from verifier.audit.trial import Failure, Trial
 from verifier.cases.recipe import laid
 from verifier.execution.backends import backend
@@ -388,12 +388,8 @@ class _Search:
     def _remade(self, tensors: Mapping[str, torch.Tensor], *, dtype: str | None = None) -> Case:
         """Return the case with other tensors; what the op derives from them follows."""
         start = self.case if dtype is None else replace(self.case, dtype=dtype)
-        the_op = op(start.op)
-        if the_op.derived:
-            every = the_op.complete(
-                {**dict.fromkeys(start.tensors), **tensors}, start.scalars, self.trial.subject
-            )
-            tensors = {name: tensor for name, tensor in every.items() if tensor is not None}
+        if op(start.op).derived:
+            tensors = completed(self.trial.subject, start, tensors)
         return remade(start, tensors)
 
     # -- what becomes of them --------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from verifier.audit import rules, tally, unpromised_dtypes
@@ -35,8 +35,8 @@ UNCLAIMED = "nothing is claimed, so no bound applies: `norm-verifier describe` p
 class Examination(Trial):
     """A trial of as many cases as the budget allows.
 
-    first, only, on_finding, on_case: see `Search`. ignore_known: search as if no known defect were declared.
-    reported: keys of failures that are known and not reported again.
+    first, only, on_finding, on_case, stops: see `Search`. ignore_known: search as if no known defect were
+    declared. reported: keys of failures that are known and not reported again.
     """
 
     budget: Budget = field(default_factory=Budget)
@@ -47,6 +47,7 @@ class Examination(Trial):
     reported: frozenset[FailureKey] = frozenset()
     on_finding: Callable[[Finding], None] | None = None
     on_case: Callable[[], None] | None = None
+    stops: bool = False
     _seconds: float = field(default=0.0, init=False)
 
     def run(self) -> Line:
@@ -68,7 +69,7 @@ class Examination(Trial):
         """Judge the first fitting case of the fixed list before the rest is run, None where there is none."""
         started = time.monotonic()
         _, search, plan = self._prepared
-        if search is None or plan is None:
+        if search is None or plan is None or self.budget.spent(0):
             return None
         made = search.judge_ahead(plan, lambda recipe, case: fits(self.subject, recipe, case))
         self._seconds += time.monotonic() - started
@@ -81,6 +82,18 @@ class Examination(Trial):
         if search is not None:
             search.report(failure)
         self._seconds += time.monotonic() - started
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a case that was judged ahead, or a witness, is a finding that is not a known one."""
+        return "_prepared" in vars(self) and bool(rules.unexpected(self._prepared[0].findings))
+
+    def renew(self, until: float | None) -> None:
+        """Let the time for what was begun end at another moment: first cases of other checks took of it."""
+        _, search, _ = self._prepared
+        self.budget = replace(self.budget, until=until)
+        if search is not None:
+            search.budget = replace(search.budget, until=until)
 
     @cached_property
     def _prepared(self) -> tuple[Line, Search | None, Plan | None]:
@@ -105,6 +118,7 @@ class Examination(Trial):
             first=self.first,
             seen=set(self.reported),
             on_finding=self.on_finding,
+            stops=self.stops,
         )
         everywhere = [d for d in self.known_defects() if d.where is None and d.check == self.check_name]
         if everywhere and not self.ignore_known:

@@ -202,17 +202,18 @@ def audit(
     evenly and redistributed as jobs end early. Ctrl-C keeps what was found.
     on_line, on_failure: told of each job when it has ended, the latter where the verifier itself failed.
     on_news: told of lines that have begun, how many cases they have judged, and of findings at once.
-    stop_at_finding: at the first line with an unexpected one.
-    first_cases: one case of each kind of each subject is judged before all others, and told of; not where
-    the budget is a time. The lines are the same.
+    stop_at_finding: at the first unexpected one; its line ends there, and no other begins.
+    first_cases: one case of each kind of each subject is judged before all others, and told of. The lines are
+    the same.
     """
     started = time.monotonic()
-    ahead = first_cases and budget in BUDGETS
     report = Report(seed=seed, budget=budget)
     lines: dict[int, Line] = {}
     try:
         shares = _shares(budget, len(jobs), workers)
-        for index, result in _results(jobs, shares, seed, workers, on_news, ahead=ahead):
+        for index, result in _results(
+            jobs, shares, seed, workers, on_news, ahead=first_cases, stops=stop_at_finding
+        ):
             if isinstance(result, Line):
                 lines[index] = result
                 on_line(result)
@@ -260,20 +261,23 @@ def _results(
     on_news: Callable[[News], None],
     *,
     ahead: bool,
+    stops: bool,
 ) -> Iterator[tuple[int, Result]]:
     if workers <= 1:
         whole = {of_one[0]: of_one for of_one in _by_subject(jobs)} if ahead else {}
-        for index, job in enumerate(jobs):
+        for index in range(len(jobs)):
+            at = index
             with heard_by(on_news):
                 if index in whole:
-                    _begin([jobs[i] for i in whole[index]], share(index), seed)
-                result = run_job(job, share(index), seed)
-            yield index, result
+                    _begin([jobs[i] for i in whole[index]], share(index), seed, stops=stops)
+                    at = next((i for i in whole[index] if stops and _failed_ahead(jobs[i])), index)
+                result = run_job(jobs[at], share(index), seed, stops=stops)
+            yield at, result
         return
     together = list(groups(jobs)) if ahead else [(index,) for index in range(len(jobs))]
     started = itertools.count()
     tasks = (
-        (number, ([(jobs[i], share(next(started))) for i in group], seed, ahead))
+        (number, ([(jobs[i], share(next(started))) for i in group], seed, ahead, stops))
         for number, group in enumerate(together)
     )
     places = {job.backend for job in jobs if job.backend and not job.missing and not job.multiprocessors}
@@ -284,7 +288,7 @@ def _results(
                 if isinstance(found, Died):
                     names = f"{job.subject} {job.check} {job.dtype}"
                     yield index, f"{names}: a worker process died: {found.message}"
-                else:
+                elif found[place] is not None:
                     yield index, found[place]
 
 
@@ -348,14 +352,18 @@ def run_job(
     *,
     first: int = 0,
     reported: frozenset[FailureKey] = frozenset(),
+    stops: bool = False,
 ) -> Result:
     """Run one job in this process; an error of our own comes back as text and stops nothing.
 
-    first, reported: what earlier searches have tried and found, see `Examination`.
+    first, reported: what earlier searches have tried and found, see `Examination`; stops: see `Search`.
     """
     reporter = Reporter(job.subject, job.check, job.dtype)
     try:
-        begun = _begun.pop(job, None) or _examination(job, share, seed, first=first, reported=reported)
+        early = _begun.pop(job, None)
+        if isinstance(early, Examination):
+            early.renew(_end(share))
+        begun = early or _examination(job, share, seed, first=first, reported=reported, stops=stops)
         if not isinstance(begun, Examination):
             return begun
         reporter.begin()
@@ -370,26 +378,48 @@ def _own_failure(job: Job) -> str:
     return f"{job.subject} {job.check} {job.dtype}: the verifier itself failed\n{traceback.format_exc()}"
 
 
-def run_jobs(tasks: Sequence[tuple[Job, tuple[int, float | None]]], seed: int, ahead: bool) -> list[Result]:
-    """Run jobs of one subject and dtype one after another in this process; ahead: first cases before."""
+def run_jobs(
+    tasks: Sequence[tuple[Job, tuple[int, float | None]]], seed: int, ahead: bool, stops: bool
+) -> list[Result | None]:
+    """Run jobs of one subject and dtype one after another in this process; ahead: first cases before.
+
+    stops: at the first unexpected finding; there is no result of jobs that have not been run.
+    """
+    found: list[Result | None] = [None] * len(tasks)
     if ahead:
-        _begin([job for job, _ in tasks], tasks[0][1], seed)
-    return [run_job(job, share, seed) for job, share in tasks]
+        _begin([job for job, _ in tasks], tasks[0][1], seed, stops=stops)
+    order = sorted(range(len(tasks)), key=lambda place: not (stops and _failed_ahead(tasks[place][0])))
+    for place in order:
+        job, share = tasks[place]
+        result = found[place] = run_job(job, share, seed, stops=stops)
+        if stops and isinstance(result, Line) and rules.unexpected(result.findings):
+            break
+    return found
+
+
+def _failed_ahead(job: Job) -> bool:
+    begun = _begun.get(job)
+    return isinstance(begun, Examination) and begun.has_failed
 
 
 _begun: dict[Job, Examination | str] = {}
 """Examinations of this process whose first cases have been judged, until they are run, or how that failed."""
 
 
-def _begin(jobs: Sequence[Job], share: tuple[int, float | None], seed: int) -> None:
-    """Judge the first cases of one subject, of each dtype in turn."""
+def _begin(jobs: Sequence[Job], share: tuple[int, float | None], seed: int, *, stops: bool) -> None:
+    """Judge the first cases of one subject, of each dtype in turn, in the time of all their jobs.
+
+    share: of each job; what is used of it is lost to the rest of the audit, not to the job alone.
+    """
     _begun.clear()
     early = [job for job in jobs if job.check in FIRST_CHECKS]
     for dtype in dict.fromkeys(job.dtype for job in early):
         of_one = [job for job in early if job.dtype == dtype]
         reporter = Reporter(of_one[0].subject, of_one[0].check, dtype)
         try:
-            every = {job: _examination(job, share, seed) for job in of_one}
+            cases, seconds = share
+            together = (cases, None if seconds is None else len(of_one) * seconds)
+            every = {job: _examination(job, together, seed, stops=stops) for job in of_one}
             found = {job: one for job, one in every.items() if isinstance(one, Examination)}
             for one in found.values():
                 one.runner.on_words = reporter.words if of_one[0].heard else None
@@ -406,6 +436,7 @@ def _examination(
     *,
     first: int = 0,
     reported: frozenset[FailureKey] = frozenset(),
+    stops: bool = False,
 ) -> Examination | Line:
     """Return what a job is to run, or a line that says why nothing is."""
     line = Line(
@@ -423,19 +454,23 @@ def _examination(
     if place is None:
         line.skipped = missing
         return line
-    cases, seconds = share
-    until = None if seconds is None else time.monotonic() + seconds
     return Examination(
         subject=subject,
         check_name=job.check,
         dtype=job.dtype,
         runner=_runner(place, job.multiprocessors),
-        budget=Budget(cases=cases, until=until),
+        budget=Budget(cases=share[0], until=_end(share)),
         seed=seed,
         first=first,
         reported=reported,
+        stops=stops,
         on_finding=Reporter(job.subject, job.check, job.dtype).finding,
     )
+
+
+def _end(share: tuple[int, float | None]) -> float | None:
+    """Return the moment at which the time of a job that begins now is over, if it has one."""
+    return None if share[1] is None else time.monotonic() + share[1]
 
 
 def _runner(place: str, multiprocessors: int) -> Runner:

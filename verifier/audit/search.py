@@ -113,6 +113,7 @@ class Search:
     recipes of the fixed list an earlier search has tried already. steering: shapes that come before all
     others, unless there was an earlier search. seen: keys of failures that are not
     reported again. excluded: reasons of the known defects that took cases from the search, in order.
+    stops: whether it ends at the first finding that is not a known one.
     """
 
     trial: Trial
@@ -127,6 +128,7 @@ class Search:
     on_finding: Callable[[Finding], None] | None = None
     on_case: Callable[[], None] | None = None
     excluded: dict[str, None] = field(default_factory=dict)
+    stops: bool = False
     _deaths: int = 0
     _inside: int = 0
     _steered: int = 0
@@ -206,6 +208,9 @@ class Search:
             outside = self._outside(plan, self._patience)
             for done in range(1, min(self.budget.cases, BUDGETS["standard"]) + 1):
                 self._venture(outside, done)
+        if self.stops or self.budget.until is not None:  # the list may have ended before it came to them
+            for recipe in list(self._kept):
+                self._run(inside, recipe)
 
     def hopeless(self) -> str:
         """Return why more cases would tell nothing more, or nothing."""
@@ -317,7 +322,7 @@ class Search:
 
     def _found_enough(self) -> bool:
         """Return whether to end: there are as many findings as asked for, or the subject keeps dying."""
-        if self.hopeless():
+        if self.hopeless() or (self.stops and rules.unexpected(self.line.findings)):
             return True
         wanted = self.budget.findings
         return wanted < FINDINGS_PER_LINE and len(self.line.findings) >= wanted

@@ -15,7 +15,7 @@ from verifier.audit.trial import Failure, Trial
 from verifier.cases.recipe import assemble
 from verifier.ops import op
 from verifier.records.case import Case
-from verifier.records.subject import PARAMETERS
+from verifier.records.subject import PARAMETERS, Subject
 from verifier.records.verdict import FailureKey, Verdict
 
 REDUCTION_CALLS = 120
@@ -81,7 +81,7 @@ class _Reduction:
         linked = the_op.links({**start.tensors, **dict.fromkeys(derived)}, start.scalars)
 
         def still_fails(tensors: Mapping[str, torch.Tensor]) -> bool:
-            every = self._completed(start, tensors) if derived else tensors
+            every = completed(self.trial.subject, start, tensors) if derived else tensors
             follow = {name: every[name] for name in derived if name in every}
             return _finite(follow) and self._still_fails(remade(start, every))
 
@@ -93,17 +93,11 @@ class _Reduction:
         """Return whether what an op derives is what a case has, bit for bit."""
         derived = op(case.op).derived
         given = {name: tensor for name, tensor in case.given.items() if name not in derived}
-        every = self._completed(case, given) if derived else {}
+        every = completed(self.trial.subject, case, given) if derived else {}
         same = (
             name in every and name in case.given and _alike(every[name], case.given[name]) for name in derived
         )
         return bool(derived) and all(same)
-
-    def _completed(self, start: Case, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return tensors with what the op derives from them."""
-        held = {**dict.fromkeys(start.tensors), **tensors}
-        every = op(start.op).complete(held, start.scalars, self.trial.subject)
-        return {name: tensor for name, tensor in every.items() if tensor is not None}
 
     def _still_fails(self, candidate: Case) -> bool:
         if time.monotonic() > self.until or self.passed_over(candidate):
@@ -124,6 +118,12 @@ def _finite(tensors: Mapping[str, torch.Tensor]) -> bool:
 def _with_layout(case: Case, name: str, layout: Layout) -> Case:
     others = {n: old for n, old in case.layouts.items() if n != name}
     return case.with_layouts(others if layout == Layout() else {**others, name: layout})
+
+
+def completed(subject: Subject, start: Case, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return tensors of a case with what its op derives from them."""
+    every = op(start.op).complete({**dict.fromkeys(start.tensors), **tensors}, start.scalars, subject)
+    return {name: tensor for name, tensor in every.items() if tensor is not None}
 
 
 def remade(start: Case, tensors: Mapping[str, torch.Tensor]) -> Case:

@@ -81,11 +81,6 @@ def kept(
 
 
 class _Writer(pickle.Pickler):
-    dispatch_table = {
-        **copyreg.dispatch_table,
-        CodeType: lambda code: (marshal.loads, (marshal.dumps(code),)),
-    }
-
     def __init__(self, file: io.BytesIO, names: Names) -> None:
         super().__init__(file, protocol=5)
         self.dispatch_table = {
