@@ -208,7 +208,7 @@ def test_a_single_dtype_is_that_of_every_case():
         "input": "float16", "weight": "float32", "bias": "float32", "grad_output": "float16"
     }  # fmt: skip
     assert not outside(one, case)
-    assert not Plan(parameter_dtypes=True).beside("float32", promising(one, *BOTH)).parameter_dtypes
+    assert not Plan(parameter_dtypes=True).for_inputs_of("float32", promising(one, *BOTH)).parameter_dtypes
 
 
 def test_running_statistics_have_the_dtype_of_weight():

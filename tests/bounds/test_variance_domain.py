@@ -13,7 +13,7 @@ from verifier.arithmetic.simulated import Rounded, round_to
 from verifier.arithmetic.trees.tree import any_order, pairwise, sequential, tile, tree
 from verifier.bounds.variance import Reduction, algorithm, algorithms
 from verifier.bounds.variance.attack import families, utilisation
-from verifier.bounds.variance.bound_of_merges import closed, running, running_chain
+from verifier.bounds.variance.bound_of_merges import closed, moments_along_chain, moments_along_trees
 from verifier.bounds.variance.options import Merged
 from verifier.bounds.variance.row_terms import terms
 from verifier.bounds.variance.rstd import rstd_bound
@@ -223,8 +223,8 @@ def test_a_chain_taken_at_once_is_the_chain_taken_step_by_step(welford, merge):
             values = np.float32(random.normal(size=(3, count)) + kappa).astype(np.float64)
             t = terms(exact_statistics(values), claim(tree=sequential(), options=Merged(merge=merge)))
             stages = sequential().stages(count)
-            slow = running(t, sequential().orders(count), welford=welford)
-            (fast,) = running_chain(t, stages, welford=welford)
+            slow = moments_along_trees(t, sequential().orders(count), welford=welford)
+            (fast,) = moments_along_chain(t, stages, welford=welford)
             assert fast.roundings == slow.roundings
             for one, other in ((fast.mean_error, slow.mean_error), (fast.cross, slow.cross)):
                 assert (other <= one * (1 + 2.0**-30)).all()  # two evaluations, each rounded up

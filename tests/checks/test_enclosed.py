@@ -365,7 +365,7 @@ def test_radii_hold_the_exact_results_of_known_ops_as_their_theorems_do(stem):
         seen = held.execute(
             experiment="verifier.checks.support.lifted_radii:experiment",
             gradients=True,
-            unit=lifted_radii.DOUBLE,
+            unit_roundoff=lifted_radii.DOUBLE,
             as_written=[],
             names=[],
             asked=None,

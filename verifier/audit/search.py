@@ -175,7 +175,7 @@ class Search:
 
     def _inside_of(self, plan: Plan) -> Plan:
         subject = self.trial.subject
-        return plan.beside(self.trial.dtype, subject).within(subject.domain)
+        return plan.for_inputs_of(self.trial.dtype, subject).within(subject.domain)
 
     def run(self, plan: Plan) -> None:
         """Run the fixed list inside the domain, a few cases outside, and what Hypothesis draws inside."""
@@ -184,7 +184,7 @@ class Search:
         if self.budget.until is not None:
             self._list_until = started + COVERING_SHARE * (self.budget.until - started)
         inside = self._inside_of(plan)
-        plan = plan.beside(self.trial.dtype, subject)
+        plan = plan.for_inputs_of(self.trial.dtype, subject)
         outside = self._outside(plan, self._patience // 10)
         line.untried = [*to_be_tried(subject, inside), *self.trial.check.must_be_tried(subject)]
         line.listed = self.first

@@ -139,8 +139,8 @@ class Plan:
         """Return of each parameter of a recipe whether it is given, left out, or both in turn."""
         return {name: self._given(op, subject, name) for name in ("weight", "bias", *op.varied)}
 
-    def beside(self, dtype: str, subject: Subject) -> Plan:
-        """Return the plan for inputs of a dtype, beside which the same dtype of parameters comes once."""
+    def for_inputs_of(self, dtype: str, subject: Subject) -> Plan:
+        """Return the plan for inputs of a dtype: if parameters take no other dtype, theirs is not varied."""
         held = {dtype if name == INPUT else name for name in subject.parameter_dtypes}
         return replace(self, parameter_dtypes=self.parameter_dtypes and len(held) > 1)
 

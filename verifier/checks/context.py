@@ -86,7 +86,7 @@ def experiment(subject: Subject, case: Case, *, place: Backend) -> Observation:
     """Differentiate norm(x) + r in three ways; runs in the child."""
     place.begin()
     try:
-        outputs, broken = _beside_a_branch(subject, case, place)
+        outputs, broken = _next_to_a_branch(subject, case, place)
         outputs |= _changed_in_place(subject, case, place)
         place.finish()
     except UnusableError as error:
@@ -99,7 +99,7 @@ def experiment(subject: Subject, case: Case, *, place: Backend) -> Observation:
 Gradients = dict[str, torch.Tensor | None]
 
 
-def _beside_a_branch(subject: Subject, case: Case, place: Backend) -> tuple[Gradients, list[str]]:
+def _next_to_a_branch(subject: Subject, case: Case, place: Backend) -> tuple[Gradients, list[str]]:
     output, wanted, grad_output = _forward(subject, case, place)
     branch = torch.zeros_like(output.detach()).requires_grad_(True)
     total = output + branch

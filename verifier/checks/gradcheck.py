@@ -353,7 +353,7 @@ def _check_own(session: Session) -> list[Outcome]:
         entries = {"largest": max(known.largest), "smallest": min(known.largest)}
         asked = {"step": step, "truncation": known.truncation, **entries}
     enclosed = "verifier.checks.support.lifted_radii:experiment"
-    seen = session.execute(experiment=enclosed, unit=lifted_radii.DOUBLE, asked=asked, **settings)
+    seen = session.execute(experiment=enclosed, unit_roundoff=lifted_radii.DOUBLE, asked=asked, **settings)
     run: LiftedRun = seen.found
     gradients = gradient_names(session.subject, session.op) if names else ()
     shapes = session.shape_outcomes(lifted_radii.returned(seen), ("output", *gradients))
@@ -362,7 +362,9 @@ def _check_own(session: Session) -> list[Outcome]:
     outcomes = lifted_radii.judged(session.truth, seen, wanted)
     failed = [o for o in outcomes if o.verdict is Verdict.FAIL]
     if failed and len(run.constants) >= lifted_radii.POLYNOMIAL:
-        single = session.execute(experiment=enclosed, unit=lifted_radii.SINGLE, asked=None, **settings)
+        single = session.execute(
+            experiment=enclosed, unit_roundoff=lifted_radii.SINGLE, asked=None, **settings
+        )
         if lifted_radii.explained_by_single_precision(session.truth, single, failed):
             return [*shapes, _nearly(run)]
     if asked is not None:

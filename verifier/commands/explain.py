@@ -285,9 +285,9 @@ def lines_of(explained: Explained) -> Iterator[str]:
     """Yield the account as lines of text: for every output its lines with their shares, and the source."""
     case = explained.case
     held = {case.dtype_of(name) for name in PARAMETERS} - {None, case.dtype}
-    beside = f" with parameters in {' and '.join(map(str, held))}" if held else ""
+    parameters = f" with parameters in {' and '.join(map(str, held))}" if held else ""
     yield (
-        f"{explained.subject}  {case.op}  {case.dtype}{beside}  {case.rows} x {case.columns}  "
+        f"{explained.subject}  {case.op}  {case.dtype}{parameters}  {case.rows} x {case.columns}  "
         f"hazard {case.hazard}  kappa (|mean|/std) {case.kappa:.3g}"
     )
     yield "on the machine: compiled PTX, approximate instructions correctly rounded"
@@ -331,7 +331,7 @@ def place_text(share: Share) -> str:
         return f"({share.word})"
     (file, line), *callers = share.frames
     text = _source(file, line)
-    via = ", ".join(f"{_short(f, file)}{n}" for f, n in callers[:CALLERS]) + (
+    via = ", ".join(f"{_unless_own(f, file)}{n}" for f, n in callers[:CALLERS]) + (
         ", ..." if callers[CALLERS:] else ""
     )
     return f"{Path(file).name}:{line}  {text}" + (f"   [called from line {via}]" if via else "")
@@ -341,7 +341,7 @@ def _source(file: str, line: int) -> str:
     return linecache.getline(file, line).strip() or "(source not found)"
 
 
-def _short(file: str, own: str) -> str:
+def _unless_own(file: str, own: str) -> str:
     return "" if file == own else f"{Path(file).name}:"
 
 
@@ -373,7 +373,7 @@ def _brief_place(share: Share) -> str:
     file, line = share.frames[0]
     text = _source(file, line)
     shown = text if len(text) <= WIDTH else text[: WIDTH - 3] + "..."
-    callers = "".join(f" from {_short(f, file)}{n}" for f, n in share.frames[1:2])
+    callers = "".join(f" from {_unless_own(f, file)}{n}" for f, n in share.frames[1:2])
     return f"{Path(file).name}:{line} `{shown}`{callers}"
 
 

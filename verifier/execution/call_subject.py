@@ -104,13 +104,13 @@ def execute(
     """Call the subject on the case; with `gradients`, also its backward pass.
 
     poison: fill fresh memory with one of `poisoned_memory.POISONS` and put red zones about it.
-    neighbours: what lies between and beside the elements of the arguments, if not the same poison.
+    neighbours: what lies between and around the elements of the arguments, if not the same poison.
     placer: puts each tensor of the case into memory; without it `Layout.place` does.
     """
-    beside = neighbours or poison or "nan"
+    between = neighbours or poison or "nan"
     try:
         call = lay_out(
-            subject, case, device=place.device(), gradients=gradients, poison=beside, placer=placer
+            subject, case, device=place.device(), gradients=gradients, poison=between, placer=placer
         )
     except UnusableError as error:
         return Observation(status="unusable", message=text_of(error))

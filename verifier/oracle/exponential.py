@@ -23,8 +23,8 @@ def tables() -> Tables:
     """Return the tables, each number rounded from 300 bits."""
     with precision(300):
         step = ball(2.0).log() / STEPS
-        head = _short(float(step))
-        middle = _short(float(step - head))
+        head = _cut_to_35_bits(float(step))
+        middle = _cut_to_35_bits(float(step - head))
         tail = float(step - head - middle)
         powers = np.array([parts((step * j).exp(), 2)[:2] for j in range(STEPS)])
         factorials = tuple(parts(1 / ball(float(math.factorial(j))), 2)[:2] for j in range(LAST_DEGREE + 1))
@@ -40,7 +40,7 @@ def tables() -> Tables:
     )
 
 
-def _short(number: float) -> float:
+def _cut_to_35_bits(number: float) -> float:
     """Return the number cut to 35 bits, so that its product with 17 bits is exact."""
     mantissa, exponent = math.frexp(number)
     return math.ldexp(math.floor(math.ldexp(mantissa, 35)), exponent - 35)

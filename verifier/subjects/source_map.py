@@ -90,7 +90,9 @@ def _read(subject: Subject, used: Used) -> SourceMap:
     kernels = [f for f in used.functions if f.kernel]
     own_folder = str(Path(subject.path).resolve().parent)
     homes = {f.path for f in kernels}
-    wrapper = [f for f in used.functions if not f.kernel and (_beside(f.path, own_folder) or f.path in homes)]
+    wrapper = [
+        f for f in used.functions if not f.kernel and (_lies_in(f.path, own_folder) or f.path in homes)
+    ]
     outlines = [outline_of(path) for path in included(used.cuda_sources)]
     return SourceMap(
         functions=(
@@ -123,7 +125,7 @@ def _read(subject: Subject, used: Used) -> SourceMap:
     )
 
 
-def _beside(path: str, folder: str) -> bool:
+def _lies_in(path: str, folder: str) -> bool:
     return str(Path(path).resolve().parent) == folder
 
 

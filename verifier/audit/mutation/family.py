@@ -21,7 +21,7 @@ def family(path: Path) -> list[Path]:
     A Python file uses what it imports, what a string in its code names, and the .cu file of its own stem;
     a CUDA file what it includes.
     """
-    beside = {
+    siblings = {
         p.name: p
         for p in sorted(path.parent.iterdir())[:LARGEST_FOLDER]
         if p.suffix in _SOURCES and p.is_file()
@@ -33,7 +33,7 @@ def family(path: Path) -> list[Path]:
             used = _used_by_python(one.read_text(encoding="utf-8")) | {f"{one.stem}.cu"}
         else:
             used = {Path(source).name for source in included([str(one)])}
-        for other in (beside[name] for name in sorted(used & beside.keys())):
+        for other in (siblings[name] for name in sorted(used & siblings.keys())):
             if other not in found:
                 found.append(other)
                 waiting.append(other)

@@ -116,11 +116,11 @@ def run_mutants(
 
     """
     started = time.monotonic()
-    beside = mutations(path)
-    every = used(beside, load_subjects(path))
+    possible = mutations(path)
+    every = used(possible, load_subjects(path))
     chosen = _chosen(every, sample, question.seed)
     found = Mutants(
-        path=path, original=Fate(mutation=None), listed=len(every), unused=len(beside) - len(every)
+        path=path, original=Fate(mutation=None), listed=len(every), unused=len(possible) - len(every)
     )
     tasks = [(number, (str(path), mutation, question)) for number, mutation in enumerate((None, *chosen))]
     ended: dict[int, Fate] = {}

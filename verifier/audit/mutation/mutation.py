@@ -42,11 +42,13 @@ class Mutation:
     def __str__(self) -> str:
         """Return the place and the change, in one line."""
         change = (
-            f"{_short(self.before)} -> {_short(self.after)}" if self.after else f"no {_short(self.before)}"
+            f"{_one_line(self.before)} -> {_one_line(self.after)}"
+            if self.after
+            else f"no {_one_line(self.before)}"
         )
         return f"{self.file.name}:{self.line} {self.kind}: {change}"
 
 
-def _short(text: str, width: int = 60) -> str:
+def _one_line(text: str, width: int = 60) -> str:
     one = " ".join(text.split())
     return one if len(one) <= width else one[: width - 3] + "..."

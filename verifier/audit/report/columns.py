@@ -46,24 +46,24 @@ def runs_nowhere(line: Line) -> bool:
 
 
 def _numbers(name: str) -> Callable[[Line], str]:
-    return lambda line: short(getattr(line, name)) if line.outputs else "-"
+    return lambda line: three_digits(getattr(line, name)) if line.outputs else "-"
 
 
-def short(value: float) -> str:
+def three_digits(value: float) -> str:
     """Return three digits of a number, or a dash for none."""
     return "-" if math.isnan(value) else f"{value:.3g}"
 
 
 def _bound(line: Line) -> str:
-    return short(line.worst.bound) if line.worst else "-"
+    return three_digits(line.worst.bound) if line.worst else "-"
 
 
 def _utilisation(line: Line) -> str:
-    return short(line.worst.utilisation) if line.worst else "-"
+    return three_digits(line.worst.utilisation) if line.worst else "-"
 
 
 def _canonical(line: Line) -> str:
-    return short(max((w.canonical for w in line.outputs.values()), default=math.nan))
+    return three_digits(max((w.canonical for w in line.outputs.values()), default=math.nan))
 
 
 def _kappa(line: Line) -> str:

@@ -211,14 +211,18 @@ def replay_command(finding: Finding) -> str:
 
 
 def _numbers(worst: Worst) -> Iterator[str]:
-    times = "" if math.isnan(worst.utilisation) else f" = {_short(worst.utilisation)} x the proved bound"
+    times = (
+        "" if math.isnan(worst.utilisation) else f" = {_three_digits(worst.utilisation)} x the proved bound"
+    )
     place = ", ".join(str(i) for i in worst.index)
-    ulp = f" ({_short(worst.ulp)} ulp)" if worst.expected else ""  # at 0 its unit is the smallest there is
-    yield f"  worst error  {_short(worst.error)}{ulp}{times}, at {worst.output}[{place}]"
+    ulp = (
+        f" ({_three_digits(worst.ulp)} ulp)" if worst.expected else ""
+    )  # at 0 its unit is the smallest there is
+    yield f"  worst error  {_three_digits(worst.error)}{ulp}{times}, at {worst.output}[{place}]"
     yield f"  actual       {worst.actual!r}"
     yield f"  expected     {worst.expected!r}"
     if not math.isnan(worst.bound):
-        yield f"  bound        {_short(worst.bound)} on |actual - expected|"
+        yield f"  bound        {_three_digits(worst.bound)} on |actual - expected|"
 
 
 def _tensor(case: Case, name: str) -> str:
@@ -233,8 +237,8 @@ def _tensor(case: Case, name: str) -> str:
 
 
 def _kappa(case: Case) -> str:
-    return f"kappa (|mean|/std) {_short(case.kappa)}, |input| up to {_short(case.largest)}"
+    return f"kappa (|mean|/std) {_three_digits(case.kappa)}, |input| up to {_three_digits(case.largest)}"
 
 
-def _short(number: float) -> str:
+def _three_digits(number: float) -> str:
     return f"{number:.3g}"

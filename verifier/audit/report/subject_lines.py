@@ -17,7 +17,7 @@ from verifier.audit.report.columns import (
     cut,
     kappa_in_words,
     legend,
-    short,
+    three_digits,
     verdict_words,
 )
 from verifier.audit.report.reach_text import of_what_ran
@@ -59,7 +59,7 @@ class SubjectLine:
 
 
 def _utilisation(one: SubjectLine) -> str:
-    return short(max((used for used, _ in _used(one)), default=math.nan))
+    return three_digits(max((used for used, _ in _used(one)), default=math.nan))
 
 
 def _used(one: SubjectLine) -> Iterator[tuple[float, str]]:
@@ -71,7 +71,7 @@ def _used(one: SubjectLine) -> Iterator[tuple[float, str]]:
 
 
 def _ulp(one: SubjectLine) -> str:
-    return short(max((line.nonzero_row_ulp for line in one.lines if line.outputs), default=math.nan))
+    return three_digits(max((line.nonzero_row_ulp for line in one.lines if line.outputs), default=math.nan))
 
 
 def _kappa(one: SubjectLine) -> str:

@@ -33,7 +33,7 @@ _MEAN_ERROR = 2.0**-51
 
 
 @dataclass(kw_only=True)
-class Running:
+class BoundAlongTree:
     """The nodes of one run: exact means relative to the row's, bounds on their errors, error products.
 
     `centre` (mu_j - mu) and `error` (E_j) have shape (rows, columns); a node lives where its left leaf was.
@@ -167,14 +167,14 @@ class Running:
         return np.maximum(np.maximum(k_a, k_b), local.increment) + present
 
 
-def start(t: RowTerms, *, welford: bool, steps: int) -> Running:
+def start(t: RowTerms, *, welford: bool, steps: int) -> BoundAlongTree:
     """Return the leaves: exact, one element each.
 
     steps: length of the program, each of whose steps adds to the error of the centred means.
     """
     columns = t.count
     values = t.rows.values
-    return Running(
+    return BoundAlongTree(
         t=t,
         welford=welford,
         centre=values - t.rows.mean[:, None],

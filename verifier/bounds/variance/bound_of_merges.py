@@ -68,13 +68,13 @@ def proofs_of(t: RowTerms, stages: Stages, *, welford: bool) -> list[Moments]:
     if t.count < 2:
         return proofs
     if tree.kind == "sequential" and tree.named:
-        return [*proofs, *running_chain(t, stages, welford=welford)]
+        return [*proofs, *moments_along_chain(t, stages, welford=welford)]
     updates = tree.updates(t.count)
     if updates is not None and len(updates) <= MOST_STEPS:
-        proofs.append(running_within_lanes(t, stages, updates, welford=welford))
+        proofs.append(moments_within_lanes(t, stages, updates, welford=welford))
     orders = tree.orders(t.count) if tree.named else []
     if orders and len(orders[0]) <= MOST_STEPS:
-        proofs.append(running(t, orders, welford=welford))
+        proofs.append(moments_along_trees(t, orders, welford=welford))
     return proofs
 
 
@@ -93,7 +93,7 @@ def closed(t: RowTerms, stages: Stages, *, welford: bool) -> Moments:
     return Moments(mean_error=final, cross=cross, roundings=roundings(t, stages, welford=welford))
 
 
-def running(t: RowTerms, orders: list[list[Step]], *, welford: bool) -> Moments:
+def moments_along_trees(t: RowTerms, orders: list[list[Step]], *, welford: bool) -> Moments:
     """Bound along the declared tree; where it admits several orders, their largest (T8).
 
     Source: docs/explanation/bounds.md, T8.
@@ -113,7 +113,7 @@ def running(t: RowTerms, orders: list[list[Step]], *, welford: bool) -> Moments:
     )
 
 
-def running_chain(t: RowTerms, stages: Stages, *, welford: bool) -> list[Moments]:
+def moments_along_chain(t: RowTerms, stages: Stages, *, welford: bool) -> list[Moments]:
     """Bound along the sequential order, if it is not too long (T8).
 
     Source: docs/explanation/bounds.md, T8.
@@ -128,7 +128,7 @@ def running_chain(t: RowTerms, stages: Stages, *, welford: bool) -> list[Moments
     return [Moments(mean_error=error, cross=cross, roundings=met)]
 
 
-def running_within_lanes(t: RowTerms, stages: Stages, updates: list[Step], *, welford: bool) -> Moments:
+def moments_within_lanes(t: RowTerms, stages: Stages, updates: list[Step], *, welford: bool) -> Moments:
     """Bound along the declared lanes, and the merges of lanes by their number of stages (T7 after T8).
 
     Source: docs/explanation/bounds.md, T8, "Lanes in any order".

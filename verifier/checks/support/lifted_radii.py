@@ -265,7 +265,7 @@ def experiment(
     *,
     place: Backend,
     gradients: bool,
-    unit: float,
+    unit_roundoff: float,
     as_written: list[float],
     names: list[str],
     asked: dict[str, float] | None,
@@ -274,11 +274,11 @@ def experiment(
 
     With every lifted result come its `<name>|radius` and the `<name>|returned` floats themselves.
 
-    unit: relative error of every operation. as_written: constants of the specification.
+    unit_roundoff: relative error of every operation. as_written: constants of the specification.
     """
     from verifier.machine.shadow.arithmetics.enclosed import build, exact
 
-    arithmetic = build(unit_roundoff=unit, as_written=as_written)
+    arithmetic = build(unit_roundoff=unit_roundoff, as_written=as_written)
     with shadow_session(arithmetic) as opened:
         lost = watched(opened, case)
         given = {name: exact(t.double().numpy()) for name, t in case.given.items()}

@@ -88,7 +88,7 @@ class GraphEmitter(SlotOperands):
         if isinstance(operand, Immediate):
             half, width = LAYOUTS[kind][piece]
             bits = int(immediate(operand, kind).view(f"u{BITS[kind] // 8}")) >> (16 * half)
-            return writer.code.deferred(f"slots.literal({bits & ((1 << width) - 1)}, {scalar!r})")
+            return writer.code.once_a_wave(f"slots.literal({bits & ((1 << width) - 1)}, {scalar!r})")
         if not self.tainted(operand):
             return _FIXED
         assert isinstance(operand, Register)

@@ -123,7 +123,7 @@ def _parameter(writer: Writer, instruction: Instruction, items: tuple[Operand, .
     dtype = DTYPE[kind] if signed else f"u{BITS[kind] // 8}"
     for number, item in enumerate(items):
         place = offset + number * BITS[kind] // 8
-        value = writer.code.deferred(f"wave.parameter({place}, {dtype!r})")
+        value = writer.code.once_a_wave(f"wave.parameter({place}, {dtype!r})")
         flat = "[0]" if writer.part and not writer.narrow else ""
         if writer.shadow_emitter is not None:
             writer.shadow_emitter.move(writer, instruction, "parameter")

@@ -89,7 +89,7 @@ class Code:
         self.constants.setdefault(key, value)
         return key
 
-    def deferred(self, expression: str) -> str:
+    def once_a_wave(self, expression: str) -> str:
         """Name of something computed once when the wave starts."""
         return self.lazy.setdefault(expression, f"L{len(self.lazy)}")
 
@@ -105,7 +105,7 @@ class Code:
         program = self.program
         if name not in program.variables and name not in program.module.variables:
             raise UnknownName(_unknown(name, program))
-        return self.deferred(f"wave.symbol({name!r}, {offset}, {dtype!r})")
+        return self.once_a_wave(f"wave.symbol({name!r}, {offset}, {dtype!r})")
 
 
 class Writer:
@@ -184,7 +184,7 @@ class Writer:
         if "clock" in name or "timer" in name:
             return f"wave.tick({dtype!r})" if not self.part else f"wave.tick({dtype!r})[0]"
         # A view, not a copy: block numbers change from wave to wave.
-        base = self.code.deferred(f"wave.special({name!r})")
+        base = self.code.once_a_wave(f"wave.special({name!r})")
         base = f"{base}.view({dtype!r})" if dtype in ("u4", "i4", "f4") else f"{base}.astype({dtype!r})"
         if not self.part or self.narrow:
             return base

@@ -99,7 +99,7 @@ class SlotOperands:
             bits = int(immediate(operand, kind).view(f"u{BITS[kind] // 8}")) >> (16 * half) & (
                 (1 << width) - 1
             )
-            return writer.code.deferred(f"slots.constant({bits}, {scalar!r})")
+            return writer.code.once_a_wave(f"slots.constant({bits}, {scalar!r})")
         value = self.float_piece(writer, operand, kind, piece)
         if isinstance(operand, Register) and self.shadowed.has(operand.name):
             layout = self.shadowed.layouts[operand.name]
@@ -150,4 +150,4 @@ class SlotOperands:
         kind = known.get(half) or {16: "f16", 32: "f32", 64: "f64"}[width]
         whole = int(immediate(origin, f"u{writer.code.width(target.name)}"))
         bits = whole >> 16 * half & ((1 << width) - 1)
-        return writer.code.deferred(f"slots.constant({bits}, {kind!r})")
+        return writer.code.once_a_wave(f"slots.constant({bits}, {kind!r})")
