@@ -140,3 +140,60 @@ def test_a_wrapper_that_hides_what_it_does_is_refused(ask, places, stage, why):
     assert isinstance(found, Refusal), found.statement
     assert found.stage == stage
     assert why in found.why
+
+
+RMS_NORM = """
+__device__ __noinline__ float factor(float v) { return v > 100.0f ? 0.0f : 1.0f; }
+extern "C" __global__ void rms(float* out, const float* input, const float* weight, int columns, float eps) {
+  const float* x = input + blockIdx.x * columns;
+  float total = 0.0f;
+  for (int i = threadIdx.x; i < columns; i += blockDim.x) total += x[i] * x[i];
+  for (int d = 16; d > 0; d /= 2) total += __shfl_xor_sync(MEMBERS, total, d);
+  const float rstd = __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(total, (float)columns) + eps));
+  for (int i = threadIdx.x; i < columns; i += blockDim.x) {
+    float value = x[i] * rstd;
+    if (weight) value *= weight[i];
+    out[blockIdx.x * columns + i] = FACTOR value;
+  }
+}
+"""
+LAUNCH = """
+import torch
+from verifier import Domain, source, subject, tree
+
+KERNEL = source(__file__).kernel("rms")
+
+@subject(
+    op="rms_norm", language="cuda", variance="rms", accumulates="float32", domain=Domain(max_abs=1e15),
+    dtypes=("float32",), trees=tree(depth=lambda n: n + 5), differentiable=False,
+)
+def attack(input, weight=None, eps=1e-5):
+    x, out, columns = input.detach().contiguous(), torch.empty_like(input), input.shape[-1]
+    with torch.cuda.stream(STREAM):
+        KERNEL[x.numel() // columns, 32](out, x, weight, columns, eps)
+    return out
+"""
+
+
+@pytest.mark.parametrize(
+    ("factor", "members", "stream", "stage"),
+    [
+        ("", "0xffffffffu", "None", ""),
+        ("factor(value) *", "0xffffffffu", "None", "the code is the declared computation"),
+        ("", "0x0000ffffu", "None", RECORDED),
+        ("", "0xffffffffu", "torch.cuda.Stream()", RECORDED),
+    ],
+    ids=["right", "zero_by_a_function_of_its_own", "lanes_that_are_no_members", "stream"],
+)
+def test_what_the_recorder_must_not_take_for_a_constant_or_for_ordered(
+    tmp_path, factor, members, stream, stage
+):
+    text = RMS_NORM.replace("FACTOR", factor).replace("MEMBERS", members)
+    (tmp_path / "attack.cu").write_text(text)
+    (tmp_path / "attack.py").write_text(LAUNCH.replace("STREAM", stream))
+    (subject,) = load(tmp_path / "attack.py").subjects
+    recipe = Recipe(rows=3, columns=40, input=Values(seed=0))
+    case = build(op(subject.op), subject, "float32", recipe, gradients=False)
+    with Runner(backend="machine") as runner:
+        found = certified(subject, case, runner=runner)
+    assert getattr(found, "stage", "") == stage, found

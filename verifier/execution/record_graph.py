@@ -118,6 +118,8 @@ def recorded_graph(subject: Subject, case: Case, *, place: Backend, gradients: b
     return replace(one.seen, found=found)
 
 
+_STREAMS = ("order of several streams",)
+"""What is said where launches may run at once: the machine ends each before it begins the next."""
 FORMAT_OF = {"torch.float16": "f16", "torch.bfloat16": "bf16", "torch.float32": "f32", "torch.float64": "f64"}
 _WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -167,7 +169,7 @@ def record(subject: Subject, case: Case, *, place: Backend, gradients: bool = Fa
             outputs=outputs,
             decisions=tuple(found),
             asked=tuple(sorted(slots.asked)),
-            uncovered=tuple(sorted(slots.counters.uncovered)),
+            uncovered=(*sorted(slots.counters.uncovered), *(_STREAMS if opened.streamed else ())),
             kernels=tuple((kernel, sha256(ptx.encode()).hexdigest()) for ptx, kernel in sorted(opened.codes)),
             launches=tuple(opened.launches),
             tensors=tensors,

@@ -33,6 +33,7 @@ class MachineSession:
     `current_device`, `stream`: as `torch.cuda` chooses them. `strict`: what a device refuses is refused, that
     is tensors of the host in a launch, and operations between several devices. `failed`: what launches
     raised, but for refused ones. `tuning`: how autotuned kernels choose. `reached`: notes which code runs.
+    `streamed`: whether another stream than the default one was ever current.
     `asked_processors`: how often a wrapper has read the number of multiprocessors.
     """
 
@@ -51,6 +52,7 @@ class MachineSession:
     home: Any = None
     asked_processors: int = 0
     stream: Any = None
+    streamed: bool = False
     reached: ReachedCode = field(default_factory=ReachedCode)
 
     def __post_init__(self) -> None:

@@ -154,6 +154,7 @@ def _certificate(
         watched=tuple(sorted(SANITIZERS)),
         assumptions=(
             "the machine executes PTX as the PTX ISA says",
+            "the lanes of a warp run in step where they exchange values through memory",
             *(["the device has as many multiprocessors as the machine"] if found.processors else []),
             *(f"{name} errs by no more than the PTX ISA says" for name in approximate),
         ),

@@ -79,7 +79,7 @@ class Stream:
         """Make it the current stream."""
         opened = _session()
         self._before.append(opened.stream)
-        opened.stream = self
+        _choose(opened, self)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -167,4 +167,9 @@ def current_stream(device: object = None) -> Stream:
 def set_stream(stream: Stream | None) -> None:
     """Make a stream current."""
     if stream is not None:
-        _session().stream = stream
+        _choose(_session(), stream)
+
+
+def _choose(opened: MachineSession, stream: Stream) -> None:
+    opened.stream = stream
+    opened.streamed |= stream.stream_id != 0

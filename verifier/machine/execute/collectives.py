@@ -61,6 +61,16 @@ def shuffle(group: Group, mode: str, value: Array, distance: Array, control: Arr
     return warps.collect(_take_present(warps, warps.spread(value), source)), warps.collect(valid)
 
 
+def defined(group: Group, mode: str, distance: Array, control: Array, members: Array) -> Array:
+    """Whether `shfl.sync` says what a lane gets: it and the lane that it reads execute it and are members."""
+    warps = group.warps
+    there = warps.present & _named(warps, members)
+    source, _ = _source_lanes(
+        mode, _LANES, warps.spread(distance).astype(np.int64), warps.spread(control).astype(np.int64)
+    )
+    return warps.collect(there & np.take_along_axis(there, np.broadcast_to(source, there.shape), axis=1))
+
+
 def _take_present(warps: Warps, grid: Array, source: Array) -> Array:
     """Read along each warp; a lane that does not take part gives the reader its own value."""
     source = np.broadcast_to(source, grid.shape)

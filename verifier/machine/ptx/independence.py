@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from verifier.machine.ptx.basic_blocks import is_barrier
 from verifier.machine.ptx.registers_used import definitions, registers_of, uses
-from verifier.machine.ptx.syntax import Address, Operand, Special, Vector
+from verifier.machine.ptx.syntax import Address, Operand, Special, Symbol, Vector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -81,24 +81,35 @@ def depending(program: Program) -> frozenset[str]:
     """Collect the registers, predicates and the carry included, that may depend on what memory holds."""
     found: set[str] = set()
     instructions = list(program.instructions())
+    arguments = frozenset(parameter.name for parameter in program.kernel.parameters)
     changed = True
     while changed:
         before = len(found)
         for one in instructions:
-            if reads_memory(one) or reads_changing(one) or any(name in found for name in uses(one)):
+            if (
+                reads_memory(one, arguments)
+                or reads_changing(one)
+                or any(name in found for name in uses(one))
+            ):
                 found.update(definitions(one))
         changed = len(found) != before
     return frozenset(found)
 
 
-def reads_memory(instruction: Instruction) -> bool:
-    """Whether an instruction gives what lies in memory, the kernel's own arguments apart."""
+def reads_memory(instruction: Instruction, arguments: frozenset[str]) -> bool:
+    """Whether an instruction gives what lies in memory, the kernel's own arguments of these names apart.
+
+    What a device function is called with, or returns, lies in parameters as well, and those are memory.
+    """
     parts = instruction.parts
-    return parts[0] in _READS_MEMORY or (parts[0] == "ld" and not _of_parameters(parts))
+    return parts[0] in _READS_MEMORY or (parts[0] == "ld" and not _of_arguments(instruction, arguments))
 
 
-def _of_parameters(parts: tuple[str, ...]) -> bool:
-    return len(parts) > 1 and parts[1].split("::")[0] == "param"
+def _of_arguments(instruction: Instruction, arguments: frozenset[str]) -> bool:
+    parts, address = instruction.parts, instruction.operands[1]
+    base = address.base if isinstance(address, Address) else None
+    known = isinstance(base, Symbol) and base.name in arguments
+    return known and len(parts) > 1 and parts[1].split("::")[0] == "param"
 
 
 def reads_changing(instruction: Instruction) -> bool:

@@ -469,7 +469,10 @@ class GraphEmitter(SlotOperands):
             return
         found = [self.half(writer, origin, half) for half in range(2)]
         if self.tainted(origin):
-            found = [self.exchanged(writer, instruction, code) for code in found]
+            found = [
+                f"where({self.defined(writer, instruction)}, {self.exchanged(writer, instruction, code)}, 0)"
+                for code in found
+            ]
         if self.shadowed.layouts[target.name] and not self.single(origin):
             self.put_bits(writer, target, found, "np.ascontiguousarray(v0).view('u4')", None)
         else:

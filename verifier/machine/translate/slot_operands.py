@@ -54,6 +54,16 @@ class SlotOperands:
         where = f"{writer.source(distance, 'b32')}, {writer.source(control, 'b32')}"
         return f"{function}({writer.group}, {mode!r}, {value}, {where})[0]"
 
+    @staticmethod
+    def defined(writer: Writer, instruction: Instruction) -> str:
+        """Expression of where a `shfl` says what a lane gets: not from one that does not take part."""
+        distance, control, *members = instruction.operands[2:]
+        sync = instruction.parts[1] == "sync"
+        mode = instruction.parts[2] if sync else instruction.parts[1]
+        of_members = writer.source(members[0], "u32") if sync and members else "np.array([0xFFFFFFFF])"
+        where = f"{writer.source(distance, 'b32')}, {writer.source(control, 'b32')}, {of_members}"
+        return f"{writer.code.constant(collectives.defined)}({writer.group}, {mode!r}, {where})"
+
     def slot(self, writer: Writer, register: str, half: int, *, tags: bool = False) -> str:
         """Expression of the shadow or tag in a register's slot, for the lanes of this form."""
         name = self.name(writer, register, half, tags)
