@@ -9,7 +9,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from strategies.registry import extension_roots
 
@@ -39,7 +39,7 @@ _AUTOGRAD = ("torch.autograd", "torch.autograd.graph")
 Result = TypeVar("Result")
 
 
-def passed_on(function: Callable[..., Result], /, *args: object, **kwargs: Any) -> Result:
+def passed_on(function: Callable[..., Result], /, *args: object, **kwargs: object) -> Result:
     """Call a function for the subject, with its own arguments: what it raises is the subject's doing."""
     return function(*args, **kwargs)
 

@@ -120,7 +120,7 @@ def _is_near(name: str, function: FunctionType) -> bool:
     return found is not None and folder in Path(found).resolve().parents
 
 
-def _is_computed(node: ast.AST, known: Mapping[str, Any]) -> bool:
+def _is_computed(node: ast.AST, known: Mapping[str, object]) -> bool:
     if isinstance(node, ast.Attribute):
         inside = node.value
         return (
@@ -142,7 +142,7 @@ def _is_computed(node: ast.AST, known: Mapping[str, Any]) -> bool:
     return file is not None and is_of_subjects(file)
 
 
-def _named(node: ast.AST, known: Mapping[str, Any]) -> Any:
+def _named(node: ast.AST, known: Mapping[str, object]) -> Any:
     """Return the module that an expression names, as far as that is plain to see."""
     if isinstance(node, ast.Name):
         return known.get(node.id) or sys.modules.get(node.id)

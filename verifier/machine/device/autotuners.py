@@ -100,7 +100,7 @@ def _session() -> MachineSession:
 def _run(run: Callable[..., Any]) -> Callable[..., object]:
     """Keep what the session chose out of the tuner's own memory, and note what ran."""
 
-    def wrapper(self: Tuner, *args: Any, **kwargs: Any) -> object:
+    def wrapper(self: Tuner, *args: object, **kwargs: object) -> object:
         if len(self.configs) < 2:
             return passed_on(run, self, *args, **kwargs)
         opened, kernel = _session(), kernel_of(self)
@@ -173,7 +173,7 @@ def _pruned(prune: Callable[..., Any]) -> Callable[..., object]:
 def _benched(bench: Callable[..., Any]) -> Callable[..., object]:
     """Launch a configuration as often as its tuner is played to, with the tuner's own hooks around."""
 
-    def wrapper(self: Tuner, *args: Any, config: Configuration, **meta: Any) -> object:
+    def wrapper(self: Tuner, *args: object, config: Configuration, **meta: object) -> object:
         tuning, words = _session().tuning, words_of(config)
         launches = tuning.launches.get(self, {}).get(words, 0)
         if not launches:  # it does not fit, or there are too many

@@ -110,7 +110,7 @@ class ExternalStream(Stream):
 class Event:
     """An event that has happened as soon as it is recorded."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         """Take what torch takes."""
         self.device = torch.device("cuda", index_of(None))
         self.event_id = self.cuda_event = next(_numbers)

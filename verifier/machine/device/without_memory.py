@@ -76,7 +76,7 @@ def _names_device(value: object) -> bool:
 
 
 def _stays(original: Callable[..., Any]) -> Callable[..., Any]:
-    def cuda(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def cuda(self: object, *args: object, **kwargs: object) -> Any:
         return self if _is_nowhere(self) else passed_on(original, self, *args, **kwargs).to(NOWHERE)
 
     return cuda

@@ -80,7 +80,7 @@ class Code:
         self.views.add((name, dtype))
         return f"{self.register(name)}_{dtype.replace('?', 'p')}"
 
-    def constant(self, value: Any) -> str:
+    def constant(self, value: object) -> str:
         """Name of a Python object that emitted code needs."""
         if isinstance(value, np.ndarray):
             key = f"C_{value.dtype.str[1:].replace('?', 'b')}_{value.tobytes().hex()}_{value.ndim}"
