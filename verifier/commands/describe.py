@@ -14,6 +14,7 @@ from verifier.audit.request import SelectionError
 from verifier.checks.support.session import gradient_names
 from verifier.commands.describing.calling import MEANINGS, Calling, callings
 from verifier.commands.describing.claims import KAPPAS, fitting, guesses, loses_large_means, parameters
+from verifier.commands.describing.compiled_algorithm import read_algorithm
 from verifier.commands.describing.found_function import found_function, origin
 from verifier.commands.describing.further_results import further_results
 from verifier.commands.describing.language import launched_language
@@ -251,6 +252,10 @@ def _as_op(place: _Place, calling: Calling, seen: Seen) -> Proposal:
     if operator is not None and "welford" in names:
         names = ("welford", *(n for n in names if n != "welford"))
         what += f"torch's {operator} ran, which computes it by Welford's updates on a CPU; "
+    read = read_algorithm(trial, runner, dtypes[0], names)
+    if read is not None:
+        names = (read.variance, *(n for n in names if n != read.variance))
+        what += f"{read.text}; "
     fit = fitting(trial, runner, names, dtypes, backward=backward)
     kept = limits(trial, runner, dtypes[0], Runner)
     if names_of_results := further_results(trials, calling, language, runner, dtypes[0]):

@@ -35,7 +35,8 @@ def refuted(trials: Trials, lines: Sequence[str], calling: Calling, runner_of: t
         text = text.replace("@subject(", "declared = subject(") + f"({trials.name})"
     path = trials.write(text + "\n")
     try:
-        declared = next(v for v in vars(load(path).module).values() if isinstance(v, Subject))
+        # The last: a function that is declared already stands before it.
+        declared = [v for v in vars(load(path).module).values() if isinstance(v, Subject)][-1]
     except LoadError as error:
         return [f"this declaration does not load: {error}"]
     place, missing = default_backend(declared)
