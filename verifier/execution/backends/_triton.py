@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import atexit
+import hashlib
 import importlib
 import os
 import shutil
 import tempfile
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 
 from verifier.machine.culprit import passed_on
+from verifier.records.files import cache_folder, keep
 from verifier.records.subject import Subject
 
 _launches = 0
@@ -81,14 +84,34 @@ def _wrap(owner: object, name: str) -> None:
 
 
 def preload() -> None:
-    """Compute the key of Triton itself, which a process asks for once: a hash of its libraries."""
+    """Find the key of Triton itself, which a process asks for once: a hash of its libraries."""
     if triton_missing() is not None:
         return
+    import triton
+
     for name in ("triton.runtime.cache", "triton.compiler.compiler"):  # by version
-        key = getattr(importlib.import_module(name), "triton_key", None)
-        if key is not None:
-            key()
+        module = importlib.import_module(name)
+        make: Callable[[], str] | None = getattr(module, "triton_key", None)
+        if make is not None:
+            key = kept_key(Path(triton.__file__).parent, make)
+            vars(module)["triton_key"] = partial(str, key)  # as Triton does in processes that it starts
             return
+
+
+def kept_key(package: Path, make: Callable[[], str]) -> str:
+    """Return a hash of a package's files, which is made anew when one of them has changed.
+
+    To make it takes reading hundreds of megabytes. A file has changed if its name, size or time has.
+    """
+    files = sorted(file for file in package.rglob("*") if "__pycache__" not in file.parts)
+    seen = [(str(file), about.st_size, about.st_mtime_ns) for file in files if (about := file.stat())]
+    place = cache_folder("triton") / hashlib.sha256(repr(seen).encode()).hexdigest()
+    try:
+        return place.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        key = make()
+        keep(place, key)
+        return key
 
 
 def triton_missing() -> str | None:
