@@ -24,6 +24,9 @@ CARRIED_STRENGTHS = (0, 1)
 """The same where another tensor carries the hazard: NaN, then infinity."""
 SMALL_SCALE = -10
 """Power of two of inputs whose eps is zero: their variance, near 1e-6, makes any other eps obvious."""
+TINY_EPS, TINY_SCALE = 1e-20, -20
+"""The smallest eps, and a power of two of inputs beside it: their variance, near 1e-12, is far above it and
+near what kernels raise it to; half precision still holds them."""
 FEW_COLUMNS = 2
 """In so many columns, or fewer, ordinary numbers may be alike."""
 VECTOR = 8
@@ -68,11 +71,14 @@ def covering(
         return accept(made[0])
 
     early = [*_aligned_otherwise(subject, plan, possible).values()]
+    small = _small_beside_tiny_eps(subject, plan, possible)
     for _ in pairwise(
         factors(subject, plan), possible=possible, accept=wanted, patience=patience, early=early
     ):
         yield made[0]
         number += 1
+        if number == 2 and small is not None and accept(small):
+            yield small
 
 
 def factors(subject: Subject, plan: Plan) -> list[Factor]:
@@ -131,6 +137,24 @@ def _aligned_otherwise(subject: Subject, plan: Plan, possible: _Possible) -> dic
     several = len(possible.dtypes) > 1
     every = {_of_misaligned(d): start | ({"parameter_dtype": d} if several else {}) for d in possible.dtypes}
     return {words: choice for words, choice in every.items() if possible(choice)}
+
+
+def _small_beside_tiny_eps(subject: Subject, plan: Plan, possible: _Possible) -> Recipe | None:
+    """Return small ordinary numbers beside the tiny eps, where each eps must be tried.
+
+    It comes besides the pairs: in these, inputs beside a tiny eps are large, too, and overflow.
+    """
+    if "eps" not in plan.must or TINY_EPS not in plan.eps_of(possible.op, subject):
+        return None
+    wide = (shape for shape in _cover_shapes(plan) if shape[0] > 0 and shape[1] > FEW_COLUMNS)
+    shape = next((shape for shape in wide if possible.shapes(*shape, 0)), None)
+    if shape is None:
+        return None
+    values = {"hazard": "ordinary", "strength": _MILDEST, "gradient": "ordinary", "joint": None}
+    given = {name: name in possible.given for name in ("weight", "bias", *possible.op.varied)}
+    choice = {"shape": shape, "variant": 0, "layout": (), "eps": TINY_EPS, **values, **given}
+    recipe = _recipe(choice, 0, possible.op.varied)
+    return replace(recipe, input=replace(recipe.input, scale=TINY_SCALE))
 
 
 def _only_misaligned(level: Sequence[tuple[str, Layout]]) -> bool:

@@ -35,6 +35,7 @@ CATCHES = (
     "eps_outside_root",
     "eps_zero_taken_for_none",
     "eps_none_taken_for_another",
+    "tiny_eps_raised",
     "last_of_several_dimensions_alone",
     "tail_dropped",
     "reciprocals_of_reciprocals_triton",
