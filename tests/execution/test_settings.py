@@ -43,18 +43,18 @@ LEAVE = {
     "environment": lambda: os.environ.update(TRITON_DEBUG="1"),
     "working directory": lambda: os.chdir("/"),
     "seed": lambda: torch.manual_seed(0),
+    "torch's random numbers": lambda: torch.rand(3),
+    "Python's random numbers": random.random,
+    "NumPy's random numbers": lambda: np.random.seed(0),  # noqa: NPY002
 }
-
-
-def draw():
-    torch.rand(3)
-    random.random()
 
 
 def seed_apart():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-    torch.Generator().manual_seed(0)
+    torch.rand(3, generator=torch.Generator().manual_seed(0))
+    random.Random(0).random()
+    np.random.default_rng(0).random()
 
 
 def switch_inside():
@@ -63,7 +63,6 @@ def switch_inside():
 
 
 KEEP = {
-    "draw": draw,
     "seed_apart": seed_apart,
     "switch_inside": switch_inside,
     "inductor": lambda: os.environ.update(TORCHINDUCTOR_CACHE_DIR="somewhere"),
@@ -74,6 +73,7 @@ KEEP = {
 def test_what_is_left_changed_is_said_and_set_back(name, monkeypatch):
     monkeypatch.setenv("TRITON_DEBUG", "0")
     numbers = torch.get_rng_state()
+    others = random.getstate(), np.random.get_state()[2]  # noqa: NPY002
     with settings_kept() as seen:
         LEAVE[name]()
     assert list(seen.changed) == [name]
@@ -81,6 +81,7 @@ def test_what_is_left_changed_is_said_and_set_back(name, monkeypatch):
         pass
     assert after.changed == {}
     assert torch.equal(torch.get_rng_state(), numbers)
+    assert (random.getstate(), np.random.get_state()[2]) == others  # noqa: NPY002
     assert os.environ["TRITON_DEBUG"] == "0"
 
 

@@ -1,4 +1,4 @@
-"""A call leaves the process as it found it: dtype, grad mode, flags, seed, environment."""
+"""A call leaves the process as it found it: dtype, grad mode, flags, random numbers, environment."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ from verifier.records.verdict import Outcome, Verdict
 NAME = "global_state"
 ORDER = 125
 DEMANDS = (
-    "the call leaves every setting of the process as it found it: dtype, modes, flags, threads, seed, "
-    "environment"
+    "the call leaves every setting of the process as it found it: dtype, modes, flags, threads, "
+    "random numbers, environment"
 )
 WHY = (
     "after such a change the model around the kernel computes differently, and nobody looks for the reason "
     "in a norm"
 )
-CATCHES = ("default_dtype_left_changed",)
+CATCHES = (
+    "default_dtype_left_changed",
+    "grad_mode_left_off",
+    "random_numbers_drawn",
+    "random_numbers_seeded",
+)
 
 
 def plan(subject: Subject, op: Op) -> Plan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 import os
+import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +18,7 @@ from torch import overrides
 from torch.utils import _python_dispatch
 
 _SEEDS = itertools.count(0x6E6F726D00000000)
-"""Seeds that no kernel sets: drawing numbers leaves them as they are, seeding does not."""
+"""Seeds that no kernel sets: drawing numbers leaves them as they are, seeding does not, and both are told."""
 _LIBRARIES_SET = ("TORCH", "_TORCH", "TRITON_", "KINETO_", "CUDA_MODULE_LOADING", "PYTORCH_")
 """How the names begin that torch, inductor and Triton set in the environment when they first compile."""
 _ONE, _SUBNORMAL = 1.0, 5e-324
@@ -167,6 +168,23 @@ _SETTINGS: tuple[_Setting, ...] = (
 )
 
 
+def _numpy_state() -> tuple[object, ...]:
+    """Return the state of NumPy's global generator, its words as bytes, which compare in one piece."""
+    name, words, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 (the process's own, to be watched)
+    return name, np.asarray(words).tobytes(), *rest
+
+
+def _set_numpy_state(state: tuple[Any, ...]) -> None:
+    name, words, *rest = state
+    np.random.set_state((name, np.frombuffer(words, dtype=np.uint32), *rest))  # noqa: NPY002
+
+
+_GENERATORS: tuple[_Setting, ...] = (
+    _Setting(name="Python's random numbers", read=random.getstate, write=random.setstate),
+    _Setting(name="NumPy's random numbers", read=_numpy_state, write=_set_numpy_state),
+)
+
+
 @dataclass(kw_only=True)
 class Settings:
     """What a call left changed: a sentence by the name of the setting."""
@@ -189,12 +207,20 @@ def settings_kept() -> Iterator[Settings]:
     state = generator.get_state()
     seed = next(_SEEDS)
     generator.manual_seed(seed)
+    undrawn = generator.get_state()
+    others = [_read(other) for other in _GENERATORS]
     try:
         yield seen
     finally:
         if generator.initial_seed() != seed:
             seen.changed["seed"] = f"torch's random numbers seeded with {generator.initial_seed()}"
+        elif not torch.equal(generator.get_state(), undrawn):
+            seen.changed["torch's random numbers"] = "torch's random numbers: some were drawn"
         generator.set_state(state)
+        for other, value in zip(_GENERATORS, others, strict=True):
+            if _read(other) != value:
+                seen.changed[other.name] = f"{other.name}: some were drawn, or they were seeded"
+                other.write(value)
         for setting, value in zip(_SETTINGS, before, strict=True):
             now = _read(setting)
             if not setting.same(value, now):

@@ -1,0 +1,26 @@
+"""Draws a number that it does not need, which shifts every dropout after it: global_state must catch it."""
+
+import torch
+
+from verifier import Domain, subject
+
+
+@subject(
+    op="layer_norm",
+    language="torch",
+    variance="two_pass",
+    accumulates="float32",
+    domain=Domain(max_abs=1e15, max_kappa=1e3),
+    dtypes=("float32",),
+    differentiable=False,
+)
+def random_numbers_drawn(input, weight=None, bias=None, eps=1e-5):
+    x = input.detach().float()
+    torch.rand(())  # the bug: what is drawn next is another number
+    mean = x.mean(-1, keepdim=True)
+    variance = (x - mean).square().mean(-1, keepdim=True)
+    rstd = 1 / torch.sqrt(variance + eps)
+    out = (x - mean) * rstd
+    out = out if weight is None else out * weight.detach()
+    out = out if bias is None else out + bias.detach()
+    return out.to(input.dtype)
