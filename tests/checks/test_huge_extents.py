@@ -56,11 +56,28 @@ def test_large_offsets_tries_kernels_of_long_rows_too():
     with machine(poison=0xFF):
         examining = examination(wrong, "large_offsets", "float32", "machine")
         plan = examining.check.plan(wrong, op("layer_norm"))
-        (recipes,) = steered(wrong, plan, [Reaching(rows=1, columns=16385)])
+        recipes, _ = steered(wrong, plan, [Reaching(rows=1, columns=16385)])
         case = build(op("layer_norm"), wrong, "float32", recipes[0], gradients=True)
         (found,) = examining.judge(case)[0]
     assert found.machine_finding == "out_of_bounds"
     assert "_backward_input" in found.message
+
+
+def test_large_offsets_lays_the_columns_of_long_rows_far_apart_too():
+    tile = "column = tl.program_id(0)"
+    rest = " * BLOCK + tl.arange(0, BLOCK)\n    inside = column < columns\n    part_dw"
+    wrong = planted({f"{tile}.to(tl.int64){rest}": f"{tile}{rest}"}, KERNELS / "rms_norm_triton.py")
+    with machine(poison=0xFF):
+        examining = examination(wrong, "large_offsets", "float32", "machine")
+        plan = examining.check.plan(wrong, op("rms_norm"))
+        judged = []
+        for recipes in steered(wrong, plan, [Reaching(rows=1, columns=16385)]):
+            case = build(op("rms_norm"), wrong, "float32", recipes[0], gradients=True)
+            judged.append(examining.judge(case)[0])
+    rows_apart, (found,) = judged
+    assert {outcome.verdict for outcome in rows_apart} == {Verdict.PASS}
+    assert found.machine_finding == "out_of_bounds"
+    assert "_backward_columns" in found.message
 
 
 def test_large_offsets_lays_the_channels_of_a_batch_norm_far_apart_too():

@@ -71,14 +71,14 @@ def covering(
         return accept(made[0])
 
     early = [*_aligned_otherwise(subject, plan, possible).values()]
-    small = _small_beside_tiny_eps(subject, plan, possible)
+    beside = (_small_beside_tiny_eps(subject, plan, possible), _row_cut_from_columns(subject, plan, possible))
     for _ in pairwise(
         factors(subject, plan), possible=possible, accept=wanted, patience=patience, early=early
     ):
         yield made[0]
         number += 1
-        if number == 2 and small is not None and accept(small):
-            yield small
+        if number == 2:
+            yield from (recipe for recipe in beside if recipe is not None and accept(recipe))
 
 
 def factors(subject: Subject, plan: Plan) -> list[Factor]:
@@ -150,11 +150,31 @@ def _small_beside_tiny_eps(subject: Subject, plan: Plan, possible: _Possible) ->
     shape = next((shape for shape in wide if possible.shapes(*shape, 0)), None)
     if shape is None:
         return None
+    recipe = _plain(shape, possible, eps=TINY_EPS)
+    return replace(recipe, input=replace(recipe.input, scale=TINY_SCALE))
+
+
+def _row_cut_from_columns(subject: Subject, plan: Plan, possible: _Possible) -> Recipe | None:
+    """Return one row, of whole vectors, that was a column of a matrix: its elements lie apart, a row by 1.
+
+    No level of layouts alone shows that: of one row, other layouts leave the columns together, or rows apart.
+    """
+    shape = next((s for s in _cover_shapes(plan) if s[0] == 1 and _in_vectors(*s)), None)
+    if shape is None or not {*_CUT.kinds} <= {*plan.layouts} or plan.placements:
+        return None
+    found = possible.shapes(*shape, 0)
+    names = [n for n in plan.laid_out(possible.op, subject) if n not in subject.mutates]
+    like = [n for n in names if found and found.tensors.get(n, ()) == found.tensors["input"]]
+    laid = tuple((n, _CUT) for n in like if found and _shows(found, n, _CUT))
+    return _plain(shape, possible, layout=laid) if laid else None
+
+
+def _plain(shape: tuple[int, int], possible: _Possible, **levels: object) -> Recipe:
+    """Return the recipe of ordinary numbers in a shape, with all that may be given."""
     values = {"hazard": "ordinary", "strength": _MILDEST, "gradient": "ordinary", "joint": None}
     given = {name: name in possible.given for name in ("weight", "bias", *possible.op.varied)}
-    choice = {"shape": shape, "variant": 0, "layout": (), "eps": TINY_EPS, **values, **given}
-    recipe = _recipe(choice, 0, possible.op.varied)
-    return replace(recipe, input=replace(recipe.input, scale=TINY_SCALE))
+    held = {"shape": shape, "variant": 0, "layout": (), "eps": possible.plan.eps[0]}
+    return _recipe({**held, **values, **given, **levels}, 0, possible.op.varied)
 
 
 def _only_misaligned(level: Sequence[tuple[str, Layout]]) -> bool:
@@ -420,6 +440,8 @@ def _cover_shapes(plan: Plan) -> list[tuple[int, int]]:
     return fitting or ([edge] if plan.fits(*edge) else [])
 
 
+_CUT = Layout(order="transposed", row_padding=3)
+"""Of one row: it was a column of a matrix of four."""
 _LEADING = (Layout(order="leading_reversed"), Layout(leading_step=2))
 """Of tensors of rows alone: batch and sequence exchanged, or cut out of a longer sequence."""
 

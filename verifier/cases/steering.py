@@ -19,6 +19,8 @@ MILD = ("ordinary", "alternating_signs")
 """Hazards of these shapes, tried in turn."""
 ROWS_APART = 3
 """Rows that lie apart, at least: of two the stride needs 64 bits, and then the product has as many."""
+LONGEST_APART = 2**15
+"""Columns that lie apart, at most: each touches a page of its own, 128 MiB a tensor."""
 PLANTED = (16, 64)
 """Rows and columns of the case with numbers of the sources: a shape that the fixed list has anyway."""
 SHOWN = 3
@@ -101,21 +103,40 @@ def steered(subject: Subject, plan: Plan, shapes: Iterable[Reaching]) -> Iterato
     """Yield recipes for each shape, of which the first inside the domain is to be run; weight and bias given.
 
     Numbers are ordinary, so that the bound judges; of many short rows, one may have a spread so small that
-    nothing is promised of it, and signs that alternate give it one.
+    nothing is promised of it, and signs that alternate give it one. Where a plan asks for elements that lie
+    apart, rows do, and then columns.
     """
     for number, shape in enumerate(shapes):
         values = Values(seed=number)
         ordinary = _ordinary(subject, plan, shape, values)
-        if plan.apart:
-            rows = max(shape.rows, ROWS_APART)
-            layouts = _apart(op(subject.op), rows, shape, plan.apart)
-            ordinary = replace(ordinary, rows=rows, layouts=layouts)
-        yield tuple(replace(ordinary, input=replace(values, hazard=hazard)) for hazard in MILD)
+        for placed in _apart(op(subject.op), ordinary, plan.apart) if plan.apart else (ordinary,):
+            yield tuple(replace(placed, input=replace(values, hazard=hazard)) for hazard in MILD)
 
 
-def _apart(the_op: Op, rows: int, shape: Reaching, apart: int) -> tuple[tuple[str, Layout], ...]:
-    """Return layouts in which the last run of the innermost axis begins `apart` elements from the first."""
-    shapes = the_op.shapes(rows, shape.columns, shape.variant)
-    runs = rows if shapes is None else math.prod(shapes.tensors["input"][:-1])
-    layout = Layout(row_padding=-(-apart // max(runs - 1, 1)))
-    return ("input", layout), ("grad_output", layout)
+def _apart(the_op: Op, recipe: Recipe, apart: int) -> Iterator[Recipe]:
+    """Yield a recipe with rows apart, and one with columns apart unless they are too many."""
+    rows = max(recipe.rows, ROWS_APART)
+    shapes = the_op.shapes(rows, recipe.columns, recipe.variant)
+    shape = (rows, recipe.columns) if shapes is None else shapes.tensors["input"]
+    layouts = [runs_apart(shape, apart)]
+    if len(shape) > 1 and ROWS_APART <= shape[-1] <= LONGEST_APART:
+        layouts.append(columns_apart(shape, apart))
+    for layout in layouts:
+        yield replace(recipe, rows=rows, layouts=(("input", layout), ("grad_output", layout)))
+
+
+def runs_apart(shape: Sequence[int], apart: int) -> Layout:
+    """Return the layout in which the innermost axis's last run begins `apart` elements from the first."""
+    return Layout(row_padding=_padding(math.prod(shape[:-1]), apart))
+
+
+def columns_apart(shape: Sequence[int], apart: int) -> Layout:
+    """Return the layout in which rows lie side by side, and the last column begins `apart` from the first.
+
+    In a batch norm of (samples, channels, ...) these columns are the channels.
+    """
+    return Layout(order="transposed", row_padding=_padding(math.prod(shape) // max(shape[-2], 1), apart))
+
+
+def _padding(runs: int, apart: int) -> int:
+    return -(-apart // max(runs - 1, 1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import torch
 from strategies.layouts import Layout
 from strategies.placement import BITS, Placed
 from verifier.cases.plan import Plan
+from verifier.cases.steering import columns_apart, runs_apart
 from verifier.checks.support.output_verdict import judge
 from verifier.checks.support.session import Session, gradient_names
 from verifier.execution.backend import Backend, Power
@@ -58,7 +58,7 @@ def plan(subject: Subject, op: Op) -> Plan:
     """Ask for three short rows, far apart, or their columns, and for few shapes that launch other kernels."""
     backward = subject.differentiable or not op.differentiable
     far: list[tuple[tuple[str, Layout], ...]] = []
-    for layout in (*(Layout(row_padding=padding) for padding in _paddings(op)), far_columns(op)):
+    for layout in (*_far_runs(op), far_columns(op)):
         far.append((("input", layout),))
         if backward:
             far += [(("grad_output", layout),), (("input", layout), ("grad_output", layout))]
@@ -75,26 +75,20 @@ def plan(subject: Subject, op: Op) -> Plan:
     )
 
 
-def _paddings(op: Op) -> list[int]:
-    """Return places between the runs of the innermost axis that take its last run to 2^31: 2^30 for three."""
-    found: dict[int, None] = {}
+def _far_runs(op: Op) -> list[Layout]:
+    """Return layouts that take the last run of the innermost axis to 2^31: 2^30 between three."""
+    found: dict[Layout, None] = {}
     for rows, columns in SHAPES:
         shapes = op.shapes(rows, columns, 0)
         shape = shapes.tensors["input"] if shapes is not None else (rows, columns)
-        runs = math.prod(shape[:-1])
-        found[-(-REACH // max(runs - 1, 1))] = None
+        found[runs_apart(shape, REACH)] = None
     return list(found)
 
 
 def far_columns(op: Op) -> Layout:
-    """Return rows that lie side by side: the last of the fewest columns begins at 2^31.
-
-    In a batch norm of (samples, channels) these columns are the channels.
-    """
+    """Return rows that lie side by side: the last of the fewest columns begins at 2^31."""
     shapes = op.shapes(*SHAPES[0], 0)
-    shape = shapes.tensors["input"] if shapes is not None else SHAPES[0]
-    runs = math.prod(shape) // shape[-2] if len(shape) > 1 else SHAPES[0][1]
-    return Layout(order="transposed", row_padding=-(-REACH // max(runs - 1, 1)))
+    return columns_apart(shapes.tensors["input"] if shapes is not None else SHAPES[0], REACH)
 
 
 def skips(subject: Subject, _op: Op, _dtype: str, backend: str) -> str | None:

@@ -32,6 +32,7 @@ CATCHES = (
     "nan_becomes_zero",
     "nan_spreads_to_next_row",
     "nan_of_weight_spreads",
+    "nan_of_bias_becomes_zero",
     "nan_of_gradient_becomes_zero",
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 import os
+import pickle
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -168,15 +169,13 @@ _SETTINGS: tuple[_Setting, ...] = (
 )
 
 
-def _numpy_state() -> tuple[object, ...]:
-    """Return the state of NumPy's global generator, its words as bytes, which compare in one piece."""
-    name, words, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 (the process's own, to be watched)
-    return name, np.asarray(words).tobytes(), *rest
+def _numpy_state() -> bytes:
+    """Return the state of NumPy's global generator, in one piece that compares."""
+    return pickle.dumps(np.random.get_state())  # noqa: NPY002 (the process's own, to be watched)
 
 
-def _set_numpy_state(state: tuple[Any, ...]) -> None:
-    name, words, *rest = state
-    np.random.set_state((name, np.frombuffer(words, dtype=np.uint32), *rest))  # noqa: NPY002
+def _set_numpy_state(state: bytes) -> None:
+    np.random.set_state(pickle.loads(state))  # noqa: NPY002, S301 (from `_numpy_state`)
 
 
 _GENERATORS: tuple[_Setting, ...] = (
