@@ -19,8 +19,8 @@ MILD = ("ordinary", "alternating_signs")
 """Hazards of these shapes, tried in turn."""
 ROWS_APART = 3
 """Rows that lie apart, at least: of two the stride needs 64 bits, and then the product has as many."""
-LONGEST_APART = 2**15
-"""Columns that lie apart, at most: each touches a page of its own, 128 MiB a tensor."""
+LONGEST_APART = 2**16
+"""Columns that lie apart, at most: each touches a page of its own, 256 MiB a tensor."""
 PLANTED = (16, 64)
 """Rows and columns of the case with numbers of the sources: a shape that the fixed list has anyway."""
 SHOWN = 3
