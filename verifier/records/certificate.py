@@ -10,6 +10,8 @@ NOT_COVERED = (
     "other shapes, strides, alignments and scalars, eps among them",
     "arguments left out, other modes, and other choices of what needs a gradient",
     "what a wrapper decides on besides its arguments: earlier calls, the device, settings, chance",
+    "memory that a wrapper reads by its address",
+    "products fused in some uses and rounded in others, where the declaration does not count each use",
     "what ptxas makes of the PTX besides fusing products and sums",
     "the device's own arithmetic",
     "inputs that are not finite, and the sign of zero results",
