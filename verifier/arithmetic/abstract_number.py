@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 Value = Any
-"""What a system of numbers calculates with: an array, a bound with its error terms, a field element, a node."""
+"""What a system of numbers calculates with: an array, a bound with its error terms, a field element."""
 
 
 class Numbers(Protocol):

@@ -144,7 +144,7 @@ def _root(
     ] = False,
 ) -> None:
     """Prove or disprove that a normalization kernel is right, forward and backward."""
-    del version
+    del version  # its callback has answered and ended the command
     if context.invoked_subcommand == "audit":
         from verifier.commands.project_settings import project_settings
 
@@ -189,7 +189,7 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
     Exit status: 0 no unexpected finding, 1 findings or a --require that is not met, 2 wrong usage or a file
     that could not be loaded or written, 3 nothing was decided, 4 the verifier itself failed, 130 interrupted.
     """
-    del legend
+    del legend  # its callback has answered and ended the command
     with clear_errors(), reported(json_file, seed=seed, budget=budget):
         required = parse_requirements(require or ())
         fits = matcher(keyword) if keyword else None

@@ -69,7 +69,7 @@ class _Words(ProgressColumn):
         self._words = words
 
     def render(self, task: Task) -> Text:
-        del task
+        del task  # rich hands it to every column; the words are not of a task
         return Text(self._words())
 
 

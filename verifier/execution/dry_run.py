@@ -64,7 +64,7 @@ def plan_launches(
 
     case: whose dtypes, scalars and absent tensors the calls have. gradients: call backward, too.
     """
-    del place
+    del place  # an experiment is told where it runs; tensors without memory are nowhere
     planned: list[Planned] = []
     files: set[str] = {str(subject.path)}
     hung, ended = 0, ""

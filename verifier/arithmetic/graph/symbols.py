@@ -101,7 +101,7 @@ class Symbols:
         self, function: Callable[..., object], types: object, arguments: tuple[object, ...], options: object
     ) -> Symbols:
         """Take what only moves elements (broadcast_to, where, zeros_like); refuse the others."""
-        del types
+        del types  # of NumPy's protocol, which calls by position
         if function is np.broadcast_to and not options:
             return self.like(np.broadcast_to(self.nodes, cast("tuple[int, ...]", arguments[1])))
         if function is np.where and len(arguments) == 3 and not isinstance(arguments[0], Symbols):
