@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 
 BUDGETS = {"quick": 25, "standard": 200, "deep": 2000}
@@ -68,20 +69,44 @@ def parse_seconds(budget: str) -> float:
     return seconds
 
 
-def parse_requirements(texts: Sequence[str]) -> float | None:
-    """Return the reach that "reach=0.95" requires, a fraction; the last one counts, None is none.
+@dataclass(frozen=True, kw_only=True)
+class Requirements:
+    """What an audit must show besides having no unexpected finding; None: it is not required.
+
+    reach: a fraction of each subject's functions and loops. ulp: the largest error at the row's scale, of
+    every output and dtype, up to `kappa` = |mean| / std (None: 0, ordinary data).
+    """
+
+    reach: float | None = None
+    ulp: float | None = None
+    kappa: float | None = None
+
+
+_REQUIRED = {"reach": (0.0, 1.0), "ulp": (0.0, float("inf")), "kappa": (0.0, float("inf"))}
+"""The least and largest number that may be required of each."""
+
+
+def parse_requirements(texts: Sequence[str]) -> Requirements:
+    """Return what texts such as "reach=0.95" or "ulp=1.0,kappa=1e4" require; of each, the last one counts.
 
     Raises:
-        SelectionError: it is no such text.
+        SelectionError: one is no such text, or a kappa stands without the error that is allowed up to it.
 
     """
-    required = None
-    for text in texts:
+    found: dict[str, float] = {}
+    for text in (part.strip() for given in texts for part in given.split(",")):
         name, _, value = text.partition("=")
+        low, high = _REQUIRED.get(name, (1.0, 0.0))
         try:
-            required = float(value)
+            number = float(value)
         except ValueError:
-            required = -1.0
-        if name != "reach" or not 0 <= required <= 1:
-            raise SelectionError(f"--require {text!r}: only reach=FRACTION can be required, from 0 to 1")
-    return required
+            number = -1.0
+        if not low <= number <= high or number == float("inf"):
+            raise SelectionError(
+                f"--require {text!r}: what can be required is reach=FRACTION from 0 to 1, "
+                "ulp=LARGEST ERROR and kappa=UP TO WHERE"
+            )
+        found[name] = number
+    if "kappa" in found and "ulp" not in found:
+        raise SelectionError("--require kappa=...: it says up to where ulp=... is required, which is missing")
+    return Requirements(**found)

@@ -342,23 +342,23 @@ def exit_status(
     errors: Sequence[str] = (),
     unusable: Sequence[str] = (),
     interrupted: bool = False,
-    unreached: bool = False,
+    unmet: bool = False,
 ) -> int:
     """Return 1 with unexpected findings, 4 if the verifier itself failed, 3 if nothing was decided, 0 else.
 
-    It is 1, too, where less of a subject's sources ran than is required.
+    It is 1, too, where something else that is required is not so.
     It is 130 if the audit was interrupted, and 2 if a kernel file could not be loaded or a case not be saved.
     What is found stands: it outweighs a failure of the verifier elsewhere.
 
     errors: failures of the verifier on whole lines. unusable: files that could not be loaded.
-    unreached: less of a subject's sources ran than is required.
+    unmet: something that is required (reach, an error, a baseline) is not so.
     """
     findings = [finding for line in lines for finding in line.findings]
     if interrupted:
         return 130
     if unusable or any(finding.unwritten for finding in findings):
         return 2
-    if unexpected(findings) or unreached:
+    if unexpected(findings) or unmet:
         return 1
     if errors or any(line.counts[Verdict.ERROR] for line in lines):
         return 4

@@ -60,6 +60,8 @@ class Job:
 class Report:
     """Everything an audit found; required_reach: the fraction of each subject's functions and loops.
 
+    unmet: what else was required and is not so, a sentence each.
+
     unreached: lines that were not run. stopped: because of a finding before them.
     """
 
@@ -74,6 +76,7 @@ class Report:
     seconds: float = 0.0
     reach: list[SubjectReach] = field(default_factory=list)
     required_reach: float | None = None
+    unmet: list[str] = field(default_factory=list)
 
     @property
     def findings(self) -> list[Finding]:
@@ -88,7 +91,7 @@ class Report:
             errors=self.errors,
             unusable=self.unusable,
             interrupted=self.interrupted,
-            unreached=bool(self.short_of_reach),
+            unmet=bool(self.short_of_reach or self.unmet),
         )
 
     @property

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from verifier.commands.outcome import INTERRUPTED_STATUS, USAGE_STATUS, complain, say, write_json
+from verifier.audit.request import Requirements
+from verifier.commands.outcome import (
+    INTERRUPTED_STATUS,
+    USAGE_STATUS,
+    complain,
+    say,
+    stop,
+    write_json,
+)
 
 if TYPE_CHECKING:
+    from verifier.audit.baseline import Document
     from verifier.audit.news import News
     from verifier.audit.run_audit import Job, Report
+    from verifier.commands.release.record import Release
     from verifier.commands.screen import Screen
     from verifier.records.verdict import Line
 
@@ -93,6 +103,42 @@ class Told:
     findings: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is wanted besides the audit.
+
+    costs: of narrow dtypes. release: the measurements of a release.
+    required: of errors and reach. baseline: an earlier report than which nothing may be worse.
+    """
+
+    costs: bool = False
+    release: bool = False
+    required: Requirements = field(default_factory=Requirements)
+    baseline: Document | None = None
+
+
+def baseline_of(path: Path | None, *, seed: int, budget: str) -> Document | None:
+    """Return the earlier report of a file, or none where none is named; seed, budget: of this audit.
+
+    Raises:
+        BaselineError: it cannot be compared with.
+
+    """
+    if path is None:
+        return None
+    from verifier.audit.baseline import must_draw_alike, read_baseline
+
+    found = read_baseline(path)
+    must_draw_alike(found, {"seed": seed, "budget": budget})
+    return found
+
+
+def must_be_measured(wanted: Wanted) -> None:
+    """Reject a requirement of errors where none are measured."""
+    if wanted.required.ulp is not None and not wanted.release:
+        raise ValueError("--require ulp=...: errors are measured with --release")
+
+
 def finish(
     report: Report,
     jobs: list[Job],
@@ -101,10 +147,9 @@ def finish(
     *,
     told: Told,
     screen: Screen,
-    costs: bool = False,
+    wanted: Wanted | None = None,
 ) -> NoReturn:
     """Save the cases of findings, print the report and end with its status."""
-    from verifier.audit.report.json_document import document
     from verifier.audit.report.terminal import interruption, show
     from verifier.audit.run_audit import close_runners
     from verifier.audit.save import save_findings
@@ -120,9 +165,12 @@ def finish(
             lines=not told.lines,
             findings=not told.findings,
         )
-    seen_costs = _show_costs(jobs) if costs and not report.interrupted else []
+    wanted = wanted or Wanted()
+    seen_costs, release = ([], None) if report.interrupted else _measure(jobs, wanted)
+    _judge(report, wanted, release)
     unwritten = list(dict.fromkeys(f"a case in {f.unwritten}" for f in report.findings if f.unwritten))
-    if json_file is not None and (why := write_json(json_file, {**document(report), "costs": seen_costs})):
+    told_of = {**_document(report, release), "costs": seen_costs}
+    if json_file is not None and (why := write_json(json_file, told_of)):
         unwritten.append(why)
     close_runners()
     if unwritten:
@@ -132,17 +180,67 @@ def finish(
     raise typer.Exit(USAGE_STATUS if unwritten else report.status)
 
 
-def _show_costs(jobs: list[Job]) -> list[object]:
-    """Print what the narrow dtypes of jobs cost, and return the same as JSON data."""
+def _document(report: Report, release: Release | None) -> dict[str, object]:
+    """Return the report as JSON data, with the measurements of a release if there are any."""
+    from verifier.audit.report.json_document import document
+
+    if release is None:
+        return document(report)
+    from verifier.commands.release.document import release_document
+
+    return {**document(report), "release": release_document(release)}
+
+
+def _judge(report: Report, wanted: Wanted, release: Release | None) -> None:
+    """Note in the report what is required and not so, and where it is worse than the baseline; say it."""
+    if report.interrupted:
+        return
+    if release is not None:
+        from verifier.commands.release.gates import unmet
+
+        report.unmet += unmet(release.dtypes, wanted.required)
+    for text in report.unmet:
+        say(f"not met: {text}")
+    if wanted.baseline is not None:
+        from verifier.audit.baseline import BaselineError, told, worse
+
+        try:
+            found = worse(wanted.baseline, _document(report, release))
+        except BaselineError as error:
+            stop(str(error))
+        for line in told(found) if found else ["nothing is worse than the baseline"]:
+            say(line)
+        report.unmet += [f"worse than the baseline: {text}" for text in found]
+
+
+def _measure(jobs: list[Job], wanted: Wanted) -> tuple[list[object], Release | None]:
+    """Print what dtypes of jobs cost; return the same as JSON data, and as the record of a release.
+
+    For a release all dtypes are measured, and more of each.
+    """
+    if not (wanted.costs or wanted.release):
+        return [], None
     from verifier.audit.report.json_document import plain
     from verifier.commands.cost_of_dtype import cost, cost_document, cost_lines
     from verifier.subjects.load_file import load_subject
 
     costs: list[object] = []
-    narrow = {(j.dtype, j.path, j.subject, j.backend): None for j in jobs if j.dtype in NARROW and j.backend}
-    for dtype, path, name, backend in narrow:
-        told = cost(load_subject(path, name), dtype, backend)
+    records = []
+    chosen = [job for job in jobs if job.backend and (wanted.release or job.dtype in NARROW)]
+    for dtype, path, name, backend in dict.fromkeys((j.dtype, j.path, j.subject, j.backend) for j in chosen):
+        subject = load_subject(path, name)
+        told = cost(subject, dtype, str(backend), grid=wanted.release)
         for line in cost_lines(told):
             say(line)
-        costs.append(plain(cost_document(told)))
-    return costs
+        if dtype in NARROW:
+            costs.append(plain(cost_document(told)))
+        if wanted.release:
+            from verifier.commands.release.measure import record
+
+            records.append(record(subject, told))
+    if not wanted.release:
+        return costs, None
+    from verifier.commands.release.measure import environment
+    from verifier.commands.release.record import Release
+
+    return costs, Release(dtypes=tuple(records), environment=environment())

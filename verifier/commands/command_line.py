@@ -12,11 +12,20 @@ import typer
 
 from verifier.audit.keyword_expression import matcher
 from verifier.audit.request import BUDGETS, did_you_mean, must_be_budget, parse_requirements
-from verifier.commands.audit_report import Told, audit_with_progress, finish
+from verifier.commands.audit_report import (
+    Told,
+    Wanted,
+    audit_with_progress,
+    baseline_of,
+    finish,
+    must_be_measured,
+)
+from verifier.commands.bounds import bounds
 from verifier.commands.certify import certify
 from verifier.commands.options import (
     AutotuneOption,
     BackendOption,
+    BaselineOption,
     BudgetOption,
     CheckOption,
     Coloring,
@@ -32,6 +41,7 @@ from verifier.commands.options import (
     Paths,
     PythonPathOption,
     QuietOption,
+    ReleaseOption,
     RequireOption,
     SeedOption,
     StopOption,
@@ -170,6 +180,8 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
     verbose: VerboseOption = 0,
     quiet: QuietOption = False,
     costs: CostsOption = False,
+    release: ReleaseOption = False,
+    baseline: BaselineOption = None,
     traceback: TracebackOption = False,
     words: WordsOption = False,
     color: ColorOption = Coloring.AUTO,
@@ -186,12 +198,19 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
     Each line is about one subject and dtype. One case of each kind comes first; findings are printed as they
     are found.
 
-    Exit status: 0 no unexpected finding, 1 findings or a --require that is not met, 2 wrong usage or a file
-    that could not be loaded or written, 3 nothing was decided, 4 the verifier itself failed, 130 interrupted.
+    Exit status: 0 no unexpected finding, 1 findings, a --require not met or worse than the --baseline,
+    2 wrong usage or a file that could not be loaded or written, 3 nothing was decided, 4 the verifier itself
+    failed, 130 interrupted.
     """
     del legend  # its callback has answered and ended the command
     with clear_errors(), reported(json_file, seed=seed, budget=budget):
-        required = parse_requirements(require or ())
+        wanted = Wanted(
+            costs=costs,
+            release=release,
+            required=parse_requirements(require or ()),
+            baseline=baseline_of(baseline, seed=seed, budget=budget),
+        )
+        must_be_measured(wanted)
         fits = matcher(keyword) if keyword else None
         _reject_early(paths, dtype, check, backend, budget=budget, findings=findings)
         from verifier.audit.run_audit import default_workers, select
@@ -224,9 +243,9 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
             screen=screen,
             stop_at_finding=stop_at_finding,
         )
-        report.unusable, report.required_reach = unusable, required
+        report.unusable, report.required_reach = unusable, wanted.required.reach
     told = Told(lines=not screen.is_terminal, findings=True)
-    finish(report, jobs, json_file, findings, told=told, screen=screen, costs=costs)
+    finish(report, jobs, json_file, findings, told=told, screen=screen, wanted=wanted)
 
 
 @app.command()
@@ -407,32 +426,7 @@ def describe(
     say(text)
 
 
-@app.command()
-def bounds(
-    columns: Annotated[int, typer.Option("-N", "--columns", min=1, help="Columns of a row.")] = 4096,
-    kappa: Annotated[float, typer.Option(min=0.0, help="|mean| / standard deviation.")] = 0.0,
-    dtype: Annotated[
-        str, typer.Option(help="Format of the rows; sums are in float32, or in a wider one.")
-    ] = "float32",
-    tree: Annotated[
-        str,
-        typer.Option(
-            help="Declared order of the sums: sequential, pairwise, any_order, lanes=256, chunks=8, "
-            "depth=20, or a call as in a declaration: 'tile(block=1024, threads=128)'."
-        ),
-    ] = "lanes=256",
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw error against kappa to this file: PNG, SVG or PDF.")
-    ] = None,
-) -> None:
-    """Show the proved error bounds of every variance algorithm."""
-    with clear_errors():
-        must_be_writable(plot)
-        _reject_early(None, [dtype])
-        from verifier.commands.show_bounds import show_bounds
-
-        for line in show_bounds(columns=columns, kappa=kappa, dtype=dtype, tree_text=tree, plot_file=plot):
-            say(line)
+app.command()(bounds)
 
 
 def _reject_early(

@@ -1,4 +1,4 @@
-"""What a narrow dtype costs: errors in ulp, bits lost, and how far kappa and magnitude may go."""
+"""What a dtype costs: errors in ulp, bits lost, and how far kappa, magnitude and columns may go."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ from dataclasses import asdict, dataclass
 from strategies.values import Values
 from verifier.arithmetic.formats import FORMATS
 from verifier.cases.recipe import Recipe, build
-from verifier.checks.support.output_verdict import judge
+from verifier.checks.support.output_verdict import format_of
+from verifier.checks.support.row_errors import RowErrors, row_errors
 from verifier.checks.support.session import Session, StoppedError, gradient_names
 from verifier.commands.explain import Explained, ExplainError, brief, document, explain, reason_not
+from verifier.commands.release.alternatives import bounds_of_alternatives
 from verifier.execution import Runner
 from verifier.execution.backends import backend
 from verifier.ops import op
 from verifier.records.case import Case
+from verifier.records.compiled_code import CompiledCode, joined
 from verifier.records.subject import Subject
-from verifier.records.verdict import Outcome
 
 LIMITS = (1.0, 4.0, 16.0)
 ROWS, COLUMNS = 8, 512
+GRID = (32, 128, COLUMNS, 2048, 8192)
+"""Columns of the rows on which a grid of kappas is tried."""
 SEEDS = (0, 1)
 COMPILED = "machine"
 """Where errors are blamed on lines."""
@@ -32,66 +36,120 @@ BLAMED = (0.0, 100.0)
 class SweptInput:
     """One input of the sweep: what it is, and the errors of every output on it.
 
-    kappa: |mean| / std asked for; magnitude: scale of the input; row_ulp: worst error per output in
-    ulp at max(|exact|, the row's root mean square); mean_ulp: mean error in ulp;
-    signed_ulp: mean signed error; finite: whether all outputs are.
+    kappa: |mean| / std asked for; magnitude: scale of the input; columns: of each of its ROWS rows.
+    outputs: errors by output. finite: whether all outputs are. alternatives: what is proved of other ways of
+    computing the same, see `bounds_of_alternatives`; empty where it was not asked.
     """
 
     kappa: float
     magnitude: float
-    row_ulp: dict[str, float]
-    mean_ulp: dict[str, float]
-    signed_ulp: dict[str, float]
+    columns: int
+    outputs: dict[str, RowErrors]
     finite: bool
+    alternatives: dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """The costs of one dtype for one subject, as observed; nothing here is a bound."""
+    """The costs of one dtype for one subject, as observed; no error here is a bound.
+
+    missing: inputs of the sweep, as (kappa, magnitude, columns), on which the subject has no results.
+    compiled: what is known of the code that ran.
+    """
 
     subject: str
     dtype: str
     backend: str
     points: tuple[SweptInput, ...]
     refused: str = ""
+    missing: tuple[tuple[float, float, int], ...] = ()
+    compiled: CompiledCode | None = None
 
     def worst(self, output: str, points: tuple[SweptInput, ...]) -> float:
         """Return the worst row-scaled error of an output over some points."""
-        return max((p.row_ulp[output] for p in points if output in p.row_ulp), default=math.nan)
+        return max((p.outputs[output].worst for p in points if output in p.outputs), default=math.nan)
+
+    @property
+    def plain(self) -> tuple[SweptInput, ...]:
+        """The inputs of kappa 0, magnitude 1 and the usual columns: ordinary data."""
+        return tuple(p for p in self.points if (p.kappa, p.magnitude, p.columns) == (0, 1, COLUMNS))
 
 
-def account(subject: Subject, dtype: str, backend_name: str) -> Account:
-    """Sweep kappa and magnitude on ordinary data and measure the errors against the certified truth."""
+def account(subject: Subject, dtype: str, backend_name: str, *, grid: bool = False) -> Account:
+    """Sweep kappa and magnitude on ordinary data and measure the errors against the certified truth.
+
+    grid: sweep kappa with columns, too, and ask what is proved of other ways of computing the same.
+    """
     place = backend(backend_name)
     refusal = place.refuses(subject, dtype)
     if refusal:
         return Account(subject=subject.name, dtype=dtype, backend=backend_name, points=(), refused=refusal)
-    points = []
+    points, missing, codes = [], [], []
     with Runner(backend_name) as runner:
-        for kappa, magnitude in _sweep(dtype):
-            measured = [p for s in SEEDS if (p := _measure(subject, dtype, runner, kappa, magnitude, s))]
-            points += measured
-    return Account(subject=subject.name, dtype=dtype, backend=backend_name, points=tuple(points))
+        for kappa, magnitude, columns in (*_sweep(dtype), *(_grid(dtype) if grid else ())):
+            for seed in SEEDS:
+                case = _case(subject, dtype, kappa, magnitude, seed, columns)
+                found = None if case is None else _measure(subject, case, runner, grid and seed == SEEDS[0])
+                if found is None:
+                    missing.append((kappa, magnitude, columns))
+                    break
+                outputs, finite, others, code = found
+                codes += [code] if code is not None else []
+                points.append(
+                    SweptInput(
+                        kappa=kappa,
+                        magnitude=magnitude,
+                        columns=columns,
+                        outputs=outputs,
+                        finite=finite,
+                        alternatives=others,
+                    )
+                )
+    return Account(
+        subject=subject.name,
+        dtype=dtype,
+        backend=backend_name,
+        points=tuple(points),
+        missing=tuple(missing),
+        compiled=joined(codes),
+    )
 
 
-def _sweep(dtype: str) -> Iterator[tuple[float, float]]:
+def _kappas(dtype: str) -> Iterator[float]:
+    """Yield 0 and powers of ten, as far as the format tells the elements of such a row apart."""
+    yield 0.0
+    for power in range(int(FORMATS[dtype].precision * math.log10(2.0)) + 1):
+        yield 10.0**power
+
+
+def _sweep(dtype: str) -> Iterator[tuple[float, float, int]]:
     """Yield kappa at magnitude 1, then magnitudes at kappa 0, as far as the format goes."""
     held = FORMATS[dtype]
-    yield 0.0, 1.0
-    for power in range(int(held.precision * math.log10(2.0)) + 1):
-        yield 10.0**power, 1.0
+    for kappa in _kappas(dtype):
+        yield kappa, 1.0, COLUMNS
     top = math.frexp(held.maximum)[1] - 4
     step = 2 if held.name == "float16" else 16
     for exponent in range(held.minimum_exponent + 8, top + 1, step):
         if exponent != 0:
-            yield 0.0, 2.0**exponent
+            yield 0.0, 2.0**exponent, COLUMNS
 
 
-def _measure(  # noqa: PLR0917 (one point of a sweep)
-    subject: Subject, dtype: str, runner: Runner, kappa: float, magnitude: float, seed: int
-) -> SweptInput | None:
-    case = _case(subject, dtype, kappa, magnitude, seed)
-    if case is None or (subject.domain is not None and subject.domain.excludes(case)):
+def _grid(dtype: str) -> Iterator[tuple[float, float, int]]:
+    """Yield every kappa with every other number of columns, at magnitude 1."""
+    for columns in GRID:
+        if columns != COLUMNS:
+            yield from ((kappa, 1.0, columns) for kappa in _kappas(dtype))
+
+
+_Seen = tuple[dict[str, RowErrors], bool, dict[str, dict[str, float]], CompiledCode | None]
+
+
+def _measure(subject: Subject, case: Case, runner: Runner, ask: bool) -> _Seen | None:
+    """Return errors by output, whether all is finite, what alternatives are proved to give, and the code.
+
+    None where the case is outside of what is promised, or nothing came of it. ask: whether alternatives are.
+    """
+    if subject.domain is not None and subject.domain.excludes(case):
         return None
     the_op = op(subject.op)
     backward = bool(the_op.differentiable) and subject.differentiable
@@ -100,7 +158,7 @@ def _measure(  # noqa: PLR0917 (one point of a sweep)
         subject=subject,
         case=case,
         backend=runner.backend,
-        setting=place.setting(subject, dtype),
+        setting=place.setting(subject, case.dtype),
         run=runner.run,
     )
     try:
@@ -110,29 +168,22 @@ def _measure(  # noqa: PLR0917 (one point of a sweep)
     if session.unlaunched:
         return None
     names = ("output", *gradient_names(subject, the_op))
-    outcomes = judge(session.truth, seen, names)
+    given = {name: tensor for name in names if (tensor := seen.outputs.get(name)) is not None}
+    found = {n: e for n, tensor in given.items() if (e := row_errors(session.truth, n, tensor)) is not None}
+    formats = {name: format_of(given[name]) for name in found}
     finite = all(bool(t.isfinite().all()) for t in seen.outputs.values() if t is not None)
-    return _point(outcomes, kappa, magnitude, finite=finite)
+    others = bounds_of_alternatives(session.truth, formats) if ask else {}
+    return found, finite, others, session.compiled
 
 
-def _point(outcomes: list[Outcome], kappa: float, magnitude: float, *, finite: bool) -> SweptInput:
-    worst = {o.output: o.worst for o in outcomes if o.worst is not None}
-    return SweptInput(
-        kappa=kappa,
-        magnitude=magnitude,
-        row_ulp={name: w.row_ulp for name, w in worst.items()},
-        mean_ulp={o.output: o.mean_ulp for o in outcomes},
-        signed_ulp={o.output: o.signed_ulp for o in outcomes},
-        finite=finite,
-    )
-
-
-def _case(subject: Subject, dtype: str, kappa: float, magnitude: float, seed: int) -> Case | None:
+def _case(  # noqa: PLR0917 (one point of a sweep)
+    subject: Subject, dtype: str, kappa: float, magnitude: float, seed: int, columns: int = COLUMNS
+) -> Case | None:
     values = Values(seed=seed, scale=math.frexp(magnitude)[1] - 1)
     if kappa > 0:
         values = Values(hazard="cancellation", strength=round(math.log10(kappa)), seed=seed)
     recipe = Recipe(
-        rows=ROWS, columns=COLUMNS, input=values, weight=Values(seed=seed), bias=Values(seed=seed)
+        rows=ROWS, columns=columns, input=values, weight=Values(seed=seed), bias=Values(seed=seed)
     )
     return build(op(subject.op), subject, dtype, recipe, gradients=True)
 
@@ -149,9 +200,9 @@ class Cost:
     unexplained: str = ""
 
 
-def cost(subject: Subject, dtype: str, backend_name: str) -> Cost:
-    """Measure the errors and blame them on lines."""
-    found = account(subject, dtype, backend_name)
+def cost(subject: Subject, dtype: str, backend_name: str, *, grid: bool = False) -> Cost:
+    """Measure the errors and blame them on lines; grid: as `account`."""
+    found = account(subject, dtype, backend_name, grid=grid)
     reason = found.refused or reason_not(subject, dtype)
     if reason:
         return Cost(account=found, unexplained=reason)
@@ -209,46 +260,64 @@ def _account_lines(found: Account) -> Iterator[str]:
     if found.refused:
         yield f"  not measured: {found.refused}"
         return
-    plain = tuple(p for p in found.points if p.kappa == 0 and p.magnitude == 1)
+    plain = found.plain
     if not plain:
         yield "  not measured: the subject ran on none of the inputs"
         return
     heads = "".join(f" {word:>10}" for word in ("worst ulp", "mean ulp", "signed", "bits lost"))
     yield f"  {'output':<12}{heads}   kappa within 1, 4, 16 ulp"
-    for name in plain[0].row_ulp:
-        worst = found.worst(name, plain)
-        mean = max(p.mean_ulp[name] for p in plain if name in p.mean_ulp)
-        signed = max((p.signed_ulp[name] for p in plain if name in p.signed_ulp), key=abs)
-        lost = max(0.0, math.log2(worst / 0.5)) if worst > 0 else 0.0
+    for name in plain[0].outputs:
+        errors = [p.outputs[name] for p in plain if name in p.outputs]
+        worst, mean = found.worst(name, plain), max(e.mean for e in errors)
+        signed = max((e.signed for e in errors), key=abs)
+        lost = bits_lost(worst)
         reach = "  ".join(_reach(found, name, limit, "kappa") for limit in LIMITS)
         yield f"  {name:<12} {worst:>10.3g} {mean:>10.3g} {signed:>+10.2g} {lost:>10.2f}   {reach}"
     yield "  worst ulp: at max(|exact|, rms of the row); bits lost: against correct rounding (0.5 ulp)"
-    for name in plain[0].row_ulp:
+    for name in plain[0].outputs:
         reach = ", ".join(f"{limit:g} ulp: {_reach(found, name, limit, 'magnitude')}" for limit in LIMITS)
         yield f"  {name}: largest magnitude within {reach}"
     yield f"  {_overflow(found)}"
 
 
-def _reach(found: Account, name: str, limit: float, axis: str) -> str:
-    """Return the largest kappa (or magnitude) up to which every point stays within the limit."""
-    other = "magnitude" if axis == "kappa" else "kappa"
-    base = 1.0 if axis == "kappa" else 0.0
-    swept = sorted({getattr(p, axis) for p in found.points if getattr(p, other) == base})
-    reached = None
-    for value in swept:
-        points = tuple(p for p in found.points if getattr(p, axis) == value and getattr(p, other) == base)
-        worst = found.worst(name, points)
-        if not all(p.finite for p in points) or not worst <= limit:
-            if axis == "kappa" or value >= 1.0:
+def bits_lost(worst: float, rounded: float = 0.5) -> float:
+    """Return the bits that an error in ulp costs beyond that of the correctly rounded result."""
+    return max(0.0, math.log2(worst / rounded)) if worst > 0 and rounded > 0 else 0.0
+
+
+_ORDINARY = {"kappa": 0.0, "magnitude": 1.0, "columns": COLUMNS}
+
+
+def furthest(found: Account, name: str, limit: float, axis: str) -> float | None:
+    """Return the largest kappa, magnitude or columns up to which every point stays within the limit.
+
+    axis: "kappa", "magnitude" or "columns"; the other two are those of ordinary data. None: it never does.
+    """
+    others = {other: usual for other, usual in _ORDINARY.items() if other != axis}
+    along = [p for p in found.points if all(getattr(p, o) == usual for o, usual in others.items())]
+    reached: float | None = None
+    for value in sorted({getattr(p, axis) for p in along}):
+        points = tuple(p for p in along if getattr(p, axis) == value)
+        if not all(p.finite for p in points) or not found.worst(name, points) <= limit:
+            if axis != "magnitude" or value >= 1.0:
                 break
             continue
         reached = value
+    return reached
+
+
+def overflows_from(found: Account) -> float | None:
+    """Return the least magnitude with NaN or infinity in some output, or None."""
+    return min((p.magnitude for p in found.points if not p.finite and p.kappa == 0), default=None)
+
+
+def _reach(found: Account, name: str, limit: float, axis: str) -> str:
+    reached = furthest(found, name, limit, axis)
     return "none" if reached is None else f"{reached:.3g}"
 
 
 def _overflow(found: Account) -> str:
-    bad = [p.magnitude for p in found.points if not p.finite and p.kappa == 0]
-    top = max(p.magnitude for p in found.points)
-    if not bad:
-        return f"no overflow up to magnitude {top:.3g}"
-    return f"overflows (NaN or infinity in some output) from magnitude {min(bad):.3g}"
+    least = overflows_from(found)
+    if least is None:
+        return f"no overflow up to magnitude {max(p.magnitude for p in found.points):.3g}"
+    return f"overflows (NaN or infinity in some output) from magnitude {least:.3g}"

@@ -91,11 +91,22 @@ FindingsOption = Annotated[Path, typer.Option("--findings", help="Folder for the
 RequireOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="reach=0.95: status 1 unless so large a fraction of functions ran and of loops turned twice."
+        help="Status 1 unless: reach=0.95 (so much of functions and loops ran), ulp=1.0,kappa=1e4 (with "
+        "--release: no larger error up to there)."
     ),
 ]
 CostsOption = Annotated[
     bool, typer.Option("--costs", help="Also say what float16 and bfloat16 cost, where they are audited.")
+]
+ReleaseOption = Annotated[
+    bool,
+    typer.Option(
+        "--release", help="Also measure what every dtype costs, where, and up to where it is to be trusted."
+    ),
+]
+BaselineOption = Annotated[
+    Path | None,
+    typer.Option("--baseline", help="An earlier --json: status 1 where this audit is worse, and what is."),
 ]
 StopOption = Annotated[bool, typer.Option("-x", "--exitfirst", help="Stop at the first unexpected finding.")]
 VerboseOption = Annotated[

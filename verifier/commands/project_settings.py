@@ -55,8 +55,11 @@ def _as_given(found: Mapping[str, object], home: Path) -> dict[str, object]:
         paths = given.get(key)
         if isinstance(paths, list):
             given[key] = [str(home / path) for path in paths]
-    if "require" in given:
-        given["require"] = [f"reach={given['require']}"]
+    required = [f"{name}={given.pop(name)}" for name in _REQUIRED if name in given]
+    if required:
+        given["require"] = required
+    if "baseline" in given:
+        given["baseline"] = str(home / str(given["baseline"]))
     return given
 
 
@@ -72,10 +75,20 @@ def _is_fraction(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
+
+
+def _is_choice(value: object) -> bool:
+    return isinstance(value, bool)
+
+
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
+_REQUIRED = ("reach", "ulp", "kappa")
+"""Keys that stand for a part of `--require`."""
 _TEXTS, _TEXT, _COUNT = "a list of strings", "a string", "a whole number from 0"
 _KEYS: Mapping[str, tuple[str, str, Callable[[object], bool]]] = {
     "paths": ("paths", _TEXTS, _is_texts),
@@ -89,6 +102,10 @@ _KEYS: Mapping[str, tuple[str, str, Callable[[object], bool]]] = {
     "workers": ("workers", _COUNT, _is_count),
     "multiprocessors": ("multiprocessors", "a whole number from 0", _is_count),
     "autotune": ("autotune", '"all" or "first"', (ALL_CONFIGURATIONS, FIRST_CONFIGURATION).__contains__),
-    "reach": ("require", "a number from 0 to 1", _is_fraction),
+    "reach": ("reach", "a number from 0 to 1", _is_fraction),
+    "ulp": ("ulp", "a number from 0", _is_number),
+    "kappa": ("kappa", "a number from 0", _is_number),
+    "release": ("release", "true or false", _is_choice),
+    "baseline": ("baseline", _TEXT, _is_text),
 }
 """By key: the parameter of the command `audit`, what is wanted in words, and whether a value is that."""

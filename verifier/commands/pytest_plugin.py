@@ -160,7 +160,7 @@ class KernelFile(pytest.Collector):
             if job.dtype in self._only("dtype", job.dtype) and job.check in self._only("check", job.check):
                 yield KernelItem.from_parent(self, name=line(name), job=self._settled(job))
         required = setting(self.config, "require")
-        if isinstance(required, list):
+        if isinstance(required, list) and any(text.startswith("reach=") for text in required):
             for one in chosen:
                 key = (str(one.path), one.name)
                 yield ReachItem.from_parent(self, name=f"{line(one.name)}-reach", key=key, required=required)
@@ -235,7 +235,7 @@ class ReachItem(pytest.Item):
             pytest.skip("reach is known only where all tests of a subject run in one process, without -n")
         lines: list[Line] = self.config.stash.setdefault(_LINES, [])
         found = reach_of_lines(lines, [self.key])
-        required = parse_requirements(self.required) or 0.0
+        required = parse_requirements(self.required).reach or 0.0
         if not found:
             pytest.fail(f"{self.key[1]}: reach={required:g} is required, and no test ran it", pytrace=False)
         for one in found:

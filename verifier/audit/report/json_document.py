@@ -30,6 +30,7 @@ def document(report: Report) -> dict[str, object]:
         reach=[reach_document(one) for one in report.reach],
         unusable=report.unusable,
         errors=[block(error) for error in report.errors],
+        unmet=report.unmet,
     )
 
 

@@ -1,0 +1,307 @@
+"""A release audit measures what a dtype costs; its gates fail where an error is too large or has grown."""
+
+import copy
+import json
+import math
+
+import pytest
+
+from verifier.audit.baseline import BaselineError, worse
+from verifier.audit.request import Requirements, SelectionError, parse_requirements
+from verifier.commands import cost_of_dtype
+from verifier.commands.cost_of_dtype import COLUMNS, GRID, cost
+from verifier.commands.explain import WITHOUT_ROUNDING, Share
+from verifier.commands.release import stages
+from verifier.commands.release.gates import unmet
+from verifier.commands.release.measure import record
+from verifier.commands.release.stages import stage_of
+
+pytestmark = pytest.mark.usefixtures("no_child")
+KERNELS = """
+HALF = {**DECLARED, "dtypes": ("float16",)}
+
+@subject(**HALF)
+def wide(input, weight=None, bias=None, eps=1e-5):
+    return right(input, weight, bias, eps)
+
+@subject(**{**HALF, "accumulates": "input"})
+def narrow(input, weight=None, bias=None, eps=1e-5):
+    mean = input.mean(-1, keepdim=True)
+    square = (input * input).mean(-1, keepdim=True)
+    out = (input - mean) * torch.rsqrt((square - mean * mean).clamp(min=0) + eps)
+    return out * weight + bias
+
+@subject(op="layer_norm", language="torch", dtypes=("float16",), differentiable=False)
+def only_its_op(input, weight=None, bias=None, eps=1e-5):
+    return right(input, weight, bias, eps)
+
+@subject(**HALF, domain=Domain(max_kappa=10.0))
+def promises_little(input, weight=None, bias=None, eps=1e-5):
+    return right(input, weight, bias, eps)
+
+@subject(**HALF)
+def refuses(input, weight=None, bias=None, eps=1e-5):
+    raise ValueError("not today")
+"""
+
+
+_records = {}
+
+
+@pytest.fixture
+def records(subjects_of):
+    """Return a function from names to records, each of which is measured once."""
+    found = subjects_of(KERNELS)
+
+    def measured(name):
+        if name not in _records:
+            _records[name] = record(found[name], cost(found[name], "float16", "eager", grid=True))
+        return _records[name]
+
+    return measured
+
+
+def output(found):
+    (figures,) = [one for one in found.figures if one.output == "output"]
+    return figures
+
+
+def test_figures_of_a_right_kernel_are_those_of_correct_rounding(records):
+    found = records("wide")
+    figures = output(found)
+    assert 0.45 < figures.rounded <= figures.worst < 0.51
+    assert 0 < figures.mean < figures.tail <= figures.worst < figures.bound
+    assert figures.bits_lost == max(0.0, math.log2(figures.worst / figures.rounded)) < 0.03
+    assert figures.trust[0].kappa >= 100
+    assert figures.trust[0].columns == max(GRID)
+    assert {p.columns for p in found.points} == set(GRID)
+    assert found.missing == ()
+    assert len(found.source) == 64
+
+
+def test_sums_in_half_cost_more_and_are_trusted_less(records):
+    wide, narrow = output(records("wide")), output(records("narrow"))
+    assert narrow.worst > 2 * wide.worst
+    assert narrow.bits_lost > 1
+    for at_narrow, at_wide in zip(narrow.trust, wide.trust, strict=True):
+        assert (at_narrow.kappa or 0) <= (at_wide.kappa or 0)
+    assert (narrow.trust[0].kappa or 0) < wide.trust[0].kappa
+    assert records("narrow").overflow == 4096
+
+
+def test_wider_sums_are_proved_to_help_where_sums_are_in_half(records):
+    (change,) = [
+        w
+        for w in records("narrow").what_if
+        if (w.change, w.output, w.kappa) == ("float32 sums", "output", 0.0)
+    ]
+    assert change.changed < (change.declared or math.inf)
+
+
+def test_the_bound_lies_above_every_point_of_a_right_kernel(records):
+    points = [p.outputs["output"] for p in records("wide").points]
+    assert [e for e in points if not e.worst <= e.bound and not math.isnan(e.bound)] == []
+    assert sum(not math.isnan(e.bound) for e in points) > len(points) / 2
+
+
+def test_a_kernel_with_no_declaration_but_its_op_is_measured(records):
+    found = records("only_its_op")
+    assert output(found).bound is None
+    assert 0.45 < output(found).worst < 0.51
+    assert found.what_if == ()
+
+
+def test_nothing_is_measured_of_a_kernel_that_refuses(records):
+    found = records("refuses")
+    assert found.refused == "the subject ran on none of the inputs"
+    assert found.figures == ()
+    assert "nothing was measured" in unmet([found], Requirements(ulp=100.0))[0]
+
+
+def test_errors_are_required_up_to_a_kappa(records):
+    wide, narrow = records("wide"), records("narrow")
+    assert unmet([wide], Requirements(ulp=0.6, kappa=10.0)) == []
+    assert unmet([wide], Requirements()) == []
+    (text,) = unmet([wide, narrow], Requirements(ulp=0.6))
+    assert text.startswith("narrow  float16  output: ulp=0.6 is required; its error is")
+    exact = output(wide).worst
+    assert unmet([wide], Requirements(ulp=exact)) == []
+    assert unmet([wide], Requirements(ulp=math.nextafter(exact, 0))) != []
+
+
+def test_what_lies_outside_the_domain_is_not_shown(records):
+    found = records("promises_little")
+    assert unmet([found], Requirements(ulp=1.0, kappa=1.0)) == []
+    (text,) = unmet([found], Requirements(ulp=1.0, kappa=1000.0))
+    assert "there is no result at kappa 10" in text
+
+
+@pytest.mark.parametrize(
+    ("texts", "wanted"),
+    [
+        (["reach=0.95"], Requirements(reach=0.95)),
+        (["ulp=1.0,kappa=1e4,reach=0.5"], Requirements(ulp=1.0, kappa=1e4, reach=0.5)),
+        (["ulp=1", "ulp=2, kappa=3"], Requirements(ulp=2.0, kappa=3.0)),
+        ([], Requirements()),
+    ],
+)
+def test_what_is_required_is_read(texts, wanted):
+    assert parse_requirements(texts) == wanted
+
+
+@pytest.mark.parametrize("text", ["ulp", "ulp=-1", "ulp=inf", "ulp=nan", "kappa=x,ulp=1", "kappa=1", ""])
+def test_what_cannot_be_required_is_said(text):
+    with pytest.raises(SelectionError, match="--require"):
+        parse_requirements([text])
+
+
+# -- a baseline ----------------------------------------------------------------------------------------
+
+QUICK = ("--check", "forward_error", "--workers", "1")
+
+
+@pytest.fixture
+def audited(command, kernel_file, tmp_path, monkeypatch):
+    """Return a function that audits a subject for a release, briefly: (status, output, its JSON)."""
+    monkeypatch.setattr(cost_of_dtype, "GRID", (32,))
+    monkeypatch.setattr(cost_of_dtype, "_kappas", lambda _: (0.0, 10.0))
+    file = kernel_file(KERNELS)
+
+    def run(name, *options):
+        status, out, error = command(
+            "audit", file, *QUICK, "--subject", name, "--release", "--json", tmp_path / "r.json", *options
+        )
+        return status, out + error, json.loads((tmp_path / "r.json").read_text())
+
+    return run
+
+
+def test_an_audit_is_no_worse_than_itself_and_worse_than_a_better_one(audited, tmp_path):
+    status, _, old = audited("wide")
+    assert status == 0
+    assert old["release"]["dtypes"][0]["figures"][0]["output"] == "output"
+    old["reach"] = []  # what ran is told once a process, and here all is one
+    baseline = tmp_path / "old.json"
+    baseline.write_text(json.dumps(old))
+    status, out, new = audited("wide", "--baseline", baseline)
+    assert (status, new["release"]) == (0, old["release"])
+    assert "nothing is worse than the baseline" in out
+    figures = old["release"]["dtypes"][0]["figures"][0]
+    figures["worst"] = math.nextafter(figures["worst"], 0)
+    baseline.write_text(json.dumps(old))
+    status, out, new = audited("wide", "--baseline", baseline)
+    assert (status, new["status"]) == (1, 1)
+    assert "wide  float16  eager  output: worst was 0.5, is 0.5" in out
+    assert new["unmet"]
+
+
+def test_a_gate_that_is_not_met_gives_status_1(audited):
+    status, out, found = audited("wide", "--require", "ulp=0.1")
+    assert (status, found["status"]) == (1, 1)
+    assert "not met: wide  float16  output: ulp=0.1 is required" in out
+    assert audited("wide", "--require", "ulp=0.6,kappa=10")[0] == 0
+
+
+def changed(document, *path, to):
+    found = copy.deepcopy(document)
+    at = found
+    for step in path[:-1]:
+        at = at[step]
+    at[path[-1]] = to
+    return found
+
+
+FIGURES = ("release", "dtypes", 0, "figures", 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (("lines", 0, "verdict"), "FAIL", "PASS became FAIL"),
+        (("lines", 0, "verdict"), "UNDECIDED", "PASS became UNDECIDED"),
+        (("lines",), [], "no longer audited"),
+        (("lines", 0, "worst_row_ulp"), "inf", "worst error was"),
+        (("release",), None, "no longer measured"),
+        (("release", "dtypes", 0, "overflow"), 2.0, "overflows from magnitude was none, is 2"),
+        ((*FIGURES, "signed"), -9.0, "signed was"),
+        ((*FIGURES, "bound"), None, "is none"),
+        ((*FIGURES, "trust", 1, "kappa"), 1.0, "kappa within 4.0 ulp was"),
+        ((*FIGURES, "trust", 0, "magnitude"), None, "magnitude within 1.0 ulp was"),
+        (("reach", 0, "wrapper_lines"), {"ran": 0, "of": 3}, "of its wrapper lines ran"),
+    ],
+)
+def test_each_way_of_being_worse_is_named(audited, path, value, words):
+    _, _, old = audited("wide")
+    assert worse(old, old) == []
+    new = changed(old, *path, to=value)
+    assert any(words in text for text in worse(old, new)), worse(old, new)
+    if path[0] != "release":
+        assert worse(new, old) == [] or path[-1] == "lines"
+
+
+def test_a_new_finding_is_named(audited):
+    _, _, old = audited("wide")
+    finding = {
+        "subject": "wide",
+        "check": "forward_error",
+        "dtype": "float16",
+        "backend": "eager",
+        "verdict": "FAIL",
+        "message": "output: 3 of 4 elements",
+        "expected": False,
+    }
+    new = changed(old, "findings", to=[finding])
+    assert worse(old, new) == ["wide  forward_error  float16  eager: a new finding: output: 3 of 4 elements"]
+    other = changed(old, "findings", to=[{**finding, "message": "output: 1 of 2 elements"}])
+    assert worse(other, new) == []
+    assert worse(old, changed(old, "findings", to=[{**finding, "expected": True}])) == []
+
+
+@pytest.mark.parametrize(("key", "value"), [("seed", 1), ("budget", "deep"), ("lines", None)])
+def test_what_cannot_be_compared_is_refused(audited, tmp_path, key, value):
+    _, _, old = audited("wide")
+    baseline = tmp_path / "old.json"
+    baseline.write_text(json.dumps({**old, key: value}))
+    status, error, _ = audited("wide", "--baseline", baseline)
+    assert status == 2
+    assert "baseline" in error or "no report" in error
+    with pytest.raises(BaselineError, match=r"damaged|has"):
+        worse({**old, key: value}, old)
+
+
+def test_errors_are_required_of_releases_alone(command, kernel_file):
+    status, _, error = command("audit", kernel_file(KERNELS), *QUICK, "--require", "ulp=1")
+    assert status == 2
+    assert "errors are measured with --release" in error
+
+
+# -- steps ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "of", "stage"),
+    [
+        (["tl.store(y + column, out, mask=inside)"], "output", stages.OUTPUT),
+        (["out[i] = __float2half(v);"], "output", stages.OUTPUT),
+        (["tl.store(rstd_out + row, rstd)"], "grad_input", stages.SAVED),
+        (["rstd = 1 / tl.sqrt(var + eps)"], "output", stages.RSTD),
+        (["return a / b", "rstd = divide(1.0, root(variance + eps))"], "output", stages.RSTD),
+        (["mean = tl.sum(x, axis=0) / N"], "output", stages.STATISTICS),
+        (["m2 += delta * (x - mean);"], "output", stages.STATISTICS),
+        (["total += tl.sum(x)"], "grad_weight", stages.COLUMNS),
+        (["out = (value - mean) * rstd"], "output", stages.AFFINE),
+        (["y = hat * w + b"], "output", stages.AFFINE),
+        ([""], "output", stages.UNKNOWN),
+    ],
+)
+def test_a_line_says_which_step_it_does(tmp_path, lines, of, stage):
+    file = tmp_path / "k.py"
+    file.write_text("\n".join(lines) + "\n")
+    frames = tuple((str(file), number + 1) for number in range(len(lines)))
+    assert stage_of(Share(frames=frames, word="", rms=1.0, worst=1.0, error=1.0), of) == stage
+
+
+def test_what_stands_on_no_line_is_no_step():
+    share = Share(frames=(), word=WITHOUT_ROUNDING, rms=1.0, worst=1.0, error=1.0)
+    assert stage_of(share, "output") == stages.FORMULA
+    assert COLUMNS in GRID

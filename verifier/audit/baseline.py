@@ -1,0 +1,209 @@
+"""Says where an audit got worse than an earlier one: both as JSON data, compared exactly."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+
+from verifier.audit.report.columns import three_digits
+from verifier.audit.request import BUDGETS
+from verifier.records.verdict import Verdict, numberless
+
+Document = Mapping[str, object]
+
+_RANK = {
+    Verdict.PASS: 0,
+    Verdict.SKIPPED: 1,
+    Verdict.UNDECIDED: 1,
+    Verdict.NO_THEOREM: 2,
+    Verdict.REFUSED: 2,
+    Verdict.ERROR: 2,
+    Verdict.FAIL: 3,
+    Verdict.CRASH: 3,
+    Verdict.TIMEOUT: 3,
+}
+"""How bad a verdict is; of two of one rank, none is worse."""
+_GROWS = ("worst", "tail", "mean", "signed", "bits_lost", "bound")
+"""Figures of an output that are worse when they grow in magnitude."""
+
+
+class BaselineError(ValueError):
+    """A baseline that cannot be read, or that an audit cannot be compared with."""
+
+
+def read_baseline(path: Path) -> Document:
+    """Return an earlier report.
+
+    Raises:
+        BaselineError: the file is none that `--json` has written of a whole audit.
+
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BaselineError(f"{path}: cannot be read as a baseline: {error}") from error
+    if not isinstance(found, dict) or found.get("schema") != 1 or not isinstance(found.get("lines"), list):
+        raise BaselineError(f"{path}: is no report of an audit")
+    if found.get("interrupted"):
+        raise BaselineError(f"{path}: that audit was interrupted")
+    return found
+
+
+def must_draw_alike(old: Document, new: Document) -> None:
+    """Reject a baseline of other cases, or of so many as the clock allowed.
+
+    Raises:
+        BaselineError: figures of the two cannot be compared.
+
+    """
+    for key in ("seed", "budget"):
+        if old.get(key) != new[key]:
+            raise BaselineError(f"the baseline has {key} {old.get(key)!r}, and this audit {new[key]!r}")
+    if new["budget"] not in BUDGETS:
+        raise BaselineError(
+            f"a budget of {new['budget']!r} gives other figures each time; "
+            f"for a baseline it is one of {', '.join(BUDGETS)}"
+        )
+
+
+def worse(old: Document, new: Document) -> list[str]:
+    """Return what got worse, a sentence each; nothing where all is as good as it was.
+
+    Raises:
+        BaselineError: the two drew other cases, or the old one lacks what every report has.
+
+    """
+    must_draw_alike(old, new)
+    try:
+        told = [*_lines(old, new), *_findings(old, new), *_reach(old, new), *_release(old, new)]
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise BaselineError(f"the baseline is damaged: {type(error).__name__}: {error}") from error
+    return list(dict.fromkeys(told))
+
+
+def _lines(old: Document, new: Document) -> Iterator[str]:
+    now = {_line_key(line): line for line in _parts(new, "lines")}
+    for line in _parts(old, "lines"):
+        key = _line_key(line)
+        words, other = "  ".join(key), now.get(key)
+        if other is None:
+            yield f"{words}: no longer audited"
+            continue
+        before, after = Verdict(str(line["verdict"])), Verdict(str(other["verdict"]))
+        if _RANK[after] > _RANK[before] or (other["unexpected"] and not line["unexpected"]):
+            yield f"{words}: {before} became {after}"
+        if _number(other["worst_row_ulp"]) > _number(line["worst_row_ulp"]):
+            change = _change(line["worst_row_ulp"], other["worst_row_ulp"])
+            yield f"{words}: worst error {change} ulp at the row's scale"
+
+
+def _findings(old: Document, new: Document) -> Iterator[str]:
+    known = {_finding_key(finding) for finding in _parts(old, "findings")}
+    for finding in _parts(new, "findings"):
+        if not finding["expected"] and _finding_key(finding) not in known:
+            yield f"{'  '.join(_line_key(finding))}: a new finding: {finding['message']}"
+
+
+def _reach(old: Document, new: Document) -> Iterator[str]:
+    now = {one["subject"]: one for one in _parts(new, "reach")}
+    for one in _parts(old, "reach"):
+        other = now.get(one["subject"], {})
+        for part in ("functions", "loops", "wrapper_lines", "blocks"):
+            before, after = _ran(one.get(part)), _ran(other.get(part))
+            if before is not None and (after is None or _fraction(after) < _fraction(before)):
+                seen = "nothing known" if after is None else "{} of {}".format(*after)
+                of = "{} of {}".format(*before)
+                yield f"{one['subject']}: of its {part.replace('_', ' ')} ran {of}, now {seen}"
+
+
+def _release(old: Document, new: Document) -> Iterator[str]:
+    before, after = (
+        {
+            (str(one["subject"]), str(one["dtype"]), str(one["backend"])): one
+            for one in _parts(_mapping(document.get("release") or {"dtypes": []}), "dtypes")
+        }
+        for document in (old, new)
+    )
+    for key, one in before.items():
+        words, other = "  ".join(key), after.get(key)
+        if other is None or (other["refused"] and not one["refused"]):
+            yield f"{words}: what it costs is no longer measured"
+            continue
+        if _number(other["overflow"], math.inf) < _number(one["overflow"], math.inf):
+            yield f"{words}: overflows from magnitude {_change(one['overflow'], other['overflow'])}"
+        now = {figures["output"]: figures for figures in _parts(other, "figures")}
+        for figures in _parts(one, "figures"):
+            output = f"{words}  {figures['output']}"
+            if figures["output"] not in now:
+                yield f"{output}: no longer measured"
+                continue
+            yield from (f"{output}: {text}" for text in _figures(figures, now[figures["output"]]))
+
+
+def _figures(old: Document, new: Document) -> Iterator[str]:
+    for name in _GROWS:
+        if abs(_number(new[name], math.inf)) > abs(_number(old[name], math.inf)):
+            yield f"{name.replace('_', ' ')} {_change(old[name], new[name])}"
+    limits = {trust["limit"]: trust for trust in _parts(new, "trust")}
+    for trust in _parts(old, "trust"):
+        for axis in ("kappa", "columns", "magnitude"):
+            other = limits[trust["limit"]][axis]
+            if _number(other, -math.inf) < _number(trust[axis], -math.inf):
+                yield f"{axis} within {trust['limit']} ulp {_change(trust[axis], other)}"
+
+
+def _line_key(line: Document) -> tuple[str, ...]:
+    return tuple(str(line[name]) for name in ("subject", "check", "dtype", "backend"))
+
+
+def _finding_key(finding: Document) -> tuple[str, ...]:
+    return (*_line_key(finding), str(finding["verdict"]), numberless(str(finding["message"])))
+
+
+def _parts(document: Document, name: str) -> list[Document]:
+    """Return a list of a document, as what it must be."""
+    found = document[name]
+    if not isinstance(found, list):
+        raise TypeError(f"{name} is no list")
+    return [_mapping(one) for one in found]
+
+
+def _mapping(value: object) -> Document:
+    if not isinstance(value, dict):
+        raise TypeError(f"{value!r} is no record")
+    return value
+
+
+def _ran(value: object) -> tuple[int, int] | None:
+    """Return how many of how many ran, or None where that is not known."""
+    if value is None:
+        return None
+    pair = _mapping(value)
+    return int(str(pair["ran"])), int(str(pair["of"]))
+
+
+def _fraction(pair: tuple[int, int]) -> Fraction:
+    return Fraction(*pair) if pair[1] else Fraction(1)
+
+
+def _number(value: object, missing: float = math.nan) -> float:
+    """Return a number as JSON has it; an error that is NaN counts as infinite."""
+    number = missing if value is None else float(str(value))
+    return math.inf if math.isnan(number) else number
+
+
+def _change(old: object, new: object) -> str:
+    return f"was {_shown(old)}, is {_shown(new)}"
+
+
+def _shown(value: object) -> str:
+    return "none" if value is None else three_digits(float(str(value)))
+
+
+def told(sentences: Sequence[str]) -> Iterator[str]:
+    """Yield lines of text about what got worse."""
+    yield f"worse than the baseline in {len(sentences)} place{'s' if len(sentences) != 1 else ''}:"
+    yield from (f"  {sentence}" for sentence in sentences)
