@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from contextlib import suppress
 from typing import NoReturn
 
 
@@ -14,6 +15,10 @@ def main() -> NoReturn:
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     try:
         from verifier.commands.command_line import main as command
+        from verifier.records.files import cache_folder
+
+        with suppress(RuntimeError):  # a user without a home
+            os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(cache_folder("hypothesis")))
 
         command(own_process=True)
         status = 0

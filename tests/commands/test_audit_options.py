@@ -1,5 +1,6 @@
 """Options of an audit that choose what is run and what is shown of it."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -189,3 +190,26 @@ def test_a_shell_completes_options_and_their_values(typed, completed, monkeypatc
         app(prog_name="norm-verifier")
     assert not ended.value.code
     assert set(capsys.readouterr().out.split()) == completed
+
+
+def test_an_audit_without_findings_leaves_nothing_in_the_folder(tmp_path, kernel_file):
+    path = kernel_file(LEAVES_NOTHING, head="")
+    before = {one.name for one in tmp_path.iterdir()}
+    command = [sys.executable, "-m", "verifier", "audit", str(path), "--check", "forward_error"]
+    surroundings = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=surroundings, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    left = {one.name for one in tmp_path.iterdir()} - before
+    assert left <= {"cache", "__pycache__"}
+
+
+LEAVES_NOTHING = """
+import torch
+from verifier import subject
+
+@subject(op="softmax", language="torch", variance="softmax", dtypes=("float32",))
+def norm(input, dim=-1):
+    return torch.softmax(input, dim)
+"""
