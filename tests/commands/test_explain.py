@@ -304,7 +304,7 @@ def test_wrong_input_is_one_line_and_status_two(  # noqa: PLR0917 (fixtures)
 def test_the_account_of_a_narrow_dtype_ends_with_its_lines(subjects, machine, monkeypatch):
     del machine
     monkeypatch.setattr(cost_of_dtype, "Runner", InProcess)
-    monkeypatch.setattr(cost_of_dtype, "_sweep", lambda dtype: iter([(0.0, 1.0)]))
+    monkeypatch.setattr(cost_of_dtype, "_sweep", lambda dtype: iter([(0.0, 1.0, cost_of_dtype.COLUMNS)]))
     found = cost_of_dtype.cost(subjects["textbook"], "float16", "machine")
     text = list(cost_of_dtype.cost_lines(found))
     start = next(n for n, line in enumerate(text) if "where the bits are lost, at kappa" in line)
@@ -316,7 +316,7 @@ def test_the_account_of_a_narrow_dtype_ends_with_its_lines(subjects, machine, mo
 
 def test_the_account_says_where_it_has_no_lines(monkeypatch):
     monkeypatch.setattr(cost_of_dtype, "Runner", InProcess)
-    monkeypatch.setattr(cost_of_dtype, "_sweep", lambda dtype: iter([(0.0, 1.0)]))
+    monkeypatch.setattr(cost_of_dtype, "_sweep", lambda dtype: iter([(0.0, 1.0, cost_of_dtype.COLUMNS)]))
     file = Path(__file__).parents[2] / "kernels" / "rms_norm_torch.py"
     (subject,) = load_subjects(file)
     text = "\n".join(cost_of_dtype.account_lines(subject, "float16", "eager"))

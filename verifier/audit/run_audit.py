@@ -60,9 +60,7 @@ class Job:
 class Report:
     """Everything an audit found; required_reach: the fraction of each subject's functions and loops.
 
-    unmet: what else was required and is not so, a sentence each.
-
-    unreached: lines that were not run. stopped: because of a finding before them.
+    unreached: lines that were not run. stopped: because of a finding before them. unmet: other requirements.
     """
 
     lines: list[Line] = field(default_factory=list)
