@@ -127,7 +127,12 @@ class Examination(Trial):
             return line, search, None
         plan = self.check.plan(self.subject, self.op)
         search.budget = self.budget.taken_by(plan, len(self.subject.extents))
-        search.steering = self._steering(plan, search.budget, line)
+        # Of a check that takes a few cases alone, shapes that come first come besides: the budget has room.
+        of = search.budget if plan.most is None else self.budget
+        search.steering = self._steering(plan, of, line)
+        if plan.most is not None:
+            besides = len(search.steering.shapes)
+            search.budget = replace(search.budget, cases=search.budget.cases + besides)
         return line, search, self._shortened(plan, search.steering)
 
     def _tell_findings(self, line: Line) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from itertools import combinations
 
 from verifier.cases.plan import Plan
@@ -24,12 +25,15 @@ DEMANDS = (
     "they have when all arguments require one, or stay within their bounds"
 )
 WHY = "weights are frozen and inputs need no gradient every day, and most tests ask for all gradients at once"
-CATCHES = ("gradient_of_bias_only_with_weight",)
+CATCHES = ("gradient_of_bias_only_with_weight", "gradient_of_one_lost_in_long_rows_triton")
+
+MOST_REACHING = 2
+"""Shapes that reach other kernels of the subject, most first: each has its own conditions on gradients."""
 
 
 def plan(_subject: Subject, op: Op) -> Plan:
-    """Ask for a few ordinary cases: each is tried with every choice of gradients."""
-    return few_cases(op, gradients=True)
+    """Ask for a few ordinary cases, and for shapes that launch other kernels: each with every choice."""
+    return replace(few_cases(op, gradients=True), reaching=True, most_reaching=MOST_REACHING)
 
 
 def skips(subject: Subject, op: Op, _dtype: str, _backend: str) -> str | None:
