@@ -77,7 +77,7 @@ def covering(
     ):
         yield made[0]
         number += 1
-        if number == 2:
+        if number == max(2, 1 + len(early)):
             yield from (recipe for recipe in beside if recipe is not None and accept(recipe))
 
 
