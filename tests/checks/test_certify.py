@@ -11,7 +11,7 @@ from verifier.arithmetic.graph.graph import Builder
 from verifier.cases.recipe import Recipe, Values, build
 from verifier.checks.support.certify import certified
 from verifier.checks.support.recorded_code import RefusedError, must_hold_for_all_inputs
-from verifier.commands.certify import _extents
+from verifier.commands.certify import extents
 from verifier.execution.child_process import Runner
 from verifier.execution.record_graph import RecordedGraph
 from verifier.ops import op
@@ -127,5 +127,5 @@ def test_nothing_is_proved_where_no_result_holds_a_number():
 @pytest.mark.parametrize("text", ["4096", "0x3", "2x", "ax3"])
 def test_a_shape_has_rows_and_columns(text):
     with pytest.raises(ValueError, match="ROWSxCOLUMNS"):
-        _extents(text)
-    assert _extents("2x4096") == (2, 4096)
+        extents(text)
+    assert extents("2x4096") == (2, 4096)

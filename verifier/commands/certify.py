@@ -40,7 +40,7 @@ def certify(  # noqa: PLR0917
         must_be_writable(json_file)
         must_be_names(dtypes=dtype or ())
         must_be_files([kernel])
-        shapes = [_extents(text) for text in shape or ["2x4096"]]
+        shapes = [extents(text) for text in shape or ["2x4096"]]
         from verifier.checks.support.certify import certified
         from verifier.commands.explain import case_for, subject_of
         from verifier.execution import Runner
@@ -63,7 +63,7 @@ def certify(  # noqa: PLR0917
         raise typer.Exit(UNDECIDED_STATUS)
 
 
-def _extents(text: str) -> tuple[int, int]:
+def extents(text: str) -> tuple[int, int]:
     """Return rows and columns of `2x4096`.
 
     Raises:

@@ -22,6 +22,7 @@ from verifier.commands.audit_report import (
 )
 from verifier.commands.bounds import bounds
 from verifier.commands.certify import certify
+from verifier.commands.compare import compare
 from verifier.commands.options import (
     AutotuneOption,
     BackendOption,
@@ -410,6 +411,7 @@ def explain(  # noqa: PLR0917
 
 
 app.command()(certify)
+app.command()(compare)
 
 
 @app.command()

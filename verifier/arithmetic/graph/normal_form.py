@@ -157,3 +157,12 @@ def first_difference(terms: SharedTerms, left: int, right: int) -> tuple[int, in
         if not pairs or min(pairs[0]) < 0:
             return left, right
         left, right = pairs[0]
+
+
+def place_of(terms: SharedTerms, form: NormalForm, edge: int) -> str:
+    """Return where a graph computes a term, or first uses it where no operation of its own became it."""
+    if line := form.line_of(edge):
+        return line
+    uses = (terms.edges[form.edges >> 1] >> 1 == edge >> 1).any(axis=1)
+    lines = (form.graph.lines[line] for line in form.graph.line[uses][:64])
+    return next((line for line in lines if line), "")

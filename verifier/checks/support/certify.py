@@ -16,12 +16,14 @@ from verifier.bounds import variance
 from verifier.checks.support.compared_graphs import Agreement, compared
 from verifier.checks.support.obligations import discharged
 from verifier.checks.support.recorded_code import (
+    LANES,
     MODES,
     Recordings,
     RefusedError,
     must_be_what_each_call_gives,
     must_hold_for_all_inputs,
     recorded,
+    recorded_filled,
 )
 from verifier.checks.synchronization import SANITIZERS
 from verifier.execution.child_process import Runner
@@ -31,7 +33,6 @@ from verifier.records.case import Case
 from verifier.records.certificate import Certificate, CodeProof, ReadSum, Refusal
 from verifier.records.subject import Subject
 
-_LANES = "nothing depends on what a load gives lanes that its mask leaves out"
 _APPROXIMATE = (".approx", ".full")
 
 
@@ -51,7 +52,7 @@ def certified(
     except RefusedError as error:
         return error.refusal
     why = _depends_on_lanes(subject, case, found, runner=runner, gradients=gradients)
-    return Refusal(stage=_LANES, why=why) if why else _certificate(subject, case, proofs, found)
+    return Refusal(stage=LANES, why=why) if why else _certificate(subject, case, proofs, found)
 
 
 def _depends_on_lanes(
@@ -60,15 +61,12 @@ def _depends_on_lanes(
     """Say what may depend on lanes that a load's mask leaves out; nothing if none does."""
     if not found.undefined:
         return ""
-    seen = runner.run(
-        subject, case, experiment="verifier.checks.support.recorded_code:filled", gradients=gradients
-    )
-    if seen.status != "ok" or not isinstance(seen.found, Recordings):
-        return f"with NaN in them: {seen.message or seen.status}"
-    if seen.found.undefined:
-        return f"those of {seen.found.undefined[0]} cannot be filled"
     try:
-        _proved(subject, case, MODES[0], seen.found.by_mode[MODES[0]], gradients=gradients)
+        one = recorded_filled(subject, case, runner=runner, gradients=gradients)
+    except RefusedError as error:
+        return str(error)
+    try:
+        _proved(subject, case, MODES[0], one, gradients=gradients)
     except RefusedError as error:
         return f"with NaN in them: {error}"
     return ""

@@ -11,7 +11,7 @@ import numpy as np
 from verifier.arithmetic.formats import Contraction, DivideByN
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.graph import Builder, Graph, Ids
-from verifier.arithmetic.graph.normal_form import NormalForm, Normaliser, first_difference
+from verifier.arithmetic.graph.normal_form import NormalForm, Normaliser, first_difference, place_of
 from verifier.arithmetic.graph.order_read import MaximumReader, OrderError, OrderReader
 from verifier.arithmetic.graph.rules import RULES
 from verifier.arithmetic.graph.support import labels_of, reach
@@ -258,14 +258,8 @@ class _Comparison:
                     return f"{name} depends on elements of {argument} on which it may not depend"
         return ""
 
-    def _line_of_use(self, edge: int) -> str:
-        """Return the place of the first operation on a term that no operation of its own has become."""
-        uses = (self.terms.edges[self.kernel.edges >> 1] >> 1 == edge >> 1).any(axis=1)
-        lines = (self.kernel.graph.lines[line] for line in self.kernel.graph.line[uses][:64])
-        return next((line for line in lines if line), "")
-
     def _difference(self, computed: int, wanted: int) -> str:
         left, right = first_difference(self.terms, computed, wanted)
-        line = self.kernel.line_of(left) or self._line_of_use(left)
+        line = place_of(self.terms, self.kernel, left)
         at = f" at {line}" if line else ""
         return f"{self.terms.text(left)} is computed{at}, {self.terms.text(right)} is declared"

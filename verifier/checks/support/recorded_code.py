@@ -26,6 +26,7 @@ from verifier.records.subject import Subject
 
 MODES = ("off", "on")
 """Whether products are fused into sums where ptxas may do so."""
+LANES = "nothing depends on what a load gives lanes that its mask leaves out"
 
 
 class RefusedError(Exception):
@@ -152,7 +153,14 @@ def must_hold_for_all_inputs(recorded: RecordedGraph) -> None:
 
 
 def recorded(subject: Subject, case: Case, *, runner: Runner, gradients: bool) -> Recordings:
-    """Return what a child recorded of a case, of which one code alone runs.
+    """Return what a child recorded of a case; see `recorded_run`."""
+    found = recorded_run(subject, case, runner=runner, gradients=gradients).found
+    assert isinstance(found, Recordings)
+    return found
+
+
+def recorded_run(subject: Subject, case: Case, *, runner: Runner, gradients: bool) -> Observation:
+    """Return the run of a case in which each product was fused; found: the `Recordings`, of one code.
 
     Raises:
         RefusedError: the kernel has not run to its end cleanly, or a tuner chooses.
@@ -166,4 +174,21 @@ def recorded(subject: Subject, case: Case, *, runner: Runner, gradients: bool) -
         raise RefusedError("the kernel runs to its end, without a race or a stray write", why)
     must_have_shape(subject, case, seen, gradients=gradients)
     must_be_one_code(seen.found)
-    return seen.found
+    return seen
+
+
+def recorded_filled(subject: Subject, case: Case, *, runner: Runner, gradients: bool) -> RecordedGraph:
+    """Return what a case computes with NaN in all lanes that a load's mask leaves out.
+
+    Raises:
+        RefusedError: it does not run so.
+
+    """
+    seen = runner.run(
+        subject, case, experiment="verifier.checks.support.recorded_code:filled", gradients=gradients
+    )
+    if seen.status != "ok" or not isinstance(seen.found, Recordings):
+        raise RefusedError(LANES, f"with NaN in them: {seen.message or seen.status}")
+    if seen.found.undefined:
+        raise RefusedError(LANES, f"those of {seen.found.undefined[0]} cannot be filled")
+    return seen.found.by_mode[MODES[0]]
