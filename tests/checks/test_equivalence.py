@@ -14,7 +14,7 @@ from verifier.commands.compare import UpTo, _status
 from verifier.execution.child_process import Runner
 from verifier.ops import op
 from verifier.records.certificate import Refusal
-from verifier.records.comparison import Comparison
+from verifier.records.comparison import CodeComparison
 from verifier.subjects.load_file import builtin_files, load
 
 FAULTY = Path(__file__).parents[1] / "faulty_kernels"
@@ -52,7 +52,7 @@ def compared(runner, first, second, *, dtype="float32", gradients=False, columns
 
 
 def only(found):
-    assert isinstance(found, Comparison), found
+    assert isinstance(found, CodeComparison), found
     (result,) = found.results
     return result
 
@@ -136,6 +136,19 @@ def test_a_race_is_refused(runner):
     found = compared(runner, file, file)
     assert isinstance(found, Refusal)
     assert "Race" in found.why
+
+
+def test_a_kernel_whose_calls_share_memory_is_refused(runner, tmp_path):
+    shared = "    y = _BUFFERS.setdefault((x.shape, x.dtype), torch.empty_like(x))\n"
+    buffered = kernel(
+        tmp_path,
+        "buffered",
+        ("    y = torch.empty_like(x)\n", shared),
+        ("def _depth", "_BUFFERS = {}\n\n\ndef _depth"),
+    )
+    found = compared(runner, kernel(tmp_path, "one"), buffered)
+    assert isinstance(found, Refusal)
+    assert found.stage == "each call gives the same, in memory of its own"
 
 
 def graph_of(build_output):

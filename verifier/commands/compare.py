@@ -15,7 +15,7 @@ from verifier.commands.outcome import clear_errors, must_be_writable, say, stop,
 
 if TYPE_CHECKING:
     from verifier.records.certificate import Refusal
-    from verifier.records.comparison import ComparedResult, Comparison
+    from verifier.records.comparison import CodeComparison, ComparedResult
 
 DIFFERENT_STATUS = 1
 
@@ -91,7 +91,7 @@ def _named(path: Path, names: list[str]) -> str | None:
     return next((name for name in names if name in held), None)
 
 
-def _status(found: Comparison | Refusal, up_to: UpTo) -> int:
+def _status(found: CodeComparison | Refusal, up_to: UpTo) -> int:
     """Return the status of one comparison; other bits are none where other operations are allowed."""
     from verifier.records.certificate import Refusal
     from verifier.records.comparison import DEGREES
@@ -106,7 +106,7 @@ def _status(found: Comparison | Refusal, up_to: UpTo) -> int:
     return UNDECIDED_STATUS if open_results else 0
 
 
-def _lines(found: Comparison | Refusal) -> Iterator[str]:
+def _lines(found: CodeComparison | Refusal) -> Iterator[str]:
     from verifier.records.certificate import Refusal
 
     if isinstance(found, Refusal):

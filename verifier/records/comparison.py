@@ -58,7 +58,7 @@ class ComparedResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class CodeComparison:
     """What two subjects compute for all inputs of a shape, result by result.
 
     alone: results that only one of the two gives.

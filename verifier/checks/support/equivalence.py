@@ -17,6 +17,7 @@ from verifier.checks.support.recorded_code import (
     MODES,
     Recordings,
     RefusedError,
+    must_be_what_each_call_gives,
     must_hold_for_all_inputs,
     recorded_filled,
     recorded_run,
@@ -26,7 +27,14 @@ from verifier.ops import Op, op
 from verifier.ops.specification.literals import meant
 from verifier.records.case import Case
 from verifier.records.certificate import Refusal
-from verifier.records.comparison import DEGREES, ComparedResult, Comparison, Degree, FirstDifference, Witness
+from verifier.records.comparison import (
+    DEGREES,
+    CodeComparison,
+    ComparedResult,
+    Degree,
+    FirstDifference,
+    Witness,
+)
 from verifier.records.observation import Observation
 from verifier.records.subject import Subject
 
@@ -61,7 +69,7 @@ class _Pair:
 
 def compared_codes(
     first: Subject, second: Subject, case: Case, *, runner: Runner, gradients: bool = False
-) -> Comparison | Refusal:
+) -> CodeComparison | Refusal:
     """Say how far each result of two kernels is the same computation, for all inputs of the case's layout.
 
     Different expressions prove nothing but where a witness is given: the rules are not complete.
@@ -73,7 +81,7 @@ def compared_codes(
     except RefusedError as error:
         return error.refusal
     names = [set(pairs[MODES[0]].first.outputs), set(pairs[MODES[0]].second.outputs)]
-    return Comparison(
+    return CodeComparison(
         first=first.name,
         second=second.name,
         dtype=case.dtype,
@@ -110,6 +118,7 @@ def _pairs(
             )
         for one in by_mode.values():
             try:
+                must_be_what_each_call_gives(found)
                 must_hold_for_all_inputs(one)
             except RefusedError as error:
                 raise RefusedError(error.refusal.stage, f"{subject.name}: {error}") from error
