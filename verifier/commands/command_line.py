@@ -65,6 +65,7 @@ from verifier.commands.outcome import (
     stop,
     write_json,
 )
+from verifier.commands.recheck import recheck
 
 FINDINGS_FOLDER = Path("norm-verifier-findings")
 _process = {"own": False}
@@ -412,6 +413,7 @@ def explain(  # noqa: PLR0917
 
 app.command()(certify)
 app.command()(compare)
+app.command()(recheck)
 
 
 @app.command()

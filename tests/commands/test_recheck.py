@@ -1,0 +1,98 @@
+"""Certificates are held against the kernel: a forged one and a changed kernel are told."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is missing")
+
+from typer.testing import CliRunner
+
+from verifier.commands.command_line import app
+from verifier.commands.recheck import differences
+from verifier.commands.recheck import told as told_of
+
+FAULTY = Path(__file__).parents[1] / "faulty_kernels" / "variance_off_by_one_ulp_triton.py"
+BUG = "    variance *= 1.00000011920928955078125  # the bug\n"
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("certified")
+    kernel = folder / "kernel.py"
+    kernel.write_text(FAULTY.read_text(encoding="utf-8").replace(BUG, ""), encoding="utf-8")
+    answer = run("certify", kernel, "--shape", "2x33", "--dtype", "float32", "--json", folder / "c.json")
+    assert answer.exit_code == 0, answer.output
+    return kernel, folder / "c.json"
+
+
+def test_a_certificate_holds_on_other_data(certificate):
+    answer = run("recheck", certificate[1], certificate[0])
+    assert answer.exit_code == 0, answer.output
+    assert "holds" in answer.output
+
+
+def test_each_forged_entry_is_told(certificate, tmp_path):
+    kernel, file = certificate
+    document = json.loads(file.read_text(encoding="utf-8"))
+    (one,) = document["certificates"]
+    name = next(iter(one["proofs"][0]["kernels"]))
+    one["proofs"][0]["kernels"][name] = "0" * 64
+    one["proofs"][1]["expressions"] = "0" * 64
+    one["tensors"]["input"]["strides"] = [1, 1]
+    one["scalars"]["eps"] = 0.5
+    forged = tmp_path / "forged.json"
+    forged.write_text(json.dumps(document), encoding="utf-8")
+    answer = run("recheck", forged, kernel)
+    assert answer.exit_code == 1
+    for place in (f"kernels.{name}", "proofs[1].expressions", "tensors.input.strides", "scalars.eps"):
+        assert place in answer.output
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "status", "told"),
+    [
+        ("    rstd =", "    variance *= 1.00000011920928955078125\n    rstd =", 3, "refused now"),
+        ("    tl.store(y", "    out += 0.0\n    tl.store(y", 1, "proofs[0].expressions"),
+    ],
+)
+def test_a_changed_kernel_is_told(certificate, tmp_path, old, new, status, told):  # noqa: PLR0917 (a table)
+    kernel, file = certificate
+    changed = tmp_path / "kernel.py"
+    shutil.copy(kernel, changed)
+    text = changed.read_text(encoding="utf-8")
+    assert old in text
+    changed.write_text(text.replace(old, new), encoding="utf-8")
+    answer = run("recheck", file, changed)
+    assert answer.exit_code == status, answer.output
+    assert told in answer.output
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"certificates": [{"subject": 3}]}', '{"certificates": []}'])
+def test_a_damaged_file_is_wrong_usage(tmp_path, text):
+    damaged = tmp_path / "damaged.json"
+    damaged.write_text(text, encoding="utf-8")
+    assert run("recheck", damaged, FAULTY).exit_code == 2
+
+
+def test_alignments_that_the_allocator_gives_are_a_note():
+    def laid(alignment):
+        return {"tensors": {"input": {"alignment": alignment}}}
+
+    assert told_of(laid(64), laid(256))[0] == []
+    assert len(told_of(laid(64), laid(256))[1]) == 1
+    assert len(told_of(laid(16), laid(256))[0]) == 1
+
+
+def test_what_is_missing_is_a_difference():
+    assert list(differences({"a": [1, {"b": 2}]}, {"a": [1, {}]})) == [
+        "a[1].b: 2 is certified, None is found"
+    ]
+    assert list(differences({"a": [1]}, {"a": [1, 2]}))
+    assert not list(differences({"a": [1.5]}, {"a": [1.5]}))

@@ -1,0 +1,121 @@
+"""The command that holds a certificate against the kernel as it is now."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from verifier.commands.certify import UNDECIDED_STATUS
+from verifier.commands.outcome import clear_errors, say
+
+DIFFERENT_STATUS = 1
+ALLOCATED = 64
+"""Bytes that torch's allocator on a CPU aligns to (c10/core/alignment.h); more is chance."""
+OTHER_DATA = 7919
+"""Another seed than that of `certify`: what is proved of all inputs is proved again on others."""
+_ALIGNMENT = re.compile(r"tensors\.\w+\.alignment: (\d+) is certified, (\d+) is found")
+_KINDS: Mapping[str, type] = {
+    "subject": str, "source": str, "op": str, "dtype": str, "rows": int, "columns": int, "tensors": dict,
+    "scalars": dict, "outputs": list, "statement": str, "proofs": list, "version": int,
+}  # fmt: skip
+
+
+def recheck(
+    certificate: Annotated[Path, typer.Argument(help="What `certify --json` wrote.")],
+    kernel: Annotated[Path, typer.Argument(help="The kernel file that it is of.")],
+) -> None:
+    """Certify a kernel again, on other data, and say what of its certificates does not hold any more.
+
+    Exit status: 0 all hold word for word, 1 one says something else, 2 wrong usage or a damaged file, 3 one
+    is refused now.
+    """
+    with clear_errors():
+        from verifier.checks.support.certify import certified
+        from verifier.commands.early_answers import must_be_files
+        from verifier.commands.explain import case_for, subject_of
+        from verifier.execution import Runner
+        from verifier.records.certificate import Certificate
+
+        kept = read(certificate)
+        must_be_files([kernel])
+        status = 0
+        with Runner("machine") as runner:
+            for one in kept:
+                subject = subject_of(kernel, str(one["subject"]))
+                rows, columns = (one[name] for name in ("rows", "columns"))
+                assert isinstance(rows, int)
+                assert isinstance(columns, int)
+                case = case_for(subject, str(one["dtype"]), rows, columns, 0.0, OTHER_DATA)
+                backward = "grad_" in str(one["outputs"]) and subject.differentiable
+                again = certified(subject, case, runner=runner, gradients=backward)
+                say(f"{subject.name}  {case.dtype}  {rows}x{columns}")
+                if not isinstance(again, Certificate):
+                    say(f"  refused now: it was not shown that {again.stage}\n    {again.why}")
+                    status = status or UNDECIDED_STATUS
+                    continue
+                different, chance = told(one, json.loads(json.dumps(again.document)))
+                for line in (*(different or ["holds"]), *chance):
+                    say(f"  {line}")
+                status = DIFFERENT_STATUS if different else status
+    if status:
+        raise typer.Exit(status)
+
+
+def read(path: Path) -> list[dict[str, object]]:
+    """Return the certificates of a file; refusals, which state nothing, are left out.
+
+    Raises:
+        ValueError: it is no file of certificates, or of another version.
+
+    """
+    from verifier.records.certificate import VERSION
+
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: is no JSON: {error}") from error
+    documents = held.get("certificates") if isinstance(held, dict) else None
+    if not isinstance(documents, list) or not all(isinstance(one, dict) for one in documents):
+        raise ValueError(f"{path}: is no file of certificates")
+    kept = [one for one in documents if "refused" not in one]
+    if not kept:
+        raise ValueError(f"{path}: holds no certificate")
+    for one in kept:
+        for name, kind in _KINDS.items():
+            if not isinstance(one.get(name), kind) or isinstance(one.get(name), bool):
+                why = f"{path}: a certificate has no {name}, or one that is no {kind.__name__}"
+                raise ValueError(why)  # noqa: TRY004 (what a user can cause)
+        if one["version"] != VERSION:
+            raise ValueError(f"{path}: a certificate of version {one['version']}; this is {VERSION}")
+    return kept
+
+
+def told(kept: object, found: object) -> tuple[list[str], list[str]]:
+    """Return what two documents say differently, and, apart from it, what differs by chance alone."""
+    every = list(differences(kept, found))
+    chance = [line for line in every if _is_chance(line)]
+    return [line for line in every if line not in chance], [f"note: {line}" for line in chance]
+
+
+def _is_chance(line: str) -> bool:
+    """Return whether a difference is one of alignments, both of which the allocator may give."""
+    match = _ALIGNMENT.fullmatch(line)
+    return match is not None and all(int(number) >= ALLOCATED for number in match.groups())
+
+
+def differences(kept: object, found: object, where: str = "") -> Iterator[str]:
+    """Yield what two documents say differently, each with its place."""
+    if isinstance(kept, dict) and isinstance(found, dict):
+        for name in sorted({*kept, *found}):
+            place = f"{where}.{name}" if where else str(name)
+            yield from differences(kept.get(name), found.get(name), place)
+    elif isinstance(kept, list) and isinstance(found, list) and len(kept) == len(found):
+        for number, (one, other) in enumerate(zip(kept, found, strict=True)):
+            yield from differences(one, other, f"{where}[{number}]")
+    elif kept != found:
+        yield f"{where}: {kept!r} is certified, {found!r} is found"
