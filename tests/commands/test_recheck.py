@@ -96,3 +96,13 @@ def test_what_is_missing_is_a_difference():
     ]
     assert list(differences({"a": [1]}, {"a": [1, 2]}))
     assert not list(differences({"a": [1.5]}, {"a": [1.5]}))
+
+
+def test_each_shape_of_a_range_has_a_document_and_refusals_are_listed(tmp_path):
+    file = tmp_path / "range.json"
+    answer = run("certify", FAULTY, "--shape", "2x2..3", "--dtype", "float32", "--json", file)
+    assert answer.exit_code == 3
+    assert "0 of 2 certified" in answer.output
+    assert "refused  variance_off_by_one_ulp_triton  float32  2x3" in answer.output
+    documents = json.loads(file.read_text(encoding="utf-8"))["certificates"]
+    assert [(one["columns"], "refused" in one) for one in documents] == [(2, True), (3, True)]

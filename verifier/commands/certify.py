@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 UNDECIDED_STATUS = 3
 ShapeOption = Annotated[
-    list[str] | None, typer.Option("--shape", help="ROWSxCOLUMNS of the input; may be repeated.")
+    list[str] | None,
+    typer.Option("--shape", help="ROWSxCOLUMNS of the input, or ROWSxFIRST..LAST; may be repeated."),
 ]
 
 
@@ -40,27 +41,54 @@ def certify(  # noqa: PLR0917
         must_be_writable(json_file)
         must_be_names(dtypes=dtype or ())
         must_be_files([kernel])
-        shapes = [extents(text) for text in shape or ["2x4096"]]
+        shapes = [one for text in shape or ["2x4096"] for one in ranged(text)]
         from verifier.checks.support.certify import certified
         from verifier.commands.explain import case_for, subject_of
         from verifier.execution import Runner
         from verifier.records.certificate import Certificate
 
-        found, documents, refused = subject_of(kernel, subject), [], False
+        found, documents, refusals = subject_of(kernel, subject), [], list[str]()
         with Runner("machine") as runner:
             for held in dtype or found.dtypes:
                 for rows, columns in shapes:
                     case = case_for(found, held, rows, columns, 0.0, seed)
                     one = certified(found, case, runner=runner, gradients=gradients)
-                    refused |= not isinstance(one, Certificate)
-                    say(f"{found.name}  {held}  {rows}x{columns}")
+                    named = f"{found.name}  {held}  {rows}x{columns}"
+                    say(named)
                     for line in _lines(one):
                         say(f"  {line}")
-                    documents.append(one.document)
+                    documents.append({**asked(found.name, held, rows, columns), **one.document})
+                    if not isinstance(one, Certificate):
+                        refusals.append(f"{named}  {one.stage}: {one.why}")
+    if len(documents) > 1:
+        say(f"{len(documents) - len(refusals)} of {len(documents)} certified")
+        for line in refusals:
+            say(f"  refused  {line}")
     if json_file is not None and (why := write_json(json_file, {"certificates": documents})):
         stop(f"could not be written: {why}")
-    if refused:
+    if refusals:
         raise typer.Exit(UNDECIDED_STATUS)
+
+
+def asked(subject: str, dtype: str, rows: int, columns: int) -> dict[str, object]:
+    """Return what a document is about, a refusal too."""
+    return {"subject": subject, "dtype": dtype, "rows": rows, "columns": columns}
+
+
+def ranged(text: str) -> list[tuple[int, int]]:
+    """Return rows and columns of each shape of `2x4096` or `2x1..1024`.
+
+    Raises:
+        ValueError: the text is none such.
+
+    """
+    first, mark, last = text.partition("..")
+    rows, columns = extents(first)
+    if not mark:
+        return [(rows, columns)]
+    if not last.isdecimal() or int(last) < columns:
+        raise ValueError(f"--shape {text!r}: a range is ROWSxFIRST..LAST, for instance 2x1..1024")
+    return [(rows, number) for number in range(columns, int(last) + 1)]
 
 
 def extents(text: str) -> tuple[int, int]:

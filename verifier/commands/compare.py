@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from verifier.commands.certify import UNDECIDED_STATUS, ShapeOption, extents
+from verifier.commands.certify import UNDECIDED_STATUS, ShapeOption, ranged
 from verifier.commands.options import DtypeOption, JsonOption, SeedOption
 from verifier.commands.outcome import clear_errors, must_be_writable, say, stop, write_json
 
@@ -56,7 +56,7 @@ def compare(  # noqa: PLR0917
         must_be_writable(json_file)
         must_be_names(dtypes=dtype or ())
         must_be_files([first, second])
-        shapes = [extents(text) for text in shape or ["2x4096"]]
+        shapes = [one for text in shape or ["2x4096"] for one in ranged(text)]
         from verifier.checks.support.equivalence import compared_codes
         from verifier.commands.explain import case_for, subject_of
         from verifier.execution import Runner
