@@ -89,6 +89,17 @@ class Recorder:
             | {"arguments": arguments}
         )
 
+    def write(self, path: Path, failed: list[str], **more: Any) -> None:
+        """Write what was collected, and end with status 1 if a call failed."""
+        manifest = {**description(), **more, "launches": self.launches, "ptx": self.texts}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        packed = np.frombuffer(lzma.compress(json.dumps(manifest).encode()), dtype=np.uint8)
+        np.savez_compressed(path, manifest=packed, **self.arrays)
+        print(len(self.launches), "launches,", path.stat().st_size, "bytes")
+        if failed:
+            print("\n".join(failed), file=sys.stderr)
+            raise SystemExit(1)
+
 
 def _memory(value: Any) -> np.ndarray | None:
     """Bytes of a tensor's elements, or None for what is no tensor; tensors must be dense."""
@@ -150,9 +161,7 @@ def recording(recorder: Recorder) -> Iterator[None]:
 def read(root: Path) -> None:
     """Write tests/goldens/kernels.npz."""
     recorder, failed = Recorder(), []
-    # Fresh memory holds NaN, so that what a launch writes is seen to change.
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
+    fill_fresh_memory()
     with recording(recorder):
         for stem in (*FORWARD_AND_BACKWARD, *FORWARD_ONLY):
             subject = next(s for s in load_subjects(KERNELS / f"{stem}.py") if s.name == stem)
@@ -163,15 +172,13 @@ def read(root: Path) -> None:
                         run(subject, dtype, size)
                     except Exception as error:
                         failed.append(f"{stem} {dtype} {size}: {type(error).__name__}: {error}")
-    manifest = {**description(), "launches": recorder.launches, "ptx": recorder.texts}
-    path = root / "tests/goldens/kernels.npz"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    packed = np.frombuffer(lzma.compress(json.dumps(manifest).encode()), dtype=np.uint8)
-    np.savez_compressed(path, manifest=packed, **recorder.arrays)
-    print(len(recorder.launches), "launches,", path.stat().st_size, "bytes")
-    if failed:
-        print("\n".join(failed), file=sys.stderr)
-        raise SystemExit(1)
+    recorder.write(root / "tests/goldens/kernels.npz", failed)
+
+
+def fill_fresh_memory() -> None:
+    """Let fresh memory hold NaN, so that what a launch writes is seen to change."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
 
 
 def run(subject: Any, dtype: torch.dtype, size: str) -> None:
