@@ -1,28 +1,34 @@
 """Audit the built-in kernels, and list which of their functions and loops ran, and what did not and why.
 
     python benchmarks/reach.py --out reach.jsonl [--budget quick] [--dtype float32] [--kernel NAME ...]
+        [--jobs 1]
     python benchmarks/reach.py --table reach.jsonl [more.jsonl ...]
 
-One audit after another, each in a process of its own; one line of JSON a subject: what its report says of its
-reach, and the seconds that the audit took by the clock and of processor time. Kernels that are torch's own
-have neither functions nor loops and are left out.
+As many audits at once as there are jobs, each in a process of its own; one line of JSON a subject: what its
+report says of its reach, and the seconds that the audit took by the clock and of processor time. Kernels that
+are torch's own have neither functions nor loops and are left out.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
+import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ("subject", "functions", "loops", "wrapper_lines", "blocks", "turns", "lacking", "left_out", "unswept")
+
+
+class AuditError(Exception):
+    """An audit that wrote no report."""
 
 
 def compiled_kernels() -> list[str]:
@@ -32,35 +38,42 @@ def compiled_kernels() -> list[str]:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Audit the kernels one by one; a line for each of their subjects."""
-    with arguments.out.open("a", encoding="utf-8") as out:
-        for stem in arguments.kernel or compiled_kernels():
-            for record in _audited(stem, arguments):
+    """Audit the kernels; a line for each of their subjects, as its audit ends."""
+    failed: list[str] = []
+    with arguments.out.open("a", encoding="utf-8") as out, ThreadPoolExecutor(arguments.jobs) as pool:
+        stems = arguments.kernel or compiled_kernels()
+        for audited in as_completed([pool.submit(_audited, stem, arguments) for stem in stems]):
+            try:
+                records = audited.result()
+            except AuditError as error:
+                failed.append(str(error))
+                continue
+            for record in records:
                 out.write(json.dumps(record) + "\n")
                 out.flush()
+    if failed:
+        raise SystemExit("\n".join(failed))
 
 
-def _audited(stem: str, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def _audited(stem: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [sys.executable, "-m", "verifier", "audit", str(ROOT / "kernels" / f"{stem}.py"), "--quiet"]
         command += ["--dtype", arguments.dtype, "--budget", arguments.budget, "--workers", "1"]
         command += ["--json", str(report), "--findings", str(Path(folder) / "findings")]
-        began, before = time.monotonic(), _processor_seconds()
-        done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
-        if not report.exists():
-            raise SystemExit(f"{stem}: the audit ended with status {done.returncode}: {done.stderr.strip()}")
+        began = time.monotonic()
+        with (Path(folder) / "said").open("w+", encoding="utf-8") as said:
+            process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=said)
+            _, ended, used = os.wait4(process.pid, 0)  # of this one alone, while others run
+            process.returncode = status = os.waitstatus_to_exitcode(ended)
+            said.seek(0)
+            if not report.exists():
+                raise AuditError(f"{stem}: the audit ended with status {status}: {said.read().strip()}")
         found = json.loads(report.read_text(encoding="utf-8"))["reach"]
     took = {"seconds": round(time.monotonic() - began, 1)}
-    took["processor_seconds"] = round(_processor_seconds() - before, 1)
-    asked = {"kernel": stem, "budget": arguments.budget, "dtype": arguments.dtype, "status": done.returncode}
-    for one in found:
-        yield {**asked, **took, **{key: one[key] for key in KEPT}}
-
-
-def _processor_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    took["processor_seconds"] = round(used.ru_utime + used.ru_stime, 1)
+    asked = {"kernel": stem, "budget": arguments.budget, "dtype": arguments.dtype, "status": status}
+    return [{**asked, **took, **{key: one[key] for key in KEPT}} for one in found]
 
 
 def table(files: Sequence[Path]) -> None:
@@ -103,6 +116,7 @@ def main() -> None:
     parser.add_argument("--budget", default="quick")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--kernel", action="append")
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--table", type=Path, nargs="+")
     arguments = parser.parse_args()
     if arguments.table:

@@ -258,3 +258,12 @@ def test_what_hypothesis_finds_is_shrunk_too(subjects, runner):
     assert line_verdict(line) is Verdict.FAIL
     assert line.findings[0].case.rows == 1
     assert line.findings[0].case.columns == 4
+
+
+@pytest.mark.parametrize(("name", "cases"), [("wrong", 6), ("wrong_in_some_short_rows", 100)])
+def test_what_need_not_be_shrunk_is_reported_as_it_was_met(name, cases, subjects, runner):
+    line = examined(subjects[name], runner, budget=Budget(cases=cases, findings=1), shrinks=False)
+    assert line_verdict(line) is Verdict.FAIL
+    (finding,) = line.findings
+    assert not all(simple(t) for t in finding.case.given.values())
+    assert finding.variants == ()

@@ -30,21 +30,24 @@ def mutants(monkeypatch):
 def test_each_ending_is_read_back_and_counted_once(mutants, tmp_path, capsys):
     path, told = tmp_path / "k.py", {"start": 0, "end": 1, "before": "a", "after": "b", "kind": "name"}
     condition = frozenset({SourcePlace("k.py", "norm", 9)})
-    refusal = Mutation(file=path, line=9, refusal=(9, 10, 10), **told)
+    refusal = Mutation(file=path, line=9, refusal=(9, 10, 10), **{**told, "after": "f"})
     plain = Mutation(file=path, line=20, in_kernel=True, **told)
     same, other = frozenset({"1"}), frozenset({"2"})
     fates = {
-        Ending.KILLED: Fate(mutation=plain, kills=(Kill(check="memory"),), code=other),
-        Ending.SAME_CODE: Fate(mutation=plain, code=same),
+        Ending.KILLED: Fate(mutation=replace(plain, after="c"), kills=(Kill(check="memory"),), code=other),
+        Ending.SAME_CODE: Fate(mutation=replace(plain, after="d"), code=same),
         Ending.OUTSIDE: Fate(mutation=refusal, code=same, lines=condition),
         Ending.SURVIVED: Fate(mutation=plain, code=other),
-        Ending.OPEN: Fate(mutation=plain, code=other, errors=("broke",)),
+        Ending.OPEN: Fate(mutation=replace(plain, after="e"), code=other, errors=("broke",)),
     }
     original = Fate(mutation=None, code=same, lines=condition)
     results = [(None, original), *((one.mutation, one) for one in fates.values())]
-    asked = argparse.Namespace(budget="quick", sample=5, seed=0)
+    asked = argparse.Namespace(sample=5, seed=0)
+    fresh = mutants.Progress(lines=())
     written = [
-        json.dumps({"number": n, **mutants._asked(path, m, asked), **mutants._found((one, ()))})
+        json.dumps(
+            {"number": n, **mutants._asked(path, m, "quick", asked), **mutants._found((one, ()), fresh)}
+        )
         for n, (m, one) in enumerate(results)
     ]
     records = [json.loads(text) for text in written]
@@ -60,30 +63,69 @@ def test_each_ending_is_read_back_and_counted_once(mutants, tmp_path, capsys):
     assert cells["audit"] == "50.0 %"
 
 
-def test_a_run_goes_on_where_it_ended(mutants, tmp_path, monkeypatch, capsys):
+LINES = (("norm", "forward_error", "float32"), ("norm", "gradient", "float32"))
+
+
+@pytest.fixture
+def run_of(mutants, tmp_path, monkeypatch):
+    """Run over three fates: an original, a mutant that `gradient` kills, and one that nothing kills."""
     plain = Mutation(file=tmp_path / "k.py", line=1, start=0, end=1, before="a", after="b", kind="name")
     told = [(tmp_path / "k.py", mutation) for mutation in (None, plain, replace(plain, after="c"))]
-    monkeypatch.setattr(mutants, "_in_turn", lambda *_: iter(told))
-    asked = []
-
-    def pooled(_, tasks, *__, **___):
-        for number, (_, mutation, _) in tasks:
-            asked.append(mutation)
-            if number != skipped:
-                yield number, (Fate(mutation=mutation), ())
-
-    monkeypatch.setattr(mutants, "pooled", pooled)
-    out = tmp_path / "out.jsonl"
-    arguments = argparse.Namespace(
-        budget="quick", sample=5, seed=0, out=out, kernel=["k"], minutes=1.0, workers=1
+    subject = argparse.Namespace(name="norm")
+    monkeypatch.setattr(mutants, "_in_turn", lambda _: iter(told))
+    monkeypatch.setattr(mutants, "load_subjects", lambda _: [subject])
+    monkeypatch.setattr(
+        mutants, "lines_in_order", lambda *_: [(subject, check, dtype) for _, check, dtype in LINES]
     )
-    skipped = 1  # begun, and cut off
-    mutants.run(arguments)
+
+    def run(skipped=(), earlier=(), budgets=("quick",)):
+        asked = []
+
+        def pooled(_, tasks, *__, **___):
+            for number, (_, mutation, question, line, _) in tasks:
+                after = mutation.after if mutation else ""
+                asked.append((after, question.cases, *line[1:2]))
+                killed = after == "b" and line[1:2] == ("gradient",)
+                kills = (Kill(check="gradient", dtype="float32"),) if killed else ()
+                if asked[-1] not in skipped:
+                    yield number, (Fate(mutation=mutation, kills=kills, seconds=1.0), ())
+
+        monkeypatch.setattr(mutants, "pooled", pooled)
+        out = tmp_path / "out.jsonl"
+        words = {"sample": 5, "seed": 0, "check": [], "earlier": list(earlier), "kernel": ["k"], "also": []}
+        mutants.run(argparse.Namespace(budget=list(budgets), out=out, minutes=1.0, workers=1, **words))
+        return asked, out
+
+    return run
+
+
+def test_a_run_goes_on_where_it_ended(run_of, mutants, capsys):
+    asked, out = run_of(skipped={("c", 25, "gradient")})  # begun, and cut off
+    assert [one for one in asked if one[0]] == [
+        ("b", 25, "forward_error"),
+        ("c", 25, "forward_error"),
+        ("b", 25, "gradient"),
+        ("c", 25, "gradient"),
+        ("b", 25),
+        ("c", 25),
+    ]
     mutants.table([out])
-    assert "1 begun and not ended, run again to end them: [1]" in capsys.readouterr().out
-    skipped, asked[:] = None, []
-    mutants.run(arguments)
-    assert asked == [plain]
-    assert [record["number"] for record in mutants._records([out])] == [0, 2, 1]
+    said = capsys.readouterr().out
+    assert "after 1 of 2 lines: k, k.py:1" in said
+    cells = [cell.strip() for cell in said.splitlines()[2].split("|")[1:-1]]
+    assert cells[:10] == ["k", "quick", "2", "1", "0", "0", "0", "0", "1", "100.0 %"]
+    asked, _ = run_of()
+    assert asked == [("c", 25, "gradient")]
     mutants.table([out])
-    assert "not ended" not in capsys.readouterr().out
+    assert "50.0 %" in capsys.readouterr().out
+    assert run_of(earlier=[out])[0] == []
+
+
+def test_a_larger_budget_begins_with_survivors_and_with_what_killed(run_of, mutants, capsys):
+    asked, out = run_of(budgets=("quick", "standard"))
+    mutated = [one for one in asked if one[0] and len(one) == 3 and one[1] == 200]
+    assert mutated == [("c", 200, "forward_error"), ("b", 200, "gradient"), ("c", 200, "gradient")]
+    assert asked[-2:] == [("", 200, "forward_error"), ("", 200, "gradient")]  # of the original, last
+    mutants.table([out])
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| k |")]
+    assert ["50.0 %" in row for row in rows] == [True, True]

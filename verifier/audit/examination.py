@@ -35,8 +35,8 @@ UNCLAIMED = "nothing is claimed, so no bound applies: `norm-verifier describe` p
 class Examination(Trial):
     """A trial of as many cases as the budget allows.
 
-    first, only, on_finding, on_case, stops: see `Search`. ignore_known: search as if no known defect were
-    declared. reported: keys of failures that are known and not reported again.
+    first, only, on_finding, on_case, stops, shrinks: see `Search`. ignore_known: search as if no known
+    defect were declared. reported: keys of failures that are known and not reported again.
     """
 
     budget: Budget = field(default_factory=Budget)
@@ -48,6 +48,7 @@ class Examination(Trial):
     on_finding: Callable[[Finding], None] | None = None
     on_case: Callable[[], None] | None = None
     stops: bool = False
+    shrinks: bool = True
     _seconds: float = field(default=0.0, init=False)
 
     def run(self) -> Line:
@@ -119,6 +120,7 @@ class Examination(Trial):
             seen=set(self.reported),
             on_finding=self.on_finding,
             stops=self.stops,
+            shrinks=self.shrinks,
         )
         everywhere = [d for d in self.known_defects() if d.where is None and d.check == self.check_name]
         if everywhere and not self.ignore_known:

@@ -113,7 +113,8 @@ class Search:
     recipes of the fixed list an earlier search has tried already. steering: shapes that come before all
     others, unless there was an earlier search. seen: keys of failures that are not
     reported again. excluded: reasons of the known defects that took cases from the search, in order.
-    stops: whether it ends at the first finding that is not a known one.
+    stops: whether it ends at the first finding that is not a known one. shrinks: whether a failure is made
+    small and explained before it is reported.
     """
 
     trial: Trial
@@ -129,6 +130,7 @@ class Search:
     on_case: Callable[[], None] | None = None
     excluded: dict[str, None] = field(default_factory=dict)
     stops: bool = False
+    shrinks: bool = True
     _deaths: int = 0
     _inside: int = 0
     _steered: int = 0
@@ -364,8 +366,10 @@ class Search:
         self.seen.add(failure.key)
         if len(self.line.findings) >= self.budget.findings:
             return
-        smallest = shrink.shrunk(self.trial, failure, self._left_out)
-        made = causes.explained(self.trial, self.trial.finding(smallest))
+        made = self.trial.finding(failure)
+        if self.shrinks:
+            smallest = shrink.shrunk(self.trial, failure, self._left_out)
+            made = causes.explained(self.trial, self.trial.finding(smallest))
         self.line.findings.append(made)
         if self.on_finding:
             self.on_finding(made)
@@ -388,7 +392,8 @@ class Search:
         Returns how many cases were run, and whether one failed.
         """
         strategy = recipes(self.trial.op, self.trial.subject, self.trial.dtype, plan)
-        state = _Shrinking(calls=shrink.REDUCTION_CALLS, until=self.budget.until)
+        calls = shrink.REDUCTION_CALLS if self.shrinks else 0
+        state = _Shrinking(calls=calls, until=self.budget.until)
 
         def test(recipe: Recipe) -> None:
             ended = self.budget.spent(count + state.tried) or self._found_enough()
@@ -408,7 +413,7 @@ class Search:
             max_examples=min(MOST_DRAWS * (self.budget.cases - count), DRAWS_AT_ONCE),
             database=None,
             deadline=None,
-            phases=(Phase.generate, Phase.shrink),
+            phases=(Phase.generate, Phase.shrink) if self.shrinks else (Phase.generate,),
             suppress_health_check=list(HealthCheck),
             report_multiple_bugs=False,
             print_blob=False,

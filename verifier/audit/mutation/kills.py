@@ -34,11 +34,12 @@ BUILD = "build"
 
 @dataclass(frozen=True, kw_only=True)
 class Kill:
-    """What found a mutant: a check with a dtype, and the words of its finding."""
+    """What found a mutant: a check with a dtype, and the verdict and the words of its finding."""
 
     check: str
     dtype: str = ""
     message: str = ""
+    verdict: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,28 +79,41 @@ def fate(path: str, mutation: Mutation | None, question: Question) -> Fate:
 
     A mutant that cannot be loaded is killed, by "build".
     """
+    with tempfile.TemporaryDirectory(prefix="norm-verifier-mutant-") as folder:
+        return fate_of_copy(copied(Path(path), Path(folder), mutation), mutation, question)
+
+
+def fate_of_copy(
+    copy: Path, mutation: Mutation | None, question: Question, only: tuple[str, str, str] | None = None
+) -> Fate:
+    """Audit a kernel file that has a mutation already until something is found.
+
+    only: the names of the one subject, check and dtype that are asked about.
+    """
     started = time.monotonic()
     code: frozenset[str] = frozenset()
     errors: list[str] = []
     kills: list[Kill] = []
     reach: list[Reach] = []
-    with tempfile.TemporaryDirectory(prefix="norm-verifier-mutant-") as folder:
-        try:
-            subjects = load_subjects(copied(Path(path), Path(folder), mutation))
-        except LoadError as error:
-            kills.append(Kill(check=BUILD, message=one_line(str(error).replace(f"{folder}/", ""))))
-            subjects = ()
-        for subject, check_name, dtype in _lines(subjects, question.checks):
-            line, texts = _line(subject, check_name, dtype, question)
-            code |= texts
-            reach.append(line.reach)
-            errors += line.errors
-            for finding in rules.unexpected(line.findings)[:1]:
-                text = finding.outcome.message or str(finding.verdict)
-                kills.append(Kill(check=check_name, dtype=dtype, message=one_line(text)))
-            if kills and not question.every:
-                break
-        seen = in_sources.ran(mutation, subjects, joined(reach)) if mutation and subjects else None
+    try:
+        subjects = load_subjects(copy)
+    except LoadError as error:
+        kills.append(Kill(check=BUILD, message=one_line(str(error).replace(f"{copy.parent}/", ""))))
+        subjects = ()
+    for subject, check_name, dtype in lines_in_order(subjects, question.checks):
+        if only not in {None, (subject.name, check_name, dtype)}:
+            continue
+        line, texts = _line(subject, check_name, dtype, question)
+        code |= texts
+        reach.append(line.reach)
+        errors += line.errors
+        for finding in rules.unexpected(line.findings)[:1]:
+            verdict = str(finding.verdict)
+            text = one_line(finding.outcome.message or verdict)
+            kills.append(Kill(check=check_name, dtype=dtype, message=text, verdict=verdict))
+        if kills and not question.every:
+            break
+    seen = in_sources.ran(mutation, subjects, joined(reach)) if mutation and subjects else None
     return Fate(
         mutation=mutation,
         kills=tuple(kills),
@@ -111,7 +125,7 @@ def fate(path: str, mutation: Mutation | None, question: Question) -> Fate:
     )
 
 
-def _lines(subjects: Sequence[Subject], names: Sequence[str]) -> list[tuple[Subject, str, str]]:
+def lines_in_order(subjects: Sequence[Subject], names: Sequence[str]) -> list[tuple[Subject, str, str]]:
     """Return subject, check and dtype of each line: what decides most first, on the first dtype first."""
     wanted = [name for name in checks() if not names or name in names]
     order = [name for name in FIRST if name in wanted] + [name for name in wanted if name not in FIRST]
@@ -134,6 +148,7 @@ def _line(subject: Subject, check_name: str, dtype: str, question: Question) -> 
             runner=runner,
             budget=Budget(cases=question.cases, findings=1),
             seed=question.seed,
+            shrinks=False,
         )
         line = examination.run()
     return line, frozenset() if examination.code is None else examination.code.texts
