@@ -8,10 +8,10 @@ import pytest
 pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is missing")
 
 from verifier.arithmetic.graph.graph import Builder
+from verifier.audit.shape_text import extents, ranged
 from verifier.cases.recipe import Recipe, Values, build
 from verifier.checks.support.certify import certified
 from verifier.checks.support.recorded_code import RefusedError, must_hold_for_all_inputs
-from verifier.commands.certify import extents, ranged
 from verifier.execution.child_process import Runner
 from verifier.execution.record_graph import RecordedGraph
 from verifier.ops import op
@@ -135,5 +135,5 @@ def test_a_range_is_each_of_its_shapes():
     assert ranged("2x3..5") == [(2, 3), (2, 4), (2, 5)]
     assert ranged("2x7") == [(2, 7)]
     for text in ("2x5..4", "2x5..", "2x..4", "2x1...4"):
-        with pytest.raises(ValueError, match="--shape"):
+        with pytest.raises(ValueError, match="shape"):
             ranged(text)

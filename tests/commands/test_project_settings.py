@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from verifier.audit.request import BUDGETS
+from verifier.audit.request import BUDGETS, Requirements, parse_requirements
 from verifier.audit.run_audit import select
+from verifier.audit.shape_text import USUAL, asked_shapes
 from verifier.audit.sweep import _key
 from verifier.commands.command_line import app
 from verifier.commands.project_settings import SettingsError, project_settings
@@ -119,3 +120,14 @@ def test_other_configurations_of_autotuned_kernels_are_left_out_where_that_is_as
     assert first.pop("autotuning") == "left out: autotune is 'first'"
     assert set(first.values()) == {""}
     assert {job.missing for job in select([tuned])} == {""}
+
+
+def test_certificates_are_wanted_at_shapes_or_at_the_usual_ones(tmp_path):
+    text = '[tool.norm-verifier]\ncertify = ["2x4096"]\ncertificate = true\n'
+    found = project_settings(written(tmp_path, text))
+    assert found == {"certify_shape": ["2x4096"], "require": ["certificate"]}
+    assert parse_requirements(["certificate,reach=0.5"]) == Requirements(reach=0.5, certificate=True)
+    assert asked_shapes(["2x3..4", "2x4"], wanted=False) == ((2, 3), (2, 4))
+    assert asked_shapes([], wanted=True) == USUAL
+    written(tmp_path, "[tool.norm-verifier]\ncertify = true\ncertificate = false\n")
+    assert project_settings(tmp_path) == {"certify": True}

@@ -7,10 +7,11 @@ from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 
 from verifier.audit.reach_of_subjects import reach_of_lines
+from verifier.audit.record import Report
 from verifier.audit.report.finding_text import cause, failure_text, replay_command
 from verifier.audit.request import BUDGETS, parse_seconds
 from verifier.audit.rules import failure_key
-from verifier.audit.run_audit import Job, Report, run_job
+from verifier.audit.run_audit import Job, run_job
 from verifier.audit.save import save_line
 from verifier.audit.tally import merged
 from verifier.records.printable import block

@@ -74,14 +74,17 @@ class Requirements:
     """What an audit must show besides having no unexpected finding; None: it is not required.
 
     reach: a fraction of each subject's functions and loops. ulp: the largest error at the row's scale, of
-    every output and dtype, up to `kappa` = |mean| / std (None: 0, ordinary data).
+    every output and dtype, up to `kappa` = |mean| / std (None: 0, ordinary data). certificate: of every
+    subject and dtype, at each shape at which certificates are asked for, of each kind of call.
     """
 
     reach: float | None = None
     ulp: float | None = None
     kappa: float | None = None
+    certificate: bool = False
 
 
+CERTIFICATE = "certificate"
 _REQUIRED = {"reach": (0.0, 1.0), "ulp": (0.0, float("inf")), "kappa": (0.0, float("inf"))}
 """The least and largest number that may be required of each."""
 
@@ -94,7 +97,10 @@ def parse_requirements(texts: Sequence[str]) -> Requirements:
 
     """
     found: dict[str, float] = {}
-    for text in (part.strip() for given in texts for part in given.split(",")):
+    every = [part.strip() for given in texts for part in given.split(",")]
+    for text in every:
+        if text == CERTIFICATE:
+            continue
         name, _, value = text.partition("=")
         low, high = _REQUIRED.get(name, (1.0, 0.0))
         try:
@@ -104,9 +110,9 @@ def parse_requirements(texts: Sequence[str]) -> Requirements:
         if not low <= number <= high or number == float("inf"):
             raise SelectionError(
                 f"--require {text!r}: what can be required is reach=FRACTION from 0 to 1, "
-                "ulp=LARGEST ERROR and kappa=UP TO WHERE"
+                "ulp=LARGEST ERROR and kappa=UP TO WHERE, and certificate"
             )
         found[name] = number
     if "kappa" in found and "ulp" not in found:
         raise SelectionError("--require kappa=...: it says up to where ulp=... is required, which is missing")
-    return Requirements(**found)
+    return Requirements(**found, certificate=CERTIFICATE in every)

@@ -343,6 +343,7 @@ def exit_status(
     unusable: Sequence[str] = (),
     interrupted: bool = False,
     unmet: bool = False,
+    contradicted: bool = False,
 ) -> int:
     """Return 1 with unexpected findings, 4 if the verifier itself failed, 3 if nothing was decided, 0 else.
 
@@ -351,13 +352,16 @@ def exit_status(
     What is found stands: it outweighs a failure of the verifier elsewhere.
 
     errors: failures of the verifier on whole lines. unusable: files that could not be loaded.
-    unmet: something that is required (reach, an error, a baseline) is not so.
+    unmet: something that is required (reach, an error, a baseline) is not so. contradicted: the same is found
+    wrong and certified to be right, after which no finding can be trusted: 4.
     """
     findings = [finding for line in lines for finding in line.findings]
     if interrupted:
         return 130
     if unusable or any(finding.unwritten for finding in findings):
         return 2
+    if contradicted:
+        return 4
     if unexpected(findings) or unmet:
         return 1
     if errors or any(line.counts[Verdict.ERROR] for line in lines):

@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from verifier.audit import rules
@@ -17,7 +17,8 @@ from verifier.audit.examination import Examination
 from verifier.audit.first_cases import CHECKS as FIRST_CHECKS
 from verifier.audit.first_cases import try_first_cases
 from verifier.audit.news import News, Reporter, heard_by
-from verifier.audit.reach_of_subjects import SubjectReach, reach_of_lines
+from verifier.audit.reach_of_subjects import reach_of_lines
+from verifier.audit.record import Report
 from verifier.audit.request import (
     ALL_CONFIGURATIONS,
     BUDGETS,
@@ -35,7 +36,7 @@ from verifier.execution.backends import backends, can, default_backend
 from verifier.ops import ops
 from verifier.records.printable import block
 from verifier.records.subject import Subject
-from verifier.records.verdict import FailureKey, Finding, Line
+from verifier.records.verdict import FailureKey, Line
 from verifier.subjects.load_file import load_subject, load_subjects
 
 
@@ -54,52 +55,6 @@ class Job:
     missing: str = ""
     heard: bool = False
     multiprocessors: int = 0
-
-
-@dataclass(kw_only=True)
-class Report:
-    """Everything an audit found; required_reach: the fraction of each subject's functions and loops.
-
-    unreached: lines that were not run. stopped: because of a finding before them. unmet: other requirements.
-    """
-
-    lines: list[Line] = field(default_factory=list)
-    seed: int = 0
-    budget: str = "quick"
-    errors: list[str] = field(default_factory=list)
-    unusable: list[str] = field(default_factory=list)
-    interrupted: bool = False
-    unreached: list[str] = field(default_factory=list)
-    stopped: bool = False
-    seconds: float = 0.0
-    reach: list[SubjectReach] = field(default_factory=list)
-    required_reach: float | None = None
-    unmet: list[str] = field(default_factory=list)
-
-    @property
-    def findings(self) -> list[Finding]:
-        """All findings, in order."""
-        return [finding for line in self.lines for finding in line.findings]
-
-    @property
-    def status(self) -> int:
-        """The exit status, see `rules.exit_status`."""
-        return rules.exit_status(
-            self.lines,
-            errors=self.errors,
-            unusable=self.unusable,
-            interrupted=self.interrupted,
-            unmet=bool(self.short_of_reach or self.unmet),
-        )
-
-    @property
-    def short_of_reach(self) -> list[SubjectReach]:
-        """The subjects of which less ran than is required."""
-        if self.required_reach is None:
-            return []
-        return [
-            one for one in self.reach if not rules.reach_suffices(one.sources, one.found, self.required_reach)
-        ]
 
 
 def select(

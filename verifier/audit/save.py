@@ -7,9 +7,9 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from verifier.audit.record import Report
 from verifier.audit.report.json_frame import versions
 from verifier.audit.rules import failure_key
-from verifier.audit.run_audit import Report
 from verifier.records import case as cases
 from verifier.records.files import reason, write_text
 from verifier.records.printable import block

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 from verifier.audit.request import Requirements
+from verifier.audit.shape_text import USUAL
 from verifier.commands.outcome import (
     INTERRUPTED_STATUS,
     USAGE_STATUS,
@@ -22,7 +24,8 @@ from verifier.commands.outcome import (
 if TYPE_CHECKING:
     from verifier.audit.baseline import Document
     from verifier.audit.news import News
-    from verifier.audit.run_audit import Job, Report
+    from verifier.audit.record import Report
+    from verifier.audit.run_audit import Job
     from verifier.commands.release.record import Release
     from verifier.commands.screen import Screen
     from verifier.records.verdict import Line
@@ -95,6 +98,25 @@ def audit_with_progress(
     return report
 
 
+def certify_jobs(
+    report: Report, jobs: list[Job], shapes: Sequence[tuple[int, int]], *, workers: int, screen: Screen
+) -> None:
+    """Certify what was audited, at these shapes, and say what is; note what contradicts a finding."""
+    if report.interrupted or report.stopped:
+        return
+    from verifier.audit.certifying import certificates, contradicted_findings
+    from verifier.audit.report.certified_text import certified_lines
+
+    try:
+        for found in certificates(jobs, shapes, seed=report.seed, workers=workers):
+            report.certificates += found
+            for line in certified_lines(found) if screen.verbosity >= 0 else ():
+                screen.say(line, "")
+        report.certificates += contradicted_findings(report.findings)
+    except KeyboardInterrupt:
+        report.interrupted = True
+
+
 @dataclass(frozen=True, kw_only=True)
 class Told:
     """What of a report was printed while it was made: its lines, or its findings."""
@@ -108,13 +130,20 @@ class Wanted:
     """What is wanted besides the audit.
 
     costs: of narrow dtypes. release: the measurements of a release.
-    required: of errors and reach. baseline: an earlier report than which nothing may be worse.
+    required: of errors, reach and certificates. baseline: an earlier report than which nothing may be worse.
+    certify: shapes at which certificates are wanted.
     """
 
     costs: bool = False
     release: bool = False
     required: Requirements = field(default_factory=Requirements)
     baseline: Document | None = None
+    certify: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """At which certificates are asked for: the usual ones where they are required and none is named."""
+        return self.certify or (USUAL if self.required.certificate else ())
 
 
 def baseline_of(path: Path | None, *, seed: int, budget: str) -> Document | None:
@@ -201,6 +230,13 @@ def _judge(report: Report, wanted: Wanted, release: Release | None) -> None:
         report.unmet += unmet(release.dtypes, wanted.required)
     for text in report.unmet:
         say(f"not met: {text}")
+    if wanted.required.certificate:
+        from verifier.audit.report.certified_text import uncertified
+
+        missing = list(uncertified(report.certificates))
+        for text in missing:
+            say(f"not met: {text}")
+        report.unmet += missing
     if wanted.baseline is not None:
         from verifier.audit.baseline import BaselineError, told, worse
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from verifier.audit.shape_text import ranged
 from verifier.commands.options import DtypeOption, JsonOption, SeedOption
 from verifier.commands.outcome import clear_errors, must_be_writable, say, stop, write_json
 
@@ -73,35 +74,6 @@ def certify(  # noqa: PLR0917
 def asked(subject: str, dtype: str, rows: int, columns: int) -> dict[str, object]:
     """Return what a document is about, a refusal too."""
     return {"subject": subject, "dtype": dtype, "rows": rows, "columns": columns}
-
-
-def ranged(text: str) -> list[tuple[int, int]]:
-    """Return rows and columns of each shape of `2x4096` or `2x1..1024`.
-
-    Raises:
-        ValueError: the text is none such.
-
-    """
-    first, mark, last = text.partition("..")
-    rows, columns = extents(first)
-    if not mark:
-        return [(rows, columns)]
-    if not last.isdecimal() or int(last) < columns:
-        raise ValueError(f"--shape {text!r}: a range is ROWSxFIRST..LAST, for instance 2x1..1024")
-    return [(rows, number) for number in range(columns, int(last) + 1)]
-
-
-def extents(text: str) -> tuple[int, int]:
-    """Return rows and columns of `2x4096`.
-
-    Raises:
-        ValueError: the text is none such.
-
-    """
-    rows, mark, columns = text.partition("x")
-    if not mark or not rows.isdecimal() or not columns.isdecimal() or not int(rows) or not int(columns):
-        raise ValueError(f"--shape {text!r}: a shape is ROWSxCOLUMNS, for instance 2x4096")
-    return int(rows), int(columns)
 
 
 def _lines(found: Certificate | Refusal) -> Iterator[str]:

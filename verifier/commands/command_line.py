@@ -12,11 +12,13 @@ import typer
 
 from verifier.audit.keyword_expression import matcher
 from verifier.audit.request import BUDGETS, did_you_mean, must_be_budget, parse_requirements
+from verifier.audit.shape_text import asked_shapes
 from verifier.commands.audit_report import (
     Told,
     Wanted,
     audit_with_progress,
     baseline_of,
+    certify_jobs,
     finish,
     must_be_measured,
 )
@@ -28,6 +30,8 @@ from verifier.commands.options import (
     BackendOption,
     BaselineOption,
     BudgetOption,
+    CertifyOption,
+    CertifyShapeOption,
     CheckOption,
     Coloring,
     ColorOption,
@@ -183,6 +187,8 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
     quiet: QuietOption = False,
     costs: CostsOption = False,
     release: ReleaseOption = False,
+    certify: CertifyOption = False,
+    certify_shape: CertifyShapeOption = None,
     baseline: BaselineOption = None,
     traceback: TracebackOption = False,
     words: WordsOption = False,
@@ -210,6 +216,7 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
             costs=costs,
             release=release,
             required=parse_requirements(require or ()),
+            certify=asked_shapes(certify_shape or (), wanted=certify),
             baseline=baseline_of(baseline, seed=seed, budget=budget),
         )
         must_be_measured(wanted)
@@ -247,6 +254,8 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
         )
         report.unusable, report.required_reach = unusable, wanted.required.reach
     told = Told(lines=not screen.is_terminal, findings=True)
+    if wanted.shapes:
+        certify_jobs(report, jobs, wanted.shapes, workers=workers, screen=screen)
     finish(report, jobs, json_file, findings, told=told, screen=screen, wanted=wanted)
 
 

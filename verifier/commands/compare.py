@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from verifier.commands.certify import UNDECIDED_STATUS, ShapeOption, ranged
+from verifier.audit.shape_text import ranged
+from verifier.commands.certify import UNDECIDED_STATUS, ShapeOption
 from verifier.commands.options import DtypeOption, JsonOption, SeedOption
 from verifier.commands.outcome import clear_errors, must_be_writable, say, stop, write_json
 

@@ -92,8 +92,16 @@ RequireOption = Annotated[
     list[str] | None,
     typer.Option(
         help="Status 1 unless: reach=0.95 (so much of functions and loops ran), ulp=1.0,kappa=1e4 (with "
-        "--release: no larger error up to there)."
+        "--release: no larger error up to there), certificate (each that is asked for is given)."
     ),
+]
+CertifyOption = Annotated[
+    bool,
+    typer.Option("--certify", help="Also certify for all inputs: at 4x33, 3x128 and 2x1000, each call."),
+]
+CertifyShapeOption = Annotated[
+    list[str] | None,
+    typer.Option("--certify-shape", help="The same, at ROWSxCOLUMNS or ROWSxFIRST..LAST (repeatable)."),
 ]
 CostsOption = Annotated[
     bool, typer.Option("--costs", help="Also say what float16 and bfloat16 cost, where they are audited.")

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from verifier.audit.request import ALL_CONFIGURATIONS, FIRST_CONFIGURATION, did_you_mean
+from verifier.audit.request import ALL_CONFIGURATIONS, CERTIFICATE, FIRST_CONFIGURATION, did_you_mean
 
 TABLE = "norm-verifier"
 
@@ -55,7 +55,11 @@ def _as_given(found: Mapping[str, object], home: Path) -> dict[str, object]:
         paths = given.get(key)
         if isinstance(paths, list):
             given[key] = [str(home / path) for path in paths]
+    shapes = given.get("certify")
+    if isinstance(shapes, list):
+        given["certify_shape"] = given.pop("certify")
     required = [f"{name}={given.pop(name)}" for name in _REQUIRED if name in given]
+    required += [CERTIFICATE] if given.pop(CERTIFICATE, False) else []
     if required:
         given["require"] = required
     if "baseline" in given:
@@ -83,6 +87,10 @@ def _is_choice(value: object) -> bool:
     return isinstance(value, bool)
 
 
+def _is_choice_or_texts(value: object) -> bool:
+    return _is_choice(value) or _is_texts(value)
+
+
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
@@ -105,6 +113,8 @@ _KEYS: Mapping[str, tuple[str, str, Callable[[object], bool]]] = {
     "reach": ("reach", "a number from 0 to 1", _is_fraction),
     "ulp": ("ulp", "a number from 0", _is_number),
     "kappa": ("kappa", "a number from 0", _is_number),
+    "certify": ("certify", "true, false or a list of shapes", _is_choice_or_texts),
+    CERTIFICATE: (CERTIFICATE, "true or false", _is_choice),
     "release": ("release", "true or false", _is_choice),
     "baseline": ("baseline", _TEXT, _is_text),
 }

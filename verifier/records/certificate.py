@@ -103,3 +103,37 @@ class Refusal:
     def document(self) -> dict[str, object]:
         """The refusal as JSON has it."""
         return {"refused": asdict(self)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedCertificate:
+    """What came of asking for a certificate in an audit: of one subject, dtype, shape and kind of call.
+
+    rows, columns: 0 where no shape was tried. gradients: whether the call asks for them. judged: cases of the
+    same layout that were held against the certificate and passed. contradicted: a check that fails although
+    the same is certified, in words: an error of the verifier.
+    """
+
+    subject: str
+    path: str
+    dtype: str
+    found: Certificate | Refusal
+    rows: int = 0
+    columns: int = 0
+    gradients: bool = False
+    judged: int = 0
+    contradicted: str = ""
+
+    @property
+    def certified(self) -> bool:
+        """Whether it is certified, and nothing speaks against it."""
+        return isinstance(self.found, Certificate) and not self.contradicted
+
+    @property
+    def document(self) -> dict[str, object]:
+        """The same as JSON has it."""
+        asked = {
+            name: getattr(self, name)
+            for name in ("subject", "path", "dtype", "rows", "columns", "gradients", "judged", "contradicted")
+        }
+        return {**self.found.document, **asked, "verdict": "CERTIFIED" if self.certified else "UNDECIDED"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 
+from verifier.audit.record import Report
 from verifier.audit.report.json_frame import frame
 from verifier.audit.report.reach_text import reach_document
 from verifier.audit.rules import line_verdict, unexpected
-from verifier.audit.run_audit import Report
 from verifier.records.printable import block
 from verifier.records.verdict import Finding, Line, Variant, Worst
 
@@ -31,6 +31,7 @@ def document(report: Report) -> dict[str, object]:
         unusable=report.unusable,
         errors=[block(error) for error in report.errors],
         unmet=report.unmet,
+        certificates=[plain(one.document) for one in report.certificates],
     )
 
 

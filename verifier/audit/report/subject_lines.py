@@ -30,6 +30,10 @@ WIDEST_VERDICT = len(f"{Verdict.UNDECIDED}{KNOWN}")
 """Characters that the marked verdict of a subject with known defects may have."""
 RAN = "ran"
 """Of a case that ended without an error and of which nothing is left to judge: it has no elements."""
+CERTIFIED_LEGEND = (
+    "CERTIFIED (with --certify) stands beside PASS: at the shapes named, the compiled code is the declared "
+    "computation for all inputs; not certified: it was not shown, which says nothing against the kernel"
+)
 _INDENT = 14
 """Characters before what does not fit beside the rest."""
 
@@ -204,3 +208,5 @@ def legends() -> Iterator[str]:
     yield ""
     yield "With -v, a line for each check:"
     yield from legend(COLUMNS)
+    yield ""
+    yield CERTIFIED_LEGEND

@@ -13,6 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from verifier.audit.reach_of_subjects import SubjectReach
+from verifier.audit.record import Report
+from verifier.audit.report.certified_text import certified_summary, contradictions
 from verifier.audit.report.columns import (
     COLUMNS,
     KNOWN,
@@ -26,7 +28,6 @@ from verifier.audit.report.columns import (
 from verifier.audit.report.finding_text import also_in, failure_text, of_one_cause
 from verifier.audit.report.reach_text import reach_lines, unmet, what_ran
 from verifier.audit.rules import line_verdict, no_case_left, unexpected
-from verifier.audit.run_audit import Report
 from verifier.records.printable import block
 from verifier.records.verdict import Finding, Line, Verdict
 
@@ -88,7 +89,7 @@ def show(
         _known_defects(report, console)
         _remarks(report.lines, console, notes=verbosity > 1)
     _reach(report.reach if verbosity > 0 else report.short_of_reach, report, console)
-    for error in (*own_failures(report.lines), *report.errors):
+    for error in (*own_failures(report.lines), *report.errors, *contradictions(report.certificates)):
         console.print(_text(error, style="red"), soft_wrap=True)
     if verbosity > 0 and not all(map(runs_nowhere, report.lines)):
         console.print(_text("\n".join(("\nColumns:", *legend(COLUMNS))), style="dim"), soft_wrap=True)
@@ -238,7 +239,8 @@ def summary(report: Report) -> str:
     parts += [f"{_plural(known, 'known defect')} confirmed"] if known else []
     left = sum(no_case_left(line) for line in report.lines)
     parts += [f"{_plural(left, 'line')} with no case left but known defects"] if left else []
-    failures = len(report.errors) + sum(line.counts[Verdict.ERROR] for line in report.lines)
+    failures = len(report.errors) + sum(bool(one.contradicted) for one in report.certificates)
+    failures += sum(line.counts[Verdict.ERROR] for line in report.lines)
     parts += [f"{_plural(failures, 'error')} of the verifier itself"] if failures else []
     parts += [f"{_plural(len(report.unusable), 'file')} could not be loaded"] if report.unusable else []
     parts += ["nothing was decided"] if report.status == 3 else []
@@ -250,10 +252,11 @@ def summary(report: Report) -> str:
         report.short_of_reach
     )
     ran = what_ran(report.reach) if counts[str(Verdict.PASS)] else ""
+    told = [text for text in (ran, certified_summary(report.certificates)) if text]
     return (
         f"{_plural(subjects, 'subject')}, {_plural(len(report.lines), 'line')}: {words or 'none'}\n"
         f"{_plural(cases, 'case')} in {report.seconds:.0f} s, seed {report.seed}: {'; '.join(parts)}"
-    ) + (f"\n{ran}" if ran else "")
+    ) + "".join(f"\n{text}" for text in told)
 
 
 def interruption(report: Report) -> str:
