@@ -3,10 +3,12 @@
 import gc
 import os
 import textwrap
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from in_process import InProcess
+from warm_python import WarmPython
 from xdist.scheduler import WorkStealingScheduling
 
 from strategies.profiles import register_profiles
@@ -58,6 +60,14 @@ def right(input, weight, bias, eps):
     return (out if bias is None else out + bias).to(input.dtype)
 
 """
+
+
+@pytest.fixture(scope="session")
+def warm_python(tmp_path_factory):
+    """What runs Python programs without a start of their own."""
+    process = WarmPython(tmp_path_factory.mktemp("warm"), Path(__file__).parents[1])
+    yield process
+    process.close()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,20 +15,19 @@ KERNELS = EXTENSION / "kernels" / "first_axis_norms.py"
 PEAKS = KERNELS.with_name("peak_norms.py")
 
 
-def python(*arguments, folder, extension=EXTENSION):
-    environment = {**os.environ, registry.VARIABLE: str(extension)}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env={**environment, "PYTHONPATH": str(EXTENSION.parents[1])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.fixture(scope="module")
+def python(warm_python):
+    """Return a function that runs Python with a folder of extensions."""
+
+    def run(*arguments, folder, extension=EXTENSION):
+        environment = {**os.environ, registry.VARIABLE: str(extension)}
+        return warm_python.run(*arguments, folder=folder, environment=environment)
+
+    return run
 
 
 @pytest.fixture(scope="module")
-def lines(tmp_path_factory):
+def lines(tmp_path_factory, python):
     """The lines of one audit on the extension's backend, by subject and check."""
     folder = tmp_path_factory.mktemp("audit")
     wanted = [f"--check={name}" for name in ("forward_error", "gradient", "odd")]
@@ -65,14 +63,11 @@ def test_what_is_wrong_is_found(lines, check):
     assert lines["first_axis_norm_and_more", check]["verdict"] == "FAIL"
 
 
-def test_without_the_folder_there_is_nothing_of_it():
-    ended = subprocess.run(
-        [sys.executable, "-m", "verifier", "audit", str(KERNELS)],
-        cwd=EXTENSION.parents[1],
-        env={name: value for name, value in os.environ.items() if name != registry.VARIABLE},
-        capture_output=True,
-        text=True,
-        check=False,
+def test_without_the_folder_there_is_nothing_of_it(warm_python):
+    ended = warm_python.run(
+        *("-m", "verifier", "audit", str(KERNELS)),
+        folder=EXTENSION.parents[1],
+        environment={name: value for name, value in os.environ.items() if name != registry.VARIABLE},
     )
     assert ended.returncode == 2
     assert "unknown guarantees 'odd'" in ended.stderr
@@ -102,14 +97,14 @@ with session(arithmetic="steps", sanitize={{"every_access"}}) as opened:
 """
 
 
-def test_the_machine_uses_arithmetic_and_sanitizer(tmp_path):
+def test_the_machine_uses_arithmetic_and_sanitizer(tmp_path, python):
     """Two operations made what is stored; a load and a store were seen."""
     ended = python("-c", LAUNCH, folder=tmp_path)
     assert ended.stdout == "[2] [2]\n", ended.stderr
 
 
 @pytest.mark.parametrize("named", ["arithmetic='steps'", "sanitize={'every_access'}"])
-def test_without_the_folder_the_machine_has_neither(named, tmp_path):
+def test_without_the_folder_the_machine_has_neither(named, tmp_path, python):
     machine = LAUNCH.replace('arithmetic="steps", sanitize={"every_access"}', named)
     ended = python("-c", machine, folder=tmp_path, extension="")
     assert ended.returncode == 1
@@ -179,7 +174,7 @@ def test_a_folder_that_is_none_is_refused(home, named, tmp_path, monkeypatch):
         registry.registry("home_of_modules", "NAME")
 
 
-def test_the_command_line_says_so_in_a_line(tmp_path):
+def test_the_command_line_says_so_in_a_line(tmp_path, python):
     ended = python("-m", "verifier", "list", folder=tmp_path, extension="nowhere")
     assert ended.returncode == 2
     assert ended.stderr.count("\n") == 1

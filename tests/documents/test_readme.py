@@ -2,8 +2,6 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -31,7 +29,13 @@ def folder(tmp_path):
     return tmp_path
 
 
-def run(folder, words):
+@pytest.fixture
+def run(folder, warm_python):
+    """Return a function that runs a command in that folder, where the kernel lies."""
+    return lambda words: ran(folder, words, warm_python)
+
+
+def ran(folder, words, warm_python):
     words = [re.sub(r"^\d+m$", "4s", word) for word in words]
     words = ["0" if word == "auto" else word for word in words]
     installed = any(p.name == "norm-verifier" for p in entry_points(group="pytest11"))
@@ -43,14 +47,7 @@ def run(folder, words):
         "OMP_NUM_THREADS": "1",
         "HOME": str(folder),
     }
-    return subprocess.run(
-        [sys.executable, *program, *words[1:]],
-        check=False,
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    return warm_python.run(*program, *words[1:], folder=folder, environment=environment)
 
 
 def test_every_kind_of_command_is_shown():
@@ -58,10 +55,10 @@ def test_every_kind_of_command_is_shown():
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_ends_well_on_the_declared_kernel(command, folder):
+def test_a_command_ends_well_on_the_declared_kernel(command, folder, run):
     words = shlex.split(command, comments=True)
     kind = words[1] if words[0] == "norm-verifier" else "pytest"
-    ended = run(folder, [*words, *LESS[kind]])
+    ended = run([*words, *LESS[kind]])
     statuses = {0, 1} if kind == "mutate" else {0}  # 1: that mutant survives so short an audit
     assert ended.returncode in statuses, ended.stdout + ended.stderr
     if kind == "mutate":
@@ -79,32 +76,32 @@ def test_a_command_ends_well_on_the_declared_kernel(command, folder):
         assert "1 passed" in ended.stdout
 
 
-def test_the_list_names_what_the_declaration_may_say(folder):
-    ended = run(folder, ["norm-verifier", "list"])
+def test_the_list_names_what_the_declaration_may_say(run):
+    ended = run(["norm-verifier", "list"])
     assert ended.returncode == 0
     for word in ("layer_norm", "two_pass", "forward_error", "machine", "layer_norm_two_pass_triton"):
         assert word in ended.stdout
 
 
-def test_a_wrong_variance_over_n_minus_one_fails_as_shown(folder):
+def test_a_wrong_variance_over_n_minus_one_fails_as_shown(run):
     """The failure that the README prints, line by line; an ellipsis stands for what it leaves out."""
     shown = README.split("## What a failure looks like")[1].split("```\n")[1]
     kernel = ROOT / "tests" / "faulty_kernels" / "variance_over_n_minus_one.py"
     words = ["norm-verifier", "audit", str(kernel), "--check", "forward_error", "--dtype", "float32"]
-    ended = run(folder, [*words, "--workers", "1"])
+    ended = run([*words, "--workers", "1"])
     assert ended.returncode == 1
     for line in shown.splitlines():
         assert re.search(".*".join(map(re.escape, line.split("..."))), ended.stdout), ended.stdout
 
 
-def test_the_declared_kernel_with_that_mistake_fails_too(folder):
+def test_the_declared_kernel_with_that_mistake_fails_too(folder, run):
     kernel = (folder / "my_kernel.py").read_text()
     biased = "x.square().mean(-1, keepdim=True)"
     planted = kernel.replace(biased, f"{biased} * x.shape[-1] / (x.shape[-1] - 1 + (x.shape[-1] == 1))")
     assert planted != kernel
     (folder / "my_kernel.py").write_text(planted)
     words = ["norm-verifier", "audit", "my_kernel.py", "--check", "forward_error", "--dtype", "float32"]
-    ended = run(folder, [*words, "--workers", "1"])
+    ended = run([*words, "--workers", "1"])
     assert ended.returncode == 1
     assert "provably beyond the rounding-error bound" in ended.stdout
     assert "replay       norm-verifier replay" in ended.stdout

@@ -7,7 +7,6 @@ on a line for any lines.
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -27,16 +26,17 @@ LONG = {"norm-verifier describe my_kernel.py", "norm-verifier audit my_kernel.py
 class Reader:
     """Somebody who follows a page in an empty folder."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, warm_python):
         self.folder, self.written, self.extension = folder / "work", None, {}
         programs = folder / "bin"
         programs.mkdir()
         self.folder.mkdir()
         for name in ("tests", "benchmarks"):
             (self.folder / name).symlink_to(ROOT / name)
-        for name, words in {"python": "", "norm-verifier": " -m verifier"}.items():
-            (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable}{words} "$@"\n')
-            (programs / name).chmod(0o755)
+        (programs / "python").write_text(warm_python.shell_script())
+        (programs / "norm-verifier").write_text('#!/bin/sh\nexec python -m verifier "$@"\n')
+        for program in programs.iterdir():
+            program.chmod(0o755)
         self.environment = {
             "PATH": f"{programs}:/usr/bin:/bin",
             "PYTHONPATH": f"{ROOT}",
@@ -96,8 +96,8 @@ def commands(text):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_a_page_shows_happens(page, tmp_path):
-    reader = Reader(tmp_path)
+def test_what_a_page_shows_happens(page, tmp_path, warm_python):
+    reader = Reader(tmp_path, warm_python)
     blocks = BLOCK.findall((ROOT / "docs" / page).read_text(encoding="utf-8"))
     assert any(kind == "console" for kind, _ in blocks)
     for kind, text in blocks:
