@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -88,7 +89,7 @@ def contenders(work: Work, extra: tuple[str, ...]) -> list[Contender]:
 
 
 def _ours(op: str) -> Iterator[Contender]:
-    for subject in chain.from_iterable(load_subjects(file) for file in builtin_files()):
+    for subject in _built_in():
         if FUSED.get(subject.name, subject.op) == op and subject.language != "torch":
             yield Contender(
                 name=subject.name,
@@ -97,6 +98,11 @@ def _ours(op: str) -> Iterator[Contender]:
                 dtypes=subject.dtypes,
                 differentiable=subject.differentiable,
             )
+
+
+@cache
+def _built_in() -> tuple[Subject, ...]:
+    return tuple(chain.from_iterable(load_subjects(file) for file in builtin_files()))
 
 
 def _calls(subject: Subject) -> Callable[[dict[str, Any]], Any]:

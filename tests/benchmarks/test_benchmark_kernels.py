@@ -281,6 +281,17 @@ def recorded(work, contender, kind, fraction, *, graph=True):
     return {**asdict(work), "contender": contender, "kind": kind, **times, **rest}
 
 
+def with_few_panels(document):
+    """Return the document with two panels of each grid: a plot takes half a second for each."""
+    panels = {}
+    for record in document["records"]:
+        of_system = panels.setdefault(record["system"], {})
+        panel = tuple(record[name] for name in ("op", "direction", "dtype"))
+        if len(of_system) < 2 or panel in of_system:
+            of_system.setdefault(panel, []).append(record)
+    return {**document, "records": [r for found in panels.values() for rs in found.values() for r in rs]}
+
+
 def pretended():
     from kernel_grids import GRIDS, points
 
@@ -310,7 +321,7 @@ class TestReport:
     def test_at_most_eight_files_are_written(self, tmp_path):
         from kernel_report import write
 
-        files = write(tmp_path / "new", pretended())
+        files = write(tmp_path / "new", with_few_panels(pretended()))
         assert sorted(f.name for f in (tmp_path / "new").iterdir()) == sorted(f.name for f in files)
         assert len(files) <= 8
         assert {f.suffix for f in files} == {".md", ".json", ".png"}
