@@ -173,9 +173,9 @@ def test_the_page_shows_what_the_table_says(kappa):
     ]
     shown = {row[0]: row[2:] for row in rows if len(row) == 5 and row[1] == kappa}
     assert len(shown) >= 3
-    made = table(columns=8192, kappa=float(kappa), dtype="float32", tree=tree(lanes=256))
-    for entry in made:
-        for cell, errors in zip(
-            shown.get(entry.algorithm, ()), (entry.any_order, entry.declared, entry.observed), strict=False
-        ):
-            assert float(cell) == rounded_like(cell, errors.variance / U), (entry.algorithm, cell)
+    rows = exact_statistics(hold_rows(8192, float(kappa), "float32", 0))
+    any_, lanes = (reduction("float32", order) for order in (any_order(), tree(lanes=256)))
+    for name, cells in shown.items():
+        found = proved(name, rows, any_), proved(name, rows, lanes), observed(name, rows, lanes)
+        for cell, errors in zip(cells, found, strict=True):
+            assert float(cell) == rounded_like(cell, errors.variance / U), (name, cell)
