@@ -80,8 +80,7 @@ class Progress:
 class Schedule:
     """Which line of which mutant is asked next.
 
-    originals: the numbers that are no mutants: all their lines are asked, at the end of every budget but the
-    first. known: by number and budget. usual: numbers whose usual tests were made.
+    originals: the numbers that are no mutants: all their lines are asked, at the end. known: by number and budget. usual: numbers whose usual tests were made.
     """
 
     budgets: Sequence[str]
@@ -93,11 +92,9 @@ class Schedule:
     def tasks(self) -> Iterator[tuple[int, str, Asked]]:
         """Yield number, budget and line, in the light of what is known when each is asked for."""
         for place, budget in enumerate(self.budgets):
-            if place == 0:
-                yield from self._all_of(self.originals, budget)
             yield from self._in_turn(self._by_need(place), budget)
         yield from ((n, self.budgets[0], USUAL) for n in self.mutants if n not in self.usual)
-        for budget in self.budgets[1:]:
+        for budget in self.budgets:
             yield from self._all_of(self.originals, budget)
 
     def _all_of(self, numbers: Sequence[int], budget: str) -> Iterator[tuple[int, str, Asked]]:
