@@ -80,7 +80,8 @@ class Progress:
 class Schedule:
     """Which line of which mutant is asked next.
 
-    originals: the numbers that are no mutants: all their lines are asked, at the end. known: by number and budget. usual: numbers whose usual tests were made.
+    originals: the numbers that are no mutants: all their lines are asked, at the end. known: by number and
+    budget. usual: numbers whose usual tests were made.
     """
 
     budgets: Sequence[str]

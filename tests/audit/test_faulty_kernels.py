@@ -14,6 +14,7 @@ from verifier.checks import checks
 from verifier.execution import Runner
 from verifier.execution.backends import backend, default_backend
 from verifier.ops import op
+from verifier.records.case import LEFT_OUT
 from verifier.records.verdict import Verdict
 from verifier.subjects.load_file import load_subjects
 
@@ -42,6 +43,7 @@ ONLY = {
     "nan_of_weight_spreads": "special_values",
     "nan_of_bias_becomes_zero": "special_values",
     "nan_of_gradient_becomes_zero": "special_values",
+    "infinity_of_weight_clamped": "special_values",
     "wrong_second_derivative": "gradgradcheck",
     "barrier_forgotten_cuda": "synchronization",
     "sums_undefined_lanes_triton": "memory",
@@ -49,6 +51,7 @@ ONLY = {
     "grad_mode_left_off": "global_state",
     "random_numbers_drawn": "global_state",
     "random_numbers_seeded": "global_state",
+    "flag_left_set": "global_state",
     "version_read_in_inference_mode": "modes",
     "bias_forgotten_without_grad": "modes",
     "means_by_products_under_autocast": "modes",
@@ -62,8 +65,34 @@ ONLY = {
     "output_buffer_shared": "repeated_calls",
     "statistics_kept_on_function": "repeated_calls",
     "weight_converted_once": "repeated_calls",
+    "statistics_of_input_remembered": "repeated_calls",
     "input_saved_unseen": "repeated_calls",
+    "weight_saved_unseen": "repeated_calls",
 }
+
+
+# What only cases of one kind show to the check that is to catch it.
+SHOWN_BY = {
+    "eps_zero_taken_for_none": lambda case: case.eps == 0,
+    "eps_none_taken_for_another": lambda case: "eps" in case.scalars.get(LEFT_OUT, ()),
+    "tiny_eps_raised": lambda case: 0 < case.eps < 1e-15,
+    "last_of_several_dimensions_alone": lambda case: len(case.scalars["normalized_shape"]) > 1,
+    "one_element_left_as_it_is": lambda case: case.columns == 1,
+    "sums_of_no_rows_unwritten": lambda case: not case.rows,
+    "output_in_weight_dtype": lambda case: case.dtype_of("weight") != case.dtype,
+    "weight_rounded_to_input_dtype": lambda case: case.dtype_of("weight") != case.dtype,
+    "rows_along_y_triton": lambda case: case.rows > 65535,
+    "nan_of_weight_spreads": lambda case: not finite(case, "weight"),
+    "infinity_of_weight_clamped": lambda case: not finite(case, "weight"),
+    "nan_of_bias_becomes_zero": lambda case: not finite(case, "bias"),
+    "nan_of_gradient_becomes_zero": lambda case: not finite(case, "grad_output"),
+    "rows_evenly_spaced": lambda case: case.given["input"].dim() > 2 and "input" in case.layouts,
+}
+
+
+def finite(case, name):
+    tensor = case.given.get(name)
+    return tensor is None or bool(tensor.isfinite().all())
 
 
 def named_check(path):
@@ -93,7 +122,7 @@ def _no_reduction(monkeypatch):
     monkeypatch.setattr(search, "DEATHS_PER_LINE", 1)
 
 
-def lines_of(stem, check, runners, cases=CASES):
+def lines_of(stem, check, runners, cases=CASES, only=None):
     """Examine the subjects of a faulty kernel; yields the lines of the dtypes that are run."""
     for subject in load_subjects(FOLDER / f"{stem}.py"):
         place, missing = default_backend(subject)
@@ -109,6 +138,7 @@ def lines_of(stem, check, runners, cases=CASES):
                 dtype=dtype,
                 runner=runners(place),
                 budget=Budget(cases=cases, findings=1),
+                only=only,
             ).run()
 
 
@@ -129,6 +159,15 @@ def test_no_basic_check_sees_what_another_check_is_for(stem, runners):
     for check in (name for name in BASIC if name != only):
         for line in lines_of(stem, check, runners, cases=FEW):
             assert [(check, f.outcome.message) for f in line.findings] == []
+
+
+@pytest.mark.parametrize("stem", SHOWN_BY)
+def test_without_the_cases_that_are_there_for_it_nothing_is_seen(stem, runners):
+    check, _ = named_check(FOLDER / f"{stem}.py")
+    found = list(lines_of(stem, check, runners, cases=10, only=lambda case: not SHOWN_BY[stem](case)))
+    assert [f.outcome.message for line in found for f in line.findings] == []
+    assert sum(line.counts[Verdict.PASS] for line in found) > 2
+    assert all(line.left_out for line in found)
 
 
 @pytest.mark.parametrize("name", list(checks()))

@@ -45,7 +45,9 @@ CAUGHT = {
     "output_buffer_shared": repeated_calls.LATER,
     "statistics_kept_on_function": repeated_calls.BOTH,
     "weight_converted_once": repeated_calls.CHANGED,
+    "statistics_of_input_remembered": repeated_calls.CHANGED,
     "input_saved_unseen": "where input was changed in place before the backward pass",
+    "weight_saved_unseen": "where weight was changed in place before the backward pass",
 }
 SHAPES = {"gradient_of_one_lost_in_long_rows_triton": ((1, 2049),)}
 """Where a fault shows that is not in every row."""

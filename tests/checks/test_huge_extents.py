@@ -109,8 +109,8 @@ def test_the_corrected_layer_norm_passes_forward_and_says_what_of_it_is_not_judg
     outcomes = judged(subject_of(KERNELS / "layer_norm_two_pass_triton.py"))
     assert {o.verdict for o in outcomes} == {Verdict.PASS, Verdict.SKIPPED}
     (left_out,) = [o for o in outcomes if o.verdict is Verdict.SKIPPED]
-    assert left_out.message.startswith("gradients of huge tensors are not judged: blocks of a small tensor")
-    assert "a grid of (8, 1, 1) does not follow the rows (kernel _join)" in left_out.message
+    assert left_out.message.startswith("gradients of huge tensors are not judged: ")
+    assert "a grid of (1024, 1, 1) does not follow the rows (kernel _backward_rows)" in left_out.message
 
 
 def test_the_corrected_layer_norm_without_its_cast_is_found():
@@ -133,6 +133,80 @@ def test_softmax_passes_with_its_gradient_in_little_memory():
 def test_liger_s_softmax_passes():
     norms = {s.name: s for s in load(Path(__file__).with_name("own_liger.py")).subjects}
     assert {o.verdict for o in judged(norms["softmax"])} == {Verdict.PASS}
+
+
+SUMS = FAULTY / "sums_by_atomics_triton.py"
+ADDED = "tl.atomic_add(dw + column, grad * hat, mask=inside)"
+COLUMN = "    column = tl.arange(0, BLOCK)\n    inside = column < columns\n"
+EVERY = {"output", "grad_input", "grad_weight"}
+
+
+def verdicts_of(outcomes):
+    return {(o.output, o.verdict) for o in outcomes}
+
+
+def test_sums_over_the_rows_of_a_huge_tensor_are_judged():
+    found = judged(subject_of(SUMS), dtype="float32")
+    assert verdicts_of(found) == {(name, Verdict.PASS) for name in EVERY}
+
+
+def test_a_sum_that_loses_the_rows_behind_2_31_elements_is_found_and_nothing_else():
+    lost = ADDED.replace("grad * hat", "tl.where(row.to(tl.int32) * columns >= 0, grad * hat, 0.0)")
+    found = judged(planted({ADDED: lost}, SUMS), dtype="float32")
+    assert verdicts_of(found) - {(name, Verdict.PASS) for name in EVERY} == {("grad_weight", Verdict.FAIL)}
+    assert len(found) == len(EVERY)
+
+
+def test_a_sum_to_which_rows_of_zeros_add_is_not_judged():
+    counting = ADDED.replace("grad * hat", "grad * hat + 1.0")
+    found = judged(planted({ADDED: counting}, SUMS), dtype="float32")
+    (left_out,) = [o for o in found if o.verdict is Verdict.SKIPPED]
+    assert left_out.message.startswith(
+        "sums of columns of huge tensors are not judged: blocks depend on each"
+    )
+    assert verdicts_of(found) - {("", Verdict.SKIPPED)} == {
+        (n, Verdict.PASS) for n in EVERY - {"grad_weight"}
+    }
+
+
+def test_a_kernel_that_joins_parts_runs_whole_beside_blocks_of_chosen_rows():
+    parts = {
+        "tl.atomic_add(dw + column, grad * hat, mask=inside)  # the bug: it promises one order": (
+            "tl.atomic_add(parts + column, grad * hat, mask=inside)\n\n\n@triton.jit\n"
+            "def _join(parts, dw, columns, BLOCK: tl.constexpr):\n"
+            "    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n"
+            "    inside = column < columns\n"
+            "    tl.store(dw + column, tl.load(parts + column, mask=inside, other=0.0), mask=inside)"
+        ),
+        "rstds, dx, dw, columns": "rstds, dx, parts, columns",
+        "        return dx, total.to(w.dtype), None": (
+            "            joined = torch.empty_like(total)\n"
+            "            _join[(triton.cdiv(columns, 128),)](total, joined, columns, BLOCK=128)\n"
+            "            total = joined\n"
+            "        return dx, total.to(w.dtype), None"
+        ),
+    }
+    found = judged(planted(parts, SUMS), dtype="float32")
+    assert verdicts_of(found) == {(name, Verdict.PASS) for name in EVERY}
+
+
+def test_a_kernel_that_goes_through_all_rows_is_not_waited_for():
+    stepping = {
+        f"    row = tl.program_id(0).to(tl.int64)\n{COLUMN}    rstd": (
+            f"{COLUMN}"
+            "    for row in range(tl.program_id(0).to(tl.int64), rows, 4):\n"
+            "        _one(row, column, inside, dy, x, w, rstds, dx, dw, columns)\n\n\n@triton.jit\n"
+            "def _one(row, column, inside, dy, x, w, rstds, dx, dw, columns):\n    rstd"
+        ),
+        "rstds, dx, dw, columns,": "rstds, dx, dw, columns, rows,",
+        "_backward[(len(rstds),)](dy, x, w, rstds, dx, total, columns,": (
+            "_backward[(4,)](dy, x, w, rstds, dx, total, columns, len(rstds),"
+        ),
+    }
+    found = judged(planted(stepping, SUMS), dtype="float32")
+    (left_out,) = [o for o in found if o.verdict is Verdict.SKIPPED]
+    assert "not finished after 2000 steps" in left_out.message
+    assert verdicts_of(found) == {("output", Verdict.PASS), ("", Verdict.SKIPPED)}
 
 
 TICKETS = {

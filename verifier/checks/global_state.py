@@ -23,6 +23,7 @@ CATCHES = (
     "grad_mode_left_off",
     "random_numbers_drawn",
     "random_numbers_seeded",
+    "flag_left_set",
 )
 
 

@@ -10,6 +10,7 @@ import torch
 
 from strategies.layouts import Layout
 from strategies.placement import Placed
+from verifier.arithmetic.trees.tree import any_order
 from verifier.cases.plan import Plan
 from verifier.checks.support.bits import differing
 from verifier.checks.support.output_verdict import judge
@@ -34,7 +35,8 @@ HEAVY = True
 NEEDS_A_NORM = f"{NO_BOUND}, however many rows there are"
 DEMANDS = (
     "first, last and middle rows of contiguous tensors of more than 2^31 elements are within their bounds,"
-    " where blocks of other rows can be left out without changing them"
+    " and so are sums over these rows and zeros, where blocks of other rows can be left out without changing"
+    " them"
 )
 WHY = (
     "a row number times a row length is a 32-bit product in most kernels, and a wrapper that makes its input"
@@ -93,31 +95,55 @@ def check(session: Session) -> list[Outcome]:
     backward = bool(session.op.differentiable) and session.subject.differentiable
     left_out = []
     for gradients in (True, False) if backward else (False,):
-        known, reason = _independent(session, gradients)
-        if reason:
-            left_out.append(_not_judged("gradients" if gradients else "rows", reason))
+        what = "gradients" if gradients else "rows"
+        small, reason = _small(session, gradients)
+        if small is None:
+            left_out.append(_not_judged(what, reason))
             continue
-        seen = _run(session, gradients=gradients, extent=EXTENT, rows=ROWS, alone=True)
-        if why := _untold(seen, known):
-            left_out.append(_not_judged("gradients" if gradients else "rows", why))
+        seen = _run(
+            session, gradients=gradients, extent=EXTENT, rows=ROWS, alone=True, as_before=small.followed
+        )
+        if why := _untold(seen, small.followed) or _dependent(session, gradients, small):
+            left_out.append(_not_judged(what, why))
             continue
         session.accept(seen)
-        return [*left_out, *_judged(session, seen)]
+        return [*left_out, *_judged(session, seen), *_sums_judged(session, seen, small)]
     return left_out[-1:]
 
 
 def _judged(session: Session, seen: Observation) -> list[Outcome]:
     names = ("output", *gradient_names(session.subject, session.op))
     damage = [Outcome(verdict=Verdict.FAIL, output=m.split(":")[0], message=m) for m in seen.damage]
-    outcomes = [*damage, *judge(session.truth, seen, names)]
+    outcomes = [*damage, *judge(session.truth, replace(seen, outputs=_rows_of(seen)), names)]
     return outcomes or [_not_judged("rows", "no result has as many rows as the input")]
+
+
+def _sums_judged(session: Session, seen: Observation, small: _Small) -> list[Outcome]:
+    """Judge sums over rows: of all terms but those of the chosen rows it is known that they are zeros.
+
+    To add a zero rounds nothing, so that they are sums of a few numbers; in which order these are added among
+    so many rows is not known, and the bound is that for any order.
+    """
+    if not small.sums:
+        return []
+    zeros = _run(session, gradients=True, extent=FEW, rows=FEW_ROWS, alone=False, filled=False)
+    if zeros.status != "ok":
+        return [_not_judged("sums of columns", f"a small tensor is not computed: {zeros.message}")]
+    words = "with all blocks of a small tensor and with those of its rows that are not zero"
+    texts = [t for n in small.sums if (t := differing(n, zeros.outputs, small.outputs, words))]
+    if texts:
+        return [_not_judged("sums of columns", f"blocks depend on each other ({texts[0]})")]
+    trees = replace(session.subject.claim.trees, columns=any_order())
+    in_any_order = replace(session, subject=session.subject.differing(trees=trees))
+    in_any_order.accept(seen)
+    return judge(in_any_order.truth, seen, small.sums)
 
 
 def _untold(seen: Observation, known: object) -> str:
     """Say why an execution on a huge tensor tells nothing, if so."""
     if seen.status == "ok":
         other = "grids follow the rows in another way than those of a small tensor"
-        return "" if seen.found == known else other
+        return "" if seen.found.followed == known else other
     return "" if seen.aftermath.machine_finding in _PROOFS else seen.message
 
 
@@ -126,20 +152,46 @@ def _not_judged(what: str, reason: str) -> Outcome:
     return Outcome(verdict=Verdict.SKIPPED, message=text, measured=Measured(seen=text))
 
 
-def _independent(session: Session, gradients: bool) -> tuple[object, str]:
-    """Return how the grids of a small tensor follow its rows, and why chosen rows do not run alone, if so."""
-    settings = {"gradients": gradients, "extent": FEW, "rows": FEW_ROWS}
-    alone = _run(session, **settings, alone=True)
+@dataclass(frozen=True, kw_only=True)
+class _Chosen:
+    """How grids followed the rows, and which results have as many rows."""
+
+    followed: tuple[object, ...]
+    with_rows: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Small:
+    """What the blocks of some rows of a small tensor gave; sums: results without rows."""
+
+    followed: tuple[object, ...]
+    outputs: Mapping[str, torch.Tensor | None]
+    with_rows: tuple[str, ...]
+    sums: tuple[str, ...]
+
+
+def _small(session: Session, gradients: bool) -> tuple[_Small | None, str]:
+    """Run some rows of a small tensor alone; return what came of it, or why nothing did."""
+    alone = _run(session, gradients=gradients, extent=FEW, rows=FEW_ROWS, alone=True)
     if alone.status != "ok":
-        return (), f"blocks of a small tensor's rows do not run alone: {alone.message}"
-    if not alone.found:
-        return (), "no kernel was launched"
-    whole = _run(session, **settings, alone=False)
+        return None, f"blocks of a small tensor's rows do not run alone: {alone.message}"
+    if not alone.found.followed:
+        return None, "no kernel was launched"
+    names = gradient_names(session.subject, session.op)
+    sums = tuple(n for n in names if alone.outputs.get(n) is not None and n not in alone.found.with_rows)
+    found, rows = alone.found.followed, alone.found.with_rows
+    return _Small(followed=found, outputs=alone.outputs, with_rows=rows, sums=sums), ""
+
+
+def _dependent(session: Session, gradients: bool, small: _Small) -> str:
+    """Say why chosen rows of a small tensor are not what they are among others, if so."""
+    whole = _run(session, gradients=gradients, extent=FEW, rows=FEW_ROWS, alone=False)
     if whole.status != "ok":
-        return (), f"a small tensor is not computed: {whole.message}"
+        return f"a small tensor is not computed: {whole.message}"
     words = "with all blocks of a small tensor and with those of some rows"
-    texts = [t for name in whole.outputs if (t := differing(name, whole.outputs, alone.outputs, words))]
-    return alone.found, f"blocks depend on each other ({texts[0]})" if texts else ""
+    names = dict.fromkeys((*whole.found.with_rows, *small.with_rows))
+    texts = [t for name in names if (t := differing(name, whole.outputs, small.outputs, words))]
+    return f"blocks depend on each other ({texts[0]})" if texts else ""
 
 
 def _run(session: Session, **settings: object) -> Observation:
@@ -157,29 +209,36 @@ def experiment(
     extent: int,
     rows: tuple[int, ...],
     alone: bool,
+    filled: bool | None = None,
+    as_before: tuple[object, ...] | None = None,
 ) -> Observation:
     """Execute on a tensor of `extent` rows that has the case's at `rows`; runs in the child.
 
-    alone: run the blocks of these rows alone; the others hold zeros then, and other values otherwise, so
-    that a row on which they have an influence differs. Finds how grids followed the rows. Of the results,
-    those that have rows are returned, with these rows alone.
+    alone: run the blocks of these rows alone, where grids follow the rows. filled: whether the others hold
+    numbers, so that a row on which they have an influence differs, or zeros; as the blocks that run, unless
+    it is said. as_before: how grids have to follow the rows. Of the results, those that have rows are
+    returned with these rows alone, and others as they are.
     """
-    placer = _Placer(extent=extent, rows=rows, filled=not alone)
-    chosen = ChosenRows(extent=extent, rows=rows) if alone else None
+    placer = _Placer(extent=extent, rows=rows, filled=not alone if filled is None else filled)
+    chosen = ChosenRows(extent=extent, rows=rows, as_before=as_before) if alone else None
     with place.varied(chosen_rows=chosen), LazyTensors():  # type: ignore[no-untyped-call]
         seen = execute(subject, case, place=place, gradients=gradients, placer=placer)
-    return replace(seen, outputs=_rows_of(seen.outputs, extent, rows), found=place.followed())
-
-
-def _rows_of(
-    outputs: Mapping[str, torch.Tensor | None], extent: int, rows: tuple[int, ...]
-) -> dict[str, torch.Tensor | None]:
+    with_rows = tuple(
+        name for name, t in seen.outputs.items() if t is not None and t.dim() and t.shape[0] == extent
+    )
     at = list(rows)
-    return {
-        name: torch.stack([t[row] for row in at])
-        for name, t in outputs.items()
-        if t is not None and t.dim() and t.shape[0] == extent
+    outputs = {
+        name: torch.stack([t[row] for row in at]) if name in with_rows and t is not None else t
+        for name, t in seen.outputs.items()
     }
+    found = _Chosen(followed=place.followed(), with_rows=with_rows)
+    return replace(seen, outputs=outputs, found=found)
+
+
+def _rows_of(seen: Observation) -> dict[str, torch.Tensor | None]:
+    """Return the results that have rows; what else comes of an execution that found something is none."""
+    names = seen.found.with_rows if isinstance(seen.found, _Chosen) else ()
+    return {name: seen.outputs[name] for name in names}
 
 
 @dataclass(frozen=True, kw_only=True)

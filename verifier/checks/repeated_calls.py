@@ -47,7 +47,9 @@ CATCHES = (
     "output_buffer_shared",
     "statistics_kept_on_function",
     "weight_converted_once",
+    "statistics_of_input_remembered",
     "input_saved_unseen",
+    "weight_saved_unseen",
 )
 
 SECOND = "in a second call on the same tensors"

@@ -41,10 +41,14 @@ class MaskedFill:
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenRows:
-    """Rows of a tensor of `extent` rows whose blocks run; all other blocks of a launch are left out."""
+    """Rows of a tensor of `extent` rows whose blocks run; all other blocks of a launch are left out.
+
+    as_before: how the grids of other launches have followed rows, which these have to do as well, in turn.
+    """
 
     extent: int
     rows: tuple[int, ...]
+    as_before: tuple[object, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

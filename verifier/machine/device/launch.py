@@ -13,7 +13,7 @@ import numpy as np
 
 from verifier.machine.execute.arguments import pack
 from verifier.machine.execute.block_order import Waves
-from verifier.machine.execute.chosen_blocks import followed, numbers_of
+from verifier.machine.execute.chosen_blocks import MOST_STEPS, followed, numbers_of
 from verifier.machine.execute.findings import LaunchError, UnsupportedFeature
 from verifier.machine.execute.launch_record import LaunchRecord
 from verifier.machine.execute.memory import GlobalMemory
@@ -75,8 +75,11 @@ def launch_ptx(
         )  # fmt: skip
         check(launch)
         if machine.chosen_rows is not None:
-            known = followed(kernel, launch.grid, machine.chosen_rows)
+            number = len(session.followed) if session is not None else 0
+            known = followed(kernel, launch.grid, machine.chosen_rows, number)
             launch = replace(launch, chosen=numbers_of(known, launch.grid, machine.chosen_rows))
+            if known.axis is None and machine.chosen_rows.as_before is not None:
+                launch = replace(launch, machine=replace(machine, step_limit=MOST_STEPS))
             if session is not None:
                 session.followed.append(known)
         run(launch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 MOST_ROWS = 16
 """Rows of a block, at most: blocks of more may as well go through all rows in steps."""
 _MOST_BLOCKS = 1 << 12
+MOST_STEPS = 2000
+"""Basic blocks that a grid may run whole beside a huge tensor: one that goes through all its rows runs more,
+and is not waited for."""
 
 
 class RowsNotFollowedError(UnsupportedFeature):
@@ -33,30 +37,45 @@ class RowsNotFollowedError(UnsupportedFeature):
 
 @dataclass(frozen=True, kw_only=True)
 class FollowedRows:
-    """How a grid follows the rows: along which axis (0, 1 or 2), and how many rows a block has."""
+    """How a grid follows the rows: along which axis (0, 1 or 2), and how many rows a block has.
+
+    axis: None where all blocks of the grid run, because none of its axes has to do with rows.
+    """
 
     kernel: str
-    axis: int
-    rows_per_block: int
+    axis: int | None
+    rows_per_block: int = 0
+    grid: tuple[int, int, int] | None = None
 
 
-def followed(kernel: str, grid: tuple[int, int, int], rows: ChosenRows) -> FollowedRows:
+def followed(kernel: str, grid: tuple[int, int, int], rows: ChosenRows, number: int) -> FollowedRows:
     """Return how the grid follows the rows, if the blocks along one axis can divide them evenly.
 
-    That they do is to be seen from results. Raises RowsNotFollowedError where no axis or several can.
+    That they do is to be seen from results. A small grid none of whose axes can divide them runs whole.
+    number: of the launch; what `rows.as_before` holds of it is demanded.
+
+    Raises:
+        RowsNotFollowedError: several axes can, the grid is too large to run whole, or is another one.
+
     """
     found = []
     for axis, extent in enumerate(grid):
         share = -(-rows.extent // max(extent, 1))
         if share <= MOST_ROWS and -(-rows.extent // share) == extent:
             found.append(FollowedRows(kernel=kernel, axis=axis, rows_per_block=share))
+    if not found and math.prod(grid) <= _MOST_BLOCKS:
+        found = [FollowedRows(kernel=kernel, axis=None, grid=grid)]
     if len(found) != 1:
+        raise RowsNotFollowedError(grid, kernel)
+    if rows.as_before is not None and found[0] not in rows.as_before[number : number + 1]:
         raise RowsNotFollowedError(grid, kernel)
     return found[0]
 
 
 def numbers_of(known: FollowedRows, grid: tuple[int, int, int], rows: ChosenRows) -> Array:
-    """Return the numbers of all blocks that have a chosen row, in order."""
+    """Return the numbers of all blocks that have a chosen row, in order; of all where none has any."""
+    if known.axis is None:
+        return np.arange(math.prod(grid))
     if any(extent > _MOST_BLOCKS for axis, extent in enumerate(grid) if axis != known.axis):
         raise RowsNotFollowedError(grid, known.kernel)
     mine = np.unique(np.array(rows.rows) // known.rows_per_block)
