@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from audited_kernels import KERNELS, QUICK
+from campaigns import campaign
 from full_disk import WORDS, full_disk
 from small_cases import case_of
 
-from verifier.audit.fuzz import fuzz
 from verifier.commands.command_line import main
 from verifier.records import case as cases
 from verifier.records.files import read_bytes, replacing, write_text, write_together
@@ -109,13 +109,15 @@ def test_the_report_is_written_though_a_finding_cannot_be(command, file, tmp_pat
 def test_a_search_goes_on_where_a_finding_cannot_be_saved(no_child, file, tmp_path):
     from verifier.audit.run_audit import select
 
-    said = []
     jobs = select([Path(file)], check_names=["forward_error"], subjects=["good", "wrong"])
     with full_disk():
-        report = fuzz(jobs, budget="quick", seed=0, folder=tmp_path / "kept", say=said.append)
+        report, listening = campaign(file, tmp_path / "kept", jobs=jobs)
     assert report.status == 2
     assert {line.subject for line in report.lines} == {"good", "wrong"}
-    assert WORDS in "\n".join(said)
+    assert [WORDS in finding.unwritten for finding in listening.told] == [True]
+    (text,) = [text for text in listening.said if "cannot be written" in text]
+    assert WORDS in text
+    assert text.endswith("this campaign cannot be gone on with once it is stopped")
 
 
 @pytest.mark.parametrize("name", ["p.png", "p.svg"])
@@ -130,11 +132,11 @@ def test_a_plot_that_cannot_be_drawn_leaves_nothing(name, tmp_path, monkeypatch,
 
 @pytest.mark.parametrize("name", ["../../outside", "a/b", "x" * 300, "é\u202e\x1b[31m"])
 def test_a_subject_may_be_called_anything_and_its_cases_stay_in_their_folder(name, tmp_path):
-    from verifier.audit.save import _file_name
+    from verifier.audit.save import file_name
 
-    made = _file_name(name)
+    made = file_name(name)
     assert "/" not in made
     assert not made.startswith(".")
     assert len(f"{made}-0a1b2c.weight.bin".encode()) < 255
     assert made.isprintable()
-    assert made != _file_name(name + "_")
+    assert made != file_name(name + "_")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 
+from verifier.execution import reach_recording
 from verifier.execution.backends import backend
 from verifier.execution.call_subject import answer
 from verifier.execution.wire import pack_observation, unpack_observation
@@ -30,6 +31,10 @@ class InProcess:
         sent = from_document(to_document(case, keep=as_bytes))
         seen = answer(function, subject, sent, place=backend(self.backend), **options)
         return unpack_observation(pack_observation(seen))
+
+    def renew(self):
+        """Forget what earlier cases reached, as a fresh child has."""
+        reach_recording._RECORDINGS.clear()
 
     def close(self):
         """End nothing."""

@@ -36,7 +36,8 @@ class Examination(Trial):
     """A trial of as many cases as the budget allows.
 
     first, only, on_finding, on_case, stops, shrinks: see `Search`. ignore_known: search as if no known
-    defect were declared. reported: keys of failures that are known and not reported again.
+    defect were declared. reported: keys of failures that are known and not reported again. searches: makes
+    the search. brief: whether shapes are few, because each is compiled anew; None: where the budget is small.
     """
 
     budget: Budget = field(default_factory=Budget)
@@ -49,6 +50,8 @@ class Examination(Trial):
     on_case: Callable[[], None] | None = None
     stops: bool = False
     shrinks: bool = True
+    searches: Callable[..., Search] = Search
+    brief: bool | None = None
     _seconds: float = field(default=0.0, init=False)
 
     def run(self) -> Line:
@@ -109,7 +112,7 @@ class Examination(Trial):
         if not self.ignore_known:
             replay_witnesses(self, line)
             self._tell_findings(line)
-        search = Search(
+        search = self.searches(
             trial=self,
             line=line,
             budget=self.budget,
@@ -193,8 +196,8 @@ class Examination(Trial):
 
     def _is_short(self) -> bool:
         """Return whether the budget has no room for many shapes, each of which is compiled anew."""
-        if self.subject.language == "torch":
-            return False
+        if self.subject.language == "torch" or self.brief is not None:
+            return bool(self.brief) and self.subject.language != "torch"
         brief = self.budget.until is not None and self.budget.until - time.monotonic() < SHORT_SECONDS
         return brief or self.budget.cases <= BUDGETS["quick"]
 

@@ -200,8 +200,7 @@ def _shares(budget: str, count: int, workers: int) -> Callable[[int], tuple[int,
     end = time.monotonic() + parse_seconds(budget)
 
     def share(started: int) -> tuple[int, float | None]:
-        left = max(end - time.monotonic(), 0.0)
-        return 10**9, left * workers / max(count - started, workers)
+        return 10**9, max(end - time.monotonic(), 0.0) * workers / max(count - started, workers)
 
     return share
 
@@ -319,7 +318,7 @@ def run_job(
         early = _begun.pop(job, None)
         if isinstance(early, Examination):
             early.renew(_end(share))
-        begun = early or _examination(job, share, seed, first=first, reported=reported, stops=stops)
+        begun = early or examination(job, share, seed, first=first, reported=reported, stops=stops)
         if not isinstance(begun, Examination):
             return begun
         reporter.begin()
@@ -327,10 +326,11 @@ def run_job(
         begun.on_case = reporter.case
         return begun.run()
     except Exception:
-        return _own_failure(job)
+        return own_failure(job)
 
 
-def _own_failure(job: Job) -> str:
+def own_failure(job: Job) -> str:
+    """Say that the exception being handled is the verifier's own, on a job."""
     return f"{job.subject} {job.check} {job.dtype}: the verifier itself failed\n{traceback.format_exc()}"
 
 
@@ -375,17 +375,17 @@ def _begin(jobs: Sequence[Job], share: tuple[int, float | None], seed: int, *, s
         try:
             cases, seconds = share
             together = (cases, None if seconds is None else len(of_one) * seconds)
-            every = {job: _examination(job, together, seed, stops=stops) for job in of_one}
+            every = {job: examination(job, together, seed, stops=stops) for job in of_one}
             found = {job: one for job, one in every.items() if isinstance(one, Examination)}
             for one in found.values():
                 one.runner.on_words = reporter.words if of_one[0].heard else None
             try_first_cases({job.check: one for job, one in found.items()}, reporter.first_cases)
             _begun.update(found)
         except Exception:
-            _begun[of_one[0]] = _own_failure(of_one[0])
+            _begun[of_one[0]] = own_failure(of_one[0])
 
 
-def _examination(
+def examination(
     job: Job,
     share: tuple[int, float | None],
     seed: int,
@@ -394,7 +394,7 @@ def _examination(
     reported: frozenset[FailureKey] = frozenset(),
     stops: bool = False,
 ) -> Examination | Line:
-    """Return what a job is to run, or a line that says why nothing is."""
+    """Return what a job is to run, or a line that says why nothing is; see `run_job`."""
     line = Line(
         subject=job.subject, check=job.check, dtype=job.dtype, backend=job.backend or "-", variance=""
     )

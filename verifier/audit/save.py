@@ -52,8 +52,8 @@ def save_finding(finding: Finding, folder: Path, **facts: object) -> Path:
     words = finding.outcome.message.split(":")[-1]
     letters = "".join(c for c in words if c.isalpha())
     mark = hashlib.sha256(f"{finding.path}|{letters}".encode()).hexdigest()[:6]
-    path = folder / f"{_file_name('-'.join(parts))}-{mark}.json"
-    _make_ignored(folder)
+    path = folder / f"{file_name('-'.join(parts))}-{mark}.json"
+    make_ignored(folder)
     kernel = Path(finding.path)
     cases.save(
         finding.case,
@@ -76,14 +76,14 @@ def save_finding(finding: Finding, folder: Path, **facts: object) -> Path:
     return path
 
 
-def _make_ignored(folder: Path) -> None:
+def make_ignored(folder: Path) -> None:
     """Make the folder if there is none, with a file by which git leaves all of it alone."""
     if not folder.exists():
         folder.mkdir(parents=True)
         write_text(folder / ".gitignore", "*\n")
 
 
-def _file_name(text: str) -> str:
+def file_name(text: str) -> str:
     """Return text as a part of a file's name; what had to be changed (../../etc) is told apart by a hash."""
     name = re.sub(r"[^\w.-]", "_", text).lstrip(".-").encode()[:NAME_BYTES].decode(errors="ignore")
     return name if name == text else f"{name}-{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:6]}"

@@ -11,6 +11,7 @@ from functools import cached_property
 from itertools import islice
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.strategies import SearchStrategy
 
 from verifier.audit import causes, rules, shrink, tally
 from verifier.audit.request import BUDGETS
@@ -331,7 +332,7 @@ class Search:
 
     # -- one case ------------------------------------------------------------------------------
 
-    def _run(self, plan: Plan, recipe: Recipe, *, collect: _Shrinking | None = None) -> None:
+    def _run(self, plan: Plan, recipe: Recipe, *, collect: Shrinking | None = None) -> list[Outcome]:
         """Run one recipe; report a new kind of failure, or leave it to Hypothesis to shrink."""
         trial, line = self.trial, self.line
         case = self._built(plan, recipe)
@@ -360,6 +361,7 @@ class Search:
                 collect.found(recipe, failure)
                 break
             self._report(failure)
+        return outcomes
 
     def _report(self, failure: Failure) -> None:
         """Shrink and explain a new kind of failure and add it to the line, if it has room for findings."""
@@ -391,9 +393,8 @@ class Search:
 
         Returns how many cases were run, and whether one failed.
         """
-        strategy = recipes(self.trial.op, self.trial.subject, self.trial.dtype, plan)
         calls = shrink.REDUCTION_CALLS if self.shrinks else 0
-        state = _Shrinking(calls=calls, until=self.budget.until)
+        state = Shrinking(calls=calls, until=self.budget.until)
 
         def test(recipe: Recipe) -> None:
             ended = self.budget.spent(count + state.tried) or self._found_enough()
@@ -406,18 +407,12 @@ class Search:
                     self._run(plan, recipe, collect=state)
             elif state.failure is not None:
                 state.retry(recipe, lambda r, key: self._fails_alike(plan, r, key))
+            self._aim(recipe)
             if repr(recipe) in state.failing:
                 raise AssertionError("a check failed")
 
-        quiet = settings(
-            max_examples=min(MOST_DRAWS * (self.budget.cases - count), DRAWS_AT_ONCE),
-            database=None,
-            deadline=None,
-            phases=(Phase.generate, Phase.shrink) if self.shrinks else (Phase.generate,),
-            suppress_health_check=list(HealthCheck),
-            report_multiple_bugs=False,
-            print_blob=False,
-        )
+        examples = min(MOST_DRAWS * (self.budget.cases - count), DRAWS_AT_ONCE)
+        strategy, quiet = self._drawing(plan, examples)
         try:
             with contextlib.suppress(_Enough):
                 seed(new_seed)(quiet(given(strategy)(test)))()
@@ -425,6 +420,21 @@ class Search:
             assert state.failure is not None
             self._report(state.failure)
         return state.tried, state.failure is not None
+
+    def _drawing(self, plan: Plan, examples: int) -> tuple[SearchStrategy[Recipe], settings]:
+        """Return what Hypothesis draws from next, and how."""
+        return recipes(self.trial.op, self.trial.subject, self.trial.dtype, plan), settings(
+            max_examples=examples,
+            database=None,
+            deadline=None,
+            phases=(Phase.generate, Phase.shrink) if self.shrinks else (Phase.generate,),
+            suppress_health_check=list(HealthCheck),
+            report_multiple_bugs=False,
+            print_blob=False,
+        )
+
+    def _aim(self, recipe: Recipe) -> None:
+        """Tell Hypothesis how near a recipe came to what is searched for: nothing is told here."""
 
     def _fails_alike(self, plan: Plan, recipe: Recipe, key: FailureKey) -> Failure | None:
         """Return the failure of this key that a recipe shows inside the domain, if it does."""
@@ -439,7 +449,7 @@ class _Enough(BaseException):
 
 
 @dataclass(kw_only=True)
-class _Shrinking:
+class Shrinking:
     """What Hypothesis met: the smallest failure that is like the first."""
 
     calls: int

@@ -25,6 +25,7 @@ from verifier.commands.audit_report import (
 from verifier.commands.bounds import bounds
 from verifier.commands.certify import certify
 from verifier.commands.compare import compare
+from verifier.commands.kernel_files import usable_files
 from verifier.commands.options import (
     AutotuneOption,
     BackendOption,
@@ -37,18 +38,24 @@ from verifier.commands.options import (
     ColorOption,
     Configurations,
     CostsOption,
+    DatabaseOption,
     DtypeOption,
     FindingsOption,
+    FreshSeedOption,
     JsonOption,
     KeywordOption,
     LegendOption,
     MultiprocessorsOption,
+    OutOption,
     Paths,
     PythonPathOption,
     QuietOption,
     ReleaseOption,
     RequireOption,
+    SchedulerOption,
     SeedOption,
+    SomeWorkersOption,
+    SteerOption,
     StopOption,
     SubjectOption,
     TracebackOption,
@@ -72,6 +79,7 @@ from verifier.commands.outcome import (
 from verifier.commands.recheck import recheck
 
 FINDINGS_FOLDER = Path("norm-verifier-findings")
+FUZZING_FOLDER = Path("norm-verifier-fuzz")
 _process = {"own": False}
 """Whether it is known that nothing else runs in this process."""
 
@@ -229,7 +237,7 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
         make_importable(folder.resolve() for folder in pythonpath or ())
         workers = workers or default_workers()
         _copy_ahead("machine", workers=workers)
-        files, unusable = _files(paths)
+        files, unusable = usable_files(paths)
         jobs = select(
             files,
             dtypes=dtype or (),
@@ -266,29 +274,57 @@ def fuzz(  # noqa: PLR0917
     check: CheckOption = None,
     subject: SubjectOption = None,
     backend: BackendOption = None,
-    budget: Annotated[str, typer.Option(help="How long, such as 60s; or quick, standard, deep.")] = "60s",
-    seed: SeedOption = 0,
+    budget: Annotated[str, typer.Option(help="How long, such as 10m; or quick, standard, deep.")] = "60s",
+    seed: FreshSeedOption = None,
+    workers: SomeWorkersOption = "auto",
+    out: OutOption = FUZZING_FOLDER,
+    scheduler: SchedulerOption = "",
+    database: DatabaseOption = "",
+    steer: SteerOption = True,
     json_file: JsonOption = None,
-    findings: FindingsOption = FINDINGS_FOLDER,
+    findings: Annotated[Path | None, typer.Option(help="Folder for cases; by default in --out.")] = None,
+    pythonpath: PythonPathOption = None,
 ) -> None:
-    """Search for failures as long as the budget lasts; findings are shrunk and saved as they are found."""
-    with clear_errors(), reported(json_file, seed=seed, budget=budget):
-        _reject_early(paths, dtype, check, backend, budget=budget, findings=findings)
-        from verifier.audit.fuzz import fuzz as run
+    """Search for failures as long as the budget lasts; findings are shrunk and saved as they are found.
+
+    The search climbs towards code that nothing reached and errors near their bounds. What reached something
+    new stays in the corpus in --out, which later runs replay first; a run that was stopped goes on there.
+    """
+    with clear_errors(), reported(json_file, seed=seed or 0, budget=budget):
+        cases_to = findings or out / "findings"
+        _reject_early(paths, dtype, check, backend, budget=budget, findings=cases_to)
+        must_be_writable(json_file)
+        from verifier.commands.fuzz_run import Asked, fuzz_with_progress, workers_asked_for
+        from verifier.subjects.load_file import make_importable
+
+        count = workers_asked_for(workers)
+        make_importable(folder.resolve() for folder in pythonpath or ())
+        _copy_ahead("machine", workers=1 if scheduler else count)
         from verifier.audit.run_audit import select
         from verifier.commands.screen import Screen
 
-        files, unusable = _files(paths)
+        files, unusable = usable_files(paths)
         jobs = select(
-            files,
+            [file.resolve() for file in files],
             dtypes=dtype or (),
             check_names=check or (),
             backend_name=backend,
             subjects=subject or (),
         )
-        report = run(jobs, budget=budget, seed=seed, folder=findings, say=say)
+        asked = Asked(
+            budget=budget,
+            seed=seed,
+            workers=count,
+            out=out,
+            findings=cases_to,
+            scheduler=scheduler,
+            database=database,
+            steers=steer,
+        )
+        screen = Screen(2)
+        report = fuzz_with_progress(jobs, asked, screen)
         report.unusable = unusable
-    finish(report, jobs, json_file, findings, told=Told(findings=True), screen=Screen(2))
+    finish(report, jobs, json_file, cases_to, told=Told(findings=True), screen=screen)
 
 
 @app.command()
@@ -325,7 +361,7 @@ def mutate(  # noqa: PLR0917
 
         workers = workers or default_workers()
         _copy_ahead(workers=max(workers, 2))  # mutants have processes of their own, however few
-        files, _ = _files([path])
+        files, _ = usable_files([path])
         select(files, check_names=check or ())
         question = Question(cases=BUDGETS[budget], seed=seed, checks=tuple(check or ()), every=matrix)
         found = run_mutants(
@@ -349,7 +385,7 @@ def list_subjects(paths: Paths = None) -> None:
         _reject_early(paths)
         from verifier.commands.listing import listing
 
-        files, unusable = _files(paths)
+        files, unusable = usable_files(paths)
         for line in listing(files):
             say(line)
     if unusable:
@@ -460,40 +496,3 @@ def _reject_early(
     if findings is not None:
         must_hold_files(findings)
     must_be_files(paths or ())
-
-
-def _files(paths: list[Path] | None) -> tuple[list[Path], list[str]]:
-    """Return the kernel files that can be loaded, and what is wrong with the others; it is said at once.
-
-    Raises:
-        LoadError: there is one file, and it cannot be loaded.
-
-    """
-    from verifier.execution.trial_import import try_out
-    from verifier.subjects.load_file import (
-        LoadError,
-        NoSubjectError,
-        builtin_files,
-        is_skeleton,
-        load_subjects,
-    )
-
-    if not paths:
-        return builtin_files(), []
-    usable, wrong = [], []
-    for path in dict.fromkeys(paths):
-        try:
-            try_out(path)
-            load_subjects(path)
-        except LoadError as error:
-            if len(paths) == 1:
-                raise
-            if isinstance(error, NoSubjectError) and is_skeleton(path) and not all(map(is_skeleton, paths)):
-                continue
-            wrong.append(str(error))
-            complain(str(error))
-        else:
-            usable.append(path)
-    if not usable:
-        raise typer.Exit(USAGE_STATUS)
-    return usable, wrong

@@ -144,3 +144,28 @@ AutotuneOption = Annotated[
 LegendOption = Annotated[
     bool, typer.Option("--legend", callback=_legend, is_eager=True, help="Explain the columns and exit.")
 ]
+FreshSeedOption = Annotated[
+    int | None,
+    typer.Option(
+        "--seed", min=0, show_default=False, help="Seed of the search; by default another each time."
+    ),
+]
+SomeWorkersOption = Annotated[
+    str, typer.Option("--workers", metavar="auto|N", help="Worker processes; auto: one per core.")
+]
+OutOption = Annotated[
+    Path, typer.Option("--out", help="Folder for the corpus, the findings, and what is needed to go on.")
+]
+SchedulerOption = Annotated[
+    str,
+    typer.Option("--scheduler", help="Run on the workers of a dask scheduler, such as tcp://host:8786."),
+]
+DatabaseOption = Annotated[
+    str,
+    typer.Option(
+        "--database", help="Share Hypothesis's examples with others: a folder, or redis://host:6379/0."
+    ),
+]
+SteerOption = Annotated[
+    bool, typer.Option("--steer/--no-steer", help="Whether the search climbs, and keeps a corpus.")
+]

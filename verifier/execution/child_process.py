@@ -96,11 +96,15 @@ class Runner:
 
     def close(self) -> None:
         """Kill the children with everything they started; the preloaded process stays for other runners."""
-        while self._children:
-            self._end(next(iter(self._children)))
+        self.renew()
         if self._server is not None and self.options:
             self._server.close()
         self._server = None
+
+    def renew(self) -> None:
+        """Kill the children: the next cases run in fresh ones, which know nothing of earlier ones."""
+        while self._children:
+            self._end(next(iter(self._children)))
 
     def _answered(self, own: tuple[str, ...], request: Mapping[str, object]) -> Observation:
         """Return the answer of the file's child; it is ended if it is not fit for another question."""

@@ -1,0 +1,189 @@
+"""Workers of a cluster: units run wherever a dask worker is, through the scheduler that knows them."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Executor, Future
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+from verifier.audit.fuzzing.workers import LocalWorkers, WorkerDiedError, WorkersLostError
+from verifier.audit.request import SelectionError
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+CONNECT_SECONDS = 30.0
+"""A scheduler, and its first worker, have this long to answer at the beginning."""
+LOST_SECONDS = 600.0
+"""A scheduler that went away has this long to come back."""
+AGAIN_SECONDS = 1.0
+"""Between two attempts to reach it."""
+
+_own: list[LocalWorkers] = []
+_starting = threading.Lock()
+
+Given = TypeVar("Given")
+Result = TypeVar("Result")
+
+
+def in_own_process(backends: Sequence[str], function: Callable[[Given], Result], argument: Given) -> Result:
+    """Do a task in a process that belongs to this dask worker, and stays for its next tasks.
+
+    A worker has to answer its scheduler whatever a kernel does; and Hypothesis sets the state of `random`.
+    """
+    with _starting:
+        if not _own:
+            from distributed import get_worker
+
+            _own.append(LocalWorkers(get_worker().state.nthreads, lambda _: None, backends))
+            atexit.register(_own[0].close)
+    return _own[0].begin(function, argument).result()
+
+
+class ClusterError(SelectionError):
+    """The cluster cannot be used; the text says why."""
+
+
+class ClusterWorkers:
+    """The workers behind a dask scheduler.
+
+    A worker that dies costs nothing: the scheduler gives its unit to another. When the scheduler itself ends,
+    all units that have no result are handed to the one that takes its place; which units count is not its
+    business, so that one that ran twice counts once.
+    """
+
+    def __init__(
+        self, address: str, *, backends: Sequence[str] = (), say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """Connect to a scheduler and wait for a worker.
+
+        address: such as tcp://host:8786. backends: those that subjects will run on.
+
+        Raises:
+            ClusterError: the package is not installed, or nothing answers there.
+
+        """
+        try:
+            import distributed
+        except ImportError:
+            raise ClusterError(
+                "--scheduler: needs dask.distributed: pip install 'norm-verifier[distributed]'"
+            ) from None
+        del distributed
+        self.address, self._say, self._backends = address, say, tuple(backends)
+        self._lock = threading.Lock()
+        self._closed = False
+        self._client, self._executor = self._connected(CONNECT_SECONDS)
+        self._seen = self._threads()
+
+    @property
+    def where(self) -> str:
+        """Where they run, in words."""
+        return f"{self._seen} workers behind {self.address}"
+
+    @property
+    def count(self) -> int:
+        """How many units run side by side; at least one, while workers come back."""
+        with suppress(Exception):
+            self._seen = self._threads() or self._seen
+        return max(1, self._seen)
+
+    @property
+    def room(self) -> int:
+        """How many may be begun: one waits beside each that runs."""
+        return 2 * self.count
+
+    def _threads(self) -> int:
+        # The client's own copy lags behind a worker that came or went, by some seconds.
+        return sum(self._client.nthreads().values())
+
+    def begin(self, function: Callable[[Given], Result], argument: Given) -> Future[Result]:
+        """Begin a task somewhere; its future waits as long as the scheduler may need to come back."""
+        future: Future[Result] = Future()
+        self._hand_over(function, argument, future)
+        return future
+
+    def close(self) -> None:
+        """Leave the cluster, which goes on; units without a result are called off."""
+        self._closed = True
+        with suppress(Exception):
+            self._client.close(timeout=5)
+
+    def _hand_over(
+        self, function: Callable[[Given], Result], argument: Given, future: Future[Result]
+    ) -> None:
+        try:
+            client = self._client
+            inner = self._executor.submit(in_own_process, self._backends, function, argument)
+        except Exception as error:
+            self._again(client, function, argument, future, error)
+            return
+        inner.add_done_callback(lambda done: self._pass_on(client, done, function, argument, future))
+
+    def _pass_on(
+        self,
+        client: Client,
+        done: Future[Result],
+        function: Callable[[Given], Result],
+        argument: Given,
+        future: Future[Result],
+    ) -> None:
+        """Take what came of a task, or hand it over again where its scheduler is gone."""
+        try:
+            result = done.result()
+        except (CancelledError, OSError) as error:
+            if not self._closed:
+                again = (client, function, argument, future, error)
+                threading.Thread(target=self._again, args=again, daemon=True).start()
+        except Exception as error:
+            future.set_exception(WorkerDiedError(f"{type(error).__name__}: {error}"))
+        else:
+            future.set_result(result)
+
+    def _again(
+        self,
+        lost: Client,
+        function: Callable[[Given], Result],
+        argument: Given,
+        future: Future[Result],
+        why: BaseException,
+    ) -> None:
+        """Connect anew, once for all tasks that were lost with a client, and hand a task over again."""
+        with self._lock:
+            if self._client is lost and not self._closed:
+                self._say(f"the scheduler {self.address} is gone ({type(why).__name__}); waiting for it")
+                with suppress(Exception):
+                    lost.close(timeout=1)
+                try:
+                    self._client, self._executor = self._connected(LOST_SECONDS)
+                except ClusterError as error:
+                    future.set_exception(WorkersLostError(str(error)))
+                    return
+                self._say(f"the scheduler {self.address} is back")
+        if not self._closed:
+            self._hand_over(function, argument, future)
+
+    def _connected(self, seconds: float) -> tuple[Client, Executor]:
+        from distributed import Client
+
+        until = time.monotonic() + seconds
+        while True:
+            client = None
+            try:
+                client = Client(self.address, timeout=5, set_as_default=False)
+                client.wait_for_workers(1, timeout=max(1.0, until - time.monotonic()))
+                # pure: dask would take two units of the same words for one.
+                return client, client.get_executor(pure=False)
+            except (OSError, TimeoutError, ValueError) as error:
+                if client is not None:
+                    with suppress(Exception):
+                        client.close(timeout=1)
+                if time.monotonic() > until or self._closed or isinstance(error, ValueError):
+                    raise ClusterError(
+                        f"--scheduler {self.address}: no scheduler with a worker answers there: {error}"
+                    ) from None
+                time.sleep(AGAIN_SECONDS)
