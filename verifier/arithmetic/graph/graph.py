@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-__all__ = ["LEAVES", "Bits", "Builder", "Graph", "Ids", "ids", "pruned"]
+__all__ = ["LEAVES", "Bits", "Builder", "Graph", "Ids", "distinct", "ids", "pruned"]
 
 Ids = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 Bits = np.ndarray[tuple[int, ...], np.dtype[np.uint64]]
@@ -190,6 +190,14 @@ class Builder:
         )
 
 
+def distinct(values: Ids) -> Ids:
+    """Return each number once, in order. Sorting is several times faster here than numpy's own `unique`."""
+    ordered = np.sort(values)
+    first = np.ones(len(ordered), dtype=np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    return ids(ordered[first])
+
+
 def pruned(graph: Graph) -> Graph:
     """Return the nodes that outputs reach, in the same order, numbered anew."""
     kept = np.zeros(len(graph), dtype=np.bool_)
@@ -198,7 +206,7 @@ def pruned(graph: Graph) -> Graph:
         kept[frontier] = True
         below = graph.operands[frontier].ravel()
         below = below[below >= 0]
-        frontier = np.unique(below[~kept[below]])
+        frontier = distinct(below[~kept[below]])
     number = np.full(len(graph) + 1, -1, dtype=np.int64)
     number[:-1][kept] = np.arange(int(kept.sum()))
     return Graph(

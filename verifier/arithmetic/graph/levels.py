@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from verifier.arithmetic.graph.graph import Graph, Ids, ids
+from verifier.arithmetic.graph.graph import Graph, Ids, distinct, ids
+
+_known: WeakKeyDictionary[Graph, Sequence[Ids]] = WeakKeyDictionary()
 
 
-def levels(graph: Graph) -> Iterator[Ids]:
-    """Yield the nodes of each level in order, leaves first: a node lies one above its highest operand."""
-    yield from levels_of(graph.operands)
+def levels(graph: Graph) -> Sequence[Ids]:
+    """Return the nodes of each level in order, leaves first: a node lies one above its highest operand.
+
+    They are kept as long as the graph is, which several walks go through.
+    """
+    found = _known.get(graph)
+    if found is None:
+        found = _known[graph] = list(levels_of(graph.operands))
+    return found
 
 
 def levels_of(operands: Ids) -> Iterator[Ids]:
@@ -27,7 +36,7 @@ def levels_of(operands: Ids) -> Iterator[Ids]:
         yield level
         above = user[_ranges(starts[level], starts[level + 1])]
         np.subtract.at(waiting, above, 1)
-        level = np.unique(above[waiting[above] == 0])
+        level = distinct(above[waiting[above] == 0])
 
 
 def _ranges(starts: Ids, ends: Ids) -> Ids:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from verifier.arithmetic.graph.consing import SharedTerms
-from verifier.arithmetic.graph.graph import Ids, ids
+from verifier.arithmetic.graph.graph import Ids, distinct, ids
+from verifier.arithmetic.graph.levels import levels_of
 from verifier.arithmetic.graph.signs import reached
 from verifier.arithmetic.graph.trees_read import misread
 from verifier.arithmetic.trees.steps import Step
@@ -20,15 +20,19 @@ class OrderError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Partial:
-    """A partial sum: how many terms it has, the place of the first, additions on a path, and its sign."""
+class _Partials:
+    """Partial sums by their term, (terms,): how many terms each has, 0 for none; the place of the first.
 
-    count: int
-    head: int
-    height: int
-    negative: int
-    parts: tuple[int, int] = (-1, -1)
-    update: bool = False
+    height: additions on a path. negative: its sign. left, right: the two that it joins. update: by an fma.
+    """
+
+    count: Ids
+    head: Ids
+    height: Ids
+    negative: Ids
+    left: Ids
+    right: Ids
+    update: Ids
 
 
 class OrderReader:
@@ -39,14 +43,27 @@ class OrderReader:
     ) -> None:
         """Look among the additions that `outputs` reach; line_of: the place of an edge in the source."""
         self._terms, self._outputs, self._line_of = terms, outputs, line_of
-        live = reached(terms, outputs)
-        families = np.array([name.split(".")[0] for name in terms.names], dtype=np.str_)
-        family = families[terms.operation[live]]
-        self._additions = [
-            (int(term), tuple(map(int, terms.edges[term])), bool(fused))
-            for term, fused in zip(live, family == "fma", strict=True)
-            if fused or family[np.searchsorted(live, term)] == "add"
-        ]
+        self._rounds = self._additions(reached(terms, outputs))
+
+    def _additions(self, live: Ids) -> list[tuple[Ids, Ids, bool]]:
+        """Return additions (m,) and their edges (m, 3) in turn, operands first; last: whether they fuse."""
+        families = np.array([name.split(".")[0] for name in self._terms.names], dtype=np.str_)
+        family = families[self._terms.operation[live]]
+        return self._in_turn(live[(family == "add") | (family == "fma")])
+
+    def _in_turn(self, additions: Ids) -> list[tuple[Ids, Ids, bool]]:
+        edges, names = self._terms.edges[additions], self._terms.names
+        place = np.full(self._terms.count + 1, -1, dtype=np.int64)
+        place[additions] = np.arange(len(additions))
+        fused = np.array([name.startswith("fma") for name in names])[self._terms.operation[additions]]
+        joined = place[np.where(edges < 0, self._terms.count, edges >> 1)]
+        joined[fused, :2] = -1  # what is multiplied is a leaf, or this is no sum of leaves
+        found = []
+        for level in levels_of(joined):
+            for fuses in (False, True):
+                part = level[fused[level] == fuses]
+                found += [(additions[part], edges[part], fuses)] if part.size else []
+        return found
 
     def steps(self, leaves: Ids) -> list[Step]:
         """Return the steps that sum these edges, each once; a product that is fused into a sum is an update.
@@ -58,10 +75,8 @@ class OrderReader:
         if len(leaves) == 1:
             return []
         known = self._partials(leaves)
-        root = next((term for term, found in known.items() if found.count == len(leaves)), None)
-        if root is None:
-            raise OrderError(self._why(leaves))
-        steps = _steps(known, root, len(leaves))
+        roots = np.flatnonzero(known.count == len(leaves))
+        steps = _steps(known, int(roots[0]), len(leaves)) if roots.size else None
         if steps is None:
             raise OrderError(self._why(leaves))
         return steps
@@ -71,76 +86,85 @@ class OrderReader:
         wanted = f"nothing sums the {len(leaves)} terms like {self._terms.text(int(leaves[0]), 4)}"
         return wanted if near is None else f"{wanted}: {near.text(self._terms, leaves, self._line_of)}"
 
-    def _partials(self, leaves: Ids) -> dict[int, _Partial]:
-        known = {
-            int(edge) >> 1: _Partial(count=1, head=place, height=0, negative=int(edge) & 1)
-            for place, edge in enumerate(leaves)
-        }
-        products = self._products(leaves)
-        for term, (first, second, third), fused in self._additions:
-            if term in known:
-                continue
-            if not fused:
-                a, b = known.get(first >> 1), known.get(second >> 1)
-                parts, signs = (first >> 1, second >> 1), (first & 1, second & 1)
+    def _partials(self, leaves: Ids) -> _Partials:
+        room = self._terms.count + 1  # the last is no term
+        count, head, height, negative, left, right, update = np.zeros((7, room), dtype=np.int64)
+        leaf = leaves >> 1
+        count[leaf], head[leaf], negative[leaf] = 1, np.arange(len(leaves)), leaves & 1
+        factors, products = self._products(leaves)
+        for additions, edges, fused in self._rounds:
+            first, a = (edges[:, 2], edges[:, 2] >> 1) if fused else (edges[:, 0], edges[:, 0] >> 1)
+            if fused:
+                b = _found(factors, products, _pair(edges, room), missing=room - 1)
+                sign = (edges[:, 0] ^ edges[:, 1]) & 1
             else:
-                leaf = products.get((min(first >> 1, second >> 1), max(first >> 1, second >> 1)), -1)
-                a, b = known.get(third >> 1), known.get(leaf)
-                parts, signs = (third >> 1, leaf), (third & 1, (first ^ second) & 1)
-            if a is None or b is None or (a.negative ^ signs[0]) != (b.negative ^ signs[1]):
-                continue
-            known[term] = _Partial(
-                count=a.count + b.count,
-                head=a.head,
-                height=max(a.height, b.height) + 1,
-                negative=a.negative ^ signs[0],
-                parts=parts,
-                update=fused,
-            )
-        return known
+                b, sign = edges[:, 1] >> 1, edges[:, 1] & 1
+            fits = (count[additions] == 0) & (count[a] > 0) & (count[b] > 0)
+            fits &= (negative[a] ^ (first & 1)) == (negative[b] ^ sign)
+            terms, a, b = additions[fits], a[fits], b[fits]
+            count[terms], head[terms] = count[a] + count[b], head[a]
+            height[terms] = np.maximum(height[a], height[b]) + 1
+            negative[terms] = negative[a] ^ (first[fits] & 1)
+            left[terms], right[terms], update[terms] = a, b, fused
+        return _Partials(
+            count=count, head=head, height=height, negative=negative, left=left, right=right, update=update
+        )
 
-    def _products(self, leaves: Ids) -> dict[tuple[int, int], int]:
-        """Return the leaves that are products, by their factors."""
-        found = {}
-        for term in np.unique(leaves >> 1):
-            if self._terms.names[int(self._terms.operation[term])].startswith("mul."):
-                a, b = (int(edge) >> 1 for edge in self._terms.edges[term][:2])
-                found[min(a, b), max(a, b)] = int(term)
-        return found
+    def _products(self, leaves: Ids) -> tuple[Ids, Ids]:
+        """Return the pairs of factors of leaves that are products, in order, and these leaves."""
+        terms = distinct(leaves >> 1)
+        codes = [code for code, name in enumerate(self._terms.names) if name.startswith("mul.")]
+        terms = terms[np.isin(self._terms.operation[terms], codes)]
+        pairs = _pair(self._terms.edges[terms], self._terms.count + 1)
+        order = np.argsort(pairs, kind="stable")
+        return pairs[order], terms[order]
+
+
+def _found(keys: Ids, values: Ids, wanted: Ids, *, missing: int) -> Ids:
+    """Return the value of each wanted key, of keys in order."""
+    if not len(keys):
+        return np.full(len(wanted), missing)
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return ids(np.where(keys[at] == wanted, values[at], missing))
+
+
+def _pair(edges: Ids, room: int) -> Ids:
+    """Return one number for the two factors of a product, whatever their order and signs."""
+    a, b = edges[:, 0] >> 1, edges[:, 1] >> 1
+    return np.minimum(a, b) * room + np.maximum(a, b)
 
 
 class MaximumReader(OrderReader):
     """Reads the orders of maxima."""
 
-    def __init__(self, terms: SharedTerms, outputs: Ids) -> None:
-        """Look among the maxima that the edges `outputs` reach."""
-        super().__init__(terms, outputs)
-        largest = [code for code, name in enumerate(terms.names) if name.startswith("max.")]
-        live = reached(terms, outputs)
-        found = live[np.isin(terms.operation[live], largest)]
-        self._additions = [(int(term), tuple(map(int, terms.edges[term])), False) for term in found]
+    def _additions(self, live: Ids) -> list[tuple[Ids, Ids, bool]]:
+        largest = [code for code, name in enumerate(self._terms.names) if name.startswith("max.")]
+        return self._in_turn(live[np.isin(self._terms.operation[live], largest)])
 
 
-def _steps(known: dict[int, _Partial], root: int, count: int) -> list[Step] | None:
+def _steps(known: _Partials, root: int, count: int) -> list[Step] | None:
     """Return the additions below the root by height and kind, a step each; None: a term is met twice."""
-    levels: dict[tuple[int, bool], list[tuple[int, int]]] = defaultdict(list)
-    pending, met = [root], []
-    while pending:
-        found = known[pending.pop()]
-        if found.height == 0:
-            met.append(found.head)
-            continue
-        a, b = (known[part] for part in found.parts)
-        levels[found.height, found.update].append((a.head, b.head))
-        pending.extend(found.parts)
-    if sorted(met) != list(range(count)):
+    met, joins = [], []
+    pending = np.array([root], dtype=np.int64)
+    while pending.size:
+        inner = pending[known.height[pending] > 0]
+        met.append(known.head[pending[known.height[pending] == 0]])
+        joins.append(inner)
+        pending = np.concatenate([known.left[inner], known.right[inner]])
+    if not np.array_equal(np.sort(np.concatenate(met)), np.arange(count)):
         return None
+    inner = np.concatenate(joins)
+    kinds = 2 * known.height[inner] + known.update[inner]
     return [
-        Step(left=_index([a for a, _ in pairs]), right=_index([b for _, b in pairs]), update=update)
-        for (_, update), pairs in sorted(levels.items())
+        Step(
+            left=_index(known.head[known.left[inner[kinds == kind]]]),
+            right=_index(known.head[known.right[inner[kinds == kind]]]),
+            update=bool(kind & 1),
+        )
+        for kind in distinct(kinds).tolist()
     ]
 
 
-def _index(places: list[int]) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    found: np.ndarray[tuple[int], np.dtype[np.intp]] = np.array(ids(places), dtype=np.intp)
+def _index(places: Ids) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    found: np.ndarray[tuple[int], np.dtype[np.intp]] = np.array(places, dtype=np.intp)
     return found

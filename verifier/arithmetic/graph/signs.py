@@ -6,9 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from verifier.arithmetic.formats import Array
 from verifier.arithmetic.graph.consing import SharedTerms
-from verifier.arithmetic.graph.graph import Ids
+from verifier.arithmetic.graph.graph import Ids, distinct
+from verifier.arithmetic.graph.levels import levels_of
 
+Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 _ANY = -np.inf
 _FLUSHED = 2.0**-100
 """Far above every subnormal number of float32: what is no less is not flushed to zero."""
@@ -27,9 +30,9 @@ class Signs:
     def __init__(self, terms: SharedTerms, edges: Ids) -> None:
         """Find the signs of what the edges reach."""
         self._terms = terms
-        self._least: dict[int, float] = {}
-        for term in reached(terms, edges):
-            self._least[int(term)] = self._of_term(int(term))
+        self._least: Array = np.full(terms.count, _ANY)
+        for name, level in _by_operation(terms, reached(terms, edges)):
+            self._least[level] = self._of_terms(name, level)
 
     def positive(self, edge: int) -> bool:
         """Return whether an edge is above zero, or NaN."""
@@ -37,7 +40,7 @@ class Signs:
 
     def nonzero(self, edge: int) -> bool:
         """Return whether an edge is no zero: it or its negative is above zero, or NaN."""
-        return self._least[edge >> 1] > 0.0 or self._sums_powers(edge >> 1)
+        return bool(self._least[edge >> 1] > 0.0) or self._sums_powers(edge >> 1)
 
     def _sums_powers(self, term: int) -> bool:
         """Return whether a term sums 2**(c * (x - m)), c > 0, over all x of which m is the largest.
@@ -92,66 +95,96 @@ class Signs:
         return self._low(edge) >= 0.0
 
     def _low(self, edge: int) -> float:
-        if edge & 1:
-            return 0.0 if float(self._terms.number[edge >> 1]) == 0.0 else _ANY
-        return self._least[edge >> 1]
+        return float(self._lows(np.array([edge]))[0])
 
-    def _of_term(self, term: int) -> float:
-        number = float(self._terms.number[term])
-        if not np.isnan(number):
-            return number
-        name = self._terms.names[int(self._terms.operation[term])]
-        edges = [int(edge) for edge in self._terms.edges[term] if edge >= 0]
+    def _lows(self, edges: Ids) -> Array:
+        """Return the lower bounds of edges; of a negative one only zero has any."""
+        negative = np.where(self._terms.number[edges >> 1] == 0.0, 0.0, _ANY)
+        found: Array = np.where(edges & 1, negative, self._least[edges >> 1])
+        return found
+
+    def _of_terms(self, name: str, level: Ids) -> Array:
+        """Return the lower bounds of terms (m,) of one operation, whose operands have theirs."""
+        if name == "constant":
+            return self._terms.number[level]
+        edges, nothing = self._terms.edges[level], np.full(len(level), _ANY)
         family, *rest = name.split(".")
+        if edges[0, 0] < 0:
+            return nothing
         if family == "sqrt":
-            return self._of_root(rest[:-1], self._low(edges[0]))
+            return self._of_root(rest[:-1], self._lows(edges[:, 0]))
         if family == "div" and rest[:-1] in ([], ["full"]):
-            return 0.0 if self.nonnegative(edges[0]) and self.positive(edges[1]) else _ANY
+            return _if((self._lows(edges[:, 0]) >= 0.0) & (self._lows(edges[:, 1]) > 0.0))
         if len(rest) > 1:  # `.ftz` and `.approx` may give a zero
-            return _ANY
+            return nothing
         if family in {"add", "fma"}:
-            return self._of_sum(family, edges)
+            return self._of_sums(family, edges)
         if family == "mul":
-            return 0.0 if self._product(*edges) else _ANY
+            return _if(self._products(edges[:, 0], edges[:, 1]))
         if family == "ite":
-            return 0.0 if self._choice(*edges) else _ANY
+            return _if(self._choices(edges))
         if family == "max":
             return self._of_larger(edges)
-        return 0.0 if family == "abs" else _ANY
+        return np.zeros(len(level)) if family == "abs" else nothing
 
-    def _of_root(self, how: list[str], low: float) -> float:
+    def _of_root(self, how: list[str], low: Array) -> Array:
         if not how:
-            return min(low, 1.0) if low >= 0.0 else _ANY
-        return min(low, 1.0) / 2.0 if "approx" in how and low >= _FLUSHED else _ANY
+            return np.where(low >= 0.0, np.minimum(low, 1.0), _ANY)
+        return np.where(("approx" in how) & (low >= _FLUSHED), np.minimum(low, 1.0) / 2.0, _ANY)
 
-    def _of_sum(self, family: str, edges: list[int]) -> float:
-        first = self._product(*edges[:2]) if family == "fma" else self.nonnegative(edges[0])
-        if not first or not self.nonnegative(edges[-1]):
-            return _ANY
-        return max(map(self._low, edges if family == "add" else edges[-1:]))
+    def _of_sums(self, family: str, edges: Ids) -> Array:
+        if family == "fma":
+            low = self._lows(edges[:, 2])
+            return np.where(self._products(edges[:, 0], edges[:, 1]) & (low >= 0.0), low, _ANY)
+        low, other = self._lows(edges[:, 0]), self._lows(edges[:, 1])
+        return np.where((low >= 0.0) & (other >= 0.0), np.maximum(low, other), _ANY)
 
-    def _product(self, first: int, second: int) -> bool:
-        return first == second or (self.nonnegative(first) and self.nonnegative(second))
+    def _products(self, first: Ids, second: Ids) -> Mask:
+        """Return whether products are not negative: squares, and those of two that are not."""
+        both = (self._lows(first) >= 0.0) & (self._lows(second) >= 0.0)
+        return np.asarray((first == second) | both)
 
-    def _of_larger(self, edges: list[int]) -> float:
-        numbers = [self._terms.number[edge >> 1] for edge in edges]
-        floors = [n for n, edge in zip(numbers, edges, strict=True) if not np.isnan(n) and not edge & 1]
-        if floors:  # `max` gives the constant where the other is NaN
-            return float(max(floors))
-        return 0.0 if all(map(self.nonnegative, edges)) else _ANY
+    def _of_larger(self, edges: Ids) -> Array:
+        numbers = self._terms.number[edges[:, :2] >> 1]
+        floors = np.where(np.isnan(numbers) | (edges[:, :2] & 1 == 1), _ANY, numbers).max(axis=1)
+        both = (self._lows(edges[:, 0]) >= 0.0) & (self._lows(edges[:, 1]) >= 0.0)
+        # `max` gives the constant where the other is NaN
+        return np.where(floors > _ANY, floors, _if(both))
 
-    def _choice(self, predicate: int, then: int, otherwise: int) -> bool:
-        """Return whether a choice is not below zero: `x < 0 ? 0 : x`, or a choice among such."""
-        if not self.nonnegative(then):
-            return False
-        if self.nonnegative(otherwise):
-            return True
-        asked = predicate >> 1
-        family, *rest = self._terms.names[int(self._terms.operation[asked])].split(".")
-        x, bound = (int(edge) for edge in self._terms.edges[asked][:2])
-        zero = float(self._terms.number[bound >> 1]) == 0.0
-        below = family == "setp" and rest[0] in {"lt", "le"} and len(rest) == 2
-        return below and not predicate & 1 and zero and x == otherwise
+    def _choices(self, edges: Ids) -> Mask:
+        """Return whether choices are not below zero: `x < 0 ? 0 : x`, or a choice among such."""
+        asked, then, otherwise = edges[:, 0], edges[:, 1], edges[:, 2]
+        below = np.isin(self._terms.operation[asked >> 1], _codes_asking_below(self._terms))
+        x, bound = self._terms.edges[asked >> 1, 0], self._terms.edges[asked >> 1, 1]
+        zero = self._terms.number[bound >> 1] == 0.0
+        clamped = below & (asked & 1 == 0) & zero & (x == otherwise)
+        return np.asarray((self._lows(then) >= 0.0) & ((self._lows(otherwise) >= 0.0) | clamped))
+
+
+def _if(right: Mask) -> Array:
+    """Return 0 where something is not negative, and no bound elsewhere."""
+    return np.where(right, 0.0, _ANY)
+
+
+def _codes_asking_below(terms: SharedTerms) -> list[int]:
+    asked = [name.split(".") for name in terms.names]
+    return [
+        code
+        for code, (family, *rest) in enumerate(asked)
+        if family == "setp" and len(rest) == 2 and rest[0] in {"lt", "le"}
+    ]
+
+
+def _by_operation(terms: SharedTerms, wanted: Ids) -> Iterator[tuple[str, Ids]]:
+    """Yield terms of one operation and level together, operands first."""
+    places = np.full(terms.count + 1, -1, dtype=np.int64)
+    places[wanted] = np.arange(len(wanted))
+    edges = terms.edges[wanted]
+    for level in levels_of(places[np.where(edges < 0, terms.count, edges >> 1)]):
+        found = wanted[level]
+        codes = terms.operation[found]
+        for code in distinct(codes).tolist():
+            yield terms.names[code], found[codes == code]
 
 
 def reached(terms: SharedTerms, edges: Ids) -> Ids:
@@ -161,6 +194,6 @@ def reached(terms: SharedTerms, edges: Ids) -> Ids:
     while frontier.size:
         seen[frontier] = True
         below = terms.edges[frontier].ravel()
-        below = np.unique(below[below >= 0] >> 1)
-        frontier = below[~seen[below]]
+        below = below[below >= 0] >> 1
+        frontier = distinct(below[~seen[below]])
     return np.flatnonzero(seen)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from verifier.arithmetic.graph.graph import Graph, Ids
+from verifier.arithmetic.graph.graph import Graph, Ids, distinct
 from verifier.arithmetic.graph.levels import levels
 
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
@@ -63,7 +63,7 @@ def leaves_of(graph: Graph, nodes: Ids) -> Ids:
         seen[frontier] = True
         below = graph.operands[frontier].ravel()
         below = below[below >= 0]
-        frontier = np.unique(below[~seen[below]])
+        frontier = distinct(below[~seen[below]])
     return np.flatnonzero(seen & (graph.operands[:, 0] < 0))
 
 
