@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is missing")
@@ -11,6 +12,7 @@ from verifier.arithmetic.graph.graph import Builder
 from verifier.audit.shape_text import extents, ranged
 from verifier.cases.recipe import Recipe, Values, build
 from verifier.checks.support.certify import certified
+from verifier.checks.support.reached_elements import elements_reached
 from verifier.checks.support.recorded_code import RefusedError, must_hold_for_all_inputs
 from verifier.execution.child_process import Runner
 from verifier.execution.record_graph import RecordedGraph
@@ -63,6 +65,54 @@ def test_a_certificate_says_what_was_proved_of_the_code(runner, name, dtype, gra
     assert None in reaches or f"exceeds 2^{min(reaches)} in magnitude" in found.statement
     assert all(len(digest) == 64 for proof in found.proofs for digest in proof.kernels.values())
     assert json.loads(json.dumps(found.document))["tensors"]["input"]["dtype"] == dtype
+    assert len(json.dumps(found.document)) < 16384  # small enough to be checked in beside a kernel
+    if "output" in found.support:
+        assert found.support["output"]["input"] == "its row"
+    for bound in (proof.bound for proof in found.proofs if proof.bound is not None):
+        assert bound.depth <= bound.declared_depth
+        assert all(row.variance <= row.declared_variance for row in bound.rows)
+    statistics = any(name in found.op for name in ("layer_norm", "rms_norm", "group_norm"))
+    assert (found.proofs[0].bound is not None) == (statistics and "backward" not in found.op)
+
+
+def graph_of(reads):
+    """y[row, column] = x[row, column] + x[reads(row, column)], 3 x 4, zero times where it is another row."""
+    builder = Builder()
+    rows, columns = np.indices((3, 4))
+    own = builder.append("input:input", value=4 * rows + columns)
+    other = builder.append("input:input", value=np.asarray(reads(rows, columns)))
+    zero = builder.append("literal:f32", value=np.zeros(1, dtype=np.uint64))
+    added = builder.append("add.f32", own, builder.append("mul.f32", zero, other))
+    return builder.graph({"output": added}, {"input": "f32"})
+
+
+@pytest.mark.parametrize(
+    ("reads", "words"),
+    [
+        (lambda r, c: 4 * r + c, "its element"),
+        (lambda r, c: 4 * r + (c + 1) % 4, "its row"),
+        (lambda r, c: 4 * ((r + 1) % 3) + c, "its column"),
+        (lambda r, c: 4 * ((r + 1) % 3) + (c + 1) % 4, "all elements"),
+    ],
+)
+def test_a_certificate_says_which_elements_a_result_reaches_before_any_rule(reads, words):
+    subject = load(built_in("layer_norm_two_pass_triton")).subjects[0]
+    case = build(op("layer_norm"), subject, "float32", Recipe(rows=3, columns=4), gradients=False)
+    assert elements_reached(graph_of(reads), op("layer_norm"), case) == {"output": {"input": words}}
+
+
+def test_a_shallower_tree_than_declared_gives_a_smaller_bound(runner):
+    from verifier import Trees, tree
+
+    deep = Trees(statistics=tree(depth=30))
+    bounds = [
+        asked(runner, built_in("rms_norm_triton"), "float16", **more).proofs[0].bound
+        for more in ({}, {"trees": deep})
+    ]
+    assert [one.depth for one in bounds] == [6, 6]
+    assert [one.declared_depth for one in bounds] == [10, 30]
+    assert bounds[0].rows[0].variance == bounds[1].rows[0].variance
+    assert bounds[0].rows[0].declared_variance < bounds[1].rows[0].declared_variance
 
 
 def test_data_change_nothing_in_a_certificate(runner):

@@ -13,7 +13,7 @@ from verifier.commands.options import DtypeOption, JsonOption, SeedOption
 from verifier.commands.outcome import clear_errors, must_be_writable, say, stop, write_json
 
 if TYPE_CHECKING:
-    from verifier.records.certificate import Certificate, Refusal
+    from verifier.records.certificate import Certificate, Refusal, TheoremBound
 
 UNDECIDED_STATUS = 3
 ShapeOption = Annotated[
@@ -76,6 +76,20 @@ def asked(subject: str, dtype: str, rows: int, columns: int) -> dict[str, object
     return {"subject": subject, "dtype": dtype, "rows": rows, "columns": columns}
 
 
+def _bound_lines(bound: TheoremBound | None) -> Iterator[str]:
+    """Yield the theorem that bounds the statistics, and what the tree that was read makes of it."""
+    if bound is None:
+        return
+    yield f"  bound: {', '.join(bound.theorems)} with sums {bound.depth} deep in {bound.format}"
+    if bound.depth < bound.declared_depth:
+        yield f"    shallower than the {bound.declared_depth} that are declared, so that the bound is smaller"
+    for row in bound.rows:
+        named = {"variance": row.variance, "rstd": row.rstd}
+        errors = [f"{name} within {error:.3g}" for name, error in named.items() if error is not None]
+        wide = "" if row.declared_variance is None else f" (variance as declared {row.declared_variance:.3g})"
+        yield f"    at kappa {row.kappa:g}, relative: {', '.join(errors) or 'no theorem'}{wide}"
+
+
 def _lines(found: Certificate | Refusal) -> Iterator[str]:
     from verifier.records.certificate import Refusal
 
@@ -91,7 +105,11 @@ def _lines(found: Certificate | Refusal) -> Iterator[str]:
         kernels = ", ".join(f"{name} {digest[:12]}" for name, digest in proof.kernels.items())
         yield f"products fused {proof.contraction}: rules of claims {proof.claims or 'none'}; sums of {sums}"
         yield f"  PTX {kernels}"
+        yield from _bound_lines(proof.bound)
         yield f"  holds: {'; '.join(proof.obligations)}"
+    for result, reached in found.support.items():
+        on = "; ".join(f"{argument}: {elements}" for argument, elements in reached.items())
+        yield f"{result} depends on no more than {on or 'nothing'}"
     yield f"watched: {', '.join(found.watched)}; theorems: {', '.join(found.theorems)}"
     yield f"assumed: {'; '.join(found.assumptions)}"
     yield f"not covered: {'; '.join(found.not_covered)}"

@@ -21,7 +21,7 @@ OTHER_DATA = 7919
 _ALIGNMENT = re.compile(r"tensors\.\w+\.alignment: (\d+) is certified, (\d+) is found")
 _KINDS: Mapping[str, type] = {
     "subject": str, "source": str, "op": str, "dtype": str, "rows": int, "columns": int, "tensors": dict,
-    "scalars": dict, "outputs": list, "statement": str, "proofs": list, "version": int,
+    "scalars": dict, "outputs": list, "support": dict, "statement": str, "proofs": list, "version": int,
 }  # fmt: skip
 
 

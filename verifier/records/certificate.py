@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-VERSION = 1
+VERSION = 2
 NOT_COVERED = (
     "other shapes, strides, alignments and scalars, eps among them",
     "arguments left out, other modes, and other choices of what needs a gradient",
@@ -28,6 +28,41 @@ class ReadSum:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RowBound:
+    """What a bound comes to on normal rows of one kappa, |mean| / standard deviation; None: no theorem.
+
+    variance, rstd: largest proved relative errors, with sums as deep as the code makes them (of rms, of the
+    mean square). declared_variance: the same with the declared trees.
+    """
+
+    kappa: float
+    variance: float | None
+    rstd: float | None
+    declared_variance: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TheoremBound:
+    """The bound of the statistics as a function of the row: the theorems with these constants.
+
+    theorems: of docs/explanation/bounds.md. depth: additions that an element meets at most in sums of the
+    statistics, as the code makes them; declared_depth: as declared. u: unit roundoff of the format. root:
+    opcodes of 1 / sqrt, in order. rows: its value on some rows.
+    """
+
+    theorems: tuple[str, ...]
+    format: str
+    u: float
+    depth: int
+    declared_depth: int
+    divide_by_n: str
+    mean_contraction: str
+    clamp: bool
+    root: tuple[str, ...]
+    rows: tuple[RowBound, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class CodeProof:
     """What was proved of the code with products fused or not.
 
@@ -40,6 +75,7 @@ class CodeProof:
     element of an argument exceeds 2**finite_to in magnitude; None: nothing was shown of that.
     mixed: with products fused "off", the places of those that ptxas may fuse in one use and round in another,
     of which the declared computation has to count each use by itself.
+    bound: of the statistics, where they are sums.
     """
 
     contraction: str
@@ -55,6 +91,7 @@ class CodeProof:
     nodes: int
     finite_to: int | None
     mixed: tuple[str, ...]
+    bound: TheoremBound | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +99,10 @@ class Certificate:
     """What is proved of one subject, dtype and shape.
 
     source: SHA-256 of the kernel's file. tensors: shape, strides (in elements), alignment (bytes) and dtype
-    of each argument. theorems: those that bound the declared computation. watched: sanitizers that ran and
-    found nothing; no address depends on data, so that they would find nothing on other inputs either.
+    of each argument. support: for each result, on which elements of each argument one of its elements depends
+    at most, in canonical rows, whatever the inputs are. theorems: those that bound the declared computation.
+    watched: sanitizers that ran and found nothing; no address depends on data, so that they would find
+    nothing on other inputs either.
     """
 
     subject: str
@@ -75,6 +114,7 @@ class Certificate:
     tensors: Mapping[str, Mapping[str, object]]
     scalars: Mapping[str, object]
     outputs: tuple[str, ...]
+    support: Mapping[str, Mapping[str, str]]
     statement: str
     theorems: tuple[str, ...]
     proofs: tuple[CodeProof, ...]

@@ -31,7 +31,7 @@ def levels_of(operands: Ids) -> Iterator[Ids]:
     used = operands[user, place]
     user = user[np.argsort(used, kind="stable")]
     starts = np.concatenate([[0], np.cumsum(np.bincount(used, minlength=len(operands)))])
-    level = np.flatnonzero(waiting == 0)
+    level = ids(np.flatnonzero(waiting == 0))
     while level.size:
         yield level
         above = user[_ranges(starts[level], starts[level + 1])]

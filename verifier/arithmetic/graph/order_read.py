@@ -131,7 +131,7 @@ def _found(keys: Ids, values: Ids, wanted: Ids, *, missing: int) -> Ids:
 def _pair(edges: Ids, room: int) -> Ids:
     """Return one number for the two factors of a product, whatever their order and signs."""
     a, b = edges[:, 0] >> 1, edges[:, 1] >> 1
-    return np.minimum(a, b) * room + np.maximum(a, b)
+    return ids(np.minimum(a, b) * room + np.maximum(a, b))
 
 
 class MaximumReader(OrderReader):

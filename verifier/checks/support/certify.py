@@ -16,6 +16,8 @@ from verifier.arithmetic.graph.ranges import finite_below
 from verifier.bounds import variance
 from verifier.checks.support.compared_graphs import Agreement, compared
 from verifier.checks.support.obligations import discharged
+from verifier.checks.support.reached_elements import elements_reached
+from verifier.checks.support.read_bounds import bound_read
 from verifier.checks.support.recorded_code import (
     LANES,
     MODES,
@@ -114,6 +116,7 @@ def _proved(subject: Subject, case: Case, mode: str, one: RecordedGraph, *, grad
         nodes=len(one.graph),
         finite_to=finite_below(one.graph).exponent,
         mixed=_mixed(one.graph) if mode == "off" else (),
+        bound=bound_read(subject, case, found),
     )
 
 
@@ -152,6 +155,7 @@ def _certificate(
         tensors={name: asdict(laid) for name, laid in shown.tensors.items()},
         scalars=dict(shown.scalars),
         outputs=outputs,
+        support=elements_reached(shown.graph, op(subject.op), case),
         statement=(
             f"For all inputs laid out so of which every value computed is finite, {', '.join(outputs)} are "
             f"what {f'the variance algorithm {algorithm} and ' if algorithm else ''}"

@@ -1,0 +1,68 @@
+"""On which elements of each argument a recorded result depends, in words, before any rule: for all inputs.
+
+It is what the check `influence` tries on some inputs: an expression that does not reach an element cannot
+change with it, whatever the inputs are.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from verifier.arithmetic.graph.graph import Graph, Ids
+from verifier.arithmetic.graph.support import labels_of, reach
+from verifier.ops import Op
+from verifier.records.case import Case
+from verifier.records.subject import PARAMETERS
+
+ALL = "all elements"
+
+
+def elements_reached(graph: Graph, op: Op, case: Case) -> dict[str, dict[str, str]]:
+    """Return for each result on which elements of each argument one of its elements depends at most.
+
+    "its row" and "its column" are those in canonical rows; arguments that are not reached are left out.
+    """
+    found: dict[str, dict[str, str]] = {name: {} for name in graph.outputs}
+    given = {name.removeprefix("input:") for name in graph.names if name.startswith("input:")}
+    for argument in sorted(given & {*case.given}):
+        shape = tuple(case.given[argument].shape)
+        index = op.flat_index(case, argument, shape).ravel()
+        kept: dict[str, dict[str, bool]] = {}
+        for axis, place in _places(op, case, argument, shape).items():
+            labels = np.zeros(index.size, dtype=np.int64)
+            labels[index] = place.ravel()
+            reached = reach(graph, labels_of(graph, argument, labels))
+            for name, nodes in graph.outputs.items():
+                own = nodes.ravel()[op.flat_index(case, name, nodes.shape).ravel()]
+                if reached.none(own).all():
+                    continue
+                mine = _places(op, case, name, nodes.shape).get(axis)
+                alone = mine is not None and not reached.outside(own, mine.ravel()).any()
+                kept.setdefault(name, {})[axis] = alone
+        for name, axes in kept.items():
+            found[name][argument] = _words(axes)
+    return found
+
+
+def _places(op: Op, case: Case, name: str, shape: tuple[int, ...]) -> dict[str, Ids]:
+    """Return where each element lies in canonical rows: its row, its column, its entry of weight."""
+    index = op.flat_index(case, name, shape)
+    parameter = getattr(op.problem(case), "parameter", "columns")
+    grid = np.indices(index.shape)
+    if index.ndim == 2:
+        entry = {"entry": parameter} if isinstance(parameter, np.ndarray) else {}
+        return {"row": grid[0], "column": grid[1], **entry}
+    if name.removeprefix("grad_") not in PARAMETERS:
+        return {"row": grid.reshape(-1)}
+    axis = "entry" if isinstance(parameter, np.ndarray) else str(parameter).removesuffix("s")
+    return {axis: grid.reshape(-1)}
+
+
+def _words(alone: dict[str, bool]) -> str:
+    """Say on what elements depend; alone: along which axes on those at their own place."""
+    mine = [axis for axis, is_own in alone.items() if is_own]
+    if not mine:
+        return ALL
+    if {"row", "column"} <= {*mine} or len(alone) == 1:
+        return "its element" if "column" in alone and len(alone) > 1 else f"that of its {mine[0]}"
+    return f"its {mine[0]}"

@@ -1,0 +1,86 @@
+"""The bound of a certificate: a theorem's constants as read off the code, and what it gives on rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from verifier.arithmetic.row_statistics import exact_statistics
+from verifier.arithmetic.trees.tree import Tree, tree
+from verifier.bounds import variance
+from verifier.bounds.table import hold_rows, proved
+from verifier.bounds.variance import Reduction
+from verifier.bounds.variance import options as variance_options
+from verifier.checks.support.compared_graphs import Agreement, OrderOfSum
+from verifier.execution.backends import backend
+from verifier.ops import op
+from verifier.records.case import Case
+from verifier.records.certificate import RowBound, TheoremBound
+from verifier.records.subject import Subject
+
+KAPPAS = (1.0, 100.0)
+SEED = 0
+
+
+def bound_read(subject: Subject, case: Case, found: Agreement) -> TheoremBound | None:
+    """Return the bound of the statistics of each row, of an algorithm whose statistics are sums.
+
+    The trees are as deep as those of the code; a bound by depth holds for every order that is so deep.
+    """
+    claim = subject.claim
+    if claim.variance is None or not op(subject.op).needs_variance:
+        return None
+    statistics = [order for order in found.orders if order.declared is claim.trees.statistics]
+    if not statistics:
+        return None
+    form = op(subject.op).form(claim, case.dtype)
+    depth = max(order.depth for order in statistics)
+    common = {
+        "arithmetic": backend("machine").setting(subject, case.dtype).arithmetic,
+        "divide_by_n": found.way.divide_by_n,
+        "mean_contraction": "mixed" if "C" in found.claims else found.way.mean_contraction,
+        "clamp": found.way.clamp,
+        "mean_cast": case.dtype if form.reads_saved and claim.saved_dtype == "input" else None,
+    }
+
+    def reduction(of: Tree) -> Reduction:
+        assert claim.variance is not None
+        return variance_options.reduction(claim.variance, claim.variance_options, tree=of, **common)
+
+    read, declared = reduction(tree(depth=depth)), reduction(claim.trees.statistics)
+    held = read.arithmetic
+    return TheoremBound(
+        theorems=tuple(variance.algorithm(claim.variance).THEOREMS),
+        format=held.format.name,
+        u=held.u,
+        depth=depth,
+        declared_depth=_declared(statistics),
+        divide_by_n=found.way.divide_by_n,
+        mean_contraction=str(common["mean_contraction"]),
+        clamp=found.way.clamp,
+        root=found.way.root,
+        rows=tuple(_rows(claim.variance, case, read, declared)),
+    )
+
+
+def _declared(statistics: Iterable[OrderOfSum]) -> int:
+    return max(order.declared.depth(order.terms) for order in statistics)
+
+
+def _rows(name: str, case: Case, read: Reduction, declared: Reduction) -> Iterable[RowBound]:
+    for kappa in KAPPAS if case.columns > 1 else ():
+        rows = hold_rows(case.columns, kappa, case.dtype, SEED)
+        if rows is None:
+            continue
+        statistics = exact_statistics(rows)
+        tight, loose = (proved(name, statistics, one) for one in (read, declared))
+        yield RowBound(
+            kappa=kappa,
+            variance=_known(tight.variance),
+            rstd=_known(tight.rstd),
+            declared_variance=_known(loose.variance),
+        )
+
+
+def _known(error: float) -> float | None:
+    return error if math.isfinite(error) else None
