@@ -14,6 +14,7 @@ from verifier.cases.recipe import Recipe, Values, build
 from verifier.checks.support.certify import certified
 from verifier.checks.support.reached_elements import elements_reached
 from verifier.checks.support.recorded_code import RefusedError, must_hold_for_all_inputs
+from verifier.checks.support.rows_alike import rows_alike
 from verifier.execution.child_process import Runner
 from verifier.execution.record_graph import RecordedGraph
 from verifier.ops import op
@@ -101,6 +102,20 @@ def test_a_certificate_says_which_elements_a_result_reaches_before_any_rule(read
     assert elements_reached(graph_of(reads), op("layer_norm"), case) == {"output": {"input": words}}
 
 
+@pytest.mark.parametrize(
+    ("reads", "why"),
+    [
+        (lambda r, c: 4 * r + (c + 1) % 4, ""),
+        (lambda r, c: 4 * ((r + 1) % 3) + (c + 1) % 4, "at 3 rows one reaches elements of input in another"),
+        (lambda r, c: 4 * r + (c + (r > 1)) % 4, "at 3 rows one is another expression"),
+    ],
+)
+def test_rows_are_alike_where_each_is_the_same_expression_of_its_own_elements(reads, why):
+    subject = load(built_in("layer_norm_two_pass_triton")).subjects[0]
+    case = build(op("layer_norm"), subject, "float32", Recipe(rows=3, columns=4), gradients=False)
+    assert rows_alike([(case, graph_of(reads))], op("layer_norm")) == {"output": why}
+
+
 def test_a_shallower_tree_than_declared_gives_a_smaller_bound(runner):
     from verifier import Trees, tree
 
@@ -184,6 +199,7 @@ def test_a_shape_has_rows_and_columns(text):
 def test_a_range_is_each_of_its_shapes():
     assert ranged("2x3..5") == [(2, 3), (2, 4), (2, 5)]
     assert ranged("2x7") == [(2, 7)]
-    for text in ("2x5..4", "2x5..", "2x..4", "2x1...4"):
+    assert ranged("1..2x7..8") == [(1, 7), (1, 8), (2, 7), (2, 8)]
+    for text in ("2x5..4", "2x5..", "2x..4", "2x1...4", "0..2x3", "..x3"):
         with pytest.raises(ValueError, match="shape"):
             ranged(text)

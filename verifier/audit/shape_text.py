@@ -21,19 +21,24 @@ def asked_shapes(texts: Sequence[str], *, wanted: bool) -> tuple[tuple[int, int]
 
 
 def ranged(text: str) -> list[tuple[int, int]]:
-    """Return rows and columns of each shape of `2x4096` or `2x1..1024`.
+    """Return rows and columns of each shape of `2x4096`, `2x1..1024` or `1..3x4096`.
 
     Raises:
         ValueError: the text is none such.
 
     """
-    first, mark, last = text.partition("..")
-    rows, columns = extents(first)
-    if not mark:
-        return [(rows, columns)]
-    if not last.isdecimal() or int(last) < columns:
-        raise ValueError(f"shape {text!r}: a range is ROWSxFIRST..LAST, for instance 2x1..1024")
-    return [(rows, number) for number in range(columns, int(last) + 1)]
+    rows, mark, columns = text.partition("x")
+    if ".." not in text or not mark:
+        return [extents(text)]
+    return [(row, column) for row in _range(text, rows) for column in _range(text, columns)]
+
+
+def _range(text: str, part: str) -> range:
+    first, mark, last = part.partition("..")
+    last = last if mark else first
+    if not first.isdecimal() or not last.isdecimal() or not 0 < int(first) <= int(last):
+        raise ValueError(f"shape {text!r}: a range is FIRST..LAST, for instance 2x1..1024 or 1..3x4096")
+    return range(int(first), int(last) + 1)
 
 
 def extents(text: str) -> tuple[int, int]:

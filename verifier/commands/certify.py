@@ -13,12 +13,15 @@ from verifier.commands.options import DtypeOption, JsonOption, SeedOption
 from verifier.commands.outcome import clear_errors, must_be_writable, say, stop, write_json
 
 if TYPE_CHECKING:
+    from verifier.checks.support.recorded_code import Recordings
+    from verifier.records.case import Case
     from verifier.records.certificate import Certificate, Refusal, TheoremBound
+    from verifier.records.subject import Subject
 
 UNDECIDED_STATUS = 3
 ShapeOption = Annotated[
     list[str] | None,
-    typer.Option("--shape", help="ROWSxCOLUMNS of the input, or ROWSxFIRST..LAST; may be repeated."),
+    typer.Option("--shape", help="ROWSxCOLUMNS of the input; either may be FIRST..LAST. Repeatable."),
 ]
 
 
@@ -43,17 +46,19 @@ def certify(  # noqa: PLR0917
         must_be_names(dtypes=dtype or ())
         must_be_files([kernel])
         shapes = [one for text in shape or ["2x4096"] for one in ranged(text)]
-        from verifier.checks.support.certify import certified
+        from verifier.checks.support.certify import certified_recordings
         from verifier.commands.explain import case_for, subject_of
         from verifier.execution import Runner
         from verifier.records.certificate import Certificate
 
         found, documents, refusals = subject_of(kernel, subject), [], list[str]()
+        rows_of = _RowsAlike(found)
         with Runner("machine") as runner:
             for held in dtype or found.dtypes:
                 for rows, columns in shapes:
                     case = case_for(found, held, rows, columns, 0.0, seed)
-                    one = certified(found, case, runner=runner, gradients=gradients)
+                    one, code = certified_recordings(found, case, runner=runner, gradients=gradients)
+                    rows_of.add(case, code)
                     named = f"{found.name}  {held}  {rows}x{columns}"
                     say(named)
                     for line in _lines(one):
@@ -65,7 +70,11 @@ def certify(  # noqa: PLR0917
         say(f"{len(documents) - len(refusals)} of {len(documents)} certified")
         for line in refusals:
             say(f"  refused  {line}")
-    if json_file is not None and (why := write_json(json_file, {"certificates": documents})):
+    alike = rows_of.documents()
+    for line in map(_alike_line, alike):
+        say(line)
+    written = {"certificates": documents, "rows_alike": alike}
+    if json_file is not None and (why := write_json(json_file, written)):
         stop(f"could not be written: {why}")
     if refusals:
         raise typer.Exit(UNDECIDED_STATUS)
@@ -74,6 +83,69 @@ def certify(  # noqa: PLR0917
 def asked(subject: str, dtype: str, rows: int, columns: int) -> dict[str, object]:
     """Return what a document is about, a refusal too."""
     return {"subject": subject, "dtype": dtype, "rows": rows, "columns": columns}
+
+
+LEAST_COUNTS = 3
+"""Numbers of rows at which expressions are compared."""
+
+
+class _RowsAlike:
+    """Keeps what was recorded of certified shapes, to compare rows of one length."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self._kept: dict[tuple[str, int], list[tuple[Case, Recordings]]] = {}
+
+    def add(self, case: Case, code: Recordings | None) -> None:
+        """Keep the recordings of a certified case; of others there are none."""
+        if code is not None:
+            self._kept.setdefault((case.dtype, case.columns), []).append((case, code))
+
+    def documents(self) -> list[dict[str, object]]:
+        """Return what is shown of each dtype and number of columns, at three numbers of rows or more."""
+        from verifier.checks.support.rows_alike import rows_alike
+        from verifier.ops import op
+
+        found = []
+        for (dtype, columns), kept in self._kept.items():
+            if len({case.rows for case, _ in kept}) < LEAST_COUNTS:
+                continue
+            graphs = [
+                [(case, code.by_mode[mode].graph) for case, code in kept] for mode in kept[0][1].by_mode
+            ]
+            by_mode = [rows_alike(one, op(self._subject.op)) for one in graphs]
+            why = {name: next((one[name] for one in by_mode if one[name]), "") for name in by_mode[0]}
+            found.append(
+                {
+                    "subject": self._subject.name,
+                    "dtype": dtype,
+                    "rows": [case.rows for case, _ in kept],
+                    "columns": columns,
+                    "alike": [name for name, reason in why.items() if not reason],
+                    "different": {name: reason for name, reason in why.items() if reason},
+                }
+            )
+        return found
+
+
+def _alike_line(found: dict[str, object]) -> str:
+    """Say of which results every row is the same expression of its own elements."""
+    counts = ", ".join(map(str, _list(found["rows"])))
+    told = [f"{found['subject']}  {found['dtype']}  {counts} x {found['columns']}"]
+    if alike := _list(found["alike"]):
+        told.append(
+            f"  each row of {', '.join(map(str, alike))} is the same expression of its own elements, in all "
+            "rows of all these; of other numbers of rows nothing is shown"
+        )
+    different = found["different"]
+    assert isinstance(different, dict)
+    told += [f"  not shown of {name}: {reason}" for name, reason in different.items()]
+    return "\n".join(told)
+
+
+def _list(value: object) -> list[object]:
+    assert isinstance(value, list)
+    return value
 
 
 def _bound_lines(bound: TheoremBound | None) -> Iterator[str]:

@@ -46,14 +46,23 @@ def certified(
 
     gradients: prove it of the backward pass too. A refusal is no finding: what is not shown may be true.
     """
+    return certified_recordings(subject, case, runner=runner, gradients=gradients)[0]
+
+
+def certified_recordings(
+    subject: Subject, case: Case, *, runner: Runner, gradients: bool = False
+) -> tuple[Certificate | Refusal, Recordings | None]:
+    """Return what `certified` does, and of what it is proved."""
     try:
         found = recorded(subject, case, runner=runner, gradients=gradients)
         proofs = tuple(_proofs(subject, case, found, gradients=gradients))
         must_be_what_each_call_gives(found)
     except RefusedError as error:
-        return error.refusal
+        return error.refusal, None
     why = _depends_on_lanes(subject, case, found, runner=runner, gradients=gradients)
-    return Refusal(stage=LANES, why=why) if why else _certificate(subject, case, proofs, found)
+    if why:
+        return Refusal(stage=LANES, why=why), None
+    return _certificate(subject, case, proofs, found), found
 
 
 def _depends_on_lanes(

@@ -28,7 +28,7 @@ def elements_reached(graph: Graph, op: Op, case: Case) -> dict[str, dict[str, st
         shape = tuple(case.given[argument].shape)
         index = op.flat_index(case, argument, shape).ravel()
         kept: dict[str, dict[str, bool]] = {}
-        for axis, place in _places(op, case, argument, shape).items():
+        for axis, place in places(op, case, argument, shape).items():
             labels = np.zeros(index.size, dtype=np.int64)
             labels[index] = place.ravel()
             reached = reach(graph, labels_of(graph, argument, labels))
@@ -36,7 +36,7 @@ def elements_reached(graph: Graph, op: Op, case: Case) -> dict[str, dict[str, st
                 own = nodes.ravel()[op.flat_index(case, name, nodes.shape).ravel()]
                 if reached.none(own).all():
                     continue
-                mine = _places(op, case, name, nodes.shape).get(axis)
+                mine = places(op, case, name, nodes.shape).get(axis)
                 alone = mine is not None and not reached.outside(own, mine.ravel()).any()
                 kept.setdefault(name, {})[axis] = alone
         for name, axes in kept.items():
@@ -44,7 +44,7 @@ def elements_reached(graph: Graph, op: Op, case: Case) -> dict[str, dict[str, st
     return found
 
 
-def _places(op: Op, case: Case, name: str, shape: tuple[int, ...]) -> dict[str, Ids]:
+def places(op: Op, case: Case, name: str, shape: tuple[int, ...]) -> dict[str, Ids]:
     """Return where each element lies in canonical rows: its row, its column, its entry of weight."""
     index = op.flat_index(case, name, shape)
     parameter = getattr(op.problem(case), "parameter", "columns")
