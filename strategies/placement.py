@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from strategies.formats import dtype_name
@@ -108,10 +109,10 @@ class Placed:
         return self.buffer.detach().view(self.original.dtype)
 
     def _record(self, region: str, changed: torch.Tensor, begin: int, end: int) -> Damage | None:
-        places = changed[begin:end].nonzero()
+        places = np.flatnonzero(changed[begin:end].cpu().numpy())
         if not len(places):
             return None
-        index = begin + int(places[0, 0])
+        index = begin + int(places[0])
         mask = 2 ** (8 * self.original.element_size()) - 1
         return Damage(
             region=region,

@@ -87,6 +87,10 @@ class Rounded:
         """Return the steps in which each row of terms, (rows, n), is summed: those of the declared tree."""
         return tree.example(terms.shape[1])
 
+    def merge_order(self, tree: Tree, count: int) -> list[Step]:
+        """Return the steps in which `count` elements are merged: those of the declared tree."""
+        return tree.example(count)
+
     def cast(self, format: Format, a: Array) -> Array:
         """Return numbers rounded to another format, as this one holds them."""
         return round_to(format, a)

@@ -6,7 +6,7 @@ case, gives the same without what only a replay needs, as `Observation.found`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ import torch
 
 from strategies.layouts import Layout
 from strategies.placement import Placed
-from verifier.arithmetic.graph.graph import Bits, Graph, Ids, pruned
+from verifier.arithmetic.graph.graph import Bits, Builder, Graph, Ids, pruned
 from verifier.execution.backend import Backend
 from verifier.execution.call_subject import execute
 from verifier.execution.shadow_run import shadow_session
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from verifier.machine.arithmetic.approximation import Approximation
     from verifier.machine.shadow.graph_nodes import Nodes
+    from verifier.machine.shadow.graph_slots import Condition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +53,9 @@ class LaidOut:
 class Recorded:
     """What a recording says beside the expressions.
 
-    decisions: what reads data other than to compute, by kernel; asked: host operations by which Python learns
-    what data are. The expressions hold for all inputs of the shape only if there is none of either.
+    decisions: what reads data other than to compute, by kernel, branches apart; asked: host operations by
+    which Python learns what data are. The expressions hold for all inputs of the shape only if there is none
+    of either, and for those alone on which each branch goes as it went (`conditions`).
     uncovered: torch operations that are not followed; what they give is unknown. kernels: name and SHA-256 of
     the PTX of each kernel that ran.
     """
@@ -77,6 +79,7 @@ class GraphRecording(Recorded):
     seen: Observation
     nodes: Nodes
     outputs: Mapping[str, Ids]
+    conditions: tuple[Condition, ...] = ()
 
     @property
     def graph(self) -> Graph:
@@ -85,6 +88,12 @@ class GraphRecording(Recorded):
         dtypes = {name: f"torch.{laid.dtype}" for name, laid in self.tensors.items()}
         formats = {name: FORMAT_OF[dtype] for name, dtype in dtypes.items() if dtype in FORMAT_OF}
         return Graph(**columns, outputs=dict(self.outputs), formats=formats)
+
+    @property
+    def paths(self) -> Graph:
+        """The predicates by which branches were taken, each once: those that held, and those that did not."""
+        held, not_held = (_distinct(self.conditions, truth) for truth in (True, False))
+        return replace(self.graph, outputs={"true": held, "false": not_held})
 
     def replay(self, case: Case, model: Approximation) -> dict[str, Bits | None]:
         """Compute all results for the tensors of another case of the shape; bits, or None where unknown."""
@@ -95,9 +104,10 @@ class GraphRecording(Recorded):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedGraph(Recorded):
-    """What a recording says, as plain data. graph: only what results reach."""
+    """What a recording says, as plain data. graph: only what results reach; paths: see `GraphRecording`."""
 
     graph: Graph
+    paths: Graph = field(default_factory=lambda: Builder().graph({}))
 
 
 def recorded_graph(subject: Subject, case: Case, *, place: Backend, gradients: bool = False) -> Observation:
@@ -107,6 +117,7 @@ def recorded_graph(subject: Subject, case: Case, *, place: Backend, gradients: b
         return one.seen
     found = RecordedGraph(
         graph=pruned(one.graph),
+        paths=pruned(one.paths),
         decisions=one.decisions,
         asked=one.asked,
         uncovered=one.uncovered,
@@ -116,6 +127,11 @@ def recorded_graph(subject: Subject, case: Case, *, place: Backend, gradients: b
         scalars=one.scalars,
     )
     return replace(one.seen, found=found)
+
+
+def _distinct(conditions: tuple[Condition, ...], truth: bool) -> Ids:
+    found = [one.nodes[one.truth == truth].ravel() for one in conditions]
+    return np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
 
 
 _STREAMS = ("order of several streams",)
@@ -162,12 +178,14 @@ def record(subject: Subject, case: Case, *, place: Backend, gradients: bool = Fa
             (kernel, one)
             for ptx, kernel in sorted(opened.codes)
             for one in decisions(compiled(ptx, kernel, machine.contraction, False, EmitterKind.GRAPH).program)
+            if not one.by_predicate
         ]
         return GraphRecording(
             seen=replace(seen, outputs={n: t.clone() for n, t in kept.items()}),
             nodes=slots.nodes,
             outputs=outputs,
             decisions=tuple(found),
+            conditions=tuple(slots.conditions),
             asked=tuple(sorted(slots.asked)),
             uncovered=(*sorted(slots.counters.uncovered), *(_STREAMS if opened.streamed else ())),
             kernels=tuple((kernel, sha256(ptx.encode()).hexdigest()) for ptx, kernel in sorted(opened.codes)),

@@ -20,6 +20,7 @@ TINY = Format(name="tiny", precision=3, minimum_exponent=-2, maximum=14.0)
 POINTS = np.unique(round_to(TINY, np.concatenate([np.arange(0, 2, 1 / 16), np.arange(2, 15, 0.5)])))
 VALUES = np.concatenate([-POINTS[::-1], [-0.0], POINTS, [np.inf, -np.inf, np.nan]])
 LITERALS = {"0": 0, "-0": 0x80000000, "1": 0x3F800000, "-1": 0xBF800000, "2": 0x40000000, "-4": 0xC0800000}
+LITERALS |= {"0.5": 0x3F000000, "0.75": 0x3F400000}
 LITERALS |= {"inf": 0x7F800000, "-inf": 0xFF800000}
 EXAMPLES = {
     "subtraction": "sub.f32 a b",
@@ -29,7 +30,10 @@ EXAMPLES = {
     "signs_of_factors": "mul.f32 (neg.f32 a) b; div.rn.f32 a (neg.f32 b); mul.f32 (neg.f32 a) (neg.f32 b)",
     "sign_of_narrowed": "cvt.rn.f16.f32 (neg.f32 a)",
     "sign_of_product": "fma.rn.f32 b (neg.f32 a) c; fma.rn.f32 (neg.f32 b) (neg.f32 a) c",
-    "folding": "add.f32 1 1; mul.f32 2 -0; fma.rn.f32 -1 0 -0; div.rn.f32 1 -4; add.f32 -0 -0; add.f32 -1 1",
+    "folding": "add.f32 1 1; mul.f32 2 -0; fma.rn.f32 -1 0 -0; div.rn.f32 1 -4; add.f32 -0 -0; add.f32 -1 1;"
+    " max.f32 1 -4",
+    "comparison": "setp.gt.f32 2 1; setp.leu.f32 1 -inf; setp.neu.f32 0 -0; setp.equ.f32 inf inf",
+    "choice": "ite (setp.lt.f32 1 2) a b; ite (setp.lt.f32 2 1) a b",
     "times_one": "mul.f32 a 1; mul.f32 -1 a",
     "over_one": "div.rn.f32 a 1; div.rn.f32 a -1",
     "over_power_of_two": "div.rn.f32 a 2; div.rn.f32 a -4",
@@ -38,6 +42,8 @@ EXAMPLES = {
     "power_of_minus_infinity": "ex2.approx.f32 -inf; ex2.approx.ftz.f32 -inf",
     "larger_than_all": "max.f32 a -inf; max.f32 -inf a; min.f32 a inf",
     "infinite_sum": "add.f32 inf a; add.f32 a -inf; sub.f32 -inf a",
+    "parts_of_whole": "add.f32 (mul.f32 a 0.5) (sub.f32 a (mul.f32 a 0.5)); "
+    "add.f32 (sub.f32 a (mul.f32 0.75 a)) (mul.f32 0.75 a)",
     "plus_zero": "add.f32 a 0; add.f32 -0 a",
     "fused_with_zero": "fma.rn.f32 0 2 c; fma.rn.f32 -4 0 c",
     "fused_into_zero": "fma.rn.f32 a b 0; fma.rn.f32 a b -0",
@@ -85,10 +91,14 @@ COMPUTES: dict[str, Callable[..., Array]] = {
     "ex2": np.exp2,
     "min": np.fmin,
     "cvt": lambda a: a,
+    "ite": lambda p, a, b: np.where(p != 0.0, a, b),
 }
+ASKS = {"gt": np.greater, "lt": np.less, "leu": np.less_equal, "neu": np.not_equal, "equ": np.equal}
 
 
 def computed(name: str, operands: list[Array]) -> Array:
+    if name.startswith("setp"):
+        return ASKS[name.split(".")[1]](*operands).astype(float)
     with np.errstate(all="ignore"):
         exact = COMPUTES[name.split(".", maxsplit=1)[0]](*operands)
         return round_to(TINY, exact)

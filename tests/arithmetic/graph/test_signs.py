@@ -26,8 +26,8 @@ def signs_of(make):
     x, y = builder.append("input:x", value=np.arange(2))
     number = {bits: builder.append("literal:f32", value=bits) for bits in (ZERO, ONE, TWO, MINUS)}
 
-    def op(name, *operands):
-        return builder.append(name, *operands)
+    def op(name, *operands, value=0):
+        return builder.append(name, *operands, value=value)
 
     terms = SharedTerms()
     graph = builder.graph({"node": np.asarray(make(op, x, y, number))}, {"x": "f32"})
@@ -84,3 +84,28 @@ def test_a_sum_of_powers_is_no_zero_where_one_of_them_is_the_largest():
 )
 def test_a_sign_is_claimed_only_where_all_numbers_have_it(wanted, make):
     assert sign_of(make) == wanted
+
+
+def moved(op, x, m, share):
+    """Return x - m and x - t, t = m + (x - m) * share."""
+    apart = op("sub.f32", x, m)
+    return apart, op("sub.f32", x, op("add.f32", m, op("mul.f32", apart, share)))
+
+
+def test_a_mean_that_moves_towards_x_stays_on_its_side_of_it():
+    def product(op, x, y, share, *, turned=False, negative=False):
+        before, after = moved(op, x, y, op("literal:f32", value=share))
+        before = op("neg.f32", before) if negative else before
+        return op("mul.f32", *((after, before) if turned else (before, after)))
+
+    def found(share, **how):
+        return sign_of(lambda op, x, y, _: product(op, x, y, share, **how))
+
+    half, nearly_one, minus_half = 0x3F000000, 0x3F7F0000, 0xBF000000
+    assert found(half) == found(half, turned=True) == "nonnegative"
+    assert found(half, negative=True) == found(nearly_one) == found(minus_half) == "any"
+    assert sign_of(lambda op, x, y, n: op("neg.f32", product(op, x, y, half, negative=True))) == "nonnegative"
+    fused = sign_of(
+        lambda op, x, y, n: op("fma.rn.f32", *moved(op, y, x, op("literal:f32", value=half)), square(op, y))
+    )
+    assert fused == "nonnegative"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -54,10 +55,13 @@ def nearest(held: Format, exact: Fraction) -> float:
 def folded(family: str, held: Format, operands: Sequence[float]) -> float | None:
     """Return the result of an operation on constants, or None where it is left as it stands.
 
-    NaN and infinite operands are left, and so is what would be NaN.
+    NaN and infinite operands are left, and so is what would be NaN, or an extreme of +0 and -0.
     """
     if not all(map(math.isfinite, operands)):
         return None
+    if family in {"max", "min"}:
+        a, b = operands
+        return None if a == b == 0.0 else max(a, b) if family == "max" else min(a, b)
     if family == "add":
         return _sum(held, operands[0], operands[1], *map(Fraction, operands))
     if family == "mul":
@@ -75,6 +79,20 @@ def folded(family: str, held: Format, operands: Sequence[float]) -> float | None
             math.copysign(nearest(held, Fraction(operands[0])), operands[0]) if operands[0] else operands[0]
         )
     return None
+
+
+_COMPARES: dict[str, Callable[[float, float], bool]] = {
+    "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt,
+    "ge": operator.ge,
+}  # fmt: skip
+
+
+def holds(comparison: str, a: float, b: float) -> bool | None:
+    """Return whether a comparison that PTX calls so holds; None for NaN, and what is unknown."""
+    if math.isnan(a) or math.isnan(b):
+        return None
+    known = _COMPARES.get(comparison.removesuffix("u"))
+    return None if known is None else known(a, b)
 
 
 def _sum(held: Format, a: float, b: float, exact_a: Fraction, exact_b: Fraction) -> float:

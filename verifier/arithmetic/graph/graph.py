@@ -165,6 +165,15 @@ class Builder:
         self._length += count
         return np.arange(self._length - count, self._length, dtype=np.int64).reshape(shape)
 
+    def operands_of(self, nodes: Ids) -> Ids:
+        """Return the operands of nodes (n,) that were appended together, (n, 3), -1 where absent."""
+        first = 0
+        for _, columns, _, _ in self._rows:
+            if first <= int(nodes.min()) and int(nodes.max()) < first + len(columns):
+                return columns[nodes - first]
+            first += len(columns)
+        raise ValueError("the nodes were not appended together")
+
     def graph(self, outputs: Mapping[str, Ids], formats: Mapping[str, str] | None = None) -> Graph:
         """Return the graph of all nodes so far.
 

@@ -21,6 +21,8 @@ _PATTERNS = tuple(
         (rf"(?P<family>neg|abs|max|min)\.{_FORMAT}", ""),
         (rf"(div\.(full|approx)|(div|add|sub|mul|fma)\.rn|add|sub|mul)(\.ftz)?\.{_FORMAT}", "other"),
         (rf"((sqrt|rcp)\.(rn|approx)|(rsqrt|ex2|lg2|tanh)\.approx)(\.ftz)?\.{_FORMAT}", "other"),
+        (r"(exp|log)\.(cuda|libdevice)\.(?P<format>f32)", "other"),
+        (r"within\.f32", "question"),
         (rf"(max|min|neg|abs)\.(ftz|NaN|ftz\.NaN)\.{_FORMAT}", "other"),
         (rf"setp\.({_COMPARISON})(\.ftz)?\.{_FORMAT}", "comparison"),
         (r"(and|or|xor|not)\.pred", "predicate"),
@@ -38,6 +40,8 @@ _ARITY = {
     "ex2": 1,
     "lg2": 1,
     "tanh": 1,
+    "exp": 1,
+    "log": 1,
     "not": 1,
 }
 
@@ -65,6 +69,8 @@ class Opcode:
 @cache
 def opcode(name: str) -> Opcode | None:
     """Return what a name means, or None: nothing is known of it."""
+    if name.startswith("torch."):
+        return _of_torch(name.removeprefix("torch."))
     conversion = _CONVERSION.fullmatch(name)
     if conversion:
         return _conversion(name, conversion)
@@ -73,6 +79,16 @@ def opcode(name: str) -> Opcode | None:
         if found:
             return _known(name, kind or found["family"], found.groupdict().get("format") or "")
     return None
+
+
+def _of_torch(name: str) -> Opcode | None:
+    """Return what an elementwise operation of torch means: rounded to nearest, subnormal numbers kept."""
+    family, _, formats = name.partition(".")
+    if family in {"add", "sub", "mul", "neg"}:
+        return opcode(name)
+    if family == "div":
+        return opcode(f"div.rn.{formats}")
+    return (opcode(f"cvt.{formats}") or opcode(f"cvt.rn.{formats}")) if family == "to" else None
 
 
 def in_format(family: str, held: str) -> Opcode:
@@ -88,10 +104,13 @@ def _known(name: str, family: str, held: str) -> Opcode:
     divisor = {"div": 1, "rcp": 0, "rsqrt": 0, "lg2": 0}.get(root, -1)
     if family == "predicate":
         return Opcode(name=name, family=family, result="pred", source="pred", arity=_ARITY.get(root, 2))
+    if family == "question":
+        return Opcode(name=name, family="other", result="pred", source="f32", arity=1)
     if family == "choice":
         return Opcode(name=name, family=family, result="", source="", arity=3)
     if family == "comparison":
-        return Opcode(name=name, family=family, result="pred", source=held, arity=2)
+        held = held or name.rpartition(".")[2]
+        return Opcode(name=name, family=family, result="pred", source=held, arity=_ARITY.get(root, 2))
     written = name if family == "other" else f"{family}.{held}"
     return Opcode(
         name=written, family=family, result=held, source=held, arity=_ARITY.get(root, 2), divisor=divisor

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from verifier.arithmetic.graph.consing import SharedTerms
-from verifier.arithmetic.graph.constants import folded, format_of
+from verifier.arithmetic.graph.constants import folded, format_of, holds
 from verifier.arithmetic.graph.graph import Ids, ids
 from verifier.arithmetic.graph.opcodes import Opcode, in_format
 
@@ -142,6 +142,25 @@ def _folded(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
     return Rewrite(where=where, into=None, edges=changed)
 
 
+def _compared(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
+    _, comparison, *flushes, _ = operation.name.split(".")
+    numbers = form.terms.numbers(edges[:, :2])
+    where = ~np.isnan(numbers).any(axis=1) & (not flushes)
+    found = [holds(comparison, float(a), float(b)) for a, b in numbers[where]]
+    where[np.flatnonzero(where)[[one is None for one in found]]] = False
+    changed = np.full((int(where.sum()), 3), -1, dtype=np.int64)
+    changed[:, 0] = form.terms.constants(np.array([float(one) for one in found if one is not None]))
+    return Rewrite(where=where, into=None, edges=changed)
+
+
+def _chosen(form: Former, _: Opcode, edges: Ids) -> Rewrite:
+    known = form.terms.numbers(edges[:, 0])
+    where = ~np.isnan(known)
+    changed = np.full((int(where.sum()), 3), -1, dtype=np.int64)
+    changed[:, 0] = np.where(known[where] != 0.0, edges[where, 1], edges[where, 2])
+    return Rewrite(where=where, into=None, edges=changed)
+
+
 def _other_of(form: Former, edges: Ids, number: float) -> tuple[Mask, Ids, Ids]:
     """Return which rows have a factor of that magnitude, its place, and the other factor's place."""
     size = np.abs(form.terms.numbers(edges[:, :2]))
@@ -201,6 +220,50 @@ def _equal_terms(form: Former, _: Opcode, edges: Ids) -> Rewrite:
     zero = np.full((int(where.sum()), 3), -1, dtype=np.int64)
     zero[:, 0] = form.terms.constants(np.zeros(len(zero)))
     return Rewrite(where=where, into=None, edges=zero, vanishes=edges[where, 0])
+
+
+def _parts_of_whole(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
+    """Take x for x * c + (x - x * c), each part rounded, perhaps to the narrower format that holds x."""
+    terms, found = form.terms, np.full(len(edges), -1, dtype=np.int64)
+    if operation.result == "f32":
+        for part, rest in ((edges[:, 0], edges[:, 1]), (edges[:, 1], edges[:, 0])):
+            for narrow in ("", "f16", "bf16"):
+                whole = _whole_of(terms, part, rest, narrow)
+                found = np.where(found < 0, whole, found)
+    where = found >= 0
+    kept = np.full((int(where.sum()), 3), -1, dtype=np.int64)
+    kept[:, 0] = found[where]
+    return Rewrite(where=where, into=None, edges=kept, vanishes=found[where])
+
+
+def _whole_of(terms: SharedTerms, part: Ids, rest: Ids, narrow: str) -> Ids:
+    """Return x where part is x * c, 1/2 <= c <= 1, and rest x - part; -1 elsewhere."""
+    product, right = part >> 1, ((part | rest) & 1) == 0
+    difference = rest >> 1
+    if narrow:
+        rounded = f"cvt.rn.{narrow}.f32"
+        right &= _is(terms, product, rounded) & _is(terms, difference, rounded)
+        product, difference = (np.where(right, terms.edges[one, 0], 0) for one in (product, difference))
+        right &= ((product | difference) & 1) == 0
+        product, difference = product >> 1, difference >> 1
+    right &= _is(terms, product, "mul.f32") & _is(terms, difference, "add.f32")
+    first, second = (np.where(right, terms.edges[product, place], 0) for place in range(2))
+    constant = np.where(np.isnan(terms.number[first >> 1]), second, first)
+    x = np.where(constant == first, second, first)
+    scale = terms.numbers(constant)
+    right &= (scale >= 0.5) & (scale <= 1.0)
+    ends, less = terms.edges[difference, :2], part ^ 1
+    right &= ((ends[:, 0] == x) & (ends[:, 1] == less)) | ((ends[:, 1] == x) & (ends[:, 0] == less))
+    if narrow:  # which holds x only where x is read from it
+        held = [name.startswith("input:") and name.endswith(f":{narrow}") for name in terms.names]
+        right &= np.isin(terms.operation[x >> 1], np.flatnonzero(held))
+    return ids(np.where(right & (x >= 0), x, -1))
+
+
+def _is(terms: SharedTerms, places: Ids, name: str) -> Mask:
+    code = terms.names.index(name) if name in terms.names else -1
+    found: Mask = terms.operation[places] == code
+    return found
 
 
 def _times_zero(form: Former, _: Opcode, edges: Ids) -> Rewrite:
@@ -290,7 +353,7 @@ def _contracted(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
     )
 
 
-_FOLDED = ("add", "mul", "fma", "div", "narrow")
+_FOLDED = ("add", "mul", "fma", "div", "narrow", "max", "min")
 
 _TABLE: tuple[tuple[str, ClaimLetter, tuple[str, ...], str, Apply], ...] = (
     ("subtraction", "E", ("sub",), "a - b = a + (-b)", _subtraction),
@@ -307,6 +370,8 @@ _TABLE: tuple[tuple[str, ClaimLetter, tuple[str, ...], str, Apply], ...] = (
     ("sign_of_narrowed", "E", ("narrow",), "cvt.rn(-a) = -cvt.rn(a)", _sign_of_operand),
     ("sign_of_product", "E", ("fma",), "fma(-a, b, c) = fma(a, -b, c) = fma(-b, a, c)", _sign_of_product),
     ("folding", "E", _FOLDED, "operations on finite constants", _folded),
+    ("comparison", "E", ("comparison",), "a comparison of constants", _compared),
+    ("choice", "E", ("choice",), "what a constant chooses", _chosen),
     ("times_one", "E", ("mul",), "a * 1 = a", _times_one),
     ("over_one", "E", ("div",), "a / 1 = a", _over_one),
     ("over_power_of_two", "E", ("div",), "a / 2**k = a * 2**-k, 2**-k normal", _over_power_of_two),
@@ -326,6 +391,13 @@ _TABLE: tuple[tuple[str, ClaimLetter, tuple[str, ...], str, Apply], ...] = (
         ("fma",),
         "fma(0, a, c) = c, a finite",
         _fused_with_data_times_zero,
+    ),
+    (
+        "parts_of_whole",
+        "F",
+        ("add",),
+        "x * c + (x - x * c) = x, 1/2 <= c <= 1, x finite; also where x is narrow and so are both parts",
+        _parts_of_whole,
     ),
     ("contraction", "C", ("fma",), "fma(a, b, c) becomes a * b + c", _contracted),
     ("commuted", "E", ("add", "mul"), "a + b = b + a, a * b = b * a", _commuted),

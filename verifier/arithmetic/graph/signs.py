@@ -8,11 +8,12 @@ import numpy as np
 
 from verifier.arithmetic.formats import Array
 from verifier.arithmetic.graph.consing import SharedTerms
-from verifier.arithmetic.graph.graph import Ids, distinct
+from verifier.arithmetic.graph.graph import Ids, distinct, ids
 from verifier.arithmetic.graph.levels import levels_of
 
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 _ANY = -np.inf
+_LARGEST_SHARE = 0.75
 _FLUSHED = 2.0**-100
 """Far above every subnormal number of float32: what is no less is not flushed to zero."""
 
@@ -23,6 +24,8 @@ class Signs:
     Rounding to nearest is monotone and keeps the numbers of its format: a sum of terms that are not negative
     is no less than each of them, a product of two such is not negative, a root is no less than its operand
     or 1. A product may underflow, so that none counts as positive.
+    In (x - m) * (x - t), t = m + (x - m) * f with a constant f of at most 3/4, or a quotient, t lies between
+    m and x, so that the product is not negative (docs/explanation/certificates.md).
     Approximate quotients and roots (`.approx`, `.full`) are taken to have a relative error below 1/2, and
     the right sign where their results are subnormal.
     """
@@ -31,8 +34,10 @@ class Signs:
         """Find the signs of what the edges reach."""
         self._terms = terms
         self._least: Array = np.full(terms.count, _ANY)
+        self._falls: Mask = np.zeros(terms.count, dtype=np.bool_)
         for name, level in _by_operation(terms, reached(terms, edges)):
             self._least[level] = self._of_terms(name, level)
+            self._falls[level] = self._not_above_zero(name, level)
 
     def positive(self, edge: int) -> bool:
         """Return whether an edge is above zero, or NaN."""
@@ -71,7 +76,9 @@ class Signs:
                 pending += [int(below) for below in self._terms.edges[found >> 1] if below >= 0]
 
     def _shifted(self, edge: int) -> tuple[int, int] | None:
-        """Return x and m of 2**(c * (x - m)), c > 0, or None."""
+        """Return x and m of 2**(c * (x - m)), c > 0, or of exp(x - m); None for all else."""
+        if not edge & 1 and self._name(edge >> 1).startswith("exp."):
+            return self._apart(int(self._terms.edges[edge >> 1][0]))
         if edge & 1 or not self._name(edge >> 1).startswith("ex2.approx"):
             return None
         product = int(self._terms.edges[edge >> 1][0])
@@ -81,9 +88,13 @@ class Signs:
         scale, rest = (a, b) if self._low(a) > 0.0 and not np.isnan(self._terms.number[a >> 1]) else (b, a)
         if not self._terms.number[scale >> 1] > 0.0 or (scale | rest) & 1:
             return None
+        return self._apart(rest ^ (product & 1))
+
+    def _apart(self, rest: int) -> tuple[int, int] | None:
+        """Return x and m of x - m, x and m no negatives; None for all else."""
         if self._name(rest >> 1).partition(".")[0] != "add":
             return None
-        turned = [int(part) ^ (product & 1) for part in self._terms.edges[rest >> 1][:2]]
+        turned = [int(part) ^ (rest & 1) for part in self._terms.edges[rest >> 1][:2]]
         x, m = sorted(turned, key=lambda part: part & 1)
         return (x, m ^ 1) if not x & 1 and m & 1 else None
 
@@ -98,8 +109,8 @@ class Signs:
         return float(self._lows(np.array([edge]))[0])
 
     def _lows(self, edges: Ids) -> Array:
-        """Return the lower bounds of edges; of a negative one only zero has any."""
-        negative = np.where(self._terms.number[edges >> 1] == 0.0, 0.0, _ANY)
+        """Return the lower bounds of edges; of a negative one 0 where the term is never above that."""
+        negative = _if((self._terms.number[edges >> 1] == 0.0) | self._falls[edges >> 1])
         found: Array = np.where(edges & 1, negative, self._least[edges >> 1])
         return found
 
@@ -115,12 +126,14 @@ class Signs:
             return self._of_root(rest[:-1], self._lows(edges[:, 0]))
         if family == "div" and rest[:-1] in ([], ["full"]):
             return _if((self._lows(edges[:, 0]) >= 0.0) & (self._lows(edges[:, 1]) > 0.0))
+        if family in {"exp", "ex2"}:  # PTX ISA: results from +0 to infinity
+            return np.zeros(len(level))
         if len(rest) > 1:  # `.ftz` and `.approx` may give a zero
             return nothing
         if family in {"add", "fma"}:
             return self._of_sums(family, edges)
         if family == "mul":
-            return _if(self._products(edges[:, 0], edges[:, 1]))
+            return _if(self._signs(edges[:, 0], edges[:, 1]) > 0)
         if family == "ite":
             return _if(self._choices(edges))
         if family == "max":
@@ -135,14 +148,111 @@ class Signs:
     def _of_sums(self, family: str, edges: Ids) -> Array:
         if family == "fma":
             low = self._lows(edges[:, 2])
-            return np.where(self._products(edges[:, 0], edges[:, 1]) & (low >= 0.0), low, _ANY)
+            return np.where((self._signs(edges[:, 0], edges[:, 1]) > 0) & (low >= 0.0), low, _ANY)
         low, other = self._lows(edges[:, 0]), self._lows(edges[:, 1])
         return np.where((low >= 0.0) & (other >= 0.0), np.maximum(low, other), _ANY)
 
-    def _products(self, first: Ids, second: Ids) -> Mask:
-        """Return whether products are not negative: squares, and those of two that are not."""
-        both = (self._lows(first) >= 0.0) & (self._lows(second) >= 0.0)
-        return np.asarray((first == second) | both)
+    def _not_above_zero(self, name: str, level: Ids) -> Mask:
+        """Return whether sums, products or quotients (m,), rounded to nearest, are never above zero, or NaN."""
+        edges, never = self._terms.edges[level], np.zeros(len(level), dtype=np.bool_)
+        if _rounded(name, "mul"):
+            return np.asarray(self._signs(edges[:, 0], edges[:, 1]) < 0)
+        if _rounded(name, "div"):
+            return np.asarray((self._lows(edges[:, 0] ^ 1) >= 0.0) & (self._lows(edges[:, 1]) > 0.0))
+        if _rounded(name, "fma"):
+            falls = self._signs(edges[:, 0], edges[:, 1]) < 0
+            return np.asarray(falls & (self._lows(edges[:, 2] ^ 1) >= 0.0))
+        if _rounded(name, "add"):
+            return np.asarray((self._lows(edges[:, 0] ^ 1) >= 0.0) & (self._lows(edges[:, 1] ^ 1) >= 0.0))
+        return never
+
+    def _signs(self, first: Ids, second: Ids) -> Ids:
+        """Return 1 for products that are never negative, -1 for those never positive, 0 for others."""
+        found = np.where(first >> 1 == second >> 1, 1 - 2 * ((first ^ second) & 1), 0)
+        for one, other in ((0, 0), (1, 1), (0, 1), (1, 0)):
+            fits = (self._lows(first ^ one) >= 0.0) & (self._lows(second ^ other) >= 0.0)
+            found = np.where((found == 0) & fits, -1 if one ^ other else 1, found)
+        joins = [code for code, n in enumerate(self._terms.names) if _rounded(n, "add") or _rounded(n, "mul")]
+        composed = np.isin(self._terms.operation[first >> 1], joins)
+        composed &= np.isin(self._terms.operation[second >> 1], joins)
+        composed |= self._scaled(first) | self._scaled(second)
+        for place in np.flatnonzero((found == 0) & composed).tolist():
+            found[place] = self._sign(int(first[place]), int(second[place]))
+        return ids(found)
+
+    def _scaled(self, edges: Ids) -> Mask:
+        """Return whether edges are products with a constant."""
+        products = [code for code, name in enumerate(self._terms.names) if _rounded(name, "mul")]
+        factors = np.maximum(self._terms.edges[edges >> 1, :2], 0) >> 1
+        constant = ~np.isnan(self._terms.number[factors]).all(axis=1)
+        return np.asarray(np.isin(self._terms.operation[edges >> 1], products) & constant)
+
+    def _sign(self, first: int, second: int) -> int:
+        """Return the sign of one product, constant factors left out: see `_signs`."""
+        first, second = (self._without_constant(edge) for edge in (first, second))
+        if first >> 1 == second >> 1:
+            return -1 if (first ^ second) & 1 else 1
+        for one in (0, 1):
+            for other in (0, 1):
+                if self.nonnegative(first ^ one) and self.nonnegative(second ^ other):
+                    return -1 if one ^ other else 1
+        between = self._between(first >> 1, second >> 1) or self._between(second >> 1, first >> 1)
+        return -between if (first ^ second) & 1 else between
+
+    def _without_constant(self, edge: int) -> int:
+        """Return x for c * x, c a constant that is not NaN, with the sign of the product."""
+        while _rounded(self._name(edge >> 1), "mul"):
+            a, b = (int(part) for part in self._terms.edges[edge >> 1][:2])
+            if np.isnan(self._terms.number[a >> 1]) == np.isnan(self._terms.number[b >> 1]):
+                break
+            constant, other = (b, a) if np.isnan(self._terms.number[a >> 1]) else (a, b)
+            edge = other ^ ((edge ^ constant) & 1)
+        return edge
+
+    def _between(self, before: int, after: int) -> int:
+        """Return the sign of the product of x - m and x - t, t between m and x; 0 where that is not so."""
+        for x, m in self._difference(before):
+            for x_again, t in self._difference(after):
+                if x >> 1 != x_again >> 1:
+                    continue
+                share, turned = self._share(t >> 1, m >> 1, before)
+                if 0.0 < share <= _LARGEST_SHARE and (turned ^ x) & 1 == 0:
+                    return -1 if (x ^ x_again) & 1 else 1
+        return 0
+
+    def _difference(self, term: int) -> Iterator[tuple[int, int]]:
+        """Yield the edges of a sum of two, of which one is subtracted, in both orders."""
+        if _rounded(self._name(term), "add"):
+            a, b = (int(edge) for edge in self._terms.edges[term][:2])
+            if (a ^ b) & 1:
+                yield a, b
+                yield b, a
+
+    def _share(self, t: int, m: int, difference: int) -> tuple[float, int]:
+        """Return how much of a difference t adds to m, and 1 where it subtracts; 0.0 for any other t."""
+        edges = [int(edge) for edge in self._terms.edges[t] if edge >= 0]
+        if _rounded(self._name(t), "fma"):
+            return self._part(edges[:2], difference) if edges[2] == 2 * m else (0.0, 0)
+        if not _rounded(self._name(t), "add") or 2 * m not in edges:
+            return 0.0, 0
+        product = edges[1 - edges.index(2 * m)]
+        factors = [int(edge) for edge in self._terms.edges[product >> 1][:2]]
+        name = self._name(product >> 1)
+        if not (_rounded(name, "mul") or _rounded(name, "div")) or (
+            name.startswith("div") and factors[0] >> 1 != difference
+        ):
+            return 0.0, 0
+        share, turned = self._part(factors, difference)
+        share = 1.0 / share if name.startswith("div") and share else share
+        return share, turned ^ (product & 1)
+
+    def _part(self, factors: list[int], difference: int) -> tuple[float, int]:
+        """Return the other factor of a difference, a constant, and 1 where the sign is turned."""
+        for one, other in (factors, factors[::-1]):
+            number = float(self._terms.number[other >> 1])
+            if one >> 1 == difference and not np.isnan(number):
+                return number, (one ^ other) & 1
+        return 0.0, 0
 
     def _of_larger(self, edges: Ids) -> Array:
         numbers = self._terms.number[edges[:, :2] >> 1]
@@ -159,6 +269,11 @@ class Signs:
         zero = self._terms.number[bound >> 1] == 0.0
         clamped = below & (asked & 1 == 0) & zero & (x == otherwise)
         return np.asarray((self._lows(then) >= 0.0) & ((self._lows(otherwise) >= 0.0) | clamped))
+
+
+def _rounded(name: str, family: str) -> bool:
+    """Whether an operation is of a family, rounds to nearest and keeps subnormal numbers."""
+    return name.startswith(f"{family}.") and name.count(".") == 1
 
 
 def _if(right: Mask) -> Array:

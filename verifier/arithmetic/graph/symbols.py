@@ -143,12 +143,14 @@ class SymbolicRounded(Rounded):
         ("div.full.f32"); numbers that meet in those become literals, since nobody knows the result.
     larger: how the larger of two is found: by `max`, or by a comparison and a choice.
     reads: gives the steps of a sum of terms (rows, n), read off compiled code; None: those declared.
+    merged: the steps in which elements are merged, read off as well; None: those declared.
     """
 
     builder: Builder
     named: dict[str, str] = field(default_factory=dict)
     larger: Larger = "max"
     reads: Callable[[Ids, Tree], list[Step]] | None = None
+    merged: tuple[Step, ...] | None = None
 
     def of(self, exact: Array) -> Array:
         """Round a number; a symbol is the result of an operation and hence rounded already."""
@@ -191,6 +193,10 @@ class SymbolicRounded(Rounded):
     def order(self, tree: Tree, terms: Array) -> list[Step]:
         """Return the steps of a sum: as read off compiled code, or those of the declared tree."""
         return super().order(tree, terms) if self.reads is None else self.reads(self.nodes(terms), tree)
+
+    def merge_order(self, tree: Tree, count: int) -> list[Step]:
+        """Return the steps in which elements are merged: as read off compiled code, or those declared."""
+        return super().merge_order(tree, count) if self.merged is None else list(self.merged)
 
     def cast(self, format: Format, a: Array) -> Array:
         """Return a value of this format rounded to another and held in this one again."""

@@ -30,6 +30,7 @@ from verifier.arithmetic.trees.tree import Tree
 
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 Merge = Literal["increment", "weighted", "pooled"]
+SquareOrder = Literal["delta_first", "crossed", "counts_first", "scaled", "nested"]
 Options = TypeVar("Options")
 
 

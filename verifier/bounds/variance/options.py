@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from verifier.arithmetic.formats import FORMATS
 from verifier.arithmetic.trees.tree import Tree
-from verifier.bounds.variance import Merge, Reduction, algorithm
+from verifier.bounds.variance import Merge, Reduction, SquareOrder, algorithm
 
 Accepts = Callable[[Any], bool]
 
@@ -67,16 +67,23 @@ class Merged:
     """`merge`: how two means are merged.
 
     `per_lane_means`: each lane keeps the statistics that it merged itself.
+    `squares`: how a merge writes what it adds to the squared deviations; the bounds hold for each.
     """
 
     merge: Merge = field(default="increment", metadata=_one_of(get_args(Merge)))
     per_lane_means: bool = field(default=False, metadata=_truth())
+    squares: SquareOrder = field(default="delta_first", metadata=_one_of(get_args(SquareOrder)))
 
 
 def option_rules(name: str) -> dict[str, Field[Any]]:
     """Return the options of an algorithm by name, as fields of its record."""
     record = _record(name)
     return {} if record is None else {f.name: f for f in fields(record)}
+
+
+def merges(name: str) -> bool:
+    """Return whether an algorithm merges parts, so that its bound follows the order of merges."""
+    return _record(name) is Merged
 
 
 def _record(name: str) -> Any:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from verifier.arithmetic.formats import Array
 from verifier.arithmetic.simulated import Rounded
-from verifier.bounds.variance import Reduction
+from verifier.bounds.variance import Reduction, SquareOrder
 from verifier.bounds.variance.options import Merged
 from verifier.bounds.variance.simulate import Executed
 
-SquareOrder = Literal["delta_first", "crossed", "counts_first"]
 LaneMoments = tuple[Array, Array]
 
 
@@ -22,13 +20,14 @@ class Merging:
     """How one simulated kernel writes its steps.
 
     `welford`: single elements enter by delta * (x - new mean), otherwise as a merge.
-    `squares`: delta*delta*n_A*f, (delta*n_A)*(f*delta) or delta*delta*(n_A*n_B)/n.
+    `squares`: where the declaration does not say it, delta*delta*n_A*f (also nested: M_A + (M_B + ...)),
+    (delta*n_A)*(f*delta), delta*delta*(n_A*n_B)/n or delta*(delta*(n_A*f)).
     """
 
     rounded: Rounded
     claim: Reduction
     welford: bool
-    squares: SquareOrder = "delta_first"
+    squares: SquareOrder | None = None
 
     @property
     def fuses(self) -> bool:
@@ -40,7 +39,7 @@ class Merging:
         count, rounded = values.shape[1], self.rounded
         means, squares = values.copy(), np.zeros_like(values)
         counts, root = np.ones(count), 0
-        for step in self.claim.tree.example(count):
+        for step in rounded.merge_order(self.claim.tree, count):
             left, right = step.left, step.right
             n_left, n_right = counts[left], counts[right]
             parts = (means[:, left], squares[:, left]), (means[:, right], squares[:, right])
@@ -82,13 +81,20 @@ class Merging:
         self, squares: tuple[Array, Array], delta: Array, counts: tuple[Array, Array], share: Array
     ) -> Array:
         rounded, (m_a, m_b), (n_a, n_b) = self.rounded, squares, counts
-        if self.squares == "crossed":
+        order = self.squares or self.claim.chosen(Merged).squares
+        if order == "scaled":
+            part = rounded.multiply(delta, np.broadcast_to(rounded.multiply(n_a, share), delta.shape))
+            return self._plus_product(rounded.add(m_a, m_b), delta, part)
+        if order == "crossed":
             scaled, part = rounded.multiply(delta, n_a), rounded.multiply(delta, share)
             return self._plus_product(rounded.add(m_a, m_b), scaled, part)
         square = rounded.multiply(delta, delta)
-        if self.squares == "delta_first":
+        if order in {"delta_first", "nested"}:
             first = rounded.multiply(square, np.broadcast_to(n_a, square.shape))
-            return self._plus_product(rounded.add(m_a, m_b), first, np.broadcast_to(share, first.shape))
+            last = np.broadcast_to(share, first.shape)
+            if order == "nested":
+                return rounded.add(m_a, self._plus_product(m_b, first, last))
+            return self._plus_product(rounded.add(m_a, m_b), first, last)
         counted = rounded.multiply(square, rounded.multiply(n_a, n_b))
         return rounded.add(m_a, rounded.add(m_b, self._divided(counted, n_a + n_b)))
 

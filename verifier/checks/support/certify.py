@@ -10,12 +10,14 @@ import numpy as np
 
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.contraction import mixed
+from verifier.arithmetic.graph.device_functions import named_functions, with_functions
 from verifier.arithmetic.graph.graph import Graph
 from verifier.arithmetic.graph.normal_form import Normaliser
 from verifier.arithmetic.graph.ranges import finite_below
 from verifier.bounds import variance
 from verifier.checks.support.compared_graphs import Agreement, compared
 from verifier.checks.support.obligations import discharged
+from verifier.checks.support.only_path import same_for_all
 from verifier.checks.support.reached_elements import elements_reached
 from verifier.checks.support.read_bounds import bound_read
 from verifier.checks.support.recorded_code import (
@@ -36,6 +38,7 @@ from verifier.records.case import Case
 from verifier.records.certificate import Certificate, CodeProof, ReadSum, Refusal
 from verifier.records.subject import Subject
 
+DOCUMENTED = "the CUDA C++ Programming Guide says"
 _APPROXIMATE = (".approx", ".full")
 
 
@@ -86,9 +89,9 @@ def _proofs(subject: Subject, case: Case, found: Recordings, *, gradients: bool)
     """Yield what is proved with products fused and not; where both recorded the same, it is proved once."""
     known: dict[str, CodeProof] = {}
     for mode, one in found.by_mode.items():
-        must_hold_for_all_inputs(one)
+        must_hold_for_all_inputs(one, paths=True)
         digest = _digest(one.graph)
-        if digest in known:
+        if digest in known and not any(nodes.size for nodes in one.paths.outputs.values()):
             yield replace(known[digest], contraction=mode, kernels=dict(one.kernels), mixed=())
             continue
         known[digest] = _proved(subject, case, mode, one, gradients=gradients)
@@ -97,7 +100,7 @@ def _proofs(subject: Subject, case: Case, found: Recordings, *, gradients: bool)
 
 def _proved(subject: Subject, case: Case, mode: str, one: RecordedGraph, *, gradients: bool) -> CodeProof:
     """Prove what the certificate says of one recording, or raise."""
-    must_hold_for_all_inputs(one)
+    must_hold_for_all_inputs(one, paths=True)
     found = compared(one.graph, op(subject.op), subject, case, gradients=gradients)
     if not isinstance(found, Agreement):
         raise RefusedError("the code is the declared computation", found.why)
@@ -105,11 +108,16 @@ def _proved(subject: Subject, case: Case, mode: str, one: RecordedGraph, *, grad
         ReadSum(terms=order.terms, depth=order.depth, declared=order.declared.depth(order.terms))
         for order in found.orders
     )
+    for read in found.orders:
+        if read.unlike:
+            raise RefusedError("parts are merged as declared", f"of {read.terms} elements {read.unlike}")
     for order in sums:
         if order.depth > order.declared:
             met = f"a term of a sum of {order.terms} meets {order.depth} additions"
             why = f"{met}, {order.declared} are declared"
             raise RefusedError("sums are no deeper than declared", why)
+    results = np.concatenate([edges.ravel() for edges in found.kernel.outputs.values()])
+    path = same_for_all(one.paths, found.terms, results)
     used = {one.graph.names[code] for code in np.unique(one.graph.operation)}
     return CodeProof(
         contraction=mode,
@@ -117,7 +125,10 @@ def _proved(subject: Subject, case: Case, mode: str, one: RecordedGraph, *, grad
         launches=one.launches,
         claims=found.claims,
         rules=found.fired,
-        obligations=discharged(found.terms, found.kernel.outputs.values(), found.divisors, found.vanished),
+        obligations=(
+            *path,
+            *discharged(found.terms, found.kernel.outputs.values(), found.divisors, found.vanished),
+        ),
         way=asdict(found.way),
         sums=sums,
         approximate=tuple(sorted(name for name in used if any(part in name for part in _APPROXIMATE))),
@@ -180,8 +191,19 @@ def _certificate(
             "the lanes of a warp run in step where they exchange values through memory",
             *(["the device has as many multiprocessors as the machine"] if found.processors else []),
             *(f"{name} errs by no more than the PTX ISA says" for name in approximate),
+            *(f"{name} errs by no more than {DOCUMENTED}" for name in _functions(shown)),
+            *(["torch's elementwise operations round to nearest"] if _asks_torch(shown.graph) else []),
         ),
     )
+
+
+def _functions(one: RecordedGraph) -> list[str]:
+    graph, _ = with_functions(one.graph)
+    return named_functions(graph.names[code] for code in np.unique(graph.operation))
+
+
+def _asks_torch(graph: Graph) -> bool:
+    return any(name.startswith("torch.") for name in graph.names)
 
 
 def _theorems(name: str, algorithm: str | None) -> tuple[str, ...]:

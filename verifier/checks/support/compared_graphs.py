@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
 from verifier.arithmetic.formats import Contraction, DivideByN
 from verifier.arithmetic.graph.consing import SharedTerms
-from verifier.arithmetic.graph.graph import Builder, Graph, Ids
+from verifier.arithmetic.graph.device_functions import with_functions
+from verifier.arithmetic.graph.graph import Graph, Ids
+from verifier.arithmetic.graph.merges_read import MergeReader
 from verifier.arithmetic.graph.normal_form import NormalForm, Normaliser, first_difference, place_of
 from verifier.arithmetic.graph.order_read import MaximumReader, OrderError, OrderReader
 from verifier.arithmetic.graph.rules import RULES
+from verifier.arithmetic.graph.signs import reached
 from verifier.arithmetic.graph.support import labels_of, reach
-from verifier.arithmetic.trees.steps import Step
-from verifier.arithmetic.trees.tree import Tree
+from verifier.bounds import variance
+from verifier.bounds.variance import SquareOrder
+from verifier.bounds.variance import options as variance_options
+from verifier.checks.support.read_orders import CodeOrders, OrderOfSum
 from verifier.ops import Op
-from verifier.ops.rows.twin import NoTwinError, Way, twin
+from verifier.ops.rows.twin import twin
+from verifier.ops.rows.twin_numbers import NoTwinError, Way
 from verifier.records.case import Case
 from verifier.records.subject import Subject
 
@@ -27,24 +33,10 @@ LEVELS = ("EZ", "EZC", "EZF", "EZFC")
 _CLAIM = {rule.name: rule.claim for rule in RULES}
 _ROOTS = ("rsqrt.approx", "rsqrt.approx.ftz", "sqrt.rn", "sqrt.approx", "sqrt.approx.ftz")
 _QUOTIENTS = ("div.rn", "div.full")
+_SQUARES: tuple[SquareOrder, ...] = ("scaled", "nested", "delta_first", "crossed", "counts_first")
+_POWERS = ("exp.cuda", "ex2.approx.ftz", "ex2.approx")
+_LOGARITHMS = ("log.cuda", "log.libdevice")
 _RECIPROCALS = ("rcp.rn", "rcp.approx", "rcp.approx.ftz")
-
-
-@dataclass(frozen=True, kw_only=True)
-class OrderOfSum:
-    """In which order the code makes a sum of so many terms, and the tree that is declared of it."""
-
-    terms: int
-    steps: tuple[Step, ...]
-    declared: Tree
-
-    @property
-    def depth(self) -> int:
-        """The largest number of additions that a term meets."""
-        heights = np.zeros(self.terms, dtype=np.int64)
-        for step in self.steps:
-            heights[step.left] = np.maximum(heights[step.left], heights[step.right]) + 1
-        return int(heights.max(initial=0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,17 +83,21 @@ def compared(
 ) -> Agreement | Disagreement:
     """Find a way along which each recorded result is the declared one."""
     best = Disagreement(why="of these operations no way is known that a declaration may go")
-    for claims in LEVELS:
+    # Merges into empty parts hold of finite values alone.
+    for claims in LEVELS[2:] if _merges(op, subject) else LEVELS:
+        known, split = with_functions(graph, fused="C" in claims)
         normaliser = Normaliser(SharedTerms(), claims)
-        kernel = normaliser.normal(graph)
+        kernel = normaliser.normal(known)
+        kernel.fired["contraction"] = kernel.fired.get("contraction", 0) + split
         outputs = np.concatenate([edges.ravel() for edges in kernel.outputs.values()])
         comparison = _Comparison(
             graph=graph, op=op, subject=subject, case=case, gradients=gradients, claims=claims, kernel=kernel,
-            terms=normaliser.terms, reader=OrderReader(normaliser.terms, outputs, kernel.line_of),
-            maxima=MaximumReader(normaliser.terms, outputs),
+            terms=normaliser.terms, sums=OrderReader(normaliser.terms, outputs, kernel.line_of),
+            maxima=MaximumReader(normaliser.terms, outputs), merges=MergeReader(normaliser.terms, outputs),
         )  # fmt: skip
         differences = []
-        for way in ways(graph, op, subject, fused="C" not in claims):
+        clamps = _may_clamp(normaliser.terms, outputs)
+        for way in ways(known, op, subject, fused="C" not in claims, clamps=clamps):
             found = comparison.along(way)
             if isinstance(found, Agreement):
                 return found
@@ -115,12 +111,25 @@ def _reached(found: Disagreement) -> tuple[int, int]:
     return len(found.results), found.sums
 
 
-def ways(graph: Graph, op: Op, subject: Subject, *, fused: bool) -> Iterator[Way]:
+def _merges(op: Op, subject: Subject) -> bool:
+    """Whether a variance algorithm is declared that merges parts."""
+    named = subject.claim.variance if op.needs_variance else None
+    return named is not None and variance_options.merges(named)
+
+
+def _may_clamp(terms: SharedTerms, outputs: Ids) -> bool:
+    """Whether any of the terms that results reach chooses or takes the larger of two."""
+    names = {terms.names[code] for code in np.unique(terms.operation[reached(terms, outputs)])}
+    return any(name.startswith(("ite", "max")) for name in names)
+
+
+def ways(graph: Graph, op: Op, subject: Subject, *, fused: bool, clamps: bool = True) -> Iterator[Way]:
     """Yield what the names of the graph's operations leave possible of a declaration.
 
-    fused: whether fused operations are told from a product and a sum.
+    fused: whether fused operations are told from a product and a sum. clamps: whether there may be a clamp.
     """
-    claim, families = subject.claim, {_family(name) for name in graph.names}
+    claim = subject.claim
+    families = {_family(graph.names[code]) for code in np.unique(graph.operation)}
     quotients = [name for name in _QUOTIENTS if name in families] or ["div.rn"]
     last = [name for name in (*_QUOTIENTS, *_RECIPROCALS) if name in families]
     roots: list[tuple[str, ...]] = [(name,) for name in _ROOTS if name in families and name[0] == "r"]
@@ -128,17 +137,24 @@ def ways(graph: Graph, op: Op, subject: Subject, *, fused: bool) -> Iterator[Way
     divisions: tuple[DivideByN, ...] = (
         ("division", "reciprocal") if claim.divide_by_n == "either" else (claim.divide_by_n,)
     )
-    clamps = (True,) if claim.clamp else (False, True)
+    clamped = (False, True) if clamps else (False,)
     if not op.needs_variance:
-        roots, clamps = [()], (False,)
-    power = "ex2.approx.ftz" if "ex2.approx.ftz" in families else "ex2.approx"
-    both = (False, True) if fused else (False,)
-    for divide, clamp, root, fuses, quotient in product(divisions, clamps, roots, both, quotients):
+        roots, clamped = [()], (False,)
+    elif claim.clamp and not variance.algorithm(claim.variance or "").NONNEGATIVE:
+        clamped = (True,)
+    power = next((name for name in _POWERS if name in families), _POWERS[-1])
+    logarithm = next((name for name in _LOGARITHMS if name in families), _LOGARITHMS[-1])
+    fuses_any = fused and "fma.rn" in families
+    both = (True, False) if fuses_any else (False,)
+    squares = _SQUARES if _merges(op, subject) else _SQUARES[:1]
+    for divide, clamp, root, fuses, quotient, order in product(
+        divisions, clamped, roots, both, quotients, squares
+    ):
         # A quotient is one number in all uses, whatever is fused (Lemma 2).
-        known: list[Contraction] = ["none", "uniform"]
+        known: list[Contraction] = ["uniform", "none"] if fuses_any else ["none"]
         if divide == "reciprocal" and claim.mean_contraction != "mixed":
             known = [claim.mean_contraction]
-        for contraction in known if fused else known[:1]:
+        for contraction in known:
             yield Way(
                 divide_by_n=divide,
                 mean_contraction=contraction,
@@ -147,38 +163,15 @@ def ways(graph: Graph, op: Op, subject: Subject, *, fused: bool) -> Iterator[Way
                 divide=quotient,
                 root=root,
                 power=power,
+                logarithm=logarithm,
                 fuses=fuses,
                 contracted=not fused,
+                squares=order,
             )
 
 
 def _family(name: str) -> str:
     return name.rpartition(".")[0] or name
-
-
-@dataclass(kw_only=True)
-class _Orders:
-    """The orders of sums and maxima in a kernel's normal form. found: of each sum that was asked for."""
-
-    terms: SharedTerms
-    claims: str
-    reader: OrderReader
-    maxima: OrderReader
-    found: list[OrderOfSum] = field(default_factory=list)
-
-    def of_sum(self, builder: Builder, formats: Mapping[str, str], nodes: Ids, declared: Tree) -> list[Step]:
-        """Return the order of a sum."""
-        steps = self.reader.steps(self._edges(builder, formats, nodes))
-        self.found.append(OrderOfSum(terms=nodes.shape[1], steps=tuple(steps), declared=declared))
-        return steps
-
-    def of_maximum(self, builder: Builder, nodes: Ids, formats: Mapping[str, str]) -> list[Step]:
-        """Return the order of a maximum."""
-        return self.maxima.steps(self._edges(builder, formats, nodes))
-
-    def _edges(self, builder: Builder, formats: Mapping[str, str], nodes: Ids) -> Ids:
-        joined = builder.graph({"terms": nodes[0]}, formats)
-        return Normaliser(self.terms, self.claims).normal(joined).outputs["terms"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,12 +186,16 @@ class _Comparison:
     claims: str
     terms: SharedTerms
     kernel: NormalForm
-    reader: OrderReader
-    maxima: OrderReader
+    sums: OrderReader
+    maxima: MaximumReader
+    merges: MergeReader
 
     def along(self, way: Way) -> Agreement | Disagreement:
         """Compare each result with the declared one."""
-        orders = _Orders(terms=self.terms, claims=self.claims, reader=self.reader, maxima=self.maxima)
+        orders = CodeOrders(
+            terms=self.terms, claims=self.claims, sums=self.sums, maxima=self.maxima, merges=self.merges,
+            kernel=self.kernel, op=self.op, case=self.case,
+        )  # fmt: skip
         try:
             expected = twin(self.op, self.subject, self.case, way, orders, gradients=self.gradients)
         except (NoTwinError, OrderError) as error:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from verifier.arithmetic.graph.graph import LEAVES
+from verifier.arithmetic.graph.device_functions import with_functions
+from verifier.arithmetic.graph.graph import LEAVES, Graph
 from verifier.arithmetic.graph.opcodes import opcode
 from verifier.arithmetic.graph.support import unknown_leaves
 from verifier.checks.support.session import gradient_names, mismatch
@@ -133,23 +134,38 @@ def must_have_shape(subject: Subject, case: Case, seen: Observation, *, gradient
             raise RefusedError("results have the shape and dtype that the op demands", why)
 
 
-def must_hold_for_all_inputs(recorded: RecordedGraph) -> None:
-    """Raise unless the expressions are those of every input, and wholly known."""
+def must_hold_for_all_inputs(recorded: RecordedGraph, *, paths: bool = False) -> None:
+    """Raise unless the expressions are those of every input, and wholly known.
+
+    paths: whether branches that data decide are looked at elsewhere (`only_path`).
+    """
     if not any(nodes.size for nodes in recorded.graph.outputs.values()):
         raise RefusedError("there are results to prove", "no result holds a floating-point number")
     for kernel, decision in recorded.decisions:
         raise RefusedError("nothing decides on data", f"{kernel}: {decision}")
     for question in recorded.asked:
         raise RefusedError("nothing decides on data", f"Python asks for {question}")
+    if not paths:
+        for name, nodes in recorded.paths.outputs.items():
+            for node in nodes[:1]:
+                raise RefusedError("nothing decides on data", branch_of(recorded.paths, int(node), name))
     for operation in recorded.uncovered:
         raise RefusedError("every operation is recorded", f"torch's {operation} is not followed")
-    for reason in unknown_leaves(recorded.graph):
-        raise RefusedError("every operation is recorded", f"a result reaches an unknown value: {reason}")
-    graph = recorded.graph
+    for what, graph in (("a result", recorded.graph), ("what a branch is taken by", recorded.paths)):
+        for reason in unknown_leaves(graph):
+            raise RefusedError("every operation is recorded", f"{what} reaches an unknown value: {reason}")
+    graph, _ = with_functions(recorded.graph, fused=True)
     for code in np.unique(graph.operation).tolist():
         if not graph.names[code].startswith(LEAVES) and opcode(graph.names[code]) is None:
             line = graph.lines[int(graph.line[graph.operation == code][0])]
             raise RefusedError("every operation is known", f"{graph.names[code]} {line}".strip())
+
+
+def branch_of(graph: Graph, node: int, held: str) -> str:
+    """Say by what a branch was taken; held: "true" or "false", as the run found it."""
+    line = graph.lines[graph.line[node]]
+    asked = graph.names[graph.operation[node]]
+    return f"a branch is taken by {asked}{f' at {line}' if line else ''}, which was {held} in the run"
 
 
 def recorded(subject: Subject, case: Case, *, runner: Runner, gradients: bool) -> Recordings:

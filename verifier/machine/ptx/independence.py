@@ -60,6 +60,11 @@ class DataDecision:
     location: Location | None
     register: str
 
+    @property
+    def by_predicate(self) -> bool:
+        """Whether it is a guarded branch: a recording notes by which predicate it was taken."""
+        return self.what is Decided.BRANCH and self.opcode.startswith("@") and " bra" in self.opcode
+
     def __str__(self) -> str:
         """Say what is decided, by which instruction and where."""
         where = f", source {self.location}" if self.location else ""

@@ -9,6 +9,7 @@ they are read. Nothing here asks whether bits fit: what is not exactly a node's 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,10 +46,20 @@ class _Fresh(Stores):
         return store
 
 
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """Predicates by which lanes took one branch, and whether they held; line: of the user's source."""
+
+    nodes: Array
+    truth: Array
+    line: str
+
+
 class GraphSlots(Slots):
     """Codes of all that a session runs, and the nodes to which they belong.
 
     `asked`: host operations by which Python learns what data are, and may decide on it.
+    `conditions`: by which data branches were taken.
     """
 
     def __init__(self, arithmetic: ShadowArithmetic) -> None:
@@ -57,6 +68,7 @@ class GraphSlots(Slots):
         self.stores = _Fresh(arithmetic.dtype)
         self.nodes = Nodes()
         self.asked: set[str] = set()
+        self.conditions: list[Condition] = []
 
     # Nodes.
 
@@ -100,6 +112,15 @@ class GraphSlots(Slots):
         if count := int(np.count_nonzero(lost)):
             found[lost] = self.nodes.add(f"unknown:{self._reason(site)}", (count,), line=line)
         return found
+
+    def decided(self, codes: Array, truth: Array, site: int) -> None:
+        """Note predicates by which branches are taken, unless they are constants, and what the run found."""
+        shape = np.broadcast_shapes(np.shape(codes), np.shape(truth))
+        codes, truth = np.broadcast_to(codes, shape), np.broadcast_to(truth, shape)
+        by_data = (codes >> 2 & 7) != LITERAL >> 2
+        if by_data.any():
+            nodes = self.numbers(codes[by_data], truth[by_data], "pred", site)
+            self.conditions.append(Condition(nodes=nodes, truth=truth[by_data], line=self.line(site)))
 
     def _reread(self, codes: Array, kind: str, site: int) -> Array:
         """Codes where a float32 is read as 32 bits, or the other way round, by a node that says so."""

@@ -145,7 +145,12 @@ class GraphEmitter(SlotOperands):
     # Instructions.
 
     def before(self, writer: Writer, instruction: Instruction) -> None:
-        """Lose what is written without another call of this class."""
+        """Lose what is written without another call of this class; note by what data a branch is taken."""
+        if instruction.parts[0] == "bra" and self.on_data(instruction):
+            assert instruction.guard is not None
+            asked = Register(instruction.guard.name)
+            code, taken = self.code(writer, asked, "pred", 0), writer.source(asked, "pred")
+            writer.add(f"slots.decided({code}, {taken}, {writer.site})")
         if instruction.parts[0] == "isspacep":
             narrow = writer.narrow
             self.lose(writer, instruction, writer.guard(instruction))

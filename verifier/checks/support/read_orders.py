@@ -1,0 +1,118 @@
+"""The orders in which a recorded kernel sums, merges and compares, asked for by the declared computation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from verifier.arithmetic.graph.consing import SharedTerms
+from verifier.arithmetic.graph.graph import Builder, Ids, ids
+from verifier.arithmetic.graph.merges_read import MergeReader
+from verifier.arithmetic.graph.normal_form import NormalForm, Normaliser
+from verifier.arithmetic.graph.order_read import MaximumReader, OrderReader
+from verifier.arithmetic.trees.admitted import not_admitted
+from verifier.arithmetic.trees.steps import Step
+from verifier.arithmetic.trees.tree import Tree
+from verifier.ops import Op
+from verifier.ops.rows.twin_numbers import NoTwinError
+from verifier.ops.rows.twin_statistics import Merges
+from verifier.records.case import Case
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderOfSum:
+    """In which order the code makes a sum, or merges parts, of so many terms, and the tree that is declared.
+
+    unlike: in what an order of merges is not as declared, "" where the bound of the declaration holds for it.
+    """
+
+    terms: int
+    steps: tuple[Step, ...]
+    declared: Tree
+    unlike: str = ""
+
+    @property
+    def depth(self) -> int:
+        """The largest number of additions that a term meets."""
+        heights = np.zeros(self.terms, dtype=np.int64)
+        for step in self.steps:
+            heights[step.left] = np.maximum(heights[step.left], heights[step.right]) + 1
+        return int(heights.max(initial=0))
+
+
+@dataclass(kw_only=True)
+class CodeOrders:
+    """The orders in a kernel's normal form. found: of each sum, and each mean, that was asked for."""
+
+    terms: SharedTerms
+    claims: str
+    sums: OrderReader
+    maxima: MaximumReader
+    merges: MergeReader
+    kernel: NormalForm
+    op: Op
+    case: Case
+    found: list[OrderOfSum] = field(default_factory=list)
+
+    def of_sum(self, builder: Builder, formats: Mapping[str, str], nodes: Ids, declared: Tree) -> list[Step]:
+        """Return the order of a sum."""
+        steps = self.sums.steps(self._edges(builder, formats, nodes))
+        self.found.append(OrderOfSum(terms=nodes.shape[1], steps=tuple(steps), declared=declared))
+        return steps
+
+    def of_maximum(self, builder: Builder, nodes: Ids, formats: Mapping[str, str]) -> list[Step]:
+        """Return the order of a maximum."""
+        return self.maxima.steps(self._edges(builder, formats, nodes))
+
+    def of_merges(
+        self, builder: Builder, formats: Mapping[str, str], nodes: Ids, declared: Tree, *, own: bool
+    ) -> Merges:
+        """Return the orders of the means that the first row's results use.
+
+        Raises:
+            NoTwinError: there are several and only one is declared, or a result uses several.
+            OrderError: see `MergeReader.roots`.
+
+        """
+        roots = self.merges.roots(self._edges(builder, formats, nodes))
+        column = self._one_each("output", self.merges.users(roots, self._first_row("output")))
+        saved = column[:1]
+        if "mean" in self.kernel.outputs:
+            saved = self._one_each("mean", self.merges.users(roots, self._first_row("mean")))
+        elif "grad_input" in self.kernel.outputs:
+            saved = self._one_each("grad_input", self.merges.users(roots, self._first_row("grad_input")))
+        used = np.unique(np.concatenate([column, saved]))
+        if len(used) > 1 and not own:
+            raise NoTwinError(f"the code has {len(used)} means of a row, of which one is declared")
+        count = nodes.shape[1]
+        orders = tuple(roots[number].steps for number in used)
+        self.found += [
+            OrderOfSum(
+                terms=count, steps=order, declared=declared,
+                unlike=not_admitted(declared, order, count, own=own),
+            )
+            for order in orders
+        ]  # fmt: skip
+        return Merges(
+            orders=orders,
+            column=ids(np.searchsorted(used, np.broadcast_to(column, (count,)))),
+            saved=int(np.searchsorted(used, saved[0])),
+        )
+
+    def _first_row(self, name: str) -> Ids:
+        edges = self.kernel.outputs[name]
+        places = self.op.flat_index(self.case, name, edges.shape)
+        return edges.ravel()[places.reshape(self.case.rows, -1)[0]]
+
+    @staticmethod
+    def _one_each(name: str, bits: Ids) -> Ids:
+        """Return which root each element uses, by number."""
+        if (bits == 0).any() or (bits & (bits - 1)).any():
+            raise NoTwinError(f"an element of {name} does not use one mean of its row")
+        return ids(np.round(np.log2(bits.astype(np.float64))).astype(np.int64))
+
+    def _edges(self, builder: Builder, formats: Mapping[str, str], nodes: Ids) -> Ids:
+        joined = builder.graph({"terms": nodes[0]}, formats)
+        return Normaliser(self.terms, self.claims).normal(joined).outputs["terms"]

@@ -1,0 +1,148 @@
+"""Statistics of the declared computation on symbols: the variance algorithm itself, running ones included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol, cast
+
+import numpy as np
+
+from verifier.arithmetic.abstract_number import Form
+from verifier.arithmetic.formats import FORMATS, Array, Format, ieee
+from verifier.arithmetic.graph.graph import Builder, Ids
+from verifier.arithmetic.graph.symbols import Symbols
+from verifier.arithmetic.simulated import Rounded
+from verifier.arithmetic.trees.steps import Step
+from verifier.arithmetic.trees.tree import Tree
+from verifier.bounds import variance
+from verifier.bounds.variance import Reduction
+from verifier.bounds.variance import options as variance_options
+from verifier.bounds.variance.options import Merged
+from verifier.ops import Op
+from verifier.ops.rows.twin_numbers import Held, NoTwinError, TwinNumbers, Way
+from verifier.ops.running_statistics import weighted
+from verifier.records.case import Scalars
+from verifier.records.subject import Claim
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merges:
+    """In which orders code merges the elements of a row, one order for each mean that it uses.
+
+    column: which of them each column's result uses, (columns,). saved: which one is saved.
+    """
+
+    orders: tuple[tuple[Step, ...], ...]
+    column: Ids
+    saved: int
+
+
+class Orders(Protocol):
+    """In which orders compiled code joins nodes (rows, n) of a builder, arguments having these formats."""
+
+    def of_sum(self, builder: Builder, formats: Mapping[str, str], nodes: Ids, declared: Tree) -> list[Step]:
+        """Return the order of a sum, of which a tree is declared."""
+
+    def of_maximum(self, builder: Builder, nodes: Ids, formats: Mapping[str, str]) -> list[Step]:
+        """Return the order of a maximum."""
+
+    def of_merges(
+        self, builder: Builder, formats: Mapping[str, str], nodes: Ids, declared: Tree, *, own: bool
+    ) -> Merges:
+        """Return the orders in which means are merged; own: whether lanes may keep means of their own."""
+
+
+def reduction_of(  # noqa: PLR0917
+    op: Op, claim: Claim, way: Way, form: Form, accumulation: Format, saved: str
+) -> Reduction:
+    """Return what a declaration says of the statistics, along a way."""
+    if claim.variance is None or not op.needs_variance:
+        return Reduction(arithmetic=ieee(accumulation.name), tree=claim.trees.row_gradients)
+    if form.reads_saved and claim.saved_dtype not in {None, "input"}:
+        raise NoTwinError("statistics that are read as saved have no twin yet")
+    found = variance_options.reduction(
+        claim.variance,
+        claim.variance_options,
+        arithmetic=ieee(accumulation.name),
+        tree=claim.trees.statistics,
+        divide_by_n=way.divide_by_n,
+        mean_contraction=way.mean_contraction,
+        clamp=way.clamp,
+        mean_cast=saved if form.reads_saved and claim.saved_dtype == "input" else None,
+    )
+    if isinstance(found.options, Merged):
+        return replace(found, options=replace(found.options, squares=way.squares))
+    return found
+
+
+def statistics(  # noqa: PLR0917
+    numbers: TwinNumbers,
+    claim: Claim,
+    x: Array,
+    eps: float,
+    saved: str,
+    merges: Callable[..., Merges],
+) -> None:
+    """Let mean and rstd be what the variance algorithm gives, and those saved what `saved` holds of them."""
+    assert claim.variance is not None
+    rounded = numbers.rounded
+    if not isinstance(numbers.reduction.options, Merged):
+        numbers.computed, numbers.spread = _computed(numbers, claim.variance, x, eps)
+        kept = numbers.computed
+    else:
+        found = merges(rounded.nodes(x), numbers.reduction.tree, own=numbers.reduction.per_lane_means)
+        each = [_computed(numbers, claim.variance, x, eps, order) for order in found.orders]
+        kept, numbers.spread = each[found.saved]
+        numbers.computed = (
+            kept if len(each) == 1 else _by_column(numbers, [one for one, _ in each], found.column)
+        )
+    pair = [numbers.plain(rounded.cast(FORMATS[saved], value.array)) for value in kept]
+    numbers.saved = pair[0], pair[1]
+
+
+def _computed(
+    numbers: TwinNumbers, algorithm: str, x: Array, eps: float, order: tuple[Step, ...] | None = None
+) -> tuple[tuple[Held, Held], Array]:
+    """Return mean and rstd, (rows, 1), and the variance, (rows,); order: in which elements are merged."""
+    rounded = numbers.rounded if order is None else replace(numbers.rounded, merged=order)
+    mean, spread = variance.algorithm(algorithm).simulate(rounded, x, numbers.reduction)
+    held = Rounded(format=rounded.format).of(np.asarray(eps))
+    root = numbers.rsqrt(numbers.plain(rounded.add(spread, held)[:, None]))
+    return (numbers.plain(mean[:, None]), root), spread
+
+
+def _by_column(numbers: TwinNumbers, each: list[tuple[Held, Held]], column: Ids) -> tuple[Held, Held]:
+    """Return statistics (rows, columns), of which each column has those of its lane."""
+    found = []
+    for which in range(2):
+        nodes = np.stack([numbers.rounded.nodes(pair[which].array)[:, 0] for pair in each], axis=1)
+        found.append(numbers.plain(numbers.rounded.symbols(nodes[:, column])))
+    return found[0], found[1]
+
+
+def moved_statistics(
+    numbers: TwinNumbers, form: Form, leaves: Mapping[str, Array], scalars: Scalars, names: Iterable[str]
+) -> dict[str, Array]:
+    """Return the running statistics that a batch leaves, (rows, 1): unmoved in evaluation."""
+    if not scalars["training"]:
+        return {name: leaves[name] for name in names}
+    if form.update is not None:
+        raise NoTwinError("running statistics that are rounded in steps have no twin yet")
+    assert numbers.saved is not None
+    share = Rounded(format=numbers.rounded.format).of(np.full((1, 1), float(scalars["momentum"])))
+    new = {"running_mean": numbers.saved[0], "running_var": _unbiased(numbers)}
+    return {
+        name: weighted(numbers, numbers.plain(leaves[name]), new[name], numbers.plain(share)).array
+        for name in sorted(names)
+    }
+
+
+def _unbiased(numbers: TwinNumbers) -> Held:
+    """Return the sum of squared deviations over N - 1: of the sum that the variance is made of."""
+    if numbers.spread is None or numbers.way.clamp:
+        raise NoTwinError("a running variance that is clamped has no twin yet")
+    total = cast("Symbols", cast("object", numbers.spread))
+    parts = numbers.rounded.builder.operands_of(total.nodes)
+    count = numbers.constant(float(numbers.columns)) - numbers.constant(1.0)
+    return numbers.plain(numbers.rounded.symbols(parts[:, 0])[:, None]) / count
