@@ -1,6 +1,7 @@
 """Families of hostile rows and an evolutionary search stay inside the bounds, and refute false ones."""
 
 import dataclasses
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from verifier.arithmetic.formats import FORMATS, ieee
 from verifier.arithmetic.row_statistics import exact_statistics
 from verifier.arithmetic.trees.tree import any_order, pairwise, sequential, tile, torch_cascade, tree
-from verifier.bounds.variance import Reduction, algorithms, rms
+from verifier.bounds.variance import Reduction, SquareOrder, algorithms, rms
 from verifier.bounds.variance.attack import evolve, families, utilisation
 from verifier.bounds.variance.options import chosen_options, option_rules
 from verifier.bounds.variance.row_terms import terms
@@ -77,7 +78,7 @@ def test_no_evolved_row_exceeds_a_bound(name):
         assert found.mean <= 1.0, found
 
 
-@pytest.mark.parametrize("squares", ["delta_first", "crossed", "counts_first"])
+@pytest.mark.parametrize("squares", get_args(SquareOrder))
 @pytest.mark.parametrize("welford", [False, True])
 def test_no_way_to_write_an_increment_exceeds_the_bound(squares, welford):
     random, covered = np.random.default_rng(12), 0

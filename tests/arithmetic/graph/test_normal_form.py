@@ -40,6 +40,7 @@ EXAMPLES = {
     "fused_with_one": "fma.rn.f32 1 b c; fma.rn.f32 b -1 c",
     "infinite_product": "mul.f32 2 -inf; mul.f32 inf -4; mul.f32 -inf -inf",
     "power_of_minus_infinity": "ex2.approx.f32 -inf; ex2.approx.ftz.f32 -inf",
+    "power_of_zero": "ex2.approx.f32 0; ex2.approx.ftz.f32 -0; exp.cuda.f32 0",
     "larger_than_all": "max.f32 a -inf; max.f32 -inf a; min.f32 a inf",
     "infinite_sum": "add.f32 inf a; add.f32 a -inf; sub.f32 -inf a",
     "parts_of_whole": "add.f32 (mul.f32 a 0.5) (sub.f32 a (mul.f32 a 0.5)); "
@@ -89,6 +90,7 @@ COMPUTES: dict[str, Callable[..., Array]] = {
     "abs": np.abs,
     "max": np.fmax,
     "ex2": np.exp2,
+    "exp": np.exp,
     "min": np.fmin,
     "cvt": lambda a: a,
     "ite": lambda p, a, b: np.where(p != 0.0, a, b),

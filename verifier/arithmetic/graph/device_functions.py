@@ -38,29 +38,30 @@ TEXTS = {
     "log.libdevice.f32": _LOGARITHM.replace("(fma ", "(fma.rn.ftz.f32 "),
     "within.f32": _SCALED + "(setp.lt.u32 (to_bits.b32 #1) 0x7f800000)",
 }
-"""By the name of the node that takes their place: expf and logf of CUDA's headers (12.9 and 13.0), logf of
-libdevice as Triton 3.9 has it, and what these ask before they compute: whether x is finite, no NaN, and has no
-sign bit."""
+"""By the name of the node that takes their place: expf and logf of CUDA's compilers, logf of libdevice as
+Triton 3.9 has it, and what these ask before they compute: whether x is finite and has no sign bit."""
 POWER_OF_TWO = "from_bits.f32"
 """What an exponential is multiplied with at last: rounding this product changes subnormal results alone."""
 
 
 @dataclass(kw_only=True)
-class _Pattern:
+class Pattern:
     """An expression: for each of its terms the operation, literal or argument, and the terms it takes."""
 
     names: list[str] = field(default_factory=list)
     operands: list[tuple[int, ...]] = field(default_factory=list)
 
     def append(self, name: str, operands: tuple[int, ...] = ()) -> int:
+        """Append a term; return its number."""
         self.names.append(name)
         self.operands.append(operands)
         return len(self.names) - 1
 
 
 @cache
-def _pattern(name: str) -> _Pattern:
-    found, argument = _Pattern(), -1
+def pattern_of(name: str) -> Pattern:
+    """Return the expression of a function."""
+    found, argument = Pattern(), -1
     defined: dict[str, int] = {}
 
     def term(words: list[str]) -> int:
@@ -85,21 +86,39 @@ def _pattern(name: str) -> _Pattern:
     return found
 
 
-def with_functions(graph: Graph, *, fused: bool = False) -> tuple[Graph, int]:
-    """Return a graph in which each known function is one node, and how many products were taken out of sums.
+def with_functions(graph: Graph, *, fused: bool = False) -> tuple[Graph, dict[str, int]]:
+    """Return a graph in which each known function is one node, and how often rules were used for that.
 
     fused: a product with a power of two that is fused into a sum is taken for the rounded one (claim C).
     """
-    split = 0
+    if not {"to_bits.b32", POWER_OF_TWO} & set(graph.names):
+        return graph, {}
+    fired: dict[str, int] = {}
     if fused:
-        graph, split = _split(graph)
+        graph, fired["contraction"] = _split(graph)
+    graph, fired["plus_zero"] = _without_zeros(graph)
     for name in TEXTS:
         graph = _replaced(graph, name)
-    return graph, split
+    return graph, {rule: count for rule, count in fired.items() if count}
+
+
+def _without_zeros(graph: Graph) -> tuple[Graph, int]:
+    """Return a graph in which what takes a + 0 takes a: compilers see through a zero in some uses alone."""
+    zero = np.array([name == "literal:f32" for name in graph.names], dtype=np.bool_)[graph.operation]
+    zero &= (graph.value & np.uint64(0x7FFFFFFF)) == 0
+    added = np.array([name in {"add.f32", "add.rn.f32"} for name in graph.names], dtype=np.bool_)
+    first, second = (np.maximum(graph.operands[:, place], 0) for place in range(2))
+    sums = np.flatnonzero(added[graph.operation] & zero[second] & (graph.operands[:, 1] >= 0))
+    place = np.arange(len(graph) + 1)
+    place[-1] = -1
+    for node in sums:  # operands come first
+        place[node] = place[first[node]]
+    outputs = {name: place[nodes] for name, nodes in graph.outputs.items()}
+    return replace(graph, operands=place[graph.operands], outputs=outputs), len(sums)
 
 
 def _replaced(graph: Graph, name: str) -> Graph:
-    roots, arguments = _matches(graph, _pattern(name))
+    roots, arguments = _matches(graph, pattern_of(name))
     if not len(roots):
         return graph
     names = graph.names if name in graph.names else (*graph.names, name)
@@ -110,7 +129,7 @@ def _replaced(graph: Graph, name: str) -> Graph:
     return pruned(replace(graph, names=names, operation=operation, operands=operands))
 
 
-def _matches(graph: Graph, pattern: _Pattern) -> tuple[Ids, Ids]:
+def _matches(graph: Graph, pattern: Pattern) -> tuple[Ids, Ids]:
     """Return the nodes that are a pattern, and the node that is the argument of each."""
     number = {name: code for code, name in enumerate(graph.names)}
     if any(

@@ -342,6 +342,13 @@ def _power_of_minus_infinity(form: Former, operation: Opcode, edges: Ids) -> Rew
     return Rewrite(where=where, into=None, edges=kept)
 
 
+def _power_of_zero(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
+    where = (form.terms.numbers(edges[:, 0]) == 0.0) & operation.name.startswith(("ex2.approx", "exp."))
+    kept = np.full((int(where.sum()), 3), -1, dtype=np.int64)
+    kept[:, 0] = form.terms.constants(np.ones(len(kept)))
+    return Rewrite(where=where, into=None, edges=kept)
+
+
 def _contracted(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
     factors = edges.copy()
     factors[:, 2] = -1
@@ -378,6 +385,7 @@ _TABLE: tuple[tuple[str, ClaimLetter, tuple[str, ...], str, Apply], ...] = (
     ("fused_with_one", "E", ("fma",), "fma(a, 1, c) = a + c", _fused_with_one),
     ("infinite_product", "E", ("mul",), "c * inf = inf, c a constant and no zero", _infinite_product),
     ("power_of_minus_infinity", "E", ("other",), "ex2(-inf) = 0", _power_of_minus_infinity),
+    ("power_of_zero", "E", ("other",), "ex2(0) = 1, exp(0) = 1", _power_of_zero),
     ("plus_zero", "Z", ("add",), "a + 0 = a", _plus_zero),
     ("fused_with_zero", "Z", ("fma",), "fma(0, k, c) = c, k a finite constant", _fused_with_zero),
     ("fused_into_zero", "Z", ("fma",), "fma(a, b, 0) = a * b", _fused_into_zero),

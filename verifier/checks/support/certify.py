@@ -116,8 +116,7 @@ def _proved(subject: Subject, case: Case, mode: str, one: RecordedGraph, *, grad
             met = f"a term of a sum of {order.terms} meets {order.depth} additions"
             why = f"{met}, {order.declared} are declared"
             raise RefusedError("sums are no deeper than declared", why)
-    results = np.concatenate([edges.ravel() for edges in found.kernel.outputs.values()])
-    path = same_for_all(one.paths, found.terms, results)
+    path = same_for_all(one.paths, one.graph)
     used = {one.graph.names[code] for code in np.unique(one.graph.operation)}
     return CodeProof(
         contraction=mode,

@@ -24,6 +24,8 @@ def discharged(terms: SharedTerms, results: Iterable[Ids], divisors: Ids, vanish
     kept = reached(terms, np.concatenate([edges.ravel() for edges in results]))
     signs = Signs(terms, np.union1d(divisors, vanished))
     for edge in vanished[~np.isin(vanished >> 1, kept)].tolist():
+        if terms.names[int(terms.operation[edge >> 1])].startswith("input:"):
+            continue  # a certificate is one for finite elements of arguments
         top, below, *_ = terms.edges[edge >> 1].tolist()
         divides = terms.names[int(terms.operation[edge >> 1])].startswith("div.") and top >= 0
         if divides and terms.number[top >> 1] == 0.0 and below >> 1 in kept and signs.nonzero(below):

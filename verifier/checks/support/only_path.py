@@ -9,16 +9,17 @@ from verifier.arithmetic.graph.device_functions import with_functions
 from verifier.arithmetic.graph.graph import Graph, Ids
 from verifier.arithmetic.graph.normal_form import Normaliser
 from verifier.arithmetic.graph.signs import Signs, reached
+from verifier.checks.support.obligations import discharged
 from verifier.checks.support.recorded_code import RefusedError, branch_of
 
 _NOT_BELOW = {"setp.lt", "setp.gt"}
 
 
-def same_for_all(paths: Graph, terms: SharedTerms, results: Ids) -> tuple[str, ...]:
+def same_for_all(paths: Graph, results: Graph) -> tuple[str, ...]:
     """Return what was shown of the predicates by which branches were taken, where all values are finite.
 
     paths: the predicates that held, as the output "true", and those that did not, as "false".
-    results: edges of all results, which are finite and so are their parts.
+    results: the recorded expressions, which are finite and so are their parts.
 
     Raises:
         RefusedError: one might be other than it was.
@@ -26,9 +27,13 @@ def same_for_all(paths: Graph, terms: SharedTerms, results: Ids) -> tuple[str, .
     """
     if not any(nodes.size for nodes in paths.outputs.values()):
         return ()
-    graph, _ = with_functions(paths)
-    form = Normaliser(terms, "EZ").normal(graph)
-    finite = reached(terms, results)
+    terms = SharedTerms()
+    # What is shown of a sum of exponentials holds whether their last products are rounded or fused.
+    known, form = (
+        Normaliser(terms, "EZF").normal(with_functions(graph, fused=True)[0]) for graph in (results, paths)
+    )
+    discharged(terms, known.outputs.values(), form.divisors, form.vanished)
+    finite = reached(terms, np.concatenate([edges.ravel() for edges in known.outputs.values()]))
     asked = np.unique(np.concatenate([edges.ravel() for edges in form.outputs.values()]))
     signs, shown = Signs(terms, asked), set[str]()
     for truth in ("true", "false"):

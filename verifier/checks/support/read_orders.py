@@ -9,7 +9,7 @@ import numpy as np
 
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.graph import Builder, Ids, ids
-from verifier.arithmetic.graph.merges_read import MergeReader
+from verifier.arithmetic.graph.merges_read import MergeReader, Root
 from verifier.arithmetic.graph.normal_form import NormalForm, Normaliser
 from verifier.arithmetic.graph.order_read import MaximumReader, OrderReader
 from verifier.arithmetic.trees.admitted import not_admitted
@@ -77,12 +77,21 @@ class CodeOrders:
 
         """
         roots = self.merges.roots(self._edges(builder, formats, nodes))
+        if len(roots) == 1:  # perhaps no result shows it: of one element, x - x
+            return self._of_roots(
+                roots, np.zeros(1, np.int64), np.zeros(1, np.int64), nodes, declared, own=own
+            )
         column = self._one_each("output", self.merges.users(roots, self._first_row("output")))
         saved = column[:1]
         if "mean" in self.kernel.outputs:
             saved = self._one_each("mean", self.merges.users(roots, self._first_row("mean")))
         elif "grad_input" in self.kernel.outputs:
             saved = self._one_each("grad_input", self.merges.users(roots, self._first_row("grad_input")))
+        return self._of_roots(roots, column, saved, nodes, declared, own=own)
+
+    def _of_roots(
+        self, roots: tuple[Root, ...], column: Ids, saved: Ids, nodes: Ids, declared: Tree, *, own: bool
+    ) -> Merges:
         used = np.unique(np.concatenate([column, saved]))
         if len(used) > 1 and not own:
             raise NoTwinError(f"the code has {len(used)} means of a row, of which one is declared")

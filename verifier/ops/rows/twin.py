@@ -42,6 +42,8 @@ def twin(op: Op, subject: Subject, case: Case, way: Way, orders: Orders, *, grad
         raise NoTwinError("no variance algorithm is declared")
     if way.contracted and way.divide_by_n == "reciprocal" and claim.mean_contraction != "mixed":
         raise NoTwinError("whether all uses of the mean fuse its product alike is not looked at")
+    if op.form(claim, case.dtype).name.startswith("online"):
+        raise NoTwinError("sums that are rescaled as the maximum grows have no twin yet")
     builder, dtypes = Builder(), {n: str(t.dtype).removeprefix("torch.") for n, t in case.given.items()}
     formats = {name: SHORT_NAMES[dtype] for name, dtype in dtypes.items() if dtype in SHORT_NAMES}
     accumulation, form = FORMATS[subject.accumulation(case.dtype)], op.form(claim, case.dtype)
@@ -89,6 +91,7 @@ def _results(
     """Return what a kernel computes: of one that is given its statistics, gradients alone."""
     held = {name: numbers.plain(array) for name, array in leaves.items()}
     terms = Terms(x=held["input"], **{n: held.get(n) for n in ("weight", "bias", "grad_output")})
+    numbers.backward = given
     if given:  # it has the gradient of any bias
         any_bias = replace(terms, bias=numbers.constant(0.0))
         return {name: value.array for name, value in form.backward(numbers, any_bias).items()}
@@ -97,6 +100,7 @@ def _results(
     if numbers.saved is not None:
         found |= {n: v.array for n, v in zip(("mean", "rstd"), numbers.saved, strict=True)}
     if gradients:
+        numbers.backward = True
         backward = form.backward(numbers, replace(terms, output=output))
         found |= {name: value.array for name, value in backward.items()}
     return found

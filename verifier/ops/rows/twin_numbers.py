@@ -98,6 +98,7 @@ class TwinNumbers:
     computed: tuple[Held, Held] | None = None
     saved: tuple[Held, Held] | None = None
     spread: Array | None = None
+    backward: bool = False
     offered: int = field(default=1)
 
     def plain(self, array: Array) -> Held:
@@ -137,7 +138,8 @@ class TwinNumbers:
 
     def sum(self, value: Held) -> Held:
         """Return the sum over each row."""
-        return self.plain(self._sums(self._full(value), self.trees.row_gradients)[:, None])
+        tree = self.trees.row_gradients if self.backward else self.trees.statistics
+        return self.plain(self._sums(self._full(value), tree)[:, None])
 
     def mean(self, value: Held) -> Held:
         """Return the sum over each row divided by the number of columns."""
