@@ -133,7 +133,8 @@ def table(known: dict[Key, dict[str, object]]) -> Iterator[str]:
         f"Made by `python benchmarks/certificates.py`, {ROWS} rows, torch {torch.__version__}, "
         f"Triton {triton.__version__}."
     )
-    yield "A letter names the claims of the rules that a certificate needed; a number names a reason below.\n"
+    yield "A letter names the claims of the rules that a certificate needed; a number names a reason below."
+    yield "An empty cell was not asked for.\n"
     columns = sorted({key[2] for key in known})
     reasons: dict[str, int] = {}
     rows: dict[tuple[str, str, bool], dict[int, str]] = defaultdict(dict)

@@ -2,9 +2,8 @@
 
 Each lane updates a count, a mean and a sum of squared deviations element by element; the lanes are then
 merged as Chan, Golub and LeVeque do, where an empty partner changes nothing. One column a lane and sweep:
-element i belongs to lane i mod 128. In which order lanes are merged is the compiler's choice (lanes of a warp
-first, far ones before near ones, then warps): the tree that is declared leaves it open, in the backward as
-well. Output and backward are those of layer_norm_skeleton_triton.py.
+element i belongs to lane i mod 128, and the lanes of each warp are joined before the warps: that is the tree
+that is declared, in the backward as well. Output and backward are those of layer_norm_skeleton_triton.py.
 
 The last merges are butterflies over lanes and warps. A merge does not commute, so each warp may end with a
 mean and an rstd of its own, an ulp or so apart: a column is normalized with those of its warp, and those of
@@ -16,7 +15,7 @@ from pathlib import Path
 import triton
 import triton.language as tl
 
-from verifier import Domain, Source, Trees, load, subject, tile
+from verifier import Domain, Source, Trees, load, subject, tree
 
 SOURCE = Source(
     title="Layer Normalization (05-layer-norm.py)",
@@ -29,7 +28,7 @@ skeleton = load(Path(__file__).with_name("row_norm_skeleton_triton.py")).module
 layer_norm = load(Path(__file__).with_name("layer_norm_skeleton_triton.py")).module
 divide = skeleton.divide
 LANES = 128  # as many columns a sweep as threads: each thread is one lane
-TREE = tile(block=LANES, threads=LANES, element_bytes=16)  # a thread's run of neighbours is one column
+TREE = tree(lanes=LANES, warp=32)
 
 
 @triton.jit

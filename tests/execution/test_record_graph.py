@@ -84,5 +84,6 @@ def test_locks_and_atomics_are_decisions():
     subject, place = subject_of("layer_norm_published_tutorial_newer_triton"), backend("machine")
     with session():
         recording = record(subject, case_of(subject, "float32", 0, True), place=place, gradients=True)
-    assert {Decided.ATOMIC, Decided.BRANCH} <= {one.what for _, one in recording.decisions}
+    assert Decided.ATOMIC in {one.what for _, one in recording.decisions}
+    assert recording.conditions  # the branch of the loop that waits for the lock
     assert all(one.location is not None for _, one in recording.decisions)

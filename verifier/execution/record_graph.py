@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from verifier.machine.arithmetic.approximation import Approximation
     from verifier.machine.shadow.graph_nodes import Nodes
-    from verifier.machine.shadow.graph_slots import Condition
+    from verifier.machine.shadow.graph_slots import TakenBranch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class GraphRecording(Recorded):
     seen: Observation
     nodes: Nodes
     outputs: Mapping[str, Ids]
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[TakenBranch, ...] = ()
 
     @property
     def graph(self) -> Graph:
@@ -129,7 +129,7 @@ def recorded_graph(subject: Subject, case: Case, *, place: Backend, gradients: b
     return replace(one.seen, found=found)
 
 
-def _distinct(conditions: tuple[Condition, ...], truth: bool) -> Ids:
+def _distinct(conditions: tuple[TakenBranch, ...], truth: bool) -> Ids:
     found = [one.nodes[one.truth == truth].ravel() for one in conditions]
     return np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
 

@@ -145,7 +145,7 @@ def _folded(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
 def _compared(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
     _, comparison, *flushes, _ = operation.name.split(".")
     numbers = form.terms.numbers(edges[:, :2])
-    where = ~np.isnan(numbers).any(axis=1) & (not flushes)
+    where: Mask = np.asarray(~np.isnan(numbers).any(axis=1) & (not flushes))
     found = [holds(comparison, float(a), float(b)) for a, b in numbers[where]]
     where[np.flatnonzero(where)[[one is None for one in found]]] = False
     changed = np.full((int(where.sum()), 3), -1, dtype=np.int64)

@@ -153,8 +153,8 @@ class Signs:
         return np.where((low >= 0.0) & (other >= 0.0), np.maximum(low, other), _ANY)
 
     def _not_above_zero(self, name: str, level: Ids) -> Mask:
-        """Return whether sums, products or quotients (m,), rounded to nearest, are never above zero, or NaN."""
-        edges, never = self._terms.edges[level], np.zeros(len(level), dtype=np.bool_)
+        """Return whether terms (m,), rounded to nearest, are never above zero, or are NaN."""
+        edges = self._terms.edges[level]
         if _rounded(name, "mul"):
             return np.asarray(self._signs(edges[:, 0], edges[:, 1]) < 0)
         if _rounded(name, "div"):
@@ -164,7 +164,7 @@ class Signs:
             return np.asarray(falls & (self._lows(edges[:, 2] ^ 1) >= 0.0))
         if _rounded(name, "add"):
             return np.asarray((self._lows(edges[:, 0] ^ 1) >= 0.0) & (self._lows(edges[:, 1] ^ 1) >= 0.0))
-        return never
+        return np.zeros(len(level), dtype=np.bool_)
 
     def _signs(self, first: Ids, second: Ids) -> Ids:
         """Return 1 for products that are never negative, -1 for those never positive, 0 for others."""

@@ -133,6 +133,18 @@ def far_halves(heads: Numbering) -> Iterator[Step]:
         heads = heads[:distance]
 
 
+def warps_first(heads: Numbering, warp: int) -> Iterator[list[Step]]:
+    """Yield orders that combine the lanes of a warp at falling distance, then warps: far ones first, or near.
+
+    Triton's reductions over the threads of a block do the one or the other.
+    """
+    groups = [heads[start : start + warp] for start in range(0, len(heads), warp)]
+    within = [step for group in groups for step in far_halves(group)]
+    firsts = heads[::warp]
+    yield [*within, *far_halves(firsts)]
+    yield [*within, *halves(firsts)]
+
+
 def halves(heads: Numbering) -> Iterator[Step]:
     """Yield the steps that combine neighbours at growing distance: 0+1, 2+3, ...; then 0+2, ..."""
     while len(heads) > 1:

@@ -24,6 +24,7 @@ from verifier.arithmetic.trees.steps import (
     lane_heads,
     lane_steps,
     stages_along,
+    warps_first,
 )
 
 __all__ = [
@@ -54,7 +55,8 @@ class Tree:
     `chunks`: each lane has one contiguous chunk), each lane is summed in order, then the lanes
     are combined by halves (`butterfly`) or one after another (`sequential`).
     A butterfly may join neighbours first or halves of the block first (shuffles at growing or at
-    falling distance): `steps` yields the former, `orders` both, and bounds hold for both.
+    falling distance): `steps` yields the former, `orders` both, and bounds hold for both. With a `warp` of so
+    many lanes it may join the lanes of each warp before the warps, too.
     `extra_depth` adds further additions per leaf, for instance partial sums of several blocks.
     `depth_of`, `steps_of`, `updates_of` and `stages_of` define a custom tree; only the first is needed.
     `updates_of` yields the steps within lanes where the order of the lanes' merges is unknown.
@@ -65,6 +67,7 @@ class Tree:
     lanes: int = 1
     combine: Literal["butterfly", "sequential"] = "butterfly"
     extra_depth: int = 0
+    warp: int = 0
     depth_of: Callable[[int], int] | None = None
     steps_of: Callable[[int], Iterator[Step]] | None = None
     updates_of: Callable[[int], Iterator[Step]] | None = None
@@ -150,7 +153,8 @@ class Tree:
             return [first]
         updates = [step for step in first if step.update]
         heads = lane_heads(n, lanes, contiguous=self.kind == "chunks")
-        return [first, [*updates, *far_halves(heads)]]
+        joins = [list(far_halves(heads)), *(warps_first(heads, self.warp) if 0 < self.warp < lanes else ())]
+        return [first, *([*updates, *found] for found in joins)]
 
     def example(self, n: int) -> list[Step]:
         """Return one program on n leaves that the declaration admits, for simulations.
@@ -216,6 +220,7 @@ def tree(
     depth: Callable[[int], int] | int | None = None,
     combine: Literal["butterfly", "sequential"] = "butterfly",
     extra_depth: int = 0,
+    warp: int = 0,
 ) -> Tree:
     """Declare a reduction tree by exactly one of `lanes`, `chunks` or `depth`.
 
@@ -223,13 +228,17 @@ def tree(
     chunks: lanes that take contiguous chunks.
     depth: the largest number of additions that a leaf meets, a number or a function of N.
 
+    warp: of a butterfly of lanes, how many are joined first, as shuffles join those of a warp; 0: none.
+
     Raises:
-        ValueError: not exactly one of the three is given, or it is not positive.
+        ValueError: not exactly one of the three is given, or it is not positive; or a warp without lanes.
 
     """
     given = [name for name, v in (("lanes", lanes), ("chunks", chunks), ("depth", depth)) if v is not None]
     if len(given) != 1:
         raise ValueError(f"tree() takes exactly one of lanes, chunks and depth; given: {given or 'none'}")
+    if warp and (lanes is None or combine != "butterfly" or warp < 2):
+        raise ValueError("tree() takes a warp of at least 2 with lanes that are joined by a butterfly")
     if depth is not None:
         return Tree(
             kind="custom", depth_of=depth if callable(depth) else _constant(depth), extra_depth=extra_depth
@@ -237,7 +246,9 @@ def tree(
     count = lanes if lanes is not None else chunks
     if count is None or count < 1:
         raise ValueError(f"tree() needs a positive number of lanes or chunks, not {count}")
-    return Tree(kind="lanes" if lanes else "chunks", lanes=count, combine=combine, extra_depth=extra_depth)
+    return Tree(
+        kind="lanes" if lanes else "chunks", lanes=count, combine=combine, extra_depth=extra_depth, warp=warp
+    )
 
 
 def tile(*, block: int, threads: int, element_bytes: int = 4) -> Tree:

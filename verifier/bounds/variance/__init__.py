@@ -42,6 +42,7 @@ class Reduction:
     `mean_cast` names a narrower format that the mean passes through before its use, if any.
     `per_lane_means`: each lane uses the statistics that it merged itself, in its own order, as a
     shuffle by exclusive or leaves them; sums are alike in all lanes, Welford merges are not.
+    `squares` is how simulated merges write what they add to the squared deviations: bounds hold for each.
     `options` is the algorithm's own record of options (see `options.py`), None where nothing was chosen.
     """
 
@@ -53,6 +54,7 @@ class Reduction:
     clamp: bool = False
     mean_cast: str | None = None
     per_lane_means: bool = False
+    squares: SquareOrder = "delta_first"
     options: Any = None
 
     def chosen(self, record: type[Options]) -> Options:

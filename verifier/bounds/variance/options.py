@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from verifier.arithmetic.formats import FORMATS
 from verifier.arithmetic.trees.tree import Tree
-from verifier.bounds.variance import Merge, Reduction, SquareOrder, algorithm
+from verifier.bounds.variance import Merge, Reduction, algorithm
 
 Accepts = Callable[[Any], bool]
 
@@ -67,12 +67,10 @@ class Merged:
     """`merge`: how two means are merged.
 
     `per_lane_means`: each lane keeps the statistics that it merged itself.
-    `squares`: how a merge writes what it adds to the squared deviations; the bounds hold for each.
     """
 
     merge: Merge = field(default="increment", metadata=_one_of(get_args(Merge)))
     per_lane_means: bool = field(default=False, metadata=_truth())
-    squares: SquareOrder = field(default="delta_first", metadata=_one_of(get_args(SquareOrder)))
 
 
 def option_rules(name: str) -> dict[str, Field[Any]]:

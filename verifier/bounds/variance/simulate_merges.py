@@ -81,7 +81,7 @@ class Merging:
         self, squares: tuple[Array, Array], delta: Array, counts: tuple[Array, Array], share: Array
     ) -> Array:
         rounded, (m_a, m_b), (n_a, n_b) = self.rounded, squares, counts
-        order = self.squares or self.claim.chosen(Merged).squares
+        order = self.squares or self.claim.squares
         if order == "scaled":
             part = rounded.multiply(delta, np.broadcast_to(rounded.multiply(n_a, share), delta.shape))
             return self._plus_product(rounded.add(m_a, m_b), delta, part)

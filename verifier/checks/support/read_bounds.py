@@ -11,7 +11,8 @@ from verifier.bounds import variance
 from verifier.bounds.table import hold_rows, proved
 from verifier.bounds.variance import Reduction
 from verifier.bounds.variance import options as variance_options
-from verifier.checks.support.compared_graphs import Agreement, OrderOfSum
+from verifier.checks.support.compared_graphs import Agreement
+from verifier.checks.support.read_orders import OrderOfSum
 from verifier.execution.backends import backend
 from verifier.ops import op
 from verifier.records.case import Case
@@ -23,9 +24,10 @@ SEED = 0
 
 
 def bound_read(subject: Subject, case: Case, found: Agreement) -> TheoremBound | None:
-    """Return the bound of the statistics of each row, of an algorithm whose statistics are sums.
+    """Return the bound of the statistics of each row.
 
-    The trees are as deep as those of the code; a bound by depth holds for every order that is so deep.
+    Of sums the trees are as deep as those of the code: a bound by depth holds for every order so deep.
+    Of merges it is the declared tree, to which the code's orders belong: by depth alone it would say less.
     """
     claim = subject.claim
     if claim.variance is None or not op(subject.op).needs_variance:
@@ -47,7 +49,9 @@ def bound_read(subject: Subject, case: Case, found: Agreement) -> TheoremBound |
         assert claim.variance is not None
         return variance_options.reduction(claim.variance, claim.variance_options, tree=of, **common)
 
-    read, declared = reduction(tree(depth=depth)), reduction(claim.trees.statistics)
+    merges = variance_options.merges(claim.variance)
+    declared = reduction(claim.trees.statistics)
+    read = declared if merges else reduction(tree(depth=depth))
     held = read.arithmetic
     return TheoremBound(
         theorems=tuple(variance.algorithm(claim.variance).THEOREMS),

@@ -113,7 +113,7 @@ class CodeOrders:
     def _first_row(self, name: str) -> Ids:
         edges = self.kernel.outputs[name]
         places = self.op.flat_index(self.case, name, edges.shape)
-        return edges.ravel()[places.reshape(self.case.rows, -1)[0]]
+        return ids(edges.ravel()[places.reshape(self.case.rows, -1)[0]])
 
     @staticmethod
     def _one_each(name: str, bits: Ids) -> Ids:

@@ -47,7 +47,7 @@ class _Fresh(Stores):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Condition:
+class TakenBranch:
     """Predicates by which lanes took one branch, and whether they held; line: of the user's source."""
 
     nodes: Array
@@ -68,7 +68,7 @@ class GraphSlots(Slots):
         self.stores = _Fresh(arithmetic.dtype)
         self.nodes = Nodes()
         self.asked: set[str] = set()
-        self.conditions: list[Condition] = []
+        self.conditions: list[TakenBranch] = []
 
     # Nodes.
 
@@ -120,7 +120,7 @@ class GraphSlots(Slots):
         by_data = (codes >> 2 & 7) != LITERAL >> 2
         if by_data.any():
             nodes = self.numbers(codes[by_data], truth[by_data], "pred", site)
-            self.conditions.append(Condition(nodes=nodes, truth=truth[by_data], line=self.line(site)))
+            self.conditions.append(TakenBranch(nodes=nodes, truth=truth[by_data], line=self.line(site)))
 
     def _reread(self, codes: Array, kind: str, site: int) -> Array:
         """Codes where a float32 is read as 32 bits, or the other way round, by a node that says so."""

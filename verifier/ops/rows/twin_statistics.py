@@ -71,9 +71,7 @@ def reduction_of(  # noqa: PLR0917
         clamp=way.clamp,
         mean_cast=saved if form.reads_saved and claim.saved_dtype == "input" else None,
     )
-    if isinstance(found.options, Merged):
-        return replace(found, options=replace(found.options, squares=way.squares))
-    return found
+    return replace(found, squares=way.squares)
 
 
 def statistics(  # noqa: PLR0917
