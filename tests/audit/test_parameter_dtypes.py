@@ -13,7 +13,7 @@ from verifier.audit import unpromised_dtypes
 from verifier.audit.report.columns import COLUMNS
 from verifier.audit.rules import is_finding, line_verdict, outside
 from verifier.audit.search import Budget
-from verifier.cases import fixed_list
+from verifier.cases import extents_and_layouts, fixed_list
 from verifier.cases.drawn import recipes
 from verifier.cases.fixed_list import covering, to_be_tried
 from verifier.cases.plan import Plan
@@ -182,7 +182,7 @@ def test_misaligned_parameters_come_early_in_each_dtype_whatever_the_order_of_le
     named = BOTH[::-1] if turned else BOTH
     one = promising(faulty("weight_aligned_as_input_cuda"), *named)
     monkeypatch.setattr(fixed_list, "_SAME", same)
-    monkeypatch.setattr(fixed_list, "_PATTERNS", fixed_list._PATTERNS[:: -1 if turned else 1])
+    monkeypatch.setattr(extents_and_layouts, "PATTERNS", extents_and_layouts.PATTERNS[:: -1 if turned else 1])
     plan = check("layouts").plan(one, LN)
     asked = {word for word in to_be_tried(one, plan) if "vectors" in word}
     assert len(asked) == 2

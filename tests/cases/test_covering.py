@@ -7,14 +7,15 @@ import pytest
 from test_recipes import every_argument, taking
 
 from strategies.layouts import Layout
-from verifier.audit import shrink
+from verifier.audit import rules, shrink
 from verifier.audit.examination import Examination
 from verifier.audit.report.columns import COLUMNS
 from verifier.audit.report.json_document import _line
 from verifier.audit.rules import line_verdict, unexpected
 from verifier.audit.search import Budget, Search
-from verifier.cases.fixed_list import covering, factors, to_be_tried
+from verifier.cases.fixed_list import covering, factors, to_be_tried, tried
 from verifier.cases.pairwise import Factor, pairwise
+from verifier.cases.recipe import build
 from verifier.checks import check, checks
 from verifier.ops import op, ops
 from verifier.records.subject import Domain
@@ -295,6 +296,42 @@ def test_eps_of_zero_and_eps_left_out_are_tried(subjects, runner):
     few, whole = (searched(subjects["good"], runner, "forward_error", cases=n) for n in (1, 25))
     assert {"eps=0", "eps=1e-20"} < set(few.untried)
     assert not whole.untried
+
+
+@pytest.mark.parametrize(
+    ("promised", "strength"),
+    [
+        (None, 2),
+        (Domain(max_kappa=1e3), 2),
+        (Domain(max_kappa=1e6), 5),
+        (Domain(max_kappa=1e6, max_abs=1e4), 3),
+        (Domain(max_kappa=10.0), 0),
+        (Domain(max_kappa=1.0), 0),
+    ],
+)
+@pytest.mark.parametrize("check_name", ["forward_error", "gradient"])
+def test_rows_about_the_largest_mean_that_is_promised_come_early(check_name, promised, strength):
+    full = taking("layer_norm", *every_argument("layer_norm")).differing(domain=promised)
+    plan = check(check_name).plan(full, op("layer_norm")).within(promised)
+    asked = [word for word in to_be_tried(full, plan) if "mean" in word]
+    assert asked == ([f"a mean of {10**strength} standard deviations"] if strength else [])
+    far = [
+        recipe
+        for recipe in islice(covering(full, plan), 6)
+        if recipe.input.hazard == "cancellation" and recipe.columns > 2
+    ]
+    assert [recipe.input.strength for recipe in far] == ([strength] if strength else [])
+    for recipe in far:
+        case = build(op("layer_norm"), full, "float32", recipe, gradients=plan.gradients)
+        assert {*asked} <= tried(recipe, case, plan)
+        assert promised is None or not rules.outside(full, case)
+
+
+def test_means_are_demanded_of_norms_that_take_them_alone():
+    for name, demanded in (("rms_norm", 0), ("softmax", 0), ("group_norm", 1), ("batch_norm", 1)):
+        full = taking(name, *every_argument(name))
+        asked = to_be_tried(full, check("gradient").plan(full, op(name)))
+        assert sum("mean of" in word for word in asked) == demanded
 
 
 REFUSING = """

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from strategies.hazards import hazard_names
 from strategies.layouts import Layout
 from strategies.values import Values
+from verifier.cases.extents_and_layouts import CUT, cover_layouts, cover_shapes
 from verifier.cases.hazards import joint_hazards
 from verifier.cases.pairwise import Choice, Factor, pairwise
 from verifier.cases.plan import EDGE_EPS, GRADIENT_HAZARDS, Plan
@@ -27,6 +28,8 @@ SMALL_SCALE = -10
 TINY_EPS, TINY_SCALE = 1e-20, -20
 """The smallest eps, and a power of two of inputs beside it: their variance, near 1e-12, is far above it and
 near what kernels raise it to; half precision still holds them."""
+FAR, USUAL_MEAN, STRONGEST = "cancellation", 100.0, 7
+"""The hazard of rows far from zero, their mean where no limit of it is promised, and the largest strength."""
 FEW_COLUMNS = 2
 """In so many columns, or fewer, ordinary numbers may be alike."""
 VECTOR = 8
@@ -60,7 +63,7 @@ def covering(
     accept: which recipes are wanted. The list ends when all pairs have met, or after `patience` recipes in
     a row that are not wanted.
     """
-    if not _cover_shapes(plan):
+    if not cover_shapes(plan):
         return
     possible = _Possible(named_op(subject.op), subject, plan)
     made: list[Recipe] = []
@@ -71,7 +74,11 @@ def covering(
         return accept(made[0])
 
     early = [*_aligned_otherwise(subject, plan, possible).values()]
-    beside = (_small_beside_tiny_eps(subject, plan, possible), _row_cut_from_columns(subject, plan, possible))
+    beside = (
+        _small_beside_tiny_eps(subject, plan, possible),
+        _far_from_zero(subject, plan, possible),
+        _row_cut_from_columns(subject, plan, possible),
+    )
     for _ in pairwise(
         factors(subject, plan), possible=possible, accept=wanted, patience=patience, early=early
     ):
@@ -96,11 +103,11 @@ def factors(subject: Subject, plan: Plan) -> list[Factor]:
         and (name != "eps_dominated" or has_eps)
     ]
     every = {
-        "layout": Factor(name="layout", levels=_cover_layouts(plan, subject)),
+        "layout": Factor(name="layout", levels=cover_layouts(plan, subject)),
         "hazard": Factor(
             name="hazard", levels=hazards, weights=[_PLAIN if h == "ordinary" else 1.0 for h in hazards]
         ),
-        "shape": Factor(name="shape", levels=_cover_shapes(plan)),
+        "shape": Factor(name="shape", levels=cover_shapes(plan)),
         "variant": Factor(
             name="variant", levels=range(the_op.variants), weights=[_USUAL] + [1.0] * (the_op.variants - 1)
         ),
@@ -129,8 +136,8 @@ def _aligned_otherwise(subject: Subject, plan: Plan, possible: _Possible) -> dic
     Rows are as long as several vectors: whether they are read so may be decided by the input's alignment, or
     by the size of its elements where those of parameters are larger. All parameters are given.
     """
-    level = next((level for level in _cover_layouts(plan, subject) if _only_misaligned(level)), None)
-    shape = next((shape for shape in _cover_shapes(plan) if _in_vectors(*shape)), None)
+    level = next((level for level in cover_layouts(plan, subject) if _only_misaligned(level)), None)
+    shape = next((shape for shape in cover_shapes(plan) if _in_vectors(*shape)), None)
     if level is None or shape is None or "weight" not in possible.given or not possible.shapes(*shape, 0):
         return {}
     start = {"layout": level, "shape": shape, "variant": 0} | dict.fromkeys(possible.given, True)
@@ -146,12 +153,44 @@ def _small_beside_tiny_eps(subject: Subject, plan: Plan, possible: _Possible) ->
     """
     if "eps" not in plan.must or TINY_EPS not in plan.eps_of(possible.op, subject):
         return None
-    wide = (shape for shape in _cover_shapes(plan) if shape[0] > 0 and shape[1] > FEW_COLUMNS)
-    shape = next((shape for shape in wide if possible.shapes(*shape, 0)), None)
+    shape = _shape_of_spread(plan, possible)
     if shape is None:
         return None
     recipe = _plain(shape, possible, eps=TINY_EPS)
     return replace(recipe, input=replace(recipe.input, scale=TINY_SCALE))
+
+
+def _far_from_zero(subject: Subject, plan: Plan, possible: _Possible) -> Recipe | None:
+    """Return rows about a mean of as many standard deviations as are promised, where each eps must be tried.
+
+    It comes besides the pairs: in these, a large mean meets one column, or comes late.
+    """
+    strength, shape = _largest_mean(subject, plan), _shape_of_spread(plan, possible)
+    if strength is None or shape is None:
+        return None
+    recipe = _plain(shape, possible)
+    return replace(recipe, input=replace(recipe.input, hazard=FAR, strength=strength))
+
+
+def _largest_mean(subject: Subject, plan: Plan) -> int | None:
+    """Return the power of ten of the largest mean that a PASS must have tried, in standard deviations.
+
+    It is well inside of what the domain promises, since deviations are drawn; None where means are not taken.
+    """
+    the_op, domain = named_op(subject.op), subject.domain
+    hazards = plan.hazards or hazard_names(finite_only=True)
+    centred = the_op.shift_invariant and the_op.needs_variance
+    if not centred or "eps" not in plan.must or FAR not in hazards:
+        return None
+    limits = () if domain is None else (domain.max_kappa, domain.max_abs)
+    largest = min((limit / 2 for limit in limits if limit is not None), default=USUAL_MEAN)
+    return sum(10.0**k <= largest for k in range(1, STRONGEST + 1)) or None
+
+
+def _shape_of_spread(plan: Plan, possible: _Possible) -> tuple[int, int] | None:
+    """Return the first shape with rows of more than a few columns."""
+    wide = (shape for shape in cover_shapes(plan) if shape[0] > 0 and shape[1] > FEW_COLUMNS)
+    return next((shape for shape in wide if possible.shapes(*shape, 0)), None)
 
 
 def _row_cut_from_columns(subject: Subject, plan: Plan, possible: _Possible) -> Recipe | None:
@@ -159,13 +198,13 @@ def _row_cut_from_columns(subject: Subject, plan: Plan, possible: _Possible) -> 
 
     No level of layouts alone shows that: of one row, other layouts leave the columns together, or rows apart.
     """
-    shape = next((s for s in _cover_shapes(plan) if s[0] == 1 and _in_vectors(*s)), None)
-    if shape is None or not {*_CUT.kinds} <= {*plan.layouts} or plan.placements:
+    shape = next((s for s in cover_shapes(plan) if s[0] == 1 and _in_vectors(*s)), None)
+    if shape is None or not {*CUT.kinds} <= {*plan.layouts} or plan.placements:
         return None
     found = possible.shapes(*shape, 0)
     names = [n for n in plan.laid_out(possible.op, subject) if n not in subject.mutates]
     like = [n for n in names if found and found.tensors.get(n, ()) == found.tensors["input"]]
-    laid = tuple((n, _CUT) for n in like if found and _shows(found, n, _CUT))
+    laid = tuple((n, CUT) for n in like if found and _shows(found, n, CUT))
     return _plain(shape, possible, layout=laid) if laid else None
 
 
@@ -207,7 +246,7 @@ def _strengths(hazards: Sequence[str], plan: Plan, carriers: Sequence[str]) -> F
     The mildest comes most often, except where a check asks for hazards alone: it aims at hard numbers. Where
     each strength must be shown, inputs without elements, which show none, have the mildest (`_Possible`).
     """
-    empty = sum(0 in shape for shape in _cover_shapes(plan)) if "strength" in plan.must else 0
+    empty = sum(0 in shape for shape in cover_shapes(plan)) if "strength" in plan.must else 0
     levels = _aims(carriers) if set(hazards) != {"ordinary"} else _aims(carriers)[:1]
     mild = _MILD if "ordinary" in hazards else 1.0 + empty
     return Factor(name="strength", levels=levels, weights=[mild] + [1.0] * (len(levels) - 1))
@@ -272,7 +311,7 @@ class _Possible:
             return False
         key = (choice.get("shape"), choice.get("variant"), layout)
         if key not in self.fits:
-            extents = _cover_shapes(self.plan) if key[0] is None else [key[0]]
+            extents = cover_shapes(self.plan) if key[0] is None else [key[0]]
             variants = range(self.op.variants) if key[1] is None else [key[1]]
             laid = (self.shapes(rows, columns, variant) for rows, columns in extents for variant in variants)
             self.fits[key] = any(s is not None and all(_shows(s, n, p) for n, p in layout) for s in laid)
@@ -315,13 +354,13 @@ def to_be_tried(subject: Subject, plan: Plan) -> list[str]:
     possible = _Possible(named_op(subject.op), subject, plan)
     every = {
         (r, c, v): s
-        for r, c in _cover_shapes(plan)
+        for r, c in cover_shapes(plan)
         for v in range(possible.op.variants)
         if (s := possible.shapes(r, c, v))
     }
     wanted = {
         f"{name} {kind}": None
-        for level in _cover_layouts(plan, subject)
+        for level in cover_layouts(plan, subject)
         for name, layout in level
         if any(_shows(shapes, name, layout) for shapes in every.values())
         for kind in layout.kinds
@@ -340,7 +379,11 @@ def to_be_tried(subject: Subject, plan: Plan) -> list[str]:
     if possible.mixed is not None:
         levels["parameter_dtype"].append(_MIXED)
     together = _aligned_otherwise(subject, plan, possible)
-    return list(dict.fromkeys([*wanted, *(w for factor in plan.must for w in levels[factor]), *together]))
+    mean = _largest_mean(subject, plan)
+    if mean is not None and _shape_of_spread(plan, possible) is not None:
+        levels["mean"] = [_of_mean(mean)]
+    demanded = (words for factor in (*plan.must, "mean") for words in levels.get(factor, ()))
+    return list(dict.fromkeys([*wanted, *demanded, *together]))
 
 
 def tried(recipe: Recipe, case: Case, plan: Plan) -> set[str]:
@@ -359,7 +402,15 @@ def tried(recipe: Recipe, case: Case, plan: Plan) -> set[str]:
         | {_of_dtype(d) for d in _parameter_dtypes(case)}
         | ({_MIXED} if case.mixes_dtypes else set())
         | _shown_misaligned(case)
+        | _shown_means(recipe, case)
     )
+
+
+def _shown_means(recipe: Recipe, case: Case) -> set[str]:
+    """Return the words of every mean up to that of a case whose rows are far from zero."""
+    spread = case.rows > 0 and case.columns > FEW_COLUMNS
+    far = recipe.input.strength if spread and recipe.input.hazard == FAR else 0
+    return {_of_mean(strength) for strength in range(1, far + 1)}
 
 
 def _shown_misaligned(case: Case) -> set[str]:
@@ -390,6 +441,10 @@ def _aim_of(plan: Plan, recipe: Recipe) -> Aimed:
 def _of_strength(plan: Plan, aimed: Aimed) -> str:
     told = f"{' '.join(plan.hazards or ())} of strength {aimed.strength}"
     return told if aimed.tensor == "input" else f"{aimed.tensor} {told}"
+
+
+def _of_mean(strength: int) -> str:
+    return f"a mean of {10**strength:g} standard deviations"
 
 
 def _of_extents(rows: int, columns: int) -> str:
@@ -428,69 +483,3 @@ def _of_ranks(shapes: Shapes) -> str:
 _MIXED = "weight and bias in two dtypes"
 _TELLING = ("normalized_shape", "dim", "training")
 """Scalars that go with the shapes and mean something in words."""
-
-
-def _cover_shapes(plan: Plan) -> list[tuple[int, int]]:
-    wanted = (
-        *((4, 33), (2, 1000), (3, 128), (1, 1), (7, 2), (16, 64), (1, 1024), (1000, 4), (64, 48), (2, 1025)),
-        *((33, 3), (3, 769), (129, 16), (1, 4097), (0, 16), (5, 257), (2, 31), (1, 8192), (5, 4), (300, 8)),
-    )
-    fitting = [shape for shape in plan.shapes or wanted if plan.fits(*shape)]
-    edge = (max(plan.min_rows, 1), max(plan.min_columns, 1))
-    return fitting or ([edge] if plan.fits(*edge) else [])
-
-
-_CUT = Layout(order="transposed", row_padding=3)
-"""Of one row: it was a column of a matrix of four."""
-_LEADING = (Layout(order="leading_reversed"), Layout(leading_step=2))
-"""Of tensors of rows alone: batch and sequence exchanged, or cut out of a longer sequence."""
-
-_PATTERNS: tuple[Layout, ...] = (
-    Layout(column_step=2),
-    Layout(row_padding=3),
-    Layout(order="transposed"),
-    *_LEADING,
-    Layout(expanded="rows"),
-    Layout(misaligned=True),
-    Layout(storage_offset=16),
-    Layout(row_step=2),
-    Layout(expanded="all"),
-    Layout(order="channels_last"),
-)
-"""One of each kind of layout, and two where a tensor has two axes for it, the most telling first."""
-
-
-def _cover_layouts(plan: Plan, subject: Subject) -> list[tuple[tuple[str, Layout], ...]]:
-    """Return layouts by tensor: of all parameters at once, of the others, then of one tensor alone.
-
-    Those at once show every tensor in every kind within few cases; a failure is shrunk to one tensor.
-    """
-    if plan.placements:
-        return list(plan.placements)
-    patterns = [layout for layout in _PATTERNS if {*layout.kinds} <= {*plan.layouts}]
-    plain: list[tuple[tuple[str, Layout], ...]] = [()]
-    if not patterns:
-        return plain
-    op = named_op(subject.op)
-    names = plan.laid_out(op, subject)
-    shapes = op.shapes(2, 12, 0)
-    assert shapes is not None
-    like = [n for n in names if shapes.tensors.get(n, ()) == shapes.tensors["input"]]
-    vectors = [n for n in names if n not in like]
-    # Columns far apart, or padded rows, come second: where rows can be read as vectors, not with 33 columns.
-    by_row = sorted(patterns, key=lambda layout: layout.order != "transposed")
-    together: list[tuple[tuple[str, Layout], ...]] = []
-    for number, layout in enumerate(patterns):
-        # Of other kinds each, so that a stride taken from another tensor is a wrong one.
-        turned = tuple((n, by_row[(number + k) % len(patterns)]) for k, n in enumerate(like))
-        together += [() if layout in _LEADING else tuple((n, layout) for n in vectors), turned]
-    alone = [((n, layout),) for layout in patterns for n in (like if layout in _LEADING else names)]
-    # What is changed in place cannot be expanded: its elements would share memory.
-    shown = [
-        tuple((n, p) for n, p in level if n not in subject.mutates or p.expanded == "none")
-        for level in (*together, *alone)
-    ]
-    return [
-        *dict.fromkeys(level for level in shown if level),
-        *(plain if "contiguous" in plan.layouts else []),
-    ]
