@@ -77,7 +77,7 @@ def composed(random: Random) -> Iterator[Attacked]:
             continue  # exponentials are NumPy's, and correctly rounded to what is narrower than float64
         form = str(random.choice(list(op(name).forms)))
         simulation: Any = rounded_ops if name in OTHERS else simulated_kernel
-        claim = _norm_claim(random, name, dtype) if name in NORMS else _other_claim(random, name)
+        claim = _norm_claim(random, name, form, dtype) if name in NORMS else _other_claim(random, name)
         subject = rounded_ops.declared(name, formula=form, **claim)
         drawn = recipe(random, op(name).variants, hazard_names(finite_only=True))
         case = build(op(name), subject, dtype, drawn, gradients=True)
@@ -93,12 +93,15 @@ def composed(random: Random) -> Iterator[Attacked]:
             yield Attacked(name=name, result=result, utilisation=worst, checks=checks, what=what)
 
 
-def _norm_claim(random: Random, name: str, dtype: str) -> dict[str, Any]:
+def _norm_claim(random: Random, name: str, form: str, dtype: str) -> dict[str, Any]:
     """Draw a declaration of a norm over rows."""
     chosen = (*NAMED, any_order())[random.integers(len(NAMED) + 1)]
     mixed = bool(random.integers(2)) and dtype != "float64"  # a fused operation of float64 is not simulated
+    usual = "rms" if name == "rms_norm" else str(random.choice(["two_pass", "textbook", "welford"]))
+    options = {"corrects_mean": bool(random.integers(2))} if form == "compensated" else {}
     return {
-        "variance": "rms" if name == "rms_norm" else str(random.choice(["two_pass", "textbook", "welford"])),
+        "variance": "two_pass_corrected_mean" if form == "compensated" else usual,
+        "variance_options": options,
         "trees": Trees(statistics=chosen, row_gradients=chosen, columns=chosen),
         "mean_contraction": "mixed" if mixed else "none",
         "divide_by_n": "reciprocal" if mixed else str(random.choice(["division", "either"])),

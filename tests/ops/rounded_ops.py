@@ -12,7 +12,7 @@ from verifier.arithmetic.formats import FORMATS, ieee
 from verifier.arithmetic.simulated import Rounded, round_to
 from verifier.arithmetic.trees.tree import pairwise, sequential
 from verifier.bounds import variance
-from verifier.bounds.variance import Reduction
+from verifier.bounds.variance import options
 from verifier.cases.recipe import build
 from verifier.checks.support.truth import Truth
 from verifier.ops import Setting, op, running_statistics
@@ -53,6 +53,7 @@ class RoundedKernel:
     offered: int = 1
     computed: tuple | None = None
     stepped: tuple | None = None
+    parts: tuple | None = None
     saved: tuple | None = None
 
     def value(self, array):
@@ -69,6 +70,9 @@ class RoundedKernel:
 
     def stepped_moments(self, x):
         return self.stepped
+
+    def mean_parts(self, x):
+        return self.parts
 
     def saved_moments(self, x):
         return self.saved
@@ -200,6 +204,9 @@ def _normalization(kernel, form, problem):
     kernel.entries = parameter
     evaluates = problem.variance is not None
     mean, var = (problem.mean, problem.variance) if evaluates else _moments(kernel, problem.input)
+    if not evaluates and hasattr(_algorithm(kernel), "simulate_parts"):
+        parts = _algorithm(kernel).simulate_parts(kernel.rounded, problem.input, _reduction(kernel))
+        kernel.parts = tuple(kernel.value(part[:, None]) for part in parts)
     root = kernel.rounded.square_root(kernel.rounded.add(var, kernel.rounded.of(np.array(problem.eps))))
     statistics = kernel.value(mean), kernel.value(kernel.rounded.divide(np.array(1.0), root))
     kernel.computed = kernel.saved = statistics
@@ -231,11 +238,23 @@ def _root_in_steps(kernel, var):
     return kernel.cast(kernel.constant(1.0) / root, "running_var")
 
 
-def _moments(kernel, values):
-    reduction = Reduction(
-        arithmetic=kernel.truth.setting.arithmetic, tree=TREES.statistics, mean_contraction="none"
+def _algorithm(kernel):
+    return variance.algorithm(kernel.truth.subject.claim.variance)
+
+
+def _reduction(kernel):
+    claim = kernel.truth.subject.claim
+    return options.reduction(
+        claim.variance,
+        claim.variance_options,
+        arithmetic=kernel.truth.setting.arithmetic,
+        tree=TREES.statistics,
+        mean_contraction="none",
     )
-    mean, var = variance.algorithm("two_pass").simulate(kernel.rounded, values, reduction)
+
+
+def _moments(kernel, values):
+    mean, var = _algorithm(kernel).simulate(kernel.rounded, values, _reduction(kernel))
     return mean[:, None], var[:, None]
 
 

@@ -53,6 +53,10 @@ class ObjectNumbers:
         deviation = x - mean
         return mean, self.rsqrt(self.mean(deviation * deviation) + self.number(self.eps))
 
+    def mean_parts(self, x: Value) -> tuple[Value, Value]:
+        """Return the mean and nothing: nothing is rounded."""
+        return self.saved_moments(x)[0], self.lift(np.zeros((self.rows, 1)))
+
     def saved_moments(self, x: Value) -> tuple[Value, Value]:
         """Return the given statistics, or else those of the rows."""
         if self.saved is None:

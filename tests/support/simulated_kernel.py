@@ -11,7 +11,7 @@ from verifier.arithmetic.abstract_number import Terms
 from verifier.arithmetic.formats import FORMATS
 from verifier.arithmetic.simulated import Rounded, round_to
 from verifier.bounds import variance
-from verifier.bounds.variance import Reduction
+from verifier.bounds.variance import options
 from verifier.bounds.variance.simulate import Executed
 from verifier.checks.support.truth import Truth
 from verifier.ops import op
@@ -56,6 +56,7 @@ class SimulatedNumbers:
     columns: int
     saved_in: str | None = None
     computed: tuple[Simulated, Simulated] | None = field(default=None)
+    parts: tuple[Simulated, Simulated] | None = None
     way: int = 0
     offered: int = 1
 
@@ -89,6 +90,10 @@ class SimulatedNumbers:
     def moments(self, x):
         del x
         return self.computed
+
+    def mean_parts(self, x):
+        del x
+        return self.parts
 
     def saved_moments(self, x):
         del x
@@ -169,6 +174,7 @@ def simulate(
         kernels.append(numbers)
     with np.errstate(all="ignore"):
         numbers.computed = _moments(numbers, problem.input, claim, setting, truth.case.eps)
+        numbers.parts = _parts(numbers, problem.input, claim, setting)
         form = op(truth.case.op).form(claim, truth.case.dtype)
         terms = Terms(
             x=numbers.plain(problem.input),
@@ -190,14 +196,37 @@ def simulate(
     }
 
 
-def _moments(numbers, values, claim, setting, eps):
-    reduction = Reduction(
+def _reduction(claim, setting):
+    return options.reduction(
+        claim.variance,
+        claim.variance_options,
         arithmetic=setting.arithmetic,
         tree=setting.trees.statistics,
         divide_by_n=claim.divide_by_n,
         mean_contraction=claim.mean_contraction,
         clamp=claim.clamp,
     )
+
+
+def _product(numbers, values, reduction):
+    """Return the pair that the mean is multiplied from."""
+    run = Executed(rounded=numbers.rounded, claim=reduction, count=values.shape[1])
+    return run.sum(values)[:, None], np.broadcast_to(run.reciprocal, (values.shape[0], 1))
+
+
+def _parts(numbers, values, claim, setting):
+    in_parts = getattr(variance.algorithm(claim.variance), "simulate_parts", None)
+    if in_parts is None:
+        return None
+    reduction = _reduction(claim, setting)
+    high, low = (numbers.plain(a[:, None]) for a in in_parts(numbers.rounded, values, reduction))
+    if numbers.mixes and claim.divide_by_n == "reciprocal":
+        high = replace(high, product=_product(numbers, values, reduction))
+    return high, low
+
+
+def _moments(numbers, values, claim, setting, eps):
+    reduction = _reduction(claim, setting)
     rounded = numbers.rounded
     mean, spread = variance.algorithm(claim.variance).simulate(rounded, values, reduction)
     held = rounded.add(spread, rounded.of(np.asarray(eps)))
@@ -205,9 +234,7 @@ def _moments(numbers, values, claim, setting, eps):
     mean = np.zeros_like(root) if claim.variance == "rms" else mean
     used = numbers.plain(mean[:, None])
     if numbers.mixes and claim.divide_by_n == "reciprocal" and claim.variance == "two_pass":
-        run = Executed(rounded=rounded, claim=reduction, count=values.shape[1])
-        pair = run.sum(values)[:, None], np.broadcast_to(run.reciprocal, (values.shape[0], 1))
-        used = replace(used, product=pair)
+        used = replace(used, product=_product(numbers, values, reduction))
     return used, numbers.plain(root[:, None])
 
 

@@ -24,6 +24,12 @@ class Numbers(Protocol):
     def saved_moments(self, x: Value, /) -> tuple[Value, Value]:
         """Return the statistics that the backward pass reads: as saved by the forward pass, or given."""
 
+    def mean_parts(self, x: Value, /) -> tuple[Value, Value]:
+        """Return the mean that was subtracted first, and what that left of the mean, each (rows, 1).
+
+        Their sum is the mean, better than one number of the format holds it; see `MeanParts`.
+        """
+
     def stepped_moments(self, x: Value) -> tuple[Value, Value]:
         """Return `moments`, rounding running_var + eps, its root and the reciprocal to running_var's dtype.
 

@@ -38,6 +38,9 @@ NOT_FINITE = "an operand is not finite"
 VANISHES = "a divisor or the argument of a root or logarithm may vanish"
 """Why there is no bound where an error is as large as what is divided by."""
 
+NO_PARTS = "the declared variance algorithm does not keep the mean as two numbers"
+"""Why there is no bound for a form that reads them."""
+
 _EPS = 2.0**-53
 _TINY = 2.0**-1074
 _LN_2, _LOG2_E = math.log(2.0), math.log2(math.e)
@@ -99,9 +102,10 @@ class AffineNumbers:
     """The abstract number of error bounds (`verifier.arithmetic.abstract_number.Numbers`).
 
     `computed` are the row statistics (mean, rstd) as the kernel computes them (made by the op from the
-    variance theorem), `stepped` those of which rstd is rounded at every step, if they differ, `saved` those
-    that the backward pass reads. `parameter` maps elements to the entries of weight: "columns", "rows" or
-    an index array. `dtypes` gives the dtype of each role.
+    variance theorem), `stepped` those of which rstd is rounded at every step, if they differ, `parts` the two
+    numbers that are kept of the mean, `saved` the statistics that the backward pass reads. `parameter` maps
+    elements to the entries of weight: "columns", "rows" or an index array. `dtypes` gives the dtype of each
+    role.
     A value that may leave the range of its format (T12) has an infinite rest: it has no bound, and
     neither has what is made of it. `absent` marks elements whose exponential is exactly zero (-inf in
     a softmax; their x is read as some finite number). `judged`, (rows, 1): rows whose reasons count.
@@ -119,6 +123,7 @@ class AffineNumbers:
     entries: int = 0
     computed: tuple[Affine, Affine] | None = None
     stepped: tuple[Affine, Affine] | None = None
+    parts: tuple[Affine, Affine] | None = None
     saved: tuple[Affine, Affine] | None = None
     absent: Mask | None = None
     judged: Mask | None = None
@@ -174,6 +179,14 @@ class AffineNumbers:
         if self.computed is None:
             raise ValueError("this formula asks for statistics that its op does not compute")
         return self.computed
+
+    def mean_parts(self, x: Affine) -> tuple[Affine, Affine]:
+        """Return the two numbers that are kept of the mean: what the first lacks, the second has."""
+        if self.parts is not None:
+            return self.parts
+        mean = self.moments(x)[0]
+        everywhere = np.ones(mean.centre.shape, dtype=np.bool_)
+        return self.without_bound(mean, everywhere, NO_PARTS), self.exact(np.zeros_like(mean.centre))
 
     def stepped_moments(self, x: Affine) -> tuple[Affine, Affine]:
         """Return the computed (mean, rstd), each step after a running variance rounded to its dtype."""

@@ -41,11 +41,32 @@ def parameter_gradients(k: Numbers, t: Terms, normalized: Value, held: str | Non
 def canonical_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
     """Return (g - (xhat * c1 + c2)) * rstd, g = grad_output * weight, c1 = mean(xhat * g), c2 = mean(g)."""
     mean, rstd = k.saved_moments(t.x)
-    normalized = (t.x - mean) * rstd
+    return _gradients(k, t, (t.x - mean) * rstd, rstd)
+
+
+def _gradients(k: Numbers, t: Terms, normalized: Value, rstd: Value) -> Mapping[str, Value]:
     g = t.grad_output if t.weight is None else t.grad_output * t.weight
     c1, c2 = k.mean(normalized * g), k.mean(g)
     grad_input = (g - (normalized * c1 + c2)) * rstd
     return {"grad_input": grad_input, **parameter_gradients(k, t, normalized)}
+
+
+def compensated(k: Numbers, t: Terms) -> Value:
+    """Return x - mean as (x - h) - l, where h + l is the mean: what h lacks of it is not lost."""
+    high, low = k.mean_parts(t.x)
+    return (t.x - high) - low
+
+
+def compensated_forward(k: Numbers, t: Terms) -> Value:
+    """Return ((x - h) - l) * rstd * weight + bias."""
+    _, rstd = k.moments(t.x)
+    return affine(compensated(k, t) * rstd, t)
+
+
+def compensated_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
+    """Return the canonical gradients with xhat = ((x - h) - l) * rstd."""
+    _, rstd = k.saved_moments(t.x)
+    return _gradients(k, t, compensated(k, t) * rstd, rstd)
 
 
 def scale_shift_forward(k: Numbers, t: Terms) -> Value:
@@ -124,6 +145,7 @@ FORMS = {
     for form in (
         CANONICAL,
         AUTOGRAD,
+        Form(name="compensated", forward=compensated_forward, backward=compensated_backward),
         Form(name="scale_shift", forward=scale_shift_forward, backward=scale_shift_backward),
         Form(name="torch_cpu", forward=canonical_forward, backward=torch_cpu_backward),
         Form(name="torch_cpu_half", forward=scale_shift_forward, backward=torch_cpu_backward),

@@ -9,7 +9,8 @@ A module of this folder is a variance algorithm when it defines
 - `bound(rows: RowStatistics, claim: Reduction) -> MomentBound`,
 - `simulate(rounded: Rounded, values, claim: Reduction) -> (mean, variance)`, the algorithm itself,
 
-and, where a declaration may say more of it, `OPTIONS`: a frozen dataclass (see `options.py`).
+and, where a declaration may say more of it, `OPTIONS`: a frozen dataclass (see `options.py`); where it keeps
+the mean as two numbers, `simulate_parts(rounded, values, claim) -> (high, low)` and `MomentBound.parts`.
 
 Being in the folder is the registration.
 """
@@ -64,6 +65,19 @@ class Reduction:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MeanParts:
+    """Bounds on a mean that is kept as two numbers, h and l = mean(x - h); every array has shape (rows,).
+
+    `high_error` >= |h - exact mean|, `low_error` >= |l - (exact mean - h)|, each for every h that is used;
+    `high_spread` >= the difference between two of them.
+    """
+
+    high_error: Array
+    high_spread: Array
+    low_error: Array
+
+
+@dataclass(frozen=True, kw_only=True)
 class MomentBound:
     """Bounds on the computed statistics of each row; every array has shape (rows,).
 
@@ -72,6 +86,7 @@ class MomentBound:
     `variance_error` >= |computed variance - exact variance|, for rms: of the mean square.
     Where `covered` is false there is no theorem, and `why` says which hypothesis fails.
     `centred` is false for rms; `nonnegative` says that the computed variance is never below zero.
+    `parts`: bounds on the two numbers that an algorithm keeps of the mean, if it does.
     """
 
     mean_error: Array
@@ -81,6 +96,7 @@ class MomentBound:
     why: str
     centred: bool = True
     nonnegative: bool = False
+    parts: MeanParts | None = None
 
 
 class Algorithm(Protocol):

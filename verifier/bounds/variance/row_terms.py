@@ -13,7 +13,7 @@ import numpy as np
 
 from verifier.arithmetic.formats import FORMATS, INFLATION, Array, theta
 from verifier.arithmetic.row_statistics import RowStatistics
-from verifier.bounds.variance import Mask, MomentBound, Reduction
+from verifier.bounds.variance import Mask, MeanParts, MomentBound, Reduction
 
 _EVALUATION = 2.0**-1060
 """Covers what the evaluation of a bound itself may lose to underflow in float64 (2**-1074 an operation)."""
@@ -115,8 +115,12 @@ def moment_bound(
     spread: Array | None = None,
     centred: bool = True,
     nonnegative: bool = False,
+    low_error: Array | None = None,
 ) -> MomentBound:
-    """Return the bound on the rows as they are, and the rows on which its hypotheses hold."""
+    """Return the bound on the rows as they are, and the rows on which its hypotheses hold.
+
+    low_error: bounds what an algorithm that keeps the mean as two numbers loses of it.
+    """
     read = t.flush
     mean_error = t.mean_error if mean_error is None else mean_error
     moved = 2.0 * read * (t.rows.sigma if centred else np.sqrt(t.mean_square)) + read**2
@@ -135,6 +139,16 @@ def moment_bound(
         why=why,
         centred=centred,
         nonnegative=nonnegative or t.claim.clamp,
+        parts=None if low_error is None else _parts(t, low_error, covered),
+    )
+
+
+def _parts(t: RowTerms, low_error: Array, covered: Mask) -> MeanParts:
+    high, low = ((error + t.flush) * INFLATION + _EVALUATION for error in (t.mean_error, low_error))
+    return MeanParts(
+        high_error=np.where(covered, high, np.inf),
+        high_spread=np.where(covered, t.spread, np.inf),
+        low_error=np.where(covered, low, np.inf),
     )
 
 

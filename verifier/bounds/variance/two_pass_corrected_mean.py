@@ -23,6 +23,8 @@ OPTIONS = CorrectedMean
 def bound(rows: RowStatistics, claim: Reduction) -> MomentBound:
     """Bound mean and variance; with `corrects_mean` the mean is mean + mean(d), far better at large kappa.
 
+    Mean and mean(d) may also be kept apart: mean(d) is what the first one lacks, up to R and the spread.
+
     Source: docs/explanation/bounds.md, T4b.
     """
     t, u = terms(rows, claim), claim.arithmetic.u
@@ -42,6 +44,7 @@ def bound(rows: RowStatistics, claim: Reduction) -> MomentBound:
         mean_error=corrected if corrects_mean else e,
         spread=np.zeros_like(e) if corrects_mean and not claim.per_lane_means else t.spread,
         variance_error=(1.0 + u) * difference + u * t.variance + t.flush,
+        low_error=R + t.spread,
         guards=(
             (t.below_half(grown * t.mean_absolute), "the sum of the row may overflow"),
             (t.below_half(grown * z.square, (e + R) ** 2), "the sum of squared deviations may overflow"),
@@ -52,8 +55,18 @@ def bound(rows: RowStatistics, claim: Reduction) -> MomentBound:
 def simulate(rounded: Rounded, values: Array, claim: Reduction) -> tuple[Array, Array]:
     """Run the algorithm on values (rows, columns); return mean and variance, (rows,)."""
     run = Executed(rounded=rounded, claim=claim, count=values.shape[1])
-    total = run.sum(values)
-    mean, d = run.used_mean(total), run.minus_mean(values, total)
-    t = run.mean_of(run.sum(d))
+    mean, t, d = _parts(run, values)
     variance = run.clamped(run.multiply_add(-t, t, run.mean_of(run.sum_of_squares(d))))
     return rounded.add(mean, t) if claim.chosen(CorrectedMean).corrects_mean else mean, variance
+
+
+def simulate_parts(rounded: Rounded, values: Array, claim: Reduction) -> tuple[Array, Array]:
+    """Return the mean that is subtracted and the mean of what is left, (rows,) each."""
+    mean, t, _ = _parts(Executed(rounded=rounded, claim=claim, count=values.shape[1]), values)
+    return mean, t
+
+
+def _parts(run: Executed, values: Array) -> tuple[Array, Array, Array]:
+    total = run.sum(values)
+    mean, d = run.used_mean(total), run.minus_mean(values, total)
+    return mean, run.mean_of(run.sum(d)), d

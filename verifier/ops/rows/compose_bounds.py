@@ -178,6 +178,7 @@ class Composer:
         computed_mean = numbers.with_rest(numbers.exact(mean), np.broadcast_to(of_mean, mean.shape))
         computed_rstd = numbers.with_rest(numbers.exact(rstd), of_rstd * INFLATION)
         numbers.computed = numbers.stepped = numbers.saved = (computed_mean, computed_rstd)
+        numbers.parts = (computed_mean, numbers.exact(np.zeros_like(mean)))
         with np.errstate(all="ignore"):
             output = numbers.cast(self.form.forward(numbers, self._terms()), "output")
             reach = (bound_of(output) + output.slack) * INFLATION
@@ -222,7 +223,23 @@ class Composer:
         exact_mean = self.solution.mean
         mean = self._statistic("mean", exact_mean.high, exact_mean.radius, error, spread)
         rstd = self._rstd(root)
+        if moments.parts is not None:
+            self.numbers.parts = self._mean_parts(moments.parts)
         return mean, rstd, self._saved_bounds(mean, rstd)
+
+    def _mean_parts(self, parts: variance.MeanParts) -> tuple[Affine, Affine]:
+        """Return both numbers that are kept of the mean; what the first has too much, the second takes back.
+
+        Exactly the second is zero; computed it is less by the error of the first, up to what it loses itself.
+        """
+        inside, exact = self.covered[:, None], self.solution.mean
+        error, spread, lost = (
+            np.where(inside, np.reshape(bound, (-1, 1)), 0.0)
+            for bound in (parts.high_error, parts.high_spread, parts.low_error)
+        )
+        high = self._statistic("part of mean", exact.high, exact.radius, error, spread)
+        low = self.numbers.with_rest(self.numbers.exact(np.zeros_like(high.centre)), lost)
+        return high, replace(low, symbols={"part of mean": -error})
 
     def _rstd(self, root: RstdBound, name: str = "rstd") -> Affine:
         """Return the computed rstd: the exact one with a symbol of the size of its bound."""

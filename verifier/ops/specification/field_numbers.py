@@ -165,6 +165,10 @@ class FieldNumbers:
         deviation = x - mean
         return mean, self.rsqrt(self.mean(deviation * deviation) + self.number(self.eps))
 
+    def mean_parts(self, x: Value) -> tuple[Value, Value]:
+        """Return the mean and nothing: a field rounds nothing."""
+        return self.moments(x)[0], self.lift(np.zeros((self.rows, 1)))
+
     def stepped_moments(self, x: Value) -> tuple[Value, Value]:
         """Return the same: a field rounds nothing."""
         return self.moments(x)

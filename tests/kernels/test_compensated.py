@@ -1,0 +1,42 @@
+"""The layer norm that keeps its mean as two numbers: faults that only large means show, each one caught."""
+
+import pytest
+import torch
+from checks_support import KERNELS, failures, outcomes_of, planted, subject_of
+
+pytest.importorskip("triton", reason="the subject is a Triton kernel; Triton is not installed")
+
+from verifier import machine
+
+SOURCE = KERNELS / "layer_norm_compensated_triton.py"
+FORWARD, BACKWARD = "(deviation - low) * rstd", "((value - high) - low) * rstd"
+FAULTS = {
+    "the mean as one number": (FORWARD, "(value - (high + low)) * rstd", "output"),
+    "a backward pass that forgets the second": (BACKWARD, "(value - high) * rstd", "grad_input"),
+    "the rounded mean in the backward pass": (BACKWARD, "(value - (high + low)) * rstd", "grad_input"),
+}
+
+
+@pytest.mark.parametrize("name", list(FAULTS))
+def test_a_fault_that_only_a_large_mean_shows_is_caught_by_the_first_cases(name):
+    """In rows of ordinary numbers these are as right as rounding lets them be."""
+    right, wrong, where = FAULTS[name]
+    check = "forward_error" if where == "output" else "gradient"
+    with machine.session(poison=0xFF):
+        found = failures(outcomes_of(planted({right: wrong}, SOURCE), check, "float32", "machine", count=5))
+        alarms = failures(outcomes_of(subject_of(SOURCE), check, "float32", "machine", count=5))
+    assert {f.output for f in found} >= {where}
+    assert not alarms
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_mean_of_a_million_deviations_costs_no_digits(dtype):
+    """The same numbers about a mean of 2**20: what is left of them is normalized as if there were no mean."""
+    kernel = subject_of(SOURCE)
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randint(-8, 9, (4, 96), generator=generator).to(torch.float32)
+    x[:, 0] -= x.sum(1)  # rows of mean 0, so that both means are exact sums of integers
+    offset = 2.0**20 if dtype is torch.float32 else 64.0
+    with machine.session():
+        plain, far = (kernel(v.to(dtype), (96,))[0] for v in (x, x + offset))
+    assert torch.equal(plain, far)
