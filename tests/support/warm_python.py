@@ -119,8 +119,8 @@ def load():
 
     for name in ("audit_report", "bounds_page", "cost_of_dtype", "describe", "explain", "show_bounds"):
         import_module(f"verifier.commands.{name}")
-    for name in ("verifier.audit.fuzzing.campaign", "verifier.audit.replay", "verifier.commands.command_line"):
-        import_module(name)
+    for name in ("audit.fuzzing.campaign", "audit.replay", "commands.command_line"):
+        import_module(f"verifier.{name}")
     for name in ("hypothesis", "matplotlib.pyplot", "torch.fx.experimental.symbolic_shapes"):
         import_module(name)
     with suppress(ImportError):
