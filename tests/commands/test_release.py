@@ -5,6 +5,7 @@ import json
 import math
 
 import pytest
+import torch
 
 from verifier.audit.baseline import BaselineError, worse
 from verifier.audit.request import Requirements, SelectionError, parse_requirements
@@ -14,6 +15,7 @@ from verifier.commands.explain import WITHOUT_ROUNDING, Share
 from verifier.commands.release import stages
 from verifier.commands.release.gates import unmet
 from verifier.commands.release.measure import record
+from verifier.commands.release.rounded_inputs import unrounded
 from verifier.commands.release.stages import stage_of
 
 pytestmark = pytest.mark.usefixtures("no_child")
@@ -121,12 +123,30 @@ def test_nothing_is_measured_of_a_kernel_that_refuses(records):
 def test_errors_are_required_up_to_a_kappa(records):
     wide, narrow = records("wide"), records("narrow")
     assert unmet([wide], Requirements(ulp=0.6, kappa=10.0)) == []
-    assert unmet([wide], Requirements()) == []
+    assert unmet([wide, narrow], Requirements()) == []
     (text,) = unmet([wide, narrow], Requirements(ulp=0.6))
     assert text.startswith("narrow  float16  output: ulp=0.6 is required; its error is")
     exact = output(wide).worst
     assert unmet([wide], Requirements(ulp=exact)) == []
     assert unmet([wide], Requirements(ulp=math.nextafter(exact, 0))) != []
+
+
+def test_rounding_the_input_costs_more_at_a_large_mean(records):
+    small, large = [one for one in records("wide").input_rounding if one.output == "output"]
+    assert small.kappa < 1
+    assert large.kappa > 50
+    assert 0 < small.mean < small.worst < 3
+    assert large.worst > 10 * small.worst
+
+
+def test_an_input_before_rounding_rounds_to_the_one_that_is_tried(subjects_of):
+    subject = subjects_of(KERNELS)["wide"]
+    case = cost_of_dtype.swept_case(subject, "float16", 100.0, 1.0, 0)
+    wide = unrounded(case)
+    assert wide.dtype == "float32"
+    assert torch.equal(wide.tensors["input"].half(), case.tensors["input"])
+    assert not torch.equal(wide.tensors["input"], case.tensors["input"].float())
+    assert torch.equal(wide.tensors["weight"], case.tensors["weight"].float())
 
 
 def test_what_lies_outside_the_domain_is_not_shown(records):
@@ -141,6 +161,8 @@ def test_what_lies_outside_the_domain_is_not_shown(records):
     [
         (["reach=0.95"], Requirements(reach=0.95)),
         (["ulp=1.0,kappa=1e4,reach=0.5"], Requirements(ulp=1.0, kappa=1e4, reach=0.5)),
+        (["ulp=1,certificate"], Requirements(ulp=1.0, certificate=True)),
+        (["certificate"], Requirements(certificate=True)),
         (["ulp=1", "ulp=2, kappa=3"], Requirements(ulp=2.0, kappa=3.0)),
         ([], Requirements()),
     ],
@@ -149,7 +171,9 @@ def test_what_is_required_is_read(texts, wanted):
     assert parse_requirements(texts) == wanted
 
 
-@pytest.mark.parametrize("text", ["ulp", "ulp=-1", "ulp=inf", "ulp=nan", "kappa=x,ulp=1", "kappa=1", ""])
+@pytest.mark.parametrize(
+    "text", ["ulp", "certificate=1", "ulp=-1", "ulp=inf", "ulp=nan", "kappa=x,ulp=1", "kappa=1", ""]
+)
 def test_what_cannot_be_required_is_said(text):
     with pytest.raises(SelectionError, match="--require"):
         parse_requirements([text])
@@ -224,6 +248,8 @@ FIGURES = ("release", "dtypes", 0, "figures", 0)
         (("release",), None, "no longer measured"),
         (("release", "dtypes", 0, "overflow"), 2.0, "overflows from magnitude was none, is 2"),
         ((*FIGURES, "signed"), -9.0, "signed was"),
+        (("certificates",), [], "wide  float16  2x512 forward: CERTIFIED before, and not now"),
+        (("certificates", 0, "verdict"), "UNDECIDED", "CERTIFIED before, and not now"),
         ((*FIGURES, "bound"), None, "is none"),
         ((*FIGURES, "trust", 1, "kappa"), 1.0, "kappa within 4.0 ulp was"),
         ((*FIGURES, "trust", 0, "magnitude"), None, "magnitude within 1.0 ulp was"),
@@ -232,6 +258,8 @@ FIGURES = ("release", "dtypes", 0, "figures", 0)
 )
 def test_each_way_of_being_worse_is_named(audited, path, value, words):
     _, _, old = audited("wide")
+    about = {"subject": "wide", "dtype": "float16", "rows": 2, "columns": 512, "gradients": False}
+    old["certificates"] = [{**about, "verdict": "CERTIFIED"}]
     assert worse(old, old) == []
     new = changed(old, *path, to=value)
     assert any(words in text for text in worse(old, new)), worse(old, new)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 
 from verifier.audit.report.columns import three_digits
+from verifier.audit.report.json_parts import Document, mapping, number, parts
 from verifier.audit.request import BUDGETS
 from verifier.records.verdict import Verdict, numberless
-
-Document = Mapping[str, object]
 
 _RANK = {
     Verdict.PASS: 0,
@@ -77,16 +76,17 @@ def worse(old: Document, new: Document) -> list[str]:
 
     """
     must_draw_alike(old, new)
+    questions = (_lines, _findings, _reach, _release, _certificates)
     try:
-        told = [*_lines(old, new), *_findings(old, new), *_reach(old, new), *_release(old, new)]
+        told = [text for question in questions for text in question(old, new)]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise BaselineError(f"the baseline is damaged: {type(error).__name__}: {error}") from error
     return list(dict.fromkeys(told))
 
 
 def _lines(old: Document, new: Document) -> Iterator[str]:
-    now = {_line_key(line): line for line in _parts(new, "lines")}
-    for line in _parts(old, "lines"):
+    now = {_line_key(line): line for line in parts(new, "lines")}
+    for line in parts(old, "lines"):
         key = _line_key(line)
         words, other = "  ".join(key), now.get(key)
         if other is None:
@@ -101,15 +101,15 @@ def _lines(old: Document, new: Document) -> Iterator[str]:
 
 
 def _findings(old: Document, new: Document) -> Iterator[str]:
-    known = {_finding_key(finding) for finding in _parts(old, "findings")}
-    for finding in _parts(new, "findings"):
+    known = {_finding_key(finding) for finding in parts(old, "findings")}
+    for finding in parts(new, "findings"):
         if not finding["expected"] and _finding_key(finding) not in known:
             yield f"{'  '.join(_line_key(finding))}: a new finding: {finding['message']}"
 
 
 def _reach(old: Document, new: Document) -> Iterator[str]:
-    now = {one["subject"]: one for one in _parts(new, "reach")}
-    for one in _parts(old, "reach"):
+    now = {one["subject"]: one for one in parts(new, "reach")}
+    for one in parts(old, "reach"):
         other = now.get(one["subject"], {})
         for part in ("functions", "loops", "wrapper_lines", "blocks"):
             before, after = _ran(one.get(part)), _ran(other.get(part))
@@ -123,7 +123,7 @@ def _release(old: Document, new: Document) -> Iterator[str]:
     before, after = (
         {
             (str(one["subject"]), str(one["dtype"]), str(one["backend"])): one
-            for one in _parts(_mapping(document.get("release") or {"dtypes": []}), "dtypes")
+            for one in parts(mapping(document.get("release") or {"dtypes": []}), "dtypes")
         }
         for document in (old, new)
     )
@@ -134,8 +134,8 @@ def _release(old: Document, new: Document) -> Iterator[str]:
             continue
         if _number(other["overflow"], math.inf) < _number(one["overflow"], math.inf):
             yield f"{words}: overflows from magnitude {_change(one['overflow'], other['overflow'])}"
-        now = {figures["output"]: figures for figures in _parts(other, "figures")}
-        for figures in _parts(one, "figures"):
+        now = {figures["output"]: figures for figures in parts(other, "figures")}
+        for figures in parts(one, "figures"):
             output = f"{words}  {figures['output']}"
             if figures["output"] not in now:
                 yield f"{output}: no longer measured"
@@ -143,12 +143,25 @@ def _release(old: Document, new: Document) -> Iterator[str]:
             yield from (f"{output}: {text}" for text in _figures(figures, now[figures["output"]]))
 
 
+def _certificates(old: Document, new: Document) -> Iterator[str]:
+    before, after = ({_certified(o) for o in parts(d, "certificates", [])} for d in (old, new))
+    lost = sorted(before - after - {""})
+    yield from (f"{words}: CERTIFIED before, and not now" for words in lost)
+
+
+def _certified(one: Document) -> str:
+    """Return of what something is certified, or nothing."""
+    calls = "with gradients" if one["gradients"] else "forward"
+    words = f"{one['subject']}  {one['dtype']}  {one['rows']}x{one['columns']} {calls}"
+    return words if one["verdict"] == "CERTIFIED" else ""
+
+
 def _figures(old: Document, new: Document) -> Iterator[str]:
     for name in _GROWS:
         if abs(_number(new[name], math.inf)) > abs(_number(old[name], math.inf)):
             yield f"{name.replace('_', ' ')} {_change(old[name], new[name])}"
-    limits = {trust["limit"]: trust for trust in _parts(new, "trust")}
-    for trust in _parts(old, "trust"):
+    limits = {trust["limit"]: trust for trust in parts(new, "trust")}
+    for trust in parts(old, "trust"):
         for axis in ("kappa", "columns", "magnitude"):
             other = limits[trust["limit"]][axis]
             if _number(other, -math.inf) < _number(trust[axis], -math.inf):
@@ -163,25 +176,11 @@ def _finding_key(finding: Document) -> tuple[str, ...]:
     return (*_line_key(finding), str(finding["verdict"]), numberless(str(finding["message"])))
 
 
-def _parts(document: Document, name: str) -> list[Document]:
-    """Return a list of a document, as what it must be."""
-    found = document[name]
-    if not isinstance(found, list):
-        raise TypeError(f"{name} is no list")
-    return [_mapping(one) for one in found]
-
-
-def _mapping(value: object) -> Document:
-    if not isinstance(value, dict):
-        raise TypeError(f"{value!r} is no record")
-    return value
-
-
 def _ran(value: object) -> tuple[int, int] | None:
     """Return how many of how many ran, or None where that is not known."""
     if value is None:
         return None
-    pair = _mapping(value)
+    pair = mapping(value)
     return int(str(pair["ran"])), int(str(pair["of"]))
 
 
@@ -191,8 +190,8 @@ def _fraction(pair: tuple[int, int]) -> Fraction:
 
 def _number(value: object, missing: float = math.nan) -> float:
     """Return a number as JSON has it; an error that is NaN counts as infinite."""
-    number = missing if value is None else float(str(value))
-    return math.inf if math.isnan(number) else number
+    found = number(value, missing)
+    return math.inf if math.isnan(found) else found
 
 
 def _change(old: object, new: object) -> str:

@@ -247,7 +247,11 @@ def worst_line(lines: Iterable[Line]) -> Line:
 
 def _looks(line: Line) -> tuple[int, int, bool]:
     """Return what orders lines, the worst first."""
-    verdict, known = line_verdict(line), known_alone(line)
+    return how_bad(line_verdict(line), known=known_alone(line))
+
+
+def how_bad(verdict: Verdict, *, known: bool) -> tuple[int, int, bool]:
+    """Return what orders verdicts of lines, the worst first; known: known defects alone have caused it."""
     if verdict in _FINDINGS_WORST_FIRST:
         return 2 if known else 0, _FINDINGS_WORST_FIRST.index(verdict), known
     return 1 if verdict is Verdict.ERROR else 3, _WORST_FIRST.index(verdict), known

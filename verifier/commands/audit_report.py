@@ -16,15 +16,16 @@ from verifier.commands.outcome import (
     INTERRUPTED_STATUS,
     USAGE_STATUS,
     complain,
+    must_hold_files,
     say,
     stop,
     write_json,
 )
 
 if TYPE_CHECKING:
-    from verifier.audit.baseline import Document
     from verifier.audit.news import News
     from verifier.audit.record import Report
+    from verifier.audit.report.json_parts import Document
     from verifier.audit.run_audit import Job
     from verifier.commands.release.record import Release
     from verifier.commands.screen import Screen
@@ -131,7 +132,7 @@ class Wanted:
 
     costs: of narrow dtypes. release: the measurements of a release.
     required: of errors, reach and certificates. baseline: an earlier report than which nothing may be worse.
-    certify: shapes at which certificates are wanted.
+    certify: shapes at which certificates are wanted. folder: where the files of a report go.
     """
 
     costs: bool = False
@@ -139,6 +140,7 @@ class Wanted:
     required: Requirements = field(default_factory=Requirements)
     baseline: Document | None = None
     certify: tuple[tuple[int, int], ...] = ()
+    folder: Path | None = None
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
@@ -163,7 +165,9 @@ def baseline_of(path: Path | None, *, seed: int, budget: str) -> Document | None
 
 
 def must_be_measured(wanted: Wanted) -> None:
-    """Reject a requirement of errors where none are measured."""
+    """Reject a requirement of errors where none are measured, and a folder that cannot hold a report."""
+    if wanted.folder is not None:
+        must_hold_files(wanted.folder, "a report")
     if wanted.required.ulp is not None and not wanted.release:
         raise ValueError("--require ulp=...: errors are measured with --release")
 
@@ -196,11 +200,13 @@ def finish(
         )
     wanted = wanted or Wanted()
     seen_costs, release = ([], None) if report.interrupted else _measure(jobs, wanted)
-    _judge(report, wanted, release)
+    subjects = _subjects(jobs)
+    _judge(report, wanted, release, subjects)
     unwritten = list(dict.fromkeys(f"a case in {f.unwritten}" for f in report.findings if f.unwritten))
-    told_of = {**_document(report, release), "costs": seen_costs}
+    told_of = {**_document(report, release, subjects), "costs": seen_costs}
     if json_file is not None and (why := write_json(json_file, told_of)):
         unwritten.append(why)
+    unwritten += _report_files(told_of, wanted.folder)
     close_runners()
     if unwritten:
         complain(f"could not be written: {'; '.join(unwritten)}")
@@ -209,18 +215,48 @@ def finish(
     raise typer.Exit(USAGE_STATUS if unwritten else report.status)
 
 
-def _document(report: Report, release: Release | None) -> dict[str, object]:
+def _subjects(jobs: list[Job]) -> list[dict[str, object]]:
+    """Return what the subjects of jobs are, as JSON data."""
+    from verifier.audit.report.subject_document import subject_documents
+    from verifier.subjects.load_file import load_subject
+
+    names = dict.fromkeys((job.path, job.subject) for job in jobs)
+    return subject_documents(load_subject(path, name) for path, name in names)
+
+
+def _report_files(document: Document, folder: Path | None) -> list[str]:
+    """Write the files of a report and tell a GitHub workflow; return what could not be written."""
+    from verifier.commands.report.github import in_github_actions, tell
+
+    unwritten: list[str] = []
+    if folder is not None:
+        from verifier.commands.report.files import write_report
+
+        unwritten, first = write_report(document, folder)
+        if not unwritten:
+            say(f"report: {first}")
+    if in_github_actions():
+        unwritten += tell(document, Path.cwd())
+    return unwritten
+
+
+def _document(
+    report: Report, release: Release | None, subjects: list[dict[str, object]]
+) -> dict[str, object]:
     """Return the report as JSON data, with the measurements of a release if there are any."""
     from verifier.audit.report.json_document import document
 
+    found = {**document(report), "subjects": subjects}
     if release is None:
-        return document(report)
+        return found
     from verifier.commands.release.document import release_document
 
-    return {**document(report), "release": release_document(release)}
+    return {**found, "release": release_document(release)}
 
 
-def _judge(report: Report, wanted: Wanted, release: Release | None) -> None:
+def _judge(
+    report: Report, wanted: Wanted, release: Release | None, subjects: list[dict[str, object]]
+) -> None:
     """Note in the report what is required and not so, and where it is worse than the baseline; say it."""
     if report.interrupted:
         return
@@ -241,7 +277,7 @@ def _judge(report: Report, wanted: Wanted, release: Release | None) -> None:
         from verifier.audit.baseline import BaselineError, told, worse
 
         try:
-            found = worse(wanted.baseline, _document(report, release))
+            found = worse(wanted.baseline, _document(report, release, subjects))
         except BaselineError as error:
             stop(str(error))
         for line in told(found) if found else ["nothing is worse than the baseline"]:

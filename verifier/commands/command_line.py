@@ -51,6 +51,7 @@ from verifier.commands.options import (
     PythonPathOption,
     QuietOption,
     ReleaseOption,
+    ReportOption,
     RequireOption,
     SchedulerOption,
     SeedOption,
@@ -80,8 +81,7 @@ from verifier.commands.recheck import recheck
 
 FINDINGS_FOLDER = Path("norm-verifier-findings")
 FUZZING_FOLDER = Path("norm-verifier-fuzz")
-_process = {"own": False}
-"""Whether it is known that nothing else runs in this process."""
+_process = {"own": False}  # whether it is known that nothing else runs in this process
 
 app = typer.Typer(
     name="norm-verifier",
@@ -198,6 +198,7 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
     certify: CertifyOption = False,
     certify_shape: CertifyShapeOption = None,
     baseline: BaselineOption = None,
+    report_folder: ReportOption = None,
     traceback: TracebackOption = False,
     words: WordsOption = False,
     color: ColorOption = Coloring.AUTO,
@@ -208,11 +209,10 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
 ) -> None:
     """Run every check on every kernel and report the proved bounds, the errors and the findings.
 
-    Without kernels, dtypes or subjects named, forward_error and gradient run on every dtype of the built-in
-    kernels and the other checks on one. [tool.norm-verifier] in pyproject.toml gives what is not given here.
+    Without any named, forward_error and gradient run on every dtype of the built-in kernels, other checks on
+    one. [tool.norm-verifier] in pyproject.toml gives what is not given here.
 
-    Each line is about one subject and dtype. One case of each kind comes first; findings are printed as they
-    are found.
+    Each line is about one subject and dtype. Findings are printed as they are found.
 
     Exit status: 0 no unexpected finding, 1 findings, a --require not met or worse than the --baseline,
     2 wrong usage or a file that could not be loaded or written, 3 nothing was decided, 4 the verifier itself
@@ -226,6 +226,7 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
             required=parse_requirements(require or ()),
             certify=asked_shapes(certify_shape or (), wanted=certify),
             baseline=baseline_of(baseline, seed=seed, budget=budget),
+            folder=report_folder,
         )
         must_be_measured(wanted)
         fits = matcher(keyword) if keyword else None

@@ -31,8 +31,8 @@ class UpTo(StrEnum):
 
 
 def compare(  # noqa: PLR0917
-    first: Annotated[Path, typer.Argument(help="A kernel file.")],
-    second: Annotated[Path, typer.Argument(help="The kernel file that it is compared with.")],
+    first: Annotated[Path, typer.Argument(help="A kernel file, or the older --json of an audit.")],
+    second: Annotated[Path, typer.Argument(help="What it is compared with: a kernel file or a --json.")],
     shape: ShapeOption = None,
     dtype: DtypeOption = None,
     subject: Annotated[
@@ -48,14 +48,21 @@ def compare(  # noqa: PLR0917
     The same bits; the same where every value is finite, but for the sign of a zero; the same but for products
     fused into sums; the same real function; or the first operations that differ, with the lines of both.
 
+    Of two reports of audits: where the second is worse than the first, and where it is better.
+
     Exit status: 0 every common result is the same as far as --up-to asks, 1 one has other numbers on the
-    inputs that ran, 2 wrong usage, 3 it was not shown, which says nothing against either.
+    inputs that ran, 2 wrong usage, 3 it was not shown, which says nothing against either. Of reports: 1 the
+    second is worse, 0 it is not.
     """
     with clear_errors():
+        from verifier.commands.compare_reports import are_reports, compare_reports
         from verifier.commands.early_answers import must_be_files, must_be_names
 
         must_be_writable(json_file)
         must_be_names(dtypes=dtype or ())
+        if are_reports(first, second):
+            compare_reports(first, second, json_file)
+            return
         must_be_files([first, second])
         shapes = [one for text in shape or ["2x4096"] for one in ranged(text)]
         from verifier.checks.support.equivalence import compared_codes

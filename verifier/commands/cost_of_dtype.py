@@ -88,7 +88,7 @@ def account(subject: Subject, dtype: str, backend_name: str, *, grid: bool = Fal
     with Runner(backend_name) as runner:
         for kappa, magnitude, columns in (*_sweep(dtype), *(_grid(dtype) if grid else ())):
             for seed in SEEDS:
-                case = _case(subject, dtype, kappa, magnitude, seed, columns)
+                case = swept_case(subject, dtype, kappa, magnitude, seed, columns)
                 found = None if case is None else _measure(subject, case, runner, grid and seed == SEEDS[0])
                 if found is None:
                     missing.append((kappa, magnitude, columns))
@@ -176,9 +176,10 @@ def _measure(subject: Subject, case: Case, runner: Runner, ask: bool) -> _Seen |
     return found, finite, others, session.compiled
 
 
-def _case(  # noqa: PLR0917 (one point of a sweep)
+def swept_case(  # noqa: PLR0917 (one point of a sweep)
     subject: Subject, dtype: str, kappa: float, magnitude: float, seed: int, columns: int = COLUMNS
 ) -> Case | None:
+    """Return an input of the sweep, or None where the op has no such case."""
     values = Values(seed=seed, scale=math.frexp(magnitude)[1] - 1)
     if kappa > 0:
         values = Values(hazard="cancellation", strength=round(math.log10(kappa)), seed=seed)
@@ -209,7 +210,7 @@ def cost(subject: Subject, dtype: str, backend_name: str, *, grid: bool = False)
     explained = []
     with Runner(COMPILED) as runner:
         for kappa in BLAMED:
-            case = _case(subject, dtype, kappa, 1.0, SEEDS[0])
+            case = swept_case(subject, dtype, kappa, 1.0, SEEDS[0])
             if case is None or (subject.domain is not None and subject.domain.excludes(case)):
                 continue
             try:

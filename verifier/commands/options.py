@@ -112,6 +112,10 @@ ReleaseOption = Annotated[
         "--release", help="Also measure what every dtype costs, where, and up to where it is to be trusted."
     ),
 ]
+ReportOption = Annotated[
+    Path | None,
+    typer.Option("--report", help="Write pages, Markdown, JSON, JUnit XML and SARIF into this folder."),
+]
 BaselineOption = Annotated[
     Path | None,
     typer.Option("--baseline", help="An earlier --json: status 1 where this audit is worse, and what is."),

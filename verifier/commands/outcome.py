@@ -93,8 +93,8 @@ def must_be_writable(path: Path | None) -> None:
         raise ValueError(f"{path}: cannot be written")
 
 
-def must_hold_files(path: Path) -> None:
-    """Reject a place for findings that is a file or lies where nothing can be written."""
+def must_hold_files(path: Path, what: str = "findings") -> None:
+    """Reject a place that is a file or lies where nothing can be written; what: is to be stored there."""
     nearest = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        raise ValueError(f"{path}: findings cannot be stored there; {nearest} is no writable folder")
+        raise ValueError(f"{path}: {what} cannot be stored there; {nearest} is no writable folder")

@@ -62,8 +62,9 @@ def _as_given(found: Mapping[str, object], home: Path) -> dict[str, object]:
     required += [CERTIFICATE] if given.pop(CERTIFICATE, False) else []
     if required:
         given["require"] = required
-    if "baseline" in given:
-        given["baseline"] = str(home / str(given["baseline"]))
+    for key in ("baseline", "report_folder"):
+        if key in given:
+            given[key] = str(home / str(given[key]))
     return given
 
 
@@ -117,5 +118,6 @@ _KEYS: Mapping[str, tuple[str, str, Callable[[object], bool]]] = {
     CERTIFICATE: (CERTIFICATE, "true or false", _is_choice),
     "release": ("release", "true or false", _is_choice),
     "baseline": ("baseline", _TEXT, _is_text),
+    "report": ("report_folder", _TEXT, _is_text),
 }
 """By key: the parameter of the command `audit`, what is wanted in words, and whether a value is that."""

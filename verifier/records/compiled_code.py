@@ -7,6 +7,26 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
+class KernelCensus:
+    """What one compiled kernel consists of, as its PTX stands.
+
+    digest: as in `CompiledCode.texts`. architecture: such as 90. opcodes: how often each stands there.
+    fused: multiply-adds that round once; contractible: sums that ptxas may fuse with a product besides.
+    flushing: instructions that treat subnormals as zero.
+    """
+
+    kernel: str
+    digest: str
+    architecture: int
+    instructions: int
+    opcodes: tuple[tuple[str, int], ...]
+    fused: int
+    contractible: int
+    flushing: int
+    barriers: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class CompiledCode:
     """The arithmetic of all kernels that one execution launched, and of the host between them.
 
@@ -16,7 +36,7 @@ class CompiledCode:
     certainly kept in half precision, each with what is added there; `half_places` where anything is added in
     half. atomics: where floats are added in no certain order.
     host: torch operations between the launches that compute. texts: digests of the code, without the lines of
-    source that it comes from.
+    source that it comes from. census: what each kernel consists of.
     """
 
     kernels: tuple[str, ...] = ()
@@ -29,6 +49,7 @@ class CompiledCode:
     atomics: tuple[str, ...] = ()
     host: frozenset[str] = frozenset()
     texts: frozenset[str] = frozenset()
+    census: frozenset[KernelCensus] = frozenset()
 
 
 def joined(found: Iterable[CompiledCode]) -> CompiledCode | None:
@@ -54,4 +75,5 @@ def _both(a: CompiledCode, b: CompiledCode) -> CompiledCode:
         atomics=places(a.atomics, b.atomics),
         host=a.host | b.host,
         texts=a.texts | b.texts,
+        census=a.census | b.census,
     )

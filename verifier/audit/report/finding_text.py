@@ -78,7 +78,8 @@ class _Numbers(NamedTuple):
 
 _SEEN = ("memory", "layout", "change")
 """Kinds of causes that were seen, not guessed from what is wrong."""
-_PLACE = re.compile(r"([^\s:,()'\"<>/]+\.(?:py|cu|cuh):\d+)\b")
+PLACE = re.compile(r"([^\s:,()'\"<>/]+\.(?:py|cu|cuh):\d+)\b")
+"""A place in sources, as messages name it."""
 
 
 def cause(finding: Finding) -> Cause:
@@ -105,7 +106,7 @@ def _causes(finding: Finding) -> Iterator[tuple[str, Hashable]]:
         if variant.passes and variant.strides:
             inner = len(variant.strides) == 1 or variant.strides[-1] != 1
             yield "layout", (variant.tensor, inner)
-    if (place := _PLACE.search(message)) is not None:
+    if (place := PLACE.search(message)) is not None:
         yield "place", place[1]
     if verdict is Verdict.FAIL and message.startswith(f"{outcome.output} is None"):
         yield "none", outcome.output
@@ -179,12 +180,12 @@ def _lines(finding: Finding, alike: Sequence[Finding], *, traceback: bool) -> It
     scalars = ", ".join(f"{name}={value!r}" for name, value in case.scalars.items())
     yield f"  arguments    {scalars}"
     for name, tensor in case.tensors.items():
-        yield f"  {name:<12} {_tensor(case, name) if tensor is not None else 'None'}"
+        yield f"  {name:<12} {tensor_text(case, name) if tensor is not None else 'None'}"
     if finding.multiprocessors:
         yield f"  device       {finding.multiprocessors} multiprocessors"
     yield f"  declaration  {finding.declaration}"
-    if finding.verdict is Verdict.FAIL and (meaning := _meaning(finding)):
-        yield f"  meaning      {meaning}"
+    if finding.verdict is Verdict.FAIL and (told := meaning(finding)):
+        yield f"  meaning      {told}"
     if finding.verdict is Verdict.NO_THEOREM:
         yield f"  meaning      {PROMISED}"
     for index, text in enumerate(raised):
@@ -194,7 +195,7 @@ def _lines(finding: Finding, alike: Sequence[Finding], *, traceback: bool) -> It
         yield f"  replay       {replay_command(finding)}"
 
 
-def _meaning(finding: Finding) -> str:
+def meaning(finding: Finding) -> str:
     """Return what a failure proves; of the formula only where no change of the case explains it."""
     outcome = finding.outcome
     if outcome.formula and not finding.cause:
@@ -225,7 +226,8 @@ def _numbers(worst: Worst) -> Iterator[str]:
         yield f"  bound        {_three_digits(worst.bound)} on |actual - expected|"
 
 
-def _tensor(case: Case, name: str) -> str:
+def tensor_text(case: Case, name: str) -> str:
+    """Return dtype, shape, layout and first values of one tensor of a case."""
     tensor = case.given[name]
     layout = case.layouts.get(name, Layout())
     shape = tuple(tensor.shape)

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from verifier.audit.record import Report
+from verifier.audit.report.finding_text import (
+    PROMISED,
+    meaning,
+    of_one_cause,
+    replay_command,
+    tensor_text,
+)
 from verifier.audit.report.json_frame import frame
 from verifier.audit.report.reach_text import reach_document
-from verifier.audit.rules import line_verdict, unexpected
+from verifier.audit.report.source_line import source_line
+from verifier.audit.report.traceback_text import traceback_lines
+from verifier.audit.rules import known_alone, line_verdict, unexpected
 from verifier.records.printable import block
-from verifier.records.verdict import Finding, Line, Variant, Worst
+from verifier.records.verdict import Finding, Line, Variant, Verdict, Worst
 
 
 def document(report: Report) -> dict[str, object]:
@@ -26,7 +37,7 @@ def document(report: Report) -> dict[str, object]:
         interrupted=report.interrupted,
         unreached=report.unreached,
         lines=[_line(line) for line in report.lines],
-        findings=[_finding(finding) for finding in report.findings],
+        findings=_findings(report.findings),
         reach=[reach_document(one) for one in report.reach],
         unusable=report.unusable,
         errors=[block(error) for error in report.errors],
@@ -44,6 +55,7 @@ def _line(line: Line) -> dict[str, object]:
         "variance": line.variance,
         "verdict": str(line_verdict(line)),
         "unexpected": bool(unexpected(line.findings)),
+        "known": known_alone(line),
         "counts": {str(verdict): count for verdict, count in line.counts.items()},
         "outside": {str(verdict): count for verdict, count in line.beyond.items()},
         "untried": line.untried,
@@ -65,8 +77,15 @@ def _worst(worst: Worst) -> dict[str, object]:
     return {name: plain(value) for name, value in asdict(worst).items()}
 
 
-def _finding(finding: Finding) -> dict[str, object]:
-    outcome = finding.outcome
+def _findings(findings: Sequence[Finding]) -> list[dict[str, object]]:
+    """Return findings, each with the number of its group: those of one have one cause, as it seems."""
+    numbers = {id(one): n for n, group in enumerate(of_one_cause(findings)) for one in group}
+    return [_finding(finding, numbers[id(finding)]) for finding in findings]
+
+
+def _finding(finding: Finding, group: int) -> dict[str, object]:
+    outcome, case = finding.outcome, finding.case
+    file, line = source_line(finding)
     return {
         "subject": finding.subject,
         "check": finding.check,
@@ -78,13 +97,22 @@ def _finding(finding: Finding) -> dict[str, object]:
         "message": outcome.message,
         "worst": _worst(outcome.worst) if outcome.worst else None,
         "cause": finding.cause,
+        "group": group,
+        "meaning": PROMISED if finding.verdict is Verdict.NO_THEOREM else block(meaning(finding)),
+        "source": {"file": str(file), "line": line},
+        "raised": [block(text) for text in traceback_lines(finding.detail, Path(finding.path))],
         "variants": [_variant(variant) for variant in finding.variants],
         "declaration": block(finding.declaration),
         "multiprocessors": finding.multiprocessors or None,
-        "rows": finding.case.rows,
-        "columns": finding.case.columns,
-        "hazard": finding.case.hazard,
-        "origin": finding.case.origin,
+        "rows": case.rows,
+        "columns": case.columns,
+        "kappa": plain(case.kappa),
+        "largest": plain(case.largest),
+        "hazard": case.hazard,
+        "origin": case.origin,
+        "arguments": {name: block(repr(value)) for name, value in case.scalars.items()},
+        "tensors": {n: None if t is None else tensor_text(case, n) for n, t in case.tensors.items()},
+        "replay": replay_command(finding) if finding.file or finding.unwritten else "",
         "case": finding.file,
         "unwritten": finding.unwritten,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-PARTS = ("unreached", "lines", "findings", "reach", "unusable", "errors", "unmet", "certificates")
+PARTS = ("subjects", "unreached", "lines", "findings", "reach", "unusable", "errors", "unmet", "certificates")
 """Lists of a report, in their order."""
 
 

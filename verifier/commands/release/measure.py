@@ -28,7 +28,8 @@ from verifier.commands.release.record import (
     Trust,
     WhatIf,
 )
-from verifier.commands.release.stages import stage_shares
+from verifier.commands.release.rounded_inputs import input_rounding
+from verifier.commands.release.stages import line_shares, stage_shares
 from verifier.records.compiled_code import CompiledCode
 from verifier.records.subject import Subject
 
@@ -64,6 +65,7 @@ def record(subject: Subject, found: Cost) -> DtypeRecord:
         missing=account.missing,
         code=None if account.compiled is None else _code(account.compiled),
         points=account.points,
+        input_rounding=() if refused else tuple(input_rounding(subject, account.dtype)),
     )
 
 
@@ -92,7 +94,7 @@ def _figures(found: Cost) -> Iterator[Figures]:
                 for limit in LIMITS
             ),
             lost=tuple(
-                LostAt(kappa=explained.case.kappa, stages=stage_shares(one))
+                LostAt(kappa=explained.case.kappa, stages=stage_shares(one), lines=line_shares(one))
                 for explained in found.explained
                 for one in explained.outputs
                 if one.output == name and one.shares
@@ -130,4 +132,5 @@ def _code(found: CompiledCode) -> RanCode:
         half_sums=found.half_sums,
         atomics=found.atomics,
         host=tuple(sorted(found.host)),
+        census=tuple(sorted(found.census, key=lambda one: (one.kernel, one.digest))),
     )

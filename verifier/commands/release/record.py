@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from verifier.commands.cost_of_dtype import SweptInput
-from verifier.commands.release.stages import StageShare
+from verifier.commands.release.stages import LineShare, StageShare
+from verifier.records.compiled_code import KernelCensus
 
 SCHEMA = 1
 """Version of the JSON of a release; it grows when a reader of the last one would read it wrongly."""
@@ -26,10 +27,24 @@ class Trust:
 
 @dataclass(frozen=True, kw_only=True)
 class LostAt:
-    """Where the error of an output is made at one kappa: shares of steps, see `stage_shares`."""
+    """Where the error of an output is made at one kappa: shares of steps, and of lines, largest first."""
 
     kappa: float
     stages: tuple[StageShare, ...]
+    lines: tuple[LineShare, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputRounding:
+    """What rounding the input to its dtype moves of the exact result, in ulp: no error of the kernel.
+
+    worst, mean: of inputs that round to those of the sweep, at one kappa, see `input_rounding`.
+    """
+
+    kappa: float
+    output: str
+    worst: float
+    mean: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +79,10 @@ class WhatIf:
 
 @dataclass(frozen=True, kw_only=True)
 class RanCode:
-    """The compiled kernels that ran: names, digests without lines of source, and what their arithmetic is."""
+    """The compiled kernels that ran: names, digests without lines of source, and what their arithmetic is.
+
+    census: what each consists of, by name and digest.
+    """
 
     kernels: tuple[str, ...]
     digests: tuple[str, ...]
@@ -74,6 +92,7 @@ class RanCode:
     half_sums: tuple[str, ...]
     atomics: tuple[str, ...]
     host: tuple[str, ...]
+    census: tuple[KernelCensus, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +119,7 @@ class DtypeRecord:
     missing: tuple[tuple[float, float, int], ...]
     code: RanCode | None
     points: tuple[SweptInput, ...]
+    input_rounding: tuple[InputRounding, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

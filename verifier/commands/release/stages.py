@@ -11,12 +11,14 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from verifier.commands.explain import WITHOUT_ROUNDING, Explanation, Share, place_text
+from verifier.commands.explain import SHOWN, WITHOUT_ROUNDING, Explanation, Share, place_text
 
 INPUT, STATISTICS, RSTD, AFFINE = "input rounding", "statistics", "rstd", "affine step"
 OUTPUT, SAVED, COLUMNS = "output rounding", "saved statistics", "column sums"
 FORMULA, UNKNOWN = "formula or constants", "no known step"
 STAGES = (INPUT, STATISTICS, RSTD, SAVED, AFFINE, COLUMNS, OUTPUT, FORMULA, UNKNOWN)
+LINES = 12
+"""Lines that are named of one output at most."""
 _PARAMETERS = {"grad_weight", "grad_bias"}
 _STORED = re.compile(r"\bstore\b|__float2|\.to\(|\bcast\b|\w+\[[^\]]*\]\s*=[^=]")
 _ROOT = re.compile(r"\b\w*r?sqrt\w*\b|\brstd\s*=")
@@ -38,6 +40,24 @@ class StageShare:
     stage: str
     share: float
     place: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineShare:
+    """What one line adds to the error of an output: share as in `StageShare`, and the step it counts for."""
+
+    place: str
+    stage: str
+    share: float
+
+
+def line_shares(output: Explanation) -> tuple[LineShare, ...]:
+    """Return the lines with the largest shares in an output's error."""
+    return tuple(
+        LineShare(place=place_text(one), stage=stage_of(one, output.output), share=one.rms)
+        for one in output.shares[:LINES]
+        if abs(one.rms) >= SHOWN
+    )
 
 
 def stage_shares(output: Explanation) -> tuple[StageShare, ...]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from verifier.machine.ptx.instruction_counts import InstructionCounts, count_instructions
-from verifier.records.compiled_code import CompiledCode, joined
+from verifier.records.compiled_code import CompiledCode, KernelCensus, joined
 
 _SHOWN = 3  # source lines named of one kind
 _HALVES = frozenset({"f16", "bf16", "f16x2", "bf16x2"})
@@ -33,7 +33,23 @@ def of_codes(codes: Iterable[tuple[str, str]], host: Iterable[str] = ()) -> Comp
 @lru_cache(maxsize=256)
 def of_kernel(ptx: str, kernel: str) -> CompiledCode:
     """Read one kernel, once."""
-    return replace(of_counts(count_instructions(ptx, kernel)), texts=frozenset({digest(ptx, kernel)}))
+    counts, mark = count_instructions(ptx, kernel), digest(ptx, kernel)
+    return replace(of_counts(counts), texts=frozenset({mark}), census=frozenset({census(counts, mark)}))
+
+
+def census(found: InstructionCounts, mark: str) -> KernelCensus:
+    """Return what a kernel consists of; mark: the digest of its code."""
+    return KernelCensus(
+        kernel=found.kernel,
+        digest=mark,
+        architecture=found.architecture,
+        instructions=found.instructions,
+        opcodes=tuple(sorted(found.opcodes.items(), key=lambda one: (-one[1], one[0]))),
+        fused=found.fused,
+        contractible=found.contractible,
+        flushing=found.flushing,
+        barriers=found.barriers,
+    )
 
 
 def digest(ptx: str, kernel: str) -> str:

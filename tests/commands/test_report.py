@@ -1,0 +1,574 @@
+"""The files of a report say what was found, escape what a subject has written, and follow their schema."""
+
+import copy
+import json
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+from jsonschema import Draft202012Validator
+from made_reports import HOSTILE, failing, made
+from markdown_it import MarkdownIt
+
+from verifier.commands import cost_of_dtype
+from verifier.commands.report import html
+from verifier.commands.report.figures import error_against_kappa, errors_by_kappa_and_columns
+from verifier.commands.report.files import report_files, write_report
+from verifier.commands.report.github import ANNOTATIONS, notices, tell
+from verifier.commands.report.junit import junit_xml
+from verifier.commands.report.markdown import markdown
+from verifier.commands.report.sarif import sarif
+from verifier.commands.report.view import headline, subject_views
+from verifier.records.verdict import Verdict
+
+SCHEMA = json.loads((Path(html.__file__).parent / "audit.schema.json").read_text())
+STYLE = (html.TEMPLATES / "style.css").read_text()
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+BODY = """
+@subject(**DECLARED)
+def first(input, weight=None, bias=None, eps=1e-5):
+    return right(input, weight, bias, eps)
+
+@subject(**DECLARED)
+def second(input, weight=None, bias=None, eps=1e-5):
+    return right(input, weight, bias, eps)
+
+@subject(op="layer_norm", language="torch", dtypes=("float32",), differentiable=False)
+def only_its_op(input, weight=None, bias=None, eps=1e-5):
+    return right(input, weight, bias, eps)
+"""
+
+
+@pytest.fixture
+def kernels(subjects_of):
+    found = subjects_of(BODY)
+    return [found["first"], found["second"]]
+
+
+def strict(schema):
+    """Return a schema that also rejects keys that it does not name."""
+    if isinstance(schema, list):
+        return [strict(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: strict(value) for key, value in schema.items()}
+    if found.get("type") == "object" and "properties" in found and "oneOf" not in found:
+        found.setdefault("additionalProperties", False)
+    return found
+
+
+def problems(document):
+    plain = json.loads(json.dumps(document, allow_nan=False))
+    return [
+        f"{list(e.absolute_path)}: {e.message}"
+        for e in Draft202012Validator(strict(SCHEMA)).iter_errors(plain)
+    ]
+
+
+class Page(HTMLParser):
+    """Reads a page: its elements with their attributes, its text, and what is not closed."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.elements, self.open, self.text, self.wrong = [], [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append(tag)
+
+    def handle_data(self, data):
+        if "style" not in self.open and "script" not in self.open:
+            self.text.append(data)
+
+    @property
+    def said(self):
+        return " ".join(" ".join(self.text).split())
+
+    def named(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    def intruders(self):
+        """Elements and attributes that no template has."""
+        found = [
+            tag for tag, _ in self.elements if tag in {"img", "iframe", "object", "embed", "link", "base"}
+        ]
+        found += [a for _, attributes in self.elements for a in attributes if a.startswith("on")]
+        found += ["script"] * (len(self.named("script")) - 1)
+        for _, attributes in self.elements:
+            where = [attributes.get(name) or "" for name in ("src", "href", "xlink:href", "action")]
+            found += [
+                w for w in where if w and not w.startswith("#") and not re.fullmatch(r"[\w./%-]+\.html", w)
+            ]
+        return found
+
+
+def pages(document):
+    return {n: Page(text) for n, text in report_files(document, Path.cwd()) if n.endswith(".html")}
+
+
+# -- the schema ----------------------------------------------------------------------------------------
+
+
+def test_the_schema_is_one_and_what_is_made_follows_it(kernels):
+    Draft202012Validator.check_schema(SCHEMA)
+    findings = [
+        failing(kernels[0].path, "first"),
+        failing(kernels[0].path, "first", expected=True, reason="known"),
+    ]
+    assert problems(made(kernels, findings)) == []
+    assert problems(made(kernels, release=False)) == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ("seed",),
+        ("lines", 0, "verdict"),
+        ("findings", 0, "replay"),
+        ("release", "dtypes", 0, "figures", 0, "worst"),
+    ],
+)
+@pytest.mark.parametrize("change", ["gone", "renamed", "of another type"])
+def test_the_schema_sees_what_is_missing_or_new_or_of_another_type(kernels, path, change):
+    document = copy.deepcopy(made(kernels, [failing(kernels[0].path, "first")]))
+    at = document
+    for step in path[:-1]:
+        at = at[step]
+    value = at.pop(path[-1])
+    if change != "gone":
+        at[f"{path[-1]}{'s' * (change == 'renamed')}"] = value if change == "renamed" else ["odd"]
+    assert problems(document)
+
+
+def test_an_audit_follows_the_schema_and_writes_every_file(command, kernel_file, tmp_path, monkeypatch):
+    """The one audit of this module: of a kernel with no declaration but its op, in a GitHub workflow."""
+    monkeypatch.setattr(cost_of_dtype, "GRID", (32,))
+    monkeypatch.setattr(cost_of_dtype, "_kappas", lambda _: (0.0, 10.0))
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    (tmp_path / "summary.md").write_text("before\n")
+    file, folder = kernel_file(BODY), tmp_path / "out" / "report"
+    quick = ("--check", "forward_error", "--workers", "1", "--subject", "only_its_op")
+    status, out, error = command(
+        "audit", file, *quick, "--release", "--report", folder, "--require", "ulp=0.1"
+    )
+    assert status == 1
+    assert error == ""
+    assert f"report: {folder / 'index.html'}" in out
+    assert "::error title=norm-verifier%3A required::only_its_op  float32  output: ulp=0.1 is required" in out
+    names = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+    assert names == {
+        "index.html",
+        "report.md",
+        "report.json",
+        "report.schema.json",
+        "junit.xml",
+        "findings.sarif",
+    }
+    document = json.loads((folder / "report.json").read_text())
+    assert problems(document) == []
+    page = Page((folder / "index.html").read_text())
+    assert page.wrong == page.open == page.intruders() == []
+    assert page.said.index("NOT MET") < page.said.index("Can it ship?")
+    assert "The declaration has no bound here" in page.said
+    assert (tmp_path / "summary.md").read_text().startswith("before\n# ")
+    assert "ulp=0\\.1 is required" in (tmp_path / "summary.md").read_text()
+
+
+# -- pages ---------------------------------------------------------------------------------------------
+
+
+def test_one_subject_has_one_page_with_everything_on_it(kernels):
+    finding = failing(kernels[0].path, "first", message="output: 3 of 4 elements at kernel.py:7")
+    (name, page), *others = pages(made(kernels[:1], [finding], unmet=["first: reach=1 is required"])).items()
+    assert (name, others) == ("index.html", [])
+    assert page.wrong == page.open == page.intruders() == []
+    order = [
+        "FAIL: first",
+        "reach=1 is required",
+        "Can it ship?",
+        "Errors",
+        "Findings",
+        "Reach",
+        "Certificates",
+    ]
+    places = [page.said.index(word) for word in order]
+    assert places == sorted(places)
+    for words in (
+        "output: 3 of 4 elements at kernel.py:7",
+        "norm-verifier replay findings/0.json",
+        "float16 (2,), strides (1,), storage offset 0: [0, 1]",
+        "512 terms 9 deep (20 declared)",
+        "3 cases of this shape were run besides",
+        "not certified Refused, which says nothing against the kernel",
+        "310 instructions for sm_90",
+        "add.f32",
+        "output rounding 90.0 %",
+        "kernel.py:9 mean = tl.sum(x)",
+        "From magnitude 4.1e+03 some result is infinite or NaN",
+        "no case reached it",
+        "float32 sums",
+        "1.26 ulp",
+    ):
+        assert words in page.said, words
+    assert "#" not in {a["href"][:1] for a in page.named("a")} - {"#"}
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    targets = [a["href"][1:] for a in page.named("a")]
+    assert set(targets) <= set(ids)
+    (policy,) = [m["content"] for m in page.named("meta") if m.get("http-equiv") == "Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; ")
+
+
+def test_nothing_is_claimed_of_what_was_not_measured(kernels):
+    (page,) = pages(made(kernels[:1], release=False)).values()
+    assert page.intruders() == []
+    assert "was not measured: --release does" in page.said
+    assert "None was asked for ( --certify does): a PASS speaks of the cases that ran" in page.said
+    assert page.named("svg") == []
+
+
+def test_several_subjects_have_an_index(kernels):
+    found = pages(made(kernels, [failing(kernels[0].path, "first")], release=False))
+    assert set(found) == {"index.html", "subjects/first.html", "subjects/second.html"}
+    index = found["index.html"]
+    assert index.said.startswith("FAIL: 2 kernels")
+    assert "1 FAIL, 1 PASS" in index.said
+    assert {a["href"] for a in index.named("a")} == {"subjects/first.html", "subjects/second.html"}
+    assert {"href": "../index.html"} in found["subjects/first.html"].named("a")
+    assert found["subjects/second.html"].said.startswith("PASS: second")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "changes", "word", "kind"),
+    [
+        (Verdict.PASS, {}, "PASS", "good"),
+        (Verdict.UNDECIDED, {}, "UNDECIDED", "open"),
+        (Verdict.ERROR, {}, "ERROR", "open"),
+        (Verdict.PASS, {"unmet": ["first: no"]}, "NOT MET", "bad"),
+    ],
+)
+def test_the_verdict_on_top_is_that_of_the_terminal(kernels, verdict, changes, word, kind):
+    document = made(kernels[:1], status_of_others=verdict, **changes)
+    (view,) = subject_views(document)
+    assert (view.headline.word, view.headline.kind) == (word, kind)
+    assert (headline(document).word, headline(document).kind) == (word, kind)
+
+
+def test_what_is_undecided_beside_a_pass_is_no_pass_on_top(kernels):
+    document = made(kernels[:1])
+    document["lines"][1]["verdict"] = "UNDECIDED"
+    assert headline(document).word == "UNDECIDED"
+    assert subject_views(document)[0].of_dtype("float16").word == "PASS"
+
+
+def test_known_defects_are_no_pass_and_no_failure(kernels):
+    document = made(kernels[:1], [failing(kernels[0].path, "first", expected=True, reason="as published")])
+    found = headline(document)
+    assert (found.word, found.kind) == ("FAIL (known)", "open")
+    assert document["status"] == 0
+
+
+def test_a_certified_case_that_fails_is_an_error_on_top(kernels):
+    document = made(kernels[:1], [failing(kernels[0].path, "first")])
+    document["certificates"][0].update(contradicted="forward_error: FAIL", verdict="UNDECIDED")
+    (view,) = subject_views(document)
+    assert (view.headline.word, view.headline.kind) == ("ERROR", "open")
+    assert headline({**document, "status": 4}).word == "ERROR"
+    assert view.certified("float16") == "refused"
+
+
+def test_an_interrupted_audit_is_called_so(kernels):
+    assert headline({**made(kernels), "interrupted": True}).word == "INTERRUPTED"
+
+
+# -- figures -------------------------------------------------------------------------------------------
+
+
+def heights(figure, gid):
+    """Return the vertical places of the marks of one artist, from the top."""
+    (group,) = [
+        g
+        for g in ET.fromstring(figure).iter("{http://www.w3.org/2000/svg}g")
+        if g.get("id", "").endswith(gid)
+    ]
+    return [float(use.get("y")) for use in group.iter("{http://www.w3.org/2000/svg}use")]
+
+
+def test_the_bound_is_drawn_above_the_points_seen_and_ends_where_its_theorem_does(kernels):
+    record = made(kernels[:1])["release"]["dtypes"][0]
+    figure = error_against_kappa(record, "output", "m")
+    bound, seen = heights(figure, "bound-declared"), heights(figure, "seen")
+    assert (len(bound), len(seen)) == (4, 5)
+    assert all(above < below for above, below in zip(bound, seen, strict=False))
+    assert heights(figure, "bound-textbook")[0] < bound[0]
+    assert "bound of welford" in figure
+    lowered = copy.deepcopy(record)
+    for point in lowered["points"]:
+        point["outputs"]["output"]["bound"] = float(point["outputs"]["output"]["worst"]) / 2
+    figure = error_against_kappa(lowered, "output", "m")
+    assert not any(
+        a < b for a, b in zip(heights(figure, "bound-declared"), heights(figure, "seen"), strict=True)
+    )
+
+
+def test_figures_need_no_colour_and_stand_alone(kernels):
+    record = made(kernels[:1])["release"]["dtypes"][0]
+    figure = error_against_kappa(record, "output", "m")
+    looks = re.findall(r'id="m-bound-(\w+)".*?<path[^>]*style="([^"]*)"', figure, re.DOTALL)
+    dashes = [re.sub(r"stroke: [^;]*;?", "", style) for _, style in looks]
+    assert len(dashes) == len(set(dashes)) == 3
+    map_ = errors_by_kappa_and_columns(record, "output", "h")
+    assert ">164<" in map_  # the number stands in its cell: 0.5 + 1000 * 8192 / 5e4
+    assert "NaN" not in figure + map_
+    for text in (figure, map_):
+        assert "http" not in re.sub(r'xmlns(:\w+)?="[^"]*"', "", text)
+        assert "#010203" not in text
+    assert error_against_kappa(record, "output", "m") == figure
+
+
+def test_there_is_no_figure_without_points(kernels):
+    record = {**made(kernels[:1])["release"]["dtypes"][0], "points": []}
+    assert (
+        error_against_kappa(record, "output", "m") == errors_by_kappa_and_columns(record, "output", "h") == ""
+    )
+
+
+def luminance(colour):
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one, other):
+    """Return the contrast of two colours. Source: WCAG 2.2, definition of contrast ratio."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_and_lines_stand_out_in_both_schemes(scheme):
+    """WCAG 2.2 asks for 4.5 of text (1.4.3) and for 3 of graphics (1.4.11)."""
+    blocks = re.findall(r":root \{(.*?)\}", STYLE, re.DOTALL)
+    colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", blocks[scheme == "dark"]))
+    for text, back in [
+        ("ink", "paper"),
+        ("soft", "paper"),
+        ("ink", "panel"),
+        ("link", "paper"),
+        ("good", "good-back"),
+        ("bad", "bad-back"),
+        ("open", "open-back"),
+        ("ink", "bad-back"),
+    ]:
+        assert contrast(colours[text], colours[back]) >= 4.5, (text, back)
+    for number in range(8):
+        assert contrast(colours[f"series-{number}"], colours["paper"]) >= 3, number
+
+
+# -- what a subject has written ------------------------------------------------------------------------
+
+
+def hostile(kernels, folder):
+    """Return a report in which every text that a subject has a say in is hostile."""
+    odd = folder / "<b>odd & 'quoted'"
+    odd.mkdir(exist_ok=True)
+    path = odd / "k|`x`.py"
+    path.write_bytes(kernels[0].path.read_bytes())
+    one = replace(kernels[0], name=HOSTILE, path=path)
+    frame = f'  File "{path}", line 3, in f\n    {HOSTILE}'
+    detail = f"Traceback (most recent call last):\n{frame}\nValueError: {HOSTILE}"
+    findings = [
+        failing(path, HOSTILE, message=f"{HOSTILE} raised", detail=detail, file=f"f/{HOSTILE}.json"),
+        failing(path, HOSTILE, message="output: other", expected=True, reason=HOSTILE),
+    ]
+    document = made([one], findings, unmet=[f"{HOSTILE} is required"])
+    document["unusable"] = document["errors"] = [HOSTILE]
+    document["lines"][0]["skipped"] = document["findings"][0]["declaration"] = HOSTILE
+    document["findings"][0]["arguments"] = {HOSTILE: HOSTILE}
+    document["lines"][0]["undecided"] = {HOSTILE: 1}
+    document["reach"][0]["lacking"][0].update(file=HOSTILE, why=HOSTILE)
+    document["certificates"][1]["refused"] = {"stage": HOSTILE, "why": HOSTILE}
+    record = document["release"]["dtypes"][0]
+    record["unexplained"] = record["backend"] = HOSTILE
+    record["code"]["census"][0]["kernel"] = record["code"]["half_sums"] = HOSTILE
+    record["figures"][0]["lost"][0]["lines"][0]["place"] = HOSTILE
+    return document
+
+
+def test_pages_escape_whatever_a_subject_has_written(kernels, tmp_path, monkeypatch):
+    document = hostile(kernels, tmp_path)
+    (page,) = pages(document).values()
+    assert page.wrong == page.open == page.intruders() == []
+    assert page.said.count("<img src=x onerror=") > 15
+    escaping = html._environment()
+    escaping.autoescape = False
+    monkeypatch.setattr(html, "_environment", lambda: escaping)
+    (page,) = pages(document).values()
+    assert page.intruders()
+
+
+def test_an_index_escapes_names_and_stays_in_its_folder(kernels, tmp_path):
+    document = hostile(kernels, tmp_path)
+    other = made(kernels[1:])
+    climbing = "../../../etc/passwd"
+    for key in ("subjects", "lines"):
+        document[key] = [*document[key], *({**one, "subject": climbing} for one in other[key])]
+    unwritten, first = write_report(document, tmp_path / "report")
+    assert unwritten == []
+    written = [p for p in (tmp_path / "report").rglob("*") if p.is_file()]
+    assert len([p for p in written if p.parent.name == "subjects"]) == 2
+    page = Page(first.read_text())
+    assert page.wrong == page.open == page.intruders() == []
+    assert all((first.parent / unquote(a["href"])).is_file() for a in page.named("a"))
+    assert not (tmp_path.parent / "etc").exists()
+
+
+def test_markdown_shows_texts_and_no_markup_of_theirs(kernels, tmp_path):
+    reader = MarkdownIt("commonmark").enable("table")
+    text = markdown(hostile(kernels, tmp_path))
+
+    def kinds(source):
+        tokens = reader.parse(source)
+        return {t.type for one in tokens for t in (one, *(one.children or []))}
+
+    assert not kinds(text) & {"html_block", "html_inline", "link_open", "image", "em_open", "strong_open"}
+    said = "".join(t.content for one in reader.parse(text) for t in one.children or [])
+    assert said.count("<img src=x onerror=") > 3
+    assert kinds(HOSTILE) & {"html_block", "html_inline"}
+
+
+def test_markdown_says_what_the_page_says(kernels):
+    text = markdown(made(kernels[:1], [failing(kernels[0].path, "first")]))
+    for words in (
+        "❌ FAIL: first",
+        "norm-verifier replay findings/0.json",
+        "output rounding 90.0 %",
+        "What float16 costs",
+    ):
+        assert words in text
+    many = markdown(made(kernels, [failing(kernels[0].path, "first")]))
+    assert "| second | layer\\_norm | ✅ PASS |" in many
+    assert "## second" not in many
+
+
+# -- GitHub, JUnit, SARIF ------------------------------------------------------------------------------
+
+
+def test_annotations_stand_at_lines_and_no_text_begins_a_command(kernels, tmp_path):
+    document = hostile(kernels, tmp_path)
+    found = list(notices(document, tmp_path))
+    assert len(found) == 2
+    assert found[0].startswith("::error file=<b>odd & 'quoted'/k|`x`.py,line=3,title=FAIL <img")
+    assert not any("\n" in one or "\r" in one for one in found)
+    assert [one.count("::") for one in (one.replace("::error%3A%3A", "") for one in found)] != [1, 1]
+    properties = found[0].removeprefix("::error ").split("::")[0]
+    assert properties.count(",") == 2
+
+
+def test_no_more_annotations_than_are_shown_and_known_defects_are_none(kernels):
+    findings = [failing(kernels[0].path, "first", n, f"{'abcdefghijklmnop'[n]} is wrong") for n in range(15)]
+    assert len(list(notices(made(kernels, findings), Path.cwd()))) == ANNOTATIONS
+    known = [failing(kernels[0].path, "first", expected=True, reason="as published")]
+    assert list(notices(made(kernels, known), Path.cwd())) == []
+
+
+def test_a_summary_keeps_within_what_a_step_may_write(kernels, tmp_path, monkeypatch):
+    findings = [failing(kernels[0].path, "first", n, f"{'ab' * n} is wrong") for n in range(300)]
+    file = tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(file))
+    monkeypatch.setattr("verifier.commands.report.github.SUMMARY_BYTES", 5000)
+    assert tell(made(kernels, findings), tmp_path) == []
+    assert 2000 < file.stat().st_size <= 5000
+    assert file.read_text().endswith("The rest is left out: there is no room for it here.\n")
+    tell(made(kernels, findings), tmp_path)
+    assert file.stat().st_size <= 5000
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path))
+    assert tell(made(kernels), tmp_path) == [f"{tmp_path}: Is a directory"]
+
+
+def test_junit_fails_what_failed_and_passes_nothing_undecided(kernels, tmp_path):
+    document = made(kernels, [failing(kernels[0].path, "first")], unmet=["first: reach=1 is required"])
+    document["lines"][3].update(verdict="UNDECIDED", undecided={"the machine lacks mbarrier": 2})
+    root = ET.fromstring(junit_xml(document))
+    told = {(c.get("classname"), c.get("name")): [e.tag for e in c] for c in root.iter("testcase")}
+    assert told == {
+        ("first", "forward_error[float16]"): ["failure"],
+        ("first", "forward_error[float32]"): [],
+        ("second", "forward_error[float16]"): [],
+        ("second", "forward_error[float32]"): ["skipped"],
+        ("requirements", "first: reach=1 is required"): ["failure"],
+    }
+    assert [(s.get("tests"), s.get("failures"), s.get("skipped")) for s in root] == [
+        ("2", "1", "0"),
+        ("2", "0", "1"),
+        ("1", "1", "0"),
+    ]
+    odd = hostile(kernels, tmp_path)
+    odd["lines"][0]["subject"] = "a\x00\x1b\ud800"
+    assert ET.fromstring(junit_xml(odd)).find("testsuite").get("name") == "a\ufffd\ufffd\ufffd"
+
+
+def test_sarif_has_findings_at_their_lines(kernels, tmp_path):
+    inside, named = kernels[0].path, f"output: 3 of 4 elements, at {kernels[0].path.name}:7"
+    findings = [
+        failing(inside, "first", message=named),
+        failing(inside, "first", message="output: wrong"),
+        failing(inside, "first", expected=True, reason="as published"),
+    ]
+    log = sarif(made(kernels, findings), tmp_path)
+    assert log["version"] == "2.1.0"
+    (run,) = log["runs"]
+    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["forward_error"]
+    assert run["tool"]["driver"]["rules"][0]["shortDescription"]["text"]
+    places = [result["locations"][0]["physicalLocation"] for result in run["results"]]
+    assert {place["artifactLocation"]["uri"] for place in places} == {"kernel.py"}
+    start = 1 + inside.read_text().splitlines().index("def first(input, weight=None, bias=None, eps=1e-5):")
+    assert [place["region"]["startLine"] for place in places] == [7, start, start]
+    assert [result["level"] for result in run["results"]] == ["error", "error", "none"]
+    assert run["results"][2]["suppressions"][0]["justification"] == "as published"
+    assert "Replay: norm-verifier replay" in run["results"][0]["message"]["text"]
+    marks = [result["partialFingerprints"]["normVerifier/v1"] for result in run["results"]]
+    assert len(set(marks)) == 3 or marks[1] != marks[0]
+    outside = sarif(made(kernels, findings), tmp_path / "elsewhere")
+    assert outside["runs"][0]["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"] == {
+        "uri": inside.as_uri()
+    }
+
+
+def test_what_cannot_be_written_is_said(kernels, tmp_path):
+    (tmp_path / "file").write_text("")
+    unwritten, _ = write_report(made(kernels), tmp_path / "file")
+    assert unwritten == [f"{tmp_path / 'file'}: File exists"]
+
+
+def test_two_reports_are_compared(command, kernels, tmp_path):
+    old, new = tmp_path / "a.json", tmp_path / "b.json"
+    old.write_text(json.dumps(made(kernels)))
+    new.write_text(json.dumps(made(kernels, [failing(kernels[0].path, "first")])))
+    status, out, _ = command("compare", old, old)
+    assert (status, out) == (0, f"{old} is nowhere worse than {old}\n")
+    status, out, _ = command("compare", old, new, "--json", tmp_path / "c.json")
+    assert status == 1
+    assert "first  forward_error  float16  machine: PASS became FAIL" in out
+    assert json.loads((tmp_path / "c.json").read_text())["worse"]
+    status, out, _ = command("compare", new, old)
+    assert status == 0
+    assert "better in 2 places" in out
+    status, _, error = command("compare", old, kernels[0].path)
+    assert status == 2
+    assert "one is a report and the other a kernel" in error
