@@ -3,10 +3,12 @@
 import ast
 import textwrap
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from verifier.audit.mutation import cuda_text, kills, python_source
+from verifier.audit.mutation.alike import alike
 from verifier.audit.mutation.family import copied, family, mutations
 from verifier.audit.mutation.in_sources import ran, used
 from verifier.audit.mutation.kills import BUILD, Fate, Kill, Question, fate
@@ -55,6 +57,8 @@ __global__ void add(const float *x, float *y, int n) {  /* n < 5 */
     __syncthreads();
     y[i] = rsqrtf(sum + eps) - 1e-5f;
     printf(" + ");
+    double wide = x[i];
+    y[i + n] = merge(sum, i) + static_cast<float>(wide);
 }
 """
 
@@ -120,6 +124,17 @@ def test_mutations_of_cuda_leave_comments_strings_and_directives(tmp_path):
         ("eps", "+ eps", ""),
         ("name", "rsqrtf", "sqrtf"),
         ("name", "blockIdx.x", "blockIdx.y"),
+        ("operator", "+", "-"),
+        ("store", "y[i + n] = merge(sum, i) + static_cast<float>(wide);", ";"),
+        ("rounding", "rsqrtf(sum + eps) - 1e-5f", "(rsqrtf(sum + eps) - 1e-5f) * 0.9990234375f"),
+        (
+            "rounding",
+            "merge(sum, i) + static_cast<float>(wide)",
+            "(merge(sum, i) + static_cast<float>(wide)) * 0.9990234375f",
+        ),
+        ("dtype", "double", "float"),
+        ("cast", "static_cast<float>", ""),
+        ("exchange", "sum, i", "i, sum"),
     }
     assert {m.within for m in found} == {"add"}
     assert all(m.in_kernel for m in found)
@@ -302,3 +317,36 @@ def test_a_refusal_that_no_case_meets_lies_outside_of_the_domain(tmp_path):
     assert every.ending(met) is Ending.SURVIVED
     unasked = replace(survivor, lines=frozenset())
     assert every.ending(unasked) is Ending.SURVIVED
+
+
+SUMMING = Path(__file__).parents[1] / "faulty_kernels" / "variance_off_by_one_ulp_triton.py"
+MASKED = "mask=inside, other=0.0).to(tl.float32)"
+WEIGHT, VALUE = f"weight + column, {MASKED}", f"x + row * columns + column, {MASKED}"
+
+
+@pytest.mark.parametrize(
+    ("place", "same"),
+    [(WEIGHT, True), (VALUE, False)],
+    ids=["a fill of lanes that are not stored", "a fill that is summed in rows of 70 but not of 8"],
+)
+def test_a_survivor_is_said_to_be_the_original_where_its_results_are_the_same_for_all_inputs(
+    tmp_path, place, same
+):
+    text = SUMMING.read_text(encoding="utf-8")
+    assert text.count(place) == 1
+    mutant = tmp_path / SUMMING.name
+    mutant.write_text(text.replace(place, place.replace("0.0", "1.0")), encoding="utf-8")
+    found = alike(SUMMING, mutant, seconds=60.0)
+    assert found == ("for all inputs of 2 x 8 and 3 x 70 in float16: the same bits" if same else "")
+    change = Mutation(file=mutant, start=0, end=1, before="0.0", after="1.0", kind="constant", line=1)
+    told = lines_of(
+        Mutants(path=mutant, original=Fate(mutation=None), fates=[Fate(mutation=change, alike=found)])
+    )
+    assert ("the original's results for all inputs of 2 x 8" in "".join(told)) == same
+    assert any("survived" in line for line in told)
+
+
+def test_of_torch_subjects_nothing_is_said(tmp_path):
+    mutant = tmp_path / "refusing.py"
+    mutant.write_text(REFUSING)
+    assert alike(mutant, mutant, seconds=60.0) == ""

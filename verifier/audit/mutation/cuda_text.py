@@ -40,6 +40,10 @@ _BARRIER = re.compile(r"\b__sync(?:threads|warp)\s*\([^;{}]*\)\s*;")
 _STORE = re.compile(r"(?<=[;{}\n)])[ \t]*[\w.>-]+\[[^;=\n]*\]\s*=(?!=)[^;]*;")
 _INTEGER = re.compile(r"(?<![\w.])(\d+)(?![\w.])")
 _FLOAT = re.compile(r"(?<![\w.])(\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][+-]?\d+)?f?(?!\w)")
+_CAST = re.compile(r"\bstatic_cast<(?:[^<>]|<[^<>]*>)*>(?=\()")
+_WIDE = re.compile(r"(?<![\w<])double(?=\s+\w+\s*[=;\[])")
+_STORED = re.compile(r"(?<=[;{}\n)])[ \t]*\*?[\w.>-]+\[[^;=\n]*\]\s*=(?!=)\s*([^;]*);")
+_CALL = re.compile(r"[(,]\s*([A-Za-z_]\w*),\s*([A-Za-z_]\w*)(?=\s*[,)])")
 _EPS = re.compile(r"\s*\+\s*(?:\w+\.)?eps(?:ilon)?\b")
 
 
@@ -78,6 +82,16 @@ def _places(code: str) -> Iterator[tuple[int, int, str, str]]:
         yield found.start(), found.end(), ";", "barrier"
     for found in _STORE.finditer(code):
         yield found.start(), found.end(), " ;", "store"
+    for found in _CAST.finditer(code):
+        yield found.start(), found.end(), "", "cast"
+    for found in _WIDE.finditer(code):
+        yield found.start(), found.end(), "float", "dtype"
+    for found in _STORED.finditer(code):  # an ulp of float16 too small: twice what rounding to zero costs
+        yield found.start(1), found.end(1), f"({found[1]}) * 0.9990234375f", "rounding"
+    for found in _CALL.finditer(code):
+        if found[1] != found[2]:
+            between = code[found.end(1) : found.start(2)]
+            yield found.start(1), found.end(2), f"{found[2]}{between}{found[1]}", "exchange"
     for found in _INTEGER.finditer(code):
         yield found.start(), found.end(), str(int(found[0]) + 1), "constant"
     for found in _FLOAT.finditer(code):

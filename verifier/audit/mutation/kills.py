@@ -5,12 +5,13 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from verifier.audit import rules
 from verifier.audit.examination import Examination
 from verifier.audit.mutation import in_sources
+from verifier.audit.mutation.alike import alike
 from verifier.audit.mutation.family import copied
 from verifier.audit.mutation.mutation import Mutation
 from verifier.audit.run_audit import runs_on
@@ -48,7 +49,8 @@ class Fate:
 
     kills: what found it, in the order in which it was asked; none if it survived. code: digests of all
     compiled code that ran. errors: our own failures, which kill nothing. ran: whether the changed place was
-    seen to run; None where that is not known. lines: statements of the wrapper that ran.
+    seen to run; None where that is not known. lines: statements of the wrapper that ran. alike: of a mutant
+    that nothing killed, at which shapes it is the original for all inputs, in words; "" where that is open.
     """
 
     mutation: Mutation | None
@@ -58,6 +60,7 @@ class Fate:
     errors: tuple[str, ...] = ()
     ran: bool | None = None
     lines: frozenset[SourcePlace] = frozenset()
+    alike: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +83,11 @@ def fate(path: str, mutation: Mutation | None, question: Question) -> Fate:
     A mutant that cannot be loaded is killed, by "build".
     """
     with tempfile.TemporaryDirectory(prefix="norm-verifier-mutant-") as folder:
-        return fate_of_copy(copied(Path(path), Path(folder), mutation), mutation, question)
+        copy = copied(Path(path), Path(folder), mutation)
+        found = fate_of_copy(copy, mutation, question)
+        if mutation is None or found.kills or found.errors:
+            return found
+        return replace(found, alike=alike(Path(path), copy, seconds=CASE_SECONDS))
 
 
 def fate_of_copy(

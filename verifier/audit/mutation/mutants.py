@@ -173,7 +173,8 @@ def _told(one: Fate) -> str:
     assert one.mutation is not None
     within = f" (in {one.mutation.within})" if one.mutation.within else ""
     never = ", never ran" if one.ran is False and not one.kills else ""
-    return f"{one.mutation}{within}{never}{''.join(f': {text}' for text in one.errors[:1])}"
+    alike = f"; the original's results {one.alike}" if one.alike else ""
+    return f"{one.mutation}{within}{never}{''.join(f': {text}' for text in one.errors[:1])}{alike}"
 
 
 def status_of(found: Mutants) -> int:
@@ -207,6 +208,7 @@ def document(found: Mutants) -> dict[str, object]:
                 "ran": one.ran,
                 "kills": [asdict(kill) for kill in one.kills],
                 "errors": list(one.errors),
+                "alike": one.alike,
                 "seconds": one.seconds,
             }
             for one in found.fates
