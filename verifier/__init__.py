@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         tree,
     )
     from verifier.commands.conformance import conformance_tests
+    from verifier.commands.drawn_arguments import call_arguments
     from verifier.records.subject import Claim, Domain, KnownDefect, Source, Subject, Trees
     from verifier.subjects.cuda_source import source
     from verifier.subjects.declare import subject
@@ -39,6 +40,7 @@ _HOMES = {
     "Terms": "arithmetic.abstract_number",
     "Trees": "records.subject",
     "any_order": "arithmetic.trees.tree",
+    "call_arguments": "commands.drawn_arguments",
     "conformance_tests": "commands.conformance",
     "either": "arithmetic.trees.tree",
     "load": "subjects.load_file",
@@ -62,6 +64,7 @@ __all__ = [
     "Terms",
     "Trees",
     "any_order",
+    "call_arguments",
     "conformance_tests",
     "either",
     "load",

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Executor, Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from verifier.audit.fuzzing.workers import LocalWorkers, WorkerDiedError, WorkersLostError
 from verifier.audit.request import SelectionError
@@ -44,6 +45,15 @@ def in_own_process(backends: Sequence[str], function: Callable[[Given], Result],
     return _own[0].begin(function, argument).result()
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Task:
+    """What was begun and has no result yet: a function of an argument, for a future."""
+
+    function: Callable[[object], object]
+    argument: object
+    future: Future[object]
+
+
 class ClusterError(SelectionError):
     """The cluster cannot be used; the text says why."""
 
@@ -75,7 +85,8 @@ class ClusterWorkers:
             ) from None
         del distributed
         self.address, self._say, self._backends = address, say, tuple(backends)
-        self._lock = threading.Lock()
+        self._reconnecting, self._state = threading.Lock(), threading.Lock()
+        self._open: dict[_Task, Client] = {}
         self._closed = False
         self._client, self._executor = self._connected(CONNECT_SECONDS)
         self._seen = self._threads()
@@ -104,7 +115,12 @@ class ClusterWorkers:
     def begin(self, function: Callable[[Given], Result], argument: Given) -> Future[Result]:
         """Begin a task somewhere; its future waits as long as the scheduler may need to come back."""
         future: Future[Result] = Future()
-        self._hand_over(function, argument, future)
+        task = _Task(
+            function=cast("Callable[[object], object]", function),
+            argument=argument,
+            future=cast("Future[object]", future),
+        )
+        self._hand_over(task)
         return future
 
     def close(self) -> None:
@@ -113,59 +129,68 @@ class ClusterWorkers:
         with suppress(Exception):
             self._client.close(timeout=5)
 
-    def _hand_over(
-        self, function: Callable[[Given], Result], argument: Given, future: Future[Result]
-    ) -> None:
+    def _hand_over(self, task: _Task) -> None:
+        with self._state:  # what is noted of a client is handed over by whoever takes its place
+            client, executor = self._client, self._executor
+            self._open[task] = client
         try:
-            client = self._client
-            inner = self._executor.submit(in_own_process, self._backends, function, argument)
+            inner = executor.submit(in_own_process, self._backends, task.function, task.argument)
         except Exception as error:
-            self._again(client, function, argument, future, error)
+            self._again(client, error)
             return
-        inner.add_done_callback(lambda done: self._pass_on(client, done, function, argument, future))
+        inner.add_done_callback(lambda done: self._pass_on(client, done, task))
 
-    def _pass_on(
-        self,
-        client: Client,
-        done: Future[Result],
-        function: Callable[[Given], Result],
-        argument: Given,
-        future: Future[Result],
-    ) -> None:
+    def _pass_on(self, client: Client, done: Future[object], task: _Task) -> None:
         """Take what came of a task, or hand it over again where its scheduler is gone."""
         try:
             result = done.result()
         except (CancelledError, OSError) as error:
             if not self._closed:
-                again = (client, function, argument, future, error)
-                threading.Thread(target=self._again, args=again, daemon=True).start()
+                threading.Thread(target=self._again, args=(client, error), daemon=True).start()
         except Exception as error:
-            future.set_exception(WorkerDiedError(f"{type(error).__name__}: {error}"))
+            if self._ends(task):
+                task.future.set_exception(WorkerDiedError(f"{type(error).__name__}: {error}"))
         else:
-            future.set_result(result)
+            if self._ends(task):
+                task.future.set_result(result)
 
-    def _again(
-        self,
-        lost: Client,
-        function: Callable[[Given], Result],
-        argument: Given,
-        future: Future[Result],
-        why: BaseException,
-    ) -> None:
-        """Connect anew, once for all tasks that were lost with a client, and hand a task over again."""
-        with self._lock:
-            if self._client is lost and not self._closed:
-                self._say(f"the scheduler {self.address} is gone ({type(why).__name__}); waiting for it")
-                with suppress(Exception):
-                    lost.close(timeout=1)
-                try:
-                    self._client, self._executor = self._connected(LOST_SECONDS)
-                except ClusterError as error:
-                    future.set_exception(WorkersLostError(str(error)))
-                    return
-                self._say(f"the scheduler {self.address} is back")
-        if not self._closed:
-            self._hand_over(function, argument, future)
+    def _ends(self, task: _Task) -> bool:
+        """Return whether a task has no result yet; from then on it has."""
+        with self._state:
+            return self._open.pop(task, None) is not None
+
+    def _again(self, lost: Client, why: BaseException) -> None:
+        """Connect anew, once for a client that was lost, and hand over all tasks that it had.
+
+        Those that it was given while it looked for its scheduler it never ends by itself.
+        """
+        with self._reconnecting:
+            if self._client is not lost or self._closed:
+                return
+            self._say(f"the scheduler {self.address} is gone ({type(why).__name__}); waiting for it")
+            with suppress(Exception):
+                lost.close(timeout=1)
+            try:
+                client, executor = self._connected(LOST_SECONDS)
+            except ClusterError as error:
+                for task in self._taken_from(lost):
+                    task.future.set_exception(WorkersLostError(str(error)))
+                return
+            with self._state:
+                self._client, self._executor = client, executor
+            self._say(f"the scheduler {self.address} is back")
+            tasks = self._taken_from(lost)
+        for task in tasks:
+            if not self._closed:
+                self._hand_over(task)
+
+    def _taken_from(self, lost: Client) -> list[_Task]:
+        """Return the open tasks of a client, which has them no longer."""
+        with self._state:
+            held = [task for task, client in self._open.items() if client is lost]
+            for task in held:
+                del self._open[task]
+        return held
 
     def _connected(self, seconds: float) -> tuple[Client, Executor]:
         from distributed import Client

@@ -15,8 +15,10 @@ from verifier.records.verdict import FailureKey, Finding, Line
 
 UNIT_CASES = 40
 """Cases of one unit: enough to climb some steps, few enough that a worker that dies loses little."""
-MOST_PARENTS = 40
-"""Recipes near which a unit draws, at most: those with features, the newest last, and the best scores."""
+MOST_PARENTS = 24
+"""Recipes near which a unit draws, at most, of each kind: with the best scores, and with features."""
+NEWEST = 2
+"""Recipes with features from which most cases are drawn."""
 IDLE = 2
 """Generations without a single case after which a job ends: there is nothing left to try."""
 MOST_SEED = 2**32
@@ -170,13 +172,21 @@ class JobProgress:
         ]
 
     def _parents(self) -> tuple[Recipe, ...]:
+        """Return the recipes near which cases are drawn; what is named twice is drawn from twice as often.
+
+        Half of the draws go to the best scores, and half to features: of these, most to the newest, since
+        what they reached may lead on.
+        """
         if not self.steers:
             return ()
-        best: dict[str, Kept] = {}
+        best: dict[str, Recipe] = {}
         for one in self.kept:  # the last one is the best
-            best.update({what: one for what, _ in one.scores})
-        chosen = [*(one for one in self.kept if one.features), *best.values()]
-        return tuple(dict.fromkeys(one.recipe for one in chosen))[-MOST_PARENTS:]
+            best.update({what: one.recipe for what, _ in one.scores})
+        highest = list(best.values())[-MOST_PARENTS:]
+        features = [one.recipe for one in self.kept if one.features][-MOST_PARENTS:]
+        newest = features[-NEWEST:]
+        leading = features + max(1, len(features)) * newest
+        return tuple(highest + leading * max(1, len(highest) // max(1, len(leading))))
 
     def _unit(self, lane: int, guide: Guide) -> Unit:
         listed = self.line.listed if self.line is not None else 0

@@ -22,14 +22,14 @@ BETTER = 1.2
 """How many times the best error/bound another must be to be kept: a corpus of few cases is replayed soon."""
 LEAST_SCORE = 1e-6
 """Of error/bound: below, no step leads to a failure."""
-NEAR_SHARE = 0.6
+NEAR_SHARE = 0.75
 """Share of the drawn cases that lie near what the corpus keeps; the others are drawn from all there are."""
-LIST_SHARE = 0.25
+LIST_SHARE = 0.2
 """Share of a unit's cases that the fixed list has at most, once there is something to climb from."""
 DRAWS_A_CASE = 2
 """Examples that Hypothesis is asked for, for each case that is wanted: it climbs when half are drawn."""
-NEWEST, OFTEN = 3, 3
-"""How many of the recipes that were kept last are drawn from more often, and how much."""
+OFTEN = 3
+"""How much more often recipes are drawn from that reached new features just now."""
 REACH, ERROR = "reach", "error"
 """What Hypothesis climbs by: new features of a case, and its error/bound beside the best of its like."""
 
@@ -154,9 +154,10 @@ class SteeredSearch(Search):
 
     @property
     def _parents(self) -> tuple[Recipe, ...]:
-        """Recipes near which cases are drawn, the newest more often: they are what is to be gone on from."""
-        every = (*self.guide.parents, *(kept.recipe for kept in self.kept))
-        return (*every, *(OFTEN * every[-NEWEST:]))
+        """Recipes near which cases are drawn, those with new features more often."""
+        own = [kept.recipe for kept in self.kept]
+        new = [kept.recipe for kept in self.kept if kept.features]
+        return (*self.guide.parents, *own, *(OFTEN * new))
 
     def _aim(self, recipe: Recipe) -> None:
         """Tell Hypothesis by how much a case failed to fail, and whether it reached anything new."""

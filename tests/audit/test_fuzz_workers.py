@@ -1,0 +1,137 @@
+"""Workers of one machine outlive each other; those of a cluster outlive their scheduler, and lose nothing."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import worker_tasks
+from campaigns import campaign, counted
+from waiting import gone, until
+
+from verifier.audit.fuzzing import campaign as campaigns
+from verifier.audit.fuzzing.workers import LocalWorkers, WorkerDiedError
+from verifier.audit.request import BUDGETS
+
+SUPPORT = Path(__file__).parents[1] / "support"
+KERNELS = """
+@subject(**DECLARED)
+def good(input, weight=None, bias=None, eps=1e-5):
+    return right(input, weight, bias, eps)
+
+@subject(**DECLARED)
+def wrong_in_long_rows(input, weight=None, bias=None, eps=1e-5):
+    return right(input, weight, bias, eps) * (1.01 if input.shape[-1] > 200 else 1)
+"""
+LANES, CASES, GENERATIONS = 2, 10, 5
+
+
+def test_a_worker_that_dies_is_replaced_and_what_kills_two_is_given_up(tmp_path):
+    with contextlib.closing(LocalWorkers(2, lambda _: None)) as pool:
+        places = [pool.begin(worker_tasks.run, ("place", None)) for _ in range(4)]
+        once = pool.begin(worker_tasks.run, ("die_once", str(tmp_path / "died")))
+        always = pool.begin(worker_tasks.run, ("die", None))
+        later = pool.begin(worker_tasks.run, ("place", None))
+        found = {task.result(timeout=120) for task in places}
+        assert once.result(timeout=120) == "done"
+        with pytest.raises(WorkerDiedError, match="SIGKILL"):
+            always.result(timeout=120)
+        assert later.result(timeout=120) not in {*found, os.getpid()}
+    assert len(found) == 2
+    assert os.getpid() not in found
+
+
+class Cluster:
+    """A scheduler and workers of this machine, on the loopback alone."""
+
+    def __init__(self, folder):
+        self.folder, self.started = folder, []
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.address = f"tcp://127.0.0.1:{self.port}"
+
+    def _start(self, kind, *words):
+        paths = [str(SUPPORT), str(SUPPORT.parents[1])]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        with (self.folder / f"{len(self.started)}.txt").open("wb") as log:
+            command = [sys.executable, "-m", f"distributed.cli.dask_{kind}", *words, "--no-dashboard"]
+            one = subprocess.Popen(
+                command, env=environment, stdout=log, stderr=log, cwd=self.folder, start_new_session=True
+            )
+        self.started.append(one)
+        return one
+
+    def scheduler(self):
+        return self._start("scheduler", "--host", "127.0.0.1", "--port", str(self.port))
+
+    def worker(self):
+        light = ("--preload", str(SUPPORT / "light_worker.py"), "--local-directory", str(self.folder))
+        return self._start("worker", self.address, "--nthreads", "1", "--no-nanny", *light)
+
+    def close(self):
+        for one in self.started:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(one.pid, signal.SIGKILL)
+            one.wait()
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    pytest.importorskip("distributed", reason="dask.distributed is not installed")
+    (tmp_path / "cluster").mkdir()
+    made = Cluster(tmp_path / "cluster")
+    yield made
+    made.close()
+
+
+def test_a_worker_killed_and_a_scheduler_restarted_change_nothing(
+    cluster, no_child, kernel_file, tmp_path, monkeypatch
+):
+    from verifier.audit.fuzzing.distributed_workers import ClusterWorkers
+
+    monkeypatch.setattr(campaigns, "UNIT_CASES", CASES)
+    monkeypatch.setitem(BUDGETS, "quick", LANES * CASES * GENERATIONS)
+    file = kernel_file(KERNELS)
+    local, _ = campaign(file, tmp_path / "local", lanes=LANES)
+    scheduler, first = cluster.scheduler(), cluster.worker()
+    cluster.worker()
+    done, said = [], []
+
+    def disturb(status):
+        if not done and status.cases >= CASES:
+            done.append("a worker")
+            os.kill(first.pid, signal.SIGKILL)
+        elif len(done) == 1 and status.cases >= 3 * LANES * CASES:
+            done.append("the scheduler")
+            os.kill(scheduler.pid, signal.SIGKILL)
+            assert until(lambda: gone(scheduler.pid))
+            cluster.scheduler()
+            cluster.worker()
+
+    spread, _ = campaign(
+        file,
+        tmp_path / "spread",
+        lanes=LANES,
+        stops=disturb,
+        open_workers=lambda _: ClusterWorkers(cluster.address, say=said.append),
+    )
+    assert done == ["a worker", "the scheduler"]
+    assert [text.split(" ")[-2:] for text in said if text.endswith("is back")]
+    assert counted(spread) == counted(local)
+    entries = (tmp_path / "spread" / "journal.jsonl").read_text().splitlines()
+    assert len(entries) == 2 * LANES * GENERATIONS
+    assert len(spread.findings) == 1
+
+
+def test_no_scheduler_is_said(monkeypatch):
+    pytest.importorskip("distributed", reason="dask.distributed is not installed")
+    from verifier.audit.fuzzing import distributed_workers
+
+    monkeypatch.setattr(distributed_workers, "CONNECT_SECONDS", 0.1)
+    with pytest.raises(distributed_workers.ClusterError, match="no scheduler with a worker answers there"):
+        distributed_workers.ClusterWorkers("tcp://127.0.0.1:1")
