@@ -305,6 +305,8 @@ def test_eps_of_zero_and_eps_left_out_are_tried(subjects, runner):
         (Domain(max_kappa=1e3), 2),
         (Domain(max_kappa=1e6), 5),
         (Domain(max_kappa=1e6, max_abs=1e4), 3),
+        (Domain(max_abs=1e15), 2),
+        (Domain(max_abs=50.0), 1),
         (Domain(max_kappa=10.0), 0),
         (Domain(max_kappa=1.0), 0),
     ],

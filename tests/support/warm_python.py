@@ -16,6 +16,8 @@ from pathlib import Path
 
 STREAMS = (0, 1, 2)
 STATUS_BYTES = 16
+ROOT = os.environ.get("PYTHONPATH", "")
+"""In the process that programs are forked from: the root of the project, as it was told."""
 REQUEST_BYTES = 1 << 20
 
 
@@ -188,6 +190,8 @@ def run(arguments):
     kind, *rest = arguments
     try:
         if kind == "-m":
+            if rest[0] == "pytest":  # it warns of what is imported before it: it starts afresh
+                os.execve(sys.executable, [sys.executable, *arguments], {**os.environ, "PYTHONPATH": ROOT})
             sys.argv, sys.path[0] = rest, str(Path.cwd())
             runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
         elif kind == "-c":

@@ -115,7 +115,8 @@ class Form:
     (those whose terms are present). `evaluation` is the backward pass where the statistics are
     constants (batch norm in evaluation; None: the op's own). `update(numbers, held, new, momentum)`
     moves a running statistic (None: (1 - momentum) * held + momentum * new). `reads_saved` says that
-    the forward pass too reads mean and rstd as they were saved, and that the variance was.
+    the forward pass too reads mean and rstd as they were saved, and that the variance was. `reads_parts`
+    says that it reads the mean as two numbers (`Numbers.mean_parts`), which not every algorithm keeps.
     """
 
     name: str
@@ -124,6 +125,7 @@ class Form:
     evaluation: Callable[[Any, Terms], Mapping[str, Value]] | None = None
     update: Callable[[Any, Value, Value, Value], Value] | None = None
     reads_saved: bool = False
+    reads_parts: bool = False
 
 
 def constant_statistics(k: Numbers, t: Terms) -> Mapping[str, Value]:

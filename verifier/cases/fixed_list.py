@@ -17,7 +17,7 @@ from verifier.cases.recipe import Recipe, has_room
 from verifier.ops import Op, Shapes
 from verifier.ops import op as named_op
 from verifier.records.case import Case
-from verifier.records.subject import INPUT, PARAMETERS, Subject
+from verifier.records.subject import INPUT, PARAMETERS, Domain, Subject
 
 STRENGTHS = (0, 3, 1, 5, 2, 4, 6, 7)
 """Of hazards, in the order in which the fixed list takes them: mild, harder, and all that lies between."""
@@ -182,8 +182,9 @@ def _largest_mean(subject: Subject, plan: Plan) -> int | None:
     centred = the_op.shift_invariant and the_op.needs_variance
     if not centred or "eps" not in plan.must or FAR not in hazards:
         return None
-    limits = () if domain is None else (domain.max_kappa, domain.max_abs)
-    largest = min((limit / 2 for limit in limits if limit is not None), default=USUAL_MEAN)
+    promised = Domain() if domain is None else domain
+    largest = USUAL_MEAN if promised.max_kappa is None else promised.max_kappa / 2
+    largest = largest if promised.max_abs is None else min(largest, promised.max_abs / 2)
     return sum(10.0**k <= largest for k in range(1, STRONGEST + 1)) or None
 
 

@@ -145,7 +145,12 @@ FORMS = {
     for form in (
         CANONICAL,
         AUTOGRAD,
-        Form(name="compensated", forward=compensated_forward, backward=compensated_backward),
+        Form(
+            name="compensated",
+            forward=compensated_forward,
+            backward=compensated_backward,
+            reads_parts=True,
+        ),
         Form(name="scale_shift", forward=scale_shift_forward, backward=scale_shift_backward),
         Form(name="torch_cpu", forward=canonical_forward, backward=torch_cpu_backward),
         Form(name="torch_cpu_half", forward=scale_shift_forward, backward=torch_cpu_backward),

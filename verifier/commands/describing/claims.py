@@ -133,7 +133,8 @@ def _fitted(
     trial: Subject, runner: Runner, guesses: tuple[str, ...], dtypes: list[str], *, backward: bool
 ) -> Fit:
     """Return the same with the format of sums that the trial claims."""
-    further = [name for name in op(trial.op).forms if name != "canonical"]
+    # A form that reads what the algorithm does not keep has no bounds, and would keep any.
+    further = [n for n, form in op(trial.op).forms.items() if n != "canonical" and not form.reads_parts]
     if trial.language == "torch":  # torch's own operators are likelier than what looks like them
         further.sort(key=lambda name: not name.startswith("torch"))
     forms = (None, *further)
