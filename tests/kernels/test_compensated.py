@@ -6,7 +6,13 @@ from checks_support import KERNELS, failures, outcomes_of, planted, subject_of
 
 pytest.importorskip("triton", reason="the subject is a Triton kernel; Triton is not installed")
 
+from strategies.values import Values
 from verifier import machine
+from verifier.cases.recipe import Recipe, build
+from verifier.checks.support.certify import certified
+from verifier.execution import Runner
+from verifier.ops import op
+from verifier.records.certificate import Certificate, Refusal
 
 SOURCE = KERNELS / "layer_norm_compensated_triton.py"
 FORWARD, BACKWARD = "(deviation - low) * rstd", "((value - high) - low) * rstd"
@@ -40,3 +46,13 @@ def test_a_mean_of_a_million_deviations_costs_no_digits(dtype):
     with machine.session():
         plain, far = (kernel(v.to(dtype), (96,))[0] for v in (x, x + offset))
     assert torch.equal(plain, far)
+
+
+def test_it_is_certified_and_its_faults_are_not():
+    recipe = Recipe(rows=2, columns=33, input=Values(seed=1))
+    with Runner("machine") as runner:
+        for right, wrong, _ in [("", "", ""), *FAULTS.values()]:
+            subject = planted({right: wrong}, SOURCE) if right else subject_of(SOURCE)
+            case = build(op("layer_norm"), subject, "float32", recipe, gradients=True)
+            found = certified(subject, case, runner=runner, gradients=True)
+            assert isinstance(found, Refusal if right else Certificate), found

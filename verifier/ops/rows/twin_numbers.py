@@ -97,6 +97,7 @@ class TwinNumbers:
     maxima: Callable[[Builder, Ids], list[Step]]
     computed: tuple[Held, Held] | None = None
     saved: tuple[Held, Held] | None = None
+    parts: tuple[Held, Held] | None = None
     spread: Array | None = None
     backward: bool = False
     offered: int = field(default=1)
@@ -117,6 +118,12 @@ class TwinNumbers:
         if self.computed is None:
             raise NoTwinError("statistics that are not computed from the row have no twin yet")
         return self.computed
+
+    def mean_parts(self, _x: Held, /) -> tuple[Held, Held]:
+        """Return the two numbers that are kept of the mean."""
+        if self.parts is None:
+            raise NoTwinError("the declared variance algorithm does not keep the mean as two numbers")
+        return self.parts
 
     def stepped_moments(self, x: Held) -> tuple[Held, Held]:
         """Return `moments`."""

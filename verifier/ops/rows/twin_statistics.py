@@ -97,6 +97,10 @@ def statistics(  # noqa: PLR0917
         )
     pair = [numbers.plain(rounded.cast(FORMATS[saved], value.array)) for value in kept]
     numbers.saved = pair[0], pair[1]
+    in_parts = getattr(variance.algorithm(claim.variance), "simulate_parts", None)
+    if in_parts is not None:
+        high, low = in_parts(rounded, x, numbers.reduction)
+        numbers.parts = numbers.plain(high[:, None]), numbers.plain(low[:, None])
 
 
 def _computed(
