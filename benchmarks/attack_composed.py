@@ -39,7 +39,7 @@ FORMATS = (
 )
 """Dtypes of the tensors, and of all that is computed."""
 NAMED = (sequential(), pairwise(), tree(lanes=4), tree(lanes=16), tree(chunks=3))
-NORMS = ("layer_norm", "rms_norm")
+NORMS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
 SOFTMAXES = ("softmax", "log_softmax")
 OTHERS = (*SOFTMAXES, "group_norm", "batch_norm")
 MODERATE = ("ordinary", "small_integers", "lognormal", "alternating_signs")
@@ -97,10 +97,10 @@ def _norm_claim(random: Random, name: str, form: str, dtype: str) -> dict[str, A
     """Draw a declaration of a norm over rows."""
     chosen = (*NAMED, any_order())[random.integers(len(NAMED) + 1)]
     mixed = bool(random.integers(2)) and dtype != "float64"  # a fused operation of float64 is not simulated
-    usual = "rms" if name == "rms_norm" else str(random.choice(["two_pass", "textbook", "welford"]))
-    options = {"corrects_mean": bool(random.integers(2))} if form == "compensated" else {}
+    usual = "rms" if "rms_norm" in name else str(random.choice(["two_pass", "textbook", "welford"]))
+    options = {"corrects_mean": bool(random.integers(2))} if op(name).forms[form].reads_parts else {}
     return {
-        "variance": "two_pass_corrected_mean" if form == "compensated" else usual,
+        "variance": "two_pass_corrected_mean" if options else usual,
         "variance_options": options,
         "trees": Trees(statistics=chosen, row_gradients=chosen, columns=chosen),
         "mean_contraction": "mixed" if mixed else "none",

@@ -54,7 +54,8 @@ def test_every_op_and_every_result_is_composed(attack):
 
     found = {(one.name, one.result) for one in islice(composed(np.random.default_rng(1)), 400)}
     ops = {name for name, _ in found}
-    assert ops == {"layer_norm", "rms_norm", "batch_norm", "group_norm", "softmax", "log_softmax"}
+    added = {"add_layer_norm", "add_rms_norm"}
+    assert ops == {"layer_norm", "rms_norm", "batch_norm", "group_norm", "softmax", "log_softmax", *added}
     assert {(name, result) for name in ops for result in ("output", "grad_input")} <= found
     norms = ops - {"softmax", "log_softmax"}
     assert {(name, "grad_weight") for name in norms} <= found

@@ -8,7 +8,7 @@ for arrays of shape (rows, columns), (rows, 1) or (1, columns), broadcast as in 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 Value = Any
@@ -97,7 +97,8 @@ class Numbers(Protocol):
 class Terms:
     """The tensors that an op's formula is about, in the rows that statistics are taken over.
 
-    x, output, grad_output: (rows, columns). weight, bias: broadcast against them, or None.
+    x, output, grad_output: (rows, columns). weight, bias: broadcast against them, or None. further: tensors
+    of certain ops by name, (rows, columns) each; what is absent is left out.
     """
 
     x: Value
@@ -105,6 +106,7 @@ class Terms:
     bias: Value | None = None
     grad_output: Value | None = None
     output: Value | None = None
+    further: Mapping[str, Value] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +119,8 @@ class Form:
     moves a running statistic (None: (1 - momentum) * held + momentum * new). `reads_saved` says that
     the forward pass too reads mean and rstd as they were saved, and that the variance was. `reads_parts`
     says that it reads the mean as two numbers (`Numbers.mean_parts`), which not every algorithm keeps.
+    `keeps_sum` says that a norm of input + residual reads the sum before it is rounded to the residual's
+    dtype.
     """
 
     name: str
@@ -126,6 +130,7 @@ class Form:
     update: Callable[[Any, Value, Value, Value], Value] | None = None
     reads_saved: bool = False
     reads_parts: bool = False
+    keeps_sum: bool = False
 
 
 def constant_statistics(k: Numbers, t: Terms) -> Mapping[str, Value]:

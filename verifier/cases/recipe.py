@@ -92,7 +92,10 @@ def build(op: Op, subject: Subject, dtype: str, recipe: Recipe, *, gradients: bo
         hazard = joint_hazards()[recipe.joint]
         if any(tensors.get(name) is None for name in hazard.NEEDS):
             return None
-        tensors |= hazard.apply(op, _case(op, dtype, op.complete(tensors, scalars, subject), scalars))
+        changed = hazard.apply(op, _case(op, dtype, op.complete(tensors, scalars, subject), scalars))
+        if "input" in changed:  # what is added to it would hide it
+            changed |= {n: torch.zeros_like(t) for n in op.alike if (t := tensors.get(n)) is not None}
+        tensors |= changed
     layouts_used = {
         name: layout
         for name, layout in recipe.layouts
@@ -155,7 +158,7 @@ def _case(
     """Make a case; told: its fields that say where it comes from and how it lies."""
     extents, x = laid(op, tensors, scalars), tensors["input"]
     assert x is not None
-    kappa, largest = _magnitudes(op, extents, x)
+    kappa, largest = _magnitudes(op, extents, op.normalized(tensors))
     return Case(
         op=op.name,
         dtype=dtype,
@@ -170,7 +173,7 @@ def _case(
 
 
 def _magnitudes(op: Op, extents: Extents, tensor: torch.Tensor) -> tuple[float, float]:
-    """Return the largest |mean| / std of a row of the input, and its largest |element|."""
+    """Return the largest |mean| / std of a row of what the norm reads, and its largest |element|."""
     x = tensor.double().numpy()
     if x.size == 0:
         return 0.0, 0.0
@@ -192,6 +195,12 @@ def has_room(op: Op, subject: Subject, shapes: Shapes) -> bool:
     return fits and wanted <= set(shapes.tensors) and op.takes(subject, shapes)
 
 
+def _like_the_input(recipe: Recipe) -> Values:
+    """Return the values of what is added to the input: hazards of both are those of their sum."""
+    finite = discover()[recipe.input.hazard].finite
+    return recipe.input if finite else Values(seed=recipe.input.seed)
+
+
 def _fill(
     op: Op, subject: Subject, dtype: str, recipe: Recipe, shapes: Shapes, *, gradients: bool
 ) -> dict[str, torch.Tensor | None]:
@@ -199,8 +208,9 @@ def _fill(
     extents = laid(op, {"input": torch.empty(shapes.tensors["input"])}, shapes.scalars)
     named = recipe.parameter_dtype or subject.parameter_dtypes[0]
     held = dict.fromkeys(PARAMETERS, named) | {"bias": recipe.bias_dtype or named}
-    for name in (*op.tensors, *(("grad_output",) if gradients and "grad_output" not in op.tensors else ())):
-        recipe_of = recipe.values_of(name)
+    incoming = (n for n in op.incoming.values() if gradients and n not in op.tensors)
+    for name in (*op.tensors, *incoming):
+        recipe_of = _like_the_input(recipe) if name in op.alike else recipe.values_of(name)
         if recipe_of is None and name in subject.required:
             recipe_of = Values(seed=recipe.input.seed)
         absent = recipe_of is None or (name in op.optional and name not in subject.signature)

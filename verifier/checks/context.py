@@ -100,38 +100,39 @@ Gradients = dict[str, torch.Tensor | None]
 
 
 def _next_to_a_branch(subject: Subject, case: Case, place: Backend) -> tuple[Gradients, list[str]]:
-    output, wanted, grad_output = _forward(subject, case, place)
+    (output, *further), wanted, given = _forward(subject, case, place)
     branch = torch.zeros_like(output.detach()).requires_grad_(True)
     total = output + branch
-    before = grad_output.clone()
+    before = [gradient.clone() for gradient in given]
     found: Gradients = {}
     broken = []
     for pass_ in ("first", "second"):
         gradients = passed_on(
             torch.autograd.grad,
-            total,
+            [total, *further],
             [*wanted.values(), branch],
-            grad_output,
+            given,
             retain_graph=True,
             allow_unused=True,
         )
         found |= {f"{pass_} grad_{n}": g for n, g in zip(wanted, gradients, strict=False)}
-        if not _same(gradients[-1], before):
+        if not _same(gradients[-1], before[0]):
             broken.append("residual: in norm(x) + r the gradient of r is not grad_output: it was overwritten")
-        if not _same(grad_output, before):
-            broken.append("grad_output: the backward pass wrote into the gradient that it was given")
-            grad_output.copy_(before)
+        for gradient, kept in zip(given, before, strict=True):
+            if not _same(gradient, kept):
+                broken.append("grad_output: the backward pass wrote into the gradient that it was given")
+                gradient.copy_(kept)
     # Cloned, since a later pass may write into what an earlier one returned.
     return {n: None if g is None else g.clone() for n, g in found.items()}, list(dict.fromkeys(broken))
 
 
 def _changed_in_place(subject: Subject, case: Case, place: Backend) -> Gradients:
     """Add to the output in place, then differentiate; an error is the right answer of many."""
-    output, wanted, grad_output = _forward(subject, case, place)
+    (output, *further), wanted, given = _forward(subject, case, place)
     try:
         changed = passed_on(output.add_, torch.ones_like(output.detach()))
         gradients = passed_on(
-            torch.autograd.grad, changed, list(wanted.values()), grad_output, allow_unused=True
+            torch.autograd.grad, [changed, *further], list(wanted.values()), given, allow_unused=True
         )
     except REFUSALS as error:
         if is_own(error):
@@ -142,14 +143,12 @@ def _changed_in_place(subject: Subject, case: Case, place: Backend) -> Gradients
 
 def _forward(
     subject: Subject, case: Case, place: Backend
-) -> tuple[torch.Tensor, dict[str, torch.Tensor], torch.Tensor]:
+) -> tuple[list[torch.Tensor], dict[str, torch.Tensor], list[torch.Tensor]]:
     call = lay_out(subject, case, device=place.device(), gradients=True)
     returned = passed_on(subject.function, **call.arguments)
-    output = returned[0] if isinstance(returned, tuple | list) else returned
-    if not isinstance(output, torch.Tensor) or not output.requires_grad:
-        raise UnusableError("no backward pass is connected to the output (or it is no tensor)")
+    outputs, gradients = call.differentiated(returned)
     wanted = {n: t for n, t in call.arguments.items() if isinstance(t, torch.Tensor) and t.requires_grad}
-    return output, wanted, call.placed["grad_output"].tensor
+    return outputs, wanted, gradients
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -48,6 +48,7 @@ CATCHES = (
     "threshold_falls_between_triton",
     "computed_threshold_falls_between_triton",
     "rows_along_y_triton",
+    "sum_kept_declared_rounded",
 )
 ADMISSIBLE = ((1, "on"), (2, "off"))
 """Seeds of other devices, and whether their compiler contracts."""

@@ -16,8 +16,8 @@ EVERY_DTYPE = True
 ORDER = 30
 NEEDS_A_NORM = NO_BOUND
 DEMANDS = (
-    "grad_input, grad_weight and grad_bias, in the kernel's own dtype, differ from the exact gradients by "
-    "no more than their proved bounds"
+    "grad_input, grad_weight and grad_bias, and grad_residual where there is one, in the kernel's own dtype, "
+    "differ from the exact gradients by no more than their proved bounds"
 )
 WHY = (
     "a tolerance of 1e-2 does not notice a backward pass that drops a row sum or accumulates in half "
@@ -31,6 +31,8 @@ CATCHES = (
     "dot_summed_in_half_triton",
     "grad_weight_in_input_dtype",
     "grad_weight_empty_like_input",
+    "gradient_of_sum_lost",
+    "gradient_of_sum_through_the_norm",
 )
 
 

@@ -190,7 +190,9 @@ def _said(message: str) -> str:
 
 def _other_numbers(op: Op, case: Case) -> Case:
     """Return the case with other numbers, all finite and none larger: halved, negative and turned round."""
-    names = {*op.differentiable, "grad_output"} if op.differentiable else {*op.tensors} - {*op.derived}
+    names = (
+        {*op.differentiable, *op.incoming.values()} if op.differentiable else {*op.tensors} - {*op.derived}
+    )
     changed: Mapping[str, torch.Tensor] = {
         name: -0.5 * (t.flip(-1) if t.dim() else t) for name, t in case.given.items() if name in names
     }

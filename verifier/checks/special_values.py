@@ -14,7 +14,7 @@ from verifier.checks.support.bits import demanded
 from verifier.checks.support.output_verdict import judge
 from verifier.checks.support.session import Session, StoppedError, gradient_names
 from verifier.ops import Op
-from verifier.ops.rows.compose_bounds import case_array, to_float64
+from verifier.ops.rows.compose_bounds import to_float64
 from verifier.records.observation import Observation
 from verifier.records.subject import Subject
 from verifier.records.verdict import Outcome, Verdict
@@ -93,8 +93,7 @@ def _table(session: Session, seen: Observation) -> Iterator[str]:
 def _of_rows(session: Session, seen: Observation) -> Iterator[str]:
     """Yield what an output lacks in rows whose input is not finite."""
     tensor, case = seen.outputs.get("output"), session.case
-    given = case_array(case, "input")
-    assert given is not None
+    given = to_float64(session.op.normalized(case.tensors))
     if tensor is None or tensor.numel() != case.elements or np.isfinite(given).all():
         return
     values = session.op.canonical(case, "output", to_float64(tensor))

@@ -62,11 +62,29 @@ class Placer(Protocol):
 class Call:
     """A case in memory, ready to be handed to a subject.
 
-    `arguments` are what the subject is called with, `placed` the memory of every tensor.
+    `arguments` are what the subject is called with, `placed` the memory of every tensor. `incoming`: places
+    among what the subject returns, and the names of the tensors that are the gradients of these results.
     """
 
     arguments: Mapping[str, Any]
     placed: Mapping[str, InMemory]
+    incoming: tuple[tuple[int, str], ...] = ((0, "grad_output"),)
+
+    def differentiated(self, outputs: object) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Return the results that gradients come to, of all that the subject returned, and the gradients.
+
+        Raises:
+            UnusableError: no backward pass is connected to one of them.
+
+        """
+        given = tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
+        found = [given[place] for place, _ in self.incoming if place < len(given)]
+        if not found or not all(isinstance(t, torch.Tensor) and t.requires_grad for t in found):
+            raise UnusableError(
+                "the output does not require grad although its inputs do: no backward pass is connected "
+                "(declare differentiable=False if there is none)"
+            )
+        return found, [self.placed[name].tensor for _, name in self.incoming]
 
 
 NOT_LAUNCHED = "the subject launched no kernel: nothing can be said about one"
@@ -178,7 +196,14 @@ def lay_out(
         for name in arguments:
             if name in placed and name in op(case.op).differentiable and subject.gives_gradient(name):
                 placed[name].tensor.requires_grad_(True)
-    return Call(arguments=arguments, placed=placed)
+    results = list(subject.returns)
+    incoming = (
+        (results.index(output) if output in results else 0, gradient)
+        for output, gradient in op(case.op).incoming.items()
+        if output in results or output == "output"
+    )
+    there = tuple((place, name) for place, name in incoming if name in placed)
+    return Call(arguments=arguments, placed=placed, incoming=there)
 
 
 def _placed_as_laid_out(
@@ -235,20 +260,14 @@ def backward(outputs: Any, call: Call, *, retain_graph: bool = False) -> dict[st
         UnusableError: no backward pass is connected to the output.
 
     """
-    output = outputs[0] if isinstance(outputs, tuple | list) else outputs
     wanted = {n: t for n, t in call.arguments.items() if isinstance(t, torch.Tensor) and t.requires_grad}
-    if output is None or not output.requires_grad:
-        raise UnusableError(
-            "the output does not require grad although its inputs do: no backward pass is connected "
-            "(declare differentiable=False if there is none)"
-        )
-    grad_output = call.placed["grad_output"].tensor
+    differentiated, gradients = call.differentiated(outputs)
     with wrapper_followed(("backward", tuple((n, t.dtype) for n, t in wanted.items()))):
         found = passed_on(
             torch.autograd.grad,
-            output,
+            differentiated,
             list(wanted.values()),
-            grad_output,
+            gradients,
             retain_graph=retain_graph,
             allow_unused=True,
         )

@@ -127,11 +127,14 @@ def _call(subject: Subject, case: Case, point: ShapePoint, *, gradients: bool, r
     alone = [n for n, p in subject.signature.items() if p.kind is p.POSITIONAL_ONLY]
     keywords = {n: v for n, v in arguments.items() if n not in alone}
     returned = subject.function(*(arguments[n] for n in alone), **keywords)
-    output = returned[0] if isinstance(returned, tuple | list) else returned
-    if gradients and isinstance(output, torch.Tensor) and output.requires_grad:
+    given = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
+    named = dict(zip(subject.returns, given, strict=False)) | {"output": given[0]}
+    incoming = {n: g for n, g in the_op.incoming.items() if n in named and g in tensors}
+    outputs = [named[name] for name in incoming]
+    if gradients and outputs and all(isinstance(t, torch.Tensor) and t.requires_grad for t in outputs):
         recorder.backward = True
         wanted = [t for t in arguments.values() if isinstance(t, torch.Tensor) and t.requires_grad]
-        torch.autograd.grad(output, wanted, tensors["grad_output"], allow_unused=True)
+        torch.autograd.grad(outputs, wanted, [tensors[g] for g in incoming.values()], allow_unused=True)
 
 
 # What is noted of a launch

@@ -91,12 +91,13 @@ def execute_backward_with_shadows(
         assert opened.slots is not None
         call = lay_out(subject, case, device=place.device(), gradients=True)
         returned = passed_on(subject.function, **call.arguments)
-        output = returned[0] if isinstance(returned, tuple | list) else returned
+        differentiated, gradients = call.differentiated(returned)
         for name, values in given.items():
             opened.slots.set(call.placed[name].tensor.detach(), values)
         wanted = {n: t for n, t in call.arguments.items() if isinstance(t, torch.Tensor) and t.requires_grad}
-        gradient = call.placed["grad_output"].tensor
-        found = passed_on(torch.autograd.grad, output, list(wanted.values()), gradient, allow_unused=True)
+        found = passed_on(
+            torch.autograd.grad, differentiated, list(wanted.values()), gradients, allow_unused=True
+        )
         outputs.update({f"grad_{name}": g for name, g in zip(wanted, found, strict=True)})
         return Observation(status="ok")
 

@@ -7,7 +7,7 @@ Terms are seen in *canonical rows*: (rows, columns) arrays whose rows the statis
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Generic, TypeVar
@@ -99,6 +99,16 @@ Tensors = Mapping[str, torch.Tensor | None]
 Index = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
+def _input_alone(tensors: Tensors) -> torch.Tensor:
+    x = tensors["input"]
+    assert x is not None
+    return x
+
+
+def _rounds_nothing(_case: Case, _form: Form, _setting: Setting) -> None:
+    return None
+
+
 def _as_they_are(tensors: Tensors, _scalars: Scalars, _subject: Subject) -> dict[str, torch.Tensor | None]:
     return dict(tensors)
 
@@ -125,6 +135,12 @@ class Op:
     `canonical(extents, name, array)` brings an argument, output or gradient into canonical rows.
     `problem(case)` poses the case to the oracle (None: it is not asked); `exact(solution)` names
     the exact results, `further(case, solution)` those that need numbers of the case (running statistics).
+    `reading(case, form, setting)` says what a form rounds before the norm reads it (a sum that is stored in
+    the residual's dtype), None where nothing is; `posed(case, reading)` poses the case with it. Such are
+    roundings of single operations on arguments, so that what is read is known exactly; `problem` poses it
+    as float64 holds it. `normalized(tensors)` is what the norm reads, in the input's shape and layout.
+    `incoming` names for each differentiable output the tensor that is its gradient; `alike` names tensors
+    that carry the finite hazards of the input.
     `bounds(solved, claim, form, setting)` proves a bound for every output and gradient.
     `extents(tensors, scalars)` reads (rows, columns, scalars) off tensors whose shapes were reduced;
     `links` names the axes that shrink together.
@@ -149,11 +165,16 @@ class Op:
     optional: tuple[str, ...] = ()
     differentiable: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ("output",)
+    incoming: Mapping[str, str] = field(default_factory=lambda: {"output": "grad_output"})
+    alike: tuple[str, ...] = ()
+    normalized: Callable[[Tensors], torch.Tensor] = _input_alone
     variants: int = 1
     forms: Mapping[str, Form]
     shapes: Callable[[int, int, int], Shapes | None]
     canonical: Callable[[Extents, str, Array], Array]
     problem: Callable[[Case], Problem[Solution] | None]
+    posed: Callable[[Case, Hashable], Problem[Solution]] | None = None
+    reading: Callable[[Case, Form, Setting], Hashable | None] = _rounds_nothing
     exact: Callable[[Any], Mapping[str, Enclosure]]
     bounds: Callable[[Solved[Any, Any], Claim, Form, Setting], Mapping[str, Bounded]]
     expected: Callable[[Case, Subject], Mapping[str, Expected]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 
@@ -48,15 +49,6 @@ def expected(case: Case, subject: Subject) -> Mapping[str, Expected]:
     return {"output": like(case.given["input"]), **{f"grad_{name}": like(case.given[name]) for name in taken}}
 
 
-def links(tensors: Tensors, scalars: Scalars) -> Mapping[str, list[tuple[str, int]]]:
-    """Name the axes that shrink together; residual and gate shrink with the input."""
-    like = [name for name in ("residual", "gate") if tensors.get(name) is not None]
-    return {
-        axis: [*places, *((name, k) for n, k in places if n == "input" for name in like)]
-        for axis, places in trailing_dimensions.links(tensors, scalars).items()
-    }
-
-
 def complete(tensors: Tensors, _scalars: Scalars, subject: Subject) -> dict[str, torch.Tensor | None]:
     """Leave out what the subject does not take."""
     taken = {"input", "grad_output", *subject.signature}
@@ -96,7 +88,7 @@ OP = Op(
     bounds=_no_bounds,
     expected=expected,
     extents=trailing_dimensions.extents,
-    links=links,
+    links=partial(trailing_dimensions.links, like=("residual", "gate")),
     complete=complete,
     needs_variance=False,
     own=True,

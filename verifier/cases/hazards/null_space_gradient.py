@@ -20,7 +20,7 @@ def apply(op: Op, case: Case) -> dict[str, torch.Tensor]:
     It is eps * rstd**3 * xhat for a centred norm; without a mean, xhat / weight has that property.
     """
     posed = op.problem(case)
-    rows = torch.from_numpy(np.array(op.canonical(case, "input", to_float64(case.given["input"]))))
+    rows = torch.from_numpy(np.array(op.canonical(case, "input", to_float64(op.normalized(case.tensors)))))
     centred = posed is None or posed.centred
     away = rows - rows.mean(1, keepdim=True) if centred else rows
     deviation = away.square().mean(1, keepdim=True).sqrt()

@@ -13,7 +13,7 @@ from verifier.arithmetic.formats import Array
 from verifier.checks.batch_invariance import RowPlaces, arranged, row_places
 from verifier.checks.support.truth import Truth
 from verifier.machine.culprit import passed_on
-from verifier.ops import Index
+from verifier.ops import Index, op
 from verifier.oracle.solve import solve
 from verifier.records.case import Case
 from verifier.records.observation import Observation
@@ -90,7 +90,9 @@ def _with_row_axis(case: Case) -> Case:
     """Return a case of one row with an axis of rows: the oracle's view of it is the same."""
     if case.given["input"].dim() != 1:
         return case
-    both = {n: case.given[n].unsqueeze(0) for n in ("input", "grad_output")}
+    shape = case.given["input"].shape
+    whole = ("input", "grad_output", *op(case.op).alike, *op(case.op).incoming.values())
+    both = {n: t.unsqueeze(0) for n, t in case.given.items() if n in whole and t.shape == shape}
     scalars = {**case.scalars, "dim": -1} if "dim" in case.scalars else case.scalars
     return replace(case, tensors={**case.tensors, **both}, scalars=scalars)
 
@@ -103,10 +105,16 @@ def _largest_entries(truth: Truth, names: Sequence[str], derivative: Array) -> l
     at = truth.op.flat_index(truth.case, "output", tuple(truth.case.given["input"].shape))[place]
     gradient = torch.zeros_like(truth.case.given["grad_output"])
     gradient.view(-1)[int(at)] = 1.0
-    exact = replace(truth, case=_with(truth.case, grad_output=gradient)).exact
+    exact = replace(truth, case=_of_gradient(truth.case, gradient)).exact
     for name in set(names) - {"input"}:
         found[name] = float(np.max(np.abs(exact[f"grad_{name}"].high), initial=0.0))
     return [found[name] for name in names]
+
+
+def _of_gradient(case: Case, gradient: torch.Tensor) -> Case:
+    """Return the case with a gradient of the output, and none of other results: what gradcheck asks for."""
+    others = {n: torch.zeros_like(t) for n, t in case.given.items() if n in op(case.op).incoming.values()}
+    return _with(case, **{**others, "grad_output": gradient})
 
 
 def _with(case: Case, **tensors: torch.Tensor) -> Case:
@@ -158,7 +166,7 @@ class _Tall:
         tall, copy, number = self.copies(self.case.columns)
         gradient = torch.zeros_like(tall.given["grad_output"])
         gradient.view(-1)[torch.from_numpy(number[np.arange(len(copy)), copy])] = 1.0
-        truth = self.truth_of(_with(tall, grad_output=gradient))
+        truth = self.truth_of(_of_gradient(tall, gradient))
         order = np.argsort(copy, kind="stable")
         exact = np.asarray(self.exact(truth.case, "grad_input")[0])[order]
         bound = _worst(truth, [f"grad_{name}" for name in names])
@@ -166,10 +174,10 @@ class _Tall:
 
     def exact(self, case: Case, name: str) -> tuple[Array, Array]:
         """Return exact results as unevaluated sums (106 bits)."""
-        op = self.truth.op
-        posed = op.problem(case)
+        the_op = self.truth.op
+        posed = the_op.problem(case)
         assert posed is not None
-        found = op.exact(solve(posed, rung="double_double"))[name]
+        found = the_op.exact(solve(posed, rung="double_double"))[name]
         return np.asarray(found.high), np.asarray(found.low)
 
     def truncation(self, step: float, derivative: Array) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -22,17 +22,22 @@ CANONICAL_VARIANCE = "two_pass"
 class Answer:
     """What the oracle says of a case, posed and solved once, when first asked for.
 
-    subject: whose own specification it is about, where the op has none.
+    subject: whose own specification it is about, where the op has none. reading: what is rounded before the
+    norm reads it (see `Op`).
     """
 
     subject: Subject
     case: Case
+    reading: Hashable | None = None
 
     @cached_property
     def solved(self) -> Solved[Problem[Solution] | None, Solution | None]:
         """The problem and the oracle's first answer; none where the subject brings its own specification."""
         the_op = op(self.case.op)
-        problem = the_op.problem(self.case)
+        if self.reading is None or the_op.posed is None:
+            problem = the_op.problem(self.case)
+        else:
+            problem = the_op.posed(self.case, self.reading)
         return Solved(case=self.case, problem=problem, solution=None if problem is None else solve(problem))
 
     @cached_property
@@ -69,7 +74,11 @@ class Truth:
     @cached_property
     def answered(self) -> Answer:
         """The exact results, which truths that differ in their bounds share."""
-        return self.answer or Answer(subject=self.subject, case=self.case)
+        form = self.op.form(self.subject.claim, self.case.dtype)
+        reading = self.op.reading(self.case, form, self.setting)
+        if self.answer is not None and self.answer.reading == reading:
+            return self.answer
+        return Answer(subject=self.subject, case=self.case, reading=reading)
 
     def shape_of(self, name: str) -> tuple[int, ...]:
         """Shape of an output as the subject returns it; statistics are one number a row."""

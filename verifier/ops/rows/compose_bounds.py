@@ -189,7 +189,12 @@ class Composer:
         problem = self.problem
         arrays = {n: getattr(problem, n) for n in ("input", "weight", "bias", "grad_output")}
         read = {n: None if a is None else self.numbers.read(a, n) for n, a in arrays.items()}
-        return Terms(x=read.pop("input"), **read)
+        return Terms(
+            x=read["input"],
+            weight=read["weight"],
+            bias=read["bias"],
+            grad_output=read["grad_output"],
+        )
 
     def _statistics(self) -> tuple[Affine, Affine, dict[str, Bounded]]:
         """Make the computed mean and rstd from their theorems."""
@@ -317,13 +322,12 @@ class Composer:
             evaluates = self.problem.variance is not None
             backward = (self.form.evaluation or constant_statistics) if evaluates else self.form.backward
             values = backward(self.numbers, terms)
-            roles = {"grad_input": "input", "grad_weight": "weight", "grad_bias": "bias"}
             results = {}
             for name, value in values.items():
-                role = roles[name] if roles[name] in self.numbers.dtypes else "input"
-                stored = self.numbers.cast(value, role)
-                rows = name == "grad_input"
-                results[name] = self._rows_bounded(stored) if rows else self._entries_bounded(stored)
+                role = name.removeprefix("grad_")
+                stored = self.numbers.cast(value, role if role in self.numbers.dtypes else "input")
+                summed = name in {"grad_weight", "grad_bias"}
+                results[name] = self._entries_bounded(stored) if summed else self._rows_bounded(stored)
         return results
 
     def _rows_bounded(self, value: Affine) -> Bounded:

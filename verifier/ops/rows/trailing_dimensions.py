@@ -119,14 +119,17 @@ def extents(tensors: Tensors, scalars: Scalars) -> tuple[int, int, Scalars]:
     return rows, columns, {**scalars, "normalized_shape": trailing}
 
 
-def links(tensors: Tensors, scalars: Scalars) -> Mapping[str, list[tuple[str, int]]]:
-    """Name the axes that shrink together: each axis of the input with its likes."""
+def links(
+    tensors: Tensors, scalars: Scalars, *, like: tuple[str, ...] = ()
+) -> Mapping[str, list[tuple[str, int]]]:
+    """Name the axes that shrink together: each axis of the input with its likes. like: more of its shape."""
     x = tensors["input"]
     assert x is not None
     leading = x.dim() - len(scalars["normalized_shape"])
     tied: dict[str, list[tuple[str, int]]] = {}
     for axis in range(x.dim()):
-        places = [(name, axis) for name in ("input", "grad_output") if tensors.get(name) is not None]
+        whole = ("input", "grad_output", *like)
+        places = [(name, axis) for name in whole if tensors.get(name) is not None]
         if axis >= leading:
             names = [n for n in ("weight", "bias") if tensors.get(n) is not None]
             places += [(n, axis - leading) for n in names]

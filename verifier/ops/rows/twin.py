@@ -25,7 +25,10 @@ from verifier.ops.rows.twin_statistics import Orders, moved_statistics, reductio
 from verifier.records.case import Case
 from verifier.records.subject import PARAMETERS, Subject
 
-RAW = ("input", "weight", "bias", "grad_output", "mean", "rstd", "running_mean", "running_var")
+RAW = (
+    *("input", "weight", "bias", "grad_output", "mean", "rstd", "running_mean", "running_var"),
+    *("residual", "grad_new_residual"),
+)
 _BY_ROW = ("mean", "rstd", "running_mean", "running_var")
 
 
@@ -65,6 +68,10 @@ def twin(op: Op, subject: Subject, case: Case, way: Way, orders: Orders, *, grad
         dtypes={**dtypes, "output": dtypes["input"]}, mixes=claim.mean_contraction == "mixed",
         trees=claim.trees, parameter=parameter, maxima=partial(orders.of_maximum, formats=formats),
     )  # fmt: skip
+    if "residual" in leaves:
+        total = rounded.add(leaves["input"], leaves["residual"])
+        kept = numbers.plain(total) if form.keeps_sum else numbers.cast(numbers.plain(total), "residual")
+        leaves["input"], leaves["new_residual"] = kept.array, total
     if op.needs_variance and case.scalars.get("training", True):
         statistics(
             numbers, claim, leaves["input"], case.eps, saved, partial(orders.of_merges, builder, formats)
@@ -78,6 +85,7 @@ def twin(op: Op, subject: Subject, case: Case, way: Way, orders: Orders, *, grad
     if moved:
         results |= moved_statistics(numbers, form, leaves, case.scalars, moved)
     stored = {"mean": saved, "rstd": saved, "output": dtypes["input"], **{n: dtypes[n] for n in moved}}
+    stored |= {"new_residual": dtypes["residual"]} if "residual" in dtypes else {}
     outputs = {
         name: _stored(rounded, value, stored.get(name) or _dtype_of_gradient(name, dtypes))
         for name, value in results.items()
@@ -90,13 +98,21 @@ def _results(
 ) -> dict[str, Array]:
     """Return what a kernel computes: of one that is given its statistics, gradients alone."""
     held = {name: numbers.plain(array) for name, array in leaves.items()}
-    terms = Terms(x=held["input"], **{n: held.get(n) for n in ("weight", "bias", "grad_output")})
+    terms = Terms(
+        x=held["input"],
+        weight=held.get("weight"),
+        bias=held.get("bias"),
+        grad_output=held.get("grad_output"),
+        further={n: held[n] for n in ("grad_new_residual",) if n in held},
+    )
     numbers.backward = given
     if given:  # it has the gradient of any bias
         any_bias = replace(terms, bias=numbers.constant(0.0))
         return {name: value.array for name, value in form.backward(numbers, any_bias).items()}
     output = form.forward(numbers, terms)
     found = {"output": output.array}
+    if "new_residual" in leaves:
+        found["new_residual"] = leaves["new_residual"]
     if numbers.saved is not None:
         found |= {n: v.array for n, v in zip(("mean", "rstd"), numbers.saved, strict=True)}
     if gradients:

@@ -1,0 +1,297 @@
+"""Norms of input + residual in Triton, one program a row, forward and backward, for any layout: no subject.
+
+Forward: each sweep over a row adds both tensors anew, which gives the same bits; one of them stores the sum.
+KEEP says what is normalized: the sum in the accumulation format, or as the residual's dtype stores it.
+CENTRED says whether a mean is taken away, as a layer norm does.
+Backward: two gradients come in, of the output and of the sum. That of the norm is computed from the stored
+sum, the other one is added in the accumulation format, and both summands get the total. A program takes a
+fixed chunk of rows and keeps its part of the weight's and bias's gradients in fp32; a second kernel joins the
+parts in a fixed order, so there is no lock and no atomic, and the bits do not change between runs.
+"""
+
+from pathlib import Path
+
+import torch
+import triton
+import triton.language as tl
+
+from verifier import load
+
+skeleton = load(Path(__file__).with_name("row_norm_skeleton_triton.py")).module
+divide, root, step = skeleton.divide, skeleton.root, skeleton.step
+
+
+@triton.jit
+def _added(x, r, total, column, inside, x_column, r_column, KEEP: tl.constexpr, ACCUMULATE: tl.constexpr):
+    """Adds a tile of both tensors: the sum that is normalized, in the accumulation format."""
+    value = tl.load(x + column * x_column, mask=inside, other=0.0).to(ACCUMULATE)
+    value += tl.load(r + column * r_column, mask=inside, other=0.0).to(ACCUMULATE)
+    return value if KEEP else value.to(total.dtype.element_ty).to(ACCUMULATE)
+
+
+@triton.jit
+def _forward(
+    x, r, y, total, weight, bias, means, rstds, x_row, x_column, r_row, r_column, weight_step, bias_step,
+    columns, eps, CENTRED: tl.constexpr, KEEP: tl.constexpr, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    x += row * x_row
+    r += row * r_row
+    y += row * columns
+    total += row * columns
+    count = tl.cast(columns, ACCUMULATE)
+    if rstds.dtype.element_ty == tl.float64:
+        eps = tl.load(eps)  # a Python float reaches a kernel as fp32
+    mean = tl.full((), 0.0, ACCUMULATE)
+    if CENTRED:
+        lanes = tl.zeros((BLOCK,), ACCUMULATE)
+        for start in range(0, columns, BLOCK):
+            column = start + tl.arange(0, BLOCK).to(tl.int64)
+            lanes += _added(x, r, total, column, column < columns, x_column, r_column, KEEP, ACCUMULATE)
+        mean = divide(tl.sum(lanes, axis=0), count)
+        tl.store(means + row, mean)
+    lanes = tl.zeros((BLOCK,), ACCUMULATE)
+    for start in range(0, columns, BLOCK):
+        column = start + tl.arange(0, BLOCK).to(tl.int64)
+        inside = column < columns
+        value = _added(x, r, total, column, inside, x_column, r_column, KEEP, ACCUMULATE)
+        if CENTRED:
+            value = tl.where(inside, value - mean, 0.0)  # a masked lane would add mean^2
+        lanes += value * value
+    rstd = divide(tl.full((), 1.0, ACCUMULATE), root(divide(tl.sum(lanes, axis=0), count) + eps))
+    tl.store(rstds + row, rstd)
+    # Last sweep: both results.
+    for start in range(0, columns, BLOCK):
+        column = start + tl.arange(0, BLOCK).to(tl.int64)
+        inside = column < columns
+        value = _added(x, r, total, column, inside, x_column, r_column, KEEP, ACCUMULATE)
+        tl.store(total + column, value, mask=inside)
+        if CENTRED:
+            value = value - mean
+        out = value * rstd
+        if weight is not None:
+            out *= tl.load(weight + column * weight_step, mask=inside, other=0.0).to(ACCUMULATE)
+        if bias is not None:
+            out += tl.load(bias + column * bias_step, mask=inside, other=0.0).to(ACCUMULATE)
+        tl.store(y + column, out, mask=inside)
+
+
+@triton.jit
+def _tile(
+    dy, total, weight, mean, rstd, dy_column, weight_step, column, inside,
+    CENTRED: tl.constexpr, ACCUMULATE: tl.constexpr,
+):  # fmt: skip
+    """Reads a tile: the gradient of the output, the normalized sum, and the gradient of that."""
+    d = tl.load(dy + column * dy_column, mask=inside, other=0.0).to(ACCUMULATE)
+    hat = tl.load(total + column, mask=inside, other=0.0).to(ACCUMULATE)
+    if CENTRED:
+        hat = tl.where(inside, hat - mean, 0.0)
+    hat *= rstd
+    g = d
+    if weight is not None:
+        g = d * tl.load(weight + column * weight_step, mask=inside, other=0.0).to(ACCUMULATE)
+    return d, hat, g
+
+
+@triton.jit
+def _store(dx, dr, dtotal, dtotal_column, column, inside, gradient, ACCUMULATE: tl.constexpr):
+    """Adds the gradient of the sum, and gives the total to both summands."""
+    if dtotal is not None:
+        gradient += tl.load(dtotal + column * dtotal_column, mask=inside, other=0.0).to(ACCUMULATE)
+    if dx is not None:
+        tl.store(dx + column, gradient, mask=inside)
+    if dr is not None:
+        tl.store(dr + column, gradient, mask=inside)
+
+
+@triton.jit
+def _backward_rows(
+    dx, dr, dy, dtotal, total, weight, means, rstds, parts_dw, parts_db, dy_row, dy_column, dtotal_row,
+    dtotal_column, weight_step, rows, columns, chunk,
+    CENTRED: tl.constexpr, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
+):  # fmt: skip
+    """Takes `chunk` rows, each within one tile: their gradients, and one part of dw and db."""
+    program = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK).to(tl.int64)
+    inside = column < columns
+    count = tl.cast(columns, ACCUMULATE)
+    part_dw = tl.zeros((BLOCK,), ACCUMULATE)
+    part_db = tl.zeros((BLOCK,), ACCUMULATE)
+    for row in range(program * chunk, tl.minimum((program + 1) * chunk, rows)):
+        rstd = tl.load(rstds + row)
+        mean = tl.load(means + row) if CENTRED else rstd
+        d, hat, g = _tile(
+            dy + row * dy_row, total + row * columns, weight, mean, rstd, dy_column, weight_step, column,
+            inside, CENTRED, ACCUMULATE,
+        )  # fmt: skip
+        through = hat * divide(tl.sum(hat * g, axis=0), count)
+        if CENTRED:
+            through += divide(tl.sum(g, axis=0), count)
+        _store(
+            None if dx is None else dx + row * columns, None if dr is None else dr + row * columns,
+            None if dtotal is None else dtotal + row * dtotal_row, dtotal_column, column, inside,
+            (g - through) * rstd, ACCUMULATE,
+        )  # fmt: skip
+        part_dw += d * hat
+        part_db += d
+    if parts_dw is not None:
+        tl.store(parts_dw + program * columns + column, part_dw, mask=inside)
+    if parts_db is not None:
+        tl.store(parts_db + program * columns + column, part_db, mask=inside)
+
+
+@triton.jit
+def _backward_input(
+    dx, dr, dy, dtotal, total, weight, means, rstds, dy_row, dy_column, dtotal_row, dtotal_column,
+    weight_step, columns, CENTRED: tl.constexpr, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
+):  # fmt: skip
+    """Takes one row of any width, tile by tile: the gradients of both summands."""
+    row = tl.program_id(0).to(tl.int64)
+    dy += row * dy_row
+    total += row * columns
+    count = tl.cast(columns, ACCUMULATE)
+    rstd = tl.load(rstds + row)
+    mean = tl.load(means + row) if CENTRED else rstd
+    sum_hat_g = tl.zeros((BLOCK,), ACCUMULATE)
+    sum_g = tl.zeros((BLOCK,), ACCUMULATE)
+    for start in range(0, columns, BLOCK):
+        column = start + tl.arange(0, BLOCK).to(tl.int64)
+        _, hat, g = _tile(
+            dy, total, weight, mean, rstd, dy_column, weight_step, column, column < columns,
+            CENTRED, ACCUMULATE,
+        )  # fmt: skip
+        sum_hat_g += hat * g
+        sum_g += g
+    c1 = divide(tl.sum(sum_hat_g, axis=0), count)
+    c2 = divide(tl.sum(sum_g, axis=0), count)
+    for start in range(0, columns, BLOCK):
+        column = start + tl.arange(0, BLOCK).to(tl.int64)
+        inside = column < columns
+        _, hat, g = _tile(
+            dy, total, weight, mean, rstd, dy_column, weight_step, column, inside, CENTRED, ACCUMULATE
+        )  # fmt: skip
+        through = hat * c1
+        if CENTRED:
+            through += c2
+        _store(
+            None if dx is None else dx + row * columns, None if dr is None else dr + row * columns,
+            None if dtotal is None else dtotal + row * dtotal_row, dtotal_column, column, inside,
+            (g - through) * rstd, ACCUMULATE,
+        )  # fmt: skip
+
+
+@triton.jit
+def _backward_columns(
+    dy, total, means, rstds, parts_dw, parts_db, dy_row, dy_column, rows, columns, chunk,
+    CENTRED: tl.constexpr, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
+):  # fmt: skip
+    """Takes `chunk` rows of one tile of columns: one part of dw and db."""
+    program = tl.program_id(1).to(tl.int64)
+    column = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < columns
+    part_dw = tl.zeros((BLOCK,), ACCUMULATE)
+    part_db = tl.zeros((BLOCK,), ACCUMULATE)
+    for row in range(program * chunk, tl.minimum((program + 1) * chunk, rows)):
+        rstd = tl.load(rstds + row)
+        mean = tl.load(means + row) if CENTRED else rstd
+        d, hat, _ = _tile(
+            dy + row * dy_row, total + row * columns, None, mean, rstd, dy_column, 0, column, inside,
+            CENTRED, ACCUMULATE,
+        )  # fmt: skip
+        part_dw += d * hat
+        part_db += d
+    if parts_dw is not None:
+        tl.store(parts_dw + program * columns + column, part_dw, mask=inside)
+    if parts_db is not None:
+        tl.store(parts_db + program * columns + column, part_db, mask=inside)
+
+
+class _AddNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, input, residual, weight, bias, columns, eps, centred, keep):
+        rows = input.numel() // columns if columns else 0
+        statistics, accumulate = skeleton.accumulator(input.dtype)
+        output = torch.empty(input.shape, dtype=input.dtype, device=input.device)
+        total = torch.empty(input.shape, dtype=residual.dtype, device=input.device)
+        rstd = torch.empty(rows, dtype=statistics, device=input.device)
+        mean = torch.empty_like(rstd) if centred else None
+        x, r = input.reshape(rows, columns), residual.reshape(rows, columns)
+        w, b = (None if vector is None else vector.reshape(columns) for vector in (weight, bias))
+        if rows:
+            block, warps = skeleton.row_tile(columns, input.dtype)
+            with skeleton.on(input):
+                _forward[(rows,)](
+                    x, r, output, total, w, b, mean, rstd, *x.stride(), *r.stride(), step(w), step(b),
+                    columns, skeleton.scalar(eps, input), CENTRED=centred, KEEP=keep, BLOCK=block,
+                    ACCUMULATE=accumulate, num_warps=warps,
+                )  # fmt: skip
+        ctx.save_for_backward(total, weight, mean, rstd)
+        ctx.dtypes = input.dtype, residual.dtype
+        ctx.parameters = [
+            None if vector is None else (vector.shape, vector.dtype) for vector in (weight, bias)
+        ]
+        ctx.set_materialize_grads(False)
+        statistics = (mean, rstd) if centred else (rstd,)
+        ctx.mark_non_differentiable(*statistics)
+        return output, total, *statistics
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_output, grad_total, *_):
+        total, weight, mean, rstd = ctx.saved_tensors
+        rows = rstd.numel()
+        columns = total.numel() // rows if rows else 0
+        if grad_output is None:  # the output was not used, but the sum was
+            grad_output = torch.zeros_like(total)
+        summands = [
+            torch.empty(total.shape, dtype=dtype, device=total.device) if needed else None
+            for dtype, needed in zip(ctx.dtypes, ctx.needs_input_grad[:2], strict=True)
+        ]
+        parameters = [
+            torch.zeros(like[0], dtype=like[1], device=total.device) if needed else None
+            for like, needed in zip(ctx.parameters, ctx.needs_input_grad[2:4], strict=True)
+        ]
+        if rows:
+            dy = grad_output.reshape(rows, columns)
+            beside = None if grad_total is None else grad_total.reshape(rows, columns)
+            with skeleton.on(total):
+                _launch_backward(
+                    summands, parameters, dy, beside, total.reshape(rows, columns), weight, mean, rstd
+                )
+        return *summands, *parameters, None, None, None, None
+
+
+def _launch_backward(summands, parameters, dy, beside, total, weight, mean, rstd):
+    rows, columns = total.shape
+    w = None if weight is None else weight.reshape(columns)
+    accumulate = skeleton.accumulator(total.dtype)[1]
+    block, warps = skeleton.row_tile(columns, total.dtype)
+    programs, chunk = skeleton.chunks(rows, columns)
+    parts = [None if out is None else rstd.new_empty(programs, columns) for out in parameters]
+    strides = (*dy.stride(), *((0, 0) if beside is None else beside.stride()), step(w))
+    constants = {"CENTRED": mean is not None, "ACCUMULATE": accumulate}
+    if columns <= block:
+        _backward_rows[(programs,)](
+            *summands, dy, beside, total, w, mean, rstd, *parts, *strides, rows, columns, chunk,
+            **constants, BLOCK=block, num_warps=warps,
+        )  # fmt: skip
+    else:
+        _backward_input[(rows,)](
+            *summands, dy, beside, total, w, mean, rstd, *strides, columns,
+            **constants, BLOCK=block, num_warps=warps,
+        )  # fmt: skip
+        if any(part is not None for part in parts):
+            _backward_columns[(triton.cdiv(columns, 128), programs)](
+                dy, total, mean, rstd, *parts, *dy.stride(), rows, columns, chunk, **constants, BLOCK=128,
+            )  # fmt: skip
+    for part, out in zip(parts, parameters, strict=True):
+        if out is not None:
+            skeleton.join_parts(part, out, programs, columns)
+
+
+def add_norm(op, input, residual, normalized_shape, weight, bias, eps, *, centred, keep):
+    """Normalizes input + residual over the last dimensions; returns the output, the sum and statistics."""
+    columns = skeleton.normalized_columns(op, input, normalized_shape, weight=weight, bias=bias)
+    if residual.shape != input.shape or residual.dtype != input.dtype or residual.device != input.device:
+        raise ValueError(f"{op} takes a residual of the shape, dtype and device of input.")
+    return _AddNorm.apply(input, residual, weight, bias, columns, float(eps), centred, keep)

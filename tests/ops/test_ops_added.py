@@ -1,0 +1,245 @@
+"""Norms of input + residual: their exact results, their bounds, and what tells one form from another."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from mpmath import mp, mpf
+from rounded_ops import declared
+from simulated_kernel import simulate, simulate_every_way, utilisation
+
+from strategies.values import Values
+from verifier.arithmetic.formats import ieee
+from verifier.arithmetic.trees.tree import sequential, tree
+from verifier.cases.recipe import Recipe, build
+from verifier.checks.support.output_verdict import judge
+from verifier.checks.support.truth import Truth
+from verifier.ops import Setting, op
+from verifier.oracle.decide import decide
+from verifier.records.observation import Observation
+from verifier.records.subject import Trees
+from verifier.records.verdict import Verdict
+
+TREES = Trees(statistics=tree(lanes=4), row_gradients=tree(lanes=4), columns=sequential())
+NAMES = ("add_layer_norm", "add_rms_norm")
+FORMS = [(name, form) for name in NAMES for form in op(name).forms]
+FAMILIES = (
+    Values(),
+    Values(hazard="cancellation", strength=3),
+    Values(hazard="one_outlier", strength=4),
+    Values(hazard="wide_exponents", strength=4),
+    Values(hazard="constant_row"),
+    Values(scale=-9),
+)
+EXTENTS = ((6, 37), (3, 64), (1, 5), (4, 1))
+BITS = 200
+
+
+def truth_of(name, form, dtype, accumulates, recipe, **arithmetic):
+    known = op(name).forms.get(form)
+    usual = "two_pass_corrected_mean" if known is not None and known.reads_parts else "two_pass"
+    variance = "rms" if "rms" in name else usual
+    subject = declared(name, formula=form, variance=variance, trees=TREES)
+    case = build(op(name), subject, dtype, recipe, gradients=True)
+    return Truth(
+        subject=subject, case=case, setting=Setting(arithmetic=ieee(accumulates, **arithmetic), trees=TREES)
+    )
+
+
+def norms(seed, family=FAMILIES[0], **more):
+    rows, columns = EXTENTS[seed % len(EXTENTS)]
+    return Recipe(
+        rows=rows, columns=columns, variant=seed % 2, input=replace(family, seed=seed),
+        weight=None if seed == 2 else Values(seed=seed + 1), bias=Values(seed=seed + 2),
+        grad_output=Values(seed=seed + 3), **more,
+    )  # fmt: skip
+
+
+# -- exact results -------------------------------------------------------------------------------------
+
+
+def numbers(tensor, case):
+    values = [mpf(float(v)) for v in tensor.double().flatten()]
+    return np.array(values, dtype=object).reshape(case.rows, case.columns)
+
+
+def reference(case, total, *, centred):
+    """Return results of a norm of given sums, (rows, columns), by the definition in mpmath."""
+    given = case.given
+    x, n = numbers(total, case), case.columns
+    g, beside = numbers(given["grad_output"], case), numbers(given["grad_new_residual"], case)
+    one = [mpf(1)] * n
+    w = [mpf(float(v)) for v in given["weight"].flatten()] if "weight" in given else one
+    b = [mpf(float(v)) for v in given["bias"].flatten()] if "bias" in given else [mpf(0)] * n
+    output, gradient = np.empty_like(x), np.empty_like(x)
+    for i, row in enumerate(x):
+        mean = sum(row) / n if centred else mpf(0)
+        rstd = 1 / mp.sqrt(sum((v - mean) ** 2 for v in row) / n + mpf(case.eps))
+        hat = [(v - mean) * rstd for v in row]
+        d = [gi * wi for gi, wi in zip(g[i], w, strict=True)]
+        c1 = sum(h * di for h, di in zip(hat, d, strict=True)) / n
+        c2 = sum(d) / n if centred else mpf(0)
+        output[i] = [h * wi + bi for h, wi, bi in zip(hat, w, b, strict=True)]
+        gradient[i] = [(di - h * c1 - c2) * rstd + r for di, h, r in zip(d, hat, beside[i], strict=True)]
+    return {"output": output, "grad_input": gradient, "grad_residual": gradient}
+
+
+@pytest.mark.parametrize(("form", "dtype"), [("canonical", "bfloat16"), ("kept_sum", "bfloat16"),
+                                             ("canonical", "float32"), ("kept_sum", "float64")])  # fmt: skip
+@pytest.mark.parametrize("name", NAMES)
+def test_exact_results_are_those_of_the_sum_that_the_form_reads(name, form, dtype):
+    for seed in range(3):
+        truth = truth_of(name, form, dtype, "float64" if dtype == "float64" else "float32", norms(seed))
+        given = truth.case.given
+        wide = torch.float64 if dtype == "float64" else torch.float32
+        total = given["input"].to(wide) + given["residual"].to(wide)
+        stored = total.to(given["residual"].dtype)
+        assert (
+            truth.exact["new_residual"].high == stored.reshape(truth.case.rows, -1).double().numpy()
+        ).all()
+        with mp.workprec(BITS):
+            read = total if form == "kept_sum" else stored
+            expected = reference(truth.case, read, centred="layer" in name)
+            for result, wanted in expected.items():
+                found = truth.exact[result]
+                low, radius = (np.broadcast_to(p, found.shape).ravel() for p in (found.low, found.radius))
+                parts = zip(wanted.ravel(), found.high.ravel(), low, radius, strict=True)
+                for exact, high, rest, spread in parts:
+                    error = abs(exact - mpf(float(high)) - mpf(float(rest)))
+                    assert error <= mpf(float(spread)) + mpf(2) ** -150 * (abs(exact) + 1), result
+                    assert spread <= 2.0**-40 * (1.0 + abs(high))
+
+
+def test_a_gradient_in_float64_is_decided_however_close_it_is_to_its_bound():
+    truth = truth_of("add_layer_norm", "canonical", "float64", "float64", norms(0))
+    problem, given = truth.solved.problem, truth.case.given
+    actual = np.asarray(truth.exact["grad_residual"].high)
+    with mp.workprec(BITS):
+        exact = reference(truth.case, given["input"] + given["residual"], centred=True)["grad_residual"]
+        pairs = zip(actual.ravel(), exact.ravel(), strict=True)
+        errors = np.array([float(abs(mpf(float(a)) - e)) for a, e in pairs]).reshape(actual.shape)
+    for factor in (1.0 - 2.0**-50, 1.0 + 2.0**-50):
+        found = decide(problem, "grad_residual", actual, factor * errors, solution=truth.solved.solution)
+        assert "arb" in found.rung_counts
+        assert not found.undecided.any()
+        assert found.passed.all() == (factor > 1.0)
+        assert found.failed.all() == (factor < 1.0)
+
+
+# -- bounds --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtypes", [("float32",) * 2, ("float16",) * 2, ("bfloat16", "float32")])
+@pytest.mark.parametrize(("name", "form"), FORMS)
+def test_every_form_stays_inside_its_bound(name, form, dtypes):
+    worst: dict[str, float] = {}
+    for index, family in enumerate(FAMILIES):
+        truth = truth_of(name, form, *dtypes, norms(index, family))
+        for found in simulate_every_way(truth):
+            for result, value in utilisation(truth, found).items():
+                worst[result] = max(worst.get(result, 0.0), value)
+    assert {n: w for n, w in worst.items() if not w <= 1.0} == {}
+    assert worst["output"] > 0.1
+    assert worst["grad_input"] > 0.01
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("computed", "claimed"), [("kept_sum", "canonical"), ("canonical", "kept_sum")])
+def test_a_sum_that_is_kept_and_one_that_is_stored_are_told_apart(name, computed, claimed):
+    beyond = 0.0
+    for seed in (0, 1):
+        ran, judged = (
+            truth_of(name, form, "bfloat16", "float32", norms(seed)) for form in (computed, claimed)
+        )
+        found = {"output": simulate(ran)["output"]}
+        assert utilisation(ran, found)["output"] <= 1.0
+        beyond = max(beyond, utilisation(judged, found)["output"])
+    assert beyond > 1.0
+
+
+def test_no_ulp_is_left_to_the_sum_that_is_returned():
+    truth = truth_of("add_rms_norm", "canonical", "float32", "float32", norms(0))
+    given = truth.case.given
+    total = given["input"] + given["residual"]
+    right, wrong = Observation(status="ok", outputs={"new_residual": total}), total.clone()
+    wrong.view(-1)[3] = torch.nextafter(wrong.view(-1)[3], torch.tensor(torch.inf))
+    assert [o.verdict for o in judge(truth, right, ("new_residual",))] == [Verdict.PASS]
+    (found,) = judge(truth, Observation(status="ok", outputs={"new_residual": wrong}), ("new_residual",))
+    assert (found.verdict, found.wrong) == (Verdict.FAIL, 1)
+
+
+def test_a_sum_beyond_the_residuals_dtype_has_no_theorem():
+    truth = truth_of("add_rms_norm", "canonical", "float16", "float32", norms(1))
+    whole = torch.full_like(truth.case.given["input"], 60000.0)
+    case = replace(truth.case, tensors={**truth.case.tensors, "input": whole, "residual": whole})
+    beyond = replace(truth, case=case)
+    assert not beyond.bounds["new_residual"].covered.any()
+    assert not beyond.bounds["output"].covered.any()
+
+
+def test_where_additions_flush_a_row_with_subnormal_numbers_has_no_theorem():
+    truth = truth_of("add_layer_norm", "canonical", "float32", "float32", norms(0), flush_to_zero=True)
+    assert truth.bounds["output"].covered.all()
+    x = truth.case.given["input"].clone()
+    x.reshape(truth.case.rows, -1)[1, 2] = 1e-40
+    small = replace(truth, case=replace(truth.case, tensors={**truth.case.tensors, "input": x}))
+    covered = np.broadcast_to(small.bounds["output"].covered, (truth.case.rows, truth.case.columns))
+    assert covered.all(axis=1).tolist() == [row != 1 for row in range(truth.case.rows)]
+    assert "flush" in small.bounds["output"].why
+    assert (small.bounds["new_residual"].bound > 0).all()
+
+
+# -- by torch's operators ------------------------------------------------------------------------------
+
+
+def written_out(truth, *, beside=True, through=False, dtype=torch.float32):
+    """Return results of a block written out in torch: its sum is stored, autograd does the rest.
+
+    beside: the gradient of the sum is added; through: it goes through the norm, as that of the output does.
+    """
+    case = truth.case
+    leaves = {n: t.clone().requires_grad_() for n, t in case.given.items() if not n.startswith("grad_")}
+    total = leaves["input"] + leaves["residual"]
+    x = total.to(dtype)
+    if "rms" not in case.op:
+        x = x - x.mean(-1, keepdim=True)
+    dims = tuple(range(-len(case.scalars["normalized_shape"]), 0))
+    if len(dims) > 1 and "rms" not in case.op:
+        x = total.to(dtype) - total.to(dtype).mean(dims, keepdim=True)
+    output = x * torch.rsqrt(x.square().mean(dims, keepdim=True) + case.eps)
+    output = output * leaves["weight"] if "weight" in leaves else output
+    output = (output + leaves["bias"] if "bias" in leaves else output).to(total.dtype)
+    gradient, other = case.given["grad_output"], case.given["grad_new_residual"]
+    other = other if beside and not through else torch.zeros_like(other)
+    gradient = gradient + case.given["grad_new_residual"] if through else gradient
+    found = torch.autograd.grad([output, total], list(leaves.values()), [gradient, other])
+    results = {f"grad_{n}": g for n, g in zip(leaves, found, strict=True)}
+    return {"output": output.detach(), "new_residual": total.detach(), **results}
+
+
+def failing(truth, results):
+    found = judge(truth, Observation(status="ok", outputs=results), tuple(results))
+    assert sum(o.decided for o in found) > 50
+    return {o.output for o in found if o.verdict is Verdict.FAIL}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("name", NAMES)
+def test_what_autograd_makes_of_a_block_keeps_the_form_that_says_so(name, dtype):
+    for seed in (0, 1):
+        truth = truth_of(name, "autograd", dtype, "float32", norms(seed))
+        assert failing(truth, written_out(truth)) == set()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_gradient_that_is_rounded_before_the_other_one_is_added_needs_the_form_that_says_so(name):
+    truth = truth_of(name, "canonical", "bfloat16", "float32", norms(0))
+    assert failing(truth, written_out(truth)) == {"grad_input", "grad_residual"}
+
+
+@pytest.mark.parametrize("wrong", [{"beside": False}, {"through": True}])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_gradient_of_the_sum_that_is_lost_or_goes_through_the_norm_is_wrong(name, wrong):
+    truth = truth_of(name, "autograd", "float32", "float32", norms(0))
+    assert {"grad_input", "grad_residual"} <= failing(truth, written_out(truth, **wrong))
