@@ -46,9 +46,13 @@ KERNELS = Path(__file__).resolve().parents[1] / "kernels"
 DIGITS = 16
 """Of the digest of a piece of compiled code, as many as the file keeps."""
 CORRECTED = (
+    "add_layer_norm_triton",
+    "add_rms_norm_triton",
     "batch_norm_triton",
     "group_norm_triton",
     "layer_norm_backward_cuda",
+    "layer_norm_compensated_triton",
+    "layer_norm_residual_cuda",
     "layer_norm_single_block_triton",
     "layer_norm_textbook_cuda",
     "layer_norm_textbook_triton",
