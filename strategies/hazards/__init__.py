@@ -13,6 +13,9 @@ from strategies.draws import Draw
 from strategies.formats import Reals
 from strategies.registry import modules
 
+PLAIN = "ordinary"
+"""The hazard that is always there: numbers that aim at nothing."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Hazard:
@@ -48,7 +51,7 @@ def discover() -> dict[str, Hazard]:
                 finite=getattr(module, "FINITE", True),
                 generate=function,
             )
-    return dict(sorted(found.items(), key=lambda item: (item[0] != "ordinary", item[0])))
+    return dict(sorted(found.items(), key=lambda item: (item[0] != PLAIN, item[0])))
 
 
 def hazard_names(*, finite_only: bool = False) -> tuple[str, ...]:

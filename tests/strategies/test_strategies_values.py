@@ -175,3 +175,15 @@ def test_strength_reaches_the_digits_of_float64():
     found = find(values(dtype="float64"), lambda recipe: recipe.strength >= 12, settings=SEARCH)
     assert found == Values(strength=12, distinct=2)
     assert float_format("float64").decimal_digits == 15
+
+
+def test_ordinary_values_look_for_no_hazards(monkeypatch):
+    """Defaults of records are made while modules are imported, and imports find no plug-ins."""
+
+    def looked():
+        raise AssertionError("an import would have looked for hazards")
+
+    monkeypatch.setattr("strategies.values.discover", looked)
+    assert Values() == Values(hazard="ordinary")
+    with pytest.raises(AssertionError, match="looked for hazards"):
+        Values(hazard="lognormal")

@@ -6,13 +6,10 @@ Source: torch.nn.functional.log_softmax; the error of the sum is T11 of docs/exp
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 
 from verifier.arithmetic.abstract_number import Form, Numbers, Terms, Value
-from verifier.ops import Op, special_values
-from verifier.ops.rows import any_dimension, results
-
-TENSORS = ("input",)
+from verifier.ops.rows import any_dimension
+from verifier.ops.rows.softmax_ops import forward_op
 
 
 def canonical_forward(k: Numbers, t: Terms) -> Value:
@@ -70,23 +67,9 @@ FORMS = {
     )
 }
 
-OP = Op(
+OP = forward_op(
     name="log_softmax",
     summary="(x - max) - log(sum(exp(x - max))) over one dimension",
-    tensors=TENSORS,
-    differentiable=("input",),
-    variants=any_dimension.VARIANTS,
     forms=FORMS,
-    shapes=partial(any_dimension.shapes, tensors=TENSORS),
-    takes=any_dimension.takes,
-    canonical=any_dimension.canonical,
-    problem=partial(any_dimension.problem, logarithm=True),
-    exact=any_dimension.exact,
-    bounds=any_dimension.bounds,
-    expected=results.expected,
-    extents=any_dimension.extents,
-    links=any_dimension.links,
-    needs_variance=False,
-    special=special_values.exponentials,
-    shift_invariant=True,
+    logarithm=True,
 )

@@ -2,32 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from verifier.ops import Op
-from verifier.ops.rows import any_dimension, results
+from verifier.ops.rows.softmax_ops import backward_op
 from verifier.ops.softmax import FORMS
 
-TENSORS = ("grad_output", "output", "input")
-"""The input is no argument of the backward pass: the output is made from it."""
-
-OP = Op(
-    name="softmax_backward",
-    summary="grad_input of softmax at a given output",
-    tensors=TENSORS,
-    outputs=("grad_input",),
-    variants=any_dimension.VARIANTS,
-    forms=FORMS,
-    shapes=partial(any_dimension.shapes, tensors=TENSORS),
-    takes=any_dimension.takes,
-    canonical=any_dimension.canonical,
-    problem=partial(any_dimension.given_problem, logarithm=False),
-    exact=any_dimension.exact,
-    bounds=any_dimension.bounds,
-    expected=results.expected_backward,
-    extents=any_dimension.extents,
-    links=any_dimension.links,
-    needs_variance=False,
-    derived=("output",),
-    complete=partial(any_dimension.complete_backward, logarithm=False),
+OP = backward_op(
+    name="softmax_backward", summary="grad_input of softmax at a given output", forms=FORMS, logarithm=False
 )

@@ -13,10 +13,9 @@ import numpy as np
 
 from verifier.machine.shadow.arithmetics.half_tables import lift_by_table
 from verifier.machine.shadow.arithmetics.selection import (
-    CLAMPS,
+    ClampedByFloat,
     chooses_integer,
     chosen,
-    clamped,
     rounds_to_integer,
 )
 from verifier.machine.shadow.emitter_kind import EmitterKind
@@ -241,7 +240,7 @@ _SHADOW = np.dtype(np.uint64)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FieldArithmetic:
+class FieldArithmetic(ClampedByFloat):
     """Shadows are residues; `constants` declares what a float literal stands for (0.001f for 1/1000).
 
     `opaque` collects the names of the functions that were computed and have no rule here.
@@ -307,21 +306,6 @@ class FieldArithmetic:
             return np.asarray(rules[name]())
         self.opaque.add(name)
         return np.where(result == 0, np.uint64(0), hashed(name, *shadows))
-
-    def modified(  # noqa: PLR0917 (as `apply`, with one more)
-        self,
-        name: str,
-        modifiers: frozenset[str],
-        kind: str,
-        result: Array,
-        floats: tuple[Array, ...],
-        shadows: tuple[Array, ...],
-    ) -> Array:
-        """Compute as ever, but take what a clamp changed from the float: it is no result of the formula."""
-        found = self.apply(name, kind, result, floats, shadows)
-        if not modifiers & CLAMPS:
-            return found
-        return np.where(clamped(name, modifiers, result, floats), self.lift(np.asarray(result), kind), found)
 
 
 def build(*, constants: Mapping[float, Fraction] | None = None) -> FieldArithmetic:

@@ -18,10 +18,9 @@ import numpy as np
 from verifier.machine.shadow.arithmetics import field as plain
 from verifier.machine.shadow.arithmetics.half_tables import lift_by_table
 from verifier.machine.shadow.arithmetics.selection import (
-    CLAMPS,
+    ClampedByFloat,
     chooses_integer,
     chosen,
-    clamped,
     rounds_to_integer,
 )
 from verifier.machine.shadow.emitter_kind import EmitterKind
@@ -194,7 +193,7 @@ def _of_any_floats(modulus: np.uint64, wide: Array) -> Array:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FieldExponential:
+class FieldExponential(ClampedByFloat):
     """Shadows are pairs of residues; `constants` and `opaque` as in `field`."""
 
     name: str = NAME
@@ -271,21 +270,6 @@ class FieldExponential:
             return each(rules[name], *shadows)
         self.opaque.add(name)
         return each(lambda m, *xs: np.where(result == 0, np.uint64(0), plain.hashed(name, *xs) % m), *shadows)
-
-    def modified(  # noqa: PLR0917 (as `apply`, with one more)
-        self,
-        name: str,
-        modifiers: frozenset[str],
-        kind: str,
-        result: Array,
-        floats: tuple[Array, ...],
-        shadows: tuple[Array, ...],
-    ) -> Array:
-        """Compute as ever, but take what a clamp changed from the float: it is no result of the formula."""
-        found = self.apply(name, kind, result, floats, shadows)
-        if not modifiers & CLAMPS:
-            return found
-        return np.where(clamped(name, modifiers, result, floats), self.lift(np.asarray(result), kind), found)
 
     def exponential(self, zero: Array, shadow: Array) -> Array:
         """2^a in the values, nothing meaningful in the exponents; 0 where the float is: it was masked so."""

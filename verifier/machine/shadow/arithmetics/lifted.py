@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from verifier.machine.shadow.arithmetics.selection import (
-    CLAMPS,
+    ClampedByFloat,
     chooses_integer,
     chosen,
-    clamped,
     rounds_to_integer,
 )
 from verifier.machine.shadow.emitter_kind import EmitterKind
@@ -61,7 +60,7 @@ _SHADOW = np.dtype(np.float64)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lifted:
+class Lifted(ClampedByFloat):
     """Shadows are float64 values; `literals` maps float32 constants to what they approximate.
 
     `apart` counts the choices (min, max) that the lifted values would have made otherwise than the floats
@@ -107,21 +106,6 @@ class Lifted:
         if name == "cvt":
             return np.broadcast_to(a, np.shape(result))
         return self.lift(result, "other")
-
-    def modified(  # noqa: PLR0917 (as `apply`, with one more)
-        self,
-        name: str,
-        modifiers: frozenset[str],
-        kind: str,
-        result: Array,
-        floats: tuple[Array, ...],
-        shadows: tuple[Array, ...],
-    ) -> Array:
-        """Compute as ever, but take what a clamp changed from the float: its derivative is 0."""
-        found = self.apply(name, kind, result, floats, shadows)
-        if not modifiers & CLAMPS:
-            return found
-        return np.where(clamped(name, modifiers, result, floats), np.asarray(result, dtype=np.float64), found)
 
     def _compare(self, name: str, picked: Array, shadows: tuple[Array, ...]) -> None:
         """Count choices of which the float64 values know better."""

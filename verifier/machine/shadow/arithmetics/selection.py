@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -70,3 +71,36 @@ def clamped(name: str, modifiers: frozenset[str], result: Array, floats: tuple[A
         raw = rule(*(np.asarray(value, dtype=np.float64) for value in floats))
     within = (raw >= 0) & (raw <= 1) if "sat" in modifiers else raw >= 0
     return np.broadcast_to(~within, np.shape(result))
+
+
+class ClampedByFloat(ABC):
+    """An arithmetic in which a modifier matters only where it clamps: the shadow is then the float's lift.
+
+    A rounding mode changes nothing, for shadows are not rounded to the format, and what a clamp changed is no
+    result of the formula: it is a constant of it, and its derivative is 0.
+    """
+
+    @abstractmethod
+    def lift(self, values: Array, kind: str) -> Array:
+        """Make the shadows of floats."""
+
+    @abstractmethod
+    def apply(
+        self, name: str, kind: str, result: Array, floats: tuple[Array, ...], shadows: tuple[Array, ...]
+    ) -> Array:
+        """Compute the shadow of a result."""
+
+    def modified(  # noqa: PLR0917 (as `apply`, with one more)
+        self,
+        name: str,
+        modifiers: frozenset[str],
+        kind: str,
+        result: Array,
+        floats: tuple[Array, ...],
+        shadows: tuple[Array, ...],
+    ) -> Array:
+        """Compute as ever, but take what a clamp changed from the float."""
+        found = self.apply(name, kind, result, floats, shadows)
+        if not modifiers & CLAMPS:
+            return found
+        return np.where(clamped(name, modifiers, result, floats), self.lift(np.asarray(result), kind), found)
