@@ -32,6 +32,7 @@ ONLY = {
     "column_stride_assumed": "layouts",
     "row_stride_of_input_for_output": "layouts",
     "rows_evenly_spaced": "layouts",
+    "saved_rstd_evenly_spaced": "layouts",
     "row_stride_taken_for_column": "layouts",
     "weight_aligned_as_input_cuda": "layouts",
     "modifies_input": "memory",
@@ -87,6 +88,7 @@ SHOWN_BY = {
     "nan_of_bias_becomes_zero": lambda case: not finite(case, "bias"),
     "nan_of_gradient_becomes_zero": lambda case: not finite(case, "grad_output"),
     "rows_evenly_spaced": lambda case: case.given["input"].dim() > 2 and "input" in case.layouts,
+    "saved_rstd_evenly_spaced": lambda case: "rstd" in case.layouts,
 }
 
 

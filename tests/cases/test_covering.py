@@ -365,3 +365,17 @@ def test_columns_far_apart_are_tried_where_rows_can_be_read_as_vectors():
     plan = check("layouts").plan(one, op("softmax")).few_shapes()
     early = list(islice(covering(one, plan), 12))
     assert any(r.columns % 4 == 0 and dict(r.layouts).get("input", Layout()).column_step == 2 for r in early)
+
+
+@pytest.mark.parametrize("name", ["layer_norm_backward", "group_norm_backward", "softmax_backward"])
+def test_what_follows_from_other_tensors_lies_in_every_layout_too(name):
+    the_op = op(name)
+    one = taking(name, *every_argument(name))
+    plan = check("layouts").plan(one, the_op)
+    demanded = to_be_tried(one, plan)
+    for derived in the_op.derived:
+        assert f"{derived} sliced" in demanded
+        assert f"{derived} expanded" not in demanded
+    recipe = next(r for r in covering(one, plan) if {*the_op.derived} & {*dict(r.layouts)} and r.rows > 1)
+    case = build(the_op, one, "float32", recipe, gradients=True)
+    assert {*case.layouts} & {*the_op.derived}

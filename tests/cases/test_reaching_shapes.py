@@ -1,9 +1,12 @@
 """Shapes by what they reach: steps are found wherever they lie, and few shapes show all that was seen."""
 
 import math
+from dataclasses import replace
 
 import pytest
+from test_recipes import taking
 
+from verifier.cases.plan import Plan
 from verifier.cases.reaching_shapes import (
     CASE_SECONDS,
     MOST_ELEMENTS,
@@ -15,7 +18,7 @@ from verifier.cases.reaching_shapes import (
     too_dear,
     too_wide,
 )
-from verifier.cases.steering import steering
+from verifier.cases.steering import steered, steering, wanted_bare
 from verifier.execution.loops_of_source import loops_of_cuda
 from verifier.machine.model import MAX_GRID_YZ
 from verifier.records.planned_launches import Planned
@@ -153,6 +156,28 @@ def test_a_budget_takes_what_is_worth_its_price_and_names_what_it_leaves_out():
     assert chosen.note("--budget quick") == "(129 x 16385): about 8 s, left out by --budget quick"
     assert steering((), shapes, cases=9, seconds=math.inf).note("") == ""
     assert len(steering((), shapes, cases=1, seconds=math.inf).shapes) == 1
+
+
+def test_shapes_beyond_the_fixed_list_come_again_without_what_may_be_left_out():
+    one = taking("layer_norm", "input", "weight", "bias", "eps")
+    plan = Plan(max_columns=100)
+    long, short = Reaching(rows=1, columns=101, seconds=2.0), Reaching(rows=1, columns=100, seconds=2.0)
+    chosen = steering((), [long, short], cases=9, seconds=6.0, again=wanted_bare(one, plan))
+    assert chosen.shapes == (short, long, replace(long, bare=True))
+    given = [recipes[0] for recipes in steered(one, plan, chosen.shapes)]
+    assert [(r.columns, r.weight is None, r.bias is None) for r in given] == [
+        (100, False, False), (101, False, False), (101, True, True)
+    ]  # fmt: skip
+    less = steering((), [long, short], cases=9, seconds=5.0, again=wanted_bare(one, plan))
+    assert less.note("--budget standard") == (
+        "(1 x 101) without parameters: about 2 s, left out by --budget standard"
+    )
+
+
+def test_what_has_no_optional_parameter_does_not_come_again():
+    required = taking("layer_norm", "input", "weight", "bias", "eps", bare=("weight", "bias"))
+    again = wanted_bare(required, Plan(max_columns=100))
+    assert not again(Reaching(rows=1, columns=101))
 
 
 def test_another_dtype_is_looked_at_around_the_shapes_of_the_first():

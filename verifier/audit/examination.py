@@ -16,7 +16,7 @@ from verifier.audit.trial import Failure, Trial
 from verifier.audit.witnesses import replay_witnesses
 from verifier.cases.plan import Plan
 from verifier.cases.recipe import Recipe
-from verifier.cases.steering import Steering, steering
+from verifier.cases.steering import Steering, steering, wanted_bare
 from verifier.execution.backends import backend
 from verifier.execution.compiled_code import remarks, summary
 from verifier.records.case import Case
@@ -174,12 +174,13 @@ class Examination(Trial):
         if plan.most_reaching is not None:  # what they leave out is no loss: other checks run it
             few = steering((), reaching, cases=min(cases, plan.most_reaching), seconds=seconds)
             return Steering(shapes=few.shapes)
-        chosen = steering(self.subject.extents, reaching, cases=cases, seconds=seconds)
+        bare = {} if budget.size == "quick" else {"again": wanted_bare(self.subject, plan)}
+        chosen = steering(self.subject.extents, reaching, cases=cases, seconds=seconds, **bare)
         if note := chosen.note(budget.words):
             line.notes.append(note)
         if found.why:
             line.notes.append(f"no shapes were chosen by what they launch: {found.why}")
-        left_out = frozenset((str(shape), shape.seconds) for shape in chosen.left_out)
+        left_out = frozenset((str(shape), shape.seconds) for shape in chosen.left_out if not shape.bare)
         unswept = frozenset({found.why} - {""})
         swept = Reach(left_out=left_out, unswept=unswept, launchable=found.launched, turnable=found.loops)
         self.reach = joined((self.reach, swept))

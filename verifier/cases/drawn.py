@@ -11,7 +11,7 @@ from strategies.shapes import row_column_shapes
 from strategies.values import Values, values
 from verifier.cases.hazards import joint_hazards
 from verifier.cases.plan import GRADIENT_HAZARDS, Plan
-from verifier.cases.recipe import Recipe
+from verifier.cases.recipe import Recipe, with_derived
 from verifier.ops import Op
 from verifier.records.subject import Subject
 
@@ -68,12 +68,13 @@ def recipes(draw: st.DrawFn, op: Op, subject: Subject, dtype: str, plan: Plan) -
 def _draw_layouts(
     draw: st.DrawFn, op: Op, subject: Subject, recipe: Recipe, plan: Plan
 ) -> tuple[tuple[str, Layout], ...]:
-    shapes = op.shapes(recipe.rows, recipe.columns, recipe.variant)
-    if shapes is None or plan.layouts == ("contiguous",):
+    drawn = op.shapes(recipe.rows, recipe.columns, recipe.variant)
+    if drawn is None or plan.layouts == ("contiguous",):
         return ()
+    shapes = with_derived(op, subject, drawn)
     names = [name for name in plan.laid_out(op, subject) if name in shapes.tensors]
-    # What is changed in place cannot be expanded: its elements would share memory.
+    # What is changed in place, or follows from others, cannot be expanded: its elements would share memory.
     alone = tuple(kind for kind in plan.layouts if kind != "expanded")
-    allowed = {n: alone if n in subject.mutates else plan.layouts for n in names}
+    allowed = {n: alone if n in {*subject.mutates, *op.derived} else plan.layouts for n in names}
     chosen = [(n, draw(layouts(allow=allowed[n], shape=shapes.tensors[n]))) for n in names]
     return tuple((n, layout) for n, layout in chosen if layout != Layout())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from strategies.layouts import Layout
 from verifier.cases.plan import Plan
+from verifier.cases.recipe import with_derived
 from verifier.ops import op as named_op
 from verifier.records.subject import Subject
 
@@ -52,8 +53,9 @@ def cover_layouts(plan: Plan, subject: Subject) -> list[tuple[tuple[str, Layout]
         return plain
     op = named_op(subject.op)
     names = plan.laid_out(op, subject)
-    shapes = op.shapes(2, 12, 0)
-    assert shapes is not None
+    plainly_shaped = op.shapes(2, 12, 0)
+    assert plainly_shaped is not None
+    shapes = with_derived(op, subject, plainly_shaped)
     like = [n for n in names if shapes.tensors.get(n, ()) == shapes.tensors["input"]]
     vectors = [n for n in names if n not in like]
     # Columns far apart, or padded rows, come second: where rows can be read as vectors, not with 33 columns.
@@ -64,9 +66,10 @@ def cover_layouts(plan: Plan, subject: Subject) -> list[tuple[tuple[str, Layout]
         turned = tuple((n, by_row[(number + k) % len(patterns)]) for k, n in enumerate(like))
         together += [() if layout in LEADING else tuple((n, layout) for n in vectors), turned]
     alone = [((n, layout),) for layout in patterns for n in (like if layout in LEADING else names)]
-    # What is changed in place cannot be expanded: its elements would share memory.
+    # What is changed in place, or follows from others, cannot be expanded: its elements would share memory.
+    apart = {*subject.mutates, *op.derived}
     shown = [
-        tuple((n, p) for n, p in level if n not in subject.mutates or p.expanded == "none")
+        tuple((n, p) for n, p in level if n not in apart or p.expanded == "none")
         for level in (*together, *alone)
     ]
     return [

@@ -13,7 +13,7 @@ from verifier.cases.extents_and_layouts import CUT, cover_layouts, cover_shapes
 from verifier.cases.hazards import joint_hazards
 from verifier.cases.pairwise import Choice, Factor, pairwise
 from verifier.cases.plan import EDGE_EPS, GRADIENT_HAZARDS, Plan
-from verifier.cases.recipe import Recipe, has_room
+from verifier.cases.recipe import Recipe, has_room, with_derived
 from verifier.ops import Op, Shapes
 from verifier.ops import op as named_op
 from verifier.records.case import Case
@@ -327,7 +327,8 @@ class _Possible:
             deep = (
                 self.plan.max_rank is not None and found and len(found.tensors["input"]) > self.plan.max_rank
             )
-            self.known[key] = found if taken and not deep else None
+            wanted = found if taken and not deep else None
+            self.known[key] = wanted and with_derived(self.op, self.subject, wanted)
         return self.known[key]
 
 

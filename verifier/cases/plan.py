@@ -186,7 +186,7 @@ class Plan:
 
     def laid_out(self, op: Op, subject: Subject) -> list[str]:
         """Return the tensors that layouts are chosen for: arguments of the subject, and grad_output."""
-        names = [name for name in op.tensors if name not in op.derived and name in subject.signature]
+        names = [name for name in op.tensors if name in subject.signature]
         return names + [n for n in op.incoming.values() if self.gradients and n not in names]
 
 

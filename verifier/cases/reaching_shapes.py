@@ -52,17 +52,18 @@ Look = Callable[[Sequence[ShapePoint]], Sequence[Planned]]
 class Reaching:
     """A shape to run: its extents and its price in seconds, compilations not paid for by earlier ones.
 
-    A list of them is in the order of worth for the price.
+    A list of them is in the order of worth for the price. bare: run with all left out that may be.
     """
 
     rows: int
     columns: int
     variant: int = 0
     seconds: float = 0.0
+    bare: bool = False
 
     def __str__(self) -> str:
         """Print the extents."""
-        return f"({self.rows} x {self.columns})"
+        return f"({self.rows} x {self.columns})" + (" without parameters" if self.bare else "")
 
 
 @dataclass(frozen=True, kw_only=True)

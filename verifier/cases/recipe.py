@@ -106,7 +106,20 @@ def build(op: Op, subject: Subject, dtype: str, recipe: Recipe, *, gradients: bo
         for n, t in tensors.items()
     }
     tensors = op.complete(tensors, scalars, subject)
+    layouts_used |= _of_derived(op, tensors, recipe)
     return assemble(op, dtype, tensors, scalars, layouts_used, hazard=recipe.hazard, origin=repr(recipe))
+
+
+def _of_derived(op: Op, tensors: Mapping[str, torch.Tensor | None], recipe: Recipe) -> dict[str, Layout]:
+    """Return the layouts of tensors that follow from others (mean, rstd): elements share no memory."""
+    return {
+        name: layout
+        for name, layout in recipe.layouts
+        if name in op.derived
+        and (t := tensors.get(name)) is not None
+        and layout.expanded == "none"
+        and layout.applies_to(t.shape)
+    }
 
 
 def _eps(op: Op, subject: Subject, dtype: str, wanted: float | None) -> dict[str, object] | None:
@@ -132,6 +145,16 @@ def assemble(
 ) -> Case:
     """Make a case of given tensors; the op reads extents and dependent scalars off them."""
     return _case(op, dtype, tensors, scalars, layouts=dict(layouts_used), hazard=hazard, origin=origin)
+
+
+def with_derived(op: Op, subject: Subject, shapes: Shapes) -> Shapes:
+    """Return the shapes with those of tensors that follow from others: mean and rstd, or the output."""
+    if not op.derived:
+        return shapes
+    drawn = {name: torch.zeros(shape) for name, shape in shapes.tensors.items()}
+    done = op.complete(drawn, {"eps": DEFAULT_EPS, **shapes.scalars}, subject)
+    found = {name: tuple(t.shape) for name in op.derived if (t := done.get(name)) is not None}
+    return replace(shapes, tensors={**shapes.tensors, **found})
 
 
 @dataclass(frozen=True, kw_only=True)

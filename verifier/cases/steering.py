@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from strategies.formats import float_format
@@ -47,24 +47,44 @@ class Steering:
 
 
 def steering(
-    named: Iterable[tuple[int, int]], reaching: Sequence[Reaching], *, cases: int, seconds: float
+    named: Iterable[tuple[int, int]],
+    reaching: Sequence[Reaching],
+    *,
+    cases: int,
+    seconds: float,
+    again: Callable[[Reaching], bool] = lambda _: False,
 ) -> Steering:
     """Choose what a budget has room for: all that the author names, and of the others what they are worth.
 
-    reaching: the most worth for its price first. cases, seconds: of the others, at most.
+    reaching: the most worth for its price first. cases, seconds: of the others, at most. again: which of them
+    are wanted a second time, bare, if there is room when all were chosen.
     """
     first = [Reaching(rows=rows, columns=columns) for rows, columns in dict.fromkeys(named)]
     chosen: list[Reaching] = []
     left_out: list[Reaching] = []
-    for shape in reaching:
+    for shape in (*reaching, *(replace(shape, bare=True) for shape in reaching if again(shape))):
         fits = (
             shape.seconds <= CASE_SECONDS
             and len(chosen) < cases
             and sum(s.seconds for s in chosen) + shape.seconds <= seconds
         )
         (chosen if fits else left_out).append(shape)
-    rising = sorted(chosen, key=lambda shape: (price(shape.rows, shape.columns), shape.rows, shape.variant))
+    rising = sorted(
+        chosen, key=lambda shape: (shape.bare, price(shape.rows, shape.columns), shape.rows, shape.variant)
+    )
     return Steering(shapes=(*first, *rising), left_out=tuple(left_out))
+
+
+def wanted_bare(subject: Subject, plan: Plan) -> Callable[[Reaching], bool]:
+    """Return which shapes are to be run without parameters, too: those where no other case leaves them out.
+
+    A parameter that is absent is other code in each kernel that is launched, and what masked lanes hold then
+    is not multiplied by a weight of 0. Within the limits of a plan its fixed list leaves them out in turn.
+    """
+    may_be_absent = any(
+        set(given) == {True, False} for given in plan.parameters_of(op(subject.op), subject).values()
+    )
+    return lambda shape: may_be_absent and not plan.fits(shape.rows, shape.columns)
 
 
 def at_numbers(subject: Subject, plan: Plan, dtype: str, numbers: Sequence[float]) -> Iterator[Recipe]:
@@ -83,24 +103,31 @@ def at_numbers(subject: Subject, plan: Plan, dtype: str, numbers: Sequence[float
 
 
 def _ordinary(subject: Subject, plan: Plan, shape: Reaching, values: Values) -> Recipe:
-    """Return a recipe with everything given that may be; values: of the input, and the seed of all."""
+    """Return a recipe with everything given that may be, or nothing that may be left out if it is bare.
+
+    values: of the input, and the seed of all.
+    """
     the_op = op(subject.op)
-    given, others = plan.parameters_of(the_op, subject), Values(seed=values.seed)
+    others = Values(seed=values.seed)
+    given = {
+        name: others if (all(levels) if shape.bare else any(levels)) else None
+        for name, levels in plan.parameters_of(the_op, subject).items()
+    }
     return Recipe(
         rows=shape.rows,
         columns=shape.columns,
         variant=shape.variant,
         input=values,
-        weight=others if True in given["weight"] else None,
-        bias=others if True in given["bias"] else None,
-        further=tuple((name, others if True in given[name] else None) for name in the_op.varied),
+        weight=given["weight"],
+        bias=given["bias"],
+        further=tuple((name, given[name]) for name in the_op.varied),
         grad_output=others,
         eps=plan.eps[0],
     )
 
 
 def steered(subject: Subject, plan: Plan, shapes: Iterable[Reaching]) -> Iterator[tuple[Recipe, ...]]:
-    """Yield recipes for each shape, of which the first inside the domain is to be run; weight and bias given.
+    """Yield recipes for each shape, of which the first inside the domain is to be run.
 
     Numbers are ordinary, so that the bound judges; of many short rows, one may have a spread so small that
     nothing is promised of it, and signs that alternate give it one. Where a plan asks for elements that lie

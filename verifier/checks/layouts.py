@@ -28,6 +28,7 @@ CATCHES = (
     "grad_output_stride_assumed",
     "row_stride_of_input_for_output",
     "rows_evenly_spaced",
+    "saved_rstd_evenly_spaced",
     "row_stride_taken_for_column",
     "weight_aligned_as_input_cuda",
 )
