@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from verifier.audit.baseline import BaselineError, worse
-from verifier.audit.request import Requirements, SelectionError, parse_requirements
+from verifier.audit.request import BUDGETS, Requirements, SelectionError, parse_requirements
 from verifier.commands import cost_of_dtype
 from verifier.commands.cost_of_dtype import COLUMNS, GRID, cost
 from verifier.commands.explain import WITHOUT_ROUNDING, Share
@@ -47,11 +47,28 @@ def refuses(input, weight=None, bias=None, eps=1e-5):
 """
 
 
-_records = {}
+WHOLE_SWEEP, WHOLE_GRID = cost_of_dtype._sweep, cost_of_dtype._grid
+KAPPAS = (0.0, 1.0, 10.0, 100.0)
+MAGNITUDES = (2.0**-6, 4096.0)
+FEW_COLUMNS = 32
+_records, _audits = {}, {}
 
 
 @pytest.fixture
-def records(subjects_of):
+def short_sweep(monkeypatch):
+    """Let a sweep try few inputs of each kind; that the whole one has them all is a test of its own."""
+
+    def sweep(_dtype):
+        yield from ((kappa, 1.0, COLUMNS) for kappa in KAPPAS)
+        yield from ((0.0, magnitude, COLUMNS) for magnitude in MAGNITUDES)
+
+    monkeypatch.setattr(cost_of_dtype, "SEEDS", (0,))
+    monkeypatch.setattr(cost_of_dtype, "_sweep", sweep)
+    monkeypatch.setattr(cost_of_dtype, "_grid", lambda _: ((k, 1.0, FEW_COLUMNS) for k in KAPPAS))
+
+
+@pytest.fixture
+def records(subjects_of, short_sweep):
     """Return a function from names to records, each of which is measured once."""
     found = subjects_of(KERNELS)
 
@@ -61,6 +78,18 @@ def records(subjects_of):
         return _records[name]
 
     return measured
+
+
+def test_a_sweep_has_all_kappas_magnitudes_and_columns_that_the_format_holds():
+    sweep = list(WHOLE_SWEEP("float16"))
+    assert [kappa for kappa, *_ in sweep[:5]] == [0.0, 1.0, 10.0, 100.0, 1000.0]
+    magnitudes = [magnitude for kappa, magnitude, columns in sweep if (kappa, columns) == (0.0, COLUMNS)]
+    assert (min(magnitudes), max(magnitudes)) == (2.0**-6, 2.0**12)
+    assert set(KAPPAS) < {kappa for kappa, *_ in sweep}
+    assert set(MAGNITUDES) < set(magnitudes)
+    grid = list(WHOLE_GRID("float16"))
+    assert {(k, n) for k, _, n in grid} == {(k, n) for k, *_ in sweep for n in GRID if n != COLUMNS}
+    assert len(list(WHOLE_SWEEP("float32"))) > len(sweep)
 
 
 def output(found):
@@ -75,8 +104,8 @@ def test_figures_of_a_right_kernel_are_those_of_correct_rounding(records):
     assert 0 < figures.mean < figures.tail <= figures.worst < figures.bound
     assert figures.bits_lost == max(0.0, math.log2(figures.worst / figures.rounded)) < 0.03
     assert figures.trust[0].kappa >= 100
-    assert figures.trust[0].columns == max(GRID)
-    assert {p.columns for p in found.points} == set(GRID)
+    assert figures.trust[0].columns == COLUMNS
+    assert {p.columns for p in found.points} == {FEW_COLUMNS, COLUMNS}
     assert found.missing == ()
     assert len(found.source) == 64
 
@@ -185,17 +214,25 @@ QUICK = ("--check", "forward_error", "--workers", "1")
 
 
 @pytest.fixture
-def audited(command, kernel_file, tmp_path, monkeypatch):
-    """Return a function that audits a subject for a release, briefly: (status, output, its JSON)."""
-    monkeypatch.setattr(cost_of_dtype, "GRID", (32,))
-    monkeypatch.setattr(cost_of_dtype, "_kappas", lambda _: (0.0, 10.0))
+def audited(command, kernel_file, tmp_path, monkeypatch, short_sweep):
+    """Return a function that audits a subject for a release, briefly: (status, output, its JSON).
+
+    An audit without options of its own is made once.
+    """
+    monkeypatch.setitem(BUDGETS, "quick", 2)
     file = kernel_file(KERNELS)
 
     def run(name, *options):
+        if not options and name in _audits:
+            return copy.deepcopy(_audits[name])
         status, out, error = command(
             "audit", file, *QUICK, "--subject", name, "--release", "--json", tmp_path / "r.json", *options
         )
-        return status, out + error, json.loads((tmp_path / "r.json").read_text())
+        written = tmp_path / "r.json"
+        found = status, out + error, json.loads(written.read_text()) if written.exists() else None
+        if not options:
+            _audits[name] = copy.deepcopy(found)
+        return found
 
     return run
 

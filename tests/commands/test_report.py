@@ -4,48 +4,31 @@ import copy
 import json
 import re
 import xml.etree.ElementTree as ET
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
 from jsonschema import Draft202012Validator
-from made_reports import HOSTILE, failing, made
+from made_reports import HOSTILE, KERNELS, failing, hostile, made
 from markdown_it import MarkdownIt
 
 from verifier.commands import cost_of_dtype
 from verifier.commands.report import html
 from verifier.commands.report.figures import error_against_kappa, errors_by_kappa_and_columns
 from verifier.commands.report.files import report_files, write_report
-from verifier.commands.report.github import ANNOTATIONS, notices, tell
-from verifier.commands.report.junit import junit_xml
 from verifier.commands.report.markdown import markdown
-from verifier.commands.report.sarif import sarif
 from verifier.commands.report.view import headline, subject_views
 from verifier.records.verdict import Verdict
 
 SCHEMA = json.loads((Path(html.__file__).parent / "audit.schema.json").read_text())
 STYLE = (html.TEMPLATES / "style.css").read_text()
 VOID = {"meta", "br", "hr", "img", "input", "link"}
-BODY = """
-@subject(**DECLARED)
-def first(input, weight=None, bias=None, eps=1e-5):
-    return right(input, weight, bias, eps)
-
-@subject(**DECLARED)
-def second(input, weight=None, bias=None, eps=1e-5):
-    return right(input, weight, bias, eps)
-
-@subject(op="layer_norm", language="torch", dtypes=("float32",), differentiable=False)
-def only_its_op(input, weight=None, bias=None, eps=1e-5):
-    return right(input, weight, bias, eps)
-"""
 
 
 @pytest.fixture
 def kernels(subjects_of):
-    found = subjects_of(BODY)
+    found = subjects_of(KERNELS)
     return [found["first"], found["second"]]
 
 
@@ -161,7 +144,7 @@ def test_an_audit_follows_the_schema_and_writes_every_file(command, kernel_file,
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
     (tmp_path / "summary.md").write_text("before\n")
-    file, folder = kernel_file(BODY), tmp_path / "out" / "report"
+    file, folder = kernel_file(KERNELS), tmp_path / "out" / "report"
     quick = ("--check", "forward_error", "--workers", "1", "--subject", "only_its_op")
     status, out, error = command(
         "audit", file, *quick, "--release", "--report", folder, "--require", "ulp=0.1"
@@ -219,7 +202,7 @@ def test_one_subject_has_one_page_with_everything_on_it(kernels):
         "add.f32",
         "output rounding 90.0 %",
         "kernel.py:9 mean = tl.sum(x)",
-        "From magnitude 4.1e+03 some result is infinite or NaN",
+        "From magnitude 4096 some result is infinite or NaN",
         "no case reached it",
         "float32 sums",
         "1.26 ulp",
@@ -294,6 +277,57 @@ def test_a_certified_case_that_fails_is_an_error_on_top(kernels):
 
 def test_an_interrupted_audit_is_called_so(kernels):
     assert headline({**made(kernels), "interrupted": True}).word == "INTERRUPTED"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.12345, "0.123"),
+        (999.6, "1e3"),
+        (8192, "8192"),
+        (-4096.4, "-4096"),
+        (65504.0, "65504"),
+        (1e6, "1e6"),
+        (3.4e38, "3.4e38"),
+        (-1.5e-7, "-1.5e-7"),
+        (1e-10, "1e-10"),
+        ("inf", "∞"),
+        ("nan", "none"),
+        (None, "none"),
+    ],
+)
+def test_a_number_has_three_digits_and_no_exponent_where_it_is_readable(value, text):
+    assert html.digits(value, "none") == text
+
+
+def test_steps_that_make_nothing_of_an_error_are_left_out():
+    def named(*shares):
+        stages = [{"stage": str(n), "share": share, "place": ""} for n, share in enumerate(shares)]
+        return [one["stage"] for one in html.main_steps({"stages": stages})]
+
+    assert named(1.2, -0.2, 4e-4, -4e-4) == ["0", "1"]
+    assert named(0.4, 0.3, 0.2, 0.1) == ["0", "1", "2"]
+    assert named(1e-5) == ["0"]
+
+
+def test_what_changes_no_bound_is_told_once():
+    def what(change, declared, changed):
+        return {"change": change, "output": "output", "kappa": 0.0, "declared": declared, "changed": changed}
+
+    same, better = what("a", 1.2, 1.2001), what("b", 1.2, 1.1)
+    found = html.changes({"what_if": [same, what("b", 2, 2), better, what("a", None, None)]})
+    assert (found.some, found.none) == ([better], ["a"])
+    assert html.changes({"what_if": [what("c", None, 3.0)]}).none == []
+
+
+def test_errors_are_those_of_ordinary_data_where_they_were_measured(kernels):
+    document = made(kernels[:1])
+    document["lines"][0]["nonzero_row_ulp"], document["lines"][0]["worst_row_ulp"] = 0.75, 7.5
+    (view,) = subject_views(document)
+    assert (view.error("float16"), view.worst_error("float16")) == (0.51, 0.75)
+    del document["release"]
+    (view,) = subject_views(document)
+    assert view.error("float16") == 0.75
 
 
 # -- figures -------------------------------------------------------------------------------------------
@@ -383,33 +417,6 @@ def test_words_and_lines_stand_out_in_both_schemes(scheme):
 # -- what a subject has written ------------------------------------------------------------------------
 
 
-def hostile(kernels, folder):
-    """Return a report in which every text that a subject has a say in is hostile."""
-    odd = folder / "<b>odd & 'quoted'"
-    odd.mkdir(exist_ok=True)
-    path = odd / "k|`x`.py"
-    path.write_bytes(kernels[0].path.read_bytes())
-    one = replace(kernels[0], name=HOSTILE, path=path)
-    frame = f'  File "{path}", line 3, in f\n    {HOSTILE}'
-    detail = f"Traceback (most recent call last):\n{frame}\nValueError: {HOSTILE}"
-    findings = [
-        failing(path, HOSTILE, message=f"{HOSTILE} raised", detail=detail, file=f"f/{HOSTILE}.json"),
-        failing(path, HOSTILE, message="output: other", expected=True, reason=HOSTILE),
-    ]
-    document = made([one], findings, unmet=[f"{HOSTILE} is required"])
-    document["unusable"] = document["errors"] = [HOSTILE]
-    document["lines"][0]["skipped"] = document["findings"][0]["declaration"] = HOSTILE
-    document["findings"][0]["arguments"] = {HOSTILE: HOSTILE}
-    document["lines"][0]["undecided"] = {HOSTILE: 1}
-    document["reach"][0]["lacking"][0].update(file=HOSTILE, why=HOSTILE)
-    document["certificates"][1]["refused"] = {"stage": HOSTILE, "why": HOSTILE}
-    record = document["release"]["dtypes"][0]
-    record["unexplained"] = record["backend"] = HOSTILE
-    record["code"]["census"][0]["kernel"] = record["code"]["half_sums"] = HOSTILE
-    record["figures"][0]["lost"][0]["lines"][0]["place"] = HOSTILE
-    return document
-
-
 def test_pages_escape_whatever_a_subject_has_written(kernels, tmp_path, monkeypatch):
     document = hostile(kernels, tmp_path)
     (page,) = pages(document).values()
@@ -466,88 +473,7 @@ def test_markdown_says_what_the_page_says(kernels):
     assert "## second" not in many
 
 
-# -- GitHub, JUnit, SARIF ------------------------------------------------------------------------------
-
-
-def test_annotations_stand_at_lines_and_no_text_begins_a_command(kernels, tmp_path):
-    document = hostile(kernels, tmp_path)
-    found = list(notices(document, tmp_path))
-    assert len(found) == 2
-    assert found[0].startswith("::error file=<b>odd & 'quoted'/k|`x`.py,line=3,title=FAIL <img")
-    assert not any("\n" in one or "\r" in one for one in found)
-    assert [one.count("::") for one in (one.replace("::error%3A%3A", "") for one in found)] != [1, 1]
-    properties = found[0].removeprefix("::error ").split("::")[0]
-    assert properties.count(",") == 2
-
-
-def test_no_more_annotations_than_are_shown_and_known_defects_are_none(kernels):
-    findings = [failing(kernels[0].path, "first", n, f"{'abcdefghijklmnop'[n]} is wrong") for n in range(15)]
-    assert len(list(notices(made(kernels, findings), Path.cwd()))) == ANNOTATIONS
-    known = [failing(kernels[0].path, "first", expected=True, reason="as published")]
-    assert list(notices(made(kernels, known), Path.cwd())) == []
-
-
-def test_a_summary_keeps_within_what_a_step_may_write(kernels, tmp_path, monkeypatch):
-    findings = [failing(kernels[0].path, "first", n, f"{'ab' * n} is wrong") for n in range(300)]
-    file = tmp_path / "summary.md"
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(file))
-    monkeypatch.setattr("verifier.commands.report.github.SUMMARY_BYTES", 5000)
-    assert tell(made(kernels, findings), tmp_path) == []
-    assert 2000 < file.stat().st_size <= 5000
-    assert file.read_text().endswith("The rest is left out: there is no room for it here.\n")
-    tell(made(kernels, findings), tmp_path)
-    assert file.stat().st_size <= 5000
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path))
-    assert tell(made(kernels), tmp_path) == [f"{tmp_path}: Is a directory"]
-
-
-def test_junit_fails_what_failed_and_passes_nothing_undecided(kernels, tmp_path):
-    document = made(kernels, [failing(kernels[0].path, "first")], unmet=["first: reach=1 is required"])
-    document["lines"][3].update(verdict="UNDECIDED", undecided={"the machine lacks mbarrier": 2})
-    root = ET.fromstring(junit_xml(document))
-    told = {(c.get("classname"), c.get("name")): [e.tag for e in c] for c in root.iter("testcase")}
-    assert told == {
-        ("first", "forward_error[float16]"): ["failure"],
-        ("first", "forward_error[float32]"): [],
-        ("second", "forward_error[float16]"): [],
-        ("second", "forward_error[float32]"): ["skipped"],
-        ("requirements", "first: reach=1 is required"): ["failure"],
-    }
-    assert [(s.get("tests"), s.get("failures"), s.get("skipped")) for s in root] == [
-        ("2", "1", "0"),
-        ("2", "0", "1"),
-        ("1", "1", "0"),
-    ]
-    odd = hostile(kernels, tmp_path)
-    odd["lines"][0]["subject"] = "a\x00\x1b\ud800"
-    assert ET.fromstring(junit_xml(odd)).find("testsuite").get("name") == "a\ufffd\ufffd\ufffd"
-
-
-def test_sarif_has_findings_at_their_lines(kernels, tmp_path):
-    inside, named = kernels[0].path, f"output: 3 of 4 elements, at {kernels[0].path.name}:7"
-    findings = [
-        failing(inside, "first", message=named),
-        failing(inside, "first", message="output: wrong"),
-        failing(inside, "first", expected=True, reason="as published"),
-    ]
-    log = sarif(made(kernels, findings), tmp_path)
-    assert log["version"] == "2.1.0"
-    (run,) = log["runs"]
-    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["forward_error"]
-    assert run["tool"]["driver"]["rules"][0]["shortDescription"]["text"]
-    places = [result["locations"][0]["physicalLocation"] for result in run["results"]]
-    assert {place["artifactLocation"]["uri"] for place in places} == {"kernel.py"}
-    start = 1 + inside.read_text().splitlines().index("def first(input, weight=None, bias=None, eps=1e-5):")
-    assert [place["region"]["startLine"] for place in places] == [7, start, start]
-    assert [result["level"] for result in run["results"]] == ["error", "error", "none"]
-    assert run["results"][2]["suppressions"][0]["justification"] == "as published"
-    assert "Replay: norm-verifier replay" in run["results"][0]["message"]["text"]
-    marks = [result["partialFingerprints"]["normVerifier/v1"] for result in run["results"]]
-    assert len(set(marks)) == 3 or marks[1] != marks[0]
-    outside = sarif(made(kernels, findings), tmp_path / "elsewhere")
-    assert outside["runs"][0]["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"] == {
-        "uri": inside.as_uri()
-    }
+# -- files ---------------------------------------------------------------------------------------------
 
 
 def test_what_cannot_be_written_is_said(kernels, tmp_path):

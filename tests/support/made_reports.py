@@ -1,5 +1,7 @@
 """Reports as JSON data, made of records without an audit."""
 
+from dataclasses import replace
+
 import torch
 from made_findings import finding, line, worst
 
@@ -29,6 +31,20 @@ HOSTILE = (
     "<img src=x onerror=\"document.title='pwned'\">'\"`|*_&</script><script>pwned=1</script>\n::error::x"
 )
 """A name, a text or a path that would be markup in HTML and Markdown, and a command in a workflow's log."""
+KERNELS = """
+@subject(**DECLARED)
+def first(input, weight=None, bias=None, eps=1e-5):
+    return right(input, weight, bias, eps)
+
+@subject(**DECLARED)
+def second(input, weight=None, bias=None, eps=1e-5):
+    return right(input, weight, bias, eps)
+
+@subject(op="layer_norm", language="torch", dtypes=("float32",), differentiable=False)
+def only_its_op(input, weight=None, bias=None, eps=1e-5):
+    return right(input, weight, bias, eps)
+"""
+"""The body of a kernel file: what a report is made of."""
 KAPPAS = (0.0, 1.0, 10.0, 100.0, 1000.0)
 
 
@@ -219,3 +235,30 @@ def reach(subject):
         "untried": {"multiprocessors": [], "modes": []},
         "given": {},
     }
+
+
+def hostile(kernels, folder):
+    """Return a report in which every text that a subject has a say in is hostile."""
+    odd = folder / "<b>odd & 'quoted'"
+    odd.mkdir(exist_ok=True)
+    path = odd / "k|`x`.py"
+    path.write_bytes(kernels[0].path.read_bytes())
+    one = replace(kernels[0], name=HOSTILE, path=path)
+    frame = f'  File "{path}", line 3, in f\n    {HOSTILE}'
+    detail = f"Traceback (most recent call last):\n{frame}\nValueError: {HOSTILE}"
+    findings = [
+        failing(path, HOSTILE, message=f"{HOSTILE} raised", detail=detail, file=f"f/{HOSTILE}.json"),
+        failing(path, HOSTILE, message="output: other", expected=True, reason=HOSTILE),
+    ]
+    document = made([one], findings, unmet=[f"{HOSTILE} is required"])
+    document["unusable"] = document["errors"] = [HOSTILE]
+    document["lines"][0]["skipped"] = document["findings"][0]["declaration"] = HOSTILE
+    document["findings"][0]["arguments"] = {HOSTILE: HOSTILE}
+    document["lines"][0]["undecided"] = {HOSTILE: 1}
+    document["reach"][0]["lacking"][0].update(file=HOSTILE, why=HOSTILE)
+    document["certificates"][1]["refused"] = {"stage": HOSTILE, "why": HOSTILE}
+    record = document["release"]["dtypes"][0]
+    record["unexplained"] = record["backend"] = HOSTILE
+    record["code"]["census"][0]["kernel"] = record["code"]["half_sums"] = HOSTILE
+    record["figures"][0]["lost"][0]["lines"][0]["place"] = HOSTILE
+    return document

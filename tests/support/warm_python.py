@@ -78,9 +78,13 @@ class WarmPython:
                 said.append(stream.read().decode())
         return subprocess.CompletedProcess(arguments, status, *said)
 
+    def asking(self, *arguments):
+        """Return the words of a program that runs `python ARGUMENTS` so, and ends with its status."""
+        return [sys.executable, "-I", "-S", __file__, *map(str, (self.path, *arguments))]
+
     def shell_script(self):
         """Return a script that runs `python ARGUMENTS` so: two hundredths of a second instead of two."""
-        return f'#!/bin/sh\nexec {sys.executable} -I -S {__file__} {self.path} "$@"\n'
+        return f'#!/bin/sh\nexec {" ".join(self.asking())} "$@"\n'
 
     def close(self):
         self.process.stdin.close()

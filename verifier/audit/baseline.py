@@ -28,6 +28,9 @@ _RANK = {
 _GROWS = ("worst", "tail", "mean", "signed", "bits_lost", "bound")
 """Figures of an output that are worse when they grow in magnitude."""
 
+WORSE = "worse than the baseline: "
+"""How a sentence about what got worse begins, where other demands are told beside it."""
+
 
 class BaselineError(ValueError):
     """A baseline that cannot be read, or that an audit cannot be compared with."""

@@ -274,7 +274,7 @@ def _judge(
             say(f"not met: {text}")
         report.unmet += missing
     if wanted.baseline is not None:
-        from verifier.audit.baseline import BaselineError, told, worse
+        from verifier.audit.baseline import WORSE, BaselineError, told, worse
 
         try:
             found = worse(wanted.baseline, _document(report, release, subjects))
@@ -282,7 +282,7 @@ def _judge(
             stop(str(error))
         for line in told(found) if found else ["nothing is worse than the baseline"]:
             say(line)
-        report.unmet += [f"worse than the baseline: {text}" for text in found]
+        report.unmet += [f"{WORSE}{text}" for text in found]
 
 
 def _measure(jobs: list[Job], wanted: Wanted) -> tuple[list[object], Release | None]:

@@ -16,7 +16,7 @@ from verifier.audit.report.finding_text import (
     tensor_text,
 )
 from verifier.audit.report.json_frame import frame
-from verifier.audit.report.reach_text import reach_document
+from verifier.audit.report.reach_text import reach_document, unmet
 from verifier.audit.report.source_line import source_line
 from verifier.audit.report.traceback_text import traceback_lines
 from verifier.audit.rules import known_alone, line_verdict, unexpected
@@ -41,7 +41,7 @@ def document(report: Report) -> dict[str, object]:
         reach=[reach_document(one) for one in report.reach],
         unusable=report.unusable,
         errors=[block(error) for error in report.errors],
-        unmet=report.unmet,
+        unmet=[*(unmet(one, report.required_reach or 0.0) for one in report.short_of_reach), *report.unmet],
         certificates=[plain(one.document) for one in report.certificates],
     )
 
@@ -62,6 +62,7 @@ def _line(line: Line) -> dict[str, object]:
         "refused": line.gaps.get("refused", []),
         "worst_ulp": plain(line.worst_ulp),
         "worst_row_ulp": plain(line.worst_row_ulp),
+        "nonzero_row_ulp": plain(line.nonzero_row_ulp),
         "outputs": {name: _worst(worst) for name, worst in line.outputs.items()},
         "kappa": [plain(k) for k in line.kappa] if line.kappa[0] <= line.kappa[1] else None,
         "no_theorem_from": {name: plain(value) for name, value in line.no_theorem_from.items()},

@@ -65,7 +65,11 @@ def record(subject: Subject, found: Cost) -> DtypeRecord:
         missing=account.missing,
         code=None if account.compiled is None else _code(account.compiled),
         points=account.points,
-        input_rounding=() if refused else tuple(input_rounding(subject, account.dtype)),
+        input_rounding=()
+        if refused
+        else tuple(
+            one for one in input_rounding(subject, account.dtype) if one.output in account.plain[0].outputs
+        ),
     )
 
 

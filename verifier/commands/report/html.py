@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ TEMPLATES = Path(__file__).parent / "templates"
 INDEX = "index.html"
 SUBJECTS = "subjects"
 """Folder of the pages of subjects, where there are several."""
+_LEAST_SHARE = 5e-4
+"""What is shown as 0.0 % is less."""
 
 
 def subject_page(document: Document, view: SubjectView, *, home: str = "") -> str:
@@ -51,7 +54,9 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    pages.filters.update(digits=digits, lacking=lacking, percent=percent, ran=ran)
+    pages.filters.update(
+        digits=digits, lacking=lacking, main=main_steps, percent=percent, ran=ran, changes=changes
+    )
     pages.globals.update(
         error_against_kappa=error_against_kappa, errors_by_kappa_and_columns=errors_by_kappa_and_columns
     )
@@ -85,16 +90,44 @@ def lacking(reach: Document) -> list[NotRun]:
 
 
 def digits(value: object, missing: str = "–") -> str:
-    """Return three digits of a number as JSON has it; missing: of null and NaN."""
+    """Return three digits of a number as JSON has it, all before the point of less than a million.
+
+    missing: of null and NaN.
+    """
     found = number(value)
     if math.isnan(found):
         return missing
-    return f"{found:.3g}".replace("inf", "∞")
+    if 1e3 <= abs(found) < 1e6:
+        return f"{found:.0f}"
+    return re.sub(r"e\+?(-?)0*", r"e\1", f"{found:.3g}").replace("inf", "∞")
 
 
 def percent(share: object) -> str:
     """Return a share as per cent."""
     return f"{100 * number(share):.1f} %"
+
+
+def main_steps(lost: Document) -> list[Document]:
+    """Return the steps that make an error, at most three: the first, and what is more than 0.0 per cent."""
+    first, *others = parts(lost, "stages")
+    return [first, *(one for one in others if abs(number(one["share"])) >= _LEAST_SHARE)][:3]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """What would change proved bounds, as it can be read off three digits, and what would change none."""
+
+    some: list[Document]
+    none: list[str]
+
+
+def changes(measured: Document) -> Changes:
+    """Return what of a kernel could be changed, as far as theorems tell; measured: of one dtype."""
+    every = parts(measured, "what_if")
+    some = [one for one in every if digits(one["declared"]) != digits(one["changed"])]
+    helping = {one["change"] for one in some}
+    names = dict.fromkeys(str(one["change"]) for one in every if one["change"] not in helping)
+    return Changes(some=some, none=list(names))
 
 
 def ran(pair: object) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from verifier.audit.report.json_parts import Document, mapping, number, parts
-from verifier.commands.report.html import digits, percent, ran
+from verifier.commands.report.html import changes, digits, main_steps, percent, ran
 from verifier.commands.report.view import FindingGroup, SubjectView, headline, subject_views
 
 _MARKS = re.compile(r"([\\`*_{}\[\]()#+\-.!|~@:$>])")
@@ -83,7 +83,7 @@ def _subject(view: SubjectView, *, titled: bool) -> Iterator[str]:
             (
                 dtype,
                 f"{_MARK[view.of_dtype(dtype).kind]} {escaped(view.of_dtype(dtype).word)}",
-                digits(view.worst_row_ulp(dtype)),
+                digits(view.error(dtype)),
                 view.certified(dtype),
             )
             for dtype in view.dtypes
@@ -91,6 +91,8 @@ def _subject(view: SubjectView, *, titled: bool) -> Iterator[str]:
     )
     for found in view.measured:
         yield from _measured(found)
+    if view.certificates:
+        yield "Certificates:\n\n" + "\n".join(map(_certificate, view.certificates))
     for group in view.groups[:_SHOWN]:
         yield _finding(group)
     if len(view.groups) > _SHOWN:
@@ -121,18 +123,53 @@ def _measured(found: Document) -> Iterator[str]:
             for one in figures
         ),
     )
+    trusted = [
+        f"- {escaped(one['output'])}: "
+        + "; ".join(
+            f"within {digits(trust['limit'])} ulp up to kappa {digits(trust['kappa'], 'none')}, "
+            f"{digits(trust['columns'], 'no')} columns, magnitude {digits(trust['magnitude'], 'none')}"
+            for trust in parts(one, "trust")
+        )
+        for one in figures
+    ]
+    yield "Domain of trust:\n\n" + "\n".join(trusted)
     yield f"Overflows from magnitude {digits(found['overflow'], 'none that was tried')}."
     lost = [
         f"- {escaped(one['output'])} at kappa {digits(at['kappa'])}: "
         + ", ".join(
-            f"{stage['stage']} {percent(stage['share'])} ({code(stage['place'])})"
-            for stage in parts(at, "stages")[:3]
+            f"{stage['stage']} {percent(stage['share'])} ({code(stage['place'])})" for stage in main_steps(at)
         )
         for one in figures
         for at in parts(one, "lost")
     ]
+    lost += [
+        f"- rounding of the input at kappa {digits(one['kappa'])} moves {escaped(one['output'])} by up to "
+        f"{digits(one['worst'])} ulp, whatever the kernel"
+        for one in parts(found, "input_rounding")
+    ]
     if lost:
         yield "Where its bits are lost:\n\n" + "\n".join(lost)
+    what = changes(found)
+    told = [f"- no proved bound changes with {', '.join(what.none)}"] if what.none else []
+    told += [
+        f"- {one['change']}, {escaped(one['output'])} at kappa {digits(one['kappa'])}: the proved bound is "
+        f"{digits(one['changed'], 'none')} for {digits(one['declared'], 'none')} ulp"
+        for one in what.some
+    ]
+    if told:
+        yield "What would help:\n\n" + "\n".join(told)
+
+
+def _certificate(one: Document) -> str:
+    named = f"- {one['dtype']}"
+    if one.get("rows"):
+        named += f", {one['rows']} x {one['columns']} {'with gradients' if one['gradients'] else 'forward'}"
+    if one["contradicted"]:
+        return f"{named}: the verifier itself failed: certified, and yet {escaped(one['contradicted'])}"
+    if "refused" in one:
+        refused = mapping(one["refused"])
+        return f"{named}: refused, not shown: {escaped(refused['stage'])}: {escaped(refused['why'])}"
+    return f"{named}: certified for all inputs"
 
 
 def _finding(group: FindingGroup) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from verifier.audit.baseline import WORSE
 from verifier.audit.report.certified_text import CERTIFIED
 from verifier.audit.report.columns import KNOWN
 from verifier.audit.report.json_parts import Document, mapping, number, parts
@@ -86,10 +88,19 @@ class SubjectView:
         """Return the verdict of one dtype."""
         return _verdict([line for line in self.lines if line["dtype"] == dtype])
 
-    def worst_row_ulp(self, dtype: str) -> float:
-        """Return the worst error that any check met on a dtype, in ulp at the scale of the row."""
-        seen = [number(line["worst_row_ulp"]) for line in self.lines if line["dtype"] == dtype]
-        return max(seen, default=0.0)
+    def worst_error(self, dtype: str) -> float:
+        """Return the worst error that any check met on a dtype, in ulp at the scale of the row; NaN: none.
+
+        Of elements whose exact value is known not to be 0, as on a terminal.
+        """
+        lines = [line for line in self.lines if line["dtype"] == dtype and line["outputs"]]
+        return max((number(line["nonzero_row_ulp"]) for line in lines), default=math.nan)
+
+    def error(self, dtype: str) -> float:
+        """Return the worst error on ordinary data of the first output; of any check if none was measured."""
+        measured = self.measures(dtype)
+        figures = parts(measured, "figures") if measured else []
+        return number(figures[0]["worst"]) if figures else self.worst_error(dtype)
 
     def certified(self, dtype: str) -> str:
         """Return for how many of the shapes and calls that were asked for a dtype is certified."""
@@ -138,7 +149,7 @@ def _not_met() -> Headline:
 def _view(document: Document, name: str) -> SubjectView:
     release = mapping(document.get("release") or {})
     lines = _of(parts(document, "lines"), name)
-    unmet = [text for text in _texts(document, "unmet") if name in re.split(r"[\s:]+", text)]
+    unmet = [text for text in _texts(document, "unmet") if _is_about(text, name)]
     found, papers = _verdict(lines), _of(parts(document, "certificates", []), name)
     if any(one["contradicted"] for one in papers):
         found = Headline(word=str(Verdict.ERROR), text=CONTRADICTED)
@@ -162,6 +173,11 @@ def slug(name: str) -> str:
     kept = re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".-")[:100]
     mark = hashlib.sha256(name.encode(errors="replace")).hexdigest()[:6]
     return kept if kept == name else f"{kept}-{mark}"
+
+
+def _is_about(text: str, name: str) -> bool:
+    """Return whether a sentence about what is not met begins with the name of a subject."""
+    return text.removeprefix(WORSE).startswith((f"{name}:", f"{name} "))
 
 
 def _of(found: Iterable[Document], name: str) -> list[Document]:
