@@ -16,7 +16,9 @@ def main() -> NoReturn:
     try:
         from verifier.commands.command_line import main as command
         from verifier.records.files import cache_folder
+        from verifier.records.garbage import look_for_circles_seldom
 
+        look_for_circles_seldom()
         with suppress(RuntimeError):  # a user without a home
             os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(cache_folder("hypothesis")))
 

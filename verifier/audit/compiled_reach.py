@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from verifier.records.reach import CompiledForm, Reach, SourcePlace
 
@@ -86,9 +87,17 @@ class CodeReach:
     def guards_of(self, form: CompiledForm) -> Iterator[GuardReach]:
         """Yield the guards of one form that stand near a known place."""
         for number, (place, differ) in enumerate(form.guards):
-            seen = {word for digest, n, word in self.found.guards if (digest, n) == (form.digest, number)}
             if place is not None:
+                seen = self._seen.get((form.digest, number), ())
                 yield GuardReach(place=place, by_lane=differ, lanes=frozenset(seen))
+
+    @cached_property
+    def _seen(self) -> dict[tuple[str, int], set[str]]:
+        """In how many lanes each guard was seen to hold, by the digest of its form and its number."""
+        seen: dict[tuple[str, int], set[str]] = {}
+        for digest, number, word in self.found.guards:
+            seen.setdefault((digest, number), set()).add(word)
+        return seen
 
 
 def _known(places: Iterable[SourcePlace | None]) -> list[SourcePlace]:

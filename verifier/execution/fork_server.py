@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
-import gc
 import importlib
 import os
 import pickle
@@ -29,6 +28,7 @@ from strategies.registry import imported
 from verifier.execution.backend import Backend
 from verifier.execution.backends import backend
 from verifier.execution.process_tree import adopt_orphans, children, kill
+from verifier.records.garbage import look_for_circles_seldom
 
 SUBJECTS = "verifier.execution.child_main:main"
 """Children that run subjects."""
@@ -105,7 +105,7 @@ def _serve(control: Connection) -> NoReturn:
     module, function = start.children.split(":")
     child: ChildFunction = getattr(imported(module), function)
     adopt_orphans()
-    gc.freeze()  # no collection touches, hence copies, what all children share
+    look_for_circles_seldom()  # hence nothing touches and copies what all children share
     control.send_bytes(b"ready")
     _Server(control, place, child).serve()
     os._exit(0)  # nothing is left to be done, and torch takes its time to end

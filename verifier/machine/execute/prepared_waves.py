@@ -45,11 +45,12 @@ _UFUNCS = (
 class PreparedWave:
     """A wave with the code bound to it: block functions for all lanes and for some, and what to renew.
 
-    `key`: of launches that may use it. `names`: what the emitted code sees. `members`: for blocks that begin
-    with a collective, its member mask where that is in a register.
+    `key`: of launches that may use it. `octets`: bytes that it holds. `names`: what the emitted code sees.
+    `members`: for blocks that begin with a collective, its member mask where that is in a register.
     """
 
     key: Hashable
+    octets: int
     wave: Wave
     full: list[Callable[[], Next]]
     part: list[Callable[[Group], Next]]
@@ -86,7 +87,7 @@ def give_back(launch: LaunchRecord, prepared: PreparedWave) -> None:
     """Keep a wave for other launches after one that ended well."""
     if prepared.wave.flags is None:
         prepared.wave.forget()
-        free_waves(launch).give_back(prepared.key, prepared)
+        free_waves(launch).give_back(prepared.key, prepared, prepared.octets)
 
 
 def free_waves(launch: LaunchRecord) -> ReuseCache:
@@ -117,13 +118,18 @@ def prepare(launch: LaunchRecord, ids: Array, key: Hashable) -> PreparedWave:
     if "uninitialised" in launch.machine.sanitize:
         wave.flags = Flags(extents, wave.poison)
     compiled = launch.compiled
-    names = runtime_names(wave) | compiled.constants | arrays(wave, compiled.emitted)
+    registers = arrays(wave, compiled.emitted)
+    names = runtime_names(wave) | compiled.constants | registers
     for name, expression in compiled.emitted.shadows.items():
         names[name] = value_of_translation(compiled.allocation(expression), names)
         names[f"{name}_flat"] = names[name].reshape(-1)
     run_translation(compiled.prologue, names)
+    held = [one for one in registers.values() if one.base is None]  # others are views of them
+    held += [names[name] for name in compiled.emitted.shadows]
+    held += [wave.shared.region.octets, wave.local.region.octets, wave.local_windows]
     prepared = PreparedWave(
         key=key,
+        octets=sum(one.nbytes for one in held),
         wave=wave,
         full=[],
         part=[],

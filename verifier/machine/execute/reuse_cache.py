@@ -6,8 +6,10 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any
 
-KEPT = 6
-"""Prepared waves that wait for another launch; each may hold some 10 MB of registers."""
+MOST_BYTES = 48 << 20
+"""Of registers and windows that wait for another launch; one that is larger waits alone."""
+MOST_KEPT = 128
+"""Prepared waves that wait; besides its bytes each has some hundred small Python objects."""
 
 
 class ReuseCache:
@@ -15,14 +17,19 @@ class ReuseCache:
 
     def __init__(self) -> None:
         """Start empty."""
-        self.free: OrderedDict[Any, Any] = OrderedDict()
+        self.free: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self.octets = 0
 
     def take(self, key: Hashable) -> Any:
         """Give what waits under a key to one user alone, or None."""
-        return self.free.pop(key, None)
+        found, octets = self.free.pop(key, (None, 0))
+        self.octets -= octets
+        return found
 
-    def give_back(self, key: Hashable, prepared: object) -> None:
-        """Keep something for later; what has waited longest goes."""
-        self.free[key] = prepared
-        while len(self.free) > KEPT:
-            self.free.popitem(last=False)
+    def give_back(self, key: Hashable, prepared: object, octets: int) -> None:
+        """Keep something of so many bytes for later; what has waited longest goes."""
+        self.take(key)
+        self.free[key] = prepared, octets
+        self.octets += octets
+        while len(self.free) > 1 and (self.octets > MOST_BYTES or len(self.free) > MOST_KEPT):
+            self.octets -= self.free.popitem(last=False)[1][1]
