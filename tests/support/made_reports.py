@@ -237,28 +237,28 @@ def reach(subject):
     }
 
 
-def hostile(kernels, folder):
-    """Return a report in which every text that a subject has a say in is hostile."""
+def hostile(kernels, folder, words=HOSTILE):
+    """Return a report in which every text that a subject has a say in is hostile: words."""
     odd = folder / "<b>odd & 'quoted'"
     odd.mkdir(exist_ok=True)
     path = odd / "k|`x`.py"
     path.write_bytes(kernels[0].path.read_bytes())
-    one = replace(kernels[0], name=HOSTILE, path=path)
-    frame = f'  File "{path}", line 3, in f\n    {HOSTILE}'
-    detail = f"Traceback (most recent call last):\n{frame}\nValueError: {HOSTILE}"
+    one = replace(kernels[0], name=words, path=path)
+    frame = f'  File "{path}", line 3, in f\n    {words}'
+    detail = f"Traceback (most recent call last):\n{frame}\nValueError: {words}"
     findings = [
-        failing(path, HOSTILE, message=f"{HOSTILE} raised", detail=detail, file=f"f/{HOSTILE}.json"),
-        failing(path, HOSTILE, message="output: other", expected=True, reason=HOSTILE),
+        failing(path, words, message=f"{words} raised", detail=detail, file=f"f/{words}.json"),
+        failing(path, words, message="output: other", expected=True, reason=words),
     ]
-    document = made([one], findings, unmet=[f"{HOSTILE} is required"])
-    document["unusable"] = document["errors"] = [HOSTILE]
-    document["lines"][0]["skipped"] = document["findings"][0]["declaration"] = HOSTILE
-    document["findings"][0]["arguments"] = {HOSTILE: HOSTILE}
-    document["lines"][0]["undecided"] = {HOSTILE: 1}
-    document["reach"][0]["lacking"][0].update(file=HOSTILE, why=HOSTILE)
-    document["certificates"][1]["refused"] = {"stage": HOSTILE, "why": HOSTILE}
+    document = made([one], findings, unmet=[f"{words} is required"])
+    document["unusable"] = document["errors"] = [words]
+    document["lines"][0]["skipped"] = document["findings"][0]["declaration"] = words
+    document["findings"][0]["arguments"] = {words: words}
+    document["lines"][0]["undecided"] = {words: 1}
+    document["reach"][0]["lacking"][0].update(file=words, why=words)
+    document["certificates"][1]["refused"] = {"stage": words, "why": words}
     record = document["release"]["dtypes"][0]
-    record["unexplained"] = record["backend"] = HOSTILE
-    record["code"]["census"][0]["kernel"] = record["code"]["half_sums"] = HOSTILE
-    record["figures"][0]["lost"][0]["lines"][0]["place"] = HOSTILE
+    record["unexplained"] = record["backend"] = words
+    record["code"]["census"][0]["kernel"] = record["code"]["half_sums"] = words
+    record["figures"][0]["lost"][0]["lines"][0]["place"] = words
     return document
