@@ -13,10 +13,18 @@ from pathlib import Path
 import torch
 from torch.autograd.function import once_differentiable
 
-from verifier import Trees, load, tree
+from verifier import Source, Trees, load, tree
 
 tiers = load(Path(__file__).with_name("row_norm_skeleton_cuda.py")).module
 backward_pass = load(Path(__file__).with_name("layer_norm_backward_cuda.py")).module
+
+SOURCE = Source(
+    title="Articles on an efficient LayerNorm and Softmax CUDA kernel",
+    author="OneFlow: Guo Ran, Yao Chi, Zheng Zekang, Liu Juncheng",
+    url="https://github.com/Oneflow-Inc/oneflow/blob/master/oneflow/core/cuda/softmax.cuh",
+    licence="Apache-2.0, of the code at that address",
+    changed="every stride, misaligned storage, a missing weight or bias, any number of rows and columns",
+)
 
 
 def normalized_columns(input, normalized_shape, weight, bias, residual=None):
@@ -122,3 +130,16 @@ TREES = Trees(
     row_gradients=tree(depth=backward_pass.row_additions),
     columns=tree(depth=backward_pass.column_additions),
 )
+DECLARED = {
+    "op": "layer_norm",
+    "language": "cuda",
+    "accumulates": "float32",
+    "dtypes": ("float16", "bfloat16", "float32", "float64"),
+    "trees": TREES,
+    "mean_contraction": "none",  # the mean ends in a division or an addition: one machine number
+    "divide_by_n": "division",
+    "clamp": True,
+    "returns": ("output", "mean", "rstd"),
+    "guarantees": {"determinism", "batch_invariance", "layouts", "large_offsets"},
+}
+"""What a layer norm on these tiers declares, whatever its variance: the first arguments of `subject`."""
