@@ -152,7 +152,7 @@ def controls(random: Random) -> Iterator[Attacked]:
         case = build(op(subject.op), subject, dtype, drawn, gradients=subject.differentiable)
         if case is None or any(d.where is None or d.where(case) for d in subject.known_defects):
             continue
-        seen = execute(subject, case, place=place, gradients=subject.differentiable)
+        seen = execute(subject, case, backend=place, gradients=subject.differentiable)
         if seen.status != "ok":
             continue
         truth = Truth(subject=subject, case=case, setting=place.setting(subject, dtype))

@@ -89,7 +89,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--gradients", choices=("no", "yes", "both"), default="both")
     parser.add_argument("--found", type=Path, default=FOUND)
     parser.add_argument("--again", action="store_true", help="make again what is known")
-    parser.add_argument("--workers", type=int, default=1, help="processes; wide rows with gradients take up to 6 GiB each")
+    parser.add_argument(
+        "--workers", type=int, default=1, help="processes; wide rows with gradients take up to 6 GiB each"
+    )
     parser.add_argument("--limit", type=float, default=1800.0, help="seconds by the clock for one result")
     parser.add_argument("--table", action="store_true")
     return parser.parse_args()

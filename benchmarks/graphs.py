@@ -50,8 +50,8 @@ def replayed(subject: Subject, dtype: str, rows: int, columns: int) -> Iterator[
         for n in (0, 1)
     )
     with session() as opened:
-        seen, plain = _second(lambda: execute(subject, other, place=place, gradients=grad))
-        recording, recorded = _second(lambda: record(subject, one, place=place, gradients=grad))
+        seen, plain = _second(lambda: execute(subject, other, backend=place, gradients=grad))
+        recording, recorded = _second(lambda: record(subject, one, backend=place, gradients=grad))
         if recording.seen.status != "ok":
             yield f"{subject.name} {dtype}: {recording.seen.status} {recording.seen.message}", False
             return

@@ -143,10 +143,10 @@ def test_of_several_tuners_one_is_varied_and_the_others_take_their_first():
     (case,) = cases_of(subject, "autotuning", **FEW)
     with machine(strict=True, poison=0xFF) as name:
         place = backend(name)
-        plain = configured(subject, case, place=place, gradients=True, forced=None)
+        plain = configured(subject, case, backend=place, gradients=True, forced=None)
         first, other = plain.found
         forced = first.kernel, first.candidates[2]
-        seen = configured(subject, case, place=place, gradients=True, forced=forced)
+        seen = configured(subject, case, backend=place, gradients=True, forced=forced)
     assert (first.place.function, other.place.function) == ("_forward", "_grad_input")
     assert [one.chosen for one in plain.found] == [first.candidates[:1], other.candidates[:1]]
     assert [one.chosen for one in seen.found] == [first.candidates[2:], other.candidates[:1]]
@@ -160,7 +160,7 @@ def test_what_ran_of_the_configurations_is_noted_with_what_the_pruning_left_out(
                       FAULTY / f"{THIRD}.py")  # fmt: skip
     (case,) = cases_of(subject, "autotuning", **FEW)
     with machine(strict=True, poison=0xFF) as name:
-        configured(subject, case, place=backend(name), gradients=False, forced=None)
+        configured(subject, case, backend=backend(name), gradients=False, forced=None)
         noted = {(words[:6], state) for _, words, state in current().reached.configurations}
     assert noted == {
         ("ROWS=4", TunedState.OPEN),

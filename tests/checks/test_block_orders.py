@@ -46,7 +46,7 @@ def test_every_run_has_an_order_of_its_own():
         for seed in (None, 1, 2):
             with MACHINE.varied(schedule_seed=seed):
                 assert current().machine.schedule_seed == seed
-                outputs = execute(subject, case, place=MACHINE, gradients=True).outputs
+                outputs = execute(subject, case, backend=MACHINE, gradients=True).outputs
             seen.append(outputs["grad_weight"].numpy().tobytes())
     assert case.rows > 2
     assert len(set(seen)) > 1

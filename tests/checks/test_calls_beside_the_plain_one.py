@@ -123,7 +123,7 @@ def attempt(subject, factor, name="output", unsteady=()):
         setting=backend("eager").setting(subject, "float32"),
         run=lambda *_, **__: None,
     )
-    plain = execute(subject, case, place=backend("eager")).outputs[name]
+    plain = execute(subject, case, backend=backend("eager")).outputs[name]
     tried = Attempt(demand="sideways", differing={name: f"{name}: bits differ"})
     return session, Observation(
         status="ok",

@@ -125,7 +125,7 @@ def observed(monkeypatch, values, *, steady):
         return Observation(status="ok", outputs={"output": torch.tensor([next(given)])})
 
     monkeypatch.setattr(memory, "execute", execute)
-    found = memory.experiment(None, None, place=backend("eager"), gradients=False, steady=steady).found
+    found = memory.experiment(None, None, backend=backend("eager"), gradients=False, steady=steady).found
     return len(found.proved), len(found.open), len(list(given))
 
 

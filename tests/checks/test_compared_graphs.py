@@ -22,7 +22,7 @@ def found_of(path, dtype, columns, *, gradients=False, **changes):
     recipe = Recipe(rows=2, columns=columns, input=Values(seed=0))
     case = build(op(subject.op), subject, dtype, recipe, gradients=gradients)
     with session():
-        recording = record(subject, case, place=backend("machine"), gradients=gradients)
+        recording = record(subject, case, backend=backend("machine"), gradients=gradients)
     assert recording.seen.status == "ok", recording.seen.message
     return compared(recording.graph, op(subject.op), subject, case, gradients=gradients)
 

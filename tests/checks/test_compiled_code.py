@@ -47,8 +47,8 @@ def test_a_session_knows_nothing_if_one_execution_is_unknown():
     assert session.truth.setting == session.setting
 
 
-def without_code(subject, case, *, place):
-    return replace(execute(subject, case, place=place), compiled=None)
+def without_code(subject, case, *, backend):
+    return replace(execute(subject, case, backend=backend), compiled=None)
 
 
 def test_a_root_and_a_quotient_that_are_approximate_err_more_than_a_reciprocal_root():

@@ -97,12 +97,12 @@ def test_where_nothing_follows_compiled_code_an_own_specification_is_undecided_a
 
 def test_an_operation_that_errs_more_than_is_documented_leaves_no_bound(monkeypatch):
     (case,) = cases_of(SUBJECTS["right"], "running_bound", "float32", 1, max_elements=100)
-    usual = running_bound_of_torch.bounds(SUBJECTS["right"], case, place=backend("eager"), gradients=False)
+    usual = running_bound_of_torch.bounds(SUBJECTS["right"], case, backend=backend("eager"), gradients=False)
     assert bool(torch.isfinite(usual.outputs["output|bound"]).all())
 
     strict = replace(running_bound_of_torch._RULES["rsqrt"], allowed=0.0)
     monkeypatch.setitem(running_bound_of_torch._RULES, "rsqrt", strict)
-    seen = running_bound_of_torch.bounds(SUBJECTS["right"], case, place=backend("eager"), gradients=False)
+    seen = running_bound_of_torch.bounds(SUBJECTS["right"], case, backend=backend("eager"), gradients=False)
     assert not bool(torch.isfinite(seen.outputs["output|bound"]).all())
 
 

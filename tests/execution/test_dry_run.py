@@ -28,7 +28,7 @@ def planned(subject, *points, gradients=False):
     case = build(op(subject.op), subject, "float32", Recipe(rows=4, columns=8), gradients=True)
     with machine(strict=True):
         place = backend("machine")
-        return plan_launches(subject, case, place=place, points=points, gradients=gradients).found
+        return plan_launches(subject, case, backend=place, points=points, gradients=gradients).found
 
 
 def searched(name, check="forward_error", cases=6):

@@ -43,8 +43,8 @@ def test_replay_gives_every_bit_of_another_run(name, dtype, gradients):
     subject, place = subject_of(name), backend("machine")
     one, other = (case_of(subject, dtype, seed, gradients) for seed in (0, 1))
     with session() as opened:
-        recording = record(subject, one, place=place, gradients=gradients)
-        seen = execute(subject, other, place=place, gradients=gradients)
+        recording = record(subject, one, backend=place, gradients=gradients)
+        seen = execute(subject, other, backend=place, gradients=gradients)
         found = recording.replay(other, opened.machine.approximation)
     assert recording.seen.status == "ok", recording.seen.message
     assert not recording.decisions
@@ -83,7 +83,7 @@ def test_a_child_records_what_its_process_can_prove_of():
 def test_locks_and_atomics_are_decisions():
     subject, place = subject_of("layer_norm_published_tutorial_newer_triton"), backend("machine")
     with session():
-        recording = record(subject, case_of(subject, "float32", 0, True), place=place, gradients=True)
+        recording = record(subject, case_of(subject, "float32", 0, True), backend=place, gradients=True)
     assert Decided.ATOMIC in {one.what for _, one in recording.decisions}
     assert recording.conditions  # the branch of the loop that waits for the lock
     assert all(one.location is not None for _, one in recording.decisions)

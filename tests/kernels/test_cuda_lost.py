@@ -20,9 +20,9 @@ def plain(input, weight=None, bias=None, eps=1e-5):
 """
 
 
-def answer_from(subject, case, *, place, lost):
+def answer_from(subject, case, *, backend, lost):
     """Stand in for an execution: says which process answered, and whether its device is lost."""
-    del subject, case, place
+    del subject, case, backend
     return Observation(status="crashed", aftermath=Aftermath(died=lost), found=os.getpid())
 
 

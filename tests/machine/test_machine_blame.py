@@ -97,7 +97,7 @@ def observed(function, **options):
     )
     case = build(op("rms_norm"), subject, "float32", Recipe(rows=2, columns=8), gradients=bool(options))
     with session():
-        return execute(subject, case, place=backend("machine"), poison="nan", **options)
+        return execute(subject, case, backend=backend("machine"), poison="nan", **options)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def outputs_on(subject, case, architecture, arithmetic=None):
     the_op = op(subject.op)
     gradients = bool(the_op.differentiable) and subject.differentiable
     with machine.session(arithmetic=arithmetic, architecture=architecture) as session:
-        seen = execute(subject, case, place=backend("machine"), gradients=gradients)
+        seen = execute(subject, case, backend=backend("machine"), gradients=gradients)
         assert seen.status == "ok", seen.message
         found = {name: t.detach() for name, t in seen.outputs.items() if t is not None}
         if arithmetic is None:

@@ -95,7 +95,7 @@ def codes(subject: Subject, shapes: tuple[tuple[int, int], ...] = SHAPES) -> lis
         case = build(the_op, subject, DTYPE, Recipe(rows=rows, columns=columns), gradients=gradients)
         if case is not None:
             with machine.session(poison=0xFF, autotune_seed=number), _recorded(found):
-                seen = execute(subject, case, place=backend("machine"), gradients=backward)
+                seen = execute(subject, case, backend=backend("machine"), gradients=backward)
             assert seen.status in {"ok", "refused"}, seen.message
     for code in found.values():
         for shot in code.shots:

@@ -52,7 +52,7 @@ def verdicts(subject, dtype):
         case = build(op(subject.op), subject, dtype, recipe, gradients=False)
         if subject.domain is not None and subject.domain.excludes(case):
             continue
-        seen = execute(subject, case, place=place)
+        seen = execute(subject, case, backend=place)
         assert seen.status == "ok", seen.message
         truth = Truth(subject=subject, case=case, setting=place.setting(subject, dtype))
         found += [outcome.verdict for outcome in judge(truth, seen, ("output",))]

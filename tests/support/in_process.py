@@ -29,7 +29,7 @@ class InProcess:
         module, name = experiment.split(":")
         function = getattr(importlib.import_module(module), name)
         sent = from_document(to_document(case, keep=as_bytes))
-        seen = answer(function, subject, sent, place=backend(self.backend), **options)
+        seen = answer(function, subject, sent, backend=backend(self.backend), **options)
         return unpack_observation(pack_observation(seen))
 
     def renew(self):

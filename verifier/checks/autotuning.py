@@ -249,11 +249,11 @@ class Met:
 
 
 def configured(
-    subject: Subject, case: Case, *, place: Backend, gradients: bool, forced: tuple[TunedKernel, str] | None
+    subject: Subject, case: Case, *, backend: Backend, gradients: bool, forced: tuple[TunedKernel, str] | None
 ) -> Observation:
     """Call the subject, one kernel in a configuration and the others in their first; says what it met."""
-    with place.tuned(forced=forced) as tuning:
-        seen = execute(subject, case, place=place, gradients=gradients, poison="nan")
+    with backend.tuned(forced=forced) as tuning:
+        seen = execute(subject, case, backend=backend, gradients=gradients, poison="nan")
     met = tuple(
         Met(
             kernel=kernel,
@@ -267,13 +267,13 @@ def configured(
 
 
 def compared(
-    subject: Subject, case: Case, *, place: Backend, gradients: bool, kernel: TunedKernel
+    subject: Subject, case: Case, *, backend: Backend, gradients: bool, kernel: TunedKernel
 ) -> Observation:
     """Call the subject plainly, then with a tuner that launches configurations before it chooses."""
 
     def after() -> Shown:
-        with place.tuned(benched=kernel) as tuning:
-            call = lay_out(subject, case, device=place.device(), gradients=gradients)
+        with backend.tuned(benched=kernel) as tuning:
+            call = lay_out(subject, case, device=backend.device(), gradients=gradients)
             outputs = forward(subject, call)
             found = named_results(subject, outputs) | mutated(subject, call)
             found |= backward(outputs, call) if gradients else {}
@@ -282,5 +282,5 @@ def compared(
             return Shown(excused="its tuner has one configuration left, and launches nothing before")
         return Shown(results=(kept(found),))
 
-    with place.tuned():
-        return tried_in_turn(subject, case, place, {AFTER: after}, gradients=gradients)
+    with backend.tuned():
+        return tried_in_turn(subject, case, backend, {AFTER: after}, gradients=gradients)

@@ -82,25 +82,25 @@ def _said(outcome: Outcome, words: str) -> str:
     return f"{outcome.message} {words}" if outcome.verdict is Verdict.FAIL else outcome.message
 
 
-def experiment(subject: Subject, case: Case, *, place: Backend) -> Observation:
+def experiment(subject: Subject, case: Case, *, backend: Backend) -> Observation:
     """Differentiate norm(x) + r in three ways; runs in the child."""
-    place.begin()
+    backend.begin()
     try:
-        outputs, broken = _next_to_a_branch(subject, case, place)
-        outputs |= _changed_in_place(subject, case, place)
-        place.finish()
+        outputs, broken = _next_to_a_branch(subject, case, backend)
+        outputs |= _changed_in_place(subject, case, backend)
+        backend.finish()
     except UnusableError as error:
         return Observation(status="unusable", message=str(error))
     except Exception as error:
-        return failure(error, place)
+        return failure(error, backend)
     return Observation(status="ok", outputs=outputs, found=broken)
 
 
 Gradients = dict[str, torch.Tensor | None]
 
 
-def _next_to_a_branch(subject: Subject, case: Case, place: Backend) -> tuple[Gradients, list[str]]:
-    (output, *further), wanted, given = _forward(subject, case, place)
+def _next_to_a_branch(subject: Subject, case: Case, backend: Backend) -> tuple[Gradients, list[str]]:
+    (output, *further), wanted, given = _forward(subject, case, backend)
     branch = torch.zeros_like(output.detach()).requires_grad_(True)
     total = output + branch
     before = [gradient.clone() for gradient in given]
@@ -126,9 +126,9 @@ def _next_to_a_branch(subject: Subject, case: Case, place: Backend) -> tuple[Gra
     return {n: None if g is None else g.clone() for n, g in found.items()}, list(dict.fromkeys(broken))
 
 
-def _changed_in_place(subject: Subject, case: Case, place: Backend) -> Gradients:
+def _changed_in_place(subject: Subject, case: Case, backend: Backend) -> Gradients:
     """Add to the output in place, then differentiate; an error is the right answer of many."""
-    (output, *further), wanted, given = _forward(subject, case, place)
+    (output, *further), wanted, given = _forward(subject, case, backend)
     try:
         changed = passed_on(output.add_, torch.ones_like(output.detach()))
         gradients = passed_on(
@@ -142,9 +142,9 @@ def _changed_in_place(subject: Subject, case: Case, place: Backend) -> Gradients
 
 
 def _forward(
-    subject: Subject, case: Case, place: Backend
+    subject: Subject, case: Case, backend: Backend
 ) -> tuple[list[torch.Tensor], dict[str, torch.Tensor], list[torch.Tensor]]:
-    call = lay_out(subject, case, device=place.device(), gradients=True)
+    call = lay_out(subject, case, device=backend.device(), gradients=True)
     returned = passed_on(subject.function, **call.arguments)
     outputs, gradients = call.differentiated(returned)
     wanted = {n: t for n, t in call.arguments.items() if isinstance(t, torch.Tensor) and t.requires_grad}

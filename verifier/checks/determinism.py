@@ -51,14 +51,14 @@ def check(session: Session) -> list[Outcome]:
     )
 
 
-def experiment(subject: Subject, case: Case, *, place: Backend, gradients: bool) -> Observation:
-    """Execute several times, each in another order of blocks where the place allows it; in the child."""
-    varies = Power.VARIES in place.powers
+def experiment(subject: Subject, case: Case, *, backend: Backend, gradients: bool) -> Observation:
+    """Execute several times, each in another order of blocks where the backend allows it; in the child."""
+    varies = Power.VARIES in backend.powers
     first: Observation | None = None
     found: dict[str, str] = {}
     for number in range(RUNS):
-        with place.varied(schedule_seed=number) if varies and number else nullcontext():
-            seen = execute(subject, case, place=place, gradients=gradients)
+        with backend.varied(schedule_seed=number) if varies and number else nullcontext():
+            seen = execute(subject, case, backend=backend, gradients=gradients)
         if seen.status != "ok":
             return seen
         first = first or seen

@@ -68,14 +68,14 @@ def check(session: Session) -> list[Outcome]:
     return [Outcome(verdict=Verdict.FAIL, output="device", message=message, decided=1, wrong=1)]
 
 
-def experiment(subject: Subject, case: Case, *, place: Backend, gradients: bool) -> Observation:
+def experiment(subject: Subject, case: Case, *, backend: Backend, gradients: bool) -> Observation:
     """Execute with the inputs on the second of two devices, and the first one current; runs in the child."""
     from verifier.machine import current
 
     playing = current()
     assert playing is not None
     with _second_of_two(playing) as home:
-        seen = execute(subject, case, place=place, gradients=gradients)
+        seen = execute(subject, case, backend=backend, gradients=gradients)
     named = {(name, device) for name, device in playing.redirected if device.startswith("cuda")}
     elsewhere = sorted(call for call in named if call[1] != str(home))
     if seen.status != "ok" and not elsewhere:

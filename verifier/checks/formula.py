@@ -371,7 +371,7 @@ def experiment(
     subject: Subject,
     case: Case,
     *,
-    place: Backend,
+    backend: Backend,
     arithmetic: str,
     constants: dict[float, Fraction],
     residues: dict[str, Residues],
@@ -384,7 +384,7 @@ def experiment(
         watch = _Lost(opened.slots, case, opened.machine.poison)
         watch.plain = np.append(watch.plain, list(constants))
         seen, shadows = execute_with_shadows(
-            subject, case, place=place, opened=opened, given=residues, gradients=gradients
+            subject, case, backend=backend, opened=opened, given=residues, gradients=gradients
         )
         if seen.status != "ok":
             return seen

@@ -101,9 +101,9 @@ def _on_other_devices(session: Session, names: tuple[str, ...]) -> list[Outcome]
     return failed
 
 
-def elsewhere(subject: Subject, case: Case, *, place: Backend, seed: int, contraction: str) -> Observation:
+def elsewhere(subject: Subject, case: Case, *, backend: Backend, seed: int, contraction: str) -> Observation:
     """Execute on a device whose approximate instructions err as far as documented; runs in the child."""
     from verifier.machine.arithmetic.approximation import Adversarial
 
-    with place.varied(approximation=Adversarial(seed=seed, extreme=True), contraction=contraction):
-        return execute(subject, case, place=place)
+    with backend.varied(approximation=Adversarial(seed=seed, extreme=True), contraction=contraction):
+        return execute(subject, case, backend=backend)

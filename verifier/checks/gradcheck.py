@@ -302,7 +302,7 @@ def lifted(
     subject: Subject,
     case: Case,
     *,
-    place: Backend,
+    backend: Backend,
     gradients: bool,
     names: list[str],
     asked: dict[str, float] | None,
@@ -315,17 +315,17 @@ def lifted(
         lost = watched(opened, case)
         given = {name: t.double().numpy() for name, t in case.given.items()}
         seen, shadows = execute_with_shadows(
-            subject, case, place=place, opened=opened, given=given, gradients=gradients
+            subject, case, backend=backend, opened=opened, given=given, gradients=gradients
         )
         if seen.status != "ok":
             return seen
         tried = Observation(status="ok")
         if asked is not None:
             function = LiftedFunction(
-                subject=subject, case=case, place=place, opened=opened, names=tuple(names)
+                subject=subject, case=case, backend=backend, opened=opened, names=tuple(names)
             )
             tensors = [case.given[name].double() for name in names]
-            tried = attempt(place, lambda: compared(function, tensors, **asked))
+            tried = attempt(backend, lambda: compared(function, tensors, **asked))
             if tried.status != "ok":
                 return tried
         outputs = {name: torch.from_numpy(np.array(values)) for name, values in shadows.items()}
@@ -399,10 +399,10 @@ def _differenced(run: LiftedRun, message: str, asked: dict[str, float]) -> Outco
 
 
 def experiment(
-    subject: Subject, case: Case, *, place: Backend, names: list[str], step: float, tolerance: float
+    subject: Subject, case: Case, *, backend: Backend, names: list[str], step: float, tolerance: float
 ) -> Observation:
     """Call torch.autograd.gradcheck on the subject; runs in the child."""
-    call = lay_out(subject, case, device=place.device(), gradients=False)
+    call = lay_out(subject, case, device=backend.device(), gradients=False)
     tensors = [call.placed[name].tensor for name in names]
 
     def function(*inputs: torch.Tensor) -> torch.Tensor:

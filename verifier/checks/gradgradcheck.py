@@ -257,16 +257,16 @@ def _allowed(session: Session) -> float:
     return ROUNDINGS * 2.0**-53 * product * weights
 
 
-def experiment(subject: Subject, case: Case, *, place: Backend, names: list[str]) -> Observation:
+def experiment(subject: Subject, case: Case, *, backend: Backend, names: list[str]) -> Observation:
     """Differentiate twice; runs in the child."""
-    place.begin()
+    backend.begin()
     try:
-        call = lay_out(subject, case, device=place.device(), gradients=True)
+        call = lay_out(subject, case, device=backend.device(), gradients=True)
         returned = passed_on(subject.function, **call.arguments)
     except UnusableError as error:
         return Observation(status="unusable", message=str(error))
     except Exception as error:
-        return failure(error, place)
+        return failure(error, backend)
     output = returned[0] if isinstance(returned, tuple | list) else returned
     inputs = {name: call.placed[name].tensor for name in names}
     grad_output = call.placed["grad_output"].tensor.detach().clone().requires_grad_(True)
@@ -280,7 +280,7 @@ def experiment(subject: Subject, case: Case, *, place: Backend, names: list[str]
             allow_unused=True,
         )
     except Exception as error:
-        seen = failure(error, place)
+        seen = failure(error, backend)
         return seen if seen.status in _NOT_ITS else _refused(error) or seen
     found = {n: g for n, g in zip(names, gradients, strict=True) if g is not None}
     constant = [name for name, gradient in found.items() if not gradient.requires_grad]
@@ -292,7 +292,7 @@ def experiment(subject: Subject, case: Case, *, place: Backend, names: list[str]
         # Not autograd.grad: it passes over the node that refuses, which leads to none of its inputs.
         passed_on(torch.autograd.backward, total)
     except Exception as error:
-        seen = failure(error, place)
+        seen = failure(error, backend)
         unclear = replace(seen, status="ok", found=SecondDerivatives(unclear=True))
         return seen if seen.status in _NOT_ITS else _refused(error) or unclear
     second = {name: tensor.grad for name, tensor in {**inputs, "grad_output": grad_output}.items()}

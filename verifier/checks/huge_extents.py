@@ -204,7 +204,7 @@ def experiment(
     subject: Subject,
     case: Case,
     *,
-    place: Backend,
+    backend: Backend,
     gradients: bool,
     extent: int,
     rows: tuple[int, ...],
@@ -221,8 +221,8 @@ def experiment(
     """
     placer = _Placer(extent=extent, rows=rows, filled=not alone if filled is None else filled)
     chosen = ChosenRows(extent=extent, rows=rows, as_before=as_before) if alone else None
-    with place.varied(chosen_rows=chosen), LazyTensors():  # type: ignore[no-untyped-call]
-        seen = execute(subject, case, place=place, gradients=gradients, placer=placer)
+    with backend.varied(chosen_rows=chosen), LazyTensors():  # type: ignore[no-untyped-call]
+        seen = execute(subject, case, backend=backend, gradients=gradients, placer=placer)
     with_rows = tuple(
         name for name, t in seen.outputs.items() if t is not None and t.dim() and t.shape[0] == extent
     )
@@ -231,7 +231,7 @@ def experiment(
         name: torch.stack([t[row] for row in at]) if name in with_rows and t is not None else t
         for name, t in seen.outputs.items()
     }
-    found = _Chosen(followed=place.followed(), with_rows=with_rows)
+    found = _Chosen(followed=backend.followed(), with_rows=with_rows)
     return replace(seen, outputs=outputs, found=found)
 
 

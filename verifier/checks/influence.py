@@ -340,7 +340,7 @@ def _pattern(rows: tuple[int, ...], count: int) -> str:
 # -- in the child --------------------------------------------------------------------------------------
 
 
-def experiment(subject: Subject, case: Case, *, place: Backend, kind: str, gradients: bool) -> Observation:
+def experiment(subject: Subject, case: Case, *, backend: Backend, kind: str, gradients: bool) -> Observation:
     """Return the results, and the sources of each that is one of floats."""
     from verifier import ops
     from verifier.execution.shadow_run import (
@@ -356,13 +356,13 @@ def experiment(subject: Subject, case: Case, *, place: Backend, kind: str, gradi
     with shadow_session(arithmetic) as opened:
         if kind == "entries" and gradients:
             seen, sources = execute_backward_with_shadows(
-                subject, case, place=place, opened=opened, given=given
+                subject, case, backend=backend, opened=opened, given=given
             )
         else:
             seen, sources = execute_with_shadows(
                 subject,
                 case,
-                place=place,
+                backend=backend,
                 opened=opened,
                 given=given,
                 gradients=gradients,

@@ -155,10 +155,10 @@ class LackingError(Exception):
     """There is no room for a tensor."""
 
 
-def experiment(subject: Subject, case: Case, *, place: Backend, gradients: bool) -> Observation:
+def experiment(subject: Subject, case: Case, *, backend: Backend, gradients: bool) -> Observation:
     """Execute with rows far apart; runs in the child."""
     try:
-        return execute(subject, case, place=place, gradients=gradients, placer=_place)
+        return execute(subject, case, backend=backend, gradients=gradients, placer=_place)
     except LackingError as error:
         return Observation(status="ok", lacking=str(error))
 

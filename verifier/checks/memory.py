@@ -111,7 +111,9 @@ def _held(tensor: torch.Tensor | None) -> tuple[str, bytes]:
     return _form(tensor), bits(tensor).numpy().tobytes() if floating and tensor is not None else b""
 
 
-def experiment(subject: Subject, case: Case, *, place: Backend, gradients: bool, steady: bool) -> Observation:
+def experiment(
+    subject: Subject, case: Case, *, backend: Backend, gradients: bool, steady: bool
+) -> Observation:
     """Execute with NaN, finite patterns of both signs and NaN again in fresh memory; runs in the child.
 
     It is repeated until every difference has been seen between runs of one poison too. What still differs
@@ -122,11 +124,11 @@ def experiment(subject: Subject, case: Case, *, place: Backend, gradients: bool,
     found: list[Difference] = []
     for _ in range(ROUNDS):
         for poison in ("nan", *_FINITE, "nan"):
-            seen = execute(subject, case, place=place, gradients=gradients, poison=poison)
+            seen = execute(subject, case, backend=backend, gradients=gradients, poison=poison)
             if seen.status != "ok":
                 return seen
             runs[poison].append(seen)
-            undefined = place.unfilled()
+            undefined = backend.unfilled()
         names = runs["nan"][0].outputs
         found = [d for name in names if (d := _compare(name, runs)) is not None]
         if all(d.proved for d in found):

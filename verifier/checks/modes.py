@@ -184,7 +184,7 @@ def experiment(
     subject: Subject,
     case: Case,
     *,
-    place: Backend,
+    backend: Backend,
     gradients: bool,
     names: tuple[str, ...],
     processors: tuple[str, ...],
@@ -192,39 +192,41 @@ def experiment(
     """Call the subject plainly, then in the named modes and on devices of the named numbers of processors."""
 
     def mode(name: str) -> Callable[[], Shown]:
-        return lambda: _in_mode(subject, case, place, name, gradients=gradients)
+        return lambda: _in_mode(subject, case, backend, name, gradients=gradients)
 
     def device(name: str) -> Callable[[], Shown]:
-        return lambda: _with_processors(subject, case, place, PROCESSORS[name], gradients=gradients)
+        return lambda: _with_processors(subject, case, backend, PROCESSORS[name], gradients=gradients)
 
     ways = {name: mode(name) for name in names} | {name: device(name) for name in processors}
-    seen = tried_in_turn(subject, case, place, ways, gradients=gradients)
+    seen = tried_in_turn(subject, case, backend, ways, gradients=gradients)
     if not isinstance(seen.found, Attempts):
         return seen
     asked = tuple(a for a in seen.found.tried if a.excused != _NOT_ASKED)
     return replace(seen, found=replace(seen.found, tried=asked))
 
 
-def _with_processors(subject: Subject, case: Case, place: Backend, number: int, *, gradients: bool) -> Shown:
+def _with_processors(
+    subject: Subject, case: Case, backend: Backend, number: int, *, gradients: bool
+) -> Shown:
     """Call on a device of another size, unless no call before has read its size."""
-    before = place.asked_processors()
+    before = backend.asked_processors()
     if not before:
         return Shown(excused=_NOT_ASKED)
     # Poisoned: where nothing is written, the results of the call before may lie.
-    with place.varied(multiprocessors=number), fresh_memory("nan"):
-        call = lay_out(subject, case, device=place.device(), gradients=gradients)
+    with backend.varied(multiprocessors=number), fresh_memory("nan"):
+        call = lay_out(subject, case, device=backend.device(), gradients=gradients)
         outputs = forward(subject, call)
         found: dict[str, torch.Tensor | None] = dict(backward(outputs, call)) if gradients else {}
         found |= named_results(subject, outputs) | mutated(subject, call)
-    if place.asked_processors() == before:
+    if backend.asked_processors() == before:
         return Shown(excused="the wrapper keeps the number of multiprocessors that it has read before")
     return Shown(results=(kept(found),))
 
 
-def _in_mode(subject: Subject, case: Case, place: Backend, name: str, *, gradients: bool) -> Shown:
+def _in_mode(subject: Subject, case: Case, backend: Backend, name: str, *, gradients: bool) -> Shown:
     """Call in a mode on poisoned memory: another path of the wrapper may leave it unwritten."""
     mode = MODES[AUTOCAST if name == SINGLE else name]
-    call = lay_out(subject, case, device=place.device(), gradients=gradients)
+    call = lay_out(subject, case, device=backend.device(), gradients=gradients)
     found: dict[str, torch.Tensor | None] = {}
     with fresh_memory("nan"):
         try:

@@ -70,18 +70,18 @@ def _words(chosen: tuple[str, ...]) -> str:
     return f"where {' and '.join(chosen)} alone require{'s' * (len(chosen) == 1)} a gradient"
 
 
-def experiment(subject: Subject, case: Case, *, place: Backend) -> Observation:
+def experiment(subject: Subject, case: Case, *, backend: Backend) -> Observation:
     """Call the subject plainly, then with every choice of gradients; runs in the child."""
 
     def way(chosen: tuple[str, ...]) -> Callable[[], Shown]:
-        return lambda: _with_gradients(subject, case, place, chosen)
+        return lambda: _with_gradients(subject, case, backend, chosen)
 
     choices = _choices(_asked(subject, case.given))
-    return tried_in_turn(subject, case, place, {_words(c): way(c) for c in choices}, gradients=True)
+    return tried_in_turn(subject, case, backend, {_words(c): way(c) for c in choices}, gradients=True)
 
 
-def _with_gradients(subject: Subject, case: Case, place: Backend, chosen: tuple[str, ...]) -> Shown:
-    call = lay_out(subject, case, device=place.device(), gradients=True)
+def _with_gradients(subject: Subject, case: Case, backend: Backend, chosen: tuple[str, ...]) -> Shown:
+    call = lay_out(subject, case, device=backend.device(), gradients=True)
     for name in _asked(subject, case.given):
         call.placed[name].tensor.requires_grad_(name in chosen)
     outputs = forward(subject, call)

@@ -87,9 +87,9 @@ def check(session: Session) -> list[Outcome]:
 # -- in the child --------------------------------------------------------------------------------------
 
 
-def experiment(subject: Subject, case: Case, *, place: Backend, gradients: bool) -> Observation:
+def experiment(subject: Subject, case: Case, *, backend: Backend, gradients: bool) -> Observation:
     """Call the subject plainly, then in each way."""
-    calls = _Calls(subject, case, place, gradients)
+    calls = _Calls(subject, case, backend, gradients)
     ways: dict[str, Callable[[], Shown]] = {SECOND: calls.second, LATER: calls.later, CHANGED: calls.changed}
     if gradients:
         ways[BOTH] = calls.both
@@ -97,19 +97,19 @@ def experiment(subject: Subject, case: Case, *, place: Backend, gradients: bool)
         ways |= {_changed_before(name): partial(calls.changed_before, name) for name in changed}
         if calls.op.own:  # of norms, the check `context` judges it
             ways[AGAIN] = calls.again
-    return tried_in_turn(subject, case, place, ways, gradients=gradients)
+    return tried_in_turn(subject, case, backend, ways, gradients=gradients)
 
 
 class _Calls:
     """Calls of one subject with the numbers of a case, and with others."""
 
-    def __init__(self, subject: Subject, case: Case, place: Backend, gradients: bool) -> None:
-        self.subject, self.case, self.place, self.gradients = subject, case, place, gradients
+    def __init__(self, subject: Subject, case: Case, backend: Backend, gradients: bool) -> None:
+        self.subject, self.case, self.backend, self.gradients = subject, case, backend, gradients
         self.op = named_op(case.op)
         self.other = _other_numbers(self.op, case)
 
     def laid_out(self, case: Case) -> Call:
-        return lay_out(self.subject, case, device=self.place.device(), gradients=self.gradients)
+        return lay_out(self.subject, case, device=self.backend.device(), gradients=self.gradients)
 
     def results(self, outputs: object, call: Call) -> dict[str, torch.Tensor | None]:
         """Return what a call returned, and its gradients."""

@@ -75,12 +75,12 @@ def check(session: Session) -> list[Outcome]:
     return [Outcome(verdict=Verdict.PASS, decided=1)]
 
 
-def experiment(subject: Subject, case: Case, *, place: Backend, gradients: bool) -> Observation:
+def experiment(subject: Subject, case: Case, *, backend: Backend, gradients: bool) -> Observation:
     """Execute in order and in other orders, every access watched; runs in the child."""
     seen = Observation(status="ok")
     for seed in ORDERS:
-        with place.varied(schedule_seed=seed, sanitize=SANITIZERS):
-            seen = execute(subject, case, place=place, gradients=gradients)
+        with backend.varied(schedule_seed=seed, sanitize=SANITIZERS):
+            seen = execute(subject, case, backend=backend, gradients=gradients)
         if seen.status != "ok":
             break
     return seen

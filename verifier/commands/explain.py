@@ -126,17 +126,21 @@ def explain(subject: Subject, case: Case, *, runner: Runner) -> Explained:
     return Explained(subject=subject.name, case=case, outputs=outputs, lost=seen.found.lost)
 
 
-def attribute(subject: Subject, case: Case, *, place: Backend, gradients: bool) -> Observation:
+def attribute(subject: Subject, case: Case, *, backend: Backend, gradients: bool) -> Observation:
     """Execute twice, to find the lines that err and to give each a part; called in the child."""
     from verifier.machine.shadow.arithmetics.attribution import Attribution, ErringLines
 
     file = str(subject.path)
     erring_lines = ErringLines(file)
-    seen, _ = run_with_arithmetic(subject, case, place=place, arithmetic=erring_lines, gradients=gradients)
+    seen, _ = run_with_arithmetic(
+        subject, case, backend=backend, arithmetic=erring_lines, gradients=gradients
+    )
     if seen.status != "ok":
         return seen
     arithmetic = Attribution(file, sorted(erring_lines.erring))
-    seen, opened = run_with_arithmetic(subject, case, place=place, arithmetic=arithmetic, gradients=gradients)
+    seen, opened = run_with_arithmetic(
+        subject, case, backend=backend, arithmetic=arithmetic, gradients=gradients
+    )
     if seen.status != "ok":
         return seen
     assert opened.slots is not None

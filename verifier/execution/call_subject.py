@@ -91,18 +91,23 @@ NOT_LAUNCHED = "the subject launched no kernel: nothing can be said about one"
 
 
 def answer(
-    experiment: Callable[..., Observation], subject: Subject, case: Case, *, place: Backend, **options: object
+    experiment: Callable[..., Observation],
+    subject: Subject,
+    case: Case,
+    *,
+    backend: Backend,
+    **options: object,
 ) -> Observation:
     """Run an experiment; it is `unlaunched` where there was something to compute and no kernel ran.
 
-    experiment: (subject, case, place=, ...) -> Observation, as `execute`. What was right then says
+    experiment: (subject, case, backend=, ...) -> Observation, as `execute`. What was right then says
     nothing of a kernel, but what went wrong went wrong.
     """
-    before = place.launched(subject)
-    with recorded(subject, place) as recording:
-        seen = experiment(subject, case, place=place, **options)
+    before = backend.launched(subject)
+    with recorded(subject, backend) as recording:
+        seen = experiment(subject, case, backend=backend, **options)
         seen = replace(seen, reach=recording.news())
-    idle = before is not None and place.launched(subject) == before
+    idle = before is not None and backend.launched(subject) == before
     computes = all(tensor.numel() for tensor in case.given.values())
     if seen.status == "ok" and idle and computes and not seen.lacking:
         return replace(seen, unlaunched=NOT_LAUNCHED)
@@ -113,7 +118,7 @@ def execute(
     subject: Subject,
     case: Case,
     *,
-    place: Backend,
+    backend: Backend,
     gradients: bool = False,
     poison: str | None = None,
     neighbours: str | None = None,
@@ -128,32 +133,32 @@ def execute(
     between = neighbours or poison or "nan"
     try:
         call = lay_out(
-            subject, case, device=place.device(), gradients=gradients, poison=between, placer=placer
+            subject, case, device=backend.device(), gradients=gradients, poison=between, placer=placer
         )
     except UnusableError as error:
         return Observation(status="unusable", message=text_of(error))
-    place.begin()
+    backend.begin()
     try:
-        with settings_kept() as settings, fresh_memory(poison) as memory, _watched(place) as host:
+        with settings_kept() as settings, fresh_memory(poison) as memory, _watched(backend) as host:
             outputs = forward(subject, call)
             results = named_results(subject, outputs) | mutated(subject, call)
             if gradients:
                 results |= backward(outputs, call)
-            place.finish()
+            backend.finish()
     except UnusableError as error:
         return Observation(status="unusable", message=text_of(error))
     except Exception as error:
-        return failure(error, place)
-    if (kept := _kept_back(place)) is not None:
-        return failure(kept, place)
+        return failure(error, backend)
+    if (kept := _kept_back(backend)) is not None:
+        return failure(kept, backend)
     damage = (*_damage(call.placed, subject.mutates), *memory.damage())
-    code = None if host is None else place.compiled(frozenset(host.seen))
+    code = None if host is None else backend.compiled(frozenset(host.seen))
     return Observation(status="ok", outputs=results, damage=damage, compiled=code, settings=settings.changed)
 
 
-def _watched(place: Backend) -> AbstractContextManager[HostArithmetic | None]:
+def _watched(backend: Backend) -> AbstractContextManager[HostArithmetic | None]:
     """Watch the host where the backend has the code of the kernels: a bound needs to know both."""
-    return HostArithmetic() if Power.READS_CODE in place.powers else nullcontext()
+    return HostArithmetic() if Power.READS_CODE in backend.powers else nullcontext()
 
 
 def lay_out(
@@ -274,24 +279,24 @@ def backward(outputs: Any, call: Call, *, retain_graph: bool = False) -> dict[st
     return {f"grad_{name}": g for name, g in zip(wanted, found, strict=True)}
 
 
-def _kept_back(place: Backend) -> Exception | None:
+def _kept_back(backend: Backend) -> Exception | None:
     """Return what a launch raised, though the subject caught it: a device would not have told it so."""
-    return place.failed()
+    return backend.failed()
 
 
-def _lacking(error: Exception, place: Backend) -> str | None:
-    return place.lacks(error)
+def _lacking(error: Exception, backend: Backend) -> str | None:
+    return backend.lacks(error)
 
 
-def failure(error: Exception, place: Backend) -> Observation:
+def failure(error: Exception, backend: Backend) -> Observation:
     """Return what an exception means: of the subject a refusal before the first launch, or a crash.
 
     An error of torch's own backward pass is no refusal: the forward pass has taken the case by then.
     What the machine lacks says nothing about the subject, and neither does a failure of the verifier itself.
     """
-    error = _kept_back(place) or error
+    error = _kept_back(backend) or error
     detail = "".join(traceback.format_exception(error))
-    lacking = text_of(error) if isinstance(error, UnsupportedFeature) else _lacking(error, place)
+    lacking = text_of(error) if isinstance(error, UnsupportedFeature) else _lacking(error, backend)
     if lacking:
         return Observation(status="undecided", message=lacking, detail=detail)
     text = said(error, first_line=True)
@@ -299,9 +304,9 @@ def failure(error: Exception, place: Backend) -> Observation:
         text = f"{text} (in {place_of(error)})"
         return Observation(status="error", message=text, detail=detail)
     clear = isinstance(error, REFUSALS) and text_of(error).strip() != ""
-    refused = clear and place.launches() == 0 and not in_backward(error)
+    refused = clear and backend.launches() == 0 and not in_backward(error)
     status: Status = "refused" if refused else "crashed"
-    return Observation(status=status, message=text, detail=detail, aftermath=place.aftermath(error))
+    return Observation(status=status, message=text, detail=detail, aftermath=backend.aftermath(error))
 
 
 def _damage(placed: Mapping[str, InMemory], mutates: tuple[str, ...]) -> Iterator[str]:

@@ -23,7 +23,7 @@ from verifier.subjects.load_file import load
 from verifier.subjects.process_settings import settings_kept
 
 
-def main(connection: Connection, place: Backend, told: dict[str, object]) -> NoReturn:
+def main(connection: Connection, backend: Backend, told: dict[str, object]) -> NoReturn:
     """Serve requests in a process that was just forked until the pipe closes; end it, whatever happens.
 
     told: see `settle`.
@@ -32,7 +32,7 @@ def main(connection: Connection, place: Backend, told: dict[str, object]) -> NoR
     try:
         settle(told)
         mark_triton()
-        _serve(connection, place)
+        _serve(connection, backend)
         status = 0
     except SystemExit as stop:
         status = _status(stop.code)
@@ -66,14 +66,14 @@ def _status(code: object) -> int:
     return 1
 
 
-def _serve(connection: Connection, place: Backend) -> None:
+def _serve(connection: Connection, backend: Backend) -> None:
     own = os.getpid()
     while True:
         try:
             number, request = pickle.loads(connection.recv_bytes())  # noqa: S301 (our own parent)
         except EOFError:
             return
-        answer = _answer(request, place)
+        answer = _answer(request, backend)
         if os.getpid() != own:  # the subject forked, and this is the copy: it has nothing to say
             return
         for stream in (sys.stdout, sys.stderr):
@@ -81,7 +81,7 @@ def _serve(connection: Connection, place: Backend) -> None:
         connection.send_bytes(pickle.dumps((number, answer), protocol=5))
 
 
-def _answer(request: dict[str, Any], place: Backend) -> dict[str, object]:
+def _answer(request: dict[str, Any], backend: Backend) -> dict[str, object]:
     try:
         subject = _subject(request)
     except Exception as error:
@@ -92,10 +92,10 @@ def _answer(request: dict[str, Any], place: Backend) -> dict[str, object]:
         experiment = getattr(imported(module), function)
         case = from_document(request["case"])
         with settings_kept():
-            place.begin()  # a launch that failed in an earlier case is not of this one
-            seen = answer(experiment, subject, case, place=place, **request["options"])
+            backend.begin()  # a launch that failed in an earlier case is not of this one
+            seen = answer(experiment, subject, case, backend=backend, **request["options"])
     except Exception as error:
-        seen = failure(error, place)
+        seen = failure(error, backend)
     return pack_observation(seen)
 
 

@@ -58,13 +58,13 @@ class _HungError(BaseException):
 
 
 def plan_launches(
-    subject: Subject, case: Case, *, place: Backend, points: Sequence[ShapePoint], gradients: bool
+    subject: Subject, case: Case, *, backend: Backend, points: Sequence[ShapePoint], gradients: bool
 ) -> Observation:
     """Call the subject at every point with tensors that have no memory; `found` is a `DryRun`.
 
     case: whose dtypes, scalars and absent tensors the calls have. gradients: call backward, too.
     """
-    del place  # an experiment is told where it runs; tensors without memory are nowhere
+    del backend  # an experiment is told where it runs; tensors without memory are nowhere
     planned: list[Planned] = []
     files: set[str] = {str(subject.path)}
     hung, ended = 0, ""

@@ -125,8 +125,8 @@ def _preload(place: Backend | None, modules: Iterable[str]) -> None:
 class _Server:
     """The children that live, by their process id."""
 
-    def __init__(self, control: Connection, place: Backend | None, child: ChildFunction) -> None:
-        self.control, self.place, self.child = control, place, child
+    def __init__(self, control: Connection, backend: Backend | None, child: ChildFunction) -> None:
+        self.control, self.backend, self.child = control, backend, child
         self.living: set[int] = set()
         self.woken, self.waker = socket.socketpair()
         for end in (self.woken, self.waker):
@@ -190,7 +190,7 @@ class _Server:
         os.dup2(stderr, 1)
         os.dup2(stderr, 2)
         os.close(stderr)
-        self.child(Connection(pipe), self.place, told)
+        self.child(Connection(pipe), self.backend, told)
 
     def reap(self, pid: int = -1) -> None:
         """Wait for children that have ended, or for this one, and tell how they ended.

@@ -56,16 +56,16 @@ _IN_FORCE: list[Recording] = []
 
 
 @contextmanager
-def recorded(subject: Subject, place: Backend) -> Iterator[Recording]:
+def recorded(subject: Subject, backend: Backend) -> Iterator[Recording]:
     """Record what runs of a subject inside."""
     key = (str(subject.path), subject.name)
     if key not in _RECORDINGS:
         sources = source_map(subject)
         _RECORDINGS[key] = Recording(code=SourceReach(sources), lines=WrapperLines(sources))
     recording = _RECORDINGS[key]
-    before = place.asked_processors()
-    recording.asks = lambda: place.asked_processors() > before
-    recording.sees_code = place.notes_reached(recording.reached)
+    before = backend.asked_processors()
+    recording.asks = lambda: backend.asked_processors() > before
+    recording.sees_code = backend.notes_reached(recording.reached)
     _IN_FORCE.append(recording)
     try:
         yield recording

@@ -110,9 +110,9 @@ class RecordedGraph(Recorded):
     paths: Graph = field(default_factory=lambda: Builder().graph({}))
 
 
-def recorded_graph(subject: Subject, case: Case, *, place: Backend, gradients: bool = False) -> Observation:
+def recorded_graph(subject: Subject, case: Case, *, backend: Backend, gradients: bool = False) -> Observation:
     """Run a case once; what is found is a `RecordedGraph`, where the subject ran to its end."""
-    one = record(subject, case, place=place, gradients=gradients)
+    one = record(subject, case, backend=backend, gradients=gradients)
     if one.seen.status != "ok":
         return one.seen
     found = RecordedGraph(
@@ -147,7 +147,7 @@ def bits_of(tensor: torch.Tensor) -> Bits:
     return words.view(f"u{size}").astype(np.uint64)
 
 
-def record(subject: Subject, case: Case, *, place: Backend, gradients: bool = False) -> GraphRecording:
+def record(subject: Subject, case: Case, *, backend: Backend, gradients: bool = False) -> GraphRecording:
     """Run a case once and record what it computes."""
     tensors: dict[str, LaidOut] = {}
     with shadow_session(arithmetics.make("graph")) as opened:
@@ -170,7 +170,7 @@ def record(subject: Subject, case: Case, *, place: Backend, gradients: bool = Fa
             )
             return placed
 
-        seen = execute(subject, case, place=place, gradients=gradients, placer=put)
+        seen = execute(subject, case, backend=backend, gradients=gradients, placer=put)
         kept = {n: t.detach() for n, t in seen.outputs.items() if t is not None and t.is_floating_point()}
         outputs = {name: slots.outputs(tensor) for name, tensor in kept.items()}
         machine = opened.machine

@@ -24,7 +24,7 @@ def run_with_arithmetic(
     subject: Subject,
     case: Case,
     *,
-    place: Backend,
+    backend: Backend,
     arithmetic: ShadowArithmetic,
     gradients: bool,
     given: bool = False,
@@ -38,7 +38,7 @@ def run_with_arithmetic(
     shadows = {n: np.zeros(tuple(t.shape), arithmetic.dtype) for n, t in case.given.items() if t.numel()}
     with shadow_session(arithmetic, lanes=lanes) as opened:
         seen, _ = execute_with_shadows(
-            subject, case, given=shadows if given else {}, place=place, opened=opened, gradients=gradients
+            subject, case, given=shadows if given else {}, backend=backend, opened=opened, gradients=gradients
         )
         return seen, opened
 

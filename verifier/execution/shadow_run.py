@@ -49,7 +49,7 @@ def execute_with_shadows(
     subject: Subject,
     case: Case,
     *,
-    place: Backend,
+    backend: Backend,
     opened: MachineSession,
     given: ShadowsOf,
     gradients: bool,
@@ -74,12 +74,12 @@ def execute_with_shadows(
             slots.set(placed.tensor, given[name])
         return placed
 
-    seen = execute(subject, case, place=place, gradients=gradients, placer=put)
+    seen = execute(subject, case, backend=backend, gradients=gradients, placer=put)
     return seen, shadows_of(opened, seen.outputs) if seen.status == "ok" else {}
 
 
 def execute_backward_with_shadows(
-    subject: Subject, case: Case, *, place: Backend, opened: MachineSession, given: ShadowsOf
+    subject: Subject, case: Case, *, backend: Backend, opened: MachineSession, given: ShadowsOf
 ) -> tuple[Observation, dict[str, Shadows]]:
     """Run the forward pass without shadows, then the backward pass with those given.
 
@@ -89,7 +89,7 @@ def execute_backward_with_shadows(
 
     def both() -> Observation:
         assert opened.slots is not None
-        call = lay_out(subject, case, device=place.device(), gradients=True)
+        call = lay_out(subject, case, device=backend.device(), gradients=True)
         returned = passed_on(subject.function, **call.arguments)
         differentiated, gradients = call.differentiated(returned)
         for name, values in given.items():
@@ -101,7 +101,7 @@ def execute_backward_with_shadows(
         outputs.update({f"grad_{name}": g for name, g in zip(wanted, found, strict=True)})
         return Observation(status="ok")
 
-    seen = attempt(place, both)
+    seen = attempt(backend, both)
     return seen, shadows_of(opened, outputs) if seen.status == "ok" else {}
 
 
@@ -234,7 +234,7 @@ class LiftedFunction:
 
     subject: Subject
     case: Case
-    place: Backend
+    backend: Backend
     opened: MachineSession
     names: tuple[str, ...]
 
@@ -246,13 +246,13 @@ class LiftedFunction:
 
     def forward(self, wide: tuple[torch.Tensor, ...]) -> tuple[list[torch.Tensor], torch.Tensor]:
         """Return the low-precision leaves and the output, connected by the subject's own graph."""
-        call = lay_out(self.subject, self.case, device=self.place.device(), gradients=True)
+        call = lay_out(self.subject, self.case, device=self.backend.device(), gradients=True)
         for name, placed in call.placed.items():
             self._set_shadows(placed.tensor, self.case.given[name].double())
         leaves = []
         for name, values in zip(self.names, wide, strict=True):
             dtype = self.case.given[name].dtype
-            leaf = values.detach().to(self.place.device(), dtype).requires_grad_(True)
+            leaf = values.detach().to(self.backend.device(), dtype).requires_grad_(True)
             self._set_shadows(leaf, values)
             leaves.append(leaf)
         arguments = {**call.arguments, **dict(zip(self.names, leaves, strict=True))}
@@ -285,13 +285,13 @@ class LiftedFunction:
         self.opened.slots.set(tensor.detach(), self.shadows_for(values))
 
 
-def attempt(place: Backend, experiment: Callable[[], Observation]) -> Observation:
+def attempt(backend: Backend, experiment: Callable[[], Observation]) -> Observation:
     """Run an experiment of the child; what the subject raises becomes an observation."""
-    place.begin()
+    backend.begin()
     try:
         seen = experiment()
     except UnusableError as error:
         return Observation(status="unusable", message=str(error))
     except Exception as error:
-        return failure(error, place)
+        return failure(error, backend)
     return seen

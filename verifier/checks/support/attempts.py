@@ -108,7 +108,7 @@ class Attempts:
 def tried_in_turn(
     subject: Subject,
     case: Case,
-    place: Backend,
+    backend: Backend,
     demands: Mapping[str, Callable[[], Shown]],
     *,
     gradients: bool,
@@ -120,12 +120,12 @@ def tried_in_turn(
     """
 
     def plain() -> Shown:
-        call = lay_out(subject, case, device=place.device(), gradients=gradients)
+        call = lay_out(subject, case, device=backend.device(), gradients=gradients)
         outputs = forward(subject, call)
         results = named_results(subject, outputs) | mutated(subject, call)
         return Shown(results=(kept(results | (backward(outputs, call) if gradients else {})),))
 
-    first, again = _tried(place, plain), _tried(place, plain)
+    first, again = _tried(backend, plain), _tried(backend, plain)
     if isinstance(first, Observation):
         return first
     if isinstance(again, Observation):
@@ -135,7 +135,7 @@ def tried_in_turn(
     attempts: list[Attempt] = []
     outputs: dict[str, torch.Tensor | None] = {}
     for demand, way in demands.items():
-        shown = _tried(place, way)
+        shown = _tried(backend, way)
         if isinstance(shown, Observation):
             attempts.append(Attempt(demand=demand, stopped=shown))
             continue
@@ -163,19 +163,19 @@ def key(demand: str, name: str) -> str:
     return f"{demand}: {name}"
 
 
-def _tried(place: Backend, way: Callable[[], Shown]) -> Shown | Observation:
+def _tried(backend: Backend, way: Callable[[], Shown]) -> Shown | Observation:
     """Return what one way of calling shows, or how it ended if not well."""
-    place.begin()
+    backend.begin()
     try:
         with settings_kept():
             shown = way()
-            place.finish()
+            backend.finish()
     except UnusableError as error:
         return Observation(status="unusable", message=text_of(error))
     except Exception as error:
-        return failure(error, place)
-    kept_back = place.failed()
-    return shown if kept_back is None else failure(kept_back, place)
+        return failure(error, backend)
+    kept_back = backend.failed()
+    return shown if kept_back is None else failure(kept_back, backend)
 
 
 def _other_forms(expected: Results, results: Results, demand: str) -> Iterator[str]:

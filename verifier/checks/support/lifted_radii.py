@@ -263,7 +263,7 @@ def experiment(
     subject: Subject,
     case: Case,
     *,
-    place: Backend,
+    backend: Backend,
     gradients: bool,
     unit_roundoff: float,
     as_written: list[float],
@@ -283,7 +283,7 @@ def experiment(
         lost = watched(opened, case)
         given = {name: exact(t.double().numpy()) for name, t in case.given.items()}
         seen, shadows = execute_with_shadows(
-            subject, case, place=place, opened=opened, given=given, gradients=gradients
+            subject, case, backend=backend, opened=opened, given=given, gradients=gradients
         )
         if seen.status != "ok":
             return seen
@@ -295,7 +295,9 @@ def experiment(
         outputs |= {f"{name}|returned": tensor for name, tensor in seen.outputs.items()}
         tried = Observation(status="ok")
         if asked is not None and not constants:
-            function = Enclosing(subject=subject, case=case, place=place, opened=opened, names=tuple(names))
+            function = Enclosing(
+                subject=subject, case=case, backend=backend, opened=opened, names=tuple(names)
+            )
             start = {
                 "forward": _widest(shadows["output"]),
                 "backward": max(
@@ -336,7 +338,7 @@ def _differences(
             why = "the tolerance is as large as the derivatives by some tensor"
             return Observation(status="ok", found=replace(known, why=why))
         tolerance = absolute * (1.0 + 2.0**-20)
-        tried = attempt(function.place, lambda: compared(function, tensors, step, tolerance))  # noqa: B023
+        tried = attempt(function.backend, lambda: compared(function, tensors, step, tolerance))  # noqa: B023
         if tried.status != "ok":
             return tried
         if all(function.widest[side] <= allowed[side] for side in allowed):

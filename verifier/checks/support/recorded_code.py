@@ -55,20 +55,20 @@ class Recordings:
     unlike: str = ""
 
 
-def recordings(subject: Subject, case: Case, *, place: Backend, gradients: bool) -> Observation:
+def recordings(subject: Subject, case: Case, *, backend: Backend, gradients: bool) -> Observation:
     """Run a case, again with every access watched, then record it in each mode; runs in the child."""
-    asked, found = place.asked_processors(), dict[str, RecordedGraph]()
-    with place.tuned() as tuning:
-        with place.varied(contraction=MODES[0]):
-            first = seen = execute(subject, case, place=place, gradients=gradients)
+    asked, found = backend.asked_processors(), dict[str, RecordedGraph]()
+    with backend.tuned() as tuning:
+        with backend.varied(contraction=MODES[0]):
+            first = seen = execute(subject, case, backend=backend, gradients=gradients)
             if first.status == "ok" and not first.damage:
-                seen = watched(subject, case, place=place, gradients=gradients)
-            undefined, unlike = place.unfilled(), _shared(first, seen)
+                seen = watched(subject, case, backend=backend, gradients=gradients)
+            undefined, unlike = backend.unfilled(), _shared(first, seen)
         for mode in MODES:
             if seen.status != "ok" or seen.damage:
                 return seen
-            with place.varied(contraction=mode):
-                seen = recorded_graph(subject, case, place=place, gradients=gradients)
+            with backend.varied(contraction=mode):
+                seen = recorded_graph(subject, case, backend=backend, gradients=gradients)
             found[mode] = seen.found
             if mode == MODES[0] and seen.status == "ok":
                 unlike = unlike or _different(first, seen)
@@ -76,7 +76,7 @@ def recordings(subject: Subject, case: Case, *, place: Backend, gradients: bool)
             by_mode=found,
             tuned=tuple(kernel.function for kernel in tuning.met),
             undefined=undefined,
-            processors=place.asked_processors() > asked,
+            processors=backend.asked_processors() > asked,
             unlike=unlike,
         )
     return seen if seen.status != "ok" else replace(seen, found=known, outputs=first.outputs)
@@ -105,11 +105,13 @@ def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.dtype == other.dtype and np.array_equal(bits_of(one), bits_of(other))
 
 
-def filled(subject: Subject, case: Case, *, place: Backend, gradients: bool) -> Observation:
+def filled(subject: Subject, case: Case, *, backend: Backend, gradients: bool) -> Observation:
     """Record a case with NaN in all lanes that a load's mask leaves out; runs in the child."""
-    with place.varied(masked_fill=MaskedFill(number="nan")):
-        seen = recorded_graph(subject, case, place=place, gradients=gradients)
-    known = Recordings(by_mode={MODES[0]: seen.found}, tuned=(), undefined=place.unfilled(), processors=False)
+    with backend.varied(masked_fill=MaskedFill(number="nan")):
+        seen = recorded_graph(subject, case, backend=backend, gradients=gradients)
+    known = Recordings(
+        by_mode={MODES[0]: seen.found}, tuned=(), undefined=backend.unfilled(), processors=False
+    )
     return seen if seen.status != "ok" else replace(seen, found=known)
 
 

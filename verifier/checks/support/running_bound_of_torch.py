@@ -284,14 +284,14 @@ def _rounding(held: Format, size: Array) -> Array:
     return held.u * np.abs(size) + held.omega
 
 
-def bounds(subject: Subject, case: Case, *, place: Backend, gradients: bool) -> Observation:
+def bounds(subject: Subject, case: Case, *, backend: Backend, gradients: bool) -> Observation:
     """Execute with `<name>|bound` and `<name>|unrounded` for every output; called in the child."""
     slots = Slots(Followed())
     opened: Any = SimpleNamespace(slots=slots)
     given = {n: made(t.double().numpy(), 0.0) for n, t in case.given.items() if t.numel()}
     with TorchSlots(slots):
         seen, shadows = execute_with_shadows(
-            subject, case, place=place, opened=opened, given=given, gradients=gradients
+            subject, case, backend=backend, opened=opened, given=given, gradients=gradients
         )
     if seen.status != "ok":
         return seen

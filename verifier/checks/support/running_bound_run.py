@@ -41,7 +41,7 @@ class ShadowedRun:
     constants: tuple[float, ...] = ()
 
 
-def bounds(subject: Subject, case: Case, *, place: Backend, gradients: bool) -> Observation:
+def bounds(subject: Subject, case: Case, *, backend: Backend, gradients: bool) -> Observation:
     """Execute with error bounds: `<name>|bound` for every output; called in the child."""
     from verifier.machine.shadow.arithmetics.ball import BallArithmetic
 
@@ -57,7 +57,7 @@ def bounds(subject: Subject, case: Case, *, place: Backend, gradients: bool) -> 
             return found
 
     seen = _run_with_shadows(
-        subject, case, Remembering(given=True), "bound", place=place, gradients=gradients
+        subject, case, Remembering(given=True), "bound", backend=backend, gradients=gradients
     )
     if seen.status != "ok":
         return seen
@@ -81,19 +81,25 @@ def may_be_a_coefficient(number: float) -> bool:
     return short != round(short) and number != round(number) and not reciprocal
 
 
-def unrounded(subject: Subject, case: Case, *, place: Backend, gradients: bool) -> Observation:
+def unrounded(subject: Subject, case: Case, *, backend: Backend, gradients: bool) -> Observation:
     """Execute with float64 values: `<name>|unrounded` for every output; called in the child."""
     from verifier.machine.shadow.arithmetics.lifted import Lifted
 
-    return _run_with_shadows(subject, case, Lifted(), "unrounded", place=place, gradients=gradients)
+    return _run_with_shadows(subject, case, Lifted(), "unrounded", backend=backend, gradients=gradients)
 
 
 def _run_with_shadows(
-    subject: Subject, case: Case, arithmetic: ShadowArithmetic, word: str, *, place: Backend, gradients: bool
+    subject: Subject,
+    case: Case,
+    arithmetic: ShadowArithmetic,
+    word: str,
+    *,
+    backend: Backend,
+    gradients: bool,
 ) -> Observation:
     given = word == "bound"
     seen, opened = run_with_arithmetic(
-        subject, case, place=place, arithmetic=arithmetic, gradients=gradients, given=given, lanes=_LANES
+        subject, case, backend=backend, arithmetic=arithmetic, gradients=gradients, given=given, lanes=_LANES
     )
     if seen.status != "ok":
         return seen

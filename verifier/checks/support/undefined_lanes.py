@@ -56,12 +56,12 @@ def compare_fills(
 
 
 def experiment(
-    subject: Subject, case: Case, *, place: Backend, gradients: bool, number: str, line: str | None
+    subject: Subject, case: Case, *, backend: Backend, gradients: bool, number: str, line: str | None
 ) -> Observation:
     """Execute with a fill; runs in the child. Finds the loads that are undefined all the same."""
-    with place.varied(masked_fill=MaskedFill(number=number, place=line)):
-        seen = execute(subject, case, place=place, gradients=gradients, poison="nan")
-        return replace(seen, found=place.unfilled())
+    with backend.varied(masked_fill=MaskedFill(number=number, place=line)):
+        seen = execute(subject, case, backend=backend, gradients=gradients, poison="nan")
+        return replace(seen, found=backend.unfilled())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,8 +39,8 @@ def by_welford(trial: Subject, runner: Runner, dtype: str) -> str | None:
     return next((name for name in WELFORD if name in seen.found), None)
 
 
-def operators(subject: Subject, case: Case, *, place: Backend, gradients: bool) -> Observation:
+def operators(subject: Subject, case: Case, *, backend: Backend, gradients: bool) -> Observation:
     """Run a case; `found` is the set of torch's operators that computed. Runs in the child."""
     with HostArithmetic() as host:
-        seen = execute(subject, case, place=place, gradients=gradients)
+        seen = execute(subject, case, backend=backend, gradients=gradients)
     return replace(seen, found=frozenset(host.seen))

@@ -51,10 +51,10 @@ def check(session: Session) -> list[Outcome]:
     return [replace(o, tried=(f"values of {session.case.hazard}",)) for o in outcomes]
 
 
-def experiment(subject: Subject, case: Case, *, place: Backend) -> Observation:
+def experiment(subject: Subject, case: Case, *, backend: Backend) -> Observation:
     """Execute on x and on -x; in the child."""
     turned = replace(case, tensors={**case.tensors, "input": -case.given["input"]})
-    seen, other = (execute(subject, c, place=place, gradients=False) for c in (case, turned))
+    seen, other = (execute(subject, c, backend=backend, gradients=False) for c in (case, turned))
     if "ok" not in {seen.status} & {other.status}:
         return other if seen.status == "ok" else seen
     first, second = seen.outputs["output"], other.outputs["output"]
