@@ -142,6 +142,79 @@ def test_a_wrapper_that_hides_what_it_does_is_refused(ask, places, stage, why):
     assert why in found.why
 
 
+READ = "large.append(float(x.abs().max()))"
+ZEROED = "if large[0] > 1e4: y.zero_()"
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        (
+            (f"t = threading.Thread(target=lambda: {READ})", "t.start()", "t.join()", ZEROED),
+            "a thread of its",
+        ),
+        (
+            ("t = threading.Thread(target=lambda: y.add_(1e-3))", "t.start()", "t.join()"),
+            "a thread of its own",
+        ),
+        (("if os.fork() == 0: os._exit(0)",), "a process of its own"),
+        (("if 'e+' in str(x[0, 0]): y.zero_()",), "__repr__"),
+        (("if b'G' in pickle.dumps(x): y.zero_()",), "__reduce_ex__"),
+        (("torch.save(x, held := io.BytesIO())", "if b'G' in held.getvalue(): y.zero_()"), "__reduce_ex__"),
+        ((f"with _disable_current_modes(): {READ}", ZEROED), "operations of torch where no recorder"),
+    ],
+    ids=["thread_reads", "thread_writes", "fork", "text", "pickle", "save", "modes_disabled"],
+)
+def test_a_wrapper_that_reads_or_writes_where_no_recorder_looks_is_refused(ask, lines, why):
+    ahead = (
+        "import io, os, pickle, threading\nfrom torch.utils._python_dispatch import _disable_current_modes"
+    )
+    found = ask(AHEAD=ahead, AFTER="\n".join(("large = []", *lines)))
+    assert isinstance(found, Refusal), found.statement
+    assert (found.stage, f"Python asks for {why}" in found.why) == (DATA, True), found.why
+
+
+def rounded(code, *values):
+    registers = ",".join("f" * len(values))
+    asked = f'tl.inline_asm_elementwise("{code}", "=f,{registers}", [{", ".join(values)}]'
+    return f"{asked}, dtype=tl.float32, is_pure=True, pack=1)"
+
+
+BYTE = (
+    "{ .reg .b32 a; .reg .f32 g; mov.b32 a, $1; shr.u32 a, a, 24; cvt.u32.u8 a, a; "
+    "mov.b32 g, a; mov.f32 $0, g; }"
+)
+NARROW = BYTE.replace("cvt.u32.u8 a, a", ".reg .b16 h; cvt.u8.u32 h, a; mov.b32 a, {h, 0}")
+
+
+@pytest.mark.parametrize("code", [BYTE, NARROW], ids=["read", "made"])
+def test_a_byte_of_data_is_no_constant(ask, code):
+    """The largest byte of a number's bits, as a subnormal number, is taken to where it can be added."""
+    add = "out += tl.maximum(byte * 1.2676506e30 * 5.62949953e14 - 250.0, 0.0)"  # 0 in every case that runs
+    found = ask(OUT=f"byte = {rounded(code, 'value')}\n{add}")
+    assert (found.stage, "unknown value" in found.why) == (RECORDED, True)
+
+
+REST = f"rest = {rounded('sub.rn.f32 $0, $1, $2;', 'out', 'part')}"
+PART = f"part = {rounded('mul.rn.f32 $0, $1, 0f3F333333;', 'out')}"
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        "out += 1e20 * tl.fma(centred, centred, -(centred * centred))",
+        f"{PART}\nout = part + {rounded('fma.rn.f32 $0, $1, 0fBF333333, $1;', 'out')}",
+        f"{PART}\n{REST}\nout = {rounded('fma.rn.f32 $0, $1, 0f3F333333, $2;', 'out', 'rest')}",
+    ],
+    ids=["error_of_a_square", "rest_is_fused", "part_is_fused"],
+)
+def test_a_fused_product_does_not_cancel_a_rounded_one(ask, out):
+    """What is left is the product's rounding error: large where it is scaled, an ulp where it is not."""
+    found = ask(OUT=out)
+    assert isinstance(found, Refusal), found.statement
+    assert found.stage == "the code is the declared computation"
+
+
 RMS_NORM = """
 __device__ __noinline__ float factor(float v) { return v > 100.0f ? 0.0f : 1.0f; }
 extern "C" __global__ void rms(float* out, const float* input, const float* weight, int columns, float eps) {

@@ -12,10 +12,12 @@ from verifier.arithmetic.graph.constants import FULL_NAMES, decoded
 from verifier.arithmetic.graph.graph import Graph, Ids, ids, pruned
 from verifier.arithmetic.graph.levels import levels
 from verifier.arithmetic.graph.opcodes import Opcode, opcode
-from verifier.arithmetic.graph.rules import RULES, Mask, RewriteRule
+from verifier.arithmetic.graph.rules import ROUNDED, RULES, Mask, RewriteRule
 
 _HELD = ("", "f16", "bf16", "f32", "f64", "pred")
 _CODE = {name: code for code, name in enumerate(_HELD)}
+_PLAIN, _FUSED = 1, 2
+"""How a sum was made: of rounded terms, or with a product that was not rounded."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -28,6 +30,8 @@ class NormalForm:
     fired: how often each rule was applied.
     vanished: edges that the result no longer speaks of and that must be finite (rules of claim F).
     divisors: edges that must not be zero, because a zero's sign is not kept (see `signs`).
+    mixed: terms of sums of which a product is fused in one place and rounded in another (rule of claim C), so
+    that each stands for two numbers.
     """
 
     graph: Graph
@@ -36,6 +40,7 @@ class NormalForm:
     fired: dict[str, int]
     vanished: Ids
     divisors: Ids
+    mixed: Ids
 
     def line_of(self, edge: int) -> str:
         """Return the place in the source of the first node that became this term, "" where unknown."""
@@ -57,10 +62,12 @@ class Normaliser:
                 self._rules.setdefault(family, []).append(rule)
         self._vanished: list[Ids] = []
         self._divisors: list[Ids] = []
+        self._sums = np.zeros(1, dtype=np.int8)
 
     def normal(self, graph: Graph) -> NormalForm:
         """Return the normal form of what the outputs reach."""
         self.fired, self._vanished, self._divisors = Counter(), [], []
+        self._sums = np.zeros(1, dtype=np.int8)
         small = pruned(graph)
         edges = np.full(len(small) + 1, -1, dtype=np.int64)
         held = np.zeros(len(small) + 1, dtype=np.int64)
@@ -76,14 +83,36 @@ class Normaliser:
             fired=dict(self.fired),
             vanished=_distinct(self._vanished),
             divisors=_distinct(self._divisors),
+            mixed=ids(np.flatnonzero(self._sums == _PLAIN | _FUSED)),
         )
 
     def formed(self, operation: Opcode, edges: Ids) -> Ids:
         """Return the normal form of an operation on edges (m, 3)."""
+        return self._formed(operation, edges, frozenset())
+
+    def fused(self, operation: Opcode, edges: Ids) -> Ids:
+        """Return that of sums whose first operands are products that are not rounded."""
+        return self._formed(operation, edges, ROUNDED)
+
+    def is_fused(self, terms: Ids) -> Mask:
+        """Return which terms are sums that have been formed so."""
+        last = len(self._sums) - 1  # terms beyond were formed elsewhere
+        return np.asarray((terms <= last) & (self._sums[np.minimum(terms, last)] & _FUSED != 0))
+
+    def _note(self, terms: Ids, how: int) -> None:
+        """Note how sums are made."""
+        if len(self._sums) < self.terms.count:
+            room = np.zeros(2 * self.terms.count - len(self._sums), dtype=np.int8)
+            self._sums = np.concatenate([self._sums, room])
+        self._sums[terms] |= how
+
+    def _formed(self, operation: Opcode, edges: Ids, without: frozenset[str]) -> Ids:
         result = np.full(len(edges), -1, dtype=np.int64)
         flip = np.zeros(len(edges), dtype=np.int64)
         rows, edges = np.arange(len(edges)), edges.copy()
         for rule in self._rules.get(operation.family, ()):
+            if rule.name in without:
+                continue
             found = rule.apply(self, operation, edges)
             count = int(found.where.sum())
             if not count:
@@ -95,7 +124,7 @@ class Normaliser:
             if found.into == operation:
                 edges[found.where] = found.edges
                 continue
-            done = found.edges[:, 0] if found.into is None else self.formed(found.into, found.edges)
+            done = found.edges[:, 0] if found.into is None else self._formed(found.into, found.edges, without)
             result[rows[found.where]] = done
             rows, edges = rows[~found.where], edges[~found.where]
             if not rows.size:
@@ -103,7 +132,10 @@ class Normaliser:
         if rows.size:
             if operation.divisor >= 0:
                 self._divisors.append(edges[:, operation.divisor])
-            result[rows] = 2 * self.terms.shared(operation.name, edges)
+            made = self.terms.shared(operation.name, edges)
+            if operation.family == "add":
+                self._note(made, _FUSED if without else _PLAIN)
+            result[rows] = 2 * made
         return ids(result ^ flip)
 
     def _nodes(self, graph: Graph, nodes: Ids, name: str, edges: Ids, held: Ids) -> tuple[Ids, int | Ids]:

@@ -30,6 +30,12 @@ class Former(Protocol):
     def formed(self, operation: Opcode, edges: Ids) -> Ids:
         """Return the normal form of an operation on edges (m, 3)."""
 
+    def fused(self, operation: Opcode, edges: Ids) -> Ids:
+        """Return that of sums whose first operands are products that are not rounded: see `ROUNDED`."""
+
+    def is_fused(self, terms: Ids) -> Mask:
+        """Return which terms are sums that have been formed so."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rewrite:
@@ -224,11 +230,11 @@ def _equal_terms(form: Former, _: Opcode, edges: Ids) -> Rewrite:
 
 def _parts_of_whole(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
     """Take x for x * c + (x - x * c), each part rounded, perhaps to the narrower format that holds x."""
-    terms, found = form.terms, np.full(len(edges), -1, dtype=np.int64)
+    found = np.full(len(edges), -1, dtype=np.int64)
     if operation.result == "f32":
         for part, rest in ((edges[:, 0], edges[:, 1]), (edges[:, 1], edges[:, 0])):
             for narrow in ("", "f16", "bf16"):
-                whole = _whole_of(terms, part, rest, narrow)
+                whole = _whole_of(form, part, rest, narrow)
                 found = np.where(found < 0, whole, found)
     where = found >= 0
     kept = np.full((int(where.sum()), 3), -1, dtype=np.int64)
@@ -236,8 +242,9 @@ def _parts_of_whole(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
     return Rewrite(where=where, into=None, edges=kept, vanishes=found[where])
 
 
-def _whole_of(terms: SharedTerms, part: Ids, rest: Ids, narrow: str) -> Ids:
+def _whole_of(form: Former, part: Ids, rest: Ids, narrow: str) -> Ids:
     """Return x where part is x * c, 1/2 <= c <= 1, and rest x - part; -1 elsewhere."""
+    terms = form.terms
     product, right = part >> 1, ((part | rest) & 1) == 0
     difference = rest >> 1
     if narrow:
@@ -246,7 +253,7 @@ def _whole_of(terms: SharedTerms, part: Ids, rest: Ids, narrow: str) -> Ids:
         product, difference = (np.where(right, terms.edges[one, 0], 0) for one in (product, difference))
         right &= ((product | difference) & 1) == 0
         product, difference = product >> 1, difference >> 1
-    right &= _is(terms, product, "mul.f32") & _is(terms, difference, "add.f32")
+    right &= _is(terms, product, "mul.f32") & _is(terms, difference, "add.f32") & ~form.is_fused(difference)
     first, second = (np.where(right, terms.edges[product, place], 0) for place in range(2))
     constant = np.where(np.isnan(terms.number[first >> 1]), second, first)
     x = np.where(constant == first, second, first)
@@ -355,10 +362,13 @@ def _contracted(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
     changed = np.full_like(edges, -1)
     changed[:, 0] = form.formed(in_format("mul", operation.result), factors)
     changed[:, 1] = edges[:, 2]
-    return Rewrite(
-        where=np.ones(len(edges), np.bool_), into=in_format("add", operation.result), edges=changed
-    )
+    made = np.full_like(edges, -1)
+    made[:, 0] = form.fused(in_format("add", operation.result), changed)
+    return Rewrite(where=np.ones(len(edges), np.bool_), into=None, edges=made)
 
+
+ROUNDED = frozenset({"equal_terms", "parts_of_whole"})
+"""Rules by which terms cancel: they hold of a product that is rounded wherever it is used, of no other."""
 
 _FOLDED = ("add", "mul", "fma", "div", "narrow", "max", "min")
 

@@ -203,7 +203,7 @@ class _Comparison:
             return Disagreement(sums=len(orders.found), why=str(error))
         declared = Normaliser(self.terms, self.claims).normal(expected)
         same, why = self._same(declared)
-        why = why or self._reaches_more(expected)
+        why = why or self._mixes() or self._reaches_more(expected)
         if why:
             return Disagreement(results=same, sums=len(orders.found), why=why)
         fired = {name: self.kernel.fired.get(name, 0) + declared.fired.get(name, 0) for name in _CLAIM}
@@ -217,6 +217,17 @@ class _Comparison:
             twin=declared,
             orders=tuple(orders.found),
         )
+
+    def _mixes(self) -> str:
+        """Say which sum is one number where its product is fused, and another where it is rounded."""
+        if not self.kernel.mixed.size:
+            return ""
+        outputs = np.concatenate([edges.ravel() for edges in self.kernel.outputs.values()])
+        for term in np.intersect1d(self.kernel.mixed, reached(self.terms, outputs))[:1].tolist():
+            line = self.kernel.line_of(2 * term)
+            at = f" at {line}" if line else ""
+            return f"{self.terms.text(2 * term)}{at} is fused in one place and rounded in another"
+        return ""
 
     def _same(self, declared: NormalForm) -> tuple[tuple[str, ...], str]:
         """Return the results of which every element is the declared term, and the first difference."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
+import os
 import sys
+import threading
 from contextlib import ExitStack, contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from verifier.machine.culprit import is_library, is_of_subjects
 
@@ -16,6 +19,9 @@ if TYPE_CHECKING:
 
 _SHARING = ("numpy", "__dlpack__")
 """Methods of tensors that hand out their memory: `np.asarray` calls the first."""
+_TELLING = ("tolist", "__repr__", "__reduce_ex__")
+"""Methods that tell what a tensor holds; copies are pickled, and `torch.save` pickles."""
+_UNSEEN = "operations of torch where no recorder sees them"
 
 
 @contextmanager
@@ -26,30 +32,37 @@ def reads_noted(asked: set[str], fixed: Callable[[torch.Tensor], bool]) -> Itera
     behind the recorder's back, at any later time: sharing it is noted whatever it holds by now.
     """
     import torch
+    from torch.utils import _python_dispatch
 
-    def noting(name: str, original: Callable[..., object], *, shares: bool) -> Callable[..., object]:
+    def noting(what: str, original: Callable[..., object], *, shares: bool) -> Callable[..., object]:
         @wraps(original)
-        def called(tensor: torch.Tensor, *args: object, **kwargs: object) -> object:
-            if (shares or not fixed(tensor)) and _asked_by_subject():
-                asked.add(name)
-            return original(tensor, *args, **kwargs)
+        def called(*args: object, **kwargs: object) -> object:
+            if (shares or not fixed(cast("torch.Tensor", args[0]))) and _asked_by_subject():
+                asked.add(what)
+            return original(*args, **kwargs)
 
         return called
 
     with ExitStack() as stack:
 
-        def patch(owner: object, name: str, *, shares: bool = True) -> None:
+        def patch(owner: object, name: str, *, shares: bool = True, what: str = "") -> None:
             original = getattr(owner, name)
             if name in vars(owner):
                 stack.callback(setattr, owner, name, original)
             else:
                 stack.callback(delattr, owner, name)
-            setattr(owner, name, noting(name, original, shares=shares))
+            setattr(owner, name, noting(what or name, original, shares=shares))
 
         for name in _SHARING:
             patch(torch.Tensor, name)
-        patch(torch.Tensor, "tolist", shares=False)
+        for name in _TELLING:
+            patch(torch.Tensor, name, shares=False)
         patch(torch.utils.dlpack, "to_dlpack")
+        # A dispatch mode is one thread's: what another does to tensors is neither seen nor ordered.
+        patch(threading.Thread, "start", what="a thread of its own")
+        patch(_thread, "start_new_thread", what="a thread of its own")
+        patch(os, "fork", what="a process of its own")
+        patch(_python_dispatch, "_pop_mode", what=_UNSEEN)
         yield
 
 

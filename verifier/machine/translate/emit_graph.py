@@ -317,10 +317,11 @@ class GraphEmitter(SlotOperands):
         self.put(writer, target, found, guard)
 
     def bits(self, writer: Writer, instruction: Instruction, operation: Operation, guard: str | None) -> None:
-        """Integer operations that move half-words; anything else is unknown."""
+        """Integer operations that move half-words; anything else is unknown, bytes too."""
         target = instruction.operands[0]
         kind = operation.results[0]
-        if not isinstance(target, Register) or len(operation.results) != 1 or BITS[kind] < 16:
+        bytes_read = any(BITS[source] < 16 for source in operation.sources if source != "pred")
+        if not isinstance(target, Register) or len(operation.results) != 1 or bytes_read or BITS[kind] < 16:
             self.lose(writer, instruction, guard)
             return
         found = self.moved(writer, instruction, BITS[kind] // 16)

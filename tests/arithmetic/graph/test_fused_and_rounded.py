@@ -1,0 +1,55 @@
+"""Products that are fused in one place and rounded in another stand for two numbers, which do not cancel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from verifier.arithmetic.graph.consing import SharedTerms
+from verifier.arithmetic.graph.graph import Builder
+from verifier.arithmetic.graph.normal_form import NormalForm, Normaliser
+
+
+def formed(text: list[str]) -> NormalForm:
+    """Form "name = opcode operands" line by line, of inputs a, b, c and a constant; the last is the output."""
+    builder = Builder()
+    known = {name: builder.append(f"input:{name}") for name in "abc"}
+    known["0.75"] = builder.append("literal:f32", value=0x3F400000)
+    for line in text:
+        name, _, opcode, *operands = line.split()
+        known[name] = builder.append(opcode, *(known[one] for one in operands))
+    graph = builder.graph({"y": known[name]}, dict.fromkeys("abc", "f32"))
+    return Normaliser(SharedTerms(), "EZFC").normal(graph)
+
+
+FUSED, ROUNDED = "t = fma.rn.f32 a b c", ["p = mul.f32 a b", "s = add.f32 p c"]
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        (["p = mul.f32 a b", "n = neg.f32 p", "y = fma.rn.f32 a b n"], "equal_terms"),
+        (["p = mul.f32 a 0.75", "n = neg.f32 0.75", "r = fma.rn.f32 a n a", "y = add.f32 p r"], "parts_of_whole"),
+        (["p = mul.f32 a 0.75", "r = sub.f32 a p", "y = fma.rn.f32 a 0.75 r"], "parts_of_whole"),
+    ],
+    ids=["error_of_a_product", "rest_is_fused", "part_is_fused"],
+)  # fmt: skip
+def test_a_product_that_is_not_rounded_cancels_nothing(text, rule):
+    form = formed(text)
+    assert form.fired["contraction"] == 1
+    assert rule not in form.fired
+
+
+def test_the_same_sum_fused_and_rounded_is_named():
+    assert formed([FUSED, *ROUNDED, "y = mul.f32 t s"]).mixed.size == 1
+    for text in ([FUSED, "u = fma.rn.f32 b a c", "y = mul.f32 t u"], [*ROUNDED, "y = mul.f32 s s"]):
+        assert formed(text).mixed.size == 0
+    with_one = ["one = div.rn.f32 0.75 0.75", "t = fma.rn.f32 a one c", "s = add.f32 a c", "y = mul.f32 t s"]
+    assert formed(with_one).mixed.size == 0  # a * 1 is exact
+
+
+def test_what_was_fused_is_two_numbers():
+    """The numbers of the first test: what the rule of equal terms would have made of them is 0."""
+    a = np.float32(1 + 2.0**-12)
+    product = a * a
+    assert float(a) * float(a) - float(product) == 2.0**-24
