@@ -32,8 +32,8 @@ def opcodes():
 
 
 @cache
-def recorded():
-    with np.load(FOLDER / "kernels.npz") as kept:
+def recorded(name="kernels"):
+    with np.load(FOLDER / f"{name}.npz") as kept:
         arrays = dict(kept)
     return json.loads(lzma.decompress(arrays.pop("manifest").tobytes())), arrays
 
@@ -116,8 +116,8 @@ def parameters(text, kernel):
     return len(parsed(text).functions[kernel].parameters)
 
 
-def wrong_bytes(launch, **machine):
-    manifest, arrays = recorded()
+def wrong_bytes(launch, name="kernels", **machine):
+    manifest, arrays = recorded(name)
     pairs = replay(launch, arrays, manifest["ptx"], **machine)
     assert pairs, "the launch changed nothing on the device"
     return sum(int(np.count_nonzero(kept != seen)) for kept, seen in pairs)
@@ -129,6 +129,16 @@ def wrong_bytes(launch, **machine):
 def test_a_kernel_computes_the_bits_that_the_device_computed(number):
     launch = recorded()[0]["launches"][number]
     assert wrong_bytes(launch, approximation=device(), contraction="on") == 0
+
+
+@pytest.mark.parametrize(
+    "number",
+    range(len(recorded("libraries")[0]["launches"])),
+    ids=lambda n: named(recorded("libraries")[0]["launches"][n]),
+)
+def test_a_kernel_of_a_library_computes_the_bits_that_the_device_computed(number):
+    launch = recorded("libraries")[0]["launches"][number]
+    assert wrong_bytes(launch, "libraries", approximation=device(), contraction="on") == 0
 
 
 def test_neither_the_tables_nor_contraction_can_be_left_out():
