@@ -1,11 +1,11 @@
 """Pages of a report in Chromium: nothing that a subject has written acts, and all can be read everywhere."""
 
 import json
-import os
-import shutil
 from collections import Counter
+from contextlib import ExitStack
 
 import pytest
+from chromium import NoChromiumError, chromium
 from made_reports import KERNELS, failing, hostile, made
 
 from verifier.commands.report.files import write_report
@@ -36,26 +36,22 @@ CONTRASTS = """() => {
 
 
 @pytest.fixture(scope="module")
-def chromium():
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    names = ("chromium", "chromium-headless-shell", "chromium-browser", "google-chrome")
-    program = next(filter(None, map(shutil.which, names)), None)
-    if program is None:
-        pytest.skip("there is no Chromium; Debian has it as chromium")
-    as_root = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with api.sync_playwright() as tool:
-        browser = tool.chromium.launch(executable_path=program, args=[*as_root, "--disable-dev-shm-usage"])
-        yield browser
-        browser.close()
+def browser():
+    with ExitStack() as stack:
+        try:
+            started = stack.enter_context(chromium())
+        except NoChromiumError as missing:
+            pytest.skip(str(missing))
+        yield started
 
 
 @pytest.fixture
-def opened(chromium):
+def opened(browser):
     """Return a function that opens a file: its page, with what it said and asked for in `heard`."""
     contexts = []
 
     def open_(file, size=DESK, **options):
-        context = chromium.new_context(viewport=dict(zip(("width", "height"), size, strict=True)), **options)
+        context = browser.new_context(viewport=dict(zip(("width", "height"), size, strict=True)), **options)
         contexts.append(context)
         page = context.new_page()
         page.heard = []

@@ -26,6 +26,8 @@ _SERIES = 8
 _AT_ZERO = 0.1
 """Where kappa 0 stands on an axis of powers of ten."""
 _ROUNDED = 0.5
+_LEGEND_INCHES = 0.2
+"""Height of a line of the legend."""
 _HAIR = 1.02
 """Ratio of two numbers that are one point in a figure of several decades."""
 
@@ -48,11 +50,12 @@ def error_against_kappa(measured: Document, output: str, mark: str) -> str:
     points = [p for p in _usual(parts(measured, "points")) if output in mapping(p["outputs"])]
     if not points:
         return ""
-    figure, axes = _figure(4.6, 4.0)
     kappas = sorted({number(p["kappa"]) for p in points})
     declared = str(measured["variance"])
     own, others = _bounds(points, output)
-    for index, (names, curve) in enumerate(_alike(others, declared)):
+    curves = _alike(others, declared)
+    figure, axes = _figure(4.6, 3.4 + _LEGEND_INCHES * len(curves))
+    for index, (names, curve) in enumerate(curves):
         look, colour = _LOOKS[index % len(_LOOKS)], series_colour(1 + index % (_SERIES - 1))
         label = textwrap.fill(f"bound of {', '.join(names)}", 60)
         _line(axes, kappas, curve, look, names[0], colour=colour, label=label)
