@@ -11,7 +11,7 @@ from verifier.arithmetic.graph.normal_form import NormalForm, Normaliser
 
 
 def formed(text: list[str]) -> NormalForm:
-    """Form "name = opcode operands" line by line, of inputs a, b, c and a constant; the last is the output."""
+    """Form lines "name = opcode operands" of inputs a, b, c and a constant; the last is the output."""
     builder = Builder()
     known = {name: builder.append(f"input:{name}") for name in "abc"}
     known["0.75"] = builder.append("literal:f32", value=0x3F400000)
@@ -22,6 +22,7 @@ def formed(text: list[str]) -> NormalForm:
     return Normaliser(SharedTerms(), "EZFC").normal(graph)
 
 
+PART = "p = mul.f32 a 0.75"
 FUSED, ROUNDED = "t = fma.rn.f32 a b c", ["p = mul.f32 a b", "s = add.f32 p c"]
 
 
@@ -29,8 +30,8 @@ FUSED, ROUNDED = "t = fma.rn.f32 a b c", ["p = mul.f32 a b", "s = add.f32 p c"]
     ("text", "rule"),
     [
         (["p = mul.f32 a b", "n = neg.f32 p", "y = fma.rn.f32 a b n"], "equal_terms"),
-        (["p = mul.f32 a 0.75", "n = neg.f32 0.75", "r = fma.rn.f32 a n a", "y = add.f32 p r"], "parts_of_whole"),
-        (["p = mul.f32 a 0.75", "r = sub.f32 a p", "y = fma.rn.f32 a 0.75 r"], "parts_of_whole"),
+        ([PART, "n = neg.f32 0.75", "r = fma.rn.f32 a n a", "y = add.f32 p r"], "parts_of_whole"),
+        ([PART, "r = sub.f32 a p", "y = fma.rn.f32 a 0.75 r"], "parts_of_whole"),
     ],
     ids=["error_of_a_product", "rest_is_fused", "part_is_fused"],
 )  # fmt: skip

@@ -44,9 +44,14 @@ class NormalForm:
 
     def line_of(self, edge: int) -> str:
         """Return the place in the source of the first node that became this term, "" where unknown."""
-        nodes = np.flatnonzero(self.edges >> 1 == edge >> 1)
-        lines = [self.graph.lines[self.graph.line[node]] for node in nodes[:64]]
-        return next((line for line in lines if line), "")
+        return next(iter(self.lines_of(np.array([edge >> 1]))), "")
+
+    def lines_of(self, terms: Ids) -> list[str]:
+        """Return the places in the source of nodes that became these terms, one each where it is known."""
+        known = np.array([bool(line) for line in self.graph.lines], dtype=np.bool_)[self.graph.line]
+        nodes = np.flatnonzero(known & np.isin(self.edges >> 1, terms))
+        _, first = np.unique(self.edges[nodes] >> 1, return_index=True)
+        return [self.graph.lines[line] for line in self.graph.line[nodes[first]]]
 
 
 class Normaliser:

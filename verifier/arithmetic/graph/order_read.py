@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -17,7 +18,18 @@ from verifier.arithmetic.trees.tree import pairwise
 
 
 class OrderError(ValueError):
-    """No term of the code is the sum of the terms asked for."""
+    """No term of the code is the sum of the terms asked for; why is looked for when it is told."""
+
+    def __init__(self, why: str | Callable[[], str]) -> None:
+        """Remember why, or how to find out."""
+        super().__init__()
+        self._why = why
+
+    def __str__(self) -> str:
+        """Say why."""
+        if not isinstance(self._why, str):
+            self._why = self._why()
+        return self._why
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +106,7 @@ class OrderReader:
         roots = np.flatnonzero(known.count == len(leaves))
         steps = _steps(known, int(roots[0]), len(leaves)) if roots.size else None
         if steps is None:
-            raise OrderError(self._why(leaves))
+            raise OrderError(partial(self._why, leaves))
         return steps
 
     def _why(self, leaves: Ids) -> str:

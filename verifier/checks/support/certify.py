@@ -143,7 +143,8 @@ def _mixed(graph: Graph) -> tuple[str, ...]:
     """Return the places of products that may be fused in one use and rounded in another."""
     terms = SharedTerms()
     form = Normaliser(terms, "EZ").normal(graph)
-    lines = (form.line_of(2 * int(term)) or terms.text(2 * int(term), 1) for term in mixed(form))
+    found = mixed(form)
+    lines = form.lines_of(found) or [terms.text(2 * int(term), 1) for term in found]
     return tuple(sorted({line.rpartition("/")[2] for line in lines}))
 
 

@@ -70,19 +70,25 @@ class Agreement:
 class Disagreement:
     """Why no way was found: the first difference along the best one.
 
-    results: those that agree along it. sums: how many of its sums the code has.
+    results: those that agree along it. sums: how many of its sums the code has. told: why, as it is or as an
+    error that finds out when it is asked.
     """
 
     results: tuple[str, ...] = ()
     sums: int = -1
-    why: str
+    told: str | OrderError
+
+    @property
+    def why(self) -> str:
+        """What stood in the way."""
+        return str(self.told)
 
 
 def compared(
     graph: Graph, op: Op, subject: Subject, case: Case, *, gradients: bool = False
 ) -> Agreement | Disagreement:
     """Find a way along which each recorded result is the declared one."""
-    best = Disagreement(why="of these operations no way is known that a declaration may go")
+    best = Disagreement(told="of these operations no way is known that a declaration may go")
     # Merges into empty parts hold of finite values alone.
     for claims in LEVELS[2:] if _merges(op, subject) else LEVELS:
         known, used = with_functions(graph, fused="C" in claims)
@@ -199,13 +205,15 @@ class _Comparison:
         )  # fmt: skip
         try:
             expected = twin(self.op, self.subject, self.case, way, orders, gradients=self.gradients)
-        except (NoTwinError, OrderError) as error:
-            return Disagreement(sums=len(orders.found), why=str(error))
+        except NoTwinError as error:
+            return Disagreement(sums=len(orders.found), told=str(error))
+        except OrderError as error:
+            return Disagreement(sums=len(orders.found), told=error)
         declared = Normaliser(self.terms, self.claims).normal(expected)
         same, why = self._same(declared)
         why = why or self._mixes() or self._reaches_more(expected)
         if why:
-            return Disagreement(results=same, sums=len(orders.found), why=why)
+            return Disagreement(results=same, sums=len(orders.found), told=why)
         fired = {name: self.kernel.fired.get(name, 0) + declared.fired.get(name, 0) for name in _CLAIM}
         known = {_CLAIM[name] for name, count in fired.items() if count}
         return Agreement(
