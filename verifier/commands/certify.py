@@ -31,6 +31,7 @@ def certify(  # noqa: PLR0917
     dtype: DtypeOption = None,
     subject: Annotated[str | None, typer.Option(help="Which subject, if the file has several.")] = None,
     gradients: Annotated[bool, typer.Option(help="Prove the backward pass too.")] = False,
+    evaluation: Annotated[bool, typer.Option(help="Of a batch norm: with running statistics.")] = False,
     seed: SeedOption = 0,
     json_file: JsonOption = None,
 ) -> None:
@@ -56,7 +57,7 @@ def certify(  # noqa: PLR0917
         with Runner("machine") as runner:
             for held in dtype or found.dtypes:
                 for rows, columns in shapes:
-                    case = case_for(found, held, rows, columns, 0.0, seed)
+                    case = case_for(found, held, rows, columns, 0.0, seed, evaluation=evaluation)
                     one, code = certified_recordings(found, case, runner=runner, gradients=gradients)
                     rows_of.add(case, code)
                     named = f"{found.name}  {held}  {rows}x{columns}"
@@ -175,7 +176,8 @@ def _lines(found: Certificate | Refusal) -> Iterator[str]:
             f"{one.terms} terms {one.depth} deep ({one.declared} declared)" for one in proof.sums
         )
         kernels = ", ".join(f"{name} {digest[:12]}" for name, digest in proof.kernels.items())
-        yield f"products fused {proof.contraction}: rules of claims {proof.claims or 'none'}; sums of {sums}"
+        summed = f"; sums of {sums}" if sums else ""
+        yield f"products fused {proof.contraction}: rules of claims {proof.claims or 'none'}{summed}"
         yield f"  PTX {kernels}"
         yield from _bound_lines(proof.bound)
         yield f"  holds: {'; '.join(proof.obligations)}"

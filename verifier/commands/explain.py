@@ -259,9 +259,18 @@ def subject_of(path: Path, name: str | None) -> Subject:
 
 
 def case_for(  # noqa: PLR0917 (what a user may choose)
-    subject: Subject, dtype: str | None, rows: int, columns: int, kappa: float, seed: int
+    subject: Subject,
+    dtype: str | None,
+    rows: int,
+    columns: int,
+    kappa: float,
+    seed: int,
+    *,
+    evaluation: bool = False,
 ) -> Case:
     """Return a case with normally distributed rows about kappa standard deviations.
+
+    evaluation: of a batch norm, with running statistics in the place of the batch's own.
 
     Raises:
         SelectionError: the subject or its op has no such case.
@@ -273,8 +282,18 @@ def case_for(  # noqa: PLR0917 (what a user may choose)
     values = Values(seed=seed)
     if kappa > 0:
         values = Values(hazard="cancellation", strength=min(max(round(math.log10(kappa)), 0), 15), seed=seed)
+    known = op(subject.op)
+    laid = [known.shapes(rows, columns, n) for n in range(known.variants if evaluation else 0)]
+    evaluates = [n for n, one in enumerate(laid) if one and not one.scalars.get("training", True)]
+    if evaluation and not evaluates:
+        raise SelectionError(f"{subject.op} does not tell evaluation from training")
     recipe = Recipe(
-        rows=rows, columns=columns, input=values, weight=Values(seed=seed), bias=Values(seed=seed)
+        rows=rows,
+        columns=columns,
+        variant=evaluates[0] if evaluation else 0,
+        input=values,
+        weight=Values(seed=seed),
+        bias=Values(seed=seed),
     )
     case = build(op(subject.op), subject, dtype, recipe, gradients=True)
     if case is None:

@@ -50,7 +50,11 @@ def recheck(
                 rows, columns = (one[name] for name in ("rows", "columns"))
                 assert isinstance(rows, int)
                 assert isinstance(columns, int)
-                case = case_for(subject, str(one["dtype"]), rows, columns, 0.0, OTHER_DATA)
+                scalars = one["scalars"]
+                evaluation = isinstance(scalars, dict) and scalars.get("training") is False
+                case = case_for(
+                    subject, str(one["dtype"]), rows, columns, 0.0, OTHER_DATA, evaluation=evaluation
+                )
                 backward = "grad_" in str(one["outputs"]) and subject.differentiable
                 again = certified(subject, case, runner=runner, gradients=backward)
                 say(f"{subject.name}  {case.dtype}  {rows}x{columns}")

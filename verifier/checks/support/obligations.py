@@ -32,13 +32,29 @@ def discharged(terms: SharedTerms, results: Iterable[Ids], divisors: Ids, vanish
             continue  # 0 / y, y a part of a result
         why = f"{terms.text(edge)} is in no result any more, and not proved to be finite"
         raise RefusedError("values that a rule has removed are finite", why)
+    infinite = _infinite_of_zero(terms, kept)
     for edge in divisors.tolist():
-        if not signs.nonzero(edge):
+        if not signs.nonzero(edge) and edge >> 1 not in infinite:
             why = f"{terms.text(edge)} is not proved to be other than 0"
             raise RefusedError("no divisor is a zero whose sign a rule has changed", why)
     what = {_kind(terms, edge): "finite where all results are" for edge in vanished.tolist()}
     nonzero = sorted({f"{terms.text(edge, 1)} is no zero" for edge in divisors.tolist()})
     return (*nonzero, *(f"{kind} is {holds}" for kind, holds in sorted(what.items())))
+
+
+def _infinite_of_zero(terms: SharedTerms, kept: Ids) -> frozenset[int]:
+    """Return the terms that are no zero where all results are finite: c / y, c a constant, is a part of one.
+
+    c / y, 1 / y and 1 / sqrt(y) of a zero y are infinite, rounded or approximate (PTX ISA).
+    """
+    found: list[Ids] = []
+    for place, families in ((1, ("div.",)), (0, ("rcp.", "rsqrt."))):
+        codes = [code for code, name in enumerate(terms.names) if name.startswith(families)]
+        edges = terms.edges[kept[np.isin(terms.operation[kept], codes)]]
+        if place:
+            edges = edges[terms.number[edges[:, 0] >> 1] > 0.0]
+        found.append(edges[:, place] >> 1)
+    return frozenset(np.concatenate(found).tolist())
 
 
 def _kind(terms: SharedTerms, edge: int) -> str:

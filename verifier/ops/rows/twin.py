@@ -13,7 +13,7 @@ from typing import cast
 
 import numpy as np
 
-from verifier.arithmetic.abstract_number import Form, Terms
+from verifier.arithmetic.abstract_number import Form, Terms, constant_statistics
 from verifier.arithmetic.formats import FORMATS, Array
 from verifier.arithmetic.graph.graph import Builder, Graph, Ids
 from verifier.arithmetic.graph.symbols import SHORT_NAMES, SymbolicRounded, Symbols, converted
@@ -21,7 +21,13 @@ from verifier.arithmetic.trees.steps import Step
 from verifier.arithmetic.trees.tree import Tree
 from verifier.ops import Op
 from verifier.ops.rows.twin_numbers import NoTwinError, TwinNumbers, Way
-from verifier.ops.rows.twin_statistics import Orders, moved_statistics, reduction_of, statistics
+from verifier.ops.rows.twin_statistics import (
+    Orders,
+    held_statistics,
+    moved_statistics,
+    reduction_of,
+    statistics,
+)
 from verifier.records.case import Case
 from verifier.records.subject import PARAMETERS, Subject
 
@@ -72,7 +78,10 @@ def twin(op: Op, subject: Subject, case: Case, way: Way, orders: Orders, *, grad
         total = rounded.add(leaves["input"], leaves["residual"])
         kept = numbers.plain(total) if form.keeps_sum else numbers.cast(numbers.plain(total), "residual")
         leaves["input"], leaves["new_residual"] = kept.array, total
-    if op.needs_variance and case.scalars.get("training", True):
+    evaluates = not case.scalars.get("training", True)
+    if evaluates:
+        held_statistics(numbers, leaves["running_mean"], leaves["running_var"], case.eps)
+    elif op.needs_variance:
         statistics(
             numbers, claim, leaves["input"], case.eps, saved, partial(orders.of_merges, builder, formats)
         )
@@ -80,9 +89,11 @@ def twin(op: Op, subject: Subject, case: Case, way: Way, orders: Orders, *, grad
     if given:
         mean = leaves.get("mean", rounded.symbols(rounded.nodes(np.zeros((case.rows, 1)))))
         numbers.computed = numbers.saved = (numbers.plain(mean), numbers.plain(leaves["rstd"]))
+    if evaluates:
+        form = replace(form, backward=form.evaluation or constant_statistics)
     results = _results(form, numbers, leaves, given=given, gradients=gradients)
     moved = set(subject.mutates) & {"running_mean", "running_var"} & set(leaves)
-    if moved:
+    if moved and not evaluates:
         results |= moved_statistics(numbers, form, leaves, case.scalars, moved)
     stored = {"mean": saved, "rstd": saved, "output": dtypes["input"], **{n: dtypes[n] for n in moved}}
     stored |= {"new_residual": dtypes["residual"]} if "residual" in dtypes else {}
@@ -90,6 +101,10 @@ def twin(op: Op, subject: Subject, case: Case, way: Way, orders: Orders, *, grad
         name: _stored(rounded, value, stored.get(name) or _dtype_of_gradient(name, dtypes))
         for name, value in results.items()
     }
+    if evaluates:  # what is not moved is what was given, bit for bit
+        for name in moved:
+            place = op.flat_index(case, name, tuple(case.given[name].shape))
+            outputs[name] = builder.append(f"input:{name}", value=np.atleast_2d(place).reshape(-1, 1))
     return builder.graph(outputs, formats)
 
 

@@ -103,6 +103,14 @@ def statistics(  # noqa: PLR0917
         numbers.parts = numbers.plain(high[:, None]), numbers.plain(low[:, None])
 
 
+def held_statistics(numbers: TwinNumbers, mean: Array, spread: Array, eps: float) -> None:
+    """Let mean and rstd be those of running statistics, (rows, 1): evaluation."""
+    rounded = numbers.rounded
+    held = Rounded(format=rounded.format).of(np.asarray(eps))
+    root = numbers.rsqrt(numbers.plain(rounded.add(spread, held)))
+    numbers.computed = numbers.saved = (numbers.plain(mean), root)
+
+
 def _computed(
     numbers: TwinNumbers, algorithm: str, x: Array, eps: float, order: tuple[Step, ...] | None = None
 ) -> tuple[tuple[Held, Held], Array]:
@@ -126,9 +134,7 @@ def _by_column(numbers: TwinNumbers, each: list[tuple[Held, Held]], column: Ids)
 def moved_statistics(
     numbers: TwinNumbers, form: Form, leaves: Mapping[str, Array], scalars: Scalars, names: Iterable[str]
 ) -> dict[str, Array]:
-    """Return the running statistics that a batch leaves, (rows, 1): unmoved in evaluation."""
-    if not scalars["training"]:
-        return {name: leaves[name] for name in names}
+    """Return the running statistics that a batch leaves, (rows, 1)."""
     if form.update is not None:
         raise NoTwinError("running statistics that are rounded in steps have no twin yet")
     assert numbers.saved is not None
