@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from hypothesis import strategies as st
@@ -126,13 +126,13 @@ class Layout:
         strides = self.strides(values.shape)
         return place_strided(values, strides, self.offset, guard_elements=guard_elements, poison=poison)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the settings that differ from contiguous, as JSON values."""
         every = ((field.name, field.default) for field in fields(self))
         return {name: getattr(self, name) for name, default in every if getattr(self, name) != default}
 
     @classmethod
-    def from_json(cls, settings: Mapping[str, Any]) -> "Layout":
+    def from_json(cls, settings: Mapping[str, object]) -> "Layout":
         """Read what `to_json` wrote.
 
         Raises: ValueError for a setting that does not exist, or has a wrong value.
@@ -140,7 +140,13 @@ class Layout:
         unknown = set(settings) - {field.name for field in fields(cls)}
         if unknown:
             raise ValueError(f"Layout has no setting {', '.join(sorted(unknown))}")
-        return cls(**settings)
+        return _layout(settings)
+
+
+def _layout(settings: Mapping[str, object]) -> Layout:
+    """Return the layout of settings as JSON has them; it refuses those that it cannot have."""
+    made: Callable[..., Layout] = Layout
+    return made(**settings)
 
 
 # What each kind does, in the order in which layouts get stranger.
@@ -159,7 +165,7 @@ KINDS = ("contiguous", *_KINDS)
 
 # Settings that show each kind, simplest first. Odd and even steps, and paddings and offsets that keep
 # 16-byte alignment (16 elements) and that break it (1, 3).
-_SETTINGS: dict[str, tuple[dict[str, Any], ...]] = {
+_SETTINGS: dict[str, tuple[dict[str, object], ...]] = {
     "transposed": ({"order": "transposed"},),
     "padded_rows": tuple({"row_padding": padding} for padding in (1, 3, 16)),
     "sliced": tuple({axis: step} for step in (2, 3) for axis in ("column_step", "row_step")),
@@ -182,9 +188,9 @@ def _innermost_first(order: str, rank: int) -> list[int]:
     return [1, 3, 2, 0] if order == "channels_last" else axes
 
 
-def _usable(kind: str, shape: Sequence[int] | None) -> list[dict[str, Any]]:
+def _usable(kind: str, shape: Sequence[int] | None) -> list[dict[str, object]]:
     """List the settings of a kind that a tensor of this shape can have, and could tell from contiguous."""
-    every = [(settings, Layout(**settings)) for settings in _SETTINGS[kind]]
+    every = [(settings, _layout(settings)) for settings in _SETTINGS[kind]]
     if shape is None:
         return [settings for settings, layout in every if layout.applies_to((2, 2))]
     return [settings for settings, layout in every if layout.applies_to(shape) and layout.differs(shape)]
@@ -216,11 +222,11 @@ def layouts(
     part = st.integers(0, len(usable) - 1).map(usable.__getitem__)
     chosen = st.lists(part, max_size=max_kinds, unique_by=_exclusive)
     return chosen.map(
-        lambda pairs: Layout(**{name: value for _, part in pairs for name, value in part.items()})
+        lambda pairs: _layout({name: value for _, part in pairs for name, value in part.items()})
     )
 
 
-def _exclusive(choice: tuple[str, dict[str, Any]]) -> str:
+def _exclusive(choice: tuple[str, dict[str, object]]) -> str:
     """Name what two parts of a layout must not both set: a kind, or the order of the axes."""
     return "order" if "order" in choice[1] else choice[0]
 
@@ -232,11 +238,11 @@ def simpler_layouts(layout: Layout) -> Iterator[Layout]:
         yield Layout()
     if len(settings) > 1:
         for name in settings:
-            yield Layout(**{name: settings[name]})
+            yield _layout({name: settings[name]})
         for dropped in settings:
-            yield Layout(**{name: value for name, value in settings.items() if name != dropped})
+            yield _layout({name: value for name, value in settings.items() if name != dropped})
     simplest = {name: value for kind in _SETTINGS.values() for name, value in kind[0].items()}
     for name, value in settings.items():
         least = 2 if name in ("column_step", "row_step", "leading_step") else simplest.get(name)
-        if isinstance(least, int) and not isinstance(value, bool) and least < value:
+        if isinstance(least, int) and type(value) is int and least < value:
             yield Layout.from_json({**settings, name: least})

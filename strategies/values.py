@@ -1,9 +1,8 @@
 """Values of a tensor as small seeded descriptors, and the strategy that draws them."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -129,7 +128,7 @@ class Values:
             scaled = np.ldexp(raw, exponents.astype(np.int32)) * (-1.0 if self.negative else 1.0)
         return np.where(np.isfinite(raw) & np.isinf(scaled), np.copysign(target.maximum, scaled), scaled)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the settings that differ from the default, as JSON values."""
         return {
             name: value.to_json() if isinstance(value, Values) else value
@@ -137,7 +136,7 @@ class Values:
         }
 
     @classmethod
-    def from_json(cls, settings: Mapping[str, Any]) -> "Values":
+    def from_json(cls, settings: Mapping[str, object]) -> "Values":
         """Read what `to_json` wrote.
 
         Raises: ValueError for a setting that does not exist, or has a wrong value.
@@ -147,10 +146,18 @@ class Values:
             raise ValueError(f"Values has no setting {', '.join(sorted(unknown))}")
         values = dict(settings)
         if "planted" in values:
-            values["planted"] = tuple(map(float, values["planted"]))
-        if values.get("odd_rows") is not None:
-            values["odd_rows"] = cls.from_json(values["odd_rows"])
-        return cls(**values)
+            values["planted"] = _numbers(values["planted"])
+        if isinstance(odd_rows := values.get("odd_rows"), Mapping):
+            values["odd_rows"] = cls.from_json(odd_rows)
+        made: Callable[..., Values] = cls
+        return made(**values)
+
+
+def _numbers(listed: object) -> tuple[float, ...]:
+    """Return the numbers of a list in JSON."""
+    if not isinstance(listed, Sequence):
+        raise TypeError(f"planted has {listed!r}, and must be a list of numbers")
+    return tuple(map(float, listed))
 
 
 def _neighbours(numbers: Reals, target: Format) -> tuple[Reals, Reals]:
@@ -166,7 +173,7 @@ def _neighbours(numbers: Reals, target: Format) -> tuple[Reals, Reals]:
     return round_to_format(below, target), round_to_format(above, target)
 
 
-def _settings(values: Values) -> dict[str, Any]:
+def _settings(values: Values) -> dict[str, object]:
     """Return the fields that differ from their default."""
     every = ((field.name, field.default) for field in fields(values))
     return {name: getattr(values, name) for name, default in every if getattr(values, name) != default}

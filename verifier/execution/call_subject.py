@@ -258,7 +258,7 @@ def mutated(subject: Subject, call: Call) -> dict[str, torch.Tensor | None]:
     return {name: t.detach().clone() for name, t in changed.items() if isinstance(t, torch.Tensor)}
 
 
-def backward(outputs: Any, call: Call, *, retain_graph: bool = False) -> dict[str, torch.Tensor | None]:
+def backward(outputs: object, call: Call, *, retain_graph: bool = False) -> dict[str, torch.Tensor | None]:
     """Return the gradients of the arguments that require one, by name, from what the subject returned.
 
     Raises:

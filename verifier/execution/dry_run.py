@@ -179,7 +179,7 @@ class _Recorder:
     _loops: dict[str, Loops] = field(default_factory=dict)
     _heads: dict[str, tuple[Head, ...]] = field(default_factory=dict)
 
-    def triton(self, kernel: Any, args: Sequence[Any], grid: Any, options: Mapping[str, Any]) -> None:
+    def triton(self, kernel: Any, args: Sequence[object], grid: Any, options: Mapping[str, object]) -> None:
         """Note the launch of a Triton kernel."""
         given = dict(zip(kernel.arg_names, args, strict=False))
         given |= {name: value for name, value in options.items() if name in kernel.arg_names}

@@ -33,7 +33,7 @@ class HostArithmetic(Dispatching):
         super().__init__()  # type: ignore[no-untyped-call]
         self.seen: set[str] = set()
 
-    def dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def dispatched(self, func: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """Run the operation as it is."""
         if is_custom(func):
             result = run_custom(self, func, args, kwargs)

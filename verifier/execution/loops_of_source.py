@@ -136,7 +136,7 @@ def _loops(sources: Iterable[str]) -> Loops:
 
 
 def functions_of_triton(
-    kernel: Any, constants: Mapping[str, Any], depth: int = _FAR
+    kernel: Any, constants: Mapping[str, object], depth: int = _FAR
 ) -> Iterator[tuple[str, CodeType]]:
     """Yield source and code of a function of Triton and of those that it may call, some more than once."""
     text = getattr(kernel, "src", None)

@@ -220,7 +220,7 @@ class _Through(torch.autograd.Function):
         return function.wide(ctx.output)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: Any, *gradients: object) -> Any:
         return None, *ctx.function.backward(ctx.low, ctx.output, gradients[0])
 
 

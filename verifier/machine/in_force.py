@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 from verifier.machine.execute.findings import LaunchError
 from verifier.machine.execute.reached_code import ReachedCode
@@ -13,12 +13,26 @@ from verifier.machine.execute.tuning import Tuning
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import torch
+
     from verifier.machine.execute.chosen_blocks import FollowedRows
     from verifier.machine.model import Machine
     from verifier.machine.shadow.slots import Slots
 
 _ACTIVE: list[MachineSession] = []
 _COUNTER = {"launches": 0}
+
+
+class CurrentStream(Protocol):
+    """What the session knows of the stream that is current."""
+
+    device_index: int
+
+
+def _first_device() -> torch.device:
+    import torch
+
+    return torch.device("cuda", 0)
 
 
 @dataclass(kw_only=True)
@@ -49,17 +63,11 @@ class MachineSession:
     strict: bool = False
     devices: int = 1
     current_device: int = 0
-    home: Any = None
+    home: torch.device = field(default_factory=_first_device)
     asked_processors: int = 0
-    stream: Any = None
+    stream: CurrentStream | None = None
     streamed: bool = False
     reached: ReachedCode = field(default_factory=ReachedCode)
-
-    def __post_init__(self) -> None:
-        """Let tensors lie on the first device."""
-        import torch
-
-        self.home = self.home or torch.device("cuda", 0)
 
     @contextmanager
     def remembering(self) -> Iterator[None]:

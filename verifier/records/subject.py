@@ -288,7 +288,7 @@ class Subject:
             taken = tuple(name for name in self.domain.required if name in self.signature)
             object.__setattr__(self, "domain", replace(self.domain, required=taken))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """Call the kernel itself."""
         return self.function(*args, **kwargs)
 

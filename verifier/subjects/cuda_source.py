@@ -54,7 +54,7 @@ class Launch:
     block: Dim3
     shared_bytes: int
 
-    def __call__(self, *arguments: Any) -> None:
+    def __call__(self, *arguments: object) -> None:
         """Launch on the device of the tensor arguments, or in the PTX machine if they are on the CPU.
 
         A tensor or None (a null pointer) stands for a pointer. A Python number takes the type that the

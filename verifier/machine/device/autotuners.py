@@ -97,7 +97,7 @@ def _session() -> MachineSession:
     return opened
 
 
-def _run(run: Callable[..., Any]) -> Callable[..., object]:
+def _run(run: Callable[..., object]) -> Callable[..., object]:
     """Keep what the session chose out of the tuner's own memory, and note what ran."""
 
     def wrapper(self: Tuner, *args: object, **kwargs: object) -> object:
@@ -170,7 +170,7 @@ def _pruned(prune: Callable[..., Any]) -> Callable[..., object]:
     return wrapper
 
 
-def _benched(bench: Callable[..., Any]) -> Callable[..., object]:
+def _benched(bench: Callable[..., object]) -> Callable[..., object]:
     """Launch a configuration as often as its tuner is played to, with the tuner's own hooks around."""
 
     def wrapper(self: Tuner, *args: object, config: Configuration, **meta: object) -> object:

@@ -38,7 +38,7 @@ _MIXED = frozenset((
 class DeviceMode(Dispatching):  # type: ignore[no-untyped-call]
     """Answers factories for CUDA on the CPU, and hands on where the operands lie."""
 
-    def dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def dispatched(self, func: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """Run the operation on the CPU."""
         opened = current()
         if opened is None:

@@ -19,12 +19,12 @@ class Dispatching(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _should_skip_dynamo(cls) -> bool:
         return False  # torch is not to wrap the method: it is hidden below, where that is needed
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: object, types: object, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation; outside the compiler, if it is loaded."""
         disable = getattr(sys.modules.get("torch._dynamo"), "disable", None)
         run = self.dispatched if disable is None else disable(self.dispatched, wrapping=False)
         return run(func, args, kwargs or {})
 
-    def dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def dispatched(self, func: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """Run one operation and return its result; what a mode is for."""
         raise NotImplementedError

@@ -26,7 +26,7 @@ class LazyTensors(Dispatching):  # type: ignore[no-untyped-call]
     A wrapper that converts or copies a huge tensor by torch is undecided: no machine has room for it.
     """
 
-    def dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def dispatched(self, func: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """Run one operation."""
         name = func.overloadpacket.__name__
         if name in _ZEROS:

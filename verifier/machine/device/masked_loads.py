@@ -64,11 +64,11 @@ def _keyed(known: Callable[..., str]) -> Callable[..., str]:
     return key
 
 
-def _filling(load: Callable[..., object]) -> Callable[..., Any]:
+def _filling(load: Callable[..., object]) -> Callable[..., object]:
     signature = inspect.signature(load)
 
     @wraps(load)  # sessions inside sessions wrap it again, and ask for its signature
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrapper(self: Any, *args: object, **kwargs: object) -> Any:
         fill = fill_in_force()
         if fill is not None and fill.place in {None, _source_line(self.builder)}:
             given = signature.bind(self, *args, **kwargs).arguments

@@ -77,11 +77,11 @@ def _generator(real: Any) -> Any:
     return Generator
 
 
-class _Generators(Sequence[Any]):
+class _Generators(Sequence[object]):
     """`torch.cuda.default_generators`: there are as many as devices, and none is played."""
 
     def __len__(self) -> int:
         return torch.cuda.device_count()
 
-    def __getitem__(self, index: Any) -> NoReturn:
+    def __getitem__(self, index: object) -> NoReturn:
         raise lacking("torch.cuda.default_generators")

@@ -67,9 +67,8 @@ def session(
     elif settings:
         raise TypeError("either a machine or its fields, not both")
     with ExitStack() as stack:
-        opened = MachineSession(
-            machine=machine, tuning=Tuning(seed=autotune_seed), slots=_slots(arithmetic), **_inherited(strict)
-        )
+        opened = MachineSession(machine=machine, tuning=Tuning(seed=autotune_seed), slots=_slots(arithmetic))
+        _inherit(opened, strict)
         stack.enter_context(put_in_force(opened))
         stack.enter_context(redirected())
         if _has_triton():
@@ -86,15 +85,14 @@ def session(
         yield opened
 
 
-def _inherited(strict: bool | None) -> dict[str, Any]:
-    """Devices, and what notes the code that runs, are those of the session about a session."""
+def _inherit(opened: MachineSession, strict: bool | None) -> None:
+    """Give a session the devices, and what notes the code that runs, of the session about it."""
     outer = current()
-    known: dict[str, Any] = {"strict": bool(strict)}
     if outer is not None:
-        names = ("strict", "devices", "current_device", "home", "stream", "reached")
-        known = {name: getattr(outer, name) for name in names}
-        known |= {} if strict is None else {"strict": strict}
-    return known
+        opened.devices, opened.current_device, opened.home = outer.devices, outer.current_device, outer.home
+        opened.stream, opened.reached, opened.strict = outer.stream, outer.reached, outer.strict
+    if strict is not None:
+        opened.strict = strict
 
 
 def _model(name: Approximation | str) -> Approximation:

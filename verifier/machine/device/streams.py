@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 
 from verifier.machine.culprit import passed_on
-from verifier.machine.in_force import MachineSession, current
+from verifier.machine.in_force import CurrentStream, MachineSession, current
 
 _numbers = itertools.count(1)
 
@@ -31,14 +31,14 @@ def index_of(device: object) -> int:
 class Stream:
     """A stream on which everything has happened already."""
 
-    def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
+    def __init__(self, device: object = None, priority: int = 0, **kwargs: Any) -> None:
         """Give it a number of its own unless it has one."""
         self.device = torch.device("cuda", index_of(device))
         self.device_index, self.device_type = self.device.index, 1
         self.priority = priority
         known = kwargs.get("stream_id", kwargs.get("stream_ptr"))
         self.stream_id: int = next(_numbers) << 5 if known is None else int(known)
-        self._before: list[Stream | None] = []
+        self._before: list[CurrentStream | None] = []
 
     @property
     def cuda_stream(self) -> int:
@@ -102,7 +102,7 @@ class Stream:
 class ExternalStream(Stream):
     """A stream that somebody else has made."""
 
-    def __init__(self, stream_ptr: int, device: Any = None, **kwargs: Any) -> None:
+    def __init__(self, stream_ptr: int, device: object = None, **kwargs: Any) -> None:
         """Take its handle."""
         super().__init__(device, stream_ptr=stream_ptr, **kwargs)
 
@@ -159,9 +159,9 @@ def default_stream(device: object = None) -> Stream:
 def current_stream(device: object = None) -> Stream:
     """Give the stream that is current on a device."""
     chosen = _session().stream
-    return (
-        chosen if chosen is not None and chosen.device_index == index_of(device) else default_stream(device)
-    )
+    if isinstance(chosen, Stream) and chosen.device_index == index_of(device):
+        return chosen
+    return default_stream(device)
 
 
 def set_stream(stream: Stream | None) -> None:

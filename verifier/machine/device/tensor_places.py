@@ -85,7 +85,7 @@ def storage_clone(self: Any) -> Any:
     return copy
 
 
-def pin_memory(self: Any, device: Any = None) -> Any:
+def pin_memory(self: Any, device: object = None) -> Any:
     """Copy memory of the host to where a device could read it."""
     if self.is_cuda:
         raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
@@ -98,6 +98,6 @@ def pinned(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def is_pinned(self: Any, device: Any = None) -> bool:
+def is_pinned(self: Any, device: object = None) -> bool:
     """Return whether `pinned` was said of its memory."""
     return bool(getattr(self.untyped_storage(), _PINNED, False))

@@ -51,7 +51,7 @@ def _session() -> MachineSession:
 class Properties(SimpleNamespace):
     """What `torch.cuda.get_device_properties` gives; a refusal for what the machine does not have."""
 
-    def __getattribute__(self, name: str) -> Any:
+    def __getattribute__(self, name: str) -> object:
         """Count in the session how often the number of multiprocessors is read."""
         if name == "multi_processor_count":
             _session().asked_processors += 1

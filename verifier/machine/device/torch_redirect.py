@@ -120,7 +120,7 @@ def _get_device(self: Any) -> int:
     return -1 if place.index is None else place.index
 
 
-def _type(self: Any, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+def _type(self: Any, dtype: object = None, non_blocking: bool = False, **kwargs: object) -> Any:
     if dtype is None:
         word = passed_on(REAL.type, self).rpartition(".")[2]
         return f"torch.cuda.{word}" if self.is_cuda else f"torch.{word}"
@@ -155,7 +155,7 @@ def _moved(tensor: torch.Tensor, place: torch.device) -> torch.Tensor:
     return copy
 
 
-def _to(self: Any, *args: Any, **kwargs: Any) -> Any:
+def _to(self: Any, *args: object, **kwargs: Any) -> Any:
     opened = current()
     given, options = list(args), dict(kwargs)
     order: tuple[str, ...]
@@ -189,7 +189,7 @@ def _cuda(
     return _to(self, "cuda" if device is None else device, non_blocking=non_blocking, **options)
 
 
-def _cpu(self: object, memory_format: object = None) -> Any:
+def _cpu(self: object, memory_format: object = None) -> object:
     return _to(self, HOST, **({} if memory_format is None else {"memory_format": memory_format}))
 
 
@@ -205,7 +205,7 @@ def _module_to(original: Any) -> Any:
 
 
 def _from_dlpack(original: Any) -> Any:
-    def from_dlpack(ext_tensor: Any, **kwargs: Any) -> Any:
+    def from_dlpack(ext_tensor: Any, **kwargs: object) -> Any:
         """Share memory; what is shared lies where it lay."""
         if not isinstance(ext_tensor, torch.Tensor) or kwargs:
             return passed_on(original, ext_tensor, **kwargs)
@@ -222,7 +222,7 @@ def _placing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Let a factory make its tensor on the CPU, and say on which device it lies."""
     word = name.rpartition(".")[2]
 
-    def make(*args: Any, **kwargs: Any) -> Any:
+    def make(*args: Any, **kwargs: object) -> Any:
         opened = current()
         if opened is None:
             return passed_on(function, *args, **kwargs)

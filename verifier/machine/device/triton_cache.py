@@ -26,7 +26,7 @@ def keyed_by_file() -> Iterator[None]:
         owner.cache_key = before
 
 
-def _with_the_file(known: Callable[[Any], object]) -> Callable[[Any], str]:
+def _with_the_file(known: Callable[[object], object]) -> Callable[[Any], str]:
     def cache_key(self: Any) -> str:
         if self.hash is None:
             known(self)  # keeps the key in `hash`, where callers of this function find it

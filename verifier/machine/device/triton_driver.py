@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from math import prod
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from verifier.machine.culprit import passed_on
 from verifier.machine.device.launch import launch_ptx
@@ -21,7 +21,7 @@ from verifier.machine.model import MAX_THREADS
 from verifier.machine.ptx.parser import parsed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from verifier.machine.model import Machine, MaskedFill
 
@@ -41,7 +41,7 @@ class _Properties(dict[str, int]):
 class Utilities:
     """What Triton asks of a CUDA driver about binaries and devices."""
 
-    def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[Any, ...]:
+    def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[object, ...]:
         """Give (module, function, registers, spills, largest block); nothing has to be loaded."""
         return SimpleNamespace(name=name), name, 32, 0, MAX_THREADS
 
@@ -100,7 +100,7 @@ class MachineDriver:
         self.utils = Utilities()
         self.launcher_cls = Launcher
         self.get_current_stream: Callable[[int], int] = lambda device: current_stream(device).cuda_stream
-        self.set_current_device: Callable[[int], Any] = exchange_device
+        self.set_current_device: Callable[[int], object] = exchange_device
 
     @classmethod
     def is_active(cls) -> bool:
@@ -116,25 +116,25 @@ class MachineDriver:
         """Compute capability as (major, minor)."""
         return divmod(_session().machine.architecture, 10)
 
-    def get_current_target(self) -> Any:
+    def get_current_target(self) -> object:
         """Give the target that kernels are compiled for."""
         from triton.backends.compiler import GPUTarget
 
         return GPUTarget("cuda", _session().machine.architecture, 32)
 
-    def get_active_torch_device(self) -> Any:
+    def get_active_torch_device(self) -> object:
         """Give the current device."""
         import torch
 
         return torch.device("cuda", _session().current_device)
 
-    def get_device_interface(self) -> Any:
+    def get_device_interface(self) -> object:
         """`torch.cuda`, as the session redirects it."""
         import torch
 
         return torch.cuda
 
-    def get_benchmarker(self) -> Callable[..., Any]:
+    def get_benchmarker(self) -> Callable[..., object]:
         """Refuse to measure: times on the machine mean nothing."""
         return lambda kernel_call, *, quantiles, **kwargs: [1.0] * len(quantiles)
 
@@ -142,11 +142,11 @@ class MachineDriver:
         """Type names of Triton, used by code that prints signatures."""
         return ty
 
-    def assemble_tensormap_to_arg(self, tensormaps_info: object, args: object) -> Any:
+    def assemble_tensormap_to_arg(self, tensormaps_info: object, args: object) -> object:
         """Leave arguments as they are."""
         return args
 
-    def allocate_default_profile_scratch(self, size: int, alignment: int, stream: object) -> Any:
+    def allocate_default_profile_scratch(self, size: int, alignment: int, stream: object) -> object:
         """Zeroed scratch memory."""
         import torch
 
@@ -154,10 +154,26 @@ class MachineDriver:
         return torch.zeros(size, dtype=torch.int8)
 
 
+class KernelSource(Protocol):
+    """What Triton knows of a kernel before it is compiled: its name and the types of its arguments."""
+
+    name: str
+    signature: Mapping[str, object]
+
+
+class KernelMetadata(Protocol):
+    """What Triton's compiler says of a kernel, as far as every version does."""
+
+    name: str
+    hash: str
+    num_warps: int
+    shared: int
+
+
 class Launcher:
     """Launches one compiled kernel with bound arguments."""
 
-    def __init__(self, src: Any, metadata: Any) -> None:
+    def __init__(self, src: KernelSource, metadata: KernelMetadata) -> None:
         """Keep the signature; the code is read when first needed."""
         self.src, self.metadata = src, metadata
         self.types = list(src.signature.values())
@@ -186,7 +202,7 @@ class Launcher:
         return Path(found[0]).read_text(encoding="utf-8")
 
     def __call__(
-        self, gridX: int, gridY: int, gridZ: int, stream: Any, function: Any, kernel_metadata: Any,
+        self, gridX: int, gridY: int, gridZ: int, stream: object, function: Any, kernel_metadata: Any,
         launch_metadata: Any, launch_enter_hook: Any, launch_exit_hook: Any, *args: Any,
     ) -> None:  # fmt: skip
         """Execute the kernel; called by Triton in place of its C launcher."""
@@ -203,7 +219,7 @@ class Launcher:
 
     def arguments(
         self, kernel: str, grid: tuple[int, int, int], args: Sequence[object]
-    ) -> tuple[list[str], list[Any]]:
+    ) -> tuple[list[str], list[object]]:
         """Give names and values of the PTX parameters.
 
         Raises UnsupportedFeature for a launch of clusters, or with tensor descriptors.
@@ -222,7 +238,7 @@ class Launcher:
         self,
         kernel: str,
         grid: tuple[int, int, int],
-        values: list[Any],
+        values: list[object],
         names: list[str],
         opened: MachineSession,
     ) -> None:
@@ -240,7 +256,7 @@ class Launcher:
             session=opened,
         )
 
-    def scratch(self, blocks: int) -> list[Any]:
+    def scratch(self, blocks: int) -> list[object]:
         """Scratch memory that the kernel asked for, global and for profiling."""
         import torch
 
@@ -251,10 +267,12 @@ class Launcher:
         return [torch.zeros(blocks * size, dtype=torch.int8) if size else None for size in sizes]
 
 
-def flatten(names: Sequence[str], types: Sequence[Any], values: Sequence[Any]) -> tuple[list[str], list[Any]]:
+def flatten(
+    names: Sequence[str], types: Sequence[object], values: Sequence[Any]
+) -> tuple[list[str], list[object]]:
     """Drop constants and unpack tuples, as the order of PTX parameters requires."""
     flat_names: list[str] = []
-    flat_values: list[Any] = []
+    flat_values: list[object] = []
     for name, kind, value in zip(names, types, values, strict=True):
         if isinstance(kind, tuple):
             inner = flatten([f"{name}[{n}]" for n in range(len(kind))], kind, value)
@@ -272,16 +290,18 @@ def _refuse_host(opened: MachineSession, names: Sequence[str], values: Sequence[
     """Raise what Triton's launcher raises for memory that a device does not reach."""
     if not opened.strict:
         return
+    import torch
+
     for number, (name, value) in enumerate(zip(names, map(_plain, values), strict=True)):
         if isinstance(value, tuple):
             _refuse_host(opened, [f"{name}[{n}]" for n in range(len(value))], value)
-        elif hasattr(value, "untyped_storage") and not (value.is_cuda or value.is_pinned()):
+        elif isinstance(value, torch.Tensor) and not (value.is_cuda or value.is_pinned()):
             raise ValueError(
                 f"Pointer argument (at {number}) cannot be accessed from Triton (cpu tensor?): {name}"
             )
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     """Give the tensor inside Triton's wrappers."""
     inner = getattr(value, "base", None)
     if hasattr(value, "data_ptr") and not hasattr(value, "untyped_storage") and inner is not None:

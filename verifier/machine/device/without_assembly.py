@@ -53,13 +53,13 @@ def _inspected(*pipeline: Any) -> tuple[str, str] | None:
 class _Assembler:
     """The stage that assembles: it runs if the kernel's author wrote assembly."""
 
-    def __init__(self, stages: dict[str, Callable[[Any, Any], Any]]) -> None:
+    def __init__(self, stages: dict[str, Callable[[object, object], object]]) -> None:
         """Take the place of the stage, and look at what the first one makes."""
         self.lower, self.assemble = stages["ttir"], stages["cubin"]
         self.written = True
         stages["ttir"], stages["cubin"] = self.look, self.run
 
-    def look(self, source: object, metadata: object) -> Any:
+    def look(self, source: object, metadata: object) -> object:
         """Make Triton's first form of the kernel, in which inline assembly still is an operation."""
         from triton import knobs
 
@@ -67,6 +67,6 @@ class _Assembler:
         self.written = knobs.compilation.dump_ir or "elementwise_inline_asm" in str(module)
         return module
 
-    def run(self, source: object, metadata: object) -> Any:
+    def run(self, source: object, metadata: object) -> object:
         """Return the binary, or an empty one."""
         return self.assemble(source, metadata) if self.written else b""

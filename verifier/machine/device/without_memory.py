@@ -58,10 +58,10 @@ def _is_nowhere(value: object) -> bool:
     return memory_of(value).type == NOWHERE.type
 
 
-def _making_nowhere(function: Callable[..., object]) -> Callable[..., Any]:
+def _making_nowhere(function: Callable[..., object]) -> Callable[..., object]:
     """Return the function with the machine's device as an argument replaced by no memory."""
 
-    def make(*args: object, **kwargs: object) -> Any:
+    def make(*args: object, **kwargs: object) -> object:
         args = tuple(NOWHERE if _names_device(value) else value for value in args)
         if _names_device(kwargs.get("device")) or type(kwargs.get("device")) is int:
             kwargs["device"] = NOWHERE

@@ -68,10 +68,10 @@ def take(launch: LaunchRecord, ids: Array) -> PreparedWave:
     key = (
         launch.compiled, launch.reached, len(ids), launch.block, frame.shared, frame.local, machine.poison
     )  # fmt: skip
-    prepared: PreparedWave | None = None
+    prepared: object = None
     if "uninitialised" not in machine.sanitize:
         prepared = free_waves(launch).take(key)
-    if prepared is None:
+    if not isinstance(prepared, PreparedWave):
         return prepare(launch, ids, key)
     wave = prepared.wave
     wave.memory, wave.parameters = launch.memory, launch.parameters

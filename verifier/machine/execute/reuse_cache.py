@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
-from typing import Any
 
 MOST_BYTES = 48 << 20
 """Of registers and windows that wait for another launch; one that is larger waits alone."""
@@ -17,10 +16,10 @@ class ReuseCache:
 
     def __init__(self) -> None:
         """Start empty."""
-        self.free: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self.free: OrderedDict[Hashable, tuple[object, int]] = OrderedDict()
         self.octets = 0
 
-    def take(self, key: Hashable) -> Any:
+    def take(self, key: Hashable) -> object:
         """Give what waits under a key to one user alone, or None."""
         found, octets = self.free.pop(key, (None, 0))
         self.octets -= octets

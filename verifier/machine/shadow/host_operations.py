@@ -48,7 +48,7 @@ class HostSlots(Dispatching):
         super().__init__()  # type: ignore[no-untyped-call]
         self.slots = slots
 
-    def dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def dispatched(self, func: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """Run the operation on floats, then on shadows."""
         if is_custom(func):
             return run_custom(self, func, args, kwargs)
@@ -161,7 +161,7 @@ class HostSlots(Dispatching):
         total = self.slots.arithmetic.apply("cvt", REORDERED, rounded, (partial,), (total,))
         return np.asarray(total).reshape(tuple(result.shape))
 
-    def drop(self, name: str, args: Any, result: Any) -> None:
+    def drop(self, name: str, args: Any, result: object) -> None:
         """Forget the shadows of what an unknown operation wrote, and count it if it read shadows."""
         import torch
 

@@ -205,7 +205,7 @@ class Expression:
         """Return 2 sigmoid(2 self) - 1."""
         return 2 * (2 * self).sigmoid() - 1
 
-    def sum(self, dim: Any = None, keepdim: bool = False) -> Expression:
+    def sum(self, dim: object = None, keepdim: bool = False) -> Expression:
         """Return the sum over the last dimension, (rows, 1).
 
         Raises:

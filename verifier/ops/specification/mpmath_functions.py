@@ -75,7 +75,7 @@ def _fsum(terms: Iterable[Any], absolute: bool = False, squared: bool = False) -
     return _sum([t * t for t in terms] if squared else terms)
 
 
-def _fdot(a: Iterable[Any], b: Iterable[Any] | None = None) -> Any:
+def _fdot(a: Iterable[Any], b: Iterable[object] | None = None) -> Any:
     # Of vectors of different lengths mpmath leaves out the rest, too.
     return _sum(x * y for x, y in (a if b is None else zip(a, b, strict=False)))
 
@@ -113,7 +113,7 @@ class _Mpmath:
 def _on_expressions(name: str, plain: Any) -> Any:
     """Return a function of mpmath for expressions, which leaves numbers to mpmath."""
 
-    def function(*arguments: Any, **options: Any) -> Any:
+    def function(*arguments: Any, **options: object) -> Any:
         if not any(isinstance(a, Expression) for a in arguments):
             return plain(*arguments, **options)
         rule = _FUNCTIONS.get(name)

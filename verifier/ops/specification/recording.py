@@ -88,8 +88,8 @@ def _by_numbers(
 
 
 def demand_few_steps(
-    specification: Callable[..., Any],
-    arguments: Callable[[int], Mapping[str, Any]],
+    specification: Callable[..., object],
+    arguments: Callable[[int], Mapping[str, object]],
     returns: tuple[str, ...],
 ) -> None:
     """Refuse a specification whose steps grow faster than its columns: ordinary cases have thousands.
