@@ -140,6 +140,13 @@ def test_a_difference_of_bits_is_no_proof_where_the_order_of_additions_may_chang
     assert observed(monkeypatch, [nan, 2.0, 2.0, 1.0], steady=False) == (1, 0, 0)  # the poison's own NaN
 
 
+def test_the_second_run_with_nan_is_left_out_where_it_can_tell_nothing(monkeypatch):
+    alike = [1.0, 1.0, 1.0, float("nan")]
+    assert observed(monkeypatch, alike, steady=True) == (0, 0, 1)
+    assert observed(monkeypatch, alike, steady=False) == (1, 0, 0)  # it may, of what changes from run to run
+    assert observed(monkeypatch, [float("nan")] * 3 + [1.0], steady=True) == (0, 0, 1)  # of the same bits
+
+
 @pytest.mark.parametrize("swallowed", ["negative", "positive"])
 def test_what_a_maximum_or_a_minimum_swallows_is_seen_by_the_other_sign(swallowed, monkeypatch):
     others = [1.0, 2.0] if swallowed == "negative" else [2.0, 1.0]

@@ -62,6 +62,15 @@ def test_fma_rounds_once(kind):
         assert_equal(actual, expected(lambda a, b, c: a * b + c, arrays, kind, "rn"), arrays)
 
 
+def test_fma_keeps_the_sign_of_a_zero_beside_subnormal_sums():
+    a = np.array([0.0, -0.0, 1.0, 2.0**-70, -(2.0**-70)], dtype="f4")
+    b = np.array([3.0, 3.0, 1.0, 2.0**-70, 2.0**-70], dtype="f4")
+    c = np.array([0.0, -0.0, -1.0, 2.0**-149, 0.0], dtype="f4")
+    found = execute("fma.rn.f32", [a, b, c], "f4")
+    assert found.tolist() == [0.0, 0.0, 0.0, 2.0**-140 + 2.0**-149, -(2.0**-140)]
+    assert np.signbit(found).tolist() == [False, True, False, False, True]
+
+
 def test_fma_on_exact_ties_of_a_double_rounding():
     # The float64 sum lies on a float32 tie; the sign of what it lost decides.
     a = np.array([1 + 2**-23, 1 + 2**-23, 1.0, 2**-75], dtype=np.float32)

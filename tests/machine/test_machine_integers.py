@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ptx_snippets import execute
+from ptx_snippets import execute, run
 
 DTYPE = {"s16": "i2", "u16": "u2", "s32": "i4", "u32": "u4", "s64": "i8", "u64": "u8"}
 WIDTH = {k: int(k[1:]) for k in DTYPE}
@@ -68,6 +68,42 @@ def test_shifts_clamp_their_distance(kind):
     assert got == [wrap(int(x) << int(s), kind) for x, s in zip(a, n, strict=True)]
     got = execute(f"shr.{kind}", [a, n], DTYPE[kind]).tolist()
     assert got == [wrap(int(x) >> int(s), kind) for x, s in zip(a, n, strict=True)]
+
+
+MIXED = """
+mad.lo.u32 %r1, %t, -1640531535, 77;
+setp.lt.u32 %p1, %t, 40;
+setp.lt.s32 %p2, %r1, 0;
+mov.u32 %r9, 1;
+BRANCH
+shl.b32 %r2, %r1, DISTANCE; shr.u32 %r3, %r1, DISTANCE; shr.s32 %r4, %r1, DISTANCE;
+@%p2 shl.b32 %r9, %r1, DISTANCE;
+cvt.s64.s32 %d1, %r1; shr.s64 %d1, %d1, DISTANCE; cvt.u32.u64 %r5, %d1;
+cvt.u64.u32 %d1, %r1; shl.b64 %d1, %d1, DISTANCE; shr.u64 %d1, %d1, 32; cvt.u32.u64 %r6, %d1;
+cvt.u16.u32 %h1, %r1; cvt.s32.s16 %r7, %h1; @%p2 cvt.u32.u16 %r7, %h1;
+mov.u32 %r8, %r7; @%p2 mov.u32 %r8, %r2;
+xor.b32 %r1, %r2, %r3; mad.lo.u32 %r1, %r1, 31, %r4; mad.lo.u32 %r1, %r1, 31, %r5;
+mad.lo.u32 %r1, %r1, 31, %r6; mad.lo.u32 %r1, %r1, 31, %r8; mad.lo.u32 %r0, %r1, 31, %r9;
+DONE: mad.lo.s64 %a0, %wide, 4, %base0; st.global.b32 [%a0], %r0;
+"""
+
+
+@pytest.mark.parametrize("branch", ["", "@!%p1 bra DONE;"])
+@pytest.mark.parametrize("distance", [0, 1, 31, 32, 45, 70])
+def test_shifts_by_a_number_and_conversions_of_some_threads(distance, branch):
+    registers = ".reg .b32 %r<20>; .reg .pred %p<9>; .reg .b64 %d<9>; .reg .b16 %h<9>;"
+    body = MIXED.replace("DISTANCE", str(distance)).replace("BRANCH", f"mov.u32 %r0, 0; {branch}")
+    got = run(body, registers=registers).numpy().view(np.uint32).tolist()
+    for thread in range(64):
+        x = (thread * -1640531535 + 77) % 2**32
+        signed = wrap(x, "s32")
+        left, half = (x << distance) % 2**32, x % 2**16
+        wide = (x << distance) % 2**64 >> 32
+        kept = left if signed < 0 else wrap(half, "s16")
+        found = left ^ (x >> distance)
+        for one in (signed >> distance, signed >> distance, wide, kept, left if signed < 0 else 1):
+            found = (found * 31 + one) % 2**32
+        assert got[thread] == (0 if branch and thread >= 40 else found)
 
 
 def test_logic_and_counts():

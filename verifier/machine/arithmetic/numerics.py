@@ -63,14 +63,13 @@ def fma32(a: Array, b: Array, c: Array) -> Array:
     """Float32 fused multiply-add, round to nearest even.
 
     The product is exact in float64; only sums that land on a float32 tie, or are subnormal, can be
-    rounded wrongly by the second rounding, and only those are redone to odd.
+    rounded wrongly by the second rounding, and only those are redone to odd. A sum of zero is exact.
     """
     product = np.multiply(a, b, dtype=np.float64)
     total = product + c
     suspect = (total.view(np.uint64) & _LOW_29) == _HALF_29
-    magnitude = np.abs(total)
-    suspect |= magnitude < F32_MIN_NORMAL
-    if suspect.any():
+    suspect |= np.abs(total) < F32_MIN_NORMAL
+    if suspect.any() and (suspect := suspect & (total != 0)).any():
         fixed = add_to_odd(
             np.broadcast_to(product, total.shape)[suspect],
             np.broadcast_to(c, total.shape)[suspect].astype(np.float64),

@@ -46,7 +46,7 @@ def shuffle(group: Group, mode: str, value: Array, distance: Array, control: Arr
     if np.size(distance) == 1 and np.size(control) == 1:
         source, valid = source_lanes(mode, np.asarray(distance).item(), np.asarray(control).item())
         if isinstance(group, Everyone) and group.threads % WARP == 0 and value.shape[-1] == group.threads:
-            rows = np.take(value.reshape(-1, WARP), source, axis=1).reshape(value.shape)
+            rows = value.reshape(-1, WARP).take(source, axis=1).reshape(value.shape)
             return rows, _repeated(
                 mode, np.asarray(distance).item(), np.asarray(control).item(), group.threads
             )

@@ -132,7 +132,8 @@ class AllWarps(Warps):
 
     def spread(self, values: Array) -> Array:
         """Broadcast values to (blocks, threads) and cut the rows into warps."""
-        full = np.broadcast_to(values, (self.blocks, self.threads))
+        whole = (self.blocks, self.threads)
+        full = values if values.shape == whole else np.broadcast_to(values, whole)
         if self.padded != self.threads:
             wide = np.zeros((self.blocks, self.padded), dtype=full.dtype)
             wide[:, : self.threads] = full
@@ -141,5 +142,5 @@ class AllWarps(Warps):
 
     def collect(self, grid: Array) -> Array:
         """(warps, 32) back to (blocks, threads)."""
-        full = np.broadcast_to(grid, self.present.shape).reshape(self.blocks, self.padded)
-        return full[:, : self.threads]
+        full = grid if grid.shape == self.present.shape else np.broadcast_to(grid, self.present.shape)
+        return full.reshape(self.blocks, self.padded)[:, : self.threads]

@@ -99,7 +99,7 @@ class Located:
         index = self.offsets >> _SHIFT[width]
         results = []
         for k in range(count):
-            values = np.take(view, index + k if k else index, mode="clip")
+            values = view.take(index + k if k else index, mode="clip")
             if self.selection is not None:
                 full = np.zeros(self.shape, dtype=dtype)
                 full[self.selection] = values

@@ -35,7 +35,7 @@ _UFUNCS = (
     "add", "subtract", "multiply", "divide", "negative", "absolute", "minimum", "maximum", "sqrt",
     "bitwise_and", "bitwise_or", "bitwise_xor", "invert", "equal", "not_equal", "less", "less_equal",
     "greater", "greater_equal", "positive", "isfinite", "isinf", "isnan", "reciprocal", "where", "copyto",
-    "rint", "trunc", "floor", "ceil",
+    "rint", "trunc", "floor", "ceil", "left_shift", "right_shift",
 )
 # fmt: on
 """Functions of NumPy that emitted code calls by name."""

@@ -52,9 +52,8 @@ def resolve(parts: list[str]) -> Operation | None:
             function=lambda a, b, c: np.where(c >= 0, a, b),
         )
     if name == "mov" and kind:
-        return Operation(
-            name="mov", sources=(kind,), results=(kind,), function=np.positive if kind != "pred" else np.array
-        )
+        function = np.positive if kind != "pred" else np.array
+        return Operation(name="mov", sources=(kind,), results=(kind,), function=function, moves=True)
     return None
 
 

@@ -31,7 +31,13 @@ def resolve(parts: list[str]) -> Operation | None:
     if function is None:
         return None
     packed = to in ("f16x2", "bf16x2", "e4m3x2", "e5m2x2") and origin == "f32"
-    return Operation(name="cvt", sources=(origin,) * (2 if packed else 1), results=(to,), function=function)
+    return Operation(
+        name="cvt",
+        sources=(origin,) * (2 if packed else 1),
+        results=(to,),
+        function=function,
+        casts=to[0] in "us" and origin[0] in "us" and "sat" not in parts,
+    )
 
 
 def _function(parts: list[str], to: str, origin: str) -> Callable[..., Array] | None:

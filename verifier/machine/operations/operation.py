@@ -33,6 +33,7 @@ class Operation:
     """A pure instruction: operand types in, result types out, and a function of numpy arrays.
 
     `out`: the function is a ufunc that may write to the result in place.
+    `moves`: the function gives its one operand as it is. `casts`: it converts it as NumPy does by itself.
     `model`: the function's first argument is the machine's model of approximate instructions.
     `carry_in`, `carry_out`: the condition-code register is an operand, or a result.
     """
@@ -42,6 +43,8 @@ class Operation:
     results: tuple[str, ...]
     function: Callable[..., Any]
     out: bool = False
+    moves: bool = False
+    casts: bool = False
     model: bool = False
     carry_in: bool = False
     carry_out: bool = False

@@ -270,16 +270,22 @@ class Emitter:
             sources.append(writer.source(Register(CARRY), "pred"))
         if operation.model:
             sources.insert(0, "model")
-        function = self.function_name(writer, operation)
         guard = writer.guard(instruction)
         plain = self.shadow_emitter is None and len(targets) == 1 and not operation.carry_out
-        if (
-            plain
-            and operation.out
-            and not guard
-            and (not writer.part or writer.narrow)
-            and self.fits(targets[0], operation)
-        ):
+        if plain and operation.moves:
+            writer.assign(targets[0], operation.results[0], sources[0], guard)
+            return
+        whole = plain and (not writer.part or writer.narrow) and self.fits(targets[0], operation)
+        if whole and operation.casts:
+            writer.assign(targets[0], operation.results[0], sources[0], guard, cast=True)
+            return
+        shift = self.fixed_shift(instruction, operation)
+        if shift is None:
+            function, in_place = self.function_name(writer, operation), operation.out
+        else:
+            function, in_place = shift.__name__, True
+            sources[1] = writer.source(instruction.operands[2], operation.sources[0])
+        if whole and in_place and not guard:
             target = targets[0]
             assert isinstance(target, Register)
             out = writer.code.view(target.name, writer.destination_type(target.name, operation.results[0]))
@@ -315,6 +321,15 @@ class Emitter:
     def fits(self, target: Operand, operation: Operation) -> bool:
         """Whether the result can be written in place."""
         return isinstance(target, Register) and self.code.width(target.name) == BITS[operation.results[0]]
+
+    def fixed_shift(self, instruction: Instruction, operation: Operation) -> np.ufunc | None:
+        """Give NumPy's shift where the distance is a number below the width: beyond, C leaves it open."""
+        distance = instruction.operands[-1]
+        if operation.name not in ("shl", "shr") or not isinstance(distance, Immediate):
+            return None
+        if not 0 <= distance.value < BITS[operation.sources[0]]:
+            return None
+        return np.left_shift if operation.name == "shl" else np.right_shift
 
     def function_name(self, writer: Writer, operation: Operation) -> str:
         """Name of a function in emitted code, readable for numpy's own."""

@@ -200,8 +200,10 @@ class Writer:
         """Expression of the guard, or None."""
         return self.source(instruction.guard, "pred") if instruction.guard else None
 
-    def assign(self, operand: Operand, kind: str, value: str, guard: str | None) -> None:
-        """Write a value to a destination, only where the guard holds."""
+    def assign(
+        self, operand: Operand, kind: str, value: str, guard: str | None, *, cast: bool = False
+    ) -> None:
+        """Write a value to a destination, only where the guard holds; `cast`: whatever its type."""
         if isinstance(operand, Sink):
             return
         if not isinstance(operand, Register):
@@ -210,6 +212,7 @@ class Writer:
         base = self.code.view(operand.name, dtype)
         if not self.part or self.narrow:
             where = f", where={guard}" if guard else ""
+            where += ", casting='unsafe'" if cast else ""
             self.add(f"copyto({base}, {value}{where})")
             return
         self.needs.add("ix")
