@@ -27,7 +27,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from local_cluster import LocalCluster  # noqa: E402
 
 KERNEL = ROOT / "kernels" / "rms_norm_triton.py"
-CHECKS = ("forward_error", "gradient", "layouts", "finite")
+CHECKS = ("forward_error", "gradient")
 LOCAL, CLUSTER = "local", "scheduler"
 
 

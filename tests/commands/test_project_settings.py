@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from short_sweeps import shorten_sweeps
 from typer.testing import CliRunner
 
 from verifier.audit.request import BUDGETS, Requirements, parse_requirements
@@ -49,6 +50,8 @@ def test_settings_are_found_above_and_paths_count_from_their_file(tmp_path):
         ("[tool.norm-verifier]\nreach = true", "reach is True"),
         ("[tool.norm-verifier]\nreach = nan", "reach is nan"),
         ('[tool.norm-verifier]\ndtypes = "float32"', "dtypes is 'float32', and a list of strings"),
+        ("[tool.norm-verifier]\nreport = true", "report is True, and a string is wanted"),
+        ("[tool.norm-verifier]\nrelease = 1", "release is 1, and true or false is wanted"),
         ("[tool.norm-verifier]\nbudget = 5", "budget is 5, and a string"),
         ("[tool.norm-verifier]\nmultiprocessors = -1", "multiprocessors is -1, and a whole number from 0"),
         ('[tool.norm-verifier]\nautotune = "none"', 'autotune is \'none\', and "all" or "first" is wanted'),
@@ -78,6 +81,35 @@ def test_an_audit_takes_what_is_not_given_and_says_what_is_wrong(tmp_path, monke
     ended = CliRunner().invoke(app, ["audit", str(KERNEL)])
     assert ended.exit_code == 2
     assert "no key 'beauty'" in ended.output
+
+
+def test_a_policy_says_what_is_required_and_where_the_report_goes(tmp_path, monkeypatch, command):
+    inside = tmp_path / "deep"
+    inside.mkdir()
+    monkeypatch.chdir(inside)
+    monkeypatch.setitem(BUDGETS, "quick", 1)
+    monkeypatch.setattr("verifier.commands.report.html.error_against_kappa", lambda *_: "")
+    monkeypatch.setattr("verifier.commands.report.html.errors_by_kappa_and_columns", lambda *_: "")
+    shorten_sweeps(monkeypatch)
+    policy = f'[tool.norm-verifier]\npaths = ["{KERNEL}"]\nchecks = ["finite"]\nworkers = 1\n'
+    policy += 'dtypes = ["float32"]\nrelease = true\nulp = 1e6\nkappa = 10\nreport = "out/report"\n'
+    written(tmp_path, policy)
+    assert project_settings(inside)["report_folder"] == str(tmp_path / "out/report")
+    status, out, _ = command("audit")
+    assert status == 0
+    report = tmp_path / "out" / "report"
+    assert f"report: {report / 'index.html'}" in out
+    assert json.loads((report / "report.json").read_text())["release"]["dtypes"]
+    assert not list(inside.glob("*report*"))
+    old = json.loads((report / "report.json").read_text())
+    old["reach"] = []  # what ran is told once a process, and here all is one
+    (tmp_path / "old.json").write_text(json.dumps(old))
+    written(tmp_path, policy.replace("1e6", "1e-3") + 'baseline = "old.json"\n')
+    status, out, _ = command("audit", "--report", "here")
+    assert status == 1
+    assert "ulp=0.001,kappa=10 is required" in out
+    assert "nothing is worse than the baseline" in out
+    assert (inside / "here" / "index.html").exists()
 
 
 LOST = Path(__file__).parents[1] / "faulty_kernels" / "rows_lost_by_one_processor_triton.py"

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from short_sweeps import FEW_COLUMNS, KAPPAS, MAGNITUDES, shorten_sweeps
 
 from verifier.audit.baseline import BaselineError, worse
 from verifier.audit.request import BUDGETS, Requirements, SelectionError, parse_requirements
@@ -48,23 +49,12 @@ def refuses(input, weight=None, bias=None, eps=1e-5):
 
 
 WHOLE_SWEEP, WHOLE_GRID = cost_of_dtype._sweep, cost_of_dtype._grid
-KAPPAS = (0.0, 1.0, 10.0, 100.0)
-MAGNITUDES = (2.0**-6, 4096.0)
-FEW_COLUMNS = 32
 _records, _audits = {}, {}
 
 
 @pytest.fixture
 def short_sweep(monkeypatch):
-    """Let a sweep try few inputs of each kind; that the whole one has them all is a test of its own."""
-
-    def sweep(_dtype):
-        yield from ((kappa, 1.0, COLUMNS) for kappa in KAPPAS)
-        yield from ((0.0, magnitude, COLUMNS) for magnitude in MAGNITUDES)
-
-    monkeypatch.setattr(cost_of_dtype, "SEEDS", (0,))
-    monkeypatch.setattr(cost_of_dtype, "_sweep", sweep)
-    monkeypatch.setattr(cost_of_dtype, "_grid", lambda _: ((k, 1.0, FEW_COLUMNS) for k in KAPPAS))
+    shorten_sweeps(monkeypatch)
 
 
 @pytest.fixture

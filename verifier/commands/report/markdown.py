@@ -99,8 +99,8 @@ def _subject(view: SubjectView, *, titled: bool) -> Iterator[str]:
         yield f"And {len(view.groups) - _SHOWN} more kinds of findings."
     for one in view.reach:
         yield (
-            f"Ran: {ran(one['functions'])} functions, {ran(one['loops'])} loops more than once, "
-            f"{ran(one['wrapper_lines'])} lines of the wrapper."
+            f"Ran: of the functions {ran(one['functions'])}, of the loops more than once "
+            f"{ran(one['loops'])}, of the wrapper's lines {ran(one['wrapper_lines'])}."
         )
 
 
