@@ -253,31 +253,38 @@ class _AddNorm(torch.autograd.Function):
         ]
         if rows:
             dy = grad_output.reshape(rows, columns)
-            beside = None if grad_total is None else grad_total.reshape(rows, columns)
+            grad_total_rows = None if grad_total is None else grad_total.reshape(rows, columns)
             with skeleton.on(total):
                 _launch_backward(
-                    summands, parameters, dy, beside, total.reshape(rows, columns), weight, mean, rstd
+                    summands,
+                    parameters,
+                    dy,
+                    grad_total_rows,
+                    total.reshape(rows, columns),
+                    weight,
+                    mean,
+                    rstd,
                 )
         return *summands, *parameters, None, None, None, None
 
 
-def _launch_backward(summands, parameters, dy, beside, total, weight, mean, rstd):
+def _launch_backward(summands, parameters, dy, grad_total_rows, total, weight, mean, rstd):
     rows, columns = total.shape
     w = None if weight is None else weight.reshape(columns)
     accumulate = skeleton.accumulator(total.dtype)[1]
     block, warps = skeleton.row_tile(columns, total.dtype)
     programs, chunk = skeleton.chunks(rows, columns)
     parts = [None if out is None else rstd.new_empty(programs, columns) for out in parameters]
-    strides = (*dy.stride(), *((0, 0) if beside is None else beside.stride()), step(w))
+    strides = (*dy.stride(), *((0, 0) if grad_total_rows is None else grad_total_rows.stride()), step(w))
     constants = {"CENTRED": mean is not None, "ACCUMULATE": accumulate}
     if columns <= block:
         _backward_rows[(programs,)](
-            *summands, dy, beside, total, w, mean, rstd, *parts, *strides, rows, columns, chunk,
+            *summands, dy, grad_total_rows, total, w, mean, rstd, *parts, *strides, rows, columns, chunk,
             **constants, BLOCK=block, num_warps=warps,
         )  # fmt: skip
     else:
         _backward_input[(rows,)](
-            *summands, dy, beside, total, w, mean, rstd, *strides, columns,
+            *summands, dy, grad_total_rows, total, w, mean, rstd, *strides, columns,
             **constants, BLOCK=block, num_warps=warps,
         )  # fmt: skip
         if any(part is not None for part in parts):

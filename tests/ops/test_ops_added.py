@@ -68,7 +68,7 @@ def reference(case, total, *, centred):
     """Return results of a norm of given sums, (rows, columns), by the definition in mpmath."""
     given = case.given
     x, n = numbers(total, case), case.columns
-    g, beside = numbers(given["grad_output"], case), numbers(given["grad_new_residual"], case)
+    g, sum_gradient = numbers(given["grad_output"], case), numbers(given["grad_new_residual"], case)
     one = [mpf(1)] * n
     w = [mpf(float(v)) for v in given["weight"].flatten()] if "weight" in given else one
     b = [mpf(float(v)) for v in given["bias"].flatten()] if "bias" in given else [mpf(0)] * n
@@ -81,7 +81,9 @@ def reference(case, total, *, centred):
         c1 = sum(h * di for h, di in zip(hat, d, strict=True)) / n
         c2 = sum(d) / n if centred else mpf(0)
         output[i] = [h * wi + bi for h, wi, bi in zip(hat, w, b, strict=True)]
-        gradient[i] = [(di - h * c1 - c2) * rstd + r for di, h, r in zip(d, hat, beside[i], strict=True)]
+        gradient[i] = [
+            (di - h * c1 - c2) * rstd + r for di, h, r in zip(d, hat, sum_gradient[i], strict=True)
+        ]
     return {"output": output, "grad_input": gradient, "grad_residual": gradient}
 
 
@@ -193,10 +195,10 @@ def test_where_additions_flush_a_row_with_subnormal_numbers_has_no_theorem():
 # -- by torch's operators ------------------------------------------------------------------------------
 
 
-def written_out(truth, *, beside=True, through=False, dtype=torch.float32):
+def written_out(truth, *, sum_gradient=True, through=False, dtype=torch.float32):
     """Return results of a block written out in torch: its sum is stored, autograd does the rest.
 
-    beside: the gradient of the sum is added; through: it goes through the norm, as that of the output does.
+    sum_gradient: the gradient of the sum is added. through: it goes through the norm, as the output's does.
     """
     case = truth.case
     leaves = {n: t.clone().requires_grad_() for n, t in case.given.items() if not n.startswith("grad_")}
@@ -211,7 +213,7 @@ def written_out(truth, *, beside=True, through=False, dtype=torch.float32):
     output = output * leaves["weight"] if "weight" in leaves else output
     output = (output + leaves["bias"] if "bias" in leaves else output).to(total.dtype)
     gradient, other = case.given["grad_output"], case.given["grad_new_residual"]
-    other = other if beside and not through else torch.zeros_like(other)
+    other = other if sum_gradient and not through else torch.zeros_like(other)
     gradient = gradient + case.given["grad_new_residual"] if through else gradient
     found = torch.autograd.grad([output, total], list(leaves.values()), [gradient, other])
     results = {f"grad_{n}": g for n, g in zip(leaves, found, strict=True)}
@@ -238,7 +240,7 @@ def test_a_gradient_that_is_rounded_before_the_other_one_is_added_needs_the_form
     assert failing(truth, written_out(truth)) == {"grad_input", "grad_residual"}
 
 
-@pytest.mark.parametrize("wrong", [{"beside": False}, {"through": True}])
+@pytest.mark.parametrize("wrong", [{"sum_gradient": False}, {"through": True}])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_gradient_of_the_sum_that_is_lost_or_goes_through_the_norm_is_wrong(name, wrong):
     truth = truth_of(name, "autograd", "float32", "float32", norms(0))

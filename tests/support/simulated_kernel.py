@@ -173,7 +173,7 @@ def simulate(
     if kernels is not None:
         kernels.append(numbers)
     form = op(truth.case.op).form(claim, truth.case.dtype)
-    beside = getattr(problem, "beside", None)
+    sum_gradient = getattr(problem, "sum_gradient", None)
     with np.errstate(all="ignore"):
         total = problem.input
         if "residual" in truth.case.given:  # it adds by itself: the oracle need not be right about the sum
@@ -184,7 +184,7 @@ def simulate(
         numbers.parts = _parts(numbers, total, claim, setting)
         terms = Terms(
             x=numbers.plain(total),
-            further={} if beside is None else {"grad_new_residual": numbers.plain(beside)},
+            further={} if sum_gradient is None else {"grad_new_residual": numbers.plain(sum_gradient)},
             **{
                 name: None if (a := getattr(problem, name)) is None else numbers.plain(a)
                 for name in ("weight", "bias", "grad_output")

@@ -74,7 +74,7 @@ def covering(
         return accept(made[0])
 
     early = [*_aligned_otherwise(subject, plan, possible).values()]
-    beside = (
+    small_numbers = (
         _small_beside_tiny_eps(subject, plan, possible),
         _far_from_zero(subject, plan, possible),
         _row_cut_from_columns(subject, plan, possible),
@@ -85,7 +85,7 @@ def covering(
         yield made[0]
         number += 1
         if number == max(2, 1 + len(early)):
-            yield from (recipe for recipe in beside if recipe is not None and accept(recipe))
+            yield from (recipe for recipe in small_numbers if recipe is not None and accept(recipe))
 
 
 def factors(subject: Subject, plan: Plan) -> list[Factor]:

@@ -75,10 +75,10 @@ def may_be_a_coefficient(number: float) -> bool:
 
     if not math.isfinite(number) or number == 0 or number in LITERALS:
         return False
-    short = math.frexp(number)[0] * 2.0**8
+    significand = math.frexp(number)[0] * 2.0**8
     whole = round(min(abs(1.0 / number), 2.0 * _WHOLE))
     reciprocal = 0 < whole <= _WHOLE and float(np.float32(1.0 / whole)) == abs(number)
-    return short != round(short) and number != round(number) and not reciprocal
+    return significand != round(significand) and number != round(number) and not reciprocal
 
 
 def unrounded(subject: Subject, case: Case, *, backend: Backend, gradients: bool) -> Observation:

@@ -112,7 +112,7 @@ def posed(case: Case, rounded: Hashable, *, centred: bool) -> AddedRowProblem:
     operands = {f.name: getattr(norm, f.name) for f in fields(RowProblem)}
     operands["input"] = total if rounded.kept else stored
     return AddedRowProblem(
-        **operands, summands=(first, second), stored=stored, beside=whole["grad_new_residual"]
+        **operands, summands=(first, second), stored=stored, sum_gradient=whole["grad_new_residual"]
     )
 
 
@@ -145,10 +145,10 @@ def added(form: Form, *, keeps_sum: bool = False) -> Form:
     def backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
         read = replace(t, x=k.cast(t.x, "new_residual")) if keeps_sum else t
         found = dict(form.backward(k, read))
-        total, beside = found["grad_input"], t.further.get("grad_new_residual")
-        if beside is not None:
-            at_once = total + beside
-            total = k.either(at_once, k.cast(total, "new_residual") + beside) if eager else at_once
+        total, sum_gradient = found["grad_input"], t.further.get("grad_new_residual")
+        if sum_gradient is not None:
+            at_once = total + sum_gradient
+            total = k.either(at_once, k.cast(total, "new_residual") + sum_gradient) if eager else at_once
         return {**found, "grad_input": total, "grad_residual": total}
 
     return replace(form, name=_named(form.name, keeps_sum=keeps_sum), backward=backward, keeps_sum=keeps_sum)
@@ -189,10 +189,12 @@ class AddedComposer(Composer):
         return {**super().own(), "new_residual": Bounded(bound=flushed, covered=stored, reasons=())}
 
     def _terms(self) -> Terms:
-        terms, beside = super()._terms(), self.problem.beside
-        if beside is None:
+        terms, sum_gradient = super()._terms(), self.problem.sum_gradient
+        if sum_gradient is None:
             return terms
-        return replace(terms, further={"grad_new_residual": self.numbers.read(beside, "grad_new_residual")})
+        return replace(
+            terms, further={"grad_new_residual": self.numbers.read(sum_gradient, "grad_new_residual")}
+        )
 
 
 def bounds(solved: RowsSolved, claim: Claim, form: Form, setting: Setting) -> Mapping[str, Bounded]:

@@ -42,13 +42,13 @@ class AddedRowProblem(RowProblem):
     """Rows that are sums of two tensors, to be normalized, forward and backward.
 
     input: (rows, columns), the sum as the norm reads it, whatever was rounded on the way. summands: both
-    tensors, each (rows, columns). stored: the sum as it is returned. beside: the gradient of what is
+    tensors, each (rows, columns). stored: the sum as it is returned. sum_gradient: the gradient of what is
     returned, which is added to that of the norm's input; None where there is none.
     """
 
     summands: tuple[Array, Array]
     stored: Array
-    beside: Array | None = None
+    sum_gradient: Array | None = None
 
     @property
     def _norm(self) -> RowProblem:
@@ -61,22 +61,22 @@ class AddedRowProblem(RowProblem):
         finite = np.isfinite(self.stored)
         nothing, high = np.zeros(self.stored.shape), np.where(finite, self.stored, np.nan)
         solution = {f.name: getattr(found, f.name) for f in fields(RowSolution)}
-        if self.beside is not None and found.grad_input is not None:
-            solution["grad_input"] = plus(found.grad_input, self.beside)
+        if self.sum_gradient is not None and found.grad_input is not None:
+            solution["grad_input"] = plus(found.grad_input, self.sum_gradient)
         stored = Enclosure(high=high, low=nothing, radius=np.where(finite, nothing, np.nan))
         return AddedSolution(**solution, new_residual=stored)
 
     def rungs(self, name: str, first: Enclosure) -> Iterator[tuple[str, Comparison]]:
         """Yield the rungs of the norm, each with the gradient that comes beside it."""
         name = ALIKE.get(name, name)
-        beside = self.beside
-        if name != "grad_input" or beside is None:
+        sum_gradient = self.sum_gradient
+        if name != "grad_input" or sum_gradient is None:
             yield from self._norm.rungs(name, first)
             return
         norm = self._norm
         for rung, comparison in norm.rungs(name, first):
             # The first answer has both parts already.
-            yield rung, comparison if rung == "float64" else _beside(comparison, beside)
+            yield rung, comparison if rung == "float64" else _plus_gradient(comparison, sum_gradient)
 
     def in_field(self, field: Field, form: Form) -> Mapping[str, Value]:
         """Run a form in a finite field, where the sum is that of the summands."""
@@ -85,13 +85,13 @@ class AddedRowProblem(RowProblem):
         )
         assert first is not None
         numbers = field.numbers(eps=self.eps, centred=self.centred, parameter=self.parameter)
-        beside = field.take("grad_new_residual", self.beside)
+        sum_gradient = field.take("grad_new_residual", self.sum_gradient)
         terms = Terms(
             x=first + second,
             weight=field.take("weight", self.weight),
             bias=field.take("bias", self.bias),
             grad_output=field.take("grad_output", self.grad_output),
-            further={} if beside is None else {"grad_new_residual": beside},
+            further={} if sum_gradient is None else {"grad_new_residual": sum_gradient},
         )
         results: dict[str, Value] = {"output": form.forward(numbers, terms), "new_residual": terms.x}
         results["mean"], results["rstd"] = numbers.moments(terms.x)
@@ -110,11 +110,11 @@ def plus(value: Enclosure, number: Array) -> Enclosure:
     return Enclosure(high=high, low=np.where(lost, np.nan, low), radius=radius)
 
 
-def _beside(comparison: Comparison, beside: Array) -> Comparison:
+def _plus_gradient(comparison: Comparison, sum_gradient: Array) -> Comparison:
     """Return a comparison with exact values to which the gradient beside the norm is added."""
 
     def both(still: Mask) -> Enclosure | Balls:
-        exact, numbers = comparison(still), beside[still]
+        exact, numbers = comparison(still), sum_gradient[still]
         if isinstance(exact, Balls):
             with precision(exact.bits):
                 pairs = zip(exact.values, numbers.tolist(), strict=True)
