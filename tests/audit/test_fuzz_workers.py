@@ -2,15 +2,12 @@
 
 import contextlib
 import os
-import signal
-import socket
-import subprocess
 from pathlib import Path
 
 import pytest
 import worker_tasks
 from campaigns import campaign, counted
-from waiting import gone, until
+from dask_cluster import Cluster
 
 from verifier.audit.fuzzing import campaign as campaigns
 from verifier.audit.fuzzing.workers import LocalWorkers, WorkerDiedError
@@ -42,47 +39,6 @@ def test_a_worker_that_dies_is_replaced_and_what_kills_two_is_given_up(tmp_path)
         assert later.result(timeout=120) not in {*found, os.getpid()}
     assert len(found) == 2
     assert os.getpid() not in found
-
-
-class Cluster:
-    """A scheduler and workers of this machine, on the loopback alone, forked from a warm process."""
-
-    def __init__(self, folder, warm):
-        self.folder, self.warm, self.started = folder, warm, []
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.address = f"tcp://127.0.0.1:{self.port}"
-
-    def _start(self, kind, *words):
-        """Start a program; return where it writes its number as soon as it runs."""
-        number = self.folder / f"{len(self.started)}.pid"
-        program = [SUPPORT / "cluster_program.py", kind, number, *words, "--no-dashboard"]
-        with number.with_suffix(".txt").open("wb") as log:
-            one = subprocess.Popen(self.warm.asking(*program), stdout=log, stderr=log, cwd=self.folder)
-        self.started.append((one, number))
-        return number
-
-    def scheduler(self):
-        return self._start("scheduler", "--host", "127.0.0.1", "--port", str(self.port))
-
-    def worker(self):
-        light = ("--preload", str(SUPPORT / "light_worker.py"), "--local-directory", str(self.folder))
-        return self._start("worker", self.address, "--nthreads", "1", "--no-nanny", *light)
-
-    @staticmethod
-    def kill(number):
-        """Kill a program with -9, and wait until it is gone."""
-        assert until(number.exists)
-        pid = int(number.read_text())
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        assert until(lambda: gone(pid))
-
-    def close(self):
-        for one, number in self.started:
-            self.kill(number)
-            one.wait()
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ class ClusterWorkers:
     @property
     def where(self) -> str:
         """Where they run, in words."""
-        return f"{self._seen} workers behind {self.address}"
+        return f"{self._seen} worker{'s' if self._seen != 1 else ''} behind {self.address}"
 
     @property
     def count(self) -> int:
