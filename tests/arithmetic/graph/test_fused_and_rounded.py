@@ -49,6 +49,19 @@ def test_the_same_sum_fused_and_rounded_is_named():
     assert formed(with_one).mixed.size == 0  # a * 1 is exact
 
 
+def test_a_quotient_whose_last_product_is_fused_is_one_number_or_refused():
+    fused = "t = divfma.full.f32 a b c"
+    form = formed([fused, "y = mul.f32 t t"])
+    assert (form.fired["contraction"], form.mixed.size) == (1, 0)
+    assert formed([fused, "q = div.full.f32 a b", "y = mul.f32 t q"]).mixed.size == 1
+    assert (
+        formed(["q = div.full.f32 a b", "n = neg.f32 q", "y = divfma.full.f32 a b n"]).fired.get(
+            "equal_terms"
+        )
+        is None
+    )
+
+
 def test_what_was_fused_is_two_numbers():
     """The numbers of the first test: what the rule of equal terms would have made of them is 0."""
     a = np.float32(1 + 2.0**-12)

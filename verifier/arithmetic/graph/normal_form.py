@@ -30,8 +30,8 @@ class NormalForm:
     fired: how often each rule was applied.
     vanished: edges that the result no longer speaks of and that must be finite (rules of claim F).
     divisors: edges that must not be zero, because a zero's sign is not kept (see `signs`).
-    mixed: terms of sums of which a product is fused in one place and rounded in another (rule of claim C), so
-    that each stands for two numbers.
+    mixed: terms of sums of which a product is fused in one place and rounded in another, and of quotients
+    that are (rule of claim C), so that each stands for two numbers.
     """
 
     graph: Graph
@@ -96,7 +96,7 @@ class Normaliser:
         return self._formed(operation, edges, frozenset())
 
     def fused(self, operation: Opcode, edges: Ids) -> Ids:
-        """Return that of sums whose first operands are products that are not rounded."""
+        """Return that of sums whose first operands are not rounded, or of quotients that are not."""
         return self._formed(operation, edges, ROUNDED)
 
     def is_fused(self, terms: Ids) -> Mask:
@@ -138,7 +138,7 @@ class Normaliser:
             if operation.divisor >= 0:
                 self._divisors.append(edges[:, operation.divisor])
             made = self.terms.shared(operation.name, edges)
-            if operation.family == "add":
+            if operation.family == "add" or operation.name.startswith("div.full"):
                 self._note(made, _FUSED if without else _PLAIN)
             result[rows] = 2 * made
         return ids(result ^ flip)

@@ -18,6 +18,7 @@ _PATTERNS = tuple(
     for pattern, family in (
         (rf"(?P<family>add|sub|mul)(\.rn)?\.{_FORMAT}", ""),
         (rf"(?P<family>fma|div|sqrt)\.rn\.{_FORMAT}", ""),
+        (r"(?P<family>divfma)\.full\.(?P<format>f32)", ""),
         (rf"(?P<family>neg|abs|max|min)\.{_FORMAT}", ""),
         (rf"(div\.(full|approx)|(div|add|sub|mul|fma)\.rn|add|sub|mul)(\.ftz)?\.{_FORMAT}", "other"),
         (rf"((sqrt|rcp)\.(rn|approx)|(rsqrt|ex2|lg2|tanh)\.approx)(\.ftz)?\.{_FORMAT}", "other"),
@@ -32,6 +33,7 @@ _PATTERNS = tuple(
 _CONVERSION = re.compile(rf"cvt(?P<rounds>\.rn)?\.{_FORMAT}\.(?P<source>f16|bf16|f32|f64)")
 _ARITY = {
     "fma": 3,
+    "divfma": 3,
     "neg": 1,
     "abs": 1,
     "sqrt": 1,
@@ -51,7 +53,8 @@ class Opcode:
     """One operation.
 
     name: as terms carry it: rounding to nearest is not written, since `add` and `add.rn` compute the same.
-    family: add, sub, mul, fma, div, sqrt, neg, abs, max, min (correctly rounded, subnormals kept), widen,
+    family: divfma (`div.full` whose last product is fused into a sum),
+        add, sub, mul, fma, div, sqrt, neg, abs, max, min (correctly rounded, subnormals kept), widen,
         narrow, comparison, predicate, choice, or other: no rule knows it, but equal operands give equal
         results.
     result, source: formats of the result and of every operand ("pred" for truth values; of a choice, "").
@@ -101,7 +104,7 @@ def in_format(family: str, held: str) -> Opcode:
 
 def _known(name: str, family: str, held: str) -> Opcode:
     root = name.split(".", maxsplit=1)[0]
-    divisor = {"div": 1, "rcp": 0, "rsqrt": 0, "lg2": 0}.get(root, -1)
+    divisor = {"div": 1, "divfma": 1, "rcp": 0, "rsqrt": 0, "lg2": 0}.get(root, -1)
     if family == "predicate":
         return Opcode(name=name, family=family, result="pred", source="pred", arity=_ARITY.get(root, 2))
     if family == "question":

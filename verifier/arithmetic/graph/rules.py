@@ -16,7 +16,7 @@ import numpy as np
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.constants import folded, format_of, holds
 from verifier.arithmetic.graph.graph import Ids, ids
-from verifier.arithmetic.graph.opcodes import Opcode, in_format
+from verifier.arithmetic.graph.opcodes import Opcode, in_format, opcode
 
 ClaimLetter = Literal["E", "Z", "F", "C"]
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
@@ -31,7 +31,7 @@ class Former(Protocol):
         """Return the normal form of an operation on edges (m, 3)."""
 
     def fused(self, operation: Opcode, edges: Ids) -> Ids:
-        """Return that of sums whose first operands are products that are not rounded: see `ROUNDED`."""
+        """Return that of sums whose first operands are not rounded, see `ROUNDED`; or of such quotients."""
 
     def is_fused(self, terms: Ids) -> Mask:
         """Return which terms are sums that have been formed so."""
@@ -360,7 +360,12 @@ def _contracted(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
     factors = edges.copy()
     factors[:, 2] = -1
     changed = np.full_like(edges, -1)
-    changed[:, 0] = form.formed(in_format("mul", operation.result), factors)
+    if operation.family == "divfma":
+        quotient = opcode(f"div.full.{operation.result}")
+        assert quotient is not None
+        changed[:, 0] = form.fused(quotient, factors)
+    else:
+        changed[:, 0] = form.formed(in_format("mul", operation.result), factors)
     changed[:, 1] = edges[:, 2]
     made = np.full_like(edges, -1)
     made[:, 0] = form.fused(in_format("add", operation.result), changed)
@@ -417,7 +422,7 @@ _TABLE: tuple[tuple[str, ClaimLetter, tuple[str, ...], str, Apply], ...] = (
         "x * c + (x - x * c) = x, 1/2 <= c <= 1, x finite; also where x is narrow and so are both parts",
         _parts_of_whole,
     ),
-    ("contraction", "C", ("fma",), "fma(a, b, c) becomes a * b + c", _contracted),
+    ("contraction", "C", ("fma", "divfma"), "fma(a, b, c) becomes a * b + c", _contracted),
     ("commuted", "E", ("add", "mul"), "a + b = b + a, a * b = b * a", _commuted),
     ("commuted_extremes", "Z", ("max", "min"), "max(a, b) = max(b, a)", _commuted),
     ("sign_of_sum", "Z", ("add",), "-a + b = -(a - b)", _sign_of_sum),

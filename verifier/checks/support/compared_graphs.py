@@ -137,6 +137,7 @@ def ways(graph: Graph, op: Op, subject: Subject, *, fused: bool, clamps: bool = 
     """
     claim = subject.claim
     families = {_family(graph.names[code]) for code in np.unique(graph.operation)}
+    families |= {"div.full"} if "divfma.full" in families else set()
     quotients = [name for name in _QUOTIENTS if name in families] or ["div.rn"]
     last = [name for name in (*_QUOTIENTS, *_RECIPROCALS) if name in families]
     roots: list[tuple[str, ...]] = [(name,) for name in _ROOTS if name in families and name[0] == "r"]

@@ -1,0 +1,46 @@
+"""Liger's norms are certified as they are: for all inputs of a shape, with quotients fused and not."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from verifier.checks.support.certify import certified
+from verifier.commands.explain import case_for
+from verifier.execution.child_process import Runner
+from verifier.records.certificate import Certificate
+from verifier.subjects.load_file import load
+
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("liger_kernel") is None,
+        reason="liger-kernel is not installed (it comes with the extra dev)",
+    ),
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
+]
+NORMS = {s.name: s for s in load(Path(__file__).with_name("own_liger.py")).subjects}
+
+
+@pytest.fixture(scope="module")
+def runner():
+    with Runner(backend="machine") as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("layer_norm", "float16"), ("rms_norm_llama", "bfloat16"), ("rms_norm_gemma", "float32")],
+)
+def test_a_norm_of_liger_is_certified_forward(runner, name, dtype):
+    found = certified(NORMS[name], case_for(NORMS[name], dtype, 3, 33, 0.0, 0), runner=runner)
+    assert isinstance(found, Certificate), found.why
+    fused = found.proofs[1]
+    assert "C" in fused.claims  # mean / N + eps: the last product of the quotient is fused
+    assert "divfma.full.f32" in fused.approximate
+    assert found.support["output"]["input"] == "its row"
+
+
+def test_its_sums_over_rows_are_torchs_in_an_order_of_its_own(runner):
+    norm = NORMS["layer_norm"]
+    found = certified(norm, case_for(norm, "float32", 3, 33, 0.0, 0), runner=runner, gradients=True)
+    assert (found.stage, found.why) == ("every operation is recorded", "torch's sum is not followed")
