@@ -3,10 +3,13 @@
 from pathlib import Path
 
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from verifier.checks import checks
 from verifier.execution.backend import Backend, Power
 from verifier.execution.backends import backend, backends, can
+from verifier.machine import session
 
 NAMES = list(backends())
 
@@ -49,3 +52,25 @@ def test_options_that_a_backend_does_not_have_are_refused():
 def test_an_unknown_backend_is_named_with_those_there_are():
     with pytest.raises(ValueError, match="no backend 'tpu'; there are: cuda, machine, interpreter, eager"):
         backend("tpu")
+
+
+def test_the_verifiers_own_operations_pass_the_machine_unseen_unless_others_look():
+    place, seen = backend("machine"), []
+
+    class Looks(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    with session():
+        with place.unfollowed():
+            assert not _get_current_dispatch_mode_stack()
+            made = torch.full((2,), 1.0, device=place.device())
+        assert len(_get_current_dispatch_mode_stack()) == 1
+        assert str(made.device) == place.device()
+        with Looks(), place.unfollowed():
+            made.clone()
+    assert seen == ["clone"]
+    with backend("eager").unfollowed(), Looks():
+        made.clone()
+    assert seen == ["clone"] * 2

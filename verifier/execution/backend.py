@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from typing import ClassVar, Protocol
 
@@ -111,6 +111,13 @@ class Backend(Protocol):
     def notes_reached(self, reached: ReachedCode) -> bool:
         """Note from now on in `reached` which compiled code runs; return whether that is seen here."""
         return False
+
+    def unfollowed(self) -> AbstractContextManager[object]:
+        """Let torch's operations inside pass unseen: the verifier's own, on tensors of one place.
+
+        They cost less so where a backend looks at each; where others look as well, nothing is changed.
+        """
+        return nullcontext()
 
     def varied(self, **changes: object) -> AbstractContextManager[None]:
         """Run what is inside under changed arithmetic or schedules. Needs `Power.VARIES`."""

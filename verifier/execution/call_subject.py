@@ -132,9 +132,10 @@ def execute(
     """
     between = neighbours or poison or "nan"
     try:
-        call = lay_out(
-            subject, case, device=backend.device(), gradients=gradients, poison=between, placer=placer
-        )
+        with backend.unfollowed() if placer is None else nullcontext():
+            call = lay_out(
+                subject, case, device=backend.device(), gradients=gradients, poison=between, placer=placer
+            )
     except UnusableError as error:
         return Observation(status="unusable", message=text_of(error))
     backend.begin()
@@ -151,7 +152,8 @@ def execute(
         return failure(error, backend)
     if (kept := _kept_back(backend)) is not None:
         return failure(kept, backend)
-    damage = (*_damage(call.placed, subject.mutates), *memory.damage())
+    with backend.unfollowed():
+        damage = (*_damage(call.placed, subject.mutates), *memory.damage())
     code = None if host is None else backend.compiled(frozenset(host.seen))
     return Observation(status="ok", outputs=results, damage=damage, compiled=code, settings=settings.changed)
 

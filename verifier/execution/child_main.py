@@ -96,7 +96,8 @@ def _answer(request: dict[str, Any], backend: Backend) -> dict[str, object]:
             seen = answer(experiment, subject, case, backend=backend, **request["options"])
     except Exception as error:
         seen = failure(error, backend)
-    return pack_observation(seen)
+    with backend.unfollowed():
+        return pack_observation(seen)
 
 
 def _subject(request: dict[str, Any]) -> Subject:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -136,6 +136,17 @@ class PtxMachine(Backend):
         playing.unfilled.clear()
         playing.followed.clear()
         playing.failed.clear()
+
+    def unfollowed(self) -> AbstractContextManager[object]:
+        """Take away the mode that says where tensors lie, if it is the only one."""
+        from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+        from verifier.machine.device.dispatch_mode import DeviceMode
+        from verifier.machine.device.launch import without_modes
+
+        modes = _get_current_dispatch_mode_stack()
+        alone = len(modes) == 1 and isinstance(modes[0], DeviceMode)
+        return without_modes() if alone else nullcontext()
 
     @contextmanager
     def varied(self, **changes: Any) -> Iterator[None]:
