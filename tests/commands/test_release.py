@@ -14,6 +14,7 @@ from verifier.commands import cost_of_dtype
 from verifier.commands.cost_of_dtype import COLUMNS, GRID, cost
 from verifier.commands.explain import WITHOUT_ROUNDING, Share
 from verifier.commands.release import stages
+from verifier.commands.release.alternatives import COMPENSATED, alternatives
 from verifier.commands.release.gates import unmet
 from verifier.commands.release.measure import record
 from verifier.commands.release.rounded_inputs import unrounded
@@ -117,6 +118,28 @@ def test_wider_sums_are_proved_to_help_where_sums_are_in_half(records):
         if (w.change, w.output, w.kappa) == ("float32 sums", "output", 0.0)
     ]
     assert change.changed < (change.declared or math.inf)
+
+
+def test_a_compensated_mean_is_proved_to_help_at_a_large_mean(records):
+    changes = [
+        (w.declared, w.changed)
+        for w in records("wide").what_if
+        if (w.change, w.output, w.kappa) == (COMPENSATED, "output", 100.0)
+    ]
+    ((declared, changed),) = changes
+    assert changed < 0.9 * declared
+
+
+@pytest.mark.parametrize(("op", "formula"), [("layer_norm", "compensated"), ("group_norm", None)])
+def test_a_compensated_mean_has_its_own_form_where_the_op_has_one(subjects_of, op, formula):
+    (subject,) = subjects_of(f"""
+        @subject(op="{op}", language="torch", variance="welford", accumulates="float32", dtypes=("float32",))
+        def kernel(input, num_groups=1, weight=None, bias=None, eps=1e-5):
+            return input
+    """).values()
+    (found,) = [one.subject.claim for one in alternatives(subject) if one.name == COMPENSATED]
+    assert (found.variance, found.formula) == ("two_pass_corrected_mean", formula)
+    assert found.variance_options == {"corrects_mean": True}
 
 
 def test_the_bound_lies_above_every_point_of_a_right_kernel(records):

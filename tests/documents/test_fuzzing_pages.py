@@ -14,6 +14,7 @@ CLUSTER, FUZZ = (
     (ROOT / "docs" / "how-to" / f"{name}.md").read_text(encoding="utf-8") for name in ("cluster", "fuzz")
 )
 PORT = "8786"
+DEMONSTRATED = set(re.findall(r'"(--\w+)"', (ROOT / "benchmarks" / "cluster_demo.py").read_text("utf-8")))
 (DECLARATION,) = re.findall(
     r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
 )
@@ -35,10 +36,13 @@ def cluster(tmp_path, warm_python):
 
 def test_a_cluster_is_set_up_and_used_as_the_page_says(cluster, tmp_path, warm_python):
     """With one worker for two and 25 cases for eight hours; units run in a process that the worker starts."""
-    install, scheduler, worker, fuzz = (
+    install, scheduler, worker, fuzz, *demonstrations = (
         [word.replace(PORT, str(cluster.port)) for word in words] for words in commands(CLUSTER)
     )
     assert install == ["pip", "install", "norm-verifier[distributed]"]
+    for words in demonstrations:
+        assert words[:2] == ["python", "benchmarks/cluster_demo.py"]
+        assert {word for word in words if word.startswith("--")} <= DEMONSTRATED
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert any(one.startswith("distributed") for one in extras["distributed"])
     for words in (scheduler, worker):

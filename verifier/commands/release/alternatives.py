@@ -13,7 +13,8 @@ from verifier.records.subject import Subject
 
 WIDE_SUMS, COMPENSATED, WIDE_STATISTICS = "float32 sums", "compensated mean", "float32 saved statistics"
 """Names of what could be changed of a kernel, beside its variance algorithm."""
-COMPENSATED_VARIANCE = "two_pass_corrected_mean"
+COMPENSATED_VARIANCE, COMPENSATED_FORM = "two_pass_corrected_mean", "compensated"
+"""The algorithm that corrects its mean, and the form that subtracts both parts of it, where an op has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,11 @@ def alternatives(subject: Subject) -> Iterator[Alternative]:
         return
     centred = algorithm(claim.variance).CENTRED
     if centred:
-        yield Alternative(name=COMPENSATED, subject=subject.differing(variance=COMPENSATED_VARIANCE))
+        form = {"formula": COMPENSATED_FORM} if COMPENSATED_FORM in the_op.forms else {}
+        corrected = subject.differing(
+            variance=COMPENSATED_VARIANCE, variance_options={"corrects_mean": True}, clamp=True, **form
+        )
+        yield Alternative(name=COMPENSATED, subject=corrected)
     for name, module in algorithms().items():
         if centred == module.CENTRED:
             other = subject if name == claim.variance else subject.differing(variance=name)
