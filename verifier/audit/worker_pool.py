@@ -32,7 +32,7 @@ class Died:
     message: str
 
 
-Task = tuple[int, tuple[Any, ...]]
+Task = tuple[int, tuple[object, ...]]
 NewsListener = Callable[[News], None]
 
 

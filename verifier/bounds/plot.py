@@ -67,7 +67,7 @@ def _draw_curves(axes: Any, curves: Mapping[str, Sequence[Point]]) -> None:
         kappas = [p.kappa for p in curve]
         seen = [p.observed.variance if p.observed.variance > 0.0 else math.nan for p in curve]
         colour, dashes = f"C{number % 10}", _dashes(*turns[name])
-        look: dict[str, Any] = {
+        look: dict[str, object] = {
             "color": colour,
             "marker": _MARKS[number % len(_MARKS)],
             "markersize": 4.5,

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 
@@ -33,7 +33,7 @@ from verifier.records.garbage import look_for_circles_seldom
 SUBJECTS = "verifier.execution.child_main:main"
 """Children that run subjects."""
 
-ChildFunction = Callable[[Connection, Backend | None, dict[str, Any]], NoReturn]
+ChildFunction = Callable[[Connection, Backend | None, dict[str, object]], NoReturn]
 
 
 @dataclass(frozen=True, kw_only=True)

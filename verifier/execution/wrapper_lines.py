@@ -158,7 +158,7 @@ def _launches() -> list[tuple[object, str]]:
     from verifier.subjects.cuda_source import Launch
 
     triton = sys.modules.get("triton.runtime.jit")
-    found: list[tuple[Any, str]] = [] if triton is None else [(triton.JITFunction, "run")]
+    found: list[tuple[object, str]] = [] if triton is None else [(triton.JITFunction, "run")]
     return [*found, (Launch, "__call__")]
 
 

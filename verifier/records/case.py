@@ -334,7 +334,7 @@ def _from_number(value: Any) -> float:
     return float.fromhex(value) if isinstance(value, str) else float(value)
 
 
-def _scalar(value: object) -> Any:
+def _scalar(value: object) -> object:
     if isinstance(value, float):
         return {"hex": value.hex()}
     if isinstance(value, tuple):
@@ -342,7 +342,7 @@ def _scalar(value: object) -> Any:
     return value
 
 
-def _from_scalar(value: object) -> Any:
+def _from_scalar(value: object) -> object:
     if isinstance(value, dict) and "hex" in value:
         return float.fromhex(value["hex"])
     if isinstance(value, dict) and "tuple" in value:

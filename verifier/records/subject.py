@@ -243,7 +243,7 @@ class Claim:
     """
 
     variance: str | None = None
-    variance_options: Mapping[str, Any] = field(default_factory=dict)
+    variance_options: Mapping[str, object] = field(default_factory=dict)
     accumulates: str = "float32"
     formula: Any = None
     trees: Trees = field(default_factory=Trees)

@@ -243,7 +243,7 @@ def _architecture(device: torch.device) -> int:
     return session.machine.architecture if session is not None else DEFAULT_ARCHITECTURE
 
 
-def _convert(name: str, parameters: tuple[Parameter, ...], arguments: tuple[object, ...]) -> list[Any]:
+def _convert(name: str, parameters: tuple[Parameter, ...], arguments: tuple[object, ...]) -> list[object]:
     if len(parameters) != len(arguments):
         raise TypeError(f"{name} takes {len(parameters)} arguments, not {len(arguments)}")
     return [
@@ -252,7 +252,7 @@ def _convert(name: str, parameters: tuple[Parameter, ...], arguments: tuple[obje
     ]
 
 
-def _argument(what: str, parameter: Parameter, argument: object) -> Any:
+def _argument(what: str, parameter: Parameter, argument: object) -> object:
     """Return a tensor as it is and everything else as the numpy scalar of the parameter's width."""
     import torch
 
@@ -313,14 +313,14 @@ def _make_current(driver: Any, device_index: int) -> None:
 
 
 @cache
-def _primary_context(device_index: int) -> Any:
+def _primary_context(device_index: int) -> object:
     driver = _driver()
     _succeed(driver.cuInit(0))
     return _succeed(driver.cuDevicePrimaryCtxRetain(_succeed(driver.cuDeviceGet(device_index))))
 
 
 @cache
-def _function(entry: str, cubin: bytes, device_index: int) -> Any:  # noqa: ARG001 (a module belongs to a device)
+def _function(entry: str, cubin: bytes, device_index: int) -> object:  # noqa: ARG001 (a module belongs to a device)
     driver = _driver()
     module = _succeed(driver.cuModuleLoadData(cubin))
     return _succeed(driver.cuModuleGetFunction(module, entry.encode()))

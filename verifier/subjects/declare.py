@@ -49,7 +49,7 @@ def subject(
     source: Source | None = None,
     extents: tuple[tuple[int, int], ...] = (),
     gradients: tuple[str, ...] | None = None,
-) -> Callable[[Callable[..., Any]], Subject]:
+) -> Callable[[Callable[..., object]], Subject]:
     """Declare the decorated function as a kernel under test.
 
     op: the mathematical norm, for instance "layer_norm" or "layer_norm_backward".
@@ -221,7 +221,11 @@ def _demand_options(variance: str | None, options: Mapping[str, object] | None) 
 
 
 def _demand_specification(
-    op: str, specification: Any, variance: str | None, function: Any, returns: tuple[str, ...]
+    op: str,
+    specification: Any,
+    variance: str | None,
+    function: Callable[..., object],
+    returns: tuple[str, ...],
 ) -> None:
     """Demand a specification of op 'unknown', that it takes what the kernel takes, and of no other op."""
     if op != "unknown":
@@ -247,7 +251,7 @@ def _demand_meaning(specification: Any, taken: tuple[str, ...], returns: tuple[s
     from verifier.ops.specification.recording import demand_few_steps, trace
     from verifier.ops.unknown import PARAMETERS, TENSORS
 
-    def arguments(columns: int) -> dict[str, Any]:
+    def arguments(columns: int) -> dict[str, object]:
         leaves = leaves_of(TENSORS, (2, columns), PARAMETERS)
         return {**dict.fromkeys(taken, 0.5), **leaves, "normalized_shape": (columns,)}
 

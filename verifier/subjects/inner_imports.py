@@ -142,7 +142,7 @@ def _is_computed(node: ast.AST, known: Mapping[str, object]) -> bool:
     return file is not None and is_of_subjects(file)
 
 
-def _named(node: ast.AST, known: Mapping[str, object]) -> Any:
+def _named(node: ast.AST, known: Mapping[str, object]) -> object:
     """Return the module that an expression names, as far as that is plain to see."""
     if isinstance(node, ast.Name):
         return known.get(node.id) or sys.modules.get(node.id)

@@ -55,7 +55,7 @@ def used_by(function: Callable[..., object]) -> Used:
     own_file = getattr(getattr(function, "__code__", None), "co_filename", "")
     seen: set[int] = set()
     met: dict[tuple[str, int], PythonFunction] = {}
-    waiting: list[tuple[Any, frozenset[str], bool]] = [(function, frozenset(), False)]
+    waiting: list[tuple[object, frozenset[str], bool]] = [(function, frozenset(), False)]
     kept: list[object] = []  # so that no two objects have one id
     while waiting and len(kept) < _MOST:
         value, names, in_kernel = waiting.pop()
@@ -137,7 +137,7 @@ def _tuners(value: Any) -> Iterator[Any]:
         value = value.fn
 
 
-def _of_function(function: FunctionType) -> Iterator[tuple[Any, frozenset[str]]]:
+def _of_function(function: FunctionType) -> Iterator[tuple[object, frozenset[str]]]:
     """Yield what a function's code may name, each with all names of the code."""
     names = frozenset(_names(function.__code__))
     for name in names:
@@ -161,7 +161,7 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _held(value: object, names: frozenset[str]) -> Iterator[Any]:
+def _held(value: object, names: frozenset[str]) -> Iterator[object]:
     """Yield what a value holds that code with these names may come to."""
     if isinstance(value, ModuleType):
         if _own_module(value):

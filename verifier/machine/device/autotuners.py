@@ -132,7 +132,7 @@ def _met(tuning: Tuning, kernel: TunedKernel) -> MetTuner:
     return tuning.met.setdefault(kernel, MetTuner())
 
 
-def _pruned(prune: Callable[..., Any]) -> Callable[..., object]:
+def _pruned(prune: Callable[..., list[Configuration]]) -> Callable[..., object]:
     """Choose one configuration instead of measuring them all; give more only where they are launched."""
 
     def wrapper(self: Tuner, kwargs: dict[str, object]) -> list[Configuration]:

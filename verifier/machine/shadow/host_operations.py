@@ -175,7 +175,7 @@ class HostSlots(Dispatching):
                 self.slots.clear(output)
 
 
-def _kept(value: object) -> Any:
+def _kept(value: object) -> object:
     """Copy a tensor before an operation writes to its memory, or to memory that it shares."""
     import torch
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from verifier.machine.execute.findings import LaunchError
 from verifier.machine.kept_results import are_kept, kept
@@ -35,7 +35,7 @@ class TranslatedKernel:
     program: Program
     emitted: emission.Emitted
     prologue: CodeType
-    constants: dict[str, Any]
+    constants: dict[str, object]
     sites: list[Instruction]
     shapes: uniformity.RegisterShapes
     used: frozenset[str]

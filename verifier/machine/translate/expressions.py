@@ -58,7 +58,7 @@ class Code:
     shapes: RegisterShapes
     names: dict[str, str] = field(default_factory=dict)
     views: set[tuple[str, str]] = field(default_factory=set)
-    constants: dict[str, Any] = field(default_factory=dict)
+    constants: dict[str, object] = field(default_factory=dict)
     lazy: dict[str, str] = field(default_factory=dict)
     shadows: dict[str, tuple[str, bool]] = field(default_factory=dict)
 

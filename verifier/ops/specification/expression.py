@@ -233,7 +233,7 @@ class Expression:
         _types: object,
         args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] | None = None,
-    ) -> Any:
+    ) -> object:
         """Answer functions of torch by the method of the same name."""
         name = getattr(function, "__name__", str(function))
         if name not in FUNCTIONS or not args or not isinstance(args[0], Expression):

@@ -25,7 +25,7 @@ _SETTINGS = frozenset({"workdps", "workprec", "extradps", "extraprec"})
 _ROUNDING = frozenset({"prec", "dps", "exact", "rounding"})
 
 
-def _log(x: object, base: object = None) -> Any:
+def _log(x: object, base: object = None) -> object:
     natural = x.log() if isinstance(x, Expression) else mpmath.log(x)
     if base is None:
         return natural
@@ -62,7 +62,7 @@ def _sum(terms: Iterable[Any], /, start: Any = 0) -> Any:
     return total if isinstance(start, int) and not start else total + start
 
 
-def _type(value: object, *rest: object) -> Any:
+def _type(value: object, *rest: object) -> object:
     """Do what Python's own does, but for expressions, which would not be taken for numbers."""
     if isinstance(value, Expression):
         raise SpecificationError("a specification cannot branch by types")

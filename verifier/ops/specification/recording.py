@@ -112,7 +112,7 @@ def demand_few_steps(
         )
 
 
-def _result(returned: object, leaf: Expression) -> Any:
+def _result(returned: object, leaf: Expression) -> Expression:
     """Return a result; a list of the numbers of a row as one."""
     if not isinstance(returned, tuple | list):
         return leaf.taken(returned)

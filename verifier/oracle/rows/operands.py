@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -208,7 +207,7 @@ def _fits(name: str, shape: tuple[int, ...], rows: int, columns: int) -> bool:
 
 
 def _kit(value: object) -> Kit:
-    device: Any = getattr(value, "device", None)
+    device: object = getattr(value, "device", None)
     return torch_kit(str(device)) if getattr(device, "type", "cpu") != "cpu" else NUMPY
 
 
