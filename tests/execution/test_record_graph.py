@@ -7,12 +7,14 @@ pytest.importorskip("triton", reason="recorded are Triton's kernels; Triton is m
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.normal_form import Normaliser
 from verifier.cases.recipe import Recipe, Values, build
+from verifier.checks.support.recorded_code import RefusedError, must_hold_for_all_inputs
 from verifier.execution.backends import backend
 from verifier.execution.call_subject import execute
 from verifier.execution.child_process import Runner
-from verifier.execution.record_graph import FORMAT_OF, bits_of, record
+from verifier.execution.record_graph import FORMAT_OF, bits_of, record, recorded_graph
 from verifier.machine import session
 from verifier.machine.ptx.independence import Decided
+from verifier.machine.shadow import graph_nodes
 from verifier.ops import op
 from verifier.subjects.load_file import builtin_files, load
 
@@ -61,6 +63,23 @@ def test_replay_gives_every_bit_of_another_run(name, dtype, gradients):
     terms = SharedTerms()
     Normaliser(terms).normal(graph)
     assert "unknown" not in {terms.names[code] for code in terms.operation[: terms.count]}
+
+
+def test_expressions_that_do_not_give_what_the_run_gave_are_named(monkeypatch):
+    """As if products had been recorded as sums."""
+    subject, place = subject_of("rms_norm_triton"), backend("machine")
+    one, computed = case_of(subject, "float16", 0, gradients=False), graph_nodes._computed
+
+    def other(name, operands, model):
+        return computed("add.f32" if name == "mul.f32" else name, operands, model)
+
+    with session():
+        assert recorded_graph(subject, one, backend=place).found.unlike == ""
+        monkeypatch.setattr(graph_nodes, "_computed", other)
+        found = recorded_graph(subject, one, backend=place).found
+    assert found.unlike == "output"
+    with pytest.raises(RefusedError, match="output has other bits in the run than its expressions give"):
+        must_hold_for_all_inputs(found)
 
 
 def test_a_child_records_what_its_process_can_prove_of():

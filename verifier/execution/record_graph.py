@@ -73,13 +73,15 @@ class Recorded:
 class GraphRecording(Recorded):
     """The expressions of all results of one run.
 
-    nodes: as they were computed. outputs: node of every element, by result.
+    nodes: as they were computed. outputs: node of every element, by result. model: of the instructions that
+    are approximate, as the machine that ran has it.
     """
 
     seen: Observation
     nodes: Nodes
     outputs: Mapping[str, Ids]
     conditions: tuple[TakenBranch, ...] = ()
+    model: Approximation | None = None
 
     @property
     def graph(self) -> Graph:
@@ -104,9 +106,14 @@ class GraphRecording(Recorded):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedGraph(Recorded):
-    """What a recording says, as plain data. graph: only what results reach; paths: see `GraphRecording`."""
+    """What a recording says, as plain data.
+
+    graph: only what results reach. paths: see `GraphRecording`. unlike: the first result of the run of which
+    the expressions, computed on the same inputs, give other bits, "" where there is none.
+    """
 
     graph: Graph
+    unlike: str = ""
     paths: Graph = field(default_factory=lambda: Builder().graph({}))
 
 
@@ -125,8 +132,21 @@ def recorded_graph(subject: Subject, case: Case, *, backend: Backend, gradients:
         launches=one.launches,
         tensors=one.tensors,
         scalars=one.scalars,
+        unlike=_unlike(one, case),
     )
     return replace(one.seen, found=found)
+
+
+def _unlike(one: GraphRecording, case: Case) -> str:
+    """Name a result of which the recorded expressions give other bits than the run that was recorded."""
+    assert one.model is not None
+    for name, found in one.replay(case, one.model).items():
+        result = one.seen.outputs[name]
+        if found is None or result is None:  # unknown values are told elsewhere
+            continue
+        if ((found != bits_of(result)) & ~result.detach().cpu().isnan().numpy()).any():
+            return name
+    return ""
 
 
 def _distinct(conditions: tuple[TakenBranch, ...], truth: bool) -> Ids:
@@ -192,4 +212,5 @@ def record(subject: Subject, case: Case, *, backend: Backend, gradients: bool = 
             launches=tuple(opened.launches),
             tensors=tensors,
             scalars=dict(case.scalars),
+            model=machine.approximation,
         )

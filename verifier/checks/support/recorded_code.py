@@ -156,6 +156,9 @@ def must_hold_for_all_inputs(recorded: RecordedGraph, *, paths: bool = False) ->
     for what, graph in (("a result", recorded.graph), ("what a branch is taken by", recorded.paths)):
         for reason in unknown_leaves(graph):
             raise RefusedError("every operation is recorded", f"{what} reaches an unknown value: {reason}")
+    if recorded.unlike:
+        why = f"{recorded.unlike} has other bits in the run than its expressions give"
+        raise RefusedError("the expressions give what the run gave", why)
     graph, _ = with_functions(recorded.graph, fused=True)
     for code in np.unique(graph.operation).tolist():
         if not graph.names[code].startswith(LEAVES) and opcode(graph.names[code]) is None:
