@@ -149,7 +149,9 @@ def problems(
     asked: argparse.Namespace, units: Sequence[dict[str, Any]], grown: dict[int, int]
 ) -> Iterator[str]:
     """Yield what does not hold of where units ran."""
-    wanted = asked.pretend or (min(asked.workers, len(grown)) if asked.backend == "cuda" else 0)
+    wanted = asked.pretend or (asked.workers if asked.backend == "cuda" else 0)
+    if asked.backend == "cuda" and len(grown) < wanted:
+        yield f"there should be a GPU for each of {wanted} workers; there are {len(grown)}"
     devices = {(one["visible"], one["device"]) for one in units}
     if wanted and len({visible for visible, _ in devices}) != wanted:
         yield f"{wanted} devices should have been used; used were {sorted(devices)}"

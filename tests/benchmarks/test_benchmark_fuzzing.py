@@ -81,6 +81,7 @@ GROWN = {0: 1 << 30, 1: 1 << 30}
             ["2 devices", "of their own", "shared"],
         ),
         (TWO_GPUS, {**GROWN, 1: 0}, ["memory of 2 GPUs"]),
+        (TWO_GPUS, {0: 1 << 30}, ["there are 1", "memory of 2 GPUs"]),
         (TWO_GPUS[:1], GROWN, ["2 devices", "of their own", "did nothing"]),
     ],
 )
