@@ -77,6 +77,12 @@ def test_what_is_proved_is_certified_and_held_against_other_inputs(tmp_path):
     assert one.judged == 3  # a case of each hazard
     (line,) = certified_lines([one])
     assert line.startswith(f"CERTIFIED  {NAME}  float32  for all inputs at 3x12 forward; 3 cases")
+    sums = one.found.proofs[0].sums
+    assert [*certified_lines([one], depths=True)] == [
+        line,
+        f"    3x12: sums of 12 terms {sums[0].depth} deep ({sums[0].declared} declared)",
+    ]
+    assert 0 < sums[0].depth < sums[0].declared
 
 
 @pytest.mark.parametrize(

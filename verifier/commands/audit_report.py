@@ -111,7 +111,8 @@ def certify_jobs(
     try:
         for found in certificates(jobs, shapes, seed=report.seed, workers=workers):
             report.certificates += found
-            for line in certified_lines(found) if screen.verbosity >= 0 else ():
+            lines = certified_lines(found, depths=screen.verbosity > 0)
+            for line in lines if screen.verbosity >= 0 else ():
                 screen.say(line, "")
         report.certificates += contradicted_findings(report.findings)
     except KeyboardInterrupt:

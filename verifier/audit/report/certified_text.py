@@ -6,22 +6,34 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
 from verifier.audit.report.columns import cut
-from verifier.records.certificate import AskedCertificate, Refusal
+from verifier.records.certificate import AskedCertificate, Certificate, Refusal
 
 CERTIFIED = "CERTIFIED"
 """Beside PASS, never in its place: what it is said of is proved for all inputs of the shapes named."""
 CALLS = {False: "forward", True: "with gradients"}
 
 
-def certified_lines(found: Sequence[AskedCertificate]) -> Iterator[str]:
-    """Yield lines about one subject and dtype: what is certified, then what was refused, once a reason."""
+def certified_lines(found: Sequence[AskedCertificate], *, depths: bool = False) -> Iterator[str]:
+    """Yield lines about one subject and dtype: what is certified, then what was refused, once a reason.
+
+    depths: also how deep the sums of the compiled code are.
+    """
     for ones in _together([one for one in found if one.certified], lambda one: one.gradients):
         judged = sum(one.judged for one in ones)
         held = f"; {judged} cases of these shapes within their bounds" if judged else ""
         where = f"for all inputs at {_shapes(ones)} {CALLS[ones[0].gradients]}"
         yield f"{CERTIFIED}  {_named(ones[0])}  {where}{held}"
+        yield from (line for one in ones for line in _depth_lines(one) if depths)
     for ones in _together([one for one in found if isinstance(one.found, Refusal)], _reason):
         yield f"not certified  {_named(ones[0])}{_where(ones)}: {_why(ones[0])}"
+
+
+def _depth_lines(one: AskedCertificate) -> Iterator[str]:
+    """Yield how many additions a term of each sum meets, compiled and declared."""
+    if isinstance(one.found, Certificate):
+        sums = dict.fromkeys(made for proof in one.found.proofs for made in proof.sums)
+        told = [f"{made.terms} terms {made.depth} deep ({made.declared} declared)" for made in sums]
+        yield f"    {_shape(one)}: sums of {', '.join(told)}" if told else f"    {_shape(one)}: no sums"
 
 
 def uncertified(found: Iterable[AskedCertificate]) -> Iterator[str]:
