@@ -1,8 +1,10 @@
-"""Every check on every built-in subject, as `norm-verifier audit` runs them: one test per line of it.
+"""The checks on the built-in subjects, as `norm-verifier audit` runs them: one test per line of it.
 
 forward_error and gradient run on all dtypes, the other checks on one, all on few cases, of which new shapes
-are compiled; NORM_VERIFIER_BUDGET widens the search. What a check catches is asked of kernels with planted
-bugs, on as many cases as that takes.
+are compiled. Subjects of one family share most of their code: these checks and memory run on each of them,
+every other check on one of the family, in turn. NORM_VERIFIER_BUDGET widens the search, and runs every check
+on every subject, as the audit of the built-in kernels does. What a check catches is asked of kernels with
+planted bugs, on as many cases as that takes.
 Checks that map much memory are marked `heavy`; with `--dist loadgroup` one worker runs them in turn.
 """
 
@@ -37,8 +39,32 @@ MANY_CALLS = frozenset(
 """Checks that call a kernel up to dozens of times for a case: one is enough of one that is right."""
 DECIDED = {"running_bound": 10, "forward_error": FROM_A_DOCUMENT, "gradient": FROM_A_DOCUMENT}
 """Cases of a published kernel by check where fewer leave one undecided, for half lets it err much."""
+ON_EACH = frozenset(["forward_error", "gradient", "memory"])
+"""Checks that run on every subject, whatever its family."""
 SUBJECTS = tuple(chain.from_iterable(load_subjects(file) for file in builtin_files()))
-JOBS = parameters(SUBJECTS, all_dtypes=BUDGET is not None)
+
+
+def family(subject):
+    """Tell subjects that share most of their code from others: op and language, published or not."""
+    return subject.op, subject.language, "published" in subject.name
+
+
+def in_turn(jobs):
+    """Yield the jobs of which each check comes once in a family, and those of checks that run on each."""
+    families = {}
+    for subject in SUBJECTS:
+        families.setdefault(family(subject), []).append(subject.name)
+    members = {name: names for names in families.values() for name in names}
+    order = {check_name: number for number, check_name in enumerate(sorted(checks()))}
+    for name, job in jobs:
+        names = members[job.subject]
+        if job.check in ON_EACH or names[order[job.check] % len(names)] == job.subject:
+            yield name, job
+
+
+JOBS = (
+    parameters(SUBJECTS, all_dtypes=True) if BUDGET else list(in_turn(parameters(SUBJECTS, all_dtypes=False)))
+)
 
 
 def budget_of(job):
@@ -58,6 +84,13 @@ def marks(check_name):
 @pytest.mark.parametrize("job", [pytest.param(job, id=name, marks=marks(job.check)) for name, job in JOBS])
 def test_subject_meets_the_check(job):
     assert_conforms(examine_job(job, budget=budget_of(job)))
+
+
+def test_every_check_runs_on_every_family():
+    everywhere = {(family(one), check_name) for one in SUBJECTS for check_name in checks()}
+    by_name = {one.name: family(one) for one in SUBJECTS}
+    assert {(by_name[job.subject], job.check) for _, job in JOBS} == everywhere
+    assert {(job.subject, job.check) for _, job in JOBS} >= {(o.name, c) for o in SUBJECTS for c in ON_EACH}
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda s: s.name)
