@@ -330,7 +330,7 @@ MOST_ANY = {
     "verifier.execution": 19,
     "verifier.machine": 113,
     "verifier.ops": 29,
-    "verifier.oracle": 9,
+    "verifier.oracle": 5,
     "verifier.records": 14,
     "verifier.subjects": 19,
 }

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
 from verifier.arithmetic.formats import Array
 from verifier.oracle.enclosure import Enclosure
 
-Ball = Any
+if TYPE_CHECKING:
+    from flint import arb
+
+Ball: TypeAlias = "arb"
 """flint.arb: a midpoint and a radius that contain the exact value."""
 
 EXACT_BITS: Final = 8192
@@ -34,7 +37,7 @@ def precision(bits: int) -> Iterator[None]:
 
 
 @cache
-def _arb() -> Any:
+def _arb() -> type[arb]:
     """Return flint.arb; python-flint is imported when the first ball is made."""
     from flint import arb
 
@@ -61,11 +64,11 @@ def _power(exponent: int) -> Ball:
     return _arb()((1, exponent))
 
 
-def exact_sum(numbers: Iterable[object]) -> Ball:
+def exact_sum(numbers: Iterable[Ball | float]) -> Ball:
     """Return the exact sum of floats or exact balls; call it within precision(EXACT_BITS)."""
     total = _arb()(0)
     for number in numbers:
-        total += number
+        total = total + number
     if not total.is_exact():
         raise ArithmeticError(f"a sum needs more than {EXACT_BITS} bits")
     return total

@@ -50,7 +50,9 @@ class Balls:
         low[wild], high[wild], failed[wild] = np.inf, np.inf, limit[wild] < np.inf
         places = np.flatnonzero(known & ~wild)
         with precision(self.bits):
-            errors = [abs(ball(actual[k]) - self.values[k]) for k in places.tolist()]
+            errors = [
+                abs(ball(actual[k]) - value) for k in places.tolist() if (value := self.values[k]) is not None
+            ]
             low[places], high[places] = _bounds(errors)
             limits = limit[places].tolist()
             passed[places] = [bool(error <= most) for error, most in zip(errors, limits, strict=True)]

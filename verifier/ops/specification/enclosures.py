@@ -177,8 +177,7 @@ class _Balls:
 
 def _each(function: Callable[[Ball], Ball], values: Objects) -> Objects:
     """Apply a function to every ball."""
-    found: Objects = np.frompyfunc(function, 1, 1)(values)
-    return found
+    return np.asarray(np.frompyfunc(function, 1, 1)(values), dtype=object)
 
 
 def _objects(values: list[Ball], shape: tuple[int, ...]) -> Objects:

@@ -81,7 +81,8 @@ def _numerators(rows: Rows, sums: RowSums) -> _Numerators:
 def _quotients(rows: Rows, sums: RowSums, exact: _Numerators) -> RowConstants:
     count, zeros = sums.count, [ball(0.0)] * rows.shape[0]
     square = count * count
-    mean, rstd, projection = exact.mean, exact.shifted, zeros
+    mean, projection = exact.mean, zeros
+    rstd: Sequence[Ball | None] = exact.shifted
     variance = [value / square for value in exact.spread]
     if rows.own:
         mean = [value / count for value in mean]

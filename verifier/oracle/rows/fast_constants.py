@@ -100,7 +100,7 @@ def _scaled(constants: RowConstants, shifts: Array | None) -> tuple[Sequence[Bal
     mean, rstd = list(constants.mean), list(constants.rstd)
     for i in np.flatnonzero(shifts).tolist():
         mean[i] = shifted(mean[i], -int(shifts[i]))
-        rstd[i] = None if rstd[i] is None else shifted(rstd[i], int(shifts[i]))
+        rstd[i] = None if (root := rstd[i]) is None else shifted(root, int(shifts[i]))
     return mean, rstd
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
+from verifier.arithmetic.error_free.numpy_or_torch import Arrays
 from verifier.oracle.balls import Ball, ball, balls, precision
 from verifier.oracle.climb import Balls
 from verifier.oracle.enclosure import Mask
@@ -32,7 +33,7 @@ def take(problem: Operands, rows: RowNumbers) -> Operands:
     """Return the problem of the chosen rows, for outputs of rows and elements only."""
     extent = problem.input.shape[0]
 
-    def cut(value: Any) -> Any:
+    def cut(value: Arrays) -> Arrays:
         return value if value is None or value.shape[0] != extent else value[rows]
 
     fields = ("input", "weight", "bias", "grad_output", "mean", "rstd", "variance")
