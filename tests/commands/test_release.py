@@ -369,6 +369,9 @@ def test_errors_are_required_of_releases_alone(command, kernel_file):
         (["total += tl.sum(x)"], "grad_weight", stages.COLUMNS),
         (["out = (value - mean) * rstd"], "output", stages.AFFINE),
         (["y = hat * w + b"], "output", stages.AFFINE),
+        (["out += tl.load(b + n, mask=m, other=0.0).to(WIDE)"], "output", stages.AFFINE),
+        (["y = (tl.load(b + n).to(WIDE) + out).to(DTYPE)"], "output", stages.OUTPUT),
+        (["tl.store(y + n, tl.load(b + n).to(WIDE) + out)"], "output", stages.OUTPUT),
         ([""], "output", stages.UNKNOWN),
     ],
 )

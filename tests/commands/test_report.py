@@ -466,6 +466,11 @@ def test_markdown_says_what_the_page_says(kernels):
         "norm-verifier replay findings/0.json",
         "output rounding 90.0 %",
         "What float16 costs",
+        "within 4 ulp up to kappa 40, 512 columns, magnitude none",
+        "moves output by up to 1.26 ulp",
+        "float32 sums, output at kappa 0: the proved bound is none for 1.2 ulp",
+        "float16, 2 x 512 forward: certified for all inputs",
+        "float32, 2 x 512 forward: refused, not shown: the code is the declared computation",
     ):
         assert words in text
     many = markdown(made(kernels, [failing(kernels[0].path, "first")]))

@@ -21,6 +21,8 @@ LINES = 12
 """Lines that are named of one output at most."""
 _PARAMETERS = {"grad_weight", "grad_bias"}
 _STORED = re.compile(r"\bstore\b|__float2|\.to\(|\bcast\b|\w+\[[^\]]*\]\s*=[^=]")
+_LOADED = re.compile(r"\bload\(.*?\)\.to\([^)]*\)")
+"""What was loaded and widened: no rounding of an output, though it is cast."""
 _ROOT = re.compile(r"\b\w*r?sqrt\w*\b|\brstd\s*=")
 _SUM = re.compile(
     r"\w*(sum|mean|var|reduce|__shfl|atomic)\w*\(|\b(\w*mean|var\w*|m2|delta|\w*sum\w*)\s*[-+*/]?=",
@@ -82,7 +84,7 @@ def stage_of(share: Share, output: str) -> str:
     words = next((text for text in texts if text), "")
     if not words:
         return UNKNOWN
-    if _STORED.search(words):
+    if _STORED.search(_LOADED.sub("", words)):
         kept = "store" in words and _STATISTIC.search(words.split("store", 1)[1].split(",", 1)[0])
         return SAVED if kept else OUTPUT
     if any(_ROOT.search(text) for text in texts):

@@ -157,7 +157,7 @@ def _measured(found: Document) -> Iterator[str]:
         for one in what.some
     ]
     if told:
-        yield "What would help:\n\n" + "\n".join(told)
+        yield "What other arithmetic would give:\n\n" + "\n".join(told)
 
 
 def _certificate(one: Document) -> str:
