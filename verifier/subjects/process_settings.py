@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import operator
 import os
-import pickle
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -169,13 +168,16 @@ _SETTINGS: tuple[_Setting, ...] = (
 )
 
 
-def _numpy_state() -> bytes:
-    """Return the state of NumPy's global generator, in one piece that compares."""
-    return pickle.dumps(np.random.get_state())  # noqa: NPY002 (the process's own, to be watched)
+def _numpy_state() -> tuple[object, ...]:
+    """Return the state of NumPy's global generator, in pieces that compare."""
+    name, key, *others = np.random.get_state()  # noqa: NPY002 (the process's own, to be watched)
+    return name, np.asarray(key).tobytes(), *others
 
 
-def _set_numpy_state(state: bytes) -> None:
-    np.random.set_state(pickle.loads(state))  # noqa: NPY002, S301 (from `_numpy_state`)
+def _set_numpy_state(state: tuple[str, bytes, int, int, float]) -> None:
+    place, has_gauss, gauss = state[2:]
+    key = np.frombuffer(state[1], dtype=np.uint32)
+    np.random.set_state((state[0], key, place, has_gauss, gauss))  # noqa: NPY002 (from `_numpy_state`)
 
 
 _GENERATORS: tuple[_Setting, ...] = (

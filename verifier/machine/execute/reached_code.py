@@ -144,11 +144,16 @@ class GuardedLanes:
         """`values`: of the predicate, in its own shape; what they are is read when the block has run."""
         self.reached, self.kernel, self.number, self.values = reached, kernel, number, values
         self.guard: Guard = kernel.guards[number]
+        self.branches = self.guard.branches
+        self.last: On | None = None
 
     def open_after(self, group: Group | None, result: object) -> bool:
         """Note where it held for a group of lanes, None for all; return whether there is more to learn."""
-        reached, kernel, number = self.reached, self.kernel, self.number
-        reached.guard(kernel, number, self.by_branch(result) if self.guard.branches else self.by_value(group))
+        on = self.by_branch(result) if self.branches else self.by_value(group)
+        if on is self.last:  # it is noted, and told nothing apart
+            return True
+        reached, kernel, number, self.last = self.reached, self.kernel, self.number, on
+        reached.guard(kernel, number, on)
         return not reached.told_apart(kernel, number)
 
     def by_branch(self, result: object) -> On:
