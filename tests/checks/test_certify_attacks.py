@@ -195,6 +195,13 @@ def test_a_byte_of_data_is_no_constant(ask, code):
     assert (found.stage, "unknown value" in found.why) == (RECORDED, True)
 
 
+def test_what_takes_four_operands_is_unknown(ask):
+    """Bit 0 of a result is cleared."""
+    code = "{ .reg .b32 a; mov.b32 a, $1; bfi.b32 a, 0, a, 0, 1; mov.b32 $0, a; }"
+    found = ask(OUT=f"out = {rounded(code, 'out')}")
+    assert (found.stage, "unknown value" in found.why) == (RECORDED, True), found.why
+
+
 REST = f"rest = {rounded('sub.rn.f32 $0, $1, $2;', 'out', 'part')}"
 PART = f"part = {rounded('mul.rn.f32 $0, $1, 0f3F333333;', 'out')}"
 
