@@ -24,6 +24,10 @@ _TORCH = {
 """What torch's operations are among the machine's: on single precision, and conversions from and to it."""
 
 
+MOST_OPERANDS = 3
+"""Operands that a row of the table has room for."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """Nodes of one operation that were made together: `count` of them, from number `first` on.
@@ -78,17 +82,22 @@ class Nodes:
         return np.arange(first, first + size, dtype=np.int64).reshape(shape)
 
     def columns(self) -> Columns:
-        """Give names, operation, operands (n, 3), -1 for none, value, line and lines."""
-        names = list(dict.fromkeys(row.name for row in self.rows))
+        """Give names, operation, operands (n, 3), -1 for none, value, line and lines.
+
+        What has more operands than there is room for is unknown.
+        """
+        known = {row.name: row.name for row in self.rows}
+        known |= {row.name: f"unknown:{row.name}" for row in self.rows if len(row.operands) > MOST_OPERANDS}
+        names = list(dict.fromkeys(known.values()))
         lines = list(dict.fromkeys(("", *(row.line for row in self.rows))))
         name_of, line_of = ({w: n for n, w in enumerate(words)} for words in (names, lines))
         operation, line = np.zeros(self.count, dtype=np.int32), np.zeros(self.count, dtype=np.int32)
-        operands = np.full((self.count, 3), -1, dtype=np.int64)
+        operands = np.full((self.count, MOST_OPERANDS), -1, dtype=np.int64)
         value = np.zeros(self.count, dtype=np.uint64)
         for row in self.rows:
             place = slice(row.first, row.first + row.count)
-            operation[place], line[place] = name_of[row.name], line_of[row.line]
-            for number, column in enumerate(row.operands):
+            operation[place], line[place] = name_of[known[row.name]], line_of[row.line]
+            for number, column in enumerate(row.operands if len(row.operands) <= MOST_OPERANDS else ()):
                 operands[place, number] = column
             if row.value is not None:
                 value[place] = row.value

@@ -46,9 +46,9 @@ def analyse(program: Program) -> ShadowedRegisters:
 
 
 def _of_words(operation: Operation) -> bool:
-    """Whether 32 bits are computed from at most three registers of 32 bits, as floats or as integers."""
+    """Whether 32 bits are computed from registers of 32 bits, as floats or as integers."""
     kinds = (*operation.sources, *operation.results)
-    return len(operation.results) == 1 and len(kinds) <= 4 and not operation.model and {*kinds} <= _WORDS
+    return len(operation.results) == 1 and not operation.model and {*kinds} <= _WORDS
 
 
 class GraphEmitter(SlotOperands):
