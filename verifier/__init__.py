@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from verifier.commands.conformance import conformance_tests
     from verifier.commands.drawn_arguments import call_arguments
+    from verifier.records.library import Library
     from verifier.records.subject import Claim, Domain, KnownDefect, Source, Subject, Trees
     from verifier.subjects.cuda_source import source
     from verifier.subjects.declare import subject
@@ -34,6 +35,7 @@ _HOMES = {
     "Domain": "records.subject",
     "Form": "arithmetic.abstract_number",
     "KnownDefect": "records.subject",
+    "Library": "records.library",
     "Source": "records.subject",
     "Stages": "arithmetic.trees.tree",
     "Subject": "records.subject",
@@ -58,6 +60,7 @@ __all__ = [
     "Domain",
     "Form",
     "KnownDefect",
+    "Library",
     "Source",
     "Stages",
     "Subject",

@@ -1,7 +1,6 @@
 """Liger's norms are certified as they are: for all inputs of a shape, with quotients fused and not."""
 
 import importlib.util
-from pathlib import Path
 
 import pytest
 
@@ -9,6 +8,7 @@ from verifier.checks.support.certify import certified
 from verifier.commands.explain import case_for
 from verifier.execution.child_process import Runner
 from verifier.records.certificate import Certificate
+from verifier.subjects.libraries import library_files
 from verifier.subjects.load_file import load
 
 pytestmark = [
@@ -18,7 +18,7 @@ pytestmark = [
     ),
     pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
 ]
-NORMS = {s.name: s for s in load(Path(__file__).with_name("own_liger.py")).subjects}
+NORMS = {s.name.removeprefix("liger_"): s for s in load(library_files()["liger"]).subjects}
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,11 @@ def runner():
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [("layer_norm", "float16"), ("rms_norm_llama", "bfloat16"), ("rms_norm_gemma", "float32")],
+    [
+        ("layer_norm", "float16"),
+        ("rms_norm_llama", "bfloat16"),
+        ("rms_norm_gemma", "float32"),
+    ],
 )
 def test_a_norm_of_liger_is_certified_forward(runner, name, dtype):
     found = certified(NORMS[name], case_for(NORMS[name], dtype, 3, 33, 0.0, 0), runner=runner)

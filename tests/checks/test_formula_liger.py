@@ -12,37 +12,18 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
 ]
 
-LAYER_NORM = """
-from verifier import subject
-@subject(op="layer_norm", language="triton", dtypes=("float16", "bfloat16", "float32"))
-def liger_layer_norm(input, weight, bias, eps=1e-6):
-    from liger_kernel.ops.layer_norm import LigerLayerNormFunction
-    return LigerLayerNormFunction.apply(input, weight, bias, eps)
-"""
-RMS_NORM = """
-from verifier import subject
-@subject(op="rms_norm", language="triton", dtypes=("float16", "bfloat16", "float32"))
-def liger_rms_norm(input, weight, eps=1e-6):
-    from liger_kernel.ops.rms_norm import LigerRMSNormFunction
-    return LigerRMSNormFunction.apply(input, weight, eps, 0.0, {mode!r}, False)
-"""
-
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize(
-    "source",
-    [LAYER_NORM, RMS_NORM.format(mode="llama"), RMS_NORM.format(mode="gemma"), RMS_NORM.format(mode="none")],
-    ids=["layer_norm", "llama", "gemma", "none"],
-)
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm_llama", "rms_norm_gemma", "rms_norm_none"])
 @pytest.mark.parametrize("shape", [(6, 40), (5, 1000)])
-def test_liger_equals_its_op_in_every_element(source, dtype, shape, tmp_path):
-    from checks_support import subject_of
+def test_liger_equals_its_op_in_every_element(name, dtype, shape):
     from test_formula import case_of, judged
 
     from verifier.records.verdict import Verdict
+    from verifier.subjects.libraries import library_files
+    from verifier.subjects.load_file import load_subject
 
-    (tmp_path / "liger.py").write_text(source, encoding="utf-8")
-    subject = subject_of(tmp_path / "liger.py")
+    subject = load_subject(library_files()["liger"], f"liger_{name}")
     case = case_of(subject, dtype, *shape)
     (passed,) = judged(subject, case, multiprocessors=4)
     assert passed.verdict is Verdict.PASS, passed.message

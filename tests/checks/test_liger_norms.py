@@ -2,13 +2,13 @@
 
 import importlib.metadata
 import importlib.util
-from pathlib import Path
 
 import pytest
 from checks_support import cases_of, examination, machine
 
 from verifier import load
 from verifier.records.verdict import Verdict
+from verifier.subjects.libraries import library_files
 
 pytestmark = [
     pytest.mark.skipif(
@@ -17,7 +17,7 @@ pytestmark = [
     ),
     pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
 ]
-NORMS = {s.name: s for s in load(Path(__file__).with_name("own_liger.py")).subjects}
+NORMS = {s.name.removeprefix("liger_"): s for s in load(library_files()["liger"]).subjects}
 FEW = {"shapes": ((4, 33), (3, 128))}  # each shape is a compilation
 
 
@@ -31,7 +31,14 @@ def judged(name, check, dtype):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("check", ["forward_error", "gradient"])
 @pytest.mark.parametrize(
-    "name", ["layer_norm", "rms_norm_llama", "rms_norm_gemma", "rms_norm_none", "softmax"]
+    "name",
+    [
+        "layer_norm",
+        "rms_norm_llama",
+        "rms_norm_gemma",
+        "rms_norm_none",
+        "softmax",
+    ],
 )
 def test_a_norm_of_liger_is_right_in_every_case(name, check, dtype):
     verdicts = {o.verdict for o in judged(name, check, dtype)}
@@ -47,7 +54,10 @@ def test_its_poly_norm_is_right_for_parts_of_weight_and_bias(check):
 
 @pytest.mark.parametrize("check", ["forward_error", "gradient"])
 def test_its_group_norm_is_right_in_single_precision(check):
-    assert {o.verdict for o in judged("group_norm", check, "float32")} <= {Verdict.PASS, Verdict.NO_THEOREM}
+    assert {o.verdict for o in judged("group_norm", check, "float32")} <= {
+        Verdict.PASS,
+        Verdict.NO_THEOREM,
+    }
 
 
 def test_its_group_norm_rounds_sums_of_float16_to_bfloat16():

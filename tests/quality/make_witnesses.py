@@ -24,6 +24,7 @@ from verifier.records import witness
 from verifier.records.case import Case
 from verifier.records.subject import KnownDefect, Subject
 from verifier.records.verdict import Finding, Outcome
+from verifier.subjects.libraries import distributions_of
 from verifier.subjects.load_file import builtin_files, load_subjects
 
 SEARCH_CASES = 200
@@ -128,7 +129,7 @@ def store(subject: Subject, defect: KnownDefect, finding: Finding) -> None:
         "failure": str(failure_key(finding.outcome)),
         "message": finding.outcome.message.replace(f"{subject.path.parent}/", ""),
         "seen": what_is_seen(finding.outcome, finding.detail),
-        "versions": versions(),
+        "versions": versions(*distributions_of(subject.path)),
     }
     declared = [witness.name_of(d, dtype) for d in subject.known_defects for dtype in subject.dtypes]
     witness.write(file, {name: documents[name] for name in declared if name in documents})

@@ -8,6 +8,7 @@ from verifier.audit import rules
 from verifier.audit.reach_of_subjects import SubjectReach
 from verifier.records.certificate import AskedCertificate
 from verifier.records.verdict import Finding, Line
+from verifier.subjects.libraries import LibraryFound
 
 
 @dataclass(kw_only=True)
@@ -15,7 +16,7 @@ class Report:
     """Everything an audit found; required_reach: the fraction of each subject's functions and loops.
 
     unreached: lines that were not run. stopped: because of a finding before them. unmet: other requirements.
-    certificates: of all that were asked for, given or refused.
+    certificates: of all that were asked for, given or refused. libraries: whose norms the subjects are.
     """
 
     lines: list[Line] = field(default_factory=list)
@@ -31,6 +32,7 @@ class Report:
     required_reach: float | None = None
     unmet: list[str] = field(default_factory=list)
     certificates: list[AskedCertificate] = field(default_factory=list)
+    libraries: list[LibraryFound] = field(default_factory=list)
 
     @property
     def findings(self) -> list[Finding]:

@@ -37,6 +37,7 @@ from verifier.ops import ops
 from verifier.records.printable import block
 from verifier.records.subject import Subject
 from verifier.records.verdict import FailureKey, Line
+from verifier.subjects.libraries import libraries_found, why_absent
 from verifier.subjects.load_file import load_subject, load_subjects
 
 
@@ -189,6 +190,7 @@ def audit(
             if i not in lines or not rules.begun(lines[i])
         ]
     report.reach = reach_of_lines(report.lines, ((job.path, job.subject) for job in jobs))
+    report.libraries = libraries_found(job.path for job in jobs)
     report.seconds = time.monotonic() - started
     return report
 
@@ -284,8 +286,8 @@ def _placed(subject: Subject, backend_name: str | None) -> tuple[str | None, str
 
     backend_name: the one that is asked for; without, the best that is here.
     """
-    if unknown := _unknown_word(subject):
-        return None, unknown
+    if unable := _unknown_word(subject) or why_absent(subject):
+        return None, unable
     if backend_name is None:
         return default_backend(subject)
     place = backends()[backend_name]

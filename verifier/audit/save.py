@@ -14,6 +14,7 @@ from verifier.records import case as cases
 from verifier.records.files import reason, write_text
 from verifier.records.printable import block
 from verifier.records.verdict import Finding, Line
+from verifier.subjects.libraries import distributions_of
 
 NAME_BYTES = 180
 """Of what a case's file is named after: the rest of the name fits into the 255 bytes that systems allow."""
@@ -69,7 +70,7 @@ def save_finding(finding: Finding, folder: Path, **facts: object) -> Path:
         failure=str(failure_key(finding.outcome)),
         message=finding.outcome.message,
         declaration=block(finding.declaration),
-        versions=versions(),
+        versions=versions(*distributions_of(kernel)),
         **({"multiprocessors": finding.multiprocessors} if finding.multiprocessors else {}),
         **facts,
     )

@@ -17,7 +17,7 @@ from verifier.records.verdict import FailureKey, Finding, Line, Outcome, Verdict
 def replay_witnesses(trial: Trial, line: Line) -> None:
     """Run the witness of every known defect of the check; findings and notes go to the line."""
     subject, dtype = trial.subject, trial.dtype
-    for defect in (d for d in subject.known_defects if d.check == trial.check_name):
+    for defect in (d for d in subject.known_defects if d.check == trial.check_name and d.of_this_version):
         if not defect.observable(trial.runner.backend, dtype):
             line.notes.append(f"known defect not observable here: {defect.reason}")
             continue

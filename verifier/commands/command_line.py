@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from verifier.audit.keyword_expression import matcher
-from verifier.audit.request import BUDGETS, did_you_mean, must_be_budget, parse_requirements
+from verifier.audit.request import parse_requirements
 from verifier.audit.shape_text import asked_shapes
 from verifier.commands.audit_report import (
     Told,
@@ -25,7 +25,10 @@ from verifier.commands.audit_report import (
 from verifier.commands.bounds import bounds
 from verifier.commands.certify import certify
 from verifier.commands.compare import compare
+from verifier.commands.early_answers import must_be_libraries, reject_early
+from verifier.commands.fuzz import fuzz
 from verifier.commands.kernel_files import usable_files
+from verifier.commands.mutate import mutate
 from verifier.commands.options import (
     AutotuneOption,
     BackendOption,
@@ -38,25 +41,20 @@ from verifier.commands.options import (
     ColorOption,
     Configurations,
     CostsOption,
-    DatabaseOption,
     DtypeOption,
     FindingsOption,
-    FreshSeedOption,
     JsonOption,
     KeywordOption,
     LegendOption,
+    LibraryOption,
     MultiprocessorsOption,
-    OutOption,
     Paths,
     PythonPathOption,
     QuietOption,
     ReleaseOption,
     ReportOption,
     RequireOption,
-    SchedulerOption,
     SeedOption,
-    SomeWorkersOption,
-    SteerOption,
     StopOption,
     SubjectOption,
     TracebackOption,
@@ -71,17 +69,15 @@ from verifier.commands.outcome import (
     clear_errors,
     complain,
     must_be_writable,
-    must_hold_files,
     reported,
     say,
     stop,
     write_json,
 )
+from verifier.commands.own_process import call_own, copy_ahead
 from verifier.commands.recheck import recheck
 
 FINDINGS_FOLDER = Path("norm-verifier-findings")
-FUZZING_FOLDER = Path("norm-verifier-fuzz")
-_process = {"own": False}  # whether it is known that nothing else runs in this process
 
 app = typer.Typer(
     name="norm-verifier",
@@ -103,7 +99,7 @@ def main(*, own_process: bool = False) -> None:
         speak_the_terminals_characters,
     )
 
-    _process["own"] = own_process
+    call_own(own_process)
     outlive_readers()
     read_paths_as_utf8()
     speak_the_terminals_characters()
@@ -139,19 +135,6 @@ def _in_words(error: Exception) -> str:
     return str(getattr(error, "format_message", str)())
 
 
-def _copy_ahead(*backends: str, workers: int = 1) -> None:
-    """Copy this process, while it has loaded no kernel, for several workers, or else for these backends."""
-    from verifier.audit.worker_pool import WORKERS
-    from verifier.execution.preloaded import copy_ahead
-
-    if not _process["own"]:
-        return
-    if workers > 1:
-        copy_ahead(children=WORKERS)
-    else:
-        copy_ahead(*backends)
-
-
 def _version(wanted: bool) -> None:
     if wanted:
         from verifier import __version__
@@ -179,6 +162,7 @@ def _root(
 @app.command()
 def audit(  # noqa: PLR0917 (typer reads options off the signature)
     paths: Paths = None,
+    library: LibraryOption = None,
     dtype: DtypeOption = None,
     check: CheckOption = None,
     subject: SubjectOption = None,
@@ -230,14 +214,15 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
         )
         must_be_measured(wanted)
         fits = matcher(keyword) if keyword else None
-        _reject_early(paths, dtype, check, backend, budget=budget, findings=findings)
+        paths = [*(paths or ()), *must_be_libraries(library or ())]
+        reject_early(paths, dtype, check, backend, budget=budget, findings=findings)
         from verifier.audit.run_audit import default_workers, select
         from verifier.commands.screen import Screen
         from verifier.subjects.load_file import make_importable
 
         make_importable(folder.resolve() for folder in pythonpath or ())
         workers = workers or default_workers()
-        _copy_ahead("machine", workers=workers)
+        copy_ahead("machine", workers=workers)
         files, unusable = usable_files(paths)
         jobs = select(
             files,
@@ -268,122 +253,15 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
     finish(report, jobs, json_file, findings, told=told, screen=screen, wanted=wanted)
 
 
-@app.command()
-def fuzz(  # noqa: PLR0917
-    paths: Annotated[list[Path], typer.Argument(help="Kernel files.")],
-    dtype: DtypeOption = None,
-    check: CheckOption = None,
-    subject: SubjectOption = None,
-    backend: BackendOption = None,
-    budget: Annotated[str, typer.Option(help="How long, such as 10m; or quick, standard, deep.")] = "60s",
-    seed: FreshSeedOption = None,
-    workers: SomeWorkersOption = "auto",
-    out: OutOption = FUZZING_FOLDER,
-    scheduler: SchedulerOption = "",
-    database: DatabaseOption = "",
-    steer: SteerOption = True,
-    json_file: JsonOption = None,
-    findings: Annotated[Path | None, typer.Option(help="Folder for cases; by default in --out.")] = None,
-    pythonpath: PythonPathOption = None,
-) -> None:
-    """Search for failures as long as the budget lasts; findings are shrunk and saved as they are found.
-
-    The search climbs towards code that nothing reached and errors near their bounds. What reached something
-    new stays in the corpus in --out, which later runs replay first; a run that was stopped goes on there.
-    """
-    with clear_errors(), reported(json_file, seed=seed or 0, budget=budget):
-        cases_to = findings or out / "findings"
-        _reject_early(paths, dtype, check, backend, budget=budget, findings=cases_to)
-        must_be_writable(json_file)
-        from verifier.commands.fuzz_run import Asked, fuzz_with_progress, workers_asked_for
-        from verifier.subjects.load_file import make_importable
-
-        count = workers_asked_for(workers)
-        make_importable(folder.resolve() for folder in pythonpath or ())
-        _copy_ahead("machine", workers=1 if scheduler else count)
-        from verifier.audit.run_audit import select
-        from verifier.commands.screen import Screen
-
-        files, unusable = usable_files(paths)
-        jobs = select(
-            [file.resolve() for file in files],
-            dtypes=dtype or (),
-            check_names=check or (),
-            backend_name=backend,
-            subjects=subject or (),
-        )
-        asked = Asked(
-            budget=budget,
-            seed=seed,
-            workers=count,
-            out=out,
-            findings=cases_to,
-            scheduler=scheduler,
-            database=database,
-            steers=steer,
-        )
-        screen = Screen(2)
-        report = fuzz_with_progress(jobs, asked, screen)
-        report.unusable = unusable
-    finish(report, jobs, json_file, cases_to, told=Told(findings=True), screen=screen)
-
-
-@app.command()
-def mutate(  # noqa: PLR0917
-    path: Annotated[Path, typer.Argument(help="A kernel file.")],
-    check: CheckOption = None,
-    budget: Annotated[str, typer.Option(help="Of each line: quick, standard or deep.")] = "quick",
-    sample: Annotated[
-        int | None, typer.Option(min=1, help="So many mutants, chosen by the seed; else all.")
-    ] = None,
-    matrix: Annotated[
-        bool, typer.Option("--matrix", help="Ask every check, not only until one finds it.")
-    ] = False,
-    seed: SeedOption = 0,
-    workers: WorkersOption = 0,
-    json_file: JsonOption = None,
-) -> None:
-    """Change a kernel's source in one place at a time, and count which of the mutants an audit finds.
-
-    A survivor is code that no check has run or seen: a gap of the audit, or a change that changes nothing.
-
-    Exit status: 0 all that was judged is found, 1 some survived or the original has findings, 2 wrong usage,
-    3 nothing was judged, 130 interrupted.
-    """
-    with clear_errors():
-        if budget not in BUDGETS:
-            named = f"{', '.join(BUDGETS)}{did_you_mean(budget, BUDGETS)}"
-            raise typer.BadParameter(f"{budget!r} is none of {named}", param_hint="--budget")
-        must_be_writable(json_file)
-        _reject_early([path], None, check)
-        from verifier.audit.mutation.kills import Question
-        from verifier.audit.mutation.mutants import document, fate_in_a_line, lines_of, run_mutants, status_of
-        from verifier.audit.run_audit import default_workers, select
-
-        workers = workers or default_workers()
-        _copy_ahead(workers=max(workers, 2))  # mutants have processes of their own, however few
-        files, _ = usable_files([path])
-        select(files, check_names=check or ())
-        question = Question(cases=BUDGETS[budget], seed=seed, checks=tuple(check or ()), every=matrix)
-        found = run_mutants(
-            files[0].resolve(),
-            question,
-            workers=workers,
-            sample=sample,
-            on_fate=lambda one, of: typer.echo(f"{fate_in_a_line(one)} (of {of})", err=True),
-        )
-    for line in lines_of(found):
-        say(line)
-    if json_file is not None and (why := write_json(json_file, document(found))):
-        stop(f"could not be written: {why}")
-    raise typer.Exit(status_of(found))
+app.command()(fuzz)
+app.command()(mutate)
 
 
 @app.command("list")
 def list_subjects(paths: Paths = None) -> None:
     """List kernels, ops, variance algorithms, checks and backends."""
     with clear_errors():
-        _reject_early(paths)
+        reject_early(paths)
         from verifier.commands.listing import listing
 
         files, unusable = usable_files(paths)
@@ -406,7 +284,7 @@ def replay(
         from verifier.commands.early_answers import must_be_case
 
         must_be_case(case)
-        _reject_early(None if kernel is None else [kernel], backend=backend)
+        reject_early(None if kernel is None else [kernel], backend=backend)
         from verifier.audit.replay import replay as run
 
         text, status = run(case, kernel=kernel, backend_name=backend)
@@ -439,11 +317,11 @@ def explain(  # noqa: PLR0917
         must_be_writable(json_file)
         if target.suffix != ".py":
             must_be_case(target)
-        _reject_early([target] if target.suffix == ".py" else None, [dtype] if dtype else None)
+        reject_early([target] if target.suffix == ".py" else None, [dtype] if dtype else None)
         from verifier.commands.explain import case_for, case_of, document, explain, lines_of, subject_of
         from verifier.execution import Runner
 
-        _copy_ahead("machine")
+        copy_ahead("machine")
         if target.suffix == ".py":
             found = subject_of(target, subject)
             case = case_for(found, dtype, rows, columns, kappa, seed)
@@ -469,7 +347,7 @@ def describe(
 ) -> None:
     """Propose a declaration for a kernel that has none, from its signature and its behaviour."""
     with clear_errors():
-        _reject_early([path])
+        reject_early([path])
         from verifier.commands.describe import describe as run
 
         text = run(path, function)
@@ -477,23 +355,3 @@ def describe(
 
 
 app.command()(bounds)
-
-
-def _reject_early(
-    paths: list[Path] | None,
-    dtypes: list[str] | None = None,
-    checks: list[str] | None = None,
-    backend: str | None = None,
-    *,
-    budget: str | None = None,
-    findings: Path | None = None,
-) -> None:
-    """Reject what cannot be meant before anything is imported that takes seconds."""
-    from verifier.commands.early_answers import must_be_files, must_be_names
-
-    if budget is not None:
-        must_be_budget(budget)
-    must_be_names(dtypes=dtypes or (), checks=checks or (), backends=[backend] if backend else ())
-    if findings is not None:
-        must_hold_files(findings)
-    must_be_files(paths or ())

@@ -8,9 +8,26 @@ from pathlib import Path
 
 from strategies.formats import FORMATS
 from strategies.registry import VARIABLE, names_defining
-from verifier.audit.request import must_be_known
-from verifier.commands.outcome import complain, stop
-from verifier.subjects.load_file import LoadError, source_file
+from verifier.audit.request import must_be_budget, must_be_known
+from verifier.commands.outcome import complain, must_hold_files, stop
+
+
+def reject_early(
+    paths: list[Path] | None,
+    dtypes: list[str] | None = None,
+    checks: list[str] | None = None,
+    backend: str | None = None,
+    *,
+    budget: str | None = None,
+    findings: Path | None = None,
+) -> None:
+    """Reject what cannot be meant before anything is imported that takes seconds."""
+    if budget is not None:
+        must_be_budget(budget)
+    must_be_names(dtypes=dtypes or (), checks=checks or (), backends=[backend] if backend else ())
+    if findings is not None:
+        must_hold_files(findings)
+    must_be_files(paths or ())
 
 
 def must_be_names(
@@ -33,6 +50,8 @@ def must_be_names(
 
 def must_be_files(paths: Sequence[Path]) -> None:
     """End with a line for each path if none of them can be a kernel file; others are loaded later."""
+    from verifier.subjects.load_file import LoadError, source_file
+
     wrong = []
     for path in dict.fromkeys(paths):
         try:
@@ -45,6 +64,22 @@ def must_be_files(paths: Sequence[Path]) -> None:
         complain(text)
     if wrong:
         stop(wrong[-1])
+
+
+def must_be_libraries(names: Sequence[str]) -> list[Path]:
+    """Return the files that declare these libraries.
+
+    Raises:
+        SelectionError: there is none of such a name.
+
+    """
+    if not names:
+        return []
+    from verifier.subjects.libraries import library_files
+
+    files = library_files()
+    must_be_known("library", names, tuple(files))
+    return [files[name] for name in names]
 
 
 def must_be_case(path: Path) -> None:

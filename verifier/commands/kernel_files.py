@@ -17,6 +17,7 @@ def usable_files(paths: list[Path] | None) -> tuple[list[Path], list[str]]:
 
     """
     from verifier.execution.trial_import import try_out
+    from verifier.subjects.libraries import must_be_installed
     from verifier.subjects.load_file import (
         LoadError,
         NoSubjectError,
@@ -32,6 +33,7 @@ def usable_files(paths: list[Path] | None) -> tuple[list[Path], list[str]]:
         try:
             try_out(path)
             load_subjects(path)
+            must_be_installed(path)
         except LoadError as error:
             if len(paths) == 1:
                 raise

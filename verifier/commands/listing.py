@@ -10,6 +10,7 @@ from verifier.checks import checks
 from verifier.execution.backends import backends
 from verifier.ops import ops
 from verifier.records.subject import Subject
+from verifier.subjects.libraries import library_files, library_of
 from verifier.subjects.load_file import LoadError, load_subjects
 
 _WIDTH = 24
@@ -32,6 +33,13 @@ def listing(files: Sequence[Path]) -> Iterator[str]:
             continue
         claim = s.claim.variance or "no claim"
         yield f"  {s.name:<{width}} {s.op}, {s.language}, {claim}, {', '.join(s.dtypes)}"
+    yield "libraries"
+    for name, file in library_files().items():
+        library = library_of(file)
+        assert library is not None
+        here = f"{library.distribution} {library.version}" if not library.absent else "not installed"
+        lacking = "" if not library.absent else f" ({', '.join(library.absent)})"
+        yield f"  {name:<{width}} {here}{lacking}"
     yield "ops"
     yield from (f"  {op.name:<{width}} {op.summary}" for op in ops().values())
     yield "variance algorithms"

@@ -38,6 +38,12 @@ def _backends() -> list[str]:
     return list(names_defining("verifier.execution.backends", "BACKEND"))
 
 
+def _libraries() -> list[str]:
+    from verifier.subjects.libraries import library_files
+
+    return list(library_files())
+
+
 def _dtypes() -> list[str]:
     from strategies.formats import FORMATS
 
@@ -65,6 +71,14 @@ Paths = Annotated[
 DtypeOption = Annotated[
     list[str] | None,
     typer.Option("--dtype", help="Only this dtype (repeatable).", autocompletion=_dtypes),
+]
+LibraryOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--library",
+        help="Every norm of this installed library (repeatable); `list` shows which are declared.",
+        autocompletion=_libraries,
+    ),
 ]
 CheckOption = Annotated[
     list[str] | None,

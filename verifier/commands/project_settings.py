@@ -105,6 +105,7 @@ _KEYS: Mapping[str, tuple[str, str, Callable[[object], bool]]] = {
     "dtypes": ("dtype", _TEXTS, _is_texts),
     "checks": ("check", _TEXTS, _is_texts),
     "subjects": ("subject", _TEXTS, _is_texts),
+    "libraries": ("library", _TEXTS, _is_texts),
     "backend": ("backend", _TEXT, _is_text),
     "budget": ("budget", _TEXT, _is_text),
     "seed": ("seed", _COUNT, _is_count),

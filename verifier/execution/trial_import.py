@@ -41,7 +41,7 @@ def try_out(path: Path, *, seconds: float = IMPORT_SECONDS) -> None:
     file = path.expanduser()
     if sys.platform != "linux" or threading.active_count() > 1 or not file.is_file():
         return
-    if file.resolve().parent == builtin_folder():
+    if builtin_folder() in file.resolve().parents:
         return
     ours, theirs = Pipe(duplex=False)
     with tempfile.TemporaryFile() as stderr:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from verifier.arithmetic.formats import FORMATS, Contraction, DivideByN
 from verifier.arithmetic.trees.tree import Tree, any_order
+from verifier.records.library import fits
 
 if TYPE_CHECKING:
     from verifier.records.case import Case
@@ -183,7 +184,8 @@ class KnownDefect:
     case file if `witness` names one, relative to the kernel's file, "{dtype}" being replaced; otherwise it
     stands by `id` in the subject's file of witnesses (verifier/records/witness.py). `backends` and `dtypes`
     limit where the defect can be observed; so does `triton_before`, the first version (major, minor) of
-    Triton whose compiler puts right what the source leaves wrong.
+    Triton whose compiler puts right what the source leaves wrong. `versions` is a requirement such as
+    "liger-kernel<0.5.4": of an installed package in other versions nothing is known.
     """
 
     check: str
@@ -195,6 +197,12 @@ class KnownDefect:
     backends: tuple[str, ...] | None = None
     dtypes: tuple[str, ...] | None = None
     triton_before: tuple[int, int] | None = None
+    versions: str | None = None
+
+    @property
+    def of_this_version(self) -> bool:
+        """Whether the package that is installed has the defect."""
+        return self.versions is None or fits(self.versions)
 
     def concerns(self, check: str) -> bool:
         """Return whether the search of this check has to leave the defect out."""
@@ -204,7 +212,8 @@ class KnownDefect:
         """Return whether this backend and dtype can show the defect, with the Triton that is installed."""
         placed = self.backends is None or backend in self.backends
         compiled = self.triton_before is None or _triton_version() < self.triton_before
-        return placed and compiled and (self.dtypes is None or dtype in self.dtypes)
+        present = placed and compiled and self.of_this_version
+        return present and (self.dtypes is None or dtype in self.dtypes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from typing import Any, get_args
 from strategies.registry import names_defining
 from verifier.arithmetic.formats import FORMATS, Contraction, DivideByN
 from verifier.arithmetic.trees.tree import Tree
+from verifier.records.library import fits
 from verifier.records.subject import (
     INPUT,
     LANGUAGES,
@@ -187,6 +188,8 @@ def _demand_names(defects: tuple[KnownDefect, ...]) -> None:
     wrong = next((name for name, _ in named if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name)), None)
     if wrong is not None:
         raise ValueError(f"@subject: id {wrong!r} of a known defect: small letters, digits and hyphens")
+    for defect in defects:
+        fits(defect.versions or "norm-verifier")  # what is no requirement is refused here
     twice = next((name for i, name in enumerate(named) if name in named[:i]), None)
     if twice is not None:
         raise ValueError(f"@subject: two known defects of {twice[1]} have the id {twice[0]!r}")

@@ -13,6 +13,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
+from verifier.records.library import Library
 from verifier.records.printable import line, said, text_of
 from verifier.records.subject import Subject
 
@@ -35,11 +36,15 @@ class NoSubjectError(LoadError):
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """A kernel file's module and the subjects declared in it, in order of declaration."""
+    """A kernel file's module and the subjects declared in it, in order of declaration.
+
+    library: the installed package that all of them are of, where the file names one.
+    """
 
     path: Path
     module: ModuleType
     subjects: tuple[Subject, ...]
+    library: Library | None = None
 
 
 def source_file(path: str | Path) -> Path:
@@ -117,7 +122,8 @@ def load(path: str | Path) -> Loaded:
             raise LoadError(
                 f"{path}: two subjects are named {one.name!r}; give their functions names of their own"
             )
-    return Loaded(path=file, module=module, subjects=tuple(own.values()))
+    library = next((one for one in vars(module).values() if isinstance(one, Library)), None)
+    return Loaded(path=file, module=module, subjects=tuple(own.values()), library=library)
 
 
 def load_subjects(path: str | Path) -> tuple[Subject, ...]:

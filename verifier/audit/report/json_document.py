@@ -22,6 +22,7 @@ from verifier.audit.report.traceback_text import traceback_lines
 from verifier.audit.rules import known_alone, line_verdict, unexpected
 from verifier.records.printable import block
 from verifier.records.verdict import Finding, Line, Variant, Verdict, Worst
+from verifier.subjects.libraries import distributions_of
 
 
 def document(report: Report) -> dict[str, object]:
@@ -43,6 +44,8 @@ def document(report: Report) -> dict[str, object]:
         errors=[block(error) for error in report.errors],
         unmet=[*(unmet(one, report.required_reach or 0.0) for one in report.short_of_reach), *report.unmet],
         certificates=[plain(one.document) for one in report.certificates],
+        libraries=[asdict(one) for one in report.libraries],
+        packages=list(dict.fromkeys(name for one in report.libraries for name in distributions_of(one.path))),
     )
 
 

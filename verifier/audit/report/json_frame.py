@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-PARTS = ("subjects", "unreached", "lines", "findings", "reach", "unusable", "errors", "unmet", "certificates")
+PARTS = (
+    "subjects",
+    "libraries",
+    "unreached",
+    "lines",
+    "findings",
+    "reach",
+    "unusable",
+    "errors",
+    "unmet",
+    "certificates",
+)
 """Lists of a report, in their order."""
 
 
@@ -15,12 +26,16 @@ def frame(
     status: int,
     seconds: float = 0.0,
     interrupted: bool = False,
+    packages: Sequence[str] = (),
     **parts: Sequence[object],
 ) -> dict[str, object]:
-    """Return the document of a report; parts: those of its lists that are not empty."""
+    """Return the document of a report; parts: those of its lists that are not empty.
+
+    packages: what the results depend on besides what every one does.
+    """
     return {
         "schema": 1,
-        "versions": versions(),
+        "versions": versions(*packages),
         "seed": seed,
         "budget": budget,
         "seconds": round(seconds, 3),
@@ -30,14 +45,14 @@ def frame(
     }
 
 
-def versions() -> dict[str, object]:
-    """Return the versions that a result depends on."""
+def versions(*packages: str) -> dict[str, object]:
+    """Return the versions that a result depends on; packages: others besides the usual ones."""
     import platform
     from importlib import metadata
 
     names = ("norm-verifier", "torch", "triton", "numpy", "hypothesis", "mpmath", "python-flint")
     found: dict[str, object] = {"python": platform.python_version()}
-    for name in names:
+    for name in (*names, *packages):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -30,6 +30,7 @@ from verifier.audit.report.reach_text import reach_lines, unmet, what_ran
 from verifier.audit.rules import line_verdict, no_case_left, unexpected
 from verifier.records.printable import block
 from verifier.records.verdict import Finding, Line, Verdict
+from verifier.subjects.libraries import LibraryFound
 
 STYLES = {Verdict.PASS: "green", Verdict.SKIPPED: "dim", Verdict.UNDECIDED: "yellow"}
 """How a terminal shows verdicts; all others are red."""
@@ -89,6 +90,8 @@ def show(
         _known_defects(report, console)
         _remarks(report.lines, console, notes=verbosity > 1)
     _reach(report.reach if verbosity > 0 else report.short_of_reach, report, console)
+    for text in libraries_text(report.libraries, names=verbosity > 0) if verbosity >= 0 else ():
+        console.print(_text(text), soft_wrap=True)
     for error in (*own_failures(report.lines), *report.errors, *contradictions(report.certificates)):
         console.print(_text(error, style="red"), soft_wrap=True)
     if verbosity > 0 and not all(map(runs_nowhere, report.lines)):
@@ -104,6 +107,15 @@ def _reach(shown: Sequence[SubjectReach], report: Report, console: Console) -> N
         console.print(_text(heading + "\n".join(reach_lines(one, len(shown)))), soft_wrap=True)
     for one in report.short_of_reach:
         console.print(_text(unmet(one, report.required_reach or 0.0), style="red"), soft_wrap=True)
+
+
+def libraries_text(libraries: Iterable[LibraryFound], *, names: bool) -> Iterator[str]:
+    """Yield of each library its version and what of it no declaration reaches; names: all of them."""
+    for one in libraries:
+        count = sum(len(found) for found in one.unreached.values())
+        named = [f"    {module}: {', '.join(found)}" for module, found in one.unreached.items()]
+        heading = f"\n{one.distribution} {one.version}: no declaration reaches {count} of its norms"
+        yield "\n".join((heading, *named)) if names else f"{heading}" + (" (-v names them)" if count else "")
 
 
 def _text(text: str, style: str = "") -> Text:

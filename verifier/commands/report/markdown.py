@@ -71,6 +71,7 @@ def _blocks(document: Document) -> Iterator[str]:
     for view in views:
         if len(views) == 1 or view.headline.kind != "good":
             yield from _subject(view, titled=len(views) != 1)
+    yield from map(_library, parts(document, "libraries", missing=()))
     yield _ending(document)
 
 
@@ -185,6 +186,25 @@ def _finding(group: FindingGroup) -> str:
     lines += [f"- replay: {code(one['replay'])}"] if one["replay"] else []
     lines += [f"- also met {len(group.others)} times"] if group.others else []
     return "\n".join(lines)
+
+
+def _library(one: Document) -> str:
+    """Return what of a library was not audited; lists of names are lists of texts."""
+    named = f"{escaped(one['distribution'])} {escaped(one['version'])}"
+    left = [
+        f"- no declaration reaches {escaped(module)}: {_names(found)}"
+        for module, found in mapping(one["unreached"]).items()
+    ]
+    left += [
+        f"- {escaped(subject)}: this version has no {_names(found)}"
+        for subject, found in mapping(one["absent"]).items()
+    ]
+    return f"Of {named} not audited:\n\n" + "\n".join(left) if left else f"All norms of {named} are audited."
+
+
+def _names(found: object) -> str:
+    assert isinstance(found, list)
+    return escaped(", ".join(map(str, found)))
 
 
 def _ending(document: Document) -> str:

@@ -1,0 +1,209 @@
+"""The norms of Liger-Kernel as it is installed: what its documentation and sources say they compute.
+
+The functions that `liger_kernel.transformers.functional` hands on are called with PyTorch's names; nothing of
+the library is changed. Rows are those of a contiguous copy that it makes itself; of at most 65536 columns.
+By default (`in_place=True`) backward passes of RMS norms overwrite the gradient that comes in; they are
+called without, as the documentation advises where others need that gradient.
+"""
+
+from mpmath import fsum, sqrt
+
+from verifier import Domain, KnownDefect, Library, Trees, any_order, subject, tile, tree
+
+LIBRARY = Library(distribution="liger-kernel", package="liger_kernel", needs=("triton",))
+
+DTYPES = ("float32", "float16", "bfloat16")
+ROWS = {"min_rows": 1, "min_columns": 1, "max_columns": 65536}
+SQUARES = Domain(max_abs=1e15, **ROWS)
+"""Beyond 1e15 the sum of squares may overflow."""
+
+
+def _row_depth(columns):
+    """Additions that an element meets at most: the whole row is one tile, see `calculate_settings`."""
+    block = 1 << max(columns - 1, 0).bit_length()
+    warps = next(n for least, n in ((32768, 32), (8192, 16), (2048, 8), (0, 4)) if block >= least)
+    return tile(block=block, threads=32 * warps).depth(columns)
+
+
+ROW = tree(depth=_row_depth)
+TREES = Trees(statistics=ROW, row_gradients=ROW, columns=any_order())
+
+
+# -- layer norm ----------------------------------------------------------------------------------
+
+SUMS_IN_HALF = LIBRARY.within("<0.6.1")
+"""Such versions sum in the input's dtype, and keep mean and rstd in it."""
+
+
+def _is_padded(case):
+    """Whether the row's tile has lanes beyond the row."""
+    return case.columns & (case.columns - 1) != 0
+
+
+@subject(
+    op="layer_norm",
+    language="triton",
+    variance="two_pass",
+    accumulates="input" if SUMS_IN_HALF else "float32",
+    dtypes=DTYPES,
+    trees=TREES,
+    domain=None if SUMS_IN_HALF else Domain(max_abs=1e15, max_kappa=1e3, **ROWS),
+    known_defects=(
+        KnownDefect(
+            id="lanes-beyond-the-row",
+            check="forward_error",
+            reason="Lanes beyond the row count in the variance as (0 - mean)**2 where the number of columns "
+            "is no power of two (Liger-Kernel's pull request 582 mends it).",
+            where=_is_padded,
+            also=("*",),
+            versions="liger-kernel<0.5.4",
+        ),
+    ),
+)
+def liger_layer_norm(input, weight, bias, eps=1e-6):
+    from liger_kernel.ops.layer_norm import LigerLayerNormFunction
+
+    return LigerLayerNormFunction.apply(input, weight, bias, eps)
+
+
+# -- RMS norm ------------------------------------------------------------------------------------
+
+RMS = {"op": "rms_norm", "language": "triton", "variance": "rms", "dtypes": DTYPES, "trees": TREES}
+
+
+def _rms_norm(input, weight, eps, mode, offset=0.0):
+    from liger_kernel.ops.rms_norm import LigerRMSNormFunction
+
+    return LigerRMSNormFunction.apply(input, weight, eps, offset, mode, False)
+
+
+@subject(**RMS, formula="cast_before_weight", domain=SQUARES)
+def liger_rms_norm_llama(input, weight, eps=1e-6):
+    return _rms_norm(input, weight, eps, "llama")
+
+
+@subject(**RMS, domain=SQUARES)
+def liger_rms_norm_gemma(input, weight, eps=1e-6):
+    return _rms_norm(input, weight, eps, "gemma")
+
+
+@subject(**RMS, accumulates="input", domain=Domain(**ROWS))
+def liger_rms_norm_none(input, weight, eps=1e-6):
+    return _rms_norm(input, weight, eps, "none")
+
+
+def _one_plus_weight(input, weight, eps):
+    return input * (input.square().mean(-1, keepdim=True) + eps).rsqrt() * (1 + weight)
+
+
+@subject(op="unknown", specification=_one_plus_weight, language="triton", dtypes=DTYPES, domain=SQUARES)
+def liger_rms_norm_gemma_offset(input, weight, eps=1e-6):
+    return _rms_norm(input, weight, eps, "gemma", 1.0)
+
+
+# -- RMS norm with a residual --------------------------------------------------------------------
+
+ADDED = {
+    **RMS,
+    "op": "add_rms_norm",
+    "returns": ("output", "new_residual"),
+}
+
+
+def _fused_add(input, residual, weight, eps, mode):
+    from liger_kernel.ops.fused_add_rms_norm import LigerFusedAddRMSNormFunction
+
+    return LigerFusedAddRMSNormFunction.apply(input, residual, weight, eps, 0.0, mode, False)
+
+
+@subject(**ADDED, formula="cast_before_weight", domain=SQUARES)
+def liger_fused_add_rms_norm_llama(input, residual, weight, eps=1e-6):
+    return _fused_add(input, residual, weight, eps, "llama")
+
+
+@subject(**ADDED, domain=SQUARES)
+def liger_fused_add_rms_norm_gemma(input, residual, weight, eps=1e-6):
+    return _fused_add(input, residual, weight, eps, "gemma")
+
+
+# -- modulated RMS norm --------------------------------------------------------------------------
+
+
+def _modulated(input, weight, gate, residual, eps):
+    norm = input * (input.square().mean(-1, keepdim=True) + eps).rsqrt() * weight
+    return norm * (1 + gate) + residual
+
+
+@subject(op="unknown", specification=_modulated, language="triton", dtypes=DTYPES, domain=SQUARES)
+def liger_modulated_rms_norm(input, weight, gate, residual, eps=1e-6):
+    from liger_kernel.ops.modulated_rms_norm import LigerModulatedRMSNormFunction
+
+    return LigerModulatedRMSNormFunction.apply(input, weight, gate, residual, eps, 0.0, "llama", False)
+
+
+# -- group norm, softmax -------------------------------------------------------------------------
+
+
+@subject(
+    op="group_norm",
+    language="triton",
+    variance="textbook",
+    accumulates="input",
+    dtypes=DTYPES,
+    domain=Domain(min_rows=1, max_rows=65535, min_columns=1),  # a grid has no more groups
+    known_defects=(
+        KnownDefect(
+            id="sums-through-bfloat16",
+            check="gradient",
+            reason="Parts of grad_weight and grad_bias in float16 are rounded to bfloat16 before they are "
+            "added.",
+            dtypes=("float16",),
+        ),
+    ),
+)
+def liger_group_norm(input, num_groups, weight, bias, eps=1e-6):
+    from liger_kernel.ops.group_norm import LigerGroupNormFunction
+
+    return LigerGroupNormFunction.apply(input, weight, bias, input.shape[1], num_groups, eps)
+
+
+@subject(
+    op="softmax",
+    language="triton",
+    variance="softmax",
+    accumulates="input",
+    dtypes=DTYPES,
+    trees=ROW,
+    domain=Domain(**ROWS),
+)
+def liger_softmax(input):
+    from liger_kernel.ops.softmax import LigerSoftmaxFunction
+
+    return LigerSoftmaxFunction.apply(input)
+
+
+# -- poly norm -----------------------------------------------------------------------------------
+
+
+def _norm(numbers, eps):
+    root = sqrt(fsum([x * x for x in numbers]) / len(numbers) + eps)
+    return [x / root for x in numbers]
+
+
+def _poly_norm(input, weight, bias, eps):
+    powers = [_norm([x**k for x in input], eps) for k in (3, 2, 1)]
+    return [weight[0] * p + weight[1] * q + weight[2] * r + bias[0] for p, q, r in zip(*powers, strict=True)]
+
+
+@subject(
+    op="unknown",
+    specification=_poly_norm,
+    language="triton",
+    dtypes=DTYPES,
+    domain=Domain(min_rows=1, min_columns=3, max_rank=2, layouts=("contiguous",), optional=False),
+)
+def liger_poly_norm(input, weight, bias, eps=1e-6):
+    """Its parameters are the first three numbers of weight and the first of bias."""
+    from liger_kernel.ops.poly_norm import LigerPolyNormFunction
+
+    return LigerPolyNormFunction.apply(input, weight[:3], bias[0], eps, False)
