@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from numpy.random import MT19937, PCG64, SFC64, Philox
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from verifier.subjects.load_file import load_subjects
@@ -135,3 +136,28 @@ def test_a_variable_that_is_changed_is_told_whatever_is_imported(tmp_path, monke
         import a_library_that_changes  # noqa: F401
     assert "SET_BEFORE" in seen.changed["environment"]
     assert os.environ["SET_BEFORE"] == "1"
+
+
+DRAW = {
+    "drawn": lambda: np.random.random(3),  # noqa: NPY002
+    "exchanged": lambda: np.random.set_bit_generator(MT19937(1)),
+}
+
+
+@pytest.mark.parametrize("how", DRAW)
+@pytest.mark.parametrize("kind", [PCG64, Philox, SFC64])
+def test_numpys_numbers_from_any_source_are_watched_and_set_back(kind, how):
+    source, usual = kind(3), np.random.get_bit_generator()
+    np.random.set_bit_generator(source)
+    try:
+        drawn = kind(3).random_raw()
+        with settings_kept() as seen:
+            DRAW[how]()
+        assert list(seen.changed) == ["NumPy's random numbers"]
+        with settings_kept() as after:
+            pass
+        assert after.changed == {}
+        assert np.random.get_bit_generator() is source
+        assert source.random_raw() == drawn
+    finally:
+        np.random.set_bit_generator(usual)

@@ -168,21 +168,35 @@ _SETTINGS: tuple[_Setting, ...] = (
 )
 
 
-def _numpy_state() -> tuple[object, ...]:
-    """Return the state of NumPy's global generator, in pieces that compare."""
-    name, key, *others = np.random.get_state()  # noqa: NPY002 (the process's own, to be watched)
-    return name, np.asarray(key).tobytes(), *others
+def _numpy_state() -> tuple[object, object]:
+    """Return the source of NumPy's global numbers, which may be of any kind, and its state."""
+    source = np.random.mtrand.get_bit_generator()
+    return source, np.random.get_state(legacy=False)  # noqa: NPY002 (the process's own, to be watched)
 
 
-def _set_numpy_state(state: tuple[str, bytes, int, int, float]) -> None:
-    place, has_gauss, gauss = state[2:]
-    key = np.frombuffer(state[1], dtype=np.uint32)
-    np.random.set_state((state[0], key, place, has_gauss, gauss))  # noqa: NPY002 (from `_numpy_state`)
+def _set_numpy_state(wanted: tuple[np.random.BitGenerator, dict[str, object]]) -> None:
+    source, state = wanted
+    np.random.mtrand.set_bit_generator(source)
+    np.random.set_state(state)  # noqa: NPY002 (from `_numpy_state`)
+
+
+def _same_numpy_state(before: tuple[object, object], now: tuple[object, object]) -> bool:
+    return before[0] is now[0] and _same_parts(before[1], now[1])
+
+
+def _same_parts(before: object, now: object) -> bool:
+    if isinstance(before, dict) and isinstance(now, dict):
+        return before.keys() == now.keys() and all(_same_parts(before[name], now[name]) for name in before)
+    if isinstance(before, np.ndarray) and isinstance(now, np.ndarray):
+        return before.tobytes() == now.tobytes()
+    return bool(before == now)
 
 
 _GENERATORS: tuple[_Setting, ...] = (
     _Setting(name="Python's random numbers", read=random.getstate, write=random.setstate),
-    _Setting(name="NumPy's random numbers", read=_numpy_state, write=_set_numpy_state),
+    _Setting(
+        name="NumPy's random numbers", read=_numpy_state, write=_set_numpy_state, same=_same_numpy_state
+    ),
 )
 
 
@@ -219,7 +233,7 @@ def settings_kept() -> Iterator[Settings]:
             seen.changed["torch's random numbers"] = "torch's random numbers: some were drawn"
         generator.set_state(state)
         for other, value in zip(_GENERATORS, others, strict=True):
-            if _read(other) != value:
+            if not other.same(value, _read(other)):
                 seen.changed[other.name] = f"{other.name}: some were drawn, or they were seeded"
                 other.write(value)
         for setting, value in zip(_SETTINGS, before, strict=True):
