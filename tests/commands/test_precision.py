@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from verifier.commands.cost_of_dtype import account, account_lines
+from verifier.checks.support.row_errors import RowErrors
+from verifier.commands.cost_of_dtype import COLUMNS, Account, SweptInput, account, account_lines, furthest
 
 pytestmark = pytest.mark.usefixtures("no_child")
 KERNELS = """
@@ -106,3 +107,35 @@ def test_a_subject_that_claims_nothing_has_a_mean_error_too(subjects_of):
     row = row_of_output(account_lines(subjects_of(OWN)["own"], "float16", "eager"))
     worst, mean = (float(word) for word in row.split()[1:3])
     assert 0.1 < mean < worst < 0.51
+
+
+def swept(worst, kappa=0.0, magnitude=1.0, columns=COLUMNS):
+    """Return an input of a sweep with an error of its output; None: the output was not measured there."""
+    errors = None if worst is None else RowErrors(worst=worst, tail=0, mean=0, signed=0, rounded=0.5)
+    outputs = {"output": errors} if errors else {}
+    return SweptInput(
+        kappa=kappa, magnitude=magnitude, columns=columns, outputs=outputs, finite=True, alternatives={}
+    )
+
+
+def reaches(axis, *points, missing=()):
+    found = Account(subject="s", dtype="float16", backend="eager", points=points, missing=missing)
+    return furthest(found, "output", 1.0, axis)
+
+
+def test_nothing_is_trusted_beyond_an_input_without_a_result():
+    near, far = swept(0.5), swept(0.5, kappa=1000.0)
+    assert reaches("kappa", near, far) == 1000.0
+    assert reaches("kappa", near, far, missing=((100.0, 1.0, COLUMNS),)) == 0.0
+    assert reaches("kappa", near, far, missing=((100.0, 1.0, 32), (0.0, 2.0, COLUMNS))) == 1000.0
+    assert reaches("kappa", near, far, missing=((1000.0, 1.0, COLUMNS),)) == 0.0  # one seed of two
+    assert reaches("kappa", near, swept(None, kappa=100.0), far) == 0.0
+    assert reaches("columns", swept(0.5, columns=32), near, missing=((0.0, 1.0, 128),)) == 32
+    assert reaches("columns", near, missing=((0.0, 1.0, 32),)) is None
+
+
+def test_magnitudes_are_trusted_from_1_on():
+    small, one, large = swept(9.0, magnitude=2.0**-8), swept(0.5), swept(0.5, magnitude=64.0)
+    assert reaches("magnitude", small, one, large) == 64.0
+    assert reaches("magnitude", swept(0.5, magnitude=2.0**-8), swept(9.0), large) is None
+    assert reaches("magnitude", one, large, missing=((0.0, 16.0, COLUMNS),)) == 1.0

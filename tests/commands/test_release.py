@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -42,6 +43,12 @@ def only_its_op(input, weight=None, bias=None, eps=1e-5):
 @subject(**HALF, domain=Domain(max_kappa=10.0))
 def promises_little(input, weight=None, bias=None, eps=1e-5):
     return right(input, weight, bias, eps)
+
+@subject(op="add_rms_norm", language="torch", dtypes=("float16",), returns=("output", "new_residual"))
+def adds_wrongly(input, residual, weight, eps=1e-5):
+    found = input.float() + residual.float()
+    output = found * torch.rsqrt(found.square().mean(-1, keepdim=True) + eps) * weight.float()
+    return output.half(), (found * 1.02).half()
 
 @subject(**HALF)
 def refuses(input, weight=None, bias=None, eps=1e-5):
@@ -160,6 +167,22 @@ def test_nothing_is_measured_of_a_kernel_that_refuses(records):
     assert found.refused == "the subject ran on none of the inputs"
     assert found.figures == ()
     assert "nothing was measured" in unmet([found], Requirements(ulp=100.0))[0]
+
+
+def test_every_output_of_an_op_is_measured(records):
+    found = records("adds_wrongly")
+    (figures,) = [one for one in found.figures if one.output == "new_residual"]
+    assert figures.worst > 20
+    words = "adds_wrongly  float16  new_residual: ulp=4 is required; its error is"
+    assert any(text.startswith(words) for text in unmet([found], Requirements(ulp=4.0)))
+
+
+def test_points_without_a_measured_output_meet_nothing(records):
+    found = records("wide")
+    bare = replace(found, points=tuple(replace(p, outputs={}) for p in found.points))
+    assert unmet([bare], Requirements(ulp=100.0)) == [
+        "wide  float16: ulp=100 is required, and no output was measured"
+    ]
 
 
 def test_errors_are_required_up_to_a_kappa(records):

@@ -167,7 +167,7 @@ def _measure(subject: Subject, case: Case, runner: Runner, ask: bool) -> _Seen |
         return None
     if session.unlaunched:
         return None
-    names = ("output", *gradient_names(subject, the_op))
+    names = dict.fromkeys((*the_op.outputs, *gradient_names(subject, the_op)))
     given = {name: tensor for name in names if (tensor := seen.outputs.get(name)) is not None}
     found = {n: e for n, tensor in given.items() if (e := row_errors(session.truth, n, tensor)) is not None}
     formats = {name: format_of(given[name]) for name in found}
@@ -292,17 +292,24 @@ _ORDINARY = {"kappa": 0.0, "magnitude": 1.0, "columns": COLUMNS}
 def furthest(found: Account, name: str, limit: float, axis: str) -> float | None:
     """Return the largest kappa, magnitude or columns up to which every point stays within the limit.
 
-    axis: "kappa", "magnitude" or "columns"; the other two are those of ordinary data. None: it never does.
+    axis: "kappa", "magnitude" or "columns"; the other two are those of ordinary data. Magnitudes count from
+    1 on. A point without a result is not within. None: already the first is not.
     """
     others = {other: usual for other, usual in _ORDINARY.items() if other != axis}
+    missing = {
+        point[axis]
+        for point in (dict(zip(_ORDINARY, one, strict=True)) for one in found.missing)
+        if all(point[other] == usual for other, usual in others.items())
+    }
     along = [p for p in found.points if all(getattr(p, o) == usual for o, usual in others.items())]
     reached: float | None = None
-    for value in sorted({getattr(p, axis) for p in along}):
-        points = tuple(p for p in along if getattr(p, axis) == value)
-        if not all(p.finite for p in points) or not found.worst(name, points) <= limit:
-            if axis != "magnitude" or value >= 1.0:
-                break
+    for value in sorted({getattr(p, axis) for p in along} | missing):
+        if axis == "magnitude" and value < 1.0:
             continue
+        points = tuple(p for p in along if getattr(p, axis) == value)
+        whole = value not in missing and all(p.finite and name in p.outputs for p in points)
+        if not whole or not found.worst(name, points) <= limit:
+            break
         reached = value
     return reached
 

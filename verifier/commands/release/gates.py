@@ -27,6 +27,8 @@ def _unmet(one: DtypeRecord, ulp: float, kappa: float) -> Iterator[str]:
     if open_:
         yield f"{named}: {wanted} is required, and there is no result at kappa {open_[0]:g}"
     points = [p for p in one.points if _asked(p.kappa, p.magnitude, p.columns, kappa)]
+    if not any(p.outputs for p in points):
+        yield f"{named}: {wanted} is required, and no output was measured"
     for output in dict.fromkeys(name for p in points for name in p.outputs):
         errors = [(p.outputs[output].worst if output in p.outputs else math.inf, p.kappa) for p in points]
         beyond = [(error, at) for error, at in errors if not error <= ulp]

@@ -16,7 +16,8 @@ SCHEMA = 1
 class Trust:
     """Up to where all errors of an output were seen to stay within a limit in ulp; None: nowhere.
 
-    kappa, columns, magnitude: the largest of the sweep, the other two as on ordinary data.
+    kappa, columns, magnitude: the largest of the sweep up to which every input has a result within it, the
+    other two as on ordinary data; magnitudes from 1 on.
     """
 
     limit: float
