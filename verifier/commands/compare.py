@@ -70,10 +70,13 @@ def compare(  # noqa: PLR0917
         from verifier.execution import Runner
 
         names = subject or []
+        _must_be_held(names, (first, second))
         one, other = (subject_of(path, _named(path, names)) for path in (first, second))
         if one.op != other.op:
             raise ValueError(f"{one.name} is a {one.op} and {other.name} a {other.op}: nothing to compare")
         dtypes = dtype or [held for held in one.dtypes if held in other.dtypes]
+        if not dtypes:
+            raise ValueError(f"{one.name} and {other.name} have no dtype in common: nothing to compare")
         documents, status = [], 0
         with Runner("machine") as runner:
             for held in dtypes:
@@ -89,6 +92,16 @@ def compare(  # noqa: PLR0917
         stop(f"could not be written: {why}")
     if status:
         raise typer.Exit(status)
+
+
+def _must_be_held(names: list[str], paths: tuple[Path, ...]) -> None:
+    """Reject a name of a subject that neither file has."""
+    from verifier.audit.request import must_be_known
+    from verifier.subjects.load_file import load
+
+    if names:
+        held = dict.fromkeys(subject.name for path in paths for subject in load(path).subjects)
+        must_be_known("subject", names, tuple(held))
 
 
 def _named(path: Path, names: list[str]) -> str | None:
@@ -111,7 +124,7 @@ def _status(found: CodeComparison | Refusal, up_to: UpTo) -> int:
     strict = up_to in {UpTo.BITS, UpTo.ZEROS}
     if strict and any(one.witness is not None for one in open_results):
         return DIFFERENT_STATUS
-    return UNDECIDED_STATUS if open_results else 0
+    return UNDECIDED_STATUS if open_results or not found.results else 0
 
 
 def _lines(found: CodeComparison | Refusal) -> Iterator[str]:
