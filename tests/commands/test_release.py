@@ -340,6 +340,34 @@ def test_each_way_of_being_worse_is_named(audited, path, value, words):
         assert worse(new, old) == [] or path[-1] == "lines"
 
 
+def test_fewer_cases_that_pass_are_worse(audited):
+    _, _, old = audited("wide")
+    (line,) = old["lines"]
+    assert line["counts"]["PASS"] == sum(line["counts"].values()) > 1
+    fewer = changed(old, "lines", 0, "counts", to={"PASS": 1, "UNDECIDED": line["counts"]["PASS"] - 1})
+    (text,) = worse(old, fewer)
+    assert "cases passed inside its domain, now 1 of" in text
+    narrower = changed(old, "lines", 0, "counts", to={"PASS": 1, "SKIPPED": 1})
+    assert len(worse(old, changed(narrower, "lines", 0, "outside", to={"PASS": 1}))) == 1
+    assert worse(fewer, old) == []
+    assert worse(changed(old, "lines", 0, "counts", to={"PASS": 1}), old) == []
+
+
+def test_subjects_of_one_name_are_compared_one_by_one(audited):
+    _, _, one = audited("wide")
+    one["certificates"] = []
+    two = {**copy.deepcopy(one), "lines": one["lines"] * 2, "reach": one["reach"] * 2}
+    two["release"]["dtypes"] *= 2
+    two = json.loads(json.dumps(two))
+    assert worse(two, two) == []
+    assert len(worse(two, one)) >= 2  # the second is no longer audited, and no longer measured
+    for path in (("lines", 0, "verdict"), ("lines", 1, "verdict")):
+        assert any("PASS became FAIL" in text for text in worse(two, changed(two, *path, to="FAIL")))
+    for place in (0, 1):
+        new = changed(two, "release", "dtypes", place, "figures", 0, "worst", to=9.0)
+        assert any("worst was" in text for text in worse(two, new))
+
+
 def test_a_new_finding_is_named(audited):
     _, _, old = audited("wide")
     finding = {

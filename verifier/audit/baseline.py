@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -87,20 +88,46 @@ def worse(old: Document, new: Document) -> list[str]:
     return list(dict.fromkeys(told))
 
 
+_Key = tuple[str, ...]
+
+
+def _pairs(
+    old: Iterable[Document], new: Iterable[Document], key: Callable[[Document], _Key]
+) -> Iterator[tuple[_Key, Document, Document | None]]:
+    """Yield each old record with the new one of its key, None where there is none.
+
+    Files may have subjects of one name: then one has several records, which are paired in their order.
+    """
+    now: dict[_Key, list[Document]] = {}
+    for one in new:
+        now.setdefault(key(one), []).append(one)
+    for one in old:
+        others = now.get(key(one))
+        yield key(one), one, others.pop(0) if others else None
+
+
 def _lines(old: Document, new: Document) -> Iterator[str]:
-    now = {_line_key(line): line for line in parts(new, "lines")}
-    for line in parts(old, "lines"):
-        key = _line_key(line)
-        words, other = "  ".join(key), now.get(key)
+    for key, line, other in _pairs(parts(old, "lines"), parts(new, "lines"), _line_key):
+        words = "  ".join(key)
         if other is None:
             yield f"{words}: no longer audited"
             continue
         before, after = Verdict(str(line["verdict"])), Verdict(str(other["verdict"]))
         if _RANK[after] > _RANK[before] or (other["unexpected"] and not line["unexpected"]):
             yield f"{words}: {before} became {after}"
+        was, now = _passed(line), _passed(other)
+        if now[0] * was[1] < was[0] * now[1]:
+            yield f"{words}: {was[0]} of {was[1]} cases passed inside its domain, now {now[0]} of {now[1]}"
         if _number(other["worst_row_ulp"]) > _number(line["worst_row_ulp"]):
             change = _change(line["worst_row_ulp"], other["worst_row_ulp"])
             yield f"{words}: worst error {change} ulp at the row's scale"
+
+
+def _passed(line: Document) -> tuple[int, int]:
+    """Return how many cases inside the declared domain passed, of how many that were judged anywhere."""
+    inside, outside = mapping(line["counts"]), mapping(line["outside"])
+    every = [int(str(number)) for counts in (inside, outside) for number in counts.values()]
+    return int(str(inside.get(str(Verdict.PASS), 0))), sum(every)
 
 
 def _findings(old: Document, new: Document) -> Iterator[str]:
@@ -111,9 +138,8 @@ def _findings(old: Document, new: Document) -> Iterator[str]:
 
 
 def _reach(old: Document, new: Document) -> Iterator[str]:
-    now = {one["subject"]: one for one in parts(new, "reach")}
-    for one in parts(old, "reach"):
-        other = now.get(one["subject"], {})
+    for _, one, found in _pairs(parts(old, "reach"), parts(new, "reach"), lambda one: (str(one["subject"]),)):
+        other = found or {}
         for part in ("functions", "loops", "wrapper_lines", "blocks"):
             before, after = _ran(one.get(part)), _ran(other.get(part))
             if before is not None and (after is None or _fraction(after) < _fraction(before)):
@@ -124,14 +150,10 @@ def _reach(old: Document, new: Document) -> Iterator[str]:
 
 def _release(old: Document, new: Document) -> Iterator[str]:
     before, after = (
-        {
-            (str(one["subject"]), str(one["dtype"]), str(one["backend"])): one
-            for one in parts(mapping(document.get("release") or {"dtypes": []}), "dtypes")
-        }
-        for document in (old, new)
+        parts(mapping(document.get("release") or {"dtypes": []}), "dtypes") for document in (old, new)
     )
-    for key, one in before.items():
-        words, other = "  ".join(key), after.get(key)
+    for key, one, other in _pairs(before, after, _measured_key):
+        words = "  ".join(key)
         if other is None or (other["refused"] and not one["refused"]):
             yield f"{words}: what it costs is no longer measured"
             continue
@@ -147,8 +169,8 @@ def _release(old: Document, new: Document) -> Iterator[str]:
 
 
 def _certificates(old: Document, new: Document) -> Iterator[str]:
-    before, after = ({_certified(o) for o in parts(d, "certificates", [])} for d in (old, new))
-    lost = sorted(before - after - {""})
+    before, after = (Counter(map(_certified, parts(d, "certificates", []))) for d in (old, new))
+    lost = sorted({*(before - after)} - {""})
     yield from (f"{words}: CERTIFIED before, and not now" for words in lost)
 
 
@@ -169,6 +191,10 @@ def _figures(old: Document, new: Document) -> Iterator[str]:
             other = limits[trust["limit"]][axis]
             if _number(other, -math.inf) < _number(trust[axis], -math.inf):
                 yield f"{axis} within {trust['limit']} ulp {_change(trust[axis], other)}"
+
+
+def _measured_key(one: Document) -> _Key:
+    return str(one["subject"]), str(one["dtype"]), str(one["backend"])
 
 
 def _line_key(line: Document) -> tuple[str, ...]:
