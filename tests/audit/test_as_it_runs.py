@@ -147,7 +147,9 @@ def reach_of(ran, of):
         for place in places
     )
     found = Reach(recorded=frozenset({"code"}), functions=frozenset(places[:ran]))
-    return SubjectReach(subject="kernel", sources=SourceMap(functions=functions), found=found)
+    return SubjectReach(
+        subject="kernel", path="kernel.py", sources=SourceMap(functions=functions), found=found
+    )
 
 
 def test_why_nothing_was_decided_is_told():

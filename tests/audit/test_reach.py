@@ -60,7 +60,9 @@ def run(runner, subject, rows, columns, **options):
 
 
 def told(subject, *reaches):
-    return SubjectReach(subject=subject.name, sources=source_map(subject), found=joined(reaches))
+    return SubjectReach(
+        subject=subject.name, path=str(subject.path), sources=source_map(subject), found=joined(reaches)
+    )
 
 
 def turns(reach):
@@ -72,6 +74,7 @@ def turns(reach):
 
 def line_of(subject, reach, **changes):
     made = Line(subject=subject.name, check="forward_error", dtype="float32", backend="machine", variance="")
+    made.path = str(subject.path)
     made.counts[Verdict.PASS] = 1
     return replace(made, reach=reach, **changes)
 

@@ -209,6 +209,7 @@ class Examination(Trial):
             dtype=self.dtype,
             backend=self.runner.backend,
             variance=self._algorithm(),
+            path=str(self.subject.path),
         )
 
     def _algorithm(self) -> str:

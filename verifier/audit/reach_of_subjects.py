@@ -50,10 +50,11 @@ class TunedReach:
 class SubjectReach:
     """What of one subject ran in all lines of an audit; dtypes: declared ones.
 
-    modes: those of torch that no line of the check `modes` has tried.
+    modes: those of torch that no line of the check `modes` has tried. path: of its file.
     """
 
     subject: str
+    path: str
     sources: SourceMap
     found: Reach
     dtypes: tuple[str, ...] = ()
@@ -185,15 +186,17 @@ def reach_of_lines(lines: Iterable[Line], named: Iterable[tuple[str, str]]) -> l
     every = list(lines)
     found = []
     for path, name in dict.fromkeys(named):
-        reach = joined(line.reach for line in every if line.subject == name)
+        own = [line for line in every if (line.path, line.subject) == (path, name)]
+        reach = joined(line.reach for line in own)
         if not reach.recorded:
             continue
         with suppress(LoadError):
             subject = load_subject(path, name)
-            of_modes = [one for one in every if one.subject == name and one.check == modes.NAME]
+            of_modes = [one for one in own if one.check == modes.NAME]
             found.append(
                 SubjectReach(
                     subject=name,
+                    path=path,
                     sources=source_map(subject),
                     found=reach,
                     dtypes=subject.dtypes,

@@ -398,7 +398,12 @@ def examination(
 ) -> Examination | Line:
     """Return what a job is to run, or a line that says why nothing is; see `run_job`."""
     line = Line(
-        subject=job.subject, check=job.check, dtype=job.dtype, backend=job.backend or "-", variance=""
+        subject=job.subject,
+        check=job.check,
+        dtype=job.dtype,
+        backend=job.backend or "-",
+        variance="",
+        path=job.path,
     )
     import torch
 

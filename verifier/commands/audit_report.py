@@ -202,7 +202,7 @@ def finish(
     wanted = wanted or Wanted()
     seen_costs, release = ([], None) if report.interrupted else _measure(jobs, wanted)
     subjects = _subjects(jobs)
-    _judge(report, wanted, release, subjects)
+    _judge(report, wanted, release, subjects, jobs)
     unwritten = list(dict.fromkeys(f"a case in {f.unwritten}" for f in report.findings if f.unwritten))
     told_of = {**_document(report, release, subjects), "costs": seen_costs}
     if json_file is not None and (why := write_json(json_file, told_of)):
@@ -256,7 +256,11 @@ def _document(
 
 
 def _judge(
-    report: Report, wanted: Wanted, release: Release | None, subjects: list[dict[str, object]]
+    report: Report,
+    wanted: Wanted,
+    release: Release | None,
+    subjects: list[dict[str, object]],
+    jobs: list[Job],
 ) -> None:
     """Note in the report what is required and not so, and where it is worse than the baseline; say it."""
     if report.interrupted:
@@ -265,15 +269,17 @@ def _judge(
         from verifier.commands.release.gates import unmet
 
         report.unmet += unmet(release.dtypes, wanted.required)
-    for text in report.unmet:
-        say(f"not met: {text}")
     if wanted.required.certificate:
         from verifier.audit.report.certified_text import uncertified
 
-        missing = list(uncertified(report.certificates))
-        for text in missing:
-            say(f"not met: {text}")
-        report.unmet += missing
+        report.unmet += uncertified(report.certificates)
+    if not report.stopped:
+        from verifier.commands.never_measured import never_measured
+
+        measured = () if release is None else release.dtypes
+        report.unmet += never_measured(jobs, report, measured, wanted.required)
+    for text in report.unmet:
+        say(f"not met: {text}")
     if wanted.baseline is not None:
         from verifier.audit.baseline import WORSE, BaselineError, told, worse
 

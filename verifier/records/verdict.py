@@ -208,6 +208,7 @@ class Line:
     listed: recipes of the fixed list that are done.
     left_out: cases that known defects took from the search; excluded: their reasons, if no case is left.
     reach: what of the subject's sources ran that no line before it of the same process had seen.
+    path: of the subject's file.
     """
 
     subject: str
@@ -238,6 +239,7 @@ class Line:
     left_out: int = 0
     empty: int = 0
     reach: Reach = NOTHING
+    path: str = ""
 
     @property
     def outside(self) -> int:
