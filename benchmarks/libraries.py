@@ -1,0 +1,282 @@
+"""Make docs/libraries.md from audits of installed libraries, each finding checked by other means first.
+
+    norm-verifier audit --library liger --json audits/liger.json
+    python benchmarks/libraries.py audits/*.json --out docs/libraries.md
+
+Every report may be of a part of a library. A finding is printed if a function of this file, which uses
+neither the oracle nor the bounds, confirms it on its minimal case; otherwise nothing is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import mpmath
+import torch
+
+from verifier.audit.report.json_parts import Document, mapping, number, parts
+from verifier.records import witness
+from verifier.records.case import Case
+
+ROOT = Path(__file__).resolve().parents[1]
+DTYPES = ("float32", "float16", "bfloat16")
+JUDGED = ("forward_error", "gradient", "running_bound")
+"""The checks that compare with a proved bound of rounding errors."""
+
+
+class UncheckedError(Exception):
+    """A finding that no function here confirms."""
+
+
+# -- by other means -----------------------------------------------------------------------------
+
+
+def _layer_norm(numbers: Sequence[float], eps: float, lanes: int) -> list[mpmath.mpf]:
+    """Return (x - mean) / sqrt(var + eps) where so many lanes beyond the row count in the variance."""
+    row = [mpmath.mpf(x) for x in numbers]
+    mean = sum(row) / len(row)
+    squares = sum((x - mean) ** 2 for x in row) + lanes * mean**2
+    return [(x - mean) / mpmath.sqrt(squares / len(row) + eps) for x in row]
+
+
+def _lanes_beyond_the_row(case: Case, document: Document) -> str:
+    (place, seen) = _element(document)
+    x, w, b = (case.given[name].double() for name in ("input", "weight", "bias"))
+    rows = x.reshape(-1, x.shape[-1])
+    row, column = divmod(place, rows.shape[1])
+    eps = float(torch.tensor(case.eps, dtype=torch.float32))
+    block = 1 << (rows.shape[1] - 1).bit_length()
+    right, wrong = (
+        _layer_norm(rows[row].tolist(), eps, lanes)[column] * w[column].item() + b[column].item()
+        for lanes in (0, block - rows.shape[1])
+    )
+    _demand(abs(seen - wrong) * 10 < abs(seen - right), f"{seen} is near {right}, not near {wrong}")
+    return (
+        f"mpmath gives {float(right):.6g}, and {float(wrong):.6g} if {block - rows.shape[1]} lanes of zeros "
+        f"count in the variance; seen is {seen:.6g}"
+    )
+
+
+def _sums_through_bfloat16(case: Case, document: Document) -> str:
+    place, seen = _element(document)
+    rows = case.given["grad_output"]
+    _demand(rows.numel() == rows.shape[-1] or rows.shape[0] == 1, "several parts are added")
+    exact = rows.double().reshape(rows.shape[0], rows.shape[1], -1).sum((0, 2))[place].item()
+    rounded = torch.tensor(exact).to(torch.bfloat16).item()
+    _demand(rounded == seen != exact, f"{seen} is not {exact} rounded to bfloat16, {rounded}")
+    return f"in torch the sum in float64 is {exact}, and rounded to bfloat16 {rounded}, which is seen"
+
+
+def _sums_overflow(case: Case, _document: Document) -> str:
+    x, groups = case.given["input"], int(case.scalars["num_groups"])
+    row = x.reshape(x.shape[0] * groups, -1)
+    total = torch.zeros(len(row), dtype=x.dtype)
+    for column in row.unbind(1):
+        total += column
+    exact = torch.nn.functional.group_norm(x.double(), groups, eps=case.eps)
+    _demand(bool(total.isinf().any()) and bool(exact.isfinite().all()), "no sum overflows")
+    return "added in torch in float16 a row is infinite, and torch's group norm in float64 is finite"
+
+
+def _eps_lost(case: Case, _document: Document) -> str:
+    x, eps = case.given["input"], torch.tensor(case.eps)
+    half = (x.square().sum(-1, keepdim=True) / x.shape[-1] + eps.to(x.dtype)).rsqrt() * x
+    exact = torch.nn.functional.rms_norm(x.double(), x.shape[-1:], eps=case.eps)
+    _demand(bool(half.isnan().any()) and bool(exact.isfinite().all()), "eps is not lost")
+    return f"torch's eps in float16 is {eps.to(x.dtype).item()}, 0 / 0 NaN, and its norm in float64 finite"
+
+
+def _square_of_rstd_overflows(case: Case, _document: Document) -> str:
+    x = case.given["input"].double().requires_grad_()
+    torch.nn.functional.rms_norm(x, x.shape[-1:], eps=case.eps).sum().backward()
+    rstd = (x.detach().square().mean(-1) + case.eps).rsqrt().half()
+    factor = (1 / x.shape[-1]) * rstd * rstd
+    assert x.grad is not None
+    _demand(bool(factor.isinf().any()) and bool(x.grad.isfinite().all()), "no square overflows")
+    return "torch's rstd * rstd / N in float16 is infinite, and its gradient in float64 finite"
+
+
+def _powers_overflow(case: Case, _document: Document) -> str:
+    x = case.given["input"]
+    powers = [x.double() ** k for k in (3, 2, 1)]
+    norms = [p / (p.square().mean(-1, keepdim=True) + case.eps).sqrt() for p in powers]
+    finite = all(bool(n.isfinite().all()) for n in norms)
+    cubes = x * x * x
+    _demand(bool((cubes * cubes).isinf().any()) and finite, "no power overflows")
+    return "torch's (x * x * x) ** 2 in float16 is infinite, and the three norms in float64 are finite"
+
+
+def _no_rows(case: Case, document: Document) -> str:
+    _demand(case.rows == 0, "the case has rows")
+    _demand("ZeroDivisionError" in str(document["message"]), "it says something else")
+    empty = torch.empty(0, case.columns, dtype=torch.float64, requires_grad=True)
+    torch.nn.functional.layer_norm(empty, (case.columns,)).sum().backward()
+    _demand(empty.grad is not None and tuple(empty.grad.shape) == (0, case.columns), "torch refuses it")
+    return "torch's layer norm differentiates an empty batch; here its 0 rows are divided among 0 programs"
+
+
+CHECKS: dict[str, Callable[[Case, Document], str]] = {
+    "lanes-beyond-the-row": _lanes_beyond_the_row,
+    "sums-through-bfloat16": _sums_through_bfloat16,
+    "sums-overflow": _sums_overflow,
+    "powers-overflow": _powers_overflow,
+    "eps-lost": _eps_lost,
+    "square-of-rstd-overflows": _square_of_rstd_overflows,
+    "no-rows": _no_rows,
+}
+"""By the id of a known defect: what confirms it on its witness, and says how."""
+
+
+def confirmed(path: Path) -> str:
+    """Return how a witness, `FILE#NAME`, is confirmed.
+
+    Raises:
+        UncheckedError: nothing here knows it, or it is not so.
+
+    """
+    name = path.name.partition("#")[2].partition(".")[0]
+    if name not in CHECKS:
+        raise UncheckedError(f"{path}: nothing here confirms it")
+    case, document = witness.load(path)
+    return CHECKS[name](case, document)
+
+
+def _demand(so: bool, otherwise: str) -> None:
+    if not so:
+        raise UncheckedError(otherwise)
+
+
+def _element(document: Document) -> tuple[int, float]:
+    """Return the last index of the element that a witness shows, and its value."""
+    shown, _, value = str(document["seen"]).partition(" is ")
+    return int(shown[shown.index("[") + 1 : -1].split(",")[-1]), float(value.split(",")[0])
+
+
+# -- the page -----------------------------------------------------------------------------------
+
+
+def page(reports: Sequence[Document]) -> Iterator[str]:
+    """Yield the page as blocks of text."""
+    yield "# Norms of installed libraries"
+    yield (
+        "Generated by `benchmarks/libraries.py` from `norm-verifier audit --library NAME`, budget quick, "
+        "seed 0, on the PTX machine. The kernels are those of the packages, unmodified; "
+        "[audit a library](how-to/library.md) says how they are declared."
+    )
+    yield (
+        "*verdict*: that of the check which looks worst; `(known)`: from defects that are declared, with a "
+        "witness, and told below. *worst error of bound*: the absolute error that comes closest to its proved "
+        "bound, of outputs and gradients, and that bound; of norms that no op describes it is the running "
+        "bound of the compiled code. *checks*: so many had something to run. *reach*: functions and loops of "
+        "kernels that ran."
+    )
+    found = {_named(one): one for report in reports for one in parts(report, "libraries")}
+    for name in sorted(found, key=lambda name: (name.split()[0], -len(reports_of(reports, name)), name)):
+        yield from _library(reports_of(reports, name), found[name])
+
+
+def reports_of(reports: Sequence[Document], name: str) -> list[Document]:
+    """Return the reports on a library in one version, `DISTRIBUTION VERSION`."""
+    return [r for r in reports if any(_named(one) == name for one in parts(r, "libraries"))]
+
+
+def _named(library: Document) -> str:
+    return f"{library['distribution']} {library['version']}"
+
+
+def _library(reports: Sequence[Document], library: Document) -> Iterator[str]:
+    versions = mapping(reports[-1]["versions"])
+    used = ", ".join(f"{one} {versions[one]}" for one in ("triton", "torch", "norm-verifier"))
+    yield f"## {_named(library)}\n\nImported as `{library['package']}`; with {used}."
+    heads = ("norm", "op", "dtype", "verdict", "worst error of bound", "error / bound", "checks", "reach")
+    rows = [row for report in reports for row in _rows(report)]
+    order = {one: place for place, one in enumerate(sorted({row[0] for row in rows}))}
+    rows.sort(key=lambda row: (order[row[0]], DTYPES.index(row[2])))
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    yield "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+    yield from _findings([f for report in reports for f in parts(report, "findings")])
+    left = [
+        f"- `{module}`: {', '.join(map(str, names)) if isinstance(names, list) else ''}"
+        for module, names in mapping(library["unreached"]).items()
+    ]
+    if left:
+        yield f"### Not reached in {_named(library)}\n\nNo declaration reaches:\n\n" + "\n".join(left)
+
+
+def _rows(report: Document) -> Iterator[tuple[str, ...]]:
+    ops = {one["subject"]: str(one["op"]) for one in parts(report, "subjects")}
+    reach = {one["subject"]: one for one in parts(report, "reach")}
+    met = dict.fromkeys((str(one["subject"]), str(one["dtype"])) for one in parts(report, "lines"))
+    for subject, dtype in met:
+        lines = [one for one in parts(report, "lines") if (one["subject"], one["dtype"]) == (subject, dtype)]
+        ran = [one for one in lines if one["verdict"] != "SKIPPED"]
+        wrong = [one for one in ran if one["unexpected"]]
+        known = [one for one in ran if one["known"]]
+        worst = (wrong or known or [None])[0]
+        verdict = "PASS" if worst is None else f"{worst['verdict']}{'' if wrong else ' (known)'}"
+        judged = [one for one in ran if one["check"] in JUDGED and mapping(one["outputs"])]
+        outputs = [mapping(o) for one in judged for o in mapping(one["outputs"]).values()]
+        worst_of = max(outputs, key=lambda o: number(o["utilisation"]), default=None)
+        found = mapping(reach.get(subject, {}))
+        yield (
+            subject,
+            ops.get(subject, "").replace("unknown", "its own"),
+            dtype,
+            verdict,
+            "-"
+            if worst_of is None
+            else f"{number(worst_of['error']):.3g} of {number(worst_of['bound']):.3g}",
+            "-" if worst_of is None else f"{number(worst_of['utilisation']):.4f}",
+            f"{len(ran)}/{len(lines)}",
+            f"{_ran(found, 'functions')} functions, {_ran(found, 'loops')} loops",
+        )
+
+
+def _ran(found: Document, name: str) -> str:
+    pair = mapping(found.get(name, {"ran": 0, "of": 0}))
+    return f"{pair['ran']} of {pair['of']}"
+
+
+def _findings(findings: Sequence[Document]) -> Iterator[str]:
+    by_cause: dict[tuple[str, str], list[Document]] = {}
+    for one in findings:
+        by_cause.setdefault((str(one["subject"]), str(one["reason"] or one["message"])), []).append(one)
+    told = ["### Findings\n"] if by_cause else []
+    for (subject, reason), group in by_cause.items():
+        first = group[0]
+        path = Path(str(first["case"]))
+        how = confirmed(path)
+        short = path.relative_to(ROOT) if path.is_relative_to(ROOT) else Path(*path.parts[-4:])
+        given = [f"{n} {text}" for n, text in mapping(first["tensors"]).items() if text]
+        dtypes = ", ".join(dict.fromkeys(str(one["dtype"]) for one in group))
+        told.append(
+            f"**{subject}**, {first['check']}, {dtypes}: {reason}\n"
+            f"- seen: {first['message']}\n- minimal case: {'; '.join(given)}\n- by other means: {how}\n"
+            f"- replay: `norm-verifier replay '{short}'`\n"
+        )
+    if told:
+        yield "\n".join(told).rstrip()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("reports", nargs="+", type=Path)
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "libraries.md")
+    options = parser.parse_args(arguments)
+    reports = [json.loads(path.read_text(encoding="utf-8")) for path in options.reports]
+    try:
+        text = "\n\n".join(page(reports)) + "\n"
+    except UncheckedError as error:
+        print(f"nothing is written: {error}", file=sys.stderr)
+        return 1
+    options.out.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

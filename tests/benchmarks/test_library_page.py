@@ -1,0 +1,51 @@
+"""Every known defect of a library is confirmed by other means, and the page has no other findings."""
+
+import re
+
+import pytest
+from import_graph import ROOT
+
+from benchmarks.libraries import CHECKS, UncheckedError, confirmed, main
+from verifier.records import witness
+from verifier.subjects.libraries import library_files
+
+FOLDER = next(iter(library_files().values())).parent / "witnesses"
+WITNESSES = [
+    file.with_name(f"{file.name}#{name}")
+    for file in sorted(FOLDER.glob("*.json"))
+    for name in witness.read(file)
+]
+
+
+@pytest.mark.parametrize("path", WITNESSES, ids=lambda path: path.name)
+def test_a_witness_is_confirmed_by_other_means(path):
+    assert re.search("torch|mpmath", confirmed(path))
+
+
+def test_what_nothing_confirms_is_not_printed(tmp_path, capsys):
+    path = WITNESSES[0]
+    with pytest.raises(UncheckedError, match="nothing here confirms it"):
+        confirmed(path.with_name(path.name.replace("#", "#other-")))
+    group = next(p for p in WITNESSES if "#sums-through-bfloat16" in p.name)
+    case, document = witness.load(group)
+    with pytest.raises(UncheckedError, match="rounded to bfloat16"):
+        CHECKS["sums-through-bfloat16"](case, {**document, "seen": "grad_bias[1] is 1.5, exactly 1.25"})
+    overflowing = next(p for p in WITNESSES if "#sums-overflow" in p.name)
+    small, document = witness.load(overflowing)
+    small.tensors["input"].fill_(1.0)
+    with pytest.raises(UncheckedError, match="no sum overflows"):
+        CHECKS["sums-overflow"](small, document)
+    report = tmp_path / "report.json"
+    report.write_text('{"libraries": [], "lines": [], "findings": []}')
+    assert main([str(report), "--out", str(tmp_path / "page.md")]) == 0
+    assert (tmp_path / "page.md").read_text().startswith("# Norms of installed libraries")
+
+
+def test_what_the_page_tells_to_replay_is_there():
+    text = (ROOT / "docs" / "libraries.md").read_text(encoding="utf-8")
+    replayed = re.findall(r"norm-verifier replay '([^']+)'", text)
+    assert replayed
+    assert len(replayed) == text.count("- minimal case: ") == text.count("- by other means: ")
+    for one in replayed:
+        file, _, name = one.partition("#")
+        assert name in witness.read(ROOT / file)
