@@ -169,8 +169,8 @@ def page(reports: Sequence[Document]) -> Iterator[str]:
     )
     yield (
         "*verdict*: that of the check which looks worst; `(known)`: from defects that are declared, with a "
-        "witness, and told below. *worst error of bound*: the absolute error that comes closest to its proved "
-        "bound, of outputs and gradients, and that bound; of norms that no op describes it is the running "
+        "witness, and told below. *worst error of bound*: the absolute error that comes closest to its "
+        "proved bound, of outputs and gradients, and that bound; of norms that no op describes it is the running "
         "bound of the compiled code. *checks*: so many had something to run. *reach*: functions and loops of "
         "kernels that ran."
     )
@@ -198,7 +198,7 @@ def _library(reports: Sequence[Document], library: Document) -> Iterator[str]:
     rows.sort(key=lambda row: (order[row[0]], DTYPES.index(row[2])))
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     yield "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
-    yield from _findings([f for report in reports for f in parts(report, "findings")])
+    yield from _findings([f for report in reports for f in parts(report, "findings")], _named(library))
     left = [
         f"- `{module}`: {', '.join(map(str, names)) if isinstance(names, list) else ''}"
         for module, names in mapping(library["unreached"]).items()
@@ -229,7 +229,7 @@ def _rows(report: Document) -> Iterator[tuple[str, ...]]:
             verdict,
             "-"
             if worst_of is None
-            else f"{number(worst_of['error']):.3g} of {number(worst_of['bound']):.3g}",
+            else " of ".join(f"{number(worst_of[n]):.3g}" for n in ("error", "bound")),
             "-" if worst_of is None else f"{number(worst_of['utilisation']):.4f}",
             f"{len(ran)}/{len(lines)}",
             f"{_ran(found, 'functions')} functions, {_ran(found, 'loops')} loops",
@@ -241,11 +241,11 @@ def _ran(found: Document, name: str) -> str:
     return f"{pair['ran']} of {pair['of']}"
 
 
-def _findings(findings: Sequence[Document]) -> Iterator[str]:
+def _findings(findings: Sequence[Document], installed: str) -> Iterator[str]:
     by_cause: dict[tuple[str, str], list[Document]] = {}
     for one in findings:
         by_cause.setdefault((str(one["subject"]), str(one["reason"] or one["message"])), []).append(one)
-    told = ["### Findings\n"] if by_cause else []
+    told = [f"### Findings in {installed}\n"] if by_cause else []
     for (subject, reason), group in by_cause.items():
         first = group[0]
         path = Path(str(first["case"]))
@@ -256,7 +256,7 @@ def _findings(findings: Sequence[Document]) -> Iterator[str]:
         told.append(
             f"**{subject}**, {first['check']}, {dtypes}: {reason}\n"
             f"- seen: {first['message']}\n- minimal case: {'; '.join(given)}\n- by other means: {how}\n"
-            f"- replay: `norm-verifier replay '{short}'`\n"
+            f"- replay, with {installed} first on the path: `norm-verifier replay '{short}'`\n"
         )
     if told:
         yield "\n".join(told).rstrip()
