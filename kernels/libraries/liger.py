@@ -178,9 +178,17 @@ def liger_modulated_rms_norm(input, weight, gate, residual, eps=1e-6):
 # -- group norm, softmax -------------------------------------------------------------------------
 
 
+def _variance_may_be_negative(case):
+    """Whether rounding of the two means, N + 4 operations, may exceed the variance: kappa**2 of it."""
+    half_ulp = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}[case.dtype]
+    return case.kappa**2 * 2 * (case.columns + 4) * half_ulp > 1
+
+
 def _sums_overflow(case):
-    """Whether the sum of a row may exceed the largest number of float16."""
-    return case.largest * case.columns > LARGEST_HALF
+    """Whether the sum of a row overflows in float16, or that of its squares with the square of its mean."""
+    if case.dtype == "float16":
+        return case.largest * case.columns > LARGEST_HALF
+    return case.largest**2 * case.columns > 3e38
 
 
 @subject(
@@ -202,9 +210,16 @@ def _sums_overflow(case):
         KnownDefect(
             id="sums-overflow",
             check="finite",
-            reason="Rows of float16 are summed in float16: where the sum overflows the output is NaN.",
+            reason="Rows and their squares are summed in the input's dtype: where the sum overflows in "
+            "float16, or that of the squares in another dtype, the output is NaN.",
             where=_sums_overflow,
-            dtypes=("float16",),
+        ),
+        KnownDefect(
+            id="negative-variance",
+            check="finite",
+            reason="The variance is mean(x**2) - mean(x)**2 and may fall below -eps: rows that are nearly "
+            "constant come out as NaN.",
+            where=_variance_may_be_negative,
         ),
     ),
 )
