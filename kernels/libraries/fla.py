@@ -1,0 +1,120 @@
+"""The norms of flash-linear-attention as fla-core has them installed, unmodified.
+
+Rows of at most 512 columns go through kernels that take several rows at a time, longer ones through kernels
+of one row; all of them are autotuned. A row has at most 64 KiB, in float32 16384 columns.
+A residual is added in float32, and the sum normalized before it is rounded; the backward pass reads it as it
+is stored.
+"""
+
+from dataclasses import replace
+
+from verifier import Domain, KnownDefect, Library, subject
+
+LIBRARY = Library(distribution="fla-core", package="fla", needs=("einops", "triton"))
+
+DTYPES = ("float32", "float16", "bfloat16")
+ROWS = {"min_rows": 1, "min_columns": 1, "max_columns": 16384}
+CENTRED = Domain(max_abs=1e15, max_kappa=1e3, **ROWS)
+SQUARES = Domain(max_abs=1e15, **ROWS)
+"""Beyond 1e15 the sum of squares may overflow."""
+
+
+def _no_rows(case):
+    return case.rows == 0
+
+
+NO_ROWS = KnownDefect(
+    id="no-rows",
+    check="gradient",
+    reason="The backward pass of an empty batch divides by the number of its programs, 0.",
+    where=_no_rows,
+    also=("*",),
+)
+DECLARED = {"language": "triton", "dtypes": DTYPES, "known_defects": (NO_ROWS,)}
+BY_SPECIFICATION = {"op": "unknown", **DECLARED, "known_defects": (replace(NO_ROWS, check="memory"),)}
+LAYER_NORM = {"variance": "two_pass", "domain": CENTRED, **DECLARED}
+RMS_NORM = {"variance": "rms", "domain": SQUARES, **DECLARED}
+
+
+@subject(op="layer_norm", **LAYER_NORM)
+def fla_layer_norm(input, weight=None, bias=None, eps=1e-5):
+    from fla.modules.norm.layernorm import layer_norm
+
+    return layer_norm(input, weight, bias, eps=eps)
+
+
+@subject(op="rms_norm", **RMS_NORM)
+def fla_rms_norm(input, weight=None, eps=1e-5):
+    from fla.modules.norm.layernorm import rms_norm
+
+    return rms_norm(input, weight, None, eps=eps)
+
+
+ADDED = {"formula": "kept_sum", "returns": ("output", "new_residual")}
+
+
+@subject(op="add_layer_norm", **ADDED, **LAYER_NORM)
+def fla_add_layer_norm(input, residual, weight=None, bias=None, eps=1e-5):
+    from fla.modules.norm.layernorm import layer_norm
+
+    return layer_norm(input, weight, bias, residual=residual, eps=eps, prenorm=True)
+
+
+@subject(op="add_rms_norm", **ADDED, **RMS_NORM)
+def fla_add_rms_norm(input, residual, weight=None, eps=1e-5):
+    from fla.modules.norm.layernorm import rms_norm
+
+    return rms_norm(input, weight, None, residual=residual, eps=eps, prenorm=True)
+
+
+# -- by specification ----------------------------------------------------------------------------
+
+
+def _length(input, eps):
+    return input * (input.square().sum(-1, keepdim=True) + eps).rsqrt()
+
+
+@subject(op="unknown", specification=_length, domain=SQUARES, language="triton", dtypes=DTYPES)
+def fla_l2_norm(input, eps=1e-6):
+    from fla.modules.norm.l2norm import l2norm
+
+    return l2norm(input, eps)
+
+
+def _rms(input, weight, eps):
+    return input * (input.square().mean(-1, keepdim=True) + eps).rsqrt() * weight
+
+
+def _rms_silu(input, gate, weight, eps):
+    return _rms(input, weight, eps) * gate * gate.sigmoid()
+
+
+def _rms_sigmoid(input, gate, weight, eps):
+    return _rms(input, weight, eps) * gate.sigmoid()
+
+
+def _layer_silu(input, gate, weight, bias, eps):
+    centred = input - input.mean(-1, keepdim=True)
+    normalized = centred * (centred.square().mean(-1, keepdim=True) + eps).rsqrt()
+    return (normalized * weight + bias) * gate * gate.sigmoid()
+
+
+@subject(specification=_rms_silu, domain=SQUARES, **BY_SPECIFICATION)
+def fla_rms_norm_gated_silu(input, gate, weight, eps=1e-6):
+    from fla.modules.norm.fused_norm_gate import rms_norm_gated
+
+    return rms_norm_gated(input, gate, weight, None, activation="swish", eps=eps)
+
+
+@subject(specification=_rms_sigmoid, domain=SQUARES, **BY_SPECIFICATION)
+def fla_rms_norm_gated_sigmoid(input, gate, weight, eps=1e-6):
+    from fla.modules.norm.fused_norm_gate import rms_norm_gated
+
+    return rms_norm_gated(input, gate, weight, None, activation="sigmoid", eps=eps)
+
+
+@subject(specification=_layer_silu, domain=CENTRED, **BY_SPECIFICATION)
+def fla_layer_norm_gated_silu(input, gate, weight, bias, eps=1e-6):
+    from fla.modules.norm.fused_norm_gate import layer_norm_gated
+
+    return layer_norm_gated(input, gate, weight, bias, activation="swish", eps=eps)

@@ -1,0 +1,48 @@
+"""Norms of flash-linear-attention raise no alarm, forward and backward, by theorem or by specification."""
+
+import importlib.util
+
+import pytest
+from checks_support import cases_of, examination, machine
+
+from verifier.records.verdict import Verdict
+from verifier.subjects.libraries import library_files
+from verifier.subjects.load_file import load
+
+pytestmark = [
+    pytest.mark.skipif(
+        any(importlib.util.find_spec(name) is None for name in ("fla", "einops")),
+        reason="fla-core and einops are not installed (they come with the extra dev)",
+    ),
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
+]
+NORMS = {s.name.removeprefix("fla_"): s for s in load(library_files()["fla"]).subjects}
+FEW = {"shapes": ((4, 33),)}  # each shape is a compilation
+
+
+@pytest.mark.parametrize(
+    ("name", "check", "dtype"),
+    [
+        ("layer_norm", "gradient", "float16"),
+        ("add_layer_norm", "gradient", "bfloat16"),
+        ("add_rms_norm", "gradient", "float16"),
+        ("l2_norm", "running_bound", "float16"),
+        ("rms_norm_gated_silu", "gradcheck", "float32"),
+        ("layer_norm_gated_silu", "running_bound", "bfloat16"),
+    ],
+)
+def test_a_norm_of_fla_is_right_in_every_case(name, check, dtype):
+    subject = NORMS[name]
+    with machine():
+        examining = examination(subject, check, dtype, "machine")
+        found = [o for case in cases_of(subject, check, dtype, 3, **FEW) for o in examining.judge(case)[0]]
+    verdicts = {o.verdict for o in found}
+    assert Verdict.PASS in verdicts
+    assert verdicts <= {Verdict.PASS, Verdict.NO_THEOREM}, [o.message for o in found]
+
+
+def test_an_empty_batch_has_no_backward_pass():
+    """What is declared as a known defect of all norms of rows that are divided among programs."""
+    ids = {name: [d.id for d in s.known_defects] for name, s in NORMS.items()}
+    assert ids.pop("l2_norm") == []
+    assert all(found == ["no-rows"] for found in ids.values())
