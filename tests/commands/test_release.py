@@ -12,7 +12,7 @@ from short_sweeps import FEW_COLUMNS, KAPPAS, MAGNITUDES, shorten_sweeps
 from verifier.audit.baseline import BaselineError, worse
 from verifier.audit.request import BUDGETS, Requirements, SelectionError, parse_requirements
 from verifier.commands import cost_of_dtype
-from verifier.commands.cost_of_dtype import COLUMNS, GRID, cost
+from verifier.commands.cost_of_dtype import COLUMNS, GRID, Account, Cost, cost
 from verifier.commands.explain import WITHOUT_ROUNDING, Share
 from verifier.commands.release import stages
 from verifier.commands.release.alternatives import COMPENSATED, alternatives
@@ -106,6 +106,21 @@ def test_figures_of_a_right_kernel_are_those_of_correct_rounding(records):
     assert {p.columns for p in found.points} == {FEW_COLUMNS, COLUMNS}
     assert found.missing == ()
     assert len(found.source) == 64
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_what_is_not_known_of_one_seed_is_not_known(records, subjects_of, place):
+    found = records("wide")
+    (plain,) = [p for p in found.points if (p.kappa, p.magnitude, p.columns) == (0.0, 1.0, COLUMNS)]
+    errors = plain.outputs["output"]
+    odd = replace(plain, outputs={"output": replace(errors, worst=math.inf, signed=math.nan, bound=math.nan)})
+    points = (odd, plain) if place == 0 else (plain, odd)
+    account = Account(subject="wide", dtype="float16", backend="eager", points=points)
+    figures = output(record(subjects_of(KERNELS)["wide"], Cost(account=account)))
+    assert figures.bound is None
+    assert math.isnan(figures.signed)
+    assert figures.worst == math.inf
+    assert output(found).bound == errors.bound
 
 
 def test_sums_in_half_cost_more_and_are_trusted_less(records):
@@ -338,6 +353,19 @@ def test_each_way_of_being_worse_is_named(audited, path, value, words):
     assert any(words in text for text in worse(old, new)), worse(old, new)
     if path[0] != "release":
         assert worse(new, old) == [] or path[-1] == "lines"
+
+
+def test_a_certificate_that_covers_less_is_worse(audited):
+    _, _, old = audited("wide")
+    one = {"subject": "wide", "dtype": "float16", "rows": 2, "columns": 512, "gradients": True}
+    old["certificates"] = [{**one, "verdict": "CERTIFIED", "outputs": ["output", "grad_bias"]}]
+    less = changed(old, "certificates", 0, "outputs", to=["output"])
+    assert worse(old, less) == [
+        "wide  float16  2x512 with gradients: grad_bias CERTIFIED before, and not now"
+    ]
+    assert worse(less, old) == []
+    none = changed(old, "certificates", 0, "verdict", to="UNDECIDED")
+    assert worse(old, none) == ["wide  float16  2x512 with gradients: CERTIFIED before, and not now"]
 
 
 def test_fewer_cases_that_pass_are_worse(audited):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from verifier.audit.report.json_frame import versions
@@ -84,10 +84,10 @@ def _figures(found: Cost) -> Iterator[Figures]:
             worst=worst.worst,
             tail=max(e.tail for e in errors),
             mean=max(e.mean for e in errors),
-            signed=max((e.signed for e in errors), key=abs),
+            signed=_largest([e.signed for e in errors]),
             rounded=max(e.rounded for e in errors),
             bits_lost=bits_lost(worst.worst, max(e.rounded for e in errors)),
-            bound=_known(max(e.bound for e in errors)),
+            bound=_known(_largest([e.bound for e in errors])),
             trust=tuple(
                 Trust(
                     limit=limit,
@@ -104,6 +104,11 @@ def _figures(found: Cost) -> Iterator[Figures]:
                 if one.output == name and one.shares
             ),
         )
+
+
+def _largest(numbers: Sequence[float]) -> float:
+    """Return the number of largest magnitude; NaN, which says that one is not known, where any is."""
+    return next((one for one in numbers if math.isnan(one)), max(numbers, key=abs))
 
 
 def _what_if(subject: Subject, account: Account) -> Iterator[WhatIf]:
