@@ -169,16 +169,24 @@ def _release(old: Document, new: Document) -> Iterator[str]:
 
 
 def _certificates(old: Document, new: Document) -> Iterator[str]:
-    before, after = (Counter(map(_certified, parts(d, "certificates", []))) for d in (old, new))
-    lost = sorted({*(before - after)} - {""})
-    yield from (f"{words}: CERTIFIED before, and not now" for words in lost)
+    before, after = (
+        Counter(named for one in parts(d, "certificates", []) for named in _certified(one))
+        for d in (old, new)
+    )
+    lost = {*(before - after)}
+    for words, output in sorted(lost):
+        if not output or (words, "") not in lost:
+            yield f"{words}: {output and f'{output} '}CERTIFIED before, and not now"
 
 
-def _certified(one: Document) -> str:
-    """Return of what something is certified, or nothing."""
+def _certified(one: Document) -> Iterator[tuple[str, str]]:
+    """Yield of what something is certified, with no output and then with each that it covers."""
     calls = "with gradients" if one["gradients"] else "forward"
     words = f"{one['subject']}  {one['dtype']}  {one['rows']}x{one['columns']} {calls}"
-    return words if one["verdict"] == "CERTIFIED" else ""
+    if one["verdict"] == "CERTIFIED":
+        outputs = one.get("outputs", ())
+        assert isinstance(outputs, list | tuple)
+        yield from ((words, str(output)) for output in ("", *outputs))
 
 
 def _figures(old: Document, new: Document) -> Iterator[str]:
