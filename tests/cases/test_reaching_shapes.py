@@ -162,21 +162,42 @@ def test_shapes_beyond_the_fixed_list_come_again_without_what_may_be_left_out():
     one = taking("layer_norm", "input", "weight", "bias", "eps")
     plan = Plan(max_columns=100)
     long, short = Reaching(rows=1, columns=101, seconds=2.0), Reaching(rows=1, columns=100, seconds=2.0)
-    chosen = steering((), [long, short], cases=9, seconds=6.0, again=wanted_bare(one, plan))
+    chosen = steering((), [long, short], cases=9, seconds=6.0, again=wanted_bare(one, plan, few=False))
     assert chosen.shapes == (short, long, replace(long, bare=True))
     given = [recipes[0] for recipes in steered(one, plan, chosen.shapes)]
     assert [(r.columns, r.weight is None, r.bias is None) for r in given] == [
         (100, False, False), (101, False, False), (101, True, True)
     ]  # fmt: skip
-    less = steering((), [long, short], cases=9, seconds=5.0, again=wanted_bare(one, plan))
+    less = steering((), [long, short], cases=9, seconds=5.0, again=wanted_bare(one, plan, few=False))
     assert less.note("--budget standard") == (
         "(1 x 101) without parameters: about 2 s, left out by --budget standard"
     )
 
 
+def test_a_brief_search_runs_without_parameters_where_a_kernel_is_launched_first_and_where_it_is_told_to():
+    one, plan = taking("layer_norm", "input", "weight", "bias", "eps"), Plan(max_columns=100)
+    opening = Reaching(rows=1, columns=101, seconds=2.0, opens=True)
+    beside = Reaching(rows=1, columns=102, seconds=2.0)
+    again = wanted_bare(one, plan, few=True)
+    chosen = steering([(3, 200)], [opening, beside], cases=2, seconds=4.0, again=again, besides=(2, 2.0))
+    named = Reaching(rows=3, columns=200)
+    assert chosen.shapes == (named, replace(named, bare=True), opening, beside, replace(opening, bare=True))
+    assert not chosen.left_out
+    short = steering((), [opening, beside], cases=2, seconds=4.0, again=again)
+    assert (
+        short.note("--budget quick") == "(1 x 101) without parameters: about 2 s, left out by --budget quick"
+    )
+
+
+def test_the_first_shape_that_launches_a_kernel_is_marked():
+    shapes, _ = swept(lambda rows, columns, variant: {"wide" if columns > 1000 else "narrow"})
+    opening = [shape for shape in shapes if shape.opens]
+    assert sorted(shape.columns > 1000 for shape in opening) == [False, True]
+
+
 def test_what_has_no_optional_parameter_does_not_come_again():
     required = taking("layer_norm", "input", "weight", "bias", "eps", bare=("weight", "bias"))
-    again = wanted_bare(required, Plan(max_columns=100))
+    again = wanted_bare(required, Plan(max_columns=100), few=False)
     assert not again(Reaching(rows=1, columns=101))
 
 

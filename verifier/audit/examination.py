@@ -26,6 +26,8 @@ from verifier.records.verdict import FailureKey, Finding, Line, Verdict
 
 SHORT_SECONDS = 60.0
 """Of one line: in less time a compiled kernel meets few shapes."""
+BARE_AT_LEAST = (2, 5.0)
+"""Cases and seconds that a quick search by bounds has for long shapes without weight and bias, besides."""
 CODE_SHOWN_BY = ("forward_error", "gradient")
 """Checks whose lines say what the compiled code consists of: forward, and forward and backward."""
 UNCLAIMED = "nothing is claimed, so no bound applies: `norm-verifier describe` proposes variance= or formula="
@@ -174,8 +176,16 @@ class Examination(Trial):
         if plan.most_reaching is not None:  # what they leave out is no loss: other checks run it
             few = steering((), reaching, cases=min(cases, plan.most_reaching), seconds=seconds)
             return Steering(shapes=few.shapes)
-        bare = {} if budget.size == "quick" else {"again": wanted_bare(self.subject, plan)}
-        chosen = steering(self.subject.extents, reaching, cases=cases, seconds=seconds, **bare)
+        few = budget.size == "quick"
+        bare = wanted_bare(self.subject, plan, few=few)
+        chosen = steering(
+            self.subject.extents,
+            reaching,
+            cases=cases,
+            seconds=seconds,
+            again=bare if self.check_name in CODE_SHOWN_BY or not few else lambda _: False,
+            besides=BARE_AT_LEAST if few else (0, 0.0),
+        )
         if note := chosen.note(budget.words):
             line.notes.append(note)
         if found.why:

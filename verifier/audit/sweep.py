@@ -285,7 +285,7 @@ def _hash_of(file: str) -> str:
 
 def _document(made: Sweep, sources: Iterable[str]) -> str:
     def listed(shapes: Iterable[Reaching]) -> list[list[object]]:
-        return [[s.rows, s.columns, s.variant, s.seconds] for s in shapes]
+        return [[s.rows, s.columns, s.variant, s.seconds, s.opens] for s in shapes]
 
     record = {
         "sources": {file: _hash_of(file) for file in sources},
@@ -314,6 +314,12 @@ def _read(file: Path) -> Sweep | None:
 
 def _shapes(record: Mapping[str, Any], name: str) -> tuple[Reaching, ...]:
     return tuple(
-        Reaching(rows=int(rows), columns=int(columns), variant=int(variant), seconds=float(seconds))
-        for rows, columns, variant, seconds in record[name]
+        Reaching(
+            rows=int(rows),
+            columns=int(columns),
+            variant=int(variant),
+            seconds=float(seconds),
+            opens=bool(opens),
+        )
+        for rows, columns, variant, seconds, opens in record[name]
     )

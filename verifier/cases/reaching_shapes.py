@@ -52,13 +52,15 @@ Look = Callable[[Sequence[ShapePoint]], Sequence[Planned]]
 class Reaching:
     """A shape to run: its extents and its price in seconds, compilations not paid for by earlier ones.
 
-    A list of them is in the order of worth for the price. bare: run with all left out that may be.
+    A list of them is in the order of worth for the price. opens: whether a kernel runs there that none before
+    it in the list launches. bare: run with all left out that may be.
     """
 
     rows: int
     columns: int
     variant: int = 0
     seconds: float = 0.0
+    opens: bool = False
     bare: bool = False
 
     def __str__(self) -> str:
@@ -304,8 +306,11 @@ def cover(known: Mapping[ShapePoint, Planned]) -> list[Reaching]:
             return chosen
         _, _, cost, negated = best
         rows, columns, variant = point = (-negated[0], -negated[1], -negated[2])
-        chosen.append(Reaching(rows=rows, columns=columns, variant=variant, seconds=round(-cost, 2)))
-        met |= demands.pop(point)
+        new = demands.pop(point) - met
+        opens = any(_worth(demand) == KERNEL for demand in new)
+        seconds = round(-cost, 2)
+        chosen.append(Reaching(rows=rows, columns=columns, variant=variant, seconds=seconds, opens=opens))
+        met |= new
         compiled |= known[point].compiled
 
 

@@ -53,20 +53,24 @@ def steering(
     cases: int,
     seconds: float,
     again: Callable[[Reaching], bool] = lambda _: False,
+    besides: tuple[int, float] = (0, 0.0),
 ) -> Steering:
     """Choose what a budget has room for: all that the author names, and of the others what they are worth.
 
-    reaching: the most worth for its price first. cases, seconds: of the others, at most. again: which of them
-    are wanted a second time, bare, if there is room when all were chosen.
+    reaching: the most worth for its price first. cases, seconds: of the others, at most. again: which shapes
+    are wanted a second time, bare; of those that the author does not name, if there is room when all were
+    chosen. besides: cases and seconds that these may take beyond the others'.
     """
-    first = [Reaching(rows=rows, columns=columns) for rows, columns in dict.fromkeys(named)]
+    asked = [Reaching(rows=rows, columns=columns) for rows, columns in dict.fromkeys(named)]
+    first = [*asked, *(replace(shape, bare=True) for shape in asked if again(replace(shape, opens=True)))]
     chosen: list[Reaching] = []
     left_out: list[Reaching] = []
     for shape in (*reaching, *(replace(shape, bare=True) for shape in reaching if again(shape))):
+        further, longer = besides if shape.bare else (0, 0.0)
         fits = (
             shape.seconds <= CASE_SECONDS
-            and len(chosen) < cases
-            and sum(s.seconds for s in chosen) + shape.seconds <= seconds
+            and len(chosen) < cases + further
+            and sum(s.seconds for s in chosen) + shape.seconds <= seconds + longer
         )
         (chosen if fits else left_out).append(shape)
     rising = sorted(
@@ -75,16 +79,19 @@ def steering(
     return Steering(shapes=(*first, *rising), left_out=tuple(left_out))
 
 
-def wanted_bare(subject: Subject, plan: Plan) -> Callable[[Reaching], bool]:
+def wanted_bare(subject: Subject, plan: Plan, *, few: bool) -> Callable[[Reaching], bool]:
     """Return which shapes are to be run without parameters, too: those where no other case leaves them out.
 
-    A parameter that is absent is other code in each kernel that is launched, and what masked lanes hold then
-    is not multiplied by a weight of 0. Within the limits of a plan its fixed list leaves them out in turn.
+    few: of them only those where a kernel runs that no cheaper shape launches. A parameter that is absent is
+    other code in each kernel that is launched, and what masked lanes hold then is not multiplied by a weight
+    of 0. Within the limits of a plan its fixed list leaves them out in turn.
     """
     may_be_absent = any(
         set(given) == {True, False} for given in plan.parameters_of(op(subject.op), subject).values()
     )
-    return lambda shape: may_be_absent and not plan.fits(shape.rows, shape.columns)
+    return lambda shape: (
+        may_be_absent and not plan.fits(shape.rows, shape.columns) and (shape.opens or not few)
+    )
 
 
 def at_numbers(subject: Subject, plan: Plan, dtype: str, numbers: Sequence[float]) -> Iterator[Recipe]:
