@@ -176,15 +176,15 @@ class Examination(Trial):
         if plan.most_reaching is not None:  # what they leave out is no loss: other checks run it
             few = steering((), reaching, cases=min(cases, plan.most_reaching), seconds=seconds)
             return Steering(shapes=few.shapes)
-        few = budget.size == "quick"
-        bare = wanted_bare(self.subject, plan, few=few)
+        brief = budget.size == "quick"
+        bare = wanted_bare(self.subject, plan, few=brief)
         chosen = steering(
             self.subject.extents,
             reaching,
             cases=cases,
             seconds=seconds,
-            again=bare if self.check_name in CODE_SHOWN_BY or not few else lambda _: False,
-            besides=BARE_AT_LEAST if few else (0, 0.0),
+            again=bare if self.check_name in CODE_SHOWN_BY or not brief else lambda _: False,
+            besides=BARE_AT_LEAST if brief else (0, 0.0),
         )
         if note := chosen.note(budget.words):
             line.notes.append(note)
