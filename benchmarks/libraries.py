@@ -10,8 +10,10 @@ neither the oracle nor the bounds, confirms it on its minimal case; otherwise no
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -158,12 +160,37 @@ def _no_rows(case: Case, document: Document) -> str:
     return "torch's layer norm differentiates an empty batch; here its 0 rows are divided among 0 programs"
 
 
+def _no_columns(case: Case, document: Document) -> str:
+    _demand(case.columns == 0 and "CompilationError" in str(document["message"]), "it says something else")
+    x = case.given["input"].double()
+    same = torch.nn.functional.group_norm(x, int(case.scalars["num_groups"])).shape == x.shape
+    _demand(same, "torch refuses it")
+    return "torch's group norm gives an empty result; here Triton refuses a block of 0 lanes"
+
+
+def _undefined_lanes(case: Case, _document: Document) -> str:
+    spec = importlib.util.find_spec("fla")
+    _demand(spec is not None and bool(spec.submodule_search_locations), "fla-core is not installed")
+    assert spec is not None
+    folder = Path(next(iter(spec.submodule_search_locations or ()))) / "modules" / "norm"
+    text = (folder / "layernorm.py").read_text(encoding="utf-8") + (folder / "fused_norm_gate.py").read_text()
+    loads = re.findall(r"tl\.load\(w \+ [^()]*, mask=mask\)", text)
+    _demand(len(loads) > 0, "every load of weight has other=")
+    slopes = torch.nn.functional.pad(case.given["grad_output"].double().reshape(-1, case.columns)[:1], (0, 1))
+    rows = torch.nn.functional.pad(case.given["input"].double().reshape(-1, case.columns)[:1], (0, 1))
+    weight = torch.nn.functional.pad(torch.ones(case.columns, dtype=torch.float64), (0, 1), value=math.inf)
+    _demand(bool((rows * (slopes * weight)).sum().isnan()), "a lane of infinity changes nothing")
+    return f"the source has {loads[0]}; in torch one such lane of infinity makes the sum over its row NaN"
+
+
 CHECKS: dict[str, Callable[[Case, Document], str]] = {
     "lanes-beyond-the-row": _lanes_beyond_the_row,
     "sums-through-bfloat16": _sums_through_bfloat16,
     "sums-overflow": _sums_overflow,
     "powers-overflow": _powers_overflow,
     "eps-lost": _eps_lost,
+    "no-columns": _no_columns,
+    "undefined-lanes": _undefined_lanes,
     "negative-variance": _negative_variance,
     "square-of-rstd-overflows": _square_of_rstd_overflows,
     "no-rows": _no_rows,

@@ -178,6 +178,10 @@ def liger_modulated_rms_norm(input, weight, gate, residual, eps=1e-6):
 # -- group norm, softmax -------------------------------------------------------------------------
 
 
+def _no_columns(case):
+    return case.columns == 0
+
+
 def _variance_may_be_negative(case):
     """Whether rounding of the two means, N + 4 operations, may exceed the variance: kappa**2 of it."""
     half_ulp = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}[case.dtype]
@@ -213,6 +217,13 @@ def _sums_overflow(case):
             reason="Rows and their squares are summed in the input's dtype: where the sum overflows in "
             "float16, or that of the squares in another dtype, the output is NaN.",
             where=_sums_overflow,
+        ),
+        KnownDefect(
+            id="no-columns",
+            check="special_values",
+            reason="Positions of which there are none break the compilation, with no clear error.",
+            where=_no_columns,
+            also=("*",),
         ),
         KnownDefect(
             id="negative-variance",

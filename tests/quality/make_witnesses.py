@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sysconfig
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -123,12 +124,13 @@ def store(subject: Subject, defect: KnownDefect, finding: Finding) -> None:
     """Write the case without anything that belongs to this machine, and leave out what nothing declares."""
     file = witness.file_of(subject)
     documents = witness.read(file) if file.is_file() else {}
+    told = finding.outcome.message.replace(f"{subject.path.parent}/", "")
     documents[witness.name_of(defect, finding.dtype)] = cases.to_document(finding.case) | {
         "subject": {"path": f"../{subject.path.name}", "name": subject.name},
         "check": finding.check,
         "backend": finding.backend,
         "failure": str(failure_key(finding.outcome)),
-        "message": finding.outcome.message.replace(f"{subject.path.parent}/", ""),
+        "message": told.replace(f"{sysconfig.get_path('purelib')}/", ""),
         "seen": what_is_seen(finding.outcome, finding.detail),
         "versions": versions(*distributions_of(subject.path)),
     }
