@@ -444,6 +444,8 @@ def test_errors_are_required_of_releases_alone(command, kernel_file):
         (["rstd = 1 / tl.sqrt(var + eps)"], "output", stages.RSTD),
         (["return a / b", "rstd = divide(1.0, root(variance + eps))"], "output", stages.RSTD),
         (["mean = tl.sum(x, axis=0) / N"], "output", stages.STATISTICS),
+        (["mean = (tl.sum(x, axis=0) / N).to(x.dtype)"], "output", stages.STATISTICS),
+        (["centred = tl.where(inside, x - mean, 0.0).to(x.dtype)"], "output", stages.STATISTICS),
         (["m2 += delta * (x - mean);"], "output", stages.STATISTICS),
         (["total += tl.sum(x)"], "grad_weight", stages.COLUMNS),
         (["out = (value - mean) * rstd"], "output", stages.AFFINE),

@@ -20,12 +20,13 @@ STAGES = (INPUT, STATISTICS, RSTD, SAVED, AFFINE, COLUMNS, OUTPUT, FORMULA, UNKN
 LINES = 12
 """Lines that are named of one output at most."""
 _PARAMETERS = {"grad_weight", "grad_bias"}
-_STORED = re.compile(r"\bstore\b|__float2|\.to\(|\bcast\b|\w+\[[^\]]*\]\s*=[^=]")
+_STORED = re.compile(r"\bstore\b|__float2|\w+\[[^\]]*\]\s*=[^=]")
+_CAST = re.compile(r"\.to\(|\bcast\b")
 _LOADED = re.compile(r"\bload\(.*?\)\.to\([^)]*\)")
 """What was loaded and widened: no rounding of an output, though it is cast."""
 _ROOT = re.compile(r"\b\w*r?sqrt\w*\b|\brstd\s*=")
 _SUM = re.compile(
-    r"\w*(sum|mean|var|reduce|__shfl|atomic)\w*\(|\b(\w*mean|var\w*|m2|delta|\w*sum\w*)\s*[-+*/]?=",
+    r"\w*(sum|mean|var|reduce|__shfl|atomic)\w*\(|\b(\w*mean|var\w*|m2|delta|cent(er|r)ed|\w*sum\w*)\s*[-+*/]?=",
     re.IGNORECASE,
 )
 _STATISTIC = re.compile(r"(?:\b|_)(mean|mu|rstd|inv\w*|stat\w*)(?:\b|_)", re.IGNORECASE)
@@ -84,11 +85,12 @@ def stage_of(share: Share, output: str) -> str:
     words = next((text for text in texts if text), "")
     if not words:
         return UNKNOWN
-    if _STORED.search(_LOADED.sub("", words)):
+    if _STORED.search(words):
         kept = "store" in words and _STATISTIC.search(words.split("store", 1)[1].split(",", 1)[0])
         return SAVED if kept else OUTPUT
     if any(_ROOT.search(text) for text in texts):
         return RSTD
     if any(_SUM.search(text) for text in texts):
         return COLUMNS if output in _PARAMETERS else STATISTICS
-    return AFFINE
+    # A statistic that is rounded to half is none of the output, though it is cast.
+    return OUTPUT if _CAST.search(_LOADED.sub("", words)) else AFFINE
