@@ -9,6 +9,7 @@ from verifier import Domain, KnownDefect
 SHAPE_LOST = KnownDefect(
     id="running-shape-lost",
     check="forward_error",
+    also=("layouts",),
     reason="squeeze() takes the only dimension of the running statistics away when there is one channel: "
     "assigned to .data, it replaces the buffer's shape.",
     where=lambda case: case.given["input"].shape[1] == 1,

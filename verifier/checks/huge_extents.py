@@ -14,7 +14,7 @@ from verifier.arithmetic.trees.tree import any_order
 from verifier.cases.plan import Plan
 from verifier.checks.support.bits import differing
 from verifier.checks.support.output_verdict import judge
-from verifier.checks.support.session import Session, gradient_names
+from verifier.checks.support.session import Session, gradient_names, result_names
 from verifier.execution.backend import Backend, Power
 from verifier.execution.backends import can
 from verifier.execution.call_subject import execute
@@ -112,7 +112,7 @@ def check(session: Session) -> list[Outcome]:
 
 
 def _judged(session: Session, seen: Observation) -> list[Outcome]:
-    names = ("output", *gradient_names(session.subject, session.op))
+    names = result_names(session.subject, session.op)
     damage = [Outcome(verdict=Verdict.FAIL, output=m.split(":")[0], message=m) for m in seen.damage]
     outcomes = [*damage, *judge(session.truth, replace(seen, outputs=_rows_of(seen)), names)]
     return outcomes or [_not_judged("rows", "no result has as many rows as the input")]

@@ -13,7 +13,7 @@ from strategies.placement import BITS, Placed
 from verifier.cases.plan import Plan
 from verifier.cases.steering import columns_apart, runs_apart
 from verifier.checks.support.output_verdict import judge
-from verifier.checks.support.session import Session, gradient_names
+from verifier.checks.support.session import Session, result_names
 from verifier.execution.backend import Backend, Power
 from verifier.execution.backends import can
 from verifier.execution.call_subject import execute
@@ -117,7 +117,7 @@ def check(session: Session) -> list[Outcome]:
     if seen.lacking:
         text = f"not enough memory here: {seen.lacking}"
         return [Outcome(verdict=Verdict.SKIPPED, message=text, measured=Measured(seen=text))]
-    names = ("output", *gradient_names(session.subject, session.op))
+    names = result_names(session.subject, session.op)
     damage = [Outcome(verdict=Verdict.FAIL, output=m.split(":")[0], message=m) for m in seen.damage]
     return [*damage, *session.shape_outcomes(seen, names), *judge(session.truth, seen, names)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from strategies.layouts import KINDS
 from verifier.cases.plan import Plan
 from verifier.checks.support.output_verdict import judge
-from verifier.checks.support.session import Session, gradient_names
+from verifier.checks.support.session import Session, result_names
 from verifier.ops import Op
 from verifier.ops.unknown import NO_BOUND
 from verifier.records.subject import Subject
@@ -57,7 +57,7 @@ def check(session: Session) -> list[Outcome]:
     # What nobody wrote must not be right by chance: freed memory often holds the last call's output, and
     # shrunk cases have outputs of zeros.
     seen = session.execute(gradients=backward, poison="nan")
-    names = ("output", *gradient_names(session.subject, session.op))
+    names = result_names(session.subject, session.op)
     present = tuple(n for n in names if session.case.tensors.get(n.removeprefix("grad_"), 0) is not None)
     outcomes = session.shape_outcomes(seen, present)
     wrong = {o.output for o in outcomes}

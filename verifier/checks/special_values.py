@@ -12,7 +12,7 @@ from verifier.bounds.variance import Mask
 from verifier.cases.plan import Plan
 from verifier.checks.support.bits import demanded
 from verifier.checks.support.output_verdict import judge
-from verifier.checks.support.session import Session, StoppedError, gradient_names
+from verifier.checks.support.session import Session, StoppedError, result_names
 from verifier.ops import Op
 from verifier.ops.rows.compose_bounds import to_float64
 from verifier.records.observation import Observation
@@ -80,7 +80,7 @@ _WORDS = {"holds": "as the op's table says", "broken": "otherwise than the op's 
 
 
 def _names(session: Session) -> tuple[str, ...]:
-    return ("output", *gradient_names(session.subject, session.op))
+    return result_names(session.subject, session.op)
 
 
 def _table(session: Session, seen: Observation) -> Iterator[str]:

@@ -11,7 +11,7 @@ from verifier.arithmetic.formats import FORMATS
 from verifier.cases.recipe import Recipe, build
 from verifier.checks.support.output_verdict import format_of
 from verifier.checks.support.row_errors import RowErrors, row_errors
-from verifier.checks.support.session import Session, StoppedError, gradient_names
+from verifier.checks.support.session import Session, StoppedError, result_names
 from verifier.commands.explain import Explained, ExplainError, brief, document, explain, reason_not
 from verifier.commands.release.alternatives import bounds_of_alternatives
 from verifier.execution import Runner
@@ -167,7 +167,7 @@ def _measure(subject: Subject, case: Case, runner: Runner, ask: bool) -> _Seen |
         return None
     if session.unlaunched:
         return None
-    names = dict.fromkeys((*the_op.outputs, *gradient_names(subject, the_op)))
+    names = result_names(subject, the_op)
     given = {name: tensor for name in names if (tensor := seen.outputs.get(name)) is not None}
     found = {n: e for n, tensor in given.items() if (e := row_errors(session.truth, n, tensor)) is not None}
     formats = {name: format_of(given[name]) for name in found}

@@ -183,6 +183,11 @@ def _word(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def result_names(subject: Subject, the_op: Op) -> tuple[str, ...]:
+    """Return all results of an op and the gradients that a subject has to deliver."""
+    return tuple(dict.fromkeys((*the_op.outputs, *gradient_names(subject, the_op))))
+
+
 def gradient_names(subject: Subject, the_op: Op) -> tuple[str, ...]:
     """Return the gradients that a subject has to deliver."""
     if not the_op.differentiable:
