@@ -314,6 +314,19 @@ def test_what_no_shape_that_was_tried_dry_launches_or_turns_twice_is_told_from_w
         assert why(entry, launchable=planned) == "launched by no case that was tried"
 
 
+def test_a_loop_that_the_compiler_left_out_of_a_function_that_ran_is_told_from_one_that_no_launch_compiled():
+    (found,) = load_subjects(FOLDER / "two_kernels_triton.py")
+    loop = source_map(found).loops[0].place
+    function = next(f.place for f in source_map(found).functions if f.place.function == loop.function)
+
+    def why(*functions):
+        seen = Reach(recorded=frozenset({"code"}), functions=frozenset(functions))
+        return next(p.why for p in told(found, seen).lacking() if p.place == loop)
+
+    assert why() == "in no kernel that was launched"
+    assert why(function).startswith("its function ran without it: the compiler leaves out")
+
+
 def test_shapes_without_room_are_named_with_their_highest_price_and_so_is_a_sweep_that_failed():
     (found,) = load_subjects(FOLDER / "two_kernels_triton.py")
     priced = [Reach(left_out=frozenset({("(1 x 9)", price)})) for price in (20.5, 17.0)]

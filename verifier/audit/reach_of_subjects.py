@@ -158,13 +158,20 @@ class SubjectReach:
         if may == {False}:
             return f"its head lets it turn at most once at every shape {_TRIED_DRY}"
         if not turned:
-            return "in no kernel that was launched"
+            ran = any(
+                (one.file, one.function) == (place.file, place.function) for one in self.found.functions
+            )
+            return _LEFT_OUT if ran else "in no kernel that was launched"
         if 1 not in turned:
             return "its body never ran"
         told = ", though its head has it turn again at some shapes" if True in may else ""
         return f"not seen to turn more than once{told}"
 
 
+_LEFT_OUT = (
+    "its function ran without it: the compiler leaves out what a constant excludes, and what has no effect "
+    "on any result"
+)
 _TRIED_DRY = f"that was tried dry, up to {MOST_ROWS} rows and {MOST_COLUMNS} columns"
 
 
