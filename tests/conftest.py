@@ -20,6 +20,8 @@ from verifier.subjects.load_file import load_subjects
 
 pytest_plugins = ["pytester"]
 
+MOST_MAPPED = 16 * 2**30
+
 register_profiles()
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
 
@@ -35,6 +37,14 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)  # by default it looks after every 700 new objects
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown():
+    """Let go of huge tensors that only garbage holds: a process cannot fork that maps more than there is."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    if pages * os.sysconf("SC_PAGE_SIZE") > MOST_MAPPED:
+        gc.collect()
 
 
 @pytest.hookimpl(trylast=True)

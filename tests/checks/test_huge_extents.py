@@ -16,6 +16,7 @@ from verifier.checks.large_offsets import far_columns
 from verifier.execution.backends import backend
 from verifier.ops import op
 from verifier.records.verdict import Verdict
+from verifier.subjects.libraries import library_files
 
 pytest.importorskip("triton")
 
@@ -143,8 +144,8 @@ def test_softmax_passes_with_its_gradient_in_little_memory():
 
 @pytest.mark.skipif(importlib.util.find_spec("liger_kernel") is None, reason="liger-kernel is not installed")
 def test_liger_s_softmax_passes():
-    norms = {s.name: s for s in load(Path(__file__).with_name("own_liger.py")).subjects}
-    assert {o.verdict for o in judged(norms["softmax"])} == {Verdict.PASS}
+    norms = {s.name: s for s in load(library_files()["liger"]).subjects}
+    assert {o.verdict for o in judged(norms["liger_softmax"])} == {Verdict.PASS}
 
 
 SUMS = FAULTY / "sums_by_atomics_triton.py"

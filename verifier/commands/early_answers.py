@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from strategies.formats import FORMATS
 from strategies.registry import VARIABLE, names_defining
 from verifier.audit.request import must_be_budget, must_be_known
 from verifier.commands.outcome import complain, must_hold_files, stop
@@ -42,6 +41,8 @@ def must_be_names(
         SelectionError: one does not.
 
     """
+    from strategies.formats import FORMATS
+
     must_be_known("dtype", dtypes, tuple(FORMATS))
     if VARIABLE not in os.environ:
         must_be_known("check", checks, names_defining("verifier.checks", "NAME"))
