@@ -18,6 +18,8 @@ from verifier.subjects.load_file import builtin_files
 
 SCHEMA = json.loads((Path(html.__file__).parent / "certificates.schema.json").read_text())
 
+FAULTY = Path(__file__).parents[1] / "faulty_kernels"
+
 
 def strict(schema):
     if isinstance(schema, list):
@@ -42,15 +44,16 @@ def test_the_schema_has_the_fields_of_the_records():
 
 def test_what_certify_writes_follows_the_schema_and_damage_does_not(tmp_path):
     files = {file.stem: str(file) for file in builtin_files()}
+    files["masked_lanes_counted_triton"] = str(FAULTY / "masked_lanes_counted_triton.py")
     written = {}
-    for name in ("rms_norm_triton", "softmax_online_triton"):  # one is certified, the other refused
+    for name in ("rms_norm_triton", "masked_lanes_counted_triton"):  # one is certified, the other refused
         out = tmp_path / f"{name}.json"
         CliRunner().invoke(
             app, ["certify", files[name], "--shape", "2x5", "--dtype", "float32", "--json", str(out)]
         )
         written[name] = json.loads(out.read_text())
         assert problems(written[name]) == []
-    assert "refused" in written["softmax_online_triton"]["certificates"][0]
+    assert "refused" in written["masked_lanes_counted_triton"]["certificates"][0]
     for key, wrong in (("version", 1), ("source", "x"), ("statement", None), ("more", 1)):
         damaged = copy.deepcopy(written["rms_norm_triton"])
         damaged["certificates"][0][key] = wrong

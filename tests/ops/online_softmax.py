@@ -27,12 +27,15 @@ class OnlineRun:
     """One execution: parts (maximum, sum) are merged along a tree, and every merge rescales both sums.
 
     `choose` picks each exponential's error; `fuses` contracts the second product into the addition.
+    `lanes`: instead, so many lanes add their elements by a choice of which to rescale, sum or element; at
+    last all are rescaled to the largest maximum at once, and summed in turn.
     """
 
     arithmetic: Arithmetic
     tree: Tree
     choose: Choice
     fuses: bool = False
+    lanes: int = 0
     rounded: Rounded = field(init=False)
 
     def __post_init__(self) -> None:
@@ -57,6 +60,8 @@ class OnlineRun:
     def total(self, values: Array) -> Array:
         """Return the sum of exp(x - max(x)) of values (rows, columns), (rows, 1)."""
         x = self.rounded.read(values)
+        if self.lanes:
+            return self._of_lanes(x)
         steps: Sequence[Step] = self.tree.example(x.shape[1])
         top, total = x.copy(), self.exp(np.zeros_like(x))
         root = 0
@@ -65,6 +70,26 @@ class OnlineRun:
             root = int(step.left[0])
         whole = total[:, [root]]
         return self.rounded.multiply(whole, self.exp(np.zeros_like(whole)))
+
+    def _of_lanes(self, x: Array) -> Array:
+        rounded, lanes = self.rounded, min(self.lanes, x.shape[1])
+        top, total = x[:, :lanes].copy(), np.ones((len(x), lanes))
+        for start in range(lanes, x.shape[1], lanes):
+            value = x[:, start : start + lanes]
+            held, kept = top[:, : value.shape[1]], total[:, : value.shape[1]]
+            above = rounded.subtract(value, held)
+            factor = self.exp(-np.abs(above))
+            if self.fuses:
+                grown = rounded.multiply_add(kept, factor, np.ones_like(kept))
+            else:
+                grown = rounded.add(rounded.multiply(kept, factor), np.asarray(1.0))
+            kept[:] = np.where(above > 0, grown, rounded.add(kept, factor))
+            held[:] = np.maximum(held, value)
+        shares = rounded.multiply(total, self.exp(rounded.subtract(top, top.max(axis=1, keepdims=True))))
+        whole = shares[:, 0]
+        for share in shares.T[1:]:
+            whole = rounded.add(whole, share)
+        return whole[:, None]
 
     def _merge(self, top: Array, total: Array, step: Step) -> None:
         rounded, left, right = self.rounded, step.left, step.right

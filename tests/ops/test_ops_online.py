@@ -58,6 +58,20 @@ def test_no_family_of_rows_exceeds_the_bound(dtype, count):
     assert covered > 8
 
 
+@pytest.mark.parametrize("exponential", [1.0, 3.0])
+def test_no_row_summed_in_lanes_that_are_joined_at_once_exceeds_the_bound(exponential):
+    random, held, worst = np.random.default_rng(1), tiny(6, -9), 0.0
+    rows = all_rows(grid(held, -1, 1), 3)[::7]
+    for lanes, fuses in ((1, False), (2, True), (2, False), (3, False)):
+        declared = tree(depth=-(-3 // lanes) + lanes - 2)
+        arithmetic = Arithmetic(format=held, exponential=exponential)
+        limit = bound(rows, arithmetic, declared)
+        for choose in choices(random):
+            run = OnlineRun(arithmetic=arithmetic, tree=declared, choose=choose, fuses=fuses, lanes=lanes)
+            worst = max(worst, float(utilisation(rows, run, limit).max()))
+    assert 0.15 < worst <= 1.0
+
+
 @pytest.mark.parametrize("flush", [False, True])
 @pytest.mark.parametrize("declared", [sequential(), tree(lanes=4)])
 def test_evolution_finds_no_row_beyond_the_bound(declared, flush):

@@ -21,7 +21,7 @@ POINTS = np.unique(round_to(TINY, np.concatenate([np.arange(0, 2, 1 / 16), np.ar
 VALUES = np.concatenate([-POINTS[::-1], [-0.0], POINTS, [np.inf, -np.inf, np.nan]])
 LITERALS = {"0": 0, "-0": 0x80000000, "1": 0x3F800000, "-1": 0xBF800000, "2": 0x40000000, "-4": 0xC0800000}
 LITERALS |= {"0.5": 0x3F000000, "0.75": 0x3F400000}
-LITERALS |= {"inf": 0x7F800000, "-inf": 0xFF800000}
+LITERALS |= {"inf": 0x7F800000, "-inf": 0xFF800000, "-3.4028234663852886e38": 0xFF7FFFFF}
 EXAMPLES = {
     "subtraction": "sub.f32 a b",
     "negation": "neg.f32 a",
@@ -38,10 +38,13 @@ EXAMPLES = {
     "over_one": "div.rn.f32 a 1; div.rn.f32 a -1",
     "over_power_of_two": "div.rn.f32 a 2; div.rn.f32 a -4",
     "fused_with_one": "fma.rn.f32 1 b c; fma.rn.f32 b -1 c",
+    "infinite_sum_of_constants": "add.f32 inf 2; add.f32 -4 -inf; sub.f32 1 inf",
     "infinite_product": "mul.f32 2 -inf; mul.f32 inf -4; mul.f32 -inf -inf",
-    "power_of_minus_infinity": "ex2.approx.f32 -inf; ex2.approx.ftz.f32 -inf",
+    "power_of_minus_infinity": "ex2.approx.f32 -inf; ex2.approx.ftz.f32 -inf; exp.cuda.f32 -inf",
     "power_of_zero": "ex2.approx.f32 0; ex2.approx.ftz.f32 -0; exp.cuda.f32 0",
-    "larger_than_all": "max.f32 a -inf; max.f32 -inf a; min.f32 a inf",
+    "larger_than_all": "max.f32 a -inf; max.f32 -inf a; min.f32 a inf; max.f32 a -3.4028234663852886e38",
+    "larger_by_difference": "ite (setp.gt.f32 (sub.f32 a b) 0) a b; "
+    "ite (setp.gt.f32 (add.f32 (neg.f32 a) b) 0) b a",
     "infinite_sum": "add.f32 inf a; add.f32 a -inf; sub.f32 -inf a",
     "parts_of_whole": "add.f32 (mul.f32 a 0.5) (sub.f32 a (mul.f32 a 0.5)); "
     "add.f32 (sub.f32 a (mul.f32 0.75 a)) (mul.f32 0.75 a)",

@@ -55,6 +55,23 @@ def test_a_sum_of_powers_is_no_zero_where_one_of_them_is_the_largest():
     assert not nonzero(lambda op, x, y, n: powers(op, x, y, n, n[ONE]))
 
 
+def weighted(op, x, y, n, weight, *, chosen=None):
+    """A sum of weight * 2**(2 (x - m)) and the power of y, m the larger of both."""
+    largest = op("max.f32", x, y)
+    asked = op("setp.gt.f32", weight if chosen is None else chosen, n[ZERO])
+    top = op("ite", asked, x, largest)
+    a, b = (op("ex2.approx.f32", op("mul.f32", op("sub.f32", one, largest), n[TWO])) for one in (top, y))
+    return op("fma.rn.f32", weight, a, b)
+
+
+def test_powers_that_are_multiplied_sum_to_no_zero_where_the_factors_are_positive():
+    assert nonzero(lambda op, x, y, n: weighted(op, x, y, n, op("fma.rn.f32", x, x, n[ONE])))
+    assert nonzero(lambda op, x, y, n: weighted(op, x, y, n, powers(op, x, y, n, op("max.f32", x, y))))
+    assert not nonzero(lambda op, x, y, n: weighted(op, x, y, n, op("mul.f32", x, x)))
+    assert not nonzero(lambda op, x, y, n: weighted(op, x, y, n, n[ONE], chosen=x))
+    assert not nonzero(lambda op, x, y, n: weighted(op, x, y, n, op("add.f32", x, n[ONE])))
+
+
 @pytest.mark.parametrize(
     ("wanted", "make"),
     [
@@ -76,6 +93,8 @@ def test_a_sum_of_powers_is_no_zero_where_one_of_them_is_the_largest():
         ("any", lambda op, x, y, n: op("ite", op("setp.lt.f32", y, n[ZERO]), n[ZERO], x)),
         ("any", lambda op, x, y, n: op("ite", op("setp.lt.ftz.f32", x, n[ZERO]), n[ZERO], x)),
         ("any", lambda op, x, y, n: op("ite", op("setp.gt.f32", x, n[ZERO]), n[ZERO], x)),
+        ("positive", lambda op, x, y, n: op("ite", op("setp.gt.f32", x, y), n[ONE], n[TWO])),
+        ("any", lambda op, x, y, n: op("ite", op("setp.gt.f32", x, y), n[ONE], n[MINUS])),
         ("positive", lambda op, x, y, n: op("max.f32", x, n[ONE])),
         ("any", lambda op, x, y, n: op("max.f32", x, n[MINUS])),
         ("any", lambda op, x, y, n: op("div.rn.f32", square(op, x), square(op, y))),

@@ -57,7 +57,8 @@ class OrderReader:
         """Look among the additions that `outputs` reach; line_of: the place of an edge in the source."""
         self._terms, self._outputs, self._line_of = terms, outputs, line_of
         self._found: dict[bytes, list[Step] | OrderError] = {}
-        self._rounds = self._additions(reached(terms, outputs))
+        self._live = reached(terms, outputs)
+        self._rounds = self._additions(self._live)
 
     def _additions(self, live: Ids) -> list[tuple[Ids, Ids, bool]]:
         """Return additions (m,) and their edges (m, 3) in turn, operands first; last: whether they fuse."""

@@ -312,11 +312,12 @@ def _fused_into_zero(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
 
 
 def _larger_than_all(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
-    least = -np.inf if operation.family == "max" else np.inf
     numbers = form.terms.numbers(edges[:, :2])
-    where = (numbers == least).any(axis=1)
+    reach = -numbers if operation.family == "max" else numbers
+    beyond = reach >= format_of(operation.result).maximum
+    where: Mask = np.asarray(beyond.any(axis=1))
     rows = np.flatnonzero(where)
-    other = edges[rows, np.where(numbers[rows, 0] == least, 1, 0)]
+    other = edges[rows, np.where(beyond[rows, 0], 1, 0)]
     kept = np.full((len(rows), 3), -1, dtype=np.int64)
     kept[:, 0] = other
     return Rewrite(where=where, into=None, edges=kept, vanishes=other[np.isnan(form.terms.numbers(other))])
@@ -333,6 +334,16 @@ def _infinite_sum(form: Former, _: Opcode, edges: Ids) -> Rewrite:
     return Rewrite(where=where, into=None, edges=kept, vanishes=edges[rows, 1 - place])
 
 
+def _infinite_sum_of_constants(form: Former, _: Opcode, edges: Ids) -> Rewrite:
+    numbers = form.terms.numbers(edges[:, :2])
+    infinite = np.isinf(numbers)
+    where: Mask = np.asarray((infinite.sum(axis=1) == 1) & ~np.isnan(numbers).any(axis=1))
+    rows = np.flatnonzero(where)
+    kept = np.full((len(rows), 3), -1, dtype=np.int64)
+    kept[:, 0] = edges[rows, np.where(infinite[rows, 0], 0, 1)]
+    return Rewrite(where=where, into=None, edges=kept)
+
+
 def _infinite_product(form: Former, _: Opcode, edges: Ids) -> Rewrite:
     numbers = form.terms.numbers(edges[:, :2])
     where: Mask = np.asarray(np.isinf(numbers).any(axis=1))
@@ -343,7 +354,8 @@ def _infinite_product(form: Former, _: Opcode, edges: Ids) -> Rewrite:
 
 
 def _power_of_minus_infinity(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
-    where = (form.terms.numbers(edges[:, 0]) == -np.inf) & operation.name.startswith("ex2.approx")
+    powers = operation.name.startswith(("ex2.approx", "exp."))
+    where = (form.terms.numbers(edges[:, 0]) == -np.inf) & powers
     kept = np.full((int(where.sum()), 3), -1, dtype=np.int64)
     kept[:, 0] = form.terms.constants(np.zeros(len(kept)))
     return Rewrite(where=where, into=None, edges=kept)
@@ -354,6 +366,29 @@ def _power_of_zero(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
     kept = np.full((int(where.sum()), 3), -1, dtype=np.int64)
     kept[:, 0] = form.terms.constants(np.ones(len(kept)))
     return Rewrite(where=where, into=None, edges=kept)
+
+
+def _larger_by_difference(form: Former, _: Opcode, edges: Ids) -> Rewrite:
+    """Take max(a, b) for a - b > 0 ? a : b, the difference rounded from a and b themselves."""
+    terms = form.terms
+    asked, a, b = edges[:, 0], edges[:, 1], edges[:, 2]
+    result = np.full(len(edges), -1, dtype=np.int64)
+    for held in ("f16", "bf16", "f32", "f64"):
+        right = ((asked & 1) == 0) & _is(terms, asked >> 1, f"setp.gt.{held}")
+        difference, zero = (np.where(right, terms.edges[asked >> 1, place], 0) for place in range(2))
+        right &= (terms.numbers(zero) == 0.0) & _is(terms, difference >> 1, f"add.{held}")
+        right &= ~form.is_fused(difference >> 1)
+        ends = np.where(right[:, None], terms.edges[difference >> 1, :2] ^ (difference & 1)[:, None], 0)
+        less = b ^ 1
+        right &= ((ends[:, 0] == a) & (ends[:, 1] == less)) | ((ends[:, 1] == a) & (ends[:, 0] == less))
+        if right.any():
+            pair = np.full((int(right.sum()), 3), -1, dtype=np.int64)
+            pair[:, 0], pair[:, 1] = a[right], b[right]
+            result[right] = form.formed(in_format("max", held), pair)
+    where: Mask = np.asarray(result >= 0)
+    kept = np.full((int(where.sum()), 3), -1, dtype=np.int64)
+    kept[:, 0] = result[where]
+    return Rewrite(where=where, into=None, edges=kept, vanishes=np.concatenate([a[where], b[where]]))
 
 
 def _contracted(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
@@ -398,13 +433,27 @@ _TABLE: tuple[tuple[str, ClaimLetter, tuple[str, ...], str, Apply], ...] = (
     ("over_one", "E", ("div",), "a / 1 = a", _over_one),
     ("over_power_of_two", "E", ("div",), "a / 2**k = a * 2**-k, 2**-k normal", _over_power_of_two),
     ("fused_with_one", "E", ("fma",), "fma(a, 1, c) = a + c", _fused_with_one),
+    (
+        "infinite_sum_of_constants",
+        "E",
+        ("add",),
+        "c + inf = inf, c a finite constant",
+        _infinite_sum_of_constants,
+    ),
     ("infinite_product", "E", ("mul",), "c * inf = inf, c a constant and no zero", _infinite_product),
-    ("power_of_minus_infinity", "E", ("other",), "ex2(-inf) = 0", _power_of_minus_infinity),
+    ("power_of_minus_infinity", "E", ("other",), "ex2(-inf) = 0, exp(-inf) = 0", _power_of_minus_infinity),
     ("power_of_zero", "E", ("other",), "ex2(0) = 1, exp(0) = 1", _power_of_zero),
     ("plus_zero", "Z", ("add",), "a + 0 = a", _plus_zero),
     ("fused_with_zero", "Z", ("fma",), "fma(0, k, c) = c, k a finite constant", _fused_with_zero),
     ("fused_into_zero", "Z", ("fma",), "fma(a, b, 0) = a * b", _fused_into_zero),
-    ("larger_than_all", "F", ("max", "min"), "max(a, -inf) = a, a finite", _larger_than_all),
+    (
+        "larger_than_all",
+        "F",
+        ("max", "min"),
+        "max(a, c) = a, c = -inf or the least number of the format, a finite",
+        _larger_than_all,
+    ),
+    ("larger_by_difference", "F", ("choice",), "a - b > 0 ? a : b = max(a, b)", _larger_by_difference),
     ("infinite_sum", "F", ("add",), "inf + a = inf, a finite", _infinite_sum),
     ("equal_terms", "F", ("add",), "a - a = 0, a finite", _equal_terms),
     ("times_zero", "F", ("mul",), "0 * a = 0, a finite", _times_zero),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from verifier.arithmetic.graph.levels import levels_of
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 _ANY = -np.inf
 _LARGEST_SHARE = 0.75
+_DEEPEST = 100
+"""So many sums of powers are followed into each other."""
 _FLUSHED = 2.0**-100
 """Far above every subnormal number of float32: what is no less is not flushed to zero."""
 
@@ -35,6 +37,8 @@ class Signs:
         self._terms = terms
         self._least: Array = np.full(terms.count, _ANY)
         self._falls: Mask = np.zeros(terms.count, dtype=np.bool_)
+        self._powers: dict[int, bool] = {}
+        self._nested = 0
         for name, level in _by_operation(terms, reached(terms, edges)):
             self._least[level] = self._of_terms(name, level)
             self._falls[level] = self._not_above_zero(name, level)
@@ -48,29 +52,55 @@ class Signs:
         return bool(self._least[edge >> 1] > 0.0) or self._sums_powers(edge >> 1)
 
     def _sums_powers(self, term: int) -> bool:
-        """Return whether a term sums 2**(c * (x - m)), c > 0, over all x of which m is the largest.
+        """Return whether a term sums s * 2**(c * (x - m)), c > 0, s above zero, m the largest x of all.
 
         Where these are finite, one x is m, its power is 1 (PTX ISA, ex2.approx of zeros), none is negative.
         """
+        if term not in self._powers:
+            self._powers[term] = False  # until it is shown; nothing lies below itself
+            if self._nested < _DEEPEST:
+                self._nested += 1
+                self._powers[term] = self._has_largest(term)
+                self._nested -= 1
+        return self._powers[term]
+
+    def _has_largest(self, term: int) -> bool:
         met: set[int] = set()
         largest: set[int] = set()
-        for edge in self._leaves(2 * term, "add"):
-            pair = self._shifted(edge)
-            if pair is None:
+        for weight, power in self._weighted(2 * term):
+            pair = self._shifted(power)
+            if pair is None or not (weight is None or self._above_zero(weight)):
                 return False
             met.add(pair[0])
             largest.add(pair[1])
-        return len(largest) == 1 and set(self._leaves(largest.pop(), "max")) <= met
+        return len(largest) == 1 and set(self._leaves(largest.pop(), "max", met)) <= met
 
-    def _leaves(self, edge: int, family: str) -> Iterator[int]:
-        """Yield the edges that are joined into an edge by operations of a family."""
+    def _above_zero(self, edge: int) -> bool:
+        return self._low(edge) > 0.0 or (not edge & 1 and self._sums_powers(edge >> 1))
+
+    def _weighted(self, edge: int) -> Iterator[tuple[int | None, int]]:
+        """Yield the terms of a sum as weight and power, None where it has no weight."""
+        pending = [edge]
+        while pending:
+            for leaf in self._leaves(pending.pop(), "add"):
+                name, edges = self._name(leaf >> 1), self._terms.edges[leaf >> 1]
+                if not leaf & 1 and _rounded(name, "fma"):
+                    pending.append(int(edges[2]))
+                elif leaf & 1 or not _rounded(name, "mul"):
+                    yield None, leaf
+                    continue
+                a, b = int(edges[0]), int(edges[1])
+                yield (b, a) if self._shifted(a) else (a, b)
+
+    def _leaves(self, edge: int, family: str, stop: Collection[int] = ()) -> Iterator[int]:
+        """Yield the edges that are joined into an edge by operations of a family; stop: not looked into."""
         pending, seen = [edge], set()
         while pending:
             found = pending.pop()
             if found in seen:
                 continue
             seen.add(found)
-            if found & 1 or self._name(found >> 1).partition(".")[0] != family:
+            if found in stop or found & 1 or self._name(found >> 1).partition(".")[0] != family:
                 yield found
             else:
                 pending += [int(below) for below in self._terms.edges[found >> 1] if below >= 0]
@@ -96,7 +126,18 @@ class Signs:
             return None
         turned = [int(part) ^ (rest & 1) for part in self._terms.edges[rest >> 1][:2]]
         x, m = sorted(turned, key=lambda part: part & 1)
-        return (x, m ^ 1) if not x & 1 and m & 1 else None
+        return (self._surely(x), m ^ 1) if not x & 1 and m & 1 else None
+
+    def _surely(self, edge: int) -> int:
+        """Return x for a choice `s > 0 ? x : y` where s is above zero, all else as it is."""
+        if edge & 1 or self._name(edge >> 1) != "ite":
+            return edge
+        asked, then, _ = (int(part) for part in self._terms.edges[edge >> 1])
+        family, _, kind = self._name(asked >> 1).rpartition(".")
+        if asked & 1 or family != "setp.gt" or kind not in {"f32", "f64"}:
+            return edge
+        above, bound = (int(part) for part in self._terms.edges[asked >> 1][:2])
+        return then if self._terms.number[bound >> 1] == 0.0 and self._above_zero(above) else edge
 
     def _name(self, term: int) -> str:
         return self._terms.names[int(self._terms.operation[term])]
@@ -135,7 +176,8 @@ class Signs:
         if family == "mul":
             return _if(self._signs(edges[:, 0], edges[:, 1]) > 0)
         if family == "ite":
-            return _if(self._choices(edges))
+            lower = np.minimum(self._lows(edges[:, 1]), self._lows(edges[:, 2]))
+            return np.where(lower >= 0.0, lower, _if(self._choices(edges)))
         if family == "max":
             return self._of_larger(edges)
         return np.zeros(len(level)) if family == "abs" else nothing

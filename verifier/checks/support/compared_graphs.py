@@ -14,7 +14,8 @@ from verifier.arithmetic.graph.device_functions import with_functions
 from verifier.arithmetic.graph.graph import Graph, Ids
 from verifier.arithmetic.graph.merges_read import MergeReader
 from verifier.arithmetic.graph.normal_form import NormalForm, Normaliser, first_difference, place_of
-from verifier.arithmetic.graph.order_read import MaximumReader, OrderError, OrderReader
+from verifier.arithmetic.graph.online_read import OnlineReader
+from verifier.arithmetic.graph.order_read import OrderError, OrderReader
 from verifier.arithmetic.graph.rules import RULES
 from verifier.arithmetic.graph.signs import reached
 from verifier.arithmetic.graph.support import labels_of, reach
@@ -89,8 +90,9 @@ def compared(
 ) -> Agreement | Disagreement:
     """Find a way along which each recorded result is the declared one."""
     best = Disagreement(told="of these operations no way is known that a declaration may go")
-    # Merges into empty parts hold of finite values alone.
-    for claims in LEVELS[2:] if _merges(op, subject) else LEVELS:
+    # Parts that are empty, or one element, are merged as declared where values are finite.
+    parts = _merges(op, subject) or op.form(subject.claim, case.dtype).name.startswith("online")
+    for claims in LEVELS[2:] if parts else LEVELS:
         known, used = with_functions(graph, fused="C" in claims)
         normaliser = Normaliser(SharedTerms(), claims)
         kernel = normaliser.normal(known)
@@ -100,7 +102,7 @@ def compared(
         comparison = _Comparison(
             graph=graph, op=op, subject=subject, case=case, gradients=gradients, claims=claims, kernel=kernel,
             terms=normaliser.terms, sums=OrderReader(normaliser.terms, outputs, kernel.line_of),
-            maxima=MaximumReader(normaliser.terms, outputs), merges=MergeReader(normaliser.terms, outputs),
+            maxima=OnlineReader(normaliser.terms, outputs), merges=MergeReader(normaliser.terms, outputs),
         )  # fmt: skip
         differences = []
         clamps = _may_clamp(normaliser.terms, outputs)
@@ -167,7 +169,7 @@ def ways(graph: Graph, op: Op, subject: Subject, *, fused: bool, clamps: bool = 
                 divide_by_n=divide,
                 mean_contraction=contraction,
                 clamp=clamp,
-                larger="choice" if "ite" in families else "max",
+                larger="choice" if "ite" in families and op.needs_variance else "max",
                 divide=quotient,
                 root=root,
                 power=power,
@@ -195,7 +197,7 @@ class _Comparison:
     terms: SharedTerms
     kernel: NormalForm
     sums: OrderReader
-    maxima: MaximumReader
+    maxima: OnlineReader
     merges: MergeReader
 
     def along(self, way: Way) -> Agreement | Disagreement:

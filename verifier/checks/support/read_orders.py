@@ -11,13 +11,14 @@ from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.graph import Builder, Ids, ids
 from verifier.arithmetic.graph.merges_read import MergeReader, Root
 from verifier.arithmetic.graph.normal_form import NormalForm, Normaliser
-from verifier.arithmetic.graph.order_read import MaximumReader, OrderReader
+from verifier.arithmetic.graph.online_read import OnlineReader, Rescalings
+from verifier.arithmetic.graph.order_read import OrderReader
 from verifier.arithmetic.trees.admitted import not_admitted
 from verifier.arithmetic.trees.steps import Step
 from verifier.arithmetic.trees.tree import Tree
 from verifier.ops import Op
 from verifier.ops.rows.twin_numbers import NoTwinError
-from verifier.ops.rows.twin_statistics import Merges
+from verifier.ops.rows.twin_orders import Merges
 from verifier.records.case import Case
 
 
@@ -49,7 +50,7 @@ class CodeOrders:
     terms: SharedTerms
     claims: str
     sums: OrderReader
-    maxima: MaximumReader
+    maxima: OnlineReader
     merges: MergeReader
     kernel: NormalForm
     op: Op
@@ -65,6 +66,18 @@ class CodeOrders:
     def of_maximum(self, builder: Builder, nodes: Ids, formats: Mapping[str, str]) -> list[Step]:
         """Return the order of a maximum."""
         return self.maxima.steps(self._edges(builder, formats, nodes))
+
+    def of_online_sum(self, builder: Builder, formats: Mapping[str, str], nodes: Ids) -> Rescalings:
+        """Return in which order the parts of an online sum are rescaled and added."""
+        return self.maxima.rescalings(self._edges(builder, formats, nodes))
+
+    def of_parts(self, builder: Builder, formats: Mapping[str, str], nodes: Ids) -> list[Step]:
+        """Return the order of a sum that is a part of another."""
+        return self.sums.steps(self._edges(builder, formats, nodes))
+
+    def note(self, terms: int, steps: tuple[Step, ...], declared: Tree) -> None:
+        """Take the order of a whole sum of which parts were asked for."""
+        self.found.append(OrderOfSum(terms=terms, steps=steps, declared=declared))
 
     def of_merges(
         self, builder: Builder, formats: Mapping[str, str], nodes: Ids, declared: Tree, *, own: bool

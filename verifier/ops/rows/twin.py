@@ -21,8 +21,9 @@ from verifier.arithmetic.trees.steps import Step
 from verifier.arithmetic.trees.tree import Tree
 from verifier.ops import Op
 from verifier.ops.rows.twin_numbers import NoTwinError, TwinNumbers, Way
+from verifier.ops.rows.twin_online import online_sum
+from verifier.ops.rows.twin_orders import Orders
 from verifier.ops.rows.twin_statistics import (
-    Orders,
     held_statistics,
     moved_statistics,
     reduction_of,
@@ -51,8 +52,6 @@ def twin(op: Op, subject: Subject, case: Case, way: Way, orders: Orders, *, grad
         raise NoTwinError("no variance algorithm is declared")
     if way.contracted and way.divide_by_n == "reciprocal" and claim.mean_contraction != "mixed":
         raise NoTwinError("whether all uses of the mean fuse its product alike is not looked at")
-    if op.form(claim, case.dtype).name.startswith("online"):
-        raise NoTwinError("sums that are rescaled as the maximum grows have no twin yet")
     builder, dtypes = Builder(), {n: str(t.dtype).removeprefix("torch.") for n, t in case.given.items()}
     formats = {name: SHORT_NAMES[dtype] for name, dtype in dtypes.items() if dtype in SHORT_NAMES}
     accumulation, form = FORMATS[subject.accumulation(case.dtype)], op.form(claim, case.dtype)
@@ -72,7 +71,7 @@ def twin(op: Op, subject: Subject, case: Case, way: Way, orders: Orders, *, grad
         rounded=rounded, way=way, rows=case.rows, columns=case.columns,
         reduction=reduction_of(op, claim, way, form, accumulation, saved),
         dtypes={**dtypes, "output": dtypes["input"]}, mixes=claim.mean_contraction == "mixed",
-        trees=claim.trees, parameter=parameter, maxima=partial(orders.of_maximum, formats=formats),
+        trees=claim.trees, parameter=parameter, orders=orders, formats=formats, online=online_sum,
     )  # fmt: skip
     if "residual" in leaves:
         total = rounded.add(leaves["input"], leaves["residual"])

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from verifier.arithmetic.formats import FORMATS, Array, Contraction, DivideByN
-from verifier.arithmetic.graph.graph import Builder, Ids
+from verifier.arithmetic.graph.graph import Ids
 from verifier.arithmetic.graph.symbols import SHORT_NAMES, Larger, SymbolicRounded
-from verifier.arithmetic.trees.steps import Step
 from verifier.arithmetic.trees.tree import Tree
 from verifier.bounds.variance import Reduction, SquareOrder
 from verifier.bounds.variance.simulate import Executed
+from verifier.ops.rows.twin_orders import Orders
 from verifier.records.subject import Trees
 
 
@@ -94,7 +94,9 @@ class TwinNumbers:
     mixes: bool
     trees: Trees
     parameter: Ids | str
-    maxima: Callable[[Builder, Ids], list[Step]]
+    orders: Orders
+    formats: Mapping[str, str]
+    online: Callable[[TwinNumbers, Ids], Held]
     computed: tuple[Held, Held] | None = None
     saved: tuple[Held, Held] | None = None
     parts: tuple[Held, Held] | None = None
@@ -227,13 +229,20 @@ class TwinNumbers:
 
     def maximum(self, value: Held) -> Held:
         """Return the largest element of each row, in the order that is read off the code."""
-        terms = self._full(value)
+        return self.largest(self._full(value))
+
+    def largest(self, terms: Ids) -> Held:
+        """Return the largest of nodes (rows, n), (rows, 1), in the order that is read off the code."""
         nodes = self.rounded.symbols(terms.copy())
         root = 0
-        for step in self.maxima(self.rounded.builder, terms):
+        for step in self.orders.of_maximum(self.rounded.builder, terms, self.formats):
             nodes[:, step.left] = self.rounded.maximum(nodes[:, step.left], nodes[:, step.right])
             root = int(step.left[0])
         return self.plain(nodes[:, [root]])
+
+    def online_sum(self, x: Held) -> Held:
+        """Return the sum of exp(x - max(x)) over each row, rescaled wherever parts meet."""
+        return self.online(self, self._full(x))
 
     def __getattr__(self, name: str) -> object:
         """Refuse what no twin has.

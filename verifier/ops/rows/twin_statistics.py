@@ -3,54 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Protocol, cast
+from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
 from verifier.arithmetic.abstract_number import Form
 from verifier.arithmetic.formats import FORMATS, Array, Format, ieee
-from verifier.arithmetic.graph.graph import Builder, Ids
+from verifier.arithmetic.graph.graph import Ids
 from verifier.arithmetic.graph.symbols import Symbols
 from verifier.arithmetic.simulated import Rounded
 from verifier.arithmetic.trees.steps import Step
-from verifier.arithmetic.trees.tree import Tree
 from verifier.bounds import variance
 from verifier.bounds.variance import Reduction
 from verifier.bounds.variance import options as variance_options
 from verifier.bounds.variance.options import Merged
 from verifier.ops import Op
 from verifier.ops.rows.twin_numbers import Held, NoTwinError, TwinNumbers, Way
+from verifier.ops.rows.twin_orders import Merges
 from verifier.ops.running_statistics import weighted
 from verifier.records.case import Scalars
 from verifier.records.subject import Claim
-
-
-@dataclass(frozen=True, kw_only=True)
-class Merges:
-    """In which orders code merges the elements of a row, one order for each mean that it uses.
-
-    column: which of them each column's result uses, (columns,). saved: which one is saved.
-    """
-
-    orders: tuple[tuple[Step, ...], ...]
-    column: Ids
-    saved: int
-
-
-class Orders(Protocol):
-    """In which orders compiled code joins nodes (rows, n) of a builder, arguments having these formats."""
-
-    def of_sum(self, builder: Builder, formats: Mapping[str, str], nodes: Ids, declared: Tree) -> list[Step]:
-        """Return the order of a sum, of which a tree is declared."""
-
-    def of_maximum(self, builder: Builder, nodes: Ids, formats: Mapping[str, str]) -> list[Step]:
-        """Return the order of a maximum."""
-
-    def of_merges(
-        self, builder: Builder, formats: Mapping[str, str], nodes: Ids, declared: Tree, *, own: bool
-    ) -> Merges:
-        """Return the orders in which means are merged; own: whether lanes may keep means of their own."""
 
 
 def reduction_of(  # noqa: PLR0917

@@ -1,0 +1,48 @@
+"""What the declared computation on symbols asks of compiled code: in which orders it joins terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from verifier.arithmetic.graph.graph import Builder, Ids
+from verifier.arithmetic.graph.online_read import Rescalings
+from verifier.arithmetic.trees.steps import Step
+from verifier.arithmetic.trees.tree import Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merges:
+    """In which orders code merges the elements of a row, one order for each mean that it uses.
+
+    column: which of them each column's result uses, (columns,). saved: which one is saved.
+    """
+
+    orders: tuple[tuple[Step, ...], ...]
+    column: Ids
+    saved: int
+
+
+class Orders(Protocol):
+    """In which orders compiled code joins nodes (rows, n) of a builder, arguments having these formats."""
+
+    def of_sum(self, builder: Builder, formats: Mapping[str, str], nodes: Ids, declared: Tree) -> list[Step]:
+        """Return the order of a sum, of which a tree is declared."""
+
+    def of_maximum(self, builder: Builder, nodes: Ids, formats: Mapping[str, str]) -> list[Step]:
+        """Return the order of a maximum."""
+
+    def of_merges(
+        self, builder: Builder, formats: Mapping[str, str], nodes: Ids, declared: Tree, *, own: bool
+    ) -> Merges:
+        """Return the orders in which means are merged; own: whether lanes may keep means of their own."""
+
+    def of_online_sum(self, builder: Builder, formats: Mapping[str, str], nodes: Ids) -> Rescalings:
+        """Return in which order the parts of an online sum are rescaled and added."""
+
+    def of_parts(self, builder: Builder, formats: Mapping[str, str], nodes: Ids) -> list[Step]:
+        """Return the order of a sum that is a part of another."""
+
+    def note(self, terms: int, steps: tuple[Step, ...], declared: Tree) -> None:
+        """Take the order of a whole sum of which parts were asked for."""
