@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from verifier.arithmetic.formats import Array, Format
+from verifier.arithmetic.formats import FORMATS, Array, Format
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.constants import folded, format_of
 from verifier.arithmetic.graph.graph import Builder, Ids, ids
@@ -26,6 +26,7 @@ EXAMPLES = {
     "subtraction": "sub.f32 a b",
     "negation": "neg.f32 a",
     "widening": "cvt.f32.f16 h",
+    "narrow_sum": "add.f16 h h; sub.f16 h (neg.f16 h); add.rn.f16 (neg.f16 h) h",
     "magnitude": "abs.f32 (neg.f32 a)",
     "signs_of_factors": "mul.f32 (neg.f32 a) b; div.rn.f32 a (neg.f32 b); mul.f32 (neg.f32 a) (neg.f32 b)",
     "sign_of_narrowed": "cvt.rn.f16.f32 (neg.f32 a)",
@@ -168,6 +169,19 @@ def test_a_rule_keeps_what_it_claims_on_all_numbers_of_a_tiny_format(rule) -> No
         if rule.claim == "E":
             same &= (np.signbit(was) == np.signbit(now)) | np.isnan(was)
         assert same.all(), text
+
+
+def test_a_sum_rounded_twice_is_that_rounded_once_where_the_first_format_has_digits_enough() -> None:
+    low, high = np.meshgrid(VALUES[np.isfinite(VALUES)], VALUES[np.isfinite(VALUES)])
+    for precision, same in ((2 * TINY.precision + 2, True), (TINY.precision + 1, False)):
+        wide = Format(name="wide", precision=precision, minimum_exponent=-8, maximum=2.0**8)
+        twice = round_to(TINY, round_to(wide, low + high))
+        assert bool((twice == round_to(TINY, low + high)).all()) is same
+    for held in ("float16", "bfloat16"):
+        narrow, single = FORMATS[held], FORMATS["float32"]
+        assert single.precision >= 2 * narrow.precision + 2
+        assert single.minimum_exponent <= narrow.minimum_exponent
+        assert single.maximum >= narrow.maximum
 
 
 @pytest.mark.parametrize("name", ["float16", "float32"])

@@ -88,6 +88,15 @@ def _identity(_: Former, __: Opcode, edges: Ids) -> Rewrite:
     return Rewrite(where=np.ones(len(edges), np.bool_), into=None, edges=edges)
 
 
+def _narrow_sum(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
+    where: Mask = np.full(len(edges), operation.result in {"f16", "bf16"})
+    narrowed = opcode(f"cvt.rn.{operation.result}.f32") if where.any() else None
+    made = np.full((int(where.sum()), 3), -1, dtype=np.int64)
+    if narrowed is not None:
+        made[:, 0] = form.formed(in_format("add", "f32"), edges)
+    return Rewrite(where=where, into=narrowed, edges=made)
+
+
 def _magnitude(_: Former, operation: Opcode, edges: Ids) -> Rewrite:
     where = (edges[:, 0] & 1) == 1
     return Rewrite(where=where, into=operation, edges=_first_unsigned(edges[where]))
@@ -407,8 +416,8 @@ def _contracted(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
     return Rewrite(where=np.ones(len(edges), np.bool_), into=None, edges=made)
 
 
-ROUNDED = frozenset({"equal_terms", "parts_of_whole"})
-"""Rules by which terms cancel: they hold of a product that is rounded wherever it is used, of no other."""
+ROUNDED = frozenset({"equal_terms", "parts_of_whole", "narrow_sum"})
+"""Rules that hold of a product that is rounded wherever it is used, of no other: terms cancel in most."""
 
 _FOLDED = ("add", "mul", "fma", "div", "narrow", "max", "min")
 
@@ -416,6 +425,13 @@ _TABLE: tuple[tuple[str, ClaimLetter, tuple[str, ...], str, Apply], ...] = (
     ("subtraction", "E", ("sub",), "a - b = a + (-b)", _subtraction),
     ("negation", "E", ("neg",), "neg is the sign of an edge", _negation),
     ("widening", "E", ("widen",), "a wider format holds every number of a narrower one", _identity),
+    (
+        "narrow_sum",
+        "E",
+        ("add",),
+        "a + b in float16 or bfloat16 is that of float32, rounded again",
+        _narrow_sum,
+    ),
     ("magnitude", "E", ("abs",), "|-a| = |a|", _magnitude),
     (
         "signs_of_factors",
