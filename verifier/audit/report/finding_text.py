@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 from typing import NamedTuple
+
+import numpy as np
 
 from strategies.layouts import Layout
 from verifier.audit.causes import UNWRITTEN
@@ -25,6 +28,10 @@ REPLAYED = 2
 """Of findings of one cause, how many are named with their cases besides the first."""
 WIDTH = 160
 """Characters of what is said of a finding besides the first."""
+SHOWN = 6
+"""Of the values of a tensor, how many are shown."""
+FEW = 4
+"""Of values that differ from all others of a tensor, the most that are shown with their places."""
 MEANING = "kernel or declaration wrong: no rounding of the declared algorithm errs so much"
 
 
@@ -227,15 +234,30 @@ def _numbers(worst: Worst) -> Iterator[str]:
 
 
 def tensor_text(case: Case, name: str) -> str:
-    """Return dtype, shape, layout and first values of one tensor of a case."""
+    """Return dtype, shape, layout and values of a tensor of a case: the first, or those that differ."""
     tensor = case.given[name]
     layout = case.layouts.get(name, Layout())
     shape = tuple(tensor.shape)
     dtype = str(tensor.dtype).removeprefix("torch.")
     text = f"{dtype} {shape}, strides {layout.strides(shape)}, storage offset {layout.offset}"
-    values = tensor.flatten().tolist()
-    shown = ", ".join(f"{v:.9g}" for v in values[:6])
-    return f"{text}: [{shown}{', ...' if len(values) > 6 else ''}]"
+    values = [f"{v:.9g}" for v in tensor.flatten().tolist()]
+    return f"{text}: {_few(values, shape) or _first(values)}"
+
+
+def _first(values: Sequence[str]) -> str:
+    return f"[{', '.join(values[:SHOWN])}{', ...' if len(values) > SHOWN else ''}]"
+
+
+def _few(values: Sequence[str], shape: tuple[int, ...]) -> str:
+    """Return values that are all alike but for a few as those few and their places, else nothing."""
+    if len(values) <= SHOWN:
+        return ""
+    usual = Counter(values).most_common(1)[0][0]
+    odd = [i for i, value in enumerate(values) if value != usual]
+    if len(odd) > FEW:
+        return ""
+    told = (f"{values[i]} at {[int(n) for n in np.unravel_index(i, shape)]}" for i in odd)
+    return f"all {usual}" + (f" but {', '.join(told)}" if odd else "")
 
 
 def _kappa(case: Case) -> str:
