@@ -28,6 +28,7 @@ from strategies.registry import imported
 from verifier.execution.backend import Backend
 from verifier.execution.backends import backend
 from verifier.execution.process_tree import adopt_orphans, children, kill
+from verifier.ops import ops
 from verifier.records.garbage import look_for_circles_seldom
 
 SUBJECTS = "verifier.execution.child_main:main"
@@ -115,6 +116,7 @@ def _preload(place: Backend | None, modules: Iterable[str]) -> None:
     """Do once what every child would do at its first call, besides the imports above."""
     for module in modules:
         imported(module)
+    ops()
     importlib.import_module("torch.fx.experimental.symbolic_shapes")  # for torch.autograd.grad
     if place is None and os.environ.get("TRITON_INTERPRET", "0") == "0":
         place = backend("machine")  # most workers run subjects there, by copies of themselves

@@ -17,6 +17,7 @@ from verifier.checks.synchronization import experiment as watched
 from verifier.execution.backend import Backend
 from verifier.execution.call_subject import execute
 from verifier.execution.child_process import Runner
+from verifier.execution.preloaded import preload
 from verifier.execution.record_graph import RecordedGraph, bits_of, recorded_graph
 from verifier.machine.model import MaskedFill
 from verifier.ops import op
@@ -25,6 +26,7 @@ from verifier.records.certificate import Refusal
 from verifier.records.observation import Observation
 from verifier.records.subject import Subject
 
+preload([__name__])
 MODES = ("off", "on")
 """Whether products are fused into sums where ptxas may do so."""
 LANES = "nothing depends on what a load gives lanes that its mask leaves out"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
 import importlib
 import os
@@ -84,11 +85,16 @@ def _wrap(owner: object, name: str) -> None:
 
 
 def preload() -> None:
-    """Find the key of Triton itself, which a process asks for once: a hash of its libraries."""
+    """Find the key of Triton itself, which a process asks for once: a hash of its libraries.
+
+    What Triton imports at a first launch is imported, too.
+    """
     if triton_missing() is not None:
         return
     import triton
 
+    with contextlib.suppress(ImportError):  # by version
+        importlib.import_module("triton.experimental.gluon.nvidia.hopper")
     for name in ("triton.runtime.cache", "triton.compiler.compiler"):  # by version
         module = importlib.import_module(name)
         make: Callable[[], str] | None = getattr(module, "triton_key", None)

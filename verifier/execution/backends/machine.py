@@ -9,6 +9,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+from strategies.registry import modules
 from verifier.arithmetic.formats import ieee
 from verifier.execution.backend import Backend, Power
 from verifier.execution.backends import _triton
@@ -103,6 +104,8 @@ class PtxMachine(Backend):
             return
         for name in ("session", "triton_driver", "triton_cache", "without_assembly", "without_memory"):
             import_module(f"verifier.machine.device.{name}")
+        for package in ("shadow.arithmetics", "translate"):
+            modules(f"verifier.machine.{package}")
         _triton.preload()
 
     def prepare(self, **options: Any) -> None:
