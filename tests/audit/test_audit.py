@@ -79,8 +79,7 @@ def test_first_cases_come_first_in_a_budget_of_time_too():
     assert report.seconds < 60
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("first_cases", [True, False])
+@pytest.mark.parametrize(("workers", "first_cases"), [(1, True), (1, False), (2, False)])
 def test_the_first_finding_ends_its_line_and_the_audit(workers, first_cases):
     """Where first cases show it, the lines before it do not begin."""
     file = FAULTY / "grad_weight_without_rstd.py"

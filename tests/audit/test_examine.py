@@ -28,10 +28,9 @@ def subjects(subjects_of):
 @pytest.mark.parametrize("check", list(checks()))
 def test_no_check_complains_of_a_correct_kernel(check, runner):
     (correct,) = load_subjects(Path(__file__).parents[1] / "support" / "right_kernel.py")
-    for dtype in correct.dtypes:
-        line = examined(correct, runner, check, dtype=dtype, cases=6)
-        assert [f.outcome.message for f in line.findings] == []
-        assert line_verdict(line) in {Verdict.PASS, Verdict.SKIPPED}
+    line = examined(correct, runner, check, dtype=correct.dtypes[0], cases=6)
+    assert [f.outcome.message for f in line.findings] == []
+    assert line_verdict(line) in {Verdict.PASS, Verdict.SKIPPED}
 
 
 @pytest.mark.parametrize("name", ["without_weight_and_bias", "without_eps"])

@@ -1,14 +1,15 @@
 """The checks on the built-in subjects, as `norm-verifier audit` runs them: one test per line of it.
 
-forward_error and gradient run on all dtypes, the other checks on one, all on few cases, of which new shapes
-are compiled. Subjects of one family share most of their code: these checks and memory run on each of them,
-every other check on one of the family, in turn. NORM_VERIFIER_BUDGET widens the search, and runs every check
-on every subject, as the audit of the built-in kernels does. What a check catches is asked of kernels with
-planted bugs, on as many cases as that takes.
+forward_error and gradient run in all dtypes, the other checks in one, all on few cases, of which new shapes
+are compiled. Subjects of one family share most of their code: each check runs in each of its dtypes on one of
+the family, in turn; forward_error, gradient and memory run on each subject in some dtype.
+NORM_VERIFIER_BUDGET widens the search, and runs every check on every subject, as the audit of the built-in
+kernels does. What a check catches is asked of kernels with planted bugs, on as many cases as that takes.
 Checks that map much memory are marked `heavy`; with `--dist loadgroup` one worker runs them in turn.
 """
 
 import os
+from collections import defaultdict
 from itertools import chain
 
 import pytest
@@ -50,21 +51,24 @@ def family(subject):
 
 
 def in_turn(jobs):
-    """Yield the jobs of which each check comes once in a family, and those of checks that run on each."""
-    families = {}
-    for subject in SUBJECTS:
-        families.setdefault(family(subject), []).append(subject.name)
-    members = {name: names for names in families.values() for name in names}
-    order = {check_name: number for number, check_name in enumerate(sorted(checks()))}
+    """Return the jobs of which each check comes in each dtype once in a family, on its subjects in turn.
+
+    Checks that run on each subject come once on those that had no turn, too.
+    """
+    families = {one.name: family(one) for one in SUBJECTS}
+    alike, own = defaultdict(list), defaultdict(list)
     for name, job in jobs:
-        names = members[job.subject]
-        if job.check in ON_EACH or names[order[job.check] % len(names)] == job.subject:
-            yield name, job
+        every_dtype = getattr(checks()[job.check], "EVERY_DTYPE", False)
+        alike[families[job.subject], job.check, job.dtype if every_dtype else ""].append(name)
+        own[job.subject, job.check].append(name)
+    taken = {names[turn % len(names)] for turn, names in enumerate(alike.values())}
+    for turn, ((_, check_name), names) in enumerate(own.items()):
+        if check_name in ON_EACH and not taken.intersection(names):
+            taken.add(names[turn % len(names)])
+    return [(name, job) for name, job in jobs if name in taken]
 
 
-JOBS = (
-    parameters(SUBJECTS, all_dtypes=True) if BUDGET else list(in_turn(parameters(SUBJECTS, all_dtypes=False)))
-)
+JOBS = parameters(SUBJECTS, all_dtypes=True) if BUDGET else in_turn(parameters(SUBJECTS, all_dtypes=False))
 
 
 def budget_of(job):
@@ -91,6 +95,9 @@ def test_every_check_runs_on_every_family():
     by_name = {one.name: family(one) for one in SUBJECTS}
     assert {(by_name[job.subject], job.check) for _, job in JOBS} == everywhere
     assert {(job.subject, job.check) for _, job in JOBS} >= {(o.name, c) for o in SUBJECTS for c in ON_EACH}
+    lines = [job for _, job in parameters(SUBJECTS, all_dtypes=False) if job.check == "forward_error"]
+    run = {(by_name[job.subject], job.check, job.dtype) for _, job in JOBS}
+    assert run >= {(by_name[job.subject], job.check, job.dtype) for job in lines}
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda s: s.name)
