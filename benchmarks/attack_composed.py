@@ -39,7 +39,8 @@ FORMATS = (
 )
 """Dtypes of the tensors, and of all that is computed."""
 NAMED = (sequential(), pairwise(), tree(lanes=4), tree(lanes=16), tree(chunks=3))
-NORMS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
+GATED = tuple(f"{norm}_norm_{gate}_gate" for norm in ("layer", "rms") for gate in ("silu", "sigmoid"))
+NORMS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm", "l2_norm", *GATED)
 SOFTMAXES = ("softmax", "log_softmax")
 OTHERS = (*SOFTMAXES, "group_norm", "batch_norm")
 MODERATE = ("ordinary", "small_integers", "lognormal", "alternating_signs")
@@ -73,7 +74,7 @@ def composed(random: Random) -> Iterator[Attacked]:
     while True:
         name = str(random.choice([*NORMS, *OTHERS]))
         dtype, accumulates = FORMATS[random.integers(len(FORMATS))]
-        if name in SOFTMAXES and dtype == "float64":
+        if name in {*SOFTMAXES, *GATED} and dtype == "float64":
             continue  # exponentials are NumPy's, and correctly rounded to what is narrower than float64
         form = str(random.choice(list(op(name).forms)))
         simulation: Any = rounded_ops if name in OTHERS else simulated_kernel
@@ -100,7 +101,7 @@ def _norm_claim(random: Random, name: str, form: str, dtype: str) -> dict[str, A
     usual = "rms" if "rms_norm" in name else str(random.choice(["two_pass", "textbook", "welford"]))
     options = {"corrects_mean": bool(random.integers(2))} if op(name).forms[form].reads_parts else {}
     return {
-        "variance": "two_pass_corrected_mean" if options else usual,
+        "variance": None if name == "l2_norm" else "two_pass_corrected_mean" if options else usual,
         "variance_options": options,
         "trees": Trees(statistics=chosen, row_gradients=chosen, columns=chosen),
         "mean_contraction": "mixed" if mixed else "none",
@@ -135,6 +136,7 @@ def recipe(random: Random, variants: int, others: tuple[str, ...]) -> Recipe:
         weight=None if random.random() < 0.2 else values(others),
         bias=None if random.random() < 0.3 else values(others),
         grad_output=values(others),
+        further=(("gate", values(others)),),
         eps=float(random.choice(EPS_CHOICES)),
     )
 

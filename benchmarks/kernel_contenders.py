@@ -24,8 +24,9 @@ The subject makes the two operands of the fused kernel from one, and rounds its 
 an audit needs that, and it is no part of the kernel.
 """
 
-UNMEASURED = ("add_layer_norm", "add_rms_norm")
-"""Ops of subjects that no grid has: they return the sum as well, a tensor more than S3's fused load moves."""
+GATED = tuple(f"{norm}_norm_{gate}_gate" for norm in ("layer", "rms") for gate in ("silu", "sigmoid"))
+UNMEASURED = ("add_layer_norm", "add_rms_norm", "l2_norm", *GATED)
+"""Ops of subjects that no grid has: some return the sum as well, a tensor more than S3's fused load moves."""
 
 
 @dataclass(frozen=True, kw_only=True)

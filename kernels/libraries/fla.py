@@ -6,8 +6,6 @@ A residual is added in float32, and the sum normalized before it is rounded; the
 is stored.
 """
 
-from dataclasses import replace
-
 from verifier import Domain, KnownDefect, Library, subject
 
 LIBRARY = Library(distribution="fla-core", package="fla", needs=("einops", "triton"))
@@ -45,11 +43,6 @@ UNDEFINED_LANES = KnownDefect(
     where=_is_padded_row,
 )
 DECLARED = {"language": "triton", "dtypes": DTYPES, "known_defects": (NO_ROWS, UNDEFINED_LANES)}
-BY_SPECIFICATION = {
-    "op": "unknown",
-    **DECLARED,
-    "known_defects": (replace(NO_ROWS, check="memory"),),
-}
 LAYER_NORM = {"variance": "two_pass", "domain": CENTRED, **DECLARED}
 RMS_NORM = {"variance": "rms", "domain": SQUARES, **DECLARED}
 
@@ -85,54 +78,44 @@ def fla_add_rms_norm(input, residual, weight=None, eps=1e-5):
     return rms_norm(input, weight, None, residual=residual, eps=eps, prenorm=True)
 
 
-# -- by specification ----------------------------------------------------------------------------
+# -- rows of length one, gated norms -------------------------------------------------------------
 
 
-def _length(input, eps):
-    return input * (input.square().sum(-1, keepdim=True) + eps).rsqrt()
-
-
-@subject(op="unknown", specification=_length, domain=SQUARES, language="triton", dtypes=DTYPES)
+@subject(op="l2_norm", formula="saved_output", domain=SQUARES, language="triton", dtypes=DTYPES)
 def fla_l2_norm(input, eps=1e-6):
     from fla.modules.norm.l2norm import l2norm
 
     return l2norm(input, eps)
 
 
-def _rms(input, weight, eps):
-    return input * (input.square().mean(-1, keepdim=True) + eps).rsqrt() * weight
+GATED = {**DECLARED, "known_defects": (NO_ROWS,)}
+GATED_RMS_NORM = {**RMS_NORM, **GATED}
+GATED_LAYER_NORM = {**LAYER_NORM, **GATED}
 
 
-def _rms_silu(input, gate, weight, eps):
-    return _rms(input, weight, eps) * gate * gate.sigmoid()
-
-
-def _rms_sigmoid(input, gate, weight, eps):
-    return _rms(input, weight, eps) * gate.sigmoid()
-
-
-def _layer_silu(input, gate, weight, bias, eps):
-    centred = input - input.mean(-1, keepdim=True)
-    normalized = centred * (centred.square().mean(-1, keepdim=True) + eps).rsqrt()
-    return (normalized * weight + bias) * gate * gate.sigmoid()
-
-
-@subject(specification=_rms_silu, domain=SQUARES, **BY_SPECIFICATION)
-def fla_rms_norm_gated_silu(input, gate, weight, eps=1e-6):
+@subject(op="rms_norm_silu_gate", **GATED_RMS_NORM)
+def fla_rms_norm_gated_silu(input, gate, weight=None, eps=1e-6):
     from fla.modules.norm.fused_norm_gate import rms_norm_gated
 
     return rms_norm_gated(input, gate, weight, None, activation="swish", eps=eps)
 
 
-@subject(specification=_rms_sigmoid, domain=SQUARES, **BY_SPECIFICATION)
-def fla_rms_norm_gated_sigmoid(input, gate, weight, eps=1e-6):
+@subject(op="rms_norm_sigmoid_gate", **GATED_RMS_NORM)
+def fla_rms_norm_gated_sigmoid(input, gate, weight=None, eps=1e-6):
     from fla.modules.norm.fused_norm_gate import rms_norm_gated
 
     return rms_norm_gated(input, gate, weight, None, activation="sigmoid", eps=eps)
 
 
-@subject(specification=_layer_silu, domain=CENTRED, **BY_SPECIFICATION)
-def fla_layer_norm_gated_silu(input, gate, weight, bias, eps=1e-6):
+@subject(op="layer_norm_silu_gate", **GATED_LAYER_NORM)
+def fla_layer_norm_gated_silu(input, gate, weight=None, bias=None, eps=1e-6):
     from fla.modules.norm.fused_norm_gate import layer_norm_gated
 
     return layer_norm_gated(input, gate, weight, bias, activation="swish", eps=eps)
+
+
+@subject(op="layer_norm_sigmoid_gate", **GATED_LAYER_NORM)
+def fla_layer_norm_gated_sigmoid(input, gate, weight=None, bias=None, eps=1e-6):
+    from fla.modules.norm.fused_norm_gate import layer_norm_gated
+
+    return layer_norm_gated(input, gate, weight, bias, activation="sigmoid", eps=eps)

@@ -1,4 +1,4 @@
-"""Norms of flash-linear-attention raise no alarm, forward and backward, by theorem or by specification."""
+"""Norms of flash-linear-attention raise no alarm, forward and backward."""
 
 import importlib.util
 
@@ -26,9 +26,9 @@ FEW = {"shapes": ((4, 33),)}  # each shape is a compilation
         ("layer_norm", "gradient", "float16"),
         ("add_layer_norm", "gradient", "bfloat16"),
         ("add_rms_norm", "gradient", "float16"),
-        ("l2_norm", "running_bound", "float16"),
+        ("l2_norm", "gradient", "float16"),
         ("rms_norm_gated_silu", "gradcheck", "float32"),
-        ("layer_norm_gated_silu", "running_bound", "bfloat16"),
+        ("layer_norm_gated_silu", "gradient", "bfloat16"),
     ],
 )
 def test_a_norm_of_fla_is_right_in_every_case(name, check, dtype):

@@ -101,6 +101,17 @@ class SimulatedNumbers:
             return self.computed
         return tuple(self.plain(round_to(FORMATS[self.saved_in], v.array)) for v in self.computed)
 
+    def rsqrt(self, value):
+        return self.plain(self.rounded.divide(np.asarray(1.0), self.rounded.square_root(value.array)))
+
+    def exp(self, value):
+        with np.errstate(over="ignore", under="ignore"):
+            return self.plain(self.rounded.of(np.exp(value.array)))
+
+    def sigmoid(self, value):
+        one = self.constant(1.0)
+        return one / (one + self.exp(-value))
+
     def sum(self, value):
         values = np.broadcast_to(value.array, (self.rows, self.columns))
         return self.plain(self._along(values, self.truth.setting.trees.row_gradients, self.columns, None))
@@ -180,22 +191,31 @@ def simulate(
             total = numbers.plain(rounded.add(*problem.summands))
             stored = numbers.cast(total, "residual")
             total = (total if form.keeps_sum else stored).array
-        numbers.computed = _moments(numbers, total, claim, setting, truth.case.eps)
-        numbers.parts = _parts(numbers, total, claim, setting)
+        if claim.variance is not None:
+            numbers.computed = _moments(numbers, total, claim, setting, truth.case.eps)
+            numbers.parts = _parts(numbers, total, claim, setting)
+        further = {n: numbers.plain(a) for n, a in getattr(problem, "further", {}).items()}
+        further |= {n: numbers.constant(a) for n, a in getattr(problem, "scalars", {}).items()}
+        further |= {} if sum_gradient is None else {"grad_new_residual": numbers.plain(sum_gradient)}
         terms = Terms(
             x=numbers.plain(total),
-            further={} if sum_gradient is None else {"grad_new_residual": numbers.plain(sum_gradient)},
+            further=further,
             **{
                 name: None if (a := getattr(problem, name)) is None else numbers.plain(a)
                 for name in ("weight", "bias", "grad_output")
             },
         )
-        found = {"output": numbers.cast(form.forward(numbers, terms), "output")}
-        for name, value in form.backward(numbers, terms).items():
+        given = {*terms.further}
+        terms = form.completed(numbers, terms)
+        output = form.forward(numbers, terms)
+        found = {"output": numbers.cast(output, "output")}
+        found |= {n: v for n, v in terms.further.items() if n not in given}
+        for name, value in form.backward(numbers, replace(terms, output=output)).items():
             role = name.removeprefix("grad_")
             found[name] = numbers.cast(value, role)
-        mean, rstd = numbers.saved_moments(None)
-        found |= {"rstd": rstd} if claim.variance == "rms" else {"mean": mean, "rstd": rstd}
+        if claim.variance is not None:
+            mean, rstd = numbers.saved_moments(None)
+            found |= {"rstd": rstd} if claim.variance == "rms" else {"mean": mean, "rstd": rstd}
         found |= {"new_residual": stored} if "residual" in truth.case.given else {}
     vectors = {"grad_weight", "grad_bias", "mean", "rstd"}
     shape = (truth.case.rows, truth.case.columns)

@@ -8,7 +8,7 @@ for arrays of shape (rows, columns), (rows, 1) or (1, columns), broadcast as in 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 Value = Any
@@ -79,6 +79,9 @@ class Numbers(Protocol):
     def log(self, value: Value) -> Value:
         """Return the natural logarithm."""
 
+    def sigmoid(self, value: Value) -> Value:
+        """Return 1 / (1 + e**-value)."""
+
     def maximum(self, value: Value) -> Value:
         """Return the largest element of each row, (rows, 1)."""
 
@@ -98,7 +101,8 @@ class Terms:
     """The tensors that an op's formula is about, in the rows that statistics are taken over.
 
     x, output, grad_output: (rows, columns). weight, bias: broadcast against them, or None. further: tensors
-    of certain ops by name, (rows, columns) each; what is absent is left out.
+    of certain ops by name, (rows, columns) each, their scalars, (1, 1), and what `Form.shared` makes; what is
+    absent is left out.
     """
 
     x: Value
@@ -120,7 +124,8 @@ class Form:
     the forward pass too reads mean and rstd as they were saved, and that the variance was. `reads_parts`
     says that it reads the mean as two numbers (`Numbers.mean_parts`), which not every algorithm keeps.
     `keeps_sum` says that a norm of input + residual reads the sum before it is rounded to the residual's
-    dtype.
+    dtype. `shared(numbers, terms)` makes what both passes read by name, (rows, 1) each: the forward pass
+    computes it, the backward pass finds it saved (None: there is nothing but mean and rstd).
     """
 
     name: str
@@ -131,6 +136,13 @@ class Form:
     reads_saved: bool = False
     reads_parts: bool = False
     keeps_sum: bool = False
+    shared: Callable[[Numbers, Terms], Mapping[str, Value]] | None = None
+
+    def completed(self, numbers: Numbers, terms: Terms) -> Terms:
+        """Return the terms with what both passes read of each row."""
+        if self.shared is None:
+            return terms
+        return replace(terms, further={**terms.further, **self.shared(numbers, terms)})
 
 
 def constant_statistics(k: Numbers, t: Terms) -> Mapping[str, Value]:

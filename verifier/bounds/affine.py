@@ -287,6 +287,23 @@ class AffineNumbers:
         found = self._moved(elementary_functions.log, value, value.total, VANISHES)
         return self._round(found, arithmetic.logarithm * arithmetic.u, lost, arithmetic.format)
 
+    def sigmoid(self, value: Affine) -> Affine:
+        """Return 1 / (1 + e**-value), also where that exponential may overflow (T15)."""
+        one, arithmetic = self.constant(1.0), self.arithmetic
+        found = one / (one + self.exp(-value))
+        inside = theta(arithmetic.exponential_argument, arithmetic.u) * (value.magnitude + value.total)
+        least = -value.centre - value.slack - value.total - inside
+        # What rounding makes of it: 1 + e**-value and the quotient, relative to the computed exponential.
+        grown = theta(arithmetic.division + 1.0, arithmetic.u) + arithmetic.exponential * arithmetic.u
+        vanishes = ~np.isfinite(found.total) & (least > 8.0) & (grown < 0.5)
+        if not vanishes.any():
+            return found
+        most = np.exp(-np.where(vanishes, least, 0.0)) * INFLATION + _TINY
+        centre, slack = np.where(vanishes, 0.0, found.centre), np.where(vanishes, most, found.slack)
+        rest = np.where(vanishes, 4.0 * most + arithmetic.omega, found.total)
+        reasons = found.reasons if bool((~np.isfinite(rest)).any()) else frozenset[str]()
+        return replace(found, centre=centre, slack=slack, symbols={}, rest=rest, reasons=reasons)
+
     def maximum(self, value: Affine) -> Affine:
         """Return the largest element of each row, which is one of them: nothing is rounded."""
         full = self._full(value)

@@ -94,13 +94,12 @@ def factors(subject: Subject, plan: Plan) -> list[Factor]:
     hazards = plan.hazards or hazard_names(finite_only=True)
     given = plan.parameters_of(the_op, subject)
     gradients = plan.gradients or "grad_output" in the_op.tensors
-    has_eps = the_op.needs_variance or the_op.own or "rstd" in the_op.tensors  # a softmax has none
     joints = [
         name
         for name, hazard in (joint_hazards() if plan.joint else {}).items()
         if ("grad_output" not in hazard.NEEDS or gradients)
         and ("weight" not in hazard.NEEDS or True in given["weight"])
-        and (name != "eps_dominated" or has_eps)
+        and (name != "eps_dominated" or the_op.has_eps)
     ]
     every = {
         "layout": Factor(name="layout", levels=cover_layouts(plan, subject)),

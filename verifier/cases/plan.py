@@ -169,7 +169,7 @@ class Plan:
         backward kernel reads the statistics, which are finite: it has no edge.
         """
         takes = "eps" in subject.signature or op.derived
-        if not takes or not (op.needs_variance or op.own or "rstd" in op.tensors):
+        if not takes or not op.has_eps:
             return self.eps[:1]
         edges = set() if op.derived else {*EDGE_EPS}
         if op.default_eps is None or subject.signature["eps"].default is not None:

@@ -66,7 +66,8 @@ class Recipe:
     @property
     def hazard(self) -> str:
         """The word for what the case aims at."""
-        values = (self.values_of(name) for name in ("weight", "bias", "grad_output"))
+        further = (name for name, _ in self.further)
+        values = (self.values_of(name) for name in ("weight", "bias", "grad_output", *further))
         carried = (v.hazard for v in values if v is not None and not discover()[v.hazard].finite)
         return self.joint or next(carried, self.input.hazard)
 
@@ -74,7 +75,10 @@ class Recipe:
         """Return the recipe in which another tensor has the values of the input, which are then ordinary."""
         if name == "input":
             return self
-        moved: dict[str, Values] = {name: self.input, "input": Values(seed=self.input.seed)}
+        plain = Values(seed=self.input.seed)
+        if name in dict(self.further):
+            return replace(self, input=plain, further=tuple({**dict(self.further), name: self.input}.items()))
+        moved: dict[str, Values] = {name: self.input, "input": plain}
         return replace(self, **moved)  # type: ignore[arg-type]
 
 

@@ -195,15 +195,20 @@ def _exactly_held(case: Case, subject: Subject) -> Case:
 
 
 def _tame(case: Case) -> Case:
-    """Return a softmax of small numbers: the floats steer, and where exponentials vanish so do elements.
+    """Return small numbers where exponentials are taken: floats steer, and where they vanish so do elements.
 
     No exponential of a difference of these, nor one divided by their sum, vanishes in any format: those that
     do are of the finite numbers with which a kernel masks.
     """
-    if _op(case.op).needs_variance or case.largest <= LARGEST_EXPONENT:
-        return case
-    scale = 2.0 ** -math.ceil(math.log2(case.largest / LARGEST_EXPONENT))
-    return replace(case, tensors={**case.tensors, "input": case.given["input"] * scale})
+    the_op = _op(case.op)
+    names = (*(() if the_op.needs_variance else ("input",)), *the_op.varied)
+    largest = {n: float(case.given[n].abs().max()) for n in names if n in case.given and case.elements}
+    scales = {
+        n: 2.0 ** -math.ceil(math.log2(size / LARGEST_EXPONENT))
+        for n, size in largest.items()
+        if size > LARGEST_EXPONENT
+    }
+    return replace(case, tensors={**case.tensors, **{n: case.given[n] * by for n, by in scales.items()}})
 
 
 def _arithmetic(name: str, constants: Mapping[float, Fraction]) -> FieldOfResidues:

@@ -49,6 +49,8 @@ CATCHES = (
     "computed_threshold_falls_between_triton",
     "rows_along_y_triton",
     "sum_kept_declared_rounded",
+    "gate_before_the_norm",
+    "length_of_a_mean_square",
 )
 ADMISSIBLE = ((1, "on"), (2, "off"))
 """Seeds of other devices, and whether their compiler contracts."""

@@ -253,6 +253,8 @@ def _allowed(session: Session) -> float:
     exact = session.truth.exact.get("rstd")
     rstd = 1.0 + (0.0 if exact is None else float(np.max(exact.magnitude(), initial=0.0)))
     product = rstd**2 * largest.get("grad_output", 1.0) * largest.get("weight", 1.0)
+    if session.op.varied:  # a gate multiplies what the bias is part of, and its derivatives grow with it
+        product *= largest.get("bias", 1.0) * math.prod(largest.get(n, 1.0) ** 2 for n in session.op.varied)
     weights = LARGEST_WEIGHT**2 * case.elements * max(case.columns, 1)
     return ROUNDINGS * 2.0**-53 * product * weights
 

@@ -33,6 +33,9 @@ CATCHES = (
     "grad_weight_empty_like_input",
     "gradient_of_sum_lost",
     "gradient_of_sum_through_the_norm",
+    "gate_gradient_without_slope",
+    "gradient_beside_the_gate",
+    "gradient_along_the_row_kept",
 )
 
 

@@ -161,11 +161,17 @@ def sources_of(op: Op, case: Case, kind: str) -> dict[str, SourceSets]:
     if kind == "entries":
         entries = entries_of(op, case)
         assert entries is not None
-        names, sources = ["input", "grad_output"], _bit(entries % ENTRY_SOURCES)
+        names, sources = _of_rows(op, case), _bit(entries % ENTRY_SOURCES)
     else:
         sources = _bit(np.arange(case.rows))[:, None]
         names = [n for n in case.given if n not in {"weight", "bias"}] if kind == "rows" else ["grad_output"]
     return {name: _spread(op, case, name, sources) for name in names}
+
+
+def _of_rows(op: Op, case: Case) -> list[str]:
+    """Return the tensors that have an element for each of the input's."""
+    whole = (n for n in op.varied if n in case.given and case.given[n].shape == case.given["input"].shape)
+    return ["input", "grad_output", *whole]
 
 
 def _spread(op: Op, case: Case, name: str, sources: SourceSets) -> SourceSets:

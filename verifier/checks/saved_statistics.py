@@ -14,7 +14,8 @@ from verifier.checks.support.output_verdict import format_of, judge, own_index
 from verifier.checks.support.session import Session
 from verifier.ops import Op, Solved
 from verifier.ops.group_norm import scale_shift_forward
-from verifier.ops.rows.compose_bounds import Composer, to_float64
+from verifier.ops.rows.compose_bounds import to_float64
+from verifier.ops.rows.formula import composer_of
 from verifier.ops.unknown import NO_BOUND
 from verifier.oracle.problem import RowSolution
 from verifier.oracle.rows.problem import RowProblem
@@ -92,14 +93,15 @@ def _recomputed(session: Session, seen: Observation) -> list[Outcome]:
     """Compare the output with that of the saved statistics, within the roundings of the declared formula."""
     claim, op, case = session.subject.claim, session.op, session.case
     output, rstd = seen.outputs.get("output"), seen.outputs.get("rstd")
-    centred = "mean" in session.truth.exact and op.name != "rms_norm"
+    problem = session.truth.solved.problem
+    centred = problem is not None and problem.centred
     asked = claim.variance in ONE_MEAN and not claim.variance_options.get("per_lane_means")
     if not asked or output is None or rstd is None or not output.numel() or format_of(output) not in FORMATS:
         return []
     if (centred and seen.outputs.get("mean") is None) or session.shape_outcomes(seen, ("output",)):
         return []
     named = op.form(claim, case.dtype)
-    forms = (*op.forms.values(), replace(named, forward=scale_shift_forward))
+    forms = (*op.forms.values(), *(() if op.varied else (replace(named, forward=scale_shift_forward),)))
     if "formula" not in claim.assumed:
         forms = (named,)
     values = op.canonical(case, "output", to_float64(output))
@@ -140,7 +142,7 @@ def _of_saved(session: Session, seen: Observation, form: Form, *, centred: bool)
     assert isinstance(problem, RowProblem)
     assert isinstance(solution, RowSolution)
     solved = Solved(case=truth.solved.case, problem=problem, solution=solution)
-    composer = Composer(solved, claim, form, truth.setting)
+    composer = composer_of(solved, claim, form, truth.setting)
     composer.own()
     saved, cast = {}, {}
     for name in ("mean", "rstd") if centred else ("rstd",):

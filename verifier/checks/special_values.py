@@ -51,7 +51,7 @@ def plan(subject: Subject, op: Op) -> Plan:
         eps=(1e-5,),
         must=("strength", "shape"),  # each strength is another pattern of NaN and infinities
         leads="strength",
-        carriers=("weight", "bias", "grad_output"),
+        carriers=("weight", "bias", *op.varied, "grad_output"),
     )
 
 
@@ -109,6 +109,8 @@ def _reached(session: Session, seen: Observation) -> Iterator[str]:
     case, truth = session.case, session.truth
     carriers = [name for name, tensor in case.given.items() if not bool(tensor.isfinite().all())]
     infinite = any(bool(case.given[name].isinf().any()) for name in carriers)
+    if infinite and set(carriers) & set(session.op.varied):
+        return  # a gate that is infinite is open or shut: what it gives may well be finite
     # Statistics of a row with an infinity may be finite, and those that are given say nothing of it.
     statistics = case.scalars.get("training", True) and not session.op.derived
     if "input" in carriers and (infinite or not statistics):

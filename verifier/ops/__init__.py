@@ -145,7 +145,8 @@ class Op:
     `extents(tensors, scalars)` reads (rows, columns, scalars) off tensors whose shapes were reduced;
     `links` names the axes that shrink together.
     `takes(subject, shapes)` says whether the subject's signature has room for the shapes and scalars.
-    `needs_variance` says whether bounds rest on a variance algorithm (softmax's do not).
+    `needs_variance` says whether bounds rest on a variance algorithm (softmax's do not); `reads_eps` that
+    there is an eps without one.
     `special(scalars, x)` yields what is expected of NaN and infinities in a row (`ops/special_values.py`);
     `shift_invariant`, `scale_invariant`: a constant added to the input, or a factor of it (eps going by its
     square), changes no output.
@@ -189,10 +190,16 @@ class Op:
     varied: tuple[str, ...] = ()
     own: bool = False
     needs_variance: bool = True
+    reads_eps: bool = False
     special: Rule = elementwise
     shift_invariant: bool = False
     scale_invariant: bool = False
     complete: Callable[[Tensors, Scalars, Subject], dict[str, torch.Tensor | None]] = _as_they_are
+
+    @property
+    def has_eps(self) -> bool:
+        """Whether eps makes a difference: a softmax has none, and a backward pass may have it in rstd."""
+        return self.needs_variance or self.own or self.reads_eps or "rstd" in self.tensors
 
     def claimed(self, claim: Claim) -> bool:
         """Return whether a claim names what bounds rest on: an algorithm, or a form where none is needed."""

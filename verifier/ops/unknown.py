@@ -9,7 +9,7 @@ import torch
 
 from verifier.arithmetic.abstract_number import Form, Numbers, Terms, Value
 from verifier.arithmetic.formats import Array
-from verifier.ops import Bounded, Expected, Op, Shapes, Tensors
+from verifier.ops import Bounded, Expected, Op, Tensors
 from verifier.ops.rows import trailing_dimensions
 from verifier.ops.rows.results import like
 from verifier.oracle.enclosure import Enclosure
@@ -17,22 +17,14 @@ from verifier.records.case import Case, Extents, Scalars
 from verifier.records.subject import Subject
 
 PARAMETERS = ("weight", "bias")
-TENSORS = ("input", "weight", "bias", "residual", "gate")
+LIKE_THE_INPUT = ("residual", "gate")
+TENSORS = ("input", *PARAMETERS, *LIKE_THE_INPUT)
 
 NO_BOUND = (
     "a specification of the subject's own claims no algorithm, so no theorem bounds its rounding errors; "
     "running_bound judges the results by the roundings of the code that ran"
 )
 """Why checks that compare with a theorem do not apply."""
-
-
-def shapes(rows: int, columns: int, variant: int) -> Shapes | None:
-    """Lay out rows as norms over trailing dimensions have them; residual and gate are like the input."""
-    found = trailing_dimensions.shapes(rows, columns, variant, tensors=("input", "weight", "bias"))
-    if found is None:
-        return None
-    like = dict.fromkeys(("residual", "gate"), found.tensors["input"])
-    return Shapes(tensors={**found.tensors, **like}, scalars=found.scalars)
 
 
 def canonical(extents: Extents, name: str, array: Array) -> Array:
@@ -81,14 +73,14 @@ OP = Op(
     parameters=PARAMETERS,
     variants=trailing_dimensions.VARIANTS,
     forms={"specification": Form(name="specification", forward=_not_a_form, backward=_not_a_form)},
-    shapes=shapes,
+    shapes=partial(trailing_dimensions.shapes, tensors=("input", *PARAMETERS), like=LIKE_THE_INPUT),
     canonical=canonical,
     problem=_no_problem,
     exact=_no_results,
     bounds=_no_bounds,
     expected=expected,
     extents=trailing_dimensions.extents,
-    links=partial(trailing_dimensions.links, like=("residual", "gate")),
+    links=partial(trailing_dimensions.links, like=LIKE_THE_INPUT),
     complete=complete,
     needs_variance=False,
     own=True,

@@ -36,6 +36,9 @@ class Field(Protocol):
     def take(self, name: str, places: object) -> Value | None:
         """Return the elements at these places of the tensor of that name; None without places."""
 
+    def scalar(self, number: float) -> Value:
+        """Return a scalar argument as kernels hold it."""
+
 
 class Problem(Protocol[Answer_co]):
     """A function of rows, posed with its operands."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -68,10 +68,11 @@ def tolerance(truth: Truth, names: Sequence[str]) -> Tolerance:
             step=step, absolute=math.inf, largest=0.0, why="no axis of the input holds whole rows"
         )
     tall = _Tall(truth, flat, places)
-    forward = tall.forward_bound(step, names)
-    derivative, backward = tall.derivative(names)
-    truncation = tall.truncation(step, derivative) if "input" in names else 0.0
-    largest = max(_largest_entries(truth, names, derivative))
+    moved = [name for name in names if tall.holds_rows(name)]
+    derivatives, backward = tall.derivatives(moved, names)
+    forward = max(tall.forward_bound(step, name, names) for name in moved or ["input"])
+    truncation = max((tall.truncation(step, name, derivatives[name]) for name in moved), default=0.0)
+    largest = max(_largest_entries(truth, names, derivatives))
     total = forward / step + truncation + backward + 2.0**-50 * largest
     if not total < math.inf:
         return Tolerance(step=step, absolute=math.inf, largest=largest, why="no bound on this input")
@@ -91,22 +92,23 @@ def _with_row_axis(case: Case) -> Case:
     if case.given["input"].dim() != 1:
         return case
     shape = case.given["input"].shape
-    whole = ("input", "grad_output", *op(case.op).alike, *op(case.op).incoming.values())
+    whole = ("input", "grad_output", *op(case.op).alike, *op(case.op).varied)
+    whole += tuple(op(case.op).incoming.values())
     both = {n: t.unsqueeze(0) for n, t in case.given.items() if n in whole and t.shape == shape}
     scalars = {**case.scalars, "dim": -1} if "dim" in case.scalars else case.scalars
     return replace(case, tensors={**case.tensors, **both}, scalars=scalars)
 
 
-def _largest_entries(truth: Truth, names: Sequence[str], derivative: Array) -> list[float]:
-    """Return the largest |entry| of the exact Jacobian by each tensor."""
-    found = {"input": float(np.max(np.abs(derivative), initial=0.0))}
+def _largest_entries(truth: Truth, names: Sequence[str], derivatives: Mapping[str, Array]) -> list[float]:
+    """Return the largest |entry| of the exact Jacobian by each tensor; derivatives: by tensors of rows."""
+    found = {name: float(np.max(np.abs(by), initial=0.0)) for name, by in derivatives.items()}
     output = np.asarray(truth.exact["output"].high)
     place = np.unravel_index(int(np.argmax(np.abs(output))), output.shape)
     at = truth.op.flat_index(truth.case, "output", tuple(truth.case.given["input"].shape))[place]
     gradient = torch.zeros_like(truth.case.given["grad_output"])
     gradient.view(-1)[int(at)] = 1.0
     exact = replace(truth, case=_of_gradient(truth.case, gradient)).exact
-    for name in set(names) - {"input"}:
+    for name in set(names) - set(found):
         found[name] = float(np.max(np.abs(exact[f"grad_{name}"].high), initial=0.0))
     return [found[name] for name in names]
 
@@ -144,33 +146,40 @@ class _Tall:
         """Pose a tall case."""
         return replace(self.truth, case=case)
 
-    def moved(self, step: float) -> tuple[Case, Index]:
-        """Return the case of which copy 2 c has column c moved up, copy 2 c + 1 down."""
+    def holds_rows(self, name: str) -> bool:
+        """Whether a tensor has an element for each of the input's: the output is no affine function of it."""
+        if name != "input" and name not in self.truth.op.varied:
+            return False
+        return self.case.given[name].shape == self.case.given["input"].shape
+
+    def moved(self, step: float, name: str) -> tuple[Case, Index]:
+        """Return the case of which copy 2 c has column c of a tensor moved up, copy 2 c + 1 down."""
         tall, copy, number = self.copies(2 * self.case.columns)
-        x = tall.given["input"].clone()
+        x = tall.given[name].clone()
         places = torch.from_numpy(number[np.arange(len(copy)), copy // 2])
         x.view(-1)[places] += torch.from_numpy(np.where(copy % 2 == 0, step, -step)).to(x.dtype)
-        return _with(tall, input=x), copy
+        return _with(tall, **{name: x}), copy
 
-    def forward_bound(self, step: float, names: Sequence[str]) -> float:
-        """Bound the forward error at all ends of the differences."""
-        case = self.moved(step)[0]
+    def forward_bound(self, step: float, moved: str, names: Sequence[str]) -> float:
+        """Bound the forward error at all ends of the differences by a tensor of rows, and by parameters."""
+        case = self.moved(step, moved)[0]
         for name in set(names) & {"weight", "bias"}:
             tensor = case.given[name]
             outwards = torch.where(tensor < 0, -step, step).to(tensor.dtype)
             case = _with(case, **{name: tensor + outwards})
         return _worst(self.truth_of(case), ["output"])
 
-    def derivative(self, names: Sequence[str]) -> tuple[Array, float]:
-        """Return d output[row, column] / d input[row, :] as (columns, rows, columns), and the bound on it."""
+    def derivatives(self, moved: Sequence[str], names: Sequence[str]) -> tuple[dict[str, Array], float]:
+        """Return d output[row, column] / d tensor[row, :] as (columns, rows, columns), and a bound on all."""
         tall, copy, number = self.copies(self.case.columns)
         gradient = torch.zeros_like(tall.given["grad_output"])
         gradient.view(-1)[torch.from_numpy(number[np.arange(len(copy)), copy])] = 1.0
         truth = self.truth_of(_of_gradient(tall, gradient))
         order = np.argsort(copy, kind="stable")
-        exact = np.asarray(self.exact(truth.case, "grad_input")[0])[order]
+        exact = {name: np.asarray(self.exact(truth.case, f"grad_{name}")[0])[order] for name in moved}
         bound = _worst(truth, [f"grad_{name}" for name in names])
-        return exact.reshape(self.case.columns, self.case.rows, self.case.columns), bound
+        shape = (self.case.columns, self.case.rows, self.case.columns)
+        return {name: found.reshape(shape) for name, found in exact.items()}, bound
 
     def exact(self, case: Case, name: str) -> tuple[Array, Array]:
         """Return exact results as unevaluated sums (106 bits)."""
@@ -180,16 +189,16 @@ class _Tall:
         found = the_op.exact(solve(posed, rung="double_double"))[name]
         return np.asarray(found.high), np.asarray(found.low)
 
-    def truncation(self, step: float, derivative: Array) -> float:
-        """Return the largest |exact difference quotient - exact derivative|."""
-        case, copy = self.moved(step)
+    def truncation(self, step: float, name: str, derivative: Array) -> float:
+        """Return the largest |exact difference quotient - exact derivative| by a tensor of rows."""
+        case, copy = self.moved(step, name)
         order = np.argsort(copy, kind="stable")
         high, low = (
             part[order].reshape(self.case.columns, 2, self.case.rows, -1)
             for part in self.exact(case, "output")
         )
         quotient = ((high[:, 0] - high[:, 1]) + (low[:, 0] - low[:, 1])) / (2.0 * step)
-        # quotient[c, r, j] is d output[r, j] / d input[r, c]; derivative[j, r, c] the same.
+        # quotient[c, r, j] is d output[r, j] / d tensor[r, c]; derivative[j, r, c] the same.
         return float(np.max(np.abs(quotient - derivative.transpose(2, 1, 0)), initial=0.0)) * (1.0 + 2.0**-10)
 
 

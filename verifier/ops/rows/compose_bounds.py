@@ -134,6 +134,18 @@ class Composer:
     def own(self) -> Mapping[str, Bounded]:
         """Bounds of a subject that computes its statistics itself, or reads running ones (evaluation)."""
         results: dict[str, Bounded] = {}
+        statistics = self._prepared()
+        terms = self._terms()
+        with np.errstate(all="ignore"):
+            output = self.numbers.cast(self.form.forward(self.numbers, terms), "output")
+        results["output"] = self._rows_bounded(output)
+        results.update(statistics)
+        if terms.grad_output is not None:
+            results.update(self._gradients(terms))
+        return results
+
+    def _prepared(self) -> dict[str, Bounded]:
+        """Make the statistics that the passes read; return the bounds of those that are returned."""
         statistics: dict[str, Bounded] = {}
         if self.problem.variance is not None:
             mean, rstd, stepped = self._running_statistics()
@@ -144,14 +156,7 @@ class Composer:
             saved = (self._saved(mean, "mean"), self._saved(rstd, "rstd"))
             self.numbers.computed = saved if self.form.reads_saved else (_by_lane(mean), rstd)
             self.numbers.saved = saved
-        terms = self._terms()
-        with np.errstate(all="ignore"):
-            output = self.numbers.cast(self.form.forward(self.numbers, terms), "output")
-        results["output"] = self._rows_bounded(output)
-        results.update(statistics)
-        if terms.grad_output is not None:
-            results.update(self._gradients(terms))
-        return results
+        return statistics
 
     def given(self) -> Mapping[str, Bounded]:
         """Bounds of a raw backward subject, whose statistics are exact inputs."""

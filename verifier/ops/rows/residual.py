@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ import torch
 from verifier.arithmetic.abstract_number import Form, Numbers, Terms, Value
 from verifier.arithmetic.formats import FORMATS
 from verifier.arithmetic.simulated import round_to
-from verifier.ops import Bounded, Expected, Setting, Shapes, Tensors
+from verifier.ops import Bounded, Expected, Setting, Tensors
 from verifier.ops.rows import trailing_dimensions
 from verifier.ops.rows.compose_bounds import Composer, RowsSolved, case_array
 from verifier.ops.rows.results import like
@@ -30,6 +31,7 @@ from verifier.records.subject import Claim, Subject
 OUTPUTS = ("output", "new_residual")
 INCOMING = {"output": "grad_output", "new_residual": "grad_new_residual"}
 LIKE_THE_INPUT = ("residual", "new_residual", "grad_new_residual")
+shapes = partial(trailing_dimensions.shapes, like=LIKE_THE_INPUT)
 FLUSHED = "an addition of input and residual may flush a subnormal number to zero"
 """Why there is no bound on devices that flush: which number the norm reads is not known there."""
 EAGER = frozenset({"autograd", "cast_before_weight", "torch_cpu", "torch_cpu_half"})
@@ -59,16 +61,6 @@ def reading(case: Case, form: Form, setting: Setting) -> Sum:
     held = case.dtype_of("residual")
     assert held is not None
     return Sum(accumulated=setting.arithmetic.format.name, stored=held, kept=form.keeps_sum)
-
-
-def shapes(rows: int, columns: int, variant: int, *, tensors: tuple[str, ...]) -> Shapes | None:
-    """Lay out rows as norms over trailing dimensions have them; the residual is like the input."""
-    of_norm = tuple(name for name in tensors if name != "residual")
-    found = trailing_dimensions.shapes(rows, columns, variant, tensors=of_norm)
-    if found is None:
-        return None
-    whole = dict.fromkeys(LIKE_THE_INPUT, found.tensors["input"])
-    return Shapes(tensors={**found.tensors, **whole}, scalars=found.scalars)
 
 
 def links(tensors: Tensors, scalars: Scalars) -> Mapping[str, list[tuple[str, int]]]:

@@ -26,8 +26,13 @@ _SAVED = {"mean", "rstd"}
 _PARAMETERS = {"weight", "bias", "grad_weight", "grad_bias"}
 
 
-def shapes(rows: int, columns: int, variant: int, *, tensors: tuple[str, ...]) -> Shapes | None:
-    """Lay out rows and columns as PyTorch's norms over trailing dimensions take them."""
+def shapes(
+    rows: int, columns: int, variant: int, *, tensors: tuple[str, ...], like: tuple[str, ...] = ()
+) -> Shapes | None:
+    """Lay out rows and columns as PyTorch's norms over trailing dimensions take them.
+
+    like: tensors of the input's shape, whether they are arguments or not.
+    """
     leading: tuple[int, ...] = (rows,)
     trailing: tuple[int, ...] = (columns,)
     if variant == 1:
@@ -46,8 +51,9 @@ def shapes(rows: int, columns: int, variant: int, *, tensors: tuple[str, ...]) -
     full = (*leading, *trailing)
     of = {"input": full, "grad_output": full, "weight": trailing, "bias": trailing}
     of |= {"mean": (rows,), "rstd": (rows,), "output": full}
+    named = {name: of[name] for name in (*tensors, "grad_output") if name not in like}
     return Shapes(
-        tensors={name: of[name] for name in (*tensors, "grad_output")},
+        tensors={**named, **dict.fromkeys(like, full)},
         scalars={"normalized_shape": trailing},
     )
 

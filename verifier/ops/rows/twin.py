@@ -34,7 +34,7 @@ from verifier.records.subject import PARAMETERS, Subject
 
 RAW = (
     *("input", "weight", "bias", "grad_output", "mean", "rstd", "running_mean", "running_var"),
-    *("residual", "grad_new_residual"),
+    *("residual", "grad_new_residual", "gate"),
 )
 _BY_ROW = ("mean", "rstd", "running_mean", "running_var")
 
@@ -90,7 +90,8 @@ def twin(op: Op, subject: Subject, case: Case, way: Way, orders: Orders, *, grad
         numbers.computed = numbers.saved = (numbers.plain(mean), numbers.plain(leaves["rstd"]))
     if evaluates:
         form = replace(form, backward=form.evaluation or constant_statistics)
-    results = _results(form, numbers, leaves, given=given, gradients=gradients)
+    eps = case.eps if op.reads_eps else None
+    results = _results(form, numbers, leaves, given=given, gradients=gradients, eps=eps)
     moved = set(subject.mutates) & {"running_mean", "running_var"} & set(leaves)
     if moved and not evaluates:
         results |= moved_statistics(numbers, form, leaves, case.scalars, moved)
@@ -108,17 +109,29 @@ def twin(op: Op, subject: Subject, case: Case, way: Way, orders: Orders, *, grad
 
 
 def _results(
-    form: Form, numbers: TwinNumbers, leaves: Mapping[str, Array], *, given: bool, gradients: bool
+    form: Form,
+    numbers: TwinNumbers,
+    leaves: Mapping[str, Array],
+    *,
+    given: bool,
+    gradients: bool,
+    eps: float | None = None,
 ) -> dict[str, Array]:
-    """Return what a kernel computes: of one that is given its statistics, gradients alone."""
+    """Return what a kernel computes: of one that is given its statistics, gradients alone.
+
+    eps: that of a form that adds it by itself.
+    """
     held = {name: numbers.plain(array) for name, array in leaves.items()}
     terms = Terms(
         x=held["input"],
         weight=held.get("weight"),
         bias=held.get("bias"),
         grad_output=held.get("grad_output"),
-        further={n: held[n] for n in ("grad_new_residual",) if n in held},
+        further={n: held[n] for n in ("grad_new_residual", "gate") if n in held},
     )
+    if eps is not None:
+        terms = replace(terms, further={**terms.further, "eps": numbers.constant(eps)})
+    terms = form.completed(numbers, terms)
     numbers.backward = given
     if given:  # it has the gradient of any bias
         any_bias = replace(terms, bias=numbers.constant(0.0))

@@ -214,6 +214,16 @@ class TwinNumbers:
         """Return the natural logarithm, by the function of the way."""
         return self._called(self.way.logarithm, value)
 
+    def sigmoid(self, value: Held) -> Held:
+        """Refuse: the quotient may be written in several ways.
+
+        Raises:
+            NoTwinError: always.
+
+        """
+        del value
+        raise NoTwinError("the logistic function of a gate has no twin yet")
+
     def exp2(self, value: Held) -> Held:
         """Return 2**value, by the opcode of the way."""
         return self._called(self.way.power, value)

@@ -238,6 +238,11 @@ class FieldNumbers:
             raise NoMeaningError("exp")
         return self.exp2(value * self.log2_e())
 
+    def sigmoid(self, value: Value) -> Value:
+        """Return 1 / (1 + e**-value)."""
+        one = self.number(1.0)
+        return one / (one + self.exp(-value))
+
     def log2_e(self) -> Value:
         """Return log2(e), (1, 1)."""
         return self.number(LOG2_E)

@@ -188,6 +188,10 @@ class _Field:
         """Return the elements at these places, None without any."""
         return None if places is None else self.elements(name, places)
 
+    def scalar(self, number: float) -> Elements:
+        """Return a scalar argument as kernels hold it, (1, 1)."""
+        return self.used.number(as_held(number, self.case.dtype))
+
     def elements(self, name: str, places: object) -> Elements:
         """Return the elements of a tensor at these places."""
         index = np.asarray(places).astype(np.int64)

@@ -1,0 +1,191 @@
+"""Ops whose meaning is a formula: exact results by mpmath, bounds by simulated kernels of every form."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from mpmath import mp, mpf
+from rounded_ops import declared
+from simulated_kernel import simulate_every_way, utilisation
+
+from strategies.values import Values
+from verifier.arithmetic.formats import ieee
+from verifier.arithmetic.trees.tree import sequential, tree
+from verifier.cases.recipe import Recipe, build
+from verifier.checks.support.truth import Truth
+from verifier.ops import Setting, op
+from verifier.oracle.decide import decide
+from verifier.records.subject import Trees
+
+TREES = Trees(statistics=tree(lanes=4), row_gradients=tree(lanes=4), columns=sequential())
+BITS, STEP = 600, 2.0**-150
+
+
+def normalized(row, eps, *, centred):
+    mean = sum(row["input"]) / len(row["input"]) if centred else mpf(0)
+    away = [x - mean for x in row["input"]]
+    root = mp.sqrt(sum(d * d for d in away) / len(away) + eps)
+    weight, bias = row.get("weight", [mpf(1)] * len(away)), row.get("bias", [mpf(0)] * len(away))
+    return [d / root * w + b for d, w, b in zip(away, weight, bias, strict=True)]
+
+
+def sigmoid(x):
+    return 1 / (1 + mp.exp(-x))
+
+
+def gated(row, eps, *, centred, silu):
+    pairs = zip(normalized(row, eps, centred=centred), row["gate"], strict=True)
+    return [y * (g * sigmoid(g) if silu else sigmoid(g)) for y, g in pairs]
+
+
+MEANINGS = {
+    "l2_norm": lambda row, eps: [x / mp.sqrt(sum(v * v for v in row["input"]) + eps) for x in row["input"]],
+    **{
+        f"{norm}_norm_{'silu' if silu else 'sigmoid'}_gate": lambda row, eps, n=norm, s=silu: gated(
+            row, eps, centred=n == "layer", silu=s
+        )
+        for norm in ("rms", "layer")
+        for silu in (True, False)
+    },
+}
+"""Each op as a function of one row in mpmath."""
+VARIANCES = {"layer": "two_pass", "rms": "rms"}
+FAMILIES = (
+    Values(),
+    Values(hazard="cancellation", strength=3),
+    Values(hazard="one_outlier", strength=4),
+    Values(hazard="wide_exponents", strength=4),
+    Values(hazard="constant_row"),
+    Values(scale=-9),
+)
+EXTENTS = ((6, 37), (3, 64), (1, 5), (4, 1))
+
+
+def truth_of(name, form, dtype, accumulates, recipe):
+    variance = VARIANCES.get(name.split("_")[0])
+    if form is not None and op(name).forms[form].reads_parts:
+        variance = "two_pass_corrected_mean"
+    subject = declared(name, formula=form, variance=variance, trees=TREES)
+    case = build(op(name), subject, dtype, recipe, gradients=True)
+    return Truth(subject=subject, case=case, setting=Setting(arithmetic=ieee(accumulates), trees=TREES))
+
+
+def rows_of(seed, family=FAMILIES[0], gate=FAMILIES[0], extents=None):
+    rows, columns = extents or EXTENTS[seed % len(EXTENTS)]
+    return Recipe(
+        rows=rows, columns=columns, variant=seed % 2, input=replace(family, seed=seed),
+        weight=None if seed == 2 else Values(seed=seed + 1), bias=Values(seed=seed + 2),
+        grad_output=Values(seed=seed + 3), further=(("gate", replace(gate, seed=seed + 4)),),
+    )  # fmt: skip
+
+
+# -- exact results -------------------------------------------------------------------------------------
+
+
+def results(case):
+    """Return the output and all gradients by differences of the meaning, in canonical rows."""
+    meaning, eps, the_op = MEANINGS[case.op], mpf(case.eps), op(case.op)
+
+    def numbers(name):
+        rows = np.atleast_2d(the_op.canonical(case, name, case.given[name].double().numpy()))
+        return [[mpf(float(v)) for v in row] for row in rows]
+
+    tensors = {name: numbers(name) for name in case.given}
+    incoming = tensors.pop("grad_output")
+    found = {"output": []} | {f"grad_{n}": [[mpf(0)] * case.columns for _ in t] for n, t in tensors.items()}
+    for i in range(case.rows):
+        row = {
+            n: list(t[i if len(t) == case.rows and n not in the_op.parameters else 0])
+            for n, t in tensors.items()
+        }
+        found["output"].append(meaning(row, eps))
+        for name, values in row.items():
+            own = found[f"grad_{name}"][0 if name in the_op.parameters else i]
+            for j, value in enumerate(values):
+                ends = []
+                for sign in (1, -1):
+                    moved = {**row, name: [*values[:j], value + sign * mpf(STEP), *values[j + 1 :]]}
+                    ends.append(sum(g * y for g, y in zip(incoming[i], meaning(moved, eps), strict=True)))
+                own[j] += (ends[0] - ends[1]) / (2 * mpf(STEP))
+    return {n: np.array(v, dtype=object).reshape(-1) for n, v in found.items()}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", MEANINGS)
+def test_exact_results_enclose_those_of_the_meaning(name, dtype):
+    for seed, gate in ((1, FAMILIES[0]), (2, FAMILIES[2])):
+        recipe = rows_of(seed, FAMILIES[seed - 1], gate, extents=(2, 6))
+        truth = truth_of(name, None, dtype, dtype, recipe)
+        with mp.workprec(BITS):
+            for result, wanted in results(truth.case).items():
+                found = truth.exact[result]
+                parts = (
+                    np.broadcast_to(p, found.shape).ravel() for p in (found.high, found.low, found.radius)
+                )
+                for exact, high, low, radius in zip(wanted, *parts, strict=True):
+                    error = abs(exact - mpf(float(high)) - mpf(float(low)))
+                    assert error <= mpf(float(radius)) + mpf(2) ** -250 * (abs(exact) + 1), result
+                    assert radius <= 2.0**-60 * (1.0 + abs(high)), result
+
+
+@pytest.mark.parametrize("name", ["l2_norm", "layer_norm_silu_gate"])
+def test_a_result_is_decided_however_close_it_is_to_its_bound(name):
+    truth = truth_of(name, None, "float64", "float64", rows_of(1, extents=(2, 6)))
+    with mp.workprec(BITS):
+        exact = results(truth.case)
+    problem, solution = truth.solved.problem, truth.solved.solution
+    for result, wanted in exact.items():
+        actual = np.asarray(truth.exact[result].high)
+        with mp.workprec(BITS):
+            pairs = zip(actual.ravel(), wanted, strict=True)
+            errors = np.array([float(abs(mpf(float(a)) - e)) for a, e in pairs]).reshape(actual.shape)
+        for factor in (1.0 - 2.0**-50, 1.0 + 2.0**-50):
+            found = decide(problem, result, actual, factor * errors, solution=solution)
+            assert not found.undecided.any()
+            assert found.passed[errors > 0].all() == (factor > 1.0)
+
+
+@pytest.mark.parametrize("name", ["l2_norm", "rms_norm_silu_gate"])
+def test_what_nan_reaches_has_no_exact_value_and_nothing_else_is_lost(name):
+    truth = truth_of(name, None, "float32", "float32", rows_of(1))
+    tensor = "gate" if "gate" in name else "input"
+    poisoned = truth.case.given[tensor].clone()
+    poisoned.view(-1)[70] = torch.nan  # row 1, column 6
+    other = replace(truth, case=replace(truth.case, tensors={**truth.case.tensors, tensor: poisoned}))
+    lost = {n: np.isnan(other.exact[n].high) for n in ("output", "grad_input")}
+    rows = np.arange(3)[:, None] == 1
+    places = np.arange(64)[None, :] == 6
+    assert (lost["output"] == (rows & places if tensor == "gate" else rows & (places | True))).all()
+    assert (lost["grad_input"] == (rows & (places | True))).all()
+
+
+# -- bounds --------------------------------------------------------------------------------------------
+
+FORMS = [(name, form) for name in MEANINGS for form in op(name).forms]
+
+
+@pytest.mark.parametrize("dtypes", [("float32",) * 2, ("bfloat16", "float32")])
+@pytest.mark.parametrize(("name", "form"), FORMS)
+def test_every_form_stays_inside_its_bound(name, form, dtypes):
+    worst: dict[str, float] = {}
+    for index, family in enumerate(FAMILIES):
+        gate = replace(FAMILIES[-index], scale=(0, 3, 7)[index % 3])  # up to 128: exponentials overflow
+        truth = truth_of(name, form, *dtypes, rows_of(index, family, gate))
+        for found in simulate_every_way(truth):
+            for result, value in utilisation(truth, found).items():
+                worst[result] = max(worst.get(result, 0.0), value)
+    assert {n: w for n, w in worst.items() if not w <= 1.0} == {}
+    assert worst["output"] > 0.1
+    assert worst["grad_input"] > 0.01
+
+
+def test_a_gate_whose_exponential_overflows_has_a_bound_all_the_same():
+    recipe = rows_of(1, gate=Values(scale=12))
+    truth = truth_of("rms_norm_silu_gate", "canonical", "float32", "float32", recipe)
+    gate = truth.case.given["gate"].reshape(truth.case.rows, -1).double().numpy()
+    assert (gate < -1000).any()
+    for name in ("output", "grad_gate"):
+        bounded = truth.bounds[name]
+        assert np.broadcast_to(bounded.covered, gate.shape).all()
+        assert (np.broadcast_to(bounded.bound, gate.shape)[gate < -1000] < 1e-30).all()

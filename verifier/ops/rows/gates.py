@@ -1,0 +1,121 @@
+"""Norms whose output is multiplied by a function of a gate: their forms and ops, made from those of the norm.
+
+The gate is a tensor of the input's shape. Its logistic function is T15 of docs/explanation/bounds.md; what a
+division by 1 + exp(-gate) errs in the place of a product with it is less.
+Source: flash-linear-attention, FusedRMSNormGated; Mamba 2, RMSNorm with norm_before_gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+from verifier.arithmetic.abstract_number import Form, Numbers, Terms, Value
+from verifier.ops import Op
+from verifier.ops.rows import formula, trailing_dimensions
+
+GATE = "gate"
+Activation = Literal["silu", "sigmoid"]
+OVER = " over the trailing dimensions"
+SUMMARIES = {"silu": "gate * sigmoid(gate)", "sigmoid": "sigmoid(gate)"}
+
+
+class _Saved:
+    """Numbers whose moments are those that were saved: the norm as a backward pass computes it again."""
+
+    def __init__(self, numbers: Numbers) -> None:
+        self._numbers = numbers
+
+    def moments(self, x: Value) -> tuple[Value, Value]:
+        """Return the saved ones."""
+        return self._numbers.saved_moments(x)
+
+    def __getattr__(self, name: str) -> object:
+        """Do everything else as the numbers do."""
+        return getattr(self._numbers, name)
+
+
+def _times(k: Numbers, value: Value, gate: Value, activation: Activation) -> Value:
+    """Return the value times the function of the gate; three factors are multiplied in either order."""
+    sigmoid = k.sigmoid(gate)
+    if activation == "sigmoid":
+        return value * sigmoid
+    return k.either(value * (gate * sigmoid), value * gate * sigmoid)
+
+
+def _slope(k: Numbers, gate: Value, activation: Activation) -> Value:
+    """Return the derivative of the function of the gate, in one of the ways to write it."""
+    sigmoid, one = k.sigmoid(gate), k.constant(1.0)
+    off = one - sigmoid
+    if activation == "sigmoid":
+        return sigmoid * off
+    return k.either(sigmoid * (one + gate * off), sigmoid + gate * sigmoid * off)
+
+
+def gated(form: Form, activation: Activation, *, cast: bool) -> Form:
+    """Return the form of a norm that is gated; cast: its output is rounded to the input's dtype before that.
+
+    The norm that the gate's gradient reads was kept, or is computed again from the saved statistics.
+    """
+
+    def held(k: Numbers, value: Value) -> Value:
+        return k.cast(value, "input") if cast else value
+
+    def forward(k: Numbers, t: Terms) -> Value:
+        return _times(k, held(k, form.forward(k, t)), t.further[GATE], activation)
+
+    def backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
+        gate = t.further[GATE]
+        norm = held(k, k.either(form.forward(k, t), form.forward(_Saved(k), t)))
+        incoming = held(k, _times(k, t.grad_output, gate, activation))
+        slope, parts = _slope(k, gate, activation), t.grad_output * norm
+        gradients = form.backward(k, replace(t, grad_output=incoming))
+        ways = (parts * slope, t.grad_output * slope * norm)
+        return {**gradients, "grad_gate": k.either(*ways)}
+
+    rounded = ", rounded to the input's dtype" if cast else ""
+    forward.__doc__ = f"{_first(form.forward)}{rounded}, times the function of the gate."
+    backward.__doc__ = (
+        f"{_first(form.backward)}, of a gradient that went through the gate, and the gate's own."
+    )
+    return replace(form, name=_named(form.name, cast=cast), forward=forward, backward=backward)
+
+
+def _first(function: Callable[..., object]) -> str:
+    """Return the first sentence of a docstring, without its full stop."""
+    return (function.__doc__ or "").split("\n\n")[0].strip().rstrip(".")
+
+
+def _named(name: str, *, cast: bool) -> str:
+    if not cast:
+        return name
+    return "rounded_norm" if name == "canonical" else f"rounded_norm_{name}"
+
+
+def gated_forms(forms: Mapping[str, Form], activation: Activation) -> dict[str, Form]:
+    """Return the forms of a gated norm: each of the norm's, as it is computed and rounded before the gate."""
+    every = [gated(form, activation, cast=cast) for cast in (False, True) for form in forms.values()]
+    return {form.name: form for form in every}
+
+
+def gated_op(norm: Op, activation: Activation, *, centred: bool) -> Op:
+    """Return the op of a norm over trailing dimensions that is gated afterwards."""
+    forms = gated_forms(norm.forms, activation)
+    tensors = ("input", GATE, *norm.tensors[1:])
+    return replace(
+        norm,
+        name=f"{norm.name}_{activation}_gate",
+        summary=f"({norm.summary.removesuffix(OVER)}) * {SUMMARIES[activation]}{OVER}",
+        tensors=tensors,
+        differentiable=tensors,
+        varied=(GATE,),
+        forms=forms,
+        shapes=partial(trailing_dimensions.shapes, tensors=norm.tensors, like=(GATE,)),
+        problem=partial(formula.problem, form=next(iter(forms.values())), centred=centred, further=(GATE,)),
+        exact=formula.exact,
+        bounds=formula.bounds,
+        expected=formula.expected,
+        links=partial(trailing_dimensions.links, like=(GATE,)),
+    )

@@ -1,0 +1,1 @@
+"""Results of formulas that are written on abstract numbers."""
