@@ -1,7 +1,7 @@
 """No earlier check sees what a check is for, and none complains of a right kernel; see tests/audit."""
 
 import pytest
-from checks_support import SUPPORT, examination, failures, faulty, outcomes_of, passes, subject_of
+from checks_support import SUPPORT, examination, failures, faulty, in_turn, outcomes_of, passes, subject_of
 
 from verifier.checks import check, checks
 from verifier.records.verdict import Verdict
@@ -45,8 +45,14 @@ def test_no_basic_check_makes_it_superfluous(name, stem, other):
     assert not failures(outcomes_of(faulty(stem), other, hazards=("ordinary",), joint=False, count=6)), name
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-@pytest.mark.parametrize("name", NAMES)
+def in_a_dtype():
+    """Yield each check with a dtype, in turn; those of differences with each, since they skip most."""
+    dtypes = ("float32", "float64", "float16")
+    for name, dtype in in_turn(NAMES, dtypes):
+        yield from ((name, each) for each in (dtypes if name.startswith("grad") else (dtype,)))
+
+
+@pytest.mark.parametrize(("name", "dtype"), list(in_a_dtype()))
 def test_no_check_complains_of_a_right_kernel(name, dtype):
     subject = subject_of(RIGHT)
     skipped = check(name).skips(subject, examination(subject, name).subject and _op(subject), dtype, "eager")

@@ -1,8 +1,10 @@
 """Liger's published layer norm and RMS norm equal their ops in the field, through their own wrappers."""
 
 import importlib.util
+from itertools import product
 
 import pytest
+from checks_support import in_turn
 
 pytestmark = [
     pytest.mark.skipif(
@@ -13,10 +15,14 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("name", ["layer_norm", "rms_norm_llama", "rms_norm_gemma", "rms_norm_none"])
-@pytest.mark.parametrize("shape", [(6, 40), (5, 1000)])
-def test_liger_equals_its_op_in_every_element(name, dtype, shape):
+NORMS = ["layer_norm", "rms_norm_llama", "rms_norm_gemma", "rms_norm_none"]
+
+
+@pytest.mark.parametrize(
+    ("norm", "dtype"), in_turn(product(NORMS, [(6, 40), (5, 1000)]), ["float16", "bfloat16", "float32"])
+)
+def test_liger_equals_its_op_in_every_element(norm, dtype):
+    name, shape = norm
     from test_formula import case_of, judged
 
     from verifier.records.verdict import Verdict

@@ -2,9 +2,10 @@
 
 import importlib.metadata
 import importlib.util
+from itertools import product
 
 import pytest
-from checks_support import cases_of, examination, machine
+from checks_support import cases_of, examination, in_turn, machine
 
 from verifier import load
 from verifier.records.verdict import Verdict
@@ -28,19 +29,13 @@ def judged(name, check, dtype):
         return [o for case in cases_of(subject, check, dtype, 5, **FEW) for o in examining.judge(case)[0]]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("check", ["forward_error", "gradient"])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "layer_norm",
-        "rms_norm_llama",
-        "rms_norm_gemma",
-        "rms_norm_none",
-        "softmax",
-    ],
-)
-def test_a_norm_of_liger_is_right_in_every_case(name, check, dtype):
+NAMES = ["layer_norm", "rms_norm_llama", "rms_norm_gemma", "rms_norm_none", "softmax"]
+LINES = product(NAMES, ["forward_error", "gradient"])
+
+
+@pytest.mark.parametrize(("line", "dtype"), in_turn(LINES, ["float32", "float16", "bfloat16"]))
+def test_a_norm_of_liger_is_right_in_every_case(line, dtype):
+    name, check = line
     verdicts = {o.verdict for o in judged(name, check, dtype)}
     assert Verdict.PASS in verdicts
     assert verdicts <= {Verdict.PASS, Verdict.NO_THEOREM}

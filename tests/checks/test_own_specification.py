@@ -12,7 +12,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from checks_support import cases_of, examination, failures, faulty, machine, outcomes_of, subject_of
+from checks_support import cases_of, examination, failures, faulty, in_turn, machine, outcomes_of, subject_of
 
 from verifier import subject
 from verifier.audit.rules import summed
@@ -53,8 +53,9 @@ def planted(tmp_path, name):
 
 
 @compiled
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("check", ["formula", "running_bound", "influence"])
+@pytest.mark.parametrize(
+    ("check", "dtype"), in_turn(["formula", "running_bound", "influence"], ["float16", "bfloat16", "float32"])
+)
 def test_a_right_kernel_passes(check, dtype):
     with machine() as place:
         found = outcomes_of(subject_of(SOURCE), check, dtype, place, count=4)

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from checks_support import in_turn
 from cuda_verdicts import KERNELS, outcomes, output_of, subject_of
 
 from verifier import load, machine
@@ -63,8 +64,7 @@ def test_the_streamed_tier_keeps_its_bound(stem):
         judged(stem, "float32", rows=1, columns=columns)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-@pytest.mark.parametrize("stem", CORRECTED)
+@pytest.mark.parametrize(("stem", "dtype"), in_turn(CORRECTED, ["float16", "bfloat16", "float64"]))
 def test_every_dtype_keeps_its_bound(stem, dtype):
     judged(stem, dtype, rows=3, columns=130)
     judged(stem, dtype, rows=2, columns=1030)

@@ -54,8 +54,7 @@ def residues(dtype, rows=8, columns=300, bug=None, **settings):
     return got, specification(x, w, b, dy)
 
 
-@pytest.mark.parametrize("architecture", [80, 90, 100])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("dtype", "architecture"), list(zip(DTYPES, [80, 90, 100], strict=True)))
 def test_a_correct_formula_equals_its_specification_in_every_element(dtype, architecture):
     got, wanted = residues(dtype, architecture=architecture)
     assert all((a == b).all() for a, b in zip(got, wanted, strict=True))

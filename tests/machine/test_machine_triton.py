@@ -265,8 +265,7 @@ def test_a_lock_released_before_the_stores_are_visible_is_a_race():
         launch(entry, text, {"global_races"})
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("architecture", [80, 90, 100])
+@pytest.mark.parametrize(("dtype", "architecture"), list(zip(DTYPES, [80, 90, 100], strict=True)))
 def test_no_false_alarm_of_any_sanitizer_on_correct_kernels(dtype, architecture):
     everything = {"uninitialised", "shared_races", "global_races"}
     checked = run(dtype, rows=6, columns=200, groups=2, architecture=architecture, sanitize=everything)
