@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from checks_support import (
+    FAULTY,
     KERNELS,
     cases_of,
     examination,
@@ -14,6 +15,7 @@ from checks_support import (
     outcomes_of,
     passes,
     subject_of,
+    subject_of_texts,
 )
 
 from verifier.checks import check, influence
@@ -185,7 +187,7 @@ def test_memory_between_the_elements_has_a_tag():
         gapped = case.with_layouts({"input": Layout(row_padding=3), "grad_output": Layout(row_padding=5)})
         session = session_of(examining, gapped)
         outcomes = check("influence").check(session)
-        assert [o.verdict for o in outcomes] == [Verdict.PASS]
+        assert {o.verdict for o in outcomes} == {Verdict.PASS}
         read = faulty("reads_before_the_row_triton")
         session = session_of(examination(read, "influence", "float16", place), gapped)
         bad = failures(check("influence").check(session))
@@ -265,3 +267,34 @@ def test_operations_of_torch_on_lists_are_counted():
         torch.cat([torch.ones(3), x])
         torch.stack((x, x))
     assert slots.counters.uncovered == {"cat": 1, "stack": 1}
+
+
+READ = "out += 0.0 * tl.load(neighbour, mask=inside, other=0.0).to(tl.float32)"
+
+
+@pytest.mark.parametrize(
+    ("how", "verdict"),
+    [
+        ("out = tl.where(next > 3e4, 0.0, out)", Verdict.FAIL),
+        ("out = tl.where(next == 12.25, 0.0, out)", Verdict.UNDECIDED),
+        ("out = tl.where(next > 3e4, out, out + 0.0)", Verdict.UNDECIDED),
+    ],
+)
+def test_another_row_that_is_only_compared_is_seen_in_recorded_expressions(how, verdict):
+    text = (FAULTY / "reads_neighbour_row_triton.py").read_text()
+    assert READ in text
+    text = text.replace(READ, f"next = tl.load(neighbour, mask=inside, other=0.0).to(tl.float32)\n    {how}")
+    with machine() as place:
+        subject = subject_of_texts({"reads.py": text}, "reads.py")
+        outcomes = outcomes_of(subject, "influence", "float16", place, 1, shapes=((5, 7),))
+    assert {o.verdict for o in outcomes} == {verdict}
+    assert all("depends on row" in o.message for o in outcomes)
+
+
+def test_a_pass_says_what_holds_for_all_inputs_of_the_shape():
+    for stem, said in (("rms_norm_triton", True), ("layer_norm_published_tutorial_newer_triton", False)):
+        with machine() as place:
+            found = outcomes_of(
+                subject_of(KERNELS / f"{stem}.py"), "influence", None, place, 1, shapes=((3, 7),)
+            )
+        assert (influence.FOR_ALL in [o.measured for o in found]) == said  # the second takes a lock

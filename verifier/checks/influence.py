@@ -11,7 +11,9 @@ import torch
 from verifier.bounds.variance import Mask
 from verifier.cases.plan import Plan
 from verifier.checks.formula import demanded
+from verifier.checks.support import recorded_support
 from verifier.checks.support.bits import bit_numbers, comparable
+from verifier.checks.support.recorded_support import Outside, RowSupport
 from verifier.checks.support.session import Session, StoppedError
 from verifier.execution.backend import Backend, Power
 from verifier.execution.backends import can
@@ -27,8 +29,8 @@ ORDER = 70
 DEMANDS = (
     "each row of output and grad_input is computed from its own row alone; each entry of grad_weight and "
     "grad_bias is computed from all rows that it sums and from no other row, and of grad_output from its "
-    "own entry alone; nothing is computed from the memory between elements (the check does not see a "
-    "dependence through a comparison, a branch or an address alone)"
+    "own entry alone; nothing is computed from the memory between elements (a dependence through a branch "
+    "or an address alone is not seen, nor one through a comparison where expressions cannot be recorded)"
 )
 WHY = (
     "a value of another row that the kernel multiplies by zero changes no result, until that value is NaN "
@@ -52,6 +54,10 @@ mean and rstd of a lost row still reach it; elements by their entry of weight, w
 NEIGHBOUR = 63
 """Source that is the memory between the elements of a tensor."""
 SHOWN = 8
+FOR_ALL = Measured(
+    seen="for all inputs of the shape, as recorded expressions say, no result reaches another row"
+)
+"""What is told of a case whose code decides nothing by data."""
 
 SourceSets = np.ndarray[tuple[int, ...], np.dtype[np.uint64]]
 
@@ -131,10 +137,36 @@ def check(session: Session) -> list[Outcome]:
                 doubtful=True,
             )
         ]
+    recorded = _recorded(session, backward)
+    if recorded is not None and recorded.outside:
+        return [_proved(session, _suspected(one), backward) for one in recorded.outside]
     if not compared:
         text = "influence not decided: no result could be compared"
         return [Outcome(verdict=Verdict.UNDECIDED, message=text, measured=Measured(seen=text))]
-    return [Outcome(verdict=Verdict.PASS, decided=1)]
+    known = [] if recorded is None or recorded.limited else [Outcome(verdict=Verdict.PASS, measured=FOR_ALL)]
+    return [Outcome(verdict=Verdict.PASS, decided=1), *known]
+
+
+def _recorded(session: Session, backward: bool) -> RowSupport | None:
+    """Return what recorded expressions reach; None where they cannot be recorded."""
+    try:
+        seen = session.execute(experiment=f"{recorded_support.__name__}:experiment", gradients=backward)
+    except StoppedError as stopped:
+        if stopped.outcome.verdict is Verdict.ERROR:
+            raise
+        return None
+    found = seen.found
+    return found if isinstance(found, RowSupport) else None
+
+
+def _suspected(one: Outside) -> Suspicion:
+    kind, source, wrong = "rows", one.source, one.wrong
+    if one.entries:  # with an entry change all that share its source
+        kind, source = "entries", one.source % ENTRY_SOURCES
+        wrong = wrong & (np.arange(wrong.size).reshape(wrong.shape) % ENTRY_SOURCES != source)
+    return Suspicion(
+        output=one.output, kind=kind, source=source, lacking=False, wrong=wrong, sources=(source,)
+    )
 
 
 # -- what may depend on what ---------------------------------------------------------------------------
@@ -272,16 +304,16 @@ def _shown(session: Session, suspicion: Suspicion, backward: bool) -> bool:
 
 
 def _others(op: Op, case: Case, suspicion: Suspicion) -> Iterator[Case]:
-    """Yield the case with NaN, and with larger values, where the source was."""
+    """Yield the case with NaN, larger values, and infinite ones, where the source was."""
     given = dict(sources_of(op, case, suspicion.kind))
     if suspicion.kind == "entries" and op.differentiable:
         del given["input"]  # with another input the statistics would be others, and with them all columns
-    for nan in (True, False):
+    for other in (torch.nan, None, torch.inf, -torch.inf):
         tensors = dict(case.tensors)
         for name, sources in given.items():
             tensor = case.given[name].clone()
             where = torch.from_numpy((sources >> np.uint64(suspicion.source)) & np.uint64(1) != 0)
-            tensor[where] = torch.nan if nan else tensor[where] * 3 + 3
+            tensor[where] = tensor[where] * 3 + 3 if other is None else other
             tensors[name] = tensor
         yield replace(case, tensors=tensors)
 
@@ -323,6 +355,8 @@ def _words(case: Case, suspicion: Suspicion) -> str:
 
 def _listed(noun: str, wrong: Mask) -> str:
     """Name the first canonical index, and how many there are."""
+    if not wrong.any():
+        return f"some {noun}"
     first = np.unique(np.nonzero(wrong)[0])
     others = f" and {len(first) - 1} more" if len(first) > 1 else ""
     return f"{noun} {int(first[0])}{others}"

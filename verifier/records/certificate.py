@@ -75,7 +75,9 @@ class CodeProof:
     element of an argument exceeds 2**finite_to in magnitude; None: nothing was shown of that.
     mixed: with products fused "off", the places of those that ptxas may fuse in one use and round in another,
     of which the declared computation has to count each use by itself.
-    bound: of the statistics, where they are sums.
+    bound: of the statistics, where they are sums. within: the proof is of inputs of which no element exceeds
+    2**within in magnitude, since so large are values that are computed and have no part in a result; None: of
+    all.
     """
 
     contraction: str
@@ -92,6 +94,7 @@ class CodeProof:
     finite_to: int | None
     mixed: tuple[str, ...]
     bound: TheoremBound | None = None
+    within: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,7 +64,7 @@ def test_an_argument_that_is_two_nodes_is_no_function_of_one():
 def test_a_function_errs_as_little_as_its_documentation_says(name, exact, low, high, ulp):
     draw = np.random.default_rng(0)
     x = draw.uniform(low, high, 20000) if low < 0 else np.exp(draw.uniform(np.log(low), np.log(high), 20000))
-    ends = [0.0, -0.0, -np.inf] if low < 0 else [1.0, 1 + 2.0**-23, 1 - 2.0**-24]
+    ends = [-np.inf, 0.0, -0.0] if low < 0 else [1.0, 1 + 2.0**-23, 1 - 2.0**-24]
     x = np.concatenate([x, ends]).astype(np.float32)
     nodes = Nodes()
     argument = nodes.add("input:x", x.shape, value=np.arange(len(x), dtype=np.uint64))

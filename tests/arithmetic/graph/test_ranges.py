@@ -17,6 +17,7 @@ COMPUTES = {
     "fma": lambda a, b, c: a * b + c,  # exact in float64 for numbers of three bits
     "div": np.divide,
     "rcp": lambda a: 1.0 / a,
+    "divfma": lambda a, b, c: a / b + c,
     "sqrt": np.sqrt,
     "rsqrt": lambda a: 1.0 / np.sqrt(a),
     "max": np.maximum,
@@ -24,7 +25,7 @@ COMPUTES = {
     "abs": np.abs,
     "narrow": lambda a: a,
 }
-ARITY = {"fma": 3, "rcp": 1, "sqrt": 1, "rsqrt": 1, "abs": 1, "narrow": 1}
+ARITY = {"fma": 3, "divfma": 3, "rcp": 1, "sqrt": 1, "rsqrt": 1, "abs": 1, "narrow": 1}
 
 
 @pytest.mark.parametrize("family", COMPUTES)
@@ -85,7 +86,11 @@ def clamped(op, x, one, compare="setp.lt.f32"):
         (None, lambda op, x, y, one: op("div.rn.f32", one, x)),
         (None, lambda op, x, y, one: op("sqrt.rn.f32", op("mul.f32", x, y))),
         (None, lambda op, x, y, one: op("rsqrt.approx.f32", op("mul.f32", x, x))),
-        (None, lambda op, x, y, one: op("rsqrt.approx.ftz.f32", one)),
+        (63, lambda op, x, y, one: op("rsqrt.approx.ftz.f32", op("fma.rn.f32", x, x, one))),
+        (None, lambda op, x, y, one: op("rsqrt.approx.ftz.f32", op("mul.f32", x, x))),
+        (None, lambda op, x, y, one: op("sqrt.approx.ftz.f32", one)),
+        (127, lambda op, x, y, one: op("divfma.full.f32", x, one, one)),
+        (None, lambda op, x, y, one: op("divfma.full.f32", one, x, one)),
         (15, lambda op, x, y, one: op("cvt.rn.f16.f32", x)),
         (7, lambda op, x, y, one: op("cvt.f32.f16", op("cvt.rn.f16.f32", op("mul.f32", x, y)))),
         # what is infinite below is not made finite again above

@@ -57,9 +57,14 @@ class NormalForm:
 class Normaliser:
     """Forms terms by the rules of the admitted claims ("E", "EZ", "EZF", "EZFC")."""
 
-    def __init__(self, terms: SharedTerms, claims: str = "EZ") -> None:
-        """Form into `terms`."""
+    def __init__(self, terms: SharedTerms, claims: str = "EZ", *, unordered: bool = False) -> None:
+        """Form into `terms`.
+
+        unordered: whether sums in an order that is not known are terms, which then stand for several numbers;
+        else they equal nothing.
+        """
         self.terms = terms
+        self._unordered = unordered
         self.fired: Counter[str] = Counter()
         self._rules: dict[str, list[RewriteRule]] = {}
         for rule in RULES:
@@ -159,7 +164,7 @@ class Normaliser:
             found = 2 * self.terms.shared(f"{name}:{kept}", absent, graph.value[nodes])
             return found, _CODE.get(kept, 0)
         operation = opcode(name)
-        if operation is None:
+        if operation is None or (operation.family == "unordered" and not self._unordered):
             return self.terms.unknowns(len(nodes)), 0
         below = graph.operands[nodes]
         typed, result = _typed(operation, held[below], (below >= 0).sum(axis=1))

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 
 _FORMAT = r"(?P<format>f16|bf16|f32|f64)"
+UNORDERED_SUM = "torch.sum.f32"
+"""A sum of two, part of a chain that is made of the terms of one sum in an order that is not known."""
 _COMPARISON = "eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan"
 _WIDENINGS = {("f32", "f16"), ("f32", "bf16"), ("f64", "f16"), ("f64", "bf16"), ("f64", "f32")}
 
@@ -87,6 +89,10 @@ def opcode(name: str) -> Opcode | None:
 def _of_torch(name: str) -> Opcode | None:
     """Return what an elementwise operation of torch means: rounded to nearest, subnormal numbers kept."""
     family, _, formats = name.partition(".")
+    if family == "sum":
+        kind = formats if formats == "f32" else ""
+        known = Opcode(name=UNORDERED_SUM, family="unordered", result="f32", source="f32", arity=2)
+        return known if kind else None
     if family in {"add", "sub", "mul", "neg"}:
         return opcode(name)
     if family == "div":

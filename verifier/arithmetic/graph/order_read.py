@@ -11,10 +11,15 @@ import numpy as np
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.graph import Ids, distinct, ids
 from verifier.arithmetic.graph.levels import levels_of
-from verifier.arithmetic.graph.signs import reached
+from verifier.arithmetic.graph.opcodes import UNORDERED_SUM
+from verifier.arithmetic.graph.signs import Mask, reached
 from verifier.arithmetic.graph.trees_read import misread
 from verifier.arithmetic.trees.steps import Step
 from verifier.arithmetic.trees.tree import pairwise
+
+
+class Unordered(Step):
+    """A step of a sum that is made in an order which is not known: it may come anywhere among the others."""
 
 
 class OrderError(ValueError):
@@ -32,11 +37,15 @@ class OrderError(ValueError):
         return self._why
 
 
+_ADDED, _FUSED, _UNORDERED = _KINDS = range(3)
+"""An addition; one into which a product is fused; one of a sum in an order that is not known."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Partials:
     """Partial sums by their term, (terms,): how many terms each has, 0 for none; the place of the first.
 
-    height: additions on a path. negative: its sign. left, right: the two that it joins. update: by an fma.
+    height: additions on a path. negative: its sign. left, right: the two that it joins. kind: how, `_KINDS`.
     """
 
     count: Ids
@@ -45,7 +54,7 @@ class _Partials:
     negative: Ids
     left: Ids
     right: Ids
-    update: Ids
+    kind: Ids
 
 
 class OrderReader:
@@ -64,7 +73,12 @@ class OrderReader:
         """Return additions (m,) and their edges (m, 3) in turn, operands first; last: whether they fuse."""
         families = np.array([name.split(".")[0] for name in self._terms.names], dtype=np.str_)
         family = families[self._terms.operation[live]]
-        return self._in_turn(live[(family == "add") | (family == "fma")])
+        added = (family == "add") | (family == "fma") | self._is_unordered(live)
+        return self._in_turn(live[added])
+
+    def _is_unordered(self, terms: Ids) -> Mask:
+        codes = [code for code, name in enumerate(self._terms.names) if name == UNORDERED_SUM]
+        return np.isin(self._terms.operation[terms], codes)
 
     def _in_turn(self, additions: Ids) -> list[tuple[Ids, Ids, bool]]:
         edges, names = self._terms.edges[additions], self._terms.names
@@ -117,7 +131,7 @@ class OrderReader:
 
     def _partials(self, leaves: Ids) -> _Partials:
         room = self._terms.count + 1  # the last is no term
-        count, head, height, negative, left, right, update = np.zeros((7, room), dtype=np.int64)
+        count, head, height, negative, left, right, kind = np.zeros((7, room), dtype=np.int64)
         leaf = leaves >> 1
         count[leaf], head[leaf], negative[leaf] = 1, np.arange(len(leaves)), leaves & 1
         factors, products = self._products(leaves)
@@ -134,9 +148,10 @@ class OrderReader:
             count[terms], head[terms] = count[a] + count[b], head[a]
             height[terms] = np.maximum(height[a], height[b]) + 1
             negative[terms] = negative[a] ^ (first[fits] & 1)
-            left[terms], right[terms], update[terms] = a, b, fused
+            left[terms], right[terms] = a, b
+            kind[terms] = _FUSED if fused else np.where(self._is_unordered(terms), _UNORDERED, _ADDED)
         return _Partials(
-            count=count, head=head, height=height, negative=negative, left=left, right=right, update=update
+            count=count, head=head, height=height, negative=negative, left=left, right=right, kind=kind
         )
 
     def _products(self, leaves: Ids) -> tuple[Ids, Ids]:
@@ -183,12 +198,12 @@ def _steps(known: _Partials, root: int, count: int) -> list[Step] | None:
     if not np.array_equal(np.sort(np.concatenate(met)), np.arange(count)):
         return None
     inner = np.concatenate(joins)
-    kinds = 2 * known.height[inner] + known.update[inner]
+    kinds = len(_KINDS) * known.height[inner] + known.kind[inner]
     return [
-        Step(
+        (Unordered if kind % len(_KINDS) == _UNORDERED else Step)(
             left=_index(known.head[known.left[inner[kinds == kind]]]),
             right=_index(known.head[known.right[inner[kinds == kind]]]),
-            update=bool(kind & 1),
+            update=kind % len(_KINDS) == _FUSED,
         )
         for kind in distinct(kinds).tolist()
     ]

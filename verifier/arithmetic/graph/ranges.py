@@ -29,6 +29,7 @@ _FOLLOWED = {
     "rcp.rn.f32": "rcp",
     "sqrt.approx.f32": "sqrt",
     "rsqrt.approx.f32": "rsqrt",
+    "rsqrt.approx.ftz.f32": "rsqrt",
 }
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
@@ -128,6 +129,12 @@ def _of_terms(terms: SharedTerms, name: str, level: Ids, known: Intervals, most:
     found = results(family, format_of(meant.result), operands, same)
     if found is None:
         return nothing
+    if ".ftz." in name:  # of numbers that are not flushed
+        normal = operands[0].low >= format_of(meant.result).smallest_normal
+        found = _where(normal, found.low, found.high)
+        found = Intervals(
+            low=np.nan_to_num(found.low, nan=-np.inf), high=np.nan_to_num(found.high, nan=np.inf)
+        )
     if meant.family == "other":
         found = _inexact(found, format_of(meant.result))
     return found
@@ -145,6 +152,8 @@ def _inexact(found: Intervals, held: Format) -> Intervals:
 def _meaning(name: str) -> Opcode | None:
     """Return what the name of a term means: terms leave away that they round to nearest."""
     family, _, held = name.partition(".")
+    if family == "divfma":
+        return opcode("divfma.full.f32")
     return (
         in_format(family, held) if family in {"fma", "div", "sqrt"} and held in FULL_NAMES else opcode(name)
     )
@@ -186,6 +195,9 @@ def results(family: str, held: Format, operands: list[Intervals], same: Mask) ->
             exact = _product(first, others[0], same)
         elif family == "fma":
             one = _outward(_product(first, others[0], same), held)
+            exact = Intervals(low=one.low + others[1].low, high=one.high + others[1].high)
+        elif family == "divfma":  # of div.full, whose last product is not rounded
+            one = _inexact(_outward(_quotient(first, others[0]), held), held)
             exact = Intervals(low=one.low + others[1].low, high=one.high + others[1].high)
         elif family in {"div", "rcp"}:
             exact = _quotient(

@@ -459,7 +459,7 @@ _TABLE: tuple[tuple[str, ClaimLetter, tuple[str, ...], str, Apply], ...] = (
     ("infinite_product", "E", ("mul",), "c * inf = inf, c a constant and no zero", _infinite_product),
     ("power_of_minus_infinity", "E", ("other",), "ex2(-inf) = 0, exp(-inf) = 0", _power_of_minus_infinity),
     ("power_of_zero", "E", ("other",), "ex2(0) = 1, exp(0) = 1", _power_of_zero),
-    ("plus_zero", "Z", ("add",), "a + 0 = a", _plus_zero),
+    ("plus_zero", "Z", ("add", "unordered"), "a + 0 = a", _plus_zero),
     ("fused_with_zero", "Z", ("fma",), "fma(0, k, c) = c, k a finite constant", _fused_with_zero),
     ("fused_into_zero", "Z", ("fma",), "fma(a, b, 0) = a * b", _fused_into_zero),
     (

@@ -12,6 +12,7 @@ import numpy as np
 
 from verifier.arithmetic.graph.graph import Graph, Ids, distinct
 from verifier.arithmetic.graph.levels import levels
+from verifier.arithmetic.graph.opcodes import UNORDERED_SUM
 
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
@@ -78,6 +79,27 @@ def labels_of(graph: Graph, argument: str, label: Ids) -> Ids:
     )
     found[leaves] = label.ravel()[graph.value[leaves].astype(np.int64)]
     return found
+
+
+def used_after_sums(graph: Graph) -> str:
+    """Name an operation on a sum that is made in an order which is not known, "" where there is none.
+
+    Such sums of equal terms are different numbers, perhaps. So they may be rounded to other formats, and be
+    results; a sum may take its own parts.
+    """
+    names = np.array(graph.names, dtype=np.str_)[graph.operation]
+    sums = names == UNORDERED_SUM
+    if not sums.any():
+        return ""
+    rounds = np.char.startswith(names, "torch.to.") | np.char.startswith(names, "cvt.")
+    taken = sums.copy()
+    for node in np.flatnonzero(rounds).tolist():  # operands come first
+        taken[node] = taken[graph.operands[node, 0]]
+    takes = (graph.operands >= 0) & taken[graph.operands]
+    takes[sums, 0] &= ~sums[graph.operands[sums, 0]]
+    takes[rounds] = False
+    found = np.flatnonzero(takes.any(axis=1))
+    return str(names[found[0]]) if found.size else ""
 
 
 def unknown_leaves(graph: Graph) -> dict[str, Ids]:

@@ -8,15 +8,17 @@ from hashlib import sha256
 
 import numpy as np
 
+from verifier.arithmetic.formats import FORMATS
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.contraction import mixed
 from verifier.arithmetic.graph.device_functions import named_functions, with_functions
 from verifier.arithmetic.graph.graph import Graph
 from verifier.arithmetic.graph.normal_form import Normaliser
+from verifier.arithmetic.graph.opcodes import UNORDERED_SUM
 from verifier.arithmetic.graph.ranges import finite_below
 from verifier.bounds import variance
 from verifier.checks.support.compared_graphs import Agreement, compared
-from verifier.checks.support.obligations import discharged
+from verifier.checks.support.obligations import discharged, finite_within
 from verifier.checks.support.only_path import same_for_all
 from verifier.checks.support.reached_elements import elements_reached
 from verifier.checks.support.read_bounds import bound_read
@@ -117,6 +119,7 @@ def _proved(subject: Subject, case: Case, mode: str, one: RecordedGraph, *, grad
             why = f"{met}, {order.declared} are declared"
             raise RefusedError("sums are no deeper than declared", why)
     path = same_for_all(one.paths, one.graph)
+    within = finite_within(found.kernel, found.kernel.outputs.values(), found.vanished, found.terms)
     used = {one.graph.names[code] for code in np.unique(one.graph.operation)}
     return CodeProof(
         contraction=mode,
@@ -126,7 +129,13 @@ def _proved(subject: Subject, case: Case, mode: str, one: RecordedGraph, *, grad
         rules=found.fired,
         obligations=(
             *path,
-            *discharged(found.terms, found.kernel.outputs.values(), found.divisors, found.vanished),
+            *discharged(
+                found.terms,
+                found.kernel.outputs.values(),
+                found.divisors,
+                found.vanished,
+                within=None if within is None else within.terms,
+            ),
         ),
         way=asdict(found.way),
         sums=sums,
@@ -134,9 +143,16 @@ def _proved(subject: Subject, case: Case, mode: str, one: RecordedGraph, *, grad
         expressions=_digest(one.graph),
         nodes=len(one.graph),
         finite_to=finite_below(one.graph).exponent,
+        within=None if within is None or _holds_all(case, within.exponent) else within.exponent,
         mixed=_mixed(one.graph) if mode == "off" else (),
         bound=bound_read(subject, case, found),
     )
+
+
+def _holds_all(case: Case, exponent: int) -> bool:
+    """Whether no element of an argument can exceed 2**exponent in magnitude."""
+    dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in case.given.values()}
+    return all(name in FORMATS and FORMATS[name].maximum <= 2.0**exponent for name in dtypes)
 
 
 def _mixed(graph: Graph) -> tuple[str, ...]:
@@ -166,6 +182,10 @@ def _certificate(
     where = (
         f" Every value is finite where no element of an argument exceeds {magnitude}." if magnitude else ""
     )
+    limits = [proof.within for proof in proofs if proof.within is not None]
+    finite = (
+        f"finite and no element of an argument exceeds 2^{min(limits)} in magnitude" if limits else "finite"
+    )
     fused = ", and to products fused into sums (Lemma 2)" if "C" in claims else ""
     return Certificate(
         subject=subject.name,
@@ -179,7 +199,7 @@ def _certificate(
         outputs=outputs,
         support=elements_reached(shown.graph, op(subject.op), case),
         statement=(
-            f"For all inputs laid out so of which every value computed is finite, {', '.join(outputs)} are "
+            f"For all inputs laid out so of which every value computed is {finite}, {', '.join(outputs)} are "
             f"what {'the running statistics and ' if evaluates else from_row}"
             f"the form {form} of {subject.op} give in "
             f"{subject.accumulation(case.dtype)}, summed in the orders read off the code"
@@ -195,6 +215,11 @@ def _certificate(
             *(f"{name} errs by no more than the PTX ISA says" for name in approximate),
             *(f"{name} errs by no more than {DOCUMENTED}" for name in _functions(shown)),
             *(["torch's elementwise operations round to nearest"] if _asks_torch(shown.graph) else []),
+            *(
+                ["torch.sum adds numbers of float32 in float32, each once, in any order"]
+                if UNORDERED_SUM in shown.graph.names
+                else []
+            ),
         ),
     )
 
@@ -205,7 +230,7 @@ def _functions(one: RecordedGraph) -> list[str]:
 
 
 def _asks_torch(graph: Graph) -> bool:
-    return any(name.startswith("torch.") for name in graph.names)
+    return any(name.startswith("torch.") and name != UNORDERED_SUM for name in graph.names)
 
 
 def _theorems(name: str, algorithm: str | None) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from verifier.arithmetic.graph.online_read import OnlineReader
 from verifier.arithmetic.graph.order_read import OrderError, OrderReader
 from verifier.arithmetic.graph.rules import RULES
 from verifier.arithmetic.graph.signs import reached
-from verifier.arithmetic.graph.support import labels_of, reach
+from verifier.arithmetic.graph.support import labels_of, reach, used_after_sums
 from verifier.bounds import variance
 from verifier.bounds.variance import SquareOrder
 from verifier.bounds.variance import options as variance_options
@@ -89,12 +89,14 @@ def compared(
     graph: Graph, op: Op, subject: Subject, case: Case, *, gradients: bool = False
 ) -> Agreement | Disagreement:
     """Find a way along which each recorded result is the declared one."""
+    if user := used_after_sums(graph):
+        return Disagreement(told=f"{user} takes a sum that torch makes in an order of its own")
     best = Disagreement(told="of these operations no way is known that a declaration may go")
     # Parts that are empty, or one element, are merged as declared where values are finite.
     parts = _merges(op, subject) or op.form(subject.claim, case.dtype).name.startswith("online")
     for claims in LEVELS[2:] if parts else LEVELS:
         known, used = with_functions(graph, fused="C" in claims)
-        normaliser = Normaliser(SharedTerms(), claims)
+        normaliser = Normaliser(SharedTerms(), claims, unordered=True)
         kernel = normaliser.normal(known)
         for name, count in used.items():
             kernel.fired[name] = kernel.fired.get(name, 0) + count
@@ -212,7 +214,7 @@ class _Comparison:
             return Disagreement(sums=len(orders.found), told=str(error))
         except OrderError as error:
             return Disagreement(sums=len(orders.found), told=error)
-        declared = Normaliser(self.terms, self.claims).normal(expected)
+        declared = Normaliser(self.terms, self.claims, unordered=True).normal(expected)
         same, why = self._same(declared)
         why = why or self._mixes() or self._reaches_more(expected)
         if why:

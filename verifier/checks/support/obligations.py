@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.graph import Ids
+from verifier.arithmetic.graph.normal_form import NormalForm
+from verifier.arithmetic.graph.ranges import finite_below
 from verifier.arithmetic.graph.signs import Signs, reached
 from verifier.checks.support.recorded_code import RefusedError
 
 
-def discharged(terms: SharedTerms, results: Iterable[Ids], divisors: Ids, vanished: Ids) -> tuple[str, ...]:
+@dataclass(frozen=True, kw_only=True)
+class Within:
+    """Terms that are finite where no element of an argument exceeds 2**exponent in magnitude."""
+
+    exponent: int
+    terms: Ids
+
+
+def discharged(
+    terms: SharedTerms, results: Iterable[Ids], divisors: Ids, vanished: Ids, *, within: Ids | None = None
+) -> tuple[str, ...]:
     """Return the obligations of the rules, all of which hold.
 
     results: edges of what is compared. divisors, vanished: edges that must not be zero, must be finite.
+    within: terms that are finite for another reason.
 
     Raises:
         RefusedError: one is not shown to hold.
@@ -23,13 +37,9 @@ def discharged(terms: SharedTerms, results: Iterable[Ids], divisors: Ids, vanish
     """
     kept = reached(terms, np.concatenate([edges.ravel() for edges in results]))
     signs = Signs(terms, np.union1d(divisors, vanished))
-    for edge in vanished[~np.isin(vanished >> 1, kept)].tolist():
-        if terms.names[int(terms.operation[edge >> 1])].startswith("input:"):
-            continue  # a certificate is one for finite elements of arguments
-        top, below, *_ = terms.edges[edge >> 1].tolist()
-        divides = terms.names[int(terms.operation[edge >> 1])].startswith("div.") and top >= 0
-        if divides and terms.number[top >> 1] == 0.0 and below >> 1 in kept and signs.nonzero(below):
-            continue  # 0 / y, y a part of a result
+    known = np.zeros(0, np.int64) if within is None else within
+    lost = lost_from(terms, kept, signs, vanished)
+    for edge in lost[~np.isin(lost >> 1, known)].tolist():
         why = f"{terms.text(edge)} is in no result any more, and not proved to be finite"
         raise RefusedError("values that a rule has removed are finite", why)
     infinite = _infinite_of_zero(terms, kept)
@@ -37,9 +47,42 @@ def discharged(terms: SharedTerms, results: Iterable[Ids], divisors: Ids, vanish
         if not signs.nonzero(edge) and edge >> 1 not in infinite:
             why = f"{terms.text(edge)} is not proved to be other than 0"
             raise RefusedError("no divisor is a zero whose sign a rule has changed", why)
-    what = {_kind(terms, edge): "finite where all results are" for edge in vanished.tolist()}
+    what = {
+        _kind(terms, edge): "finite where all results are"
+        for edge in vanished[~np.isin(vanished, lost)].tolist()
+    }
     nonzero = sorted({f"{terms.text(edge, 1)} is no zero" for edge in divisors.tolist()})
     return (*nonzero, *(f"{kind} is {holds}" for kind, holds in sorted(what.items())))
+
+
+def lost_from(terms: SharedTerms, kept: Ids, signs: Signs, vanished: Ids) -> Ids:
+    """Return the edges that are perhaps infinite where the terms `kept` are finite, and arguments."""
+    found = []
+    for edge in vanished[~np.isin(vanished >> 1, kept)].tolist():
+        if terms.names[int(terms.operation[edge >> 1])].startswith("input:"):
+            continue  # a certificate is one for finite elements of arguments
+        top, below, *_ = terms.edges[edge >> 1].tolist()
+        divides = terms.names[int(terms.operation[edge >> 1])].startswith("div.") and top >= 0
+        if divides and terms.number[top >> 1] == 0.0 and below >> 1 in kept and signs.nonzero(below):
+            continue  # 0 / y, y a part of a result
+        found.append(edge)
+    return np.array(found, dtype=np.int64)
+
+
+def finite_within(
+    form: NormalForm, results: Iterable[Ids], vanished: Ids, terms: SharedTerms
+) -> Within | None:
+    """Return up to which magnitude of elements what a rule removed is finite, results say nothing of it.
+
+    None: nothing is so removed, or no magnitude is known.
+    """
+    kept = reached(terms, np.concatenate([edges.ravel() for edges in results]))
+    lost = lost_from(terms, kept, Signs(terms, vanished), vanished)
+    nodes = np.flatnonzero(np.isin(form.edges >> 1, lost >> 1))
+    if not lost.size or not np.isin(lost >> 1, form.edges[nodes] >> 1).all():
+        return None
+    exponent = finite_below(replace(form.graph, outputs={"removed": nodes})).exponent
+    return None if exponent is None else Within(exponent=exponent, terms=np.unique(lost >> 1))
 
 
 def _infinite_of_zero(terms: SharedTerms, kept: Ids) -> frozenset[int]:

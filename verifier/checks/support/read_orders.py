@@ -12,7 +12,7 @@ from verifier.arithmetic.graph.graph import Builder, Ids, ids
 from verifier.arithmetic.graph.merges_read import MergeReader, Root
 from verifier.arithmetic.graph.normal_form import NormalForm, Normaliser
 from verifier.arithmetic.graph.online_read import OnlineReader, Rescalings
-from verifier.arithmetic.graph.order_read import OrderReader
+from verifier.arithmetic.graph.order_read import OrderReader, Unordered
 from verifier.arithmetic.trees.admitted import not_admitted
 from verifier.arithmetic.trees.steps import Step
 from verifier.arithmetic.trees.tree import Tree
@@ -36,11 +36,13 @@ class OrderOfSum:
 
     @property
     def depth(self) -> int:
-        """The largest number of additions that a term meets."""
-        heights = np.zeros(self.terms, dtype=np.int64)
+        """The largest number of additions that a term meets; in the worst order, where it is not known."""
+        heights, anywhere = np.zeros(self.terms, dtype=np.int64), 0
         for step in self.steps:
-            heights[step.left] = np.maximum(heights[step.left], heights[step.right]) + 1
-        return int(heights.max(initial=0))
+            known = not isinstance(step, Unordered)
+            heights[step.left] = np.maximum(heights[step.left], heights[step.right]) + known
+            anywhere += 0 if known else len(step.left)
+        return int(heights.max(initial=0)) + anywhere
 
 
 @dataclass(kw_only=True)
@@ -137,4 +139,4 @@ class CodeOrders:
 
     def _edges(self, builder: Builder, formats: Mapping[str, str], nodes: Ids) -> Ids:
         joined = builder.graph({"terms": nodes[0]}, formats)
-        return Normaliser(self.terms, self.claims).normal(joined).outputs["terms"]
+        return Normaliser(self.terms, self.claims, unordered=True).normal(joined).outputs["terms"]

@@ -80,6 +80,8 @@ class HostGraph(Dispatching):
 
         torch computes halves in single precision, and rounds what comes out.
         """
+        if name == "sum":
+            return not inplace and self.summed(args, kwargs, result)
         count = _ELEMENTWISE.get(name)
         kind = KINDS.get(str(result.dtype))
         unknown = set(kwargs) - {"dtype"} or len(args) != count or inplace
@@ -107,6 +109,30 @@ class HostGraph(Dispatching):
             made = self.slots.nodes.add(f"torch.to.{kind}.f32", shape, (made,))
         self.slots.set(result, self.slots.coded(made, kind))
         return True
+
+    def summed(self, args: tuple[object, ...], kwargs: dict[str, object], result: torch.Tensor) -> bool:
+        """Make the nodes of a sum over some axes, if it is one of float32."""
+        given, axes = (*args, None, None)[:2]
+        if not isinstance(given, _tensor_type()) or kwargs or not given.numel():
+            return False
+        if not isinstance(axes, list) or not axes:
+            return False
+        if {KINDS.get(str(given.dtype)), KINDS.get(str(result.dtype))} != {"f32"}:
+            return False
+        last = range(-len(axes), 0)
+        found, bits = (
+            np.moveaxis(held, [int(axis) for axis in axes], last).reshape(result.numel(), -1).T
+            for held in (self.slots.outputs(given), _bits(given))
+        )
+        made = self.slots.nodes.unordered_sum(found, bits, _bits(result))
+        self.slots.set(result, self.slots.coded(made.reshape(tuple(result.shape)), "f32"))
+        return True
+
+
+def _bits(tensor: torch.Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
+    """Return the bits of a float32 tensor's elements."""
+    bits = tensor.detach().cpu().contiguous().view(_word_type()).numpy()
+    return bits.view(np.uint32).astype(np.uint64)
 
 
 def _shaped_by_data(func: torch._ops.OpOverload) -> bool:
@@ -140,6 +166,12 @@ def _tensor_type() -> type[torch.Tensor]:
     import torch
 
     return torch.Tensor
+
+
+def _word_type() -> torch.dtype:
+    import torch
+
+    return torch.int32
 
 
 def _tensors(value: object) -> list[torch.Tensor]:

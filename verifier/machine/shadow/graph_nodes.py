@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 _TORCH = {
     "torch.add": "add.rn", "torch.sub": "sub.rn", "torch.mul": "mul.rn", "torch.div": "div.rn",
-    "torch.neg": "neg", "torch.to.f32": "cvt", "torch.to.f16": "cvt.rn", "torch.to.bf16": "cvt.rn",
+    "torch.neg": "neg", "torch.sum": "add.rn",
+    "torch.to.f32": "cvt", "torch.to.f16": "cvt.rn", "torch.to.bf16": "cvt.rn",
 }  # fmt: skip
 """What torch's operations are among the machine's: on single precision, and conversions from and to it."""
 
@@ -57,10 +58,16 @@ class Columns(TypedDict):
 
 @dataclass(kw_only=True)
 class Nodes:
-    """All nodes of a run."""
+    """All nodes of a run.
+
+    checked: nodes with the bits that they had in the run. pinned: by its first node, the bits of what torch
+    summed in an order of its own, of which the nodes say which numbers it has.
+    """
 
     rows: list[Row] = field(default_factory=list)
     count: int = 0
+    checked: list[tuple[Array, Array]] = field(default_factory=list)
+    pinned: dict[int, Array] = field(default_factory=dict)
 
     def add(
         self,
@@ -80,6 +87,19 @@ class Nodes:
         first, self.count = self.count, self.count + size
         self.rows.append(Row(name=name, first=first, count=size, operands=flat, value=held, line=line))
         return np.arange(first, first + size, dtype=np.int64).reshape(shape)
+
+    def unordered_sum(self, terms: Array, bits: Array, total: Array) -> Array:
+        """Make the nodes of sums over the first axis of terms, in an order that is not known.
+
+        bits, total: what the terms and the sums were in the run.
+        """
+        self.checked.append((terms, bits))
+        made: Array = terms[0]
+        for term in terms[1:]:
+            made = self.add("torch.sum.f32", made.shape, (made, term))
+        if len(terms) > 1 and made.size:
+            self.pinned[int(made.ravel()[0])] = total.reshape(-1)
+        return made
 
     def columns(self) -> Columns:
         """Give names, operation, operands (n, 3), -1 for none, value, line and lines.
@@ -110,10 +130,13 @@ class Nodes:
             "lines": tuple(lines),
         }
 
-    def evaluate(self, inputs: Mapping[str, Array], model: Approximation) -> tuple[Array, Array]:
+    def evaluate(
+        self, inputs: Mapping[str, Array], model: Approximation, *, pinned: bool = False
+    ) -> tuple[Array, Array]:
         """Compute every node with the machine's own operations.
 
         inputs: bits of each argument's elements in row-major order. model: of approximate instructions.
+        pinned: whether sums in an order that is not known are what they were in the run.
         Returns the bits of all nodes, uint64, and which of them are known.
         """
         bits, known = np.zeros(self.count, dtype=np.uint64), np.ones(self.count, dtype=bool)
@@ -131,6 +154,8 @@ class Nodes:
                     bits[place] = inputs[rest][row.value.astype(np.int64)]
                 elif head == "unknown":
                     known[place] = False
+                elif pinned and row.first in self.pinned:
+                    bits[place] = self.pinned[row.first]
                 else:
                     bits[place] = _computed(row.name, [bits[column] for column in row.operands], model)
         return bits, known

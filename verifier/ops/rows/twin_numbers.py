@@ -10,10 +10,11 @@ import numpy as np
 
 from verifier.arithmetic.formats import FORMATS, Array, Contraction, DivideByN
 from verifier.arithmetic.graph.graph import Ids
+from verifier.arithmetic.graph.opcodes import UNORDERED_SUM
+from verifier.arithmetic.graph.order_read import Unordered
 from verifier.arithmetic.graph.symbols import SHORT_NAMES, Larger, SymbolicRounded
 from verifier.arithmetic.trees.tree import Tree
 from verifier.bounds.variance import Reduction, SquareOrder
-from verifier.bounds.variance.simulate import Executed
 from verifier.ops.rows.twin_orders import Orders
 from verifier.records.subject import Trees
 
@@ -274,5 +275,14 @@ class TwinNumbers:
         return np.broadcast_to(self.rounded.nodes(value.array), (self.rows, self.columns))
 
     def _sums(self, terms: Ids, tree: Tree) -> Array:
-        run = Executed(rounded=self.rounded, claim=self.reduction, count=terms.shape[1])
-        return run.sum(self.rounded.symbols(terms), tree)
+        rounded, root = self.rounded, 0
+        nodes = rounded.symbols(terms.copy())
+        for step in rounded.order(tree, nodes):
+            left, right = nodes[:, step.left], nodes[:, step.right]
+            if isinstance(step, Unordered):
+                pair = rounded.nodes(left), rounded.nodes(right)
+                nodes[:, step.left] = rounded.symbols(rounded.builder.append(UNORDERED_SUM, *pair))
+            else:
+                nodes[:, step.left] = rounded.add(left, right)
+            root = int(step.left[0])
+        return nodes[:, root]
