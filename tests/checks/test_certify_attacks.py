@@ -98,6 +98,17 @@ SHAPE = "results have the shape and dtype that the op demands"
 CALLS = "each call gives the same, in memory of its own"
 
 
+def test_sums_of_two_products_of_which_either_is_fused_do_not_cancel(ask):
+    lines = (
+        "first = tl.fma(value, mean, centred * variance)",
+        "second = tl.fma(centred, variance, value * mean)",
+        "out += (first - second) * 1024.0",
+    )
+    found = ask(OUT="\n".join(lines))
+    assert isinstance(found, Refusal)
+    assert "of which either product is fused" in found.why
+
+
 @pytest.mark.parametrize(
     ("places", "stage", "why"),
     [

@@ -56,4 +56,5 @@ def test_its_gradients_are_certified_with_torchs_sums_over_rows_in_any_order(run
     assert {(one.depth, one.declared) for one in over_rows} == {(70, 139)}
     # Lanes beyond the row multiply mean and rstd, and their product with 0.
     assert {proof.within for proof in found.proofs} == {limit}
+    assert [found.speaks_of(2.0**power) for power in (60, 61)] == [True, limit is None]
     assert ("no element of an argument exceeds" in found.statement) == (limit is not None)

@@ -190,6 +190,12 @@ class _Asker:
         return (f"{', '.join(left)} was not compared in a field" if left else ""), ""
 
 
+def _largest(case: Case) -> float:
+    """Return the largest magnitude of an element of an argument."""
+    given = [tensor.double().abs().max() for tensor in case.given.values() if tensor.numel()]
+    return max((float(found) for found in given), default=0.0)
+
+
 def _told(name: str, outcome: Outcome) -> str:
     return f"{name}: {outcome.verdict} {outcome.message}".strip()
 
@@ -207,7 +213,7 @@ def contradicted_findings(findings: Iterable[Finding]) -> Iterator[AskedCertific
         gradients = True in calls(subject) and finding.check != "forward_error"
         with Runner(PLACE) as runner:
             found = certified(subject, finding.case, runner=runner, gradients=gradients)
-            if not isinstance(found, Certificate):
+            if not isinstance(found, Certificate) or not found.speaks_of(_largest(finding.case)):
                 continue
             asker = _Asker(subject=subject, case=finding.case, runner=runner)
             why, contradicted = asker.definition(found, gradients=gradients)

@@ -126,6 +126,10 @@ class Certificate:
     not_covered: tuple[str, ...] = NOT_COVERED
     version: int = VERSION
 
+    def speaks_of(self, largest: float) -> bool:
+        """Return whether inputs are meant of which the largest element has this magnitude."""
+        return all(proof.within is None or largest <= 2.0**proof.within for proof in self.proofs)
+
     @property
     def document(self) -> dict[str, object]:
         """The certificate as JSON has it."""

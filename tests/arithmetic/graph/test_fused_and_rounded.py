@@ -8,6 +8,7 @@ import pytest
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.graph import Builder
 from verifier.arithmetic.graph.normal_form import NormalForm, Normaliser
+from verifier.arithmetic.graph.signs import Signs
 
 
 def formed(text: list[str]) -> NormalForm:
@@ -67,3 +68,24 @@ def test_what_was_fused_is_two_numbers():
     a = np.float32(1 + 2.0**-12)
     product = a * a
     assert float(a) * float(a) - float(product) == 2.0**-24
+
+
+def test_a_sum_of_two_products_of_which_either_is_fused_is_named_and_so_is_what_cancels():
+    both = ["p = mul.f32 a b", "q = mul.f32 b c", "t = fma.rn.f32 a b q", "s = fma.rn.f32 b c p"]
+    form = formed([*both, "y = mul.f32 t s"])
+    assert (form.either.size, form.mixed.size, form.cancelled.size) == (1, 0, 0)
+    form = formed([*both, "n = neg.f32 s", "y = add.f32 t n"])
+    assert (form.either.size, form.cancelled.tolist()) == (1, [2 * int(form.either[0])])
+    assert formed([*both[:3], "u = fma.rn.f32 b a q", "y = mul.f32 t u"]).either.size == 0
+
+
+def test_what_may_be_two_numbers_is_no_square():
+    terms = SharedTerms()
+    builder = Builder()
+    a, b = (builder.append(f"input:{name}") for name in "ab")
+    total = builder.append("add.f32", builder.append("mul.f32", a, b), builder.append("mul.f32", b, b))
+    graph = builder.graph({"y": builder.append("mul.f32", total, total)}, dict.fromkeys("ab", "f32"))
+    (edge,) = Normaliser(terms, "EZ").normal(graph).outputs["y"].ravel()
+    two = terms.edges[edge >> 1, :1] >> 1
+    assert Signs(terms, np.array([edge])).nonnegative(edge)
+    assert not Signs(terms, np.array([edge]), two).nonnegative(edge)

@@ -15,6 +15,7 @@ from functools import cache
 import numpy as np
 
 from verifier.arithmetic.graph.graph import Graph, Ids, pruned
+from verifier.arithmetic.graph.opcodes import SUM_WITH_PRODUCT
 
 _ARGUMENT = "x"
 _SCALED = "#0 = (setp.lt.f32 x 0x800000)\n#1 = (ite #0 (mul.f32 x 0x4b000000) x)\n"
@@ -85,16 +86,19 @@ def pattern_of(name: str) -> Pattern:
     return found
 
 
-def with_functions(graph: Graph, *, fused: bool = False) -> tuple[Graph, dict[str, int]]:
+def with_functions(
+    graph: Graph, *, fused: bool = False, marked: bool = False
+) -> tuple[Graph, dict[str, int]]:
     """Return a graph in which each known function is one node, and how often rules were used for that.
 
     fused: a product with a power of two that is fused into a sum is taken for the rounded one (claim C).
+    marked: such sums are told from others (`opcodes.SUM_WITH_PRODUCT`), which claim C makes sums.
     """
     if not {"to_bits.b32", POWER_OF_TWO} & set(graph.names):
         return graph, {}
     fired: dict[str, int] = {}
     if fused:
-        graph, fired["contraction"] = _split(graph)
+        graph, fired["contraction"] = _split(graph, SUM_WITH_PRODUCT if marked else "add.f32")
     graph, fired["plus_zero"] = _without_zeros(graph)
     for name in TEXTS:
         graph = _replaced(graph, name)
@@ -158,15 +162,18 @@ def _matches(graph: Graph, pattern: Pattern) -> tuple[Ids, Ids]:
     return roots[right], held[pattern.names.index(_ARGUMENT)][right]
 
 
-def _split(graph: Graph) -> tuple[Graph, int]:
-    """Return a graph in which no product with a power of two is fused into a sum, and how many were."""
+def _split(graph: Graph, name: str) -> tuple[Graph, int]:
+    """Return a graph in which no product with a power of two is fused into a sum, and how many were.
+
+    name: of the operation that takes such a product and what it was added to.
+    """
     fused = [code for code, name in enumerate(graph.names) if name == "fma.rn.f32"]
     scale = [code for code, name in enumerate(graph.names) if name == POWER_OF_TWO]
     nodes = np.flatnonzero(np.isin(graph.operation, fused))
     nodes = nodes[np.isin(graph.operation[graph.operands[nodes, 1]], scale)]
     if not len(nodes):
         return graph, 0
-    names = tuple(dict.fromkeys((*graph.names, "mul.f32", "add.f32")))
+    names = tuple(dict.fromkeys((*graph.names, "mul.f32", name)))
     # Each of these nodes makes room for its product before it.
     shift = np.zeros(len(graph) + 1, dtype=np.int64)
     np.add.at(shift, nodes, 1)
@@ -181,7 +188,7 @@ def _split(graph: Graph) -> tuple[Graph, int]:
     operands[place] = moved[graph.operands]
     sums = place[nodes]
     products = sums - 1
-    operation[products], operation[sums] = names.index("mul.f32"), names.index("add.f32")
+    operation[products], operation[sums] = names.index("mul.f32"), names.index(name)
     line[products] = line[sums]
     operands[products, :2] = operands[sums, :2]
     operands[sums] = np.stack([products, operands[sums, 2], np.full(len(sums), -1)], axis=1)

@@ -12,12 +12,14 @@ from verifier.arithmetic.graph.constants import FULL_NAMES, decoded
 from verifier.arithmetic.graph.graph import Graph, Ids, ids, pruned
 from verifier.arithmetic.graph.levels import levels
 from verifier.arithmetic.graph.opcodes import Opcode, opcode
-from verifier.arithmetic.graph.rules import ROUNDED, RULES, Mask, RewriteRule
+from verifier.arithmetic.graph.rules import CANCELS, ROUNDED, RULES, Mask, RewriteRule
 
 _HELD = ("", "f16", "bf16", "f32", "f64", "pred")
 _CODE = {name: code for code, name in enumerate(_HELD)}
-_PLAIN, _FUSED = 1, 2
-"""How a sum was made: of rounded terms, or with a product that was not rounded."""
+_PLAIN, _FIRST_FUSED, _SECOND_FUSED = 1, 2, 4
+"""How a sum was made: of rounded terms, or with its first or second term a product that was not rounded.
+Of two products that are added each may be the one that is fused, and these are two numbers."""
+_FUSED = _FIRST_FUSED | _SECOND_FUSED
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,6 +34,8 @@ class NormalForm:
     divisors: edges that must not be zero, because a zero's sign is not kept (see `signs`).
     mixed: terms of sums of which a product is fused in one place and rounded in another, and of quotients
     that are (rule of claim C), so that each stands for two numbers.
+    either: terms of sums of two products of which one is fused in one place and the other in another: two
+    numbers, too. cancelled: edges that were taken for equal ones (`rules.CANCELS`).
     """
 
     graph: Graph
@@ -41,6 +45,8 @@ class NormalForm:
     vanished: Ids
     divisors: Ids
     mixed: Ids
+    either: Ids
+    cancelled: Ids
 
     def line_of(self, edge: int) -> str:
         """Return the place in the source of the first node that became this term, "" where unknown."""
@@ -72,11 +78,12 @@ class Normaliser:
                 self._rules.setdefault(family, []).append(rule)
         self._vanished: list[Ids] = []
         self._divisors: list[Ids] = []
+        self._cancelled: list[Ids] = []
         self._sums = np.zeros(1, dtype=np.int8)
 
     def normal(self, graph: Graph) -> NormalForm:
         """Return the normal form of what the outputs reach."""
-        self.fired, self._vanished, self._divisors = Counter(), [], []
+        self.fired, self._vanished, self._divisors, self._cancelled = Counter(), [], [], []
         self._sums = np.zeros(1, dtype=np.int8)
         small = pruned(graph)
         edges = np.full(len(small) + 1, -1, dtype=np.int64)
@@ -93,7 +100,9 @@ class Normaliser:
             fired=dict(self.fired),
             vanished=_distinct(self._vanished),
             divisors=_distinct(self._divisors),
-            mixed=ids(np.flatnonzero(self._sums == _PLAIN | _FUSED)),
+            mixed=ids(np.flatnonzero((self._sums & _PLAIN != 0) & (self._sums & _FUSED != 0))),
+            either=ids(np.flatnonzero(self._sums & _FUSED == _FUSED)),
+            cancelled=_distinct(self._cancelled),
         )
 
     def formed(self, operation: Opcode, edges: Ids) -> Ids:
@@ -109,17 +118,17 @@ class Normaliser:
         last = len(self._sums) - 1  # terms beyond were formed elsewhere
         return np.asarray((terms <= last) & (self._sums[np.minimum(terms, last)] & _FUSED != 0))
 
-    def _note(self, terms: Ids, how: int) -> None:
-        """Note how sums are made."""
+    def _note(self, terms: Ids, how: int | Ids) -> None:
+        """Note how sums are made; terms may be repeated."""
         if len(self._sums) < self.terms.count:
             room = np.zeros(2 * self.terms.count - len(self._sums), dtype=np.int8)
             self._sums = np.concatenate([self._sums, room])
-        self._sums[terms] |= how
+        np.bitwise_or.at(self._sums, terms, np.asarray(how, dtype=np.int8))
 
     def _formed(self, operation: Opcode, edges: Ids, without: frozenset[str]) -> Ids:
         result = np.full(len(edges), -1, dtype=np.int64)
         flip = np.zeros(len(edges), dtype=np.int64)
-        rows, edges = np.arange(len(edges)), edges.copy()
+        rows, edges, unrounded = np.arange(len(edges)), edges.copy(), edges[:, 0] >> 1
         for rule in self._rules.get(operation.family, ()):
             if rule.name in without:
                 continue
@@ -131,6 +140,8 @@ class Normaliser:
             flip[rows[found.where]] ^= found.flip
             if found.vanishes is not None:
                 self._vanished.append(found.vanishes)
+                if rule.name in CANCELS:
+                    self._cancelled.append(found.vanishes)
             if found.into == operation:
                 edges[found.where] = found.edges
                 continue
@@ -144,7 +155,8 @@ class Normaliser:
                 self._divisors.append(edges[:, operation.divisor])
             made = self.terms.shared(operation.name, edges)
             if operation.family == "add" or operation.name.startswith("div.full"):
-                self._note(made, _FUSED if without else _PLAIN)
+                first = edges[:, 0] >> 1 == unrounded[rows]
+                self._note(made, np.where(first, _FIRST_FUSED, _SECOND_FUSED) if without else _PLAIN)
             result[rows] = 2 * made
         return ids(result ^ flip)
 

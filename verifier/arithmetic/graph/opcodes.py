@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 
 _FORMAT = r"(?P<format>f16|bf16|f32|f64)"
+SUM_WITH_PRODUCT = "addmul.f32"
+"""A sum of a product, which was not rounded, and of another number; the product is a node of its own."""
 UNORDERED_SUM = "torch.sum.f32"
 """A sum of two, part of a chain that is made of the terms of one sum in an order that is not known."""
 _COMPARISON = "eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan"
@@ -20,6 +22,7 @@ _PATTERNS = tuple(
     for pattern, family in (
         (rf"(?P<family>add|sub|mul)(\.rn)?\.{_FORMAT}", ""),
         (rf"(?P<family>fma|div|sqrt)\.rn\.{_FORMAT}", ""),
+        (r"(?P<family>addmul)\.(?P<format>f32)", ""),
         (r"(?P<family>divfma)\.full\.(?P<format>f32)", ""),
         (rf"(?P<family>neg|abs|max|min)\.{_FORMAT}", ""),
         (rf"(div\.(full|approx)|(div|add|sub|mul|fma)\.rn|add|sub|mul)(\.ftz)?\.{_FORMAT}", "other"),
@@ -55,7 +58,8 @@ class Opcode:
     """One operation.
 
     name: as terms carry it: rounding to nearest is not written, since `add` and `add.rn` compute the same.
-    family: divfma (`div.full` whose last product is fused into a sum),
+    family: divfma (`div.full` whose last product is fused into a sum), addmul (`SUM_WITH_PRODUCT`),
+        unordered (`UNORDERED_SUM`),
         add, sub, mul, fma, div, sqrt, neg, abs, max, min (correctly rounded, subnormals kept), widen,
         narrow, comparison, predicate, choice, or other: no rule knows it, but equal operands give equal
         results.

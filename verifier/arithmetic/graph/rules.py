@@ -404,13 +404,15 @@ def _contracted(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
     factors = edges.copy()
     factors[:, 2] = -1
     changed = np.full_like(edges, -1)
-    if operation.family == "divfma":
+    if operation.family == "addmul":
+        changed[:, 0] = edges[:, 0]
+    elif operation.family == "divfma":
         quotient = opcode(f"div.full.{operation.result}")
         assert quotient is not None
         changed[:, 0] = form.fused(quotient, factors)
     else:
         changed[:, 0] = form.formed(in_format("mul", operation.result), factors)
-    changed[:, 1] = edges[:, 2]
+    changed[:, 1] = edges[:, 1 if operation.family == "addmul" else 2]
     made = np.full_like(edges, -1)
     made[:, 0] = form.fused(in_format("add", operation.result), changed)
     return Rewrite(where=np.ones(len(edges), np.bool_), into=None, edges=made)
@@ -418,6 +420,9 @@ def _contracted(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
 
 ROUNDED = frozenset({"equal_terms", "parts_of_whole", "narrow_sum"})
 """Rules that hold of a product that is rounded wherever it is used, of no other: terms cancel in most."""
+
+CANCELS = frozenset({"equal_terms", "parts_of_whole", "larger_by_difference"})
+"""Rules that take two equal terms for one number; what vanishes are these."""
 
 _FOLDED = ("add", "mul", "fma", "div", "narrow", "max", "min")
 
@@ -487,7 +492,7 @@ _TABLE: tuple[tuple[str, ClaimLetter, tuple[str, ...], str, Apply], ...] = (
         "x * c + (x - x * c) = x, 1/2 <= c <= 1, x finite; also where x is narrow and so are both parts",
         _parts_of_whole,
     ),
-    ("contraction", "C", ("fma", "divfma"), "fma(a, b, c) becomes a * b + c", _contracted),
+    ("contraction", "C", ("fma", "divfma", "addmul"), "fma(a, b, c) becomes a * b + c", _contracted),
     ("commuted", "E", ("add", "mul"), "a + b = b + a, a * b = b * a", _commuted),
     ("commuted_extremes", "Z", ("max", "min"), "max(a, b) = max(b, a)", _commuted),
     ("sign_of_sum", "Z", ("add",), "-a + b = -(a - b)", _sign_of_sum),

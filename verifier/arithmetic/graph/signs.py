@@ -32,9 +32,13 @@ class Signs:
     the right sign where their results are subnormal.
     """
 
-    def __init__(self, terms: SharedTerms, edges: Ids) -> None:
-        """Find the signs of what the edges reach."""
+    def __init__(self, terms: SharedTerms, edges: Ids, either: Ids | None = None) -> None:
+        """Find the signs of what the edges reach.
+
+        either: terms that may stand for two numbers; what reaches them is equal to nothing here.
+        """
         self._terms = terms
+        self._several = _reaching(terms, either)
         self._least: Array = np.full(terms.count, _ANY)
         self._falls: Mask = np.zeros(terms.count, dtype=np.bool_)
         self._powers: dict[int, bool] = {}
@@ -210,7 +214,8 @@ class Signs:
 
     def _signs(self, first: Ids, second: Ids) -> Ids:
         """Return 1 for products that are never negative, -1 for those never positive, 0 for others."""
-        found = np.where(first >> 1 == second >> 1, 1 - 2 * ((first ^ second) & 1), 0)
+        square = (first >> 1 == second >> 1) & ~self._several[first >> 1]
+        found = np.where(square, 1 - 2 * ((first ^ second) & 1), 0)
         for one, other in ((0, 0), (1, 1), (0, 1), (1, 0)):
             fits = (self._lows(first ^ one) >= 0.0) & (self._lows(second ^ other) >= 0.0)
             found = np.where((found == 0) & fits, -1 if one ^ other else 1, found)
@@ -232,6 +237,8 @@ class Signs:
     def _sign(self, first: int, second: int) -> int:
         """Return the sign of one product, constant factors left out: see `_signs`."""
         first, second = (self._without_constant(edge) for edge in (first, second))
+        if self._several[first >> 1] or self._several[second >> 1]:
+            return 0
         if first >> 1 == second >> 1:
             return -1 if (first ^ second) & 1 else 1
         for one in (0, 1):
@@ -311,6 +318,18 @@ class Signs:
         zero = self._terms.number[bound >> 1] == 0.0
         clamped = below & (asked & 1 == 0) & zero & (x == otherwise)
         return np.asarray((self._lows(then) >= 0.0) & ((self._lows(otherwise) >= 0.0) | clamped))
+
+
+def _reaching(terms: SharedTerms, wanted: Ids | None) -> Mask:
+    """Return which terms reach any of those wanted, these included, (terms,)."""
+    found = np.zeros(terms.count + 1, dtype=np.bool_)
+    if wanted is not None and wanted.size:
+        found[wanted] = True
+        operands = terms.edges[: terms.count]
+        operands = np.where(operands < 0, -1, operands >> 1)
+        for level in levels_of(operands):
+            found[level] |= found[operands[level]].any(axis=1)
+    return found
 
 
 def _rounded(name: str, family: str) -> bool:

@@ -135,6 +135,7 @@ def _proved(subject: Subject, case: Case, mode: str, one: RecordedGraph, *, grad
                 found.divisors,
                 found.vanished,
                 within=None if within is None else within.terms,
+                either=found.kernel.either,
             ),
         ),
         way=asdict(found.way),

@@ -95,7 +95,7 @@ def compared(
     # Parts that are empty, or one element, are merged as declared where values are finite.
     parts = _merges(op, subject) or op.form(subject.claim, case.dtype).name.startswith("online")
     for claims in LEVELS[2:] if parts else LEVELS:
-        known, used = with_functions(graph, fused="C" in claims)
+        known, used = with_functions(graph, fused="C" in claims, marked=True)
         normaliser = Normaliser(SharedTerms(), claims, unordered=True)
         kernel = normaliser.normal(known)
         for name, count in used.items():
@@ -232,7 +232,14 @@ class _Comparison:
         )
 
     def _mixes(self) -> str:
-        """Say which sum is one number where its product is fused, and another where it is rounded."""
+        """Say which sum is one number where its product is fused, and another where it is rounded.
+
+        Of sums of two products either may be fused, as in the lanes of a butterfly: they may not cancel.
+        """
+        if self.kernel.either.size:
+            below = reached(self.terms, self.kernel.cancelled)
+            for term in np.intersect1d(below, self.kernel.either)[:1].tolist():
+                return f"{self.terms.text(2 * term)}, of which either product is fused, would have to cancel"
         if not self.kernel.mixed.size:
             return ""
         outputs = np.concatenate([edges.ravel() for edges in self.kernel.outputs.values()])

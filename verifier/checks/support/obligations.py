@@ -24,19 +24,25 @@ class Within:
 
 
 def discharged(
-    terms: SharedTerms, results: Iterable[Ids], divisors: Ids, vanished: Ids, *, within: Ids | None = None
+    terms: SharedTerms,
+    results: Iterable[Ids],
+    divisors: Ids,
+    vanished: Ids,
+    *,
+    within: Ids | None = None,
+    either: Ids | None = None,
 ) -> tuple[str, ...]:
     """Return the obligations of the rules, all of which hold.
 
     results: edges of what is compared. divisors, vanished: edges that must not be zero, must be finite.
-    within: terms that are finite for another reason.
+    within: terms that are finite for another reason. either: terms that may stand for two numbers.
 
     Raises:
         RefusedError: one is not shown to hold.
 
     """
     kept = reached(terms, np.concatenate([edges.ravel() for edges in results]))
-    signs = Signs(terms, np.union1d(divisors, vanished))
+    signs = Signs(terms, np.union1d(divisors, vanished), either)
     known = np.zeros(0, np.int64) if within is None else within
     lost = lost_from(terms, kept, signs, vanished)
     for edge in lost[~np.isin(lost >> 1, known)].tolist():
@@ -77,7 +83,7 @@ def finite_within(
     None: nothing is so removed, or no magnitude is known.
     """
     kept = reached(terms, np.concatenate([edges.ravel() for edges in results]))
-    lost = lost_from(terms, kept, Signs(terms, vanished), vanished)
+    lost = lost_from(terms, kept, Signs(terms, vanished, form.either), vanished)
     nodes = np.flatnonzero(np.isin(form.edges >> 1, lost >> 1))
     if not lost.size or not np.isin(lost >> 1, form.edges[nodes] >> 1).all():
         return None

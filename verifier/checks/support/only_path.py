@@ -30,12 +30,18 @@ def same_for_all(paths: Graph, results: Graph) -> tuple[str, ...]:
     terms = SharedTerms()
     # What is shown of a sum of exponentials holds whether their last products are rounded or fused.
     known, form = (
-        Normaliser(terms, "EZF").normal(with_functions(graph, fused=True)[0]) for graph in (results, paths)
+        Normaliser(terms, "EZFC").normal(with_functions(graph, fused=True, marked=True)[0])
+        for graph in (results, paths)
     )
+    several = np.union1d(np.union1d(known.mixed, known.either), np.union1d(form.mixed, form.either))
+    if np.isin(several, reached(terms, np.concatenate([known.cancelled, form.cancelled]))).any():
+        raise RefusedError(
+            "nothing decides on data", "a sum that may stand for two numbers would have to cancel"
+        )
     discharged(terms, known.outputs.values(), form.divisors, form.vanished)
     finite = reached(terms, np.concatenate([edges.ravel() for edges in known.outputs.values()]))
     asked = np.unique(np.concatenate([edges.ravel() for edges in form.outputs.values()]))
-    signs, shown = Signs(terms, asked), set[str]()
+    signs, shown = Signs(terms, asked, several), set[str]()
     for truth in ("true", "false"):
         for edge, node in zip(form.outputs[truth], paths.outputs[truth], strict=True):
             why = _holds(terms, signs, finite, int(edge), held=truth == "true")
