@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from checks_support import in_turn
 from simulated_kernel import simulate, simulate_every_way, utilisation
 
 from strategies.values import Values
@@ -92,9 +93,11 @@ def worst_of(subject, dtype, accumulates, *, families=FAMILIES, extents=EXTENTS,
 FORMS = [(name, form) for name in ("layer_norm", "rms_norm") for form in op(name).forms]
 
 
-@pytest.mark.parametrize("dtypes", [("float32",) * 2, ("float16",) * 2, ("bfloat16", "float32")])
-@pytest.mark.parametrize(("name", "form"), FORMS)
-def test_every_form_stays_inside_its_bound(name, form, dtypes):
+@pytest.mark.parametrize(
+    ("named", "dtypes"), in_turn(FORMS, [("float32",) * 2, ("float16",) * 2, ("bfloat16", "float32")])
+)
+def test_every_form_stays_inside_its_bound(named, dtypes):
+    name, form = named
     subject = declared(name, formula=form, mean_contraction="none")
     worst, covered = worst_of(subject, *dtypes)
     assert covered > len(FAMILIES)

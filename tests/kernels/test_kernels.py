@@ -2,7 +2,7 @@
 
 forward_error and gradient run in all dtypes, the other checks in one, all on few cases, of which new shapes
 are compiled. Subjects of one family share most of their code: each check runs in each of its dtypes on one of
-the family, in turn; forward_error, gradient and memory run on each subject in some dtype.
+the family, in turn; forward_error and gradient run on each subject in some dtype.
 NORM_VERIFIER_BUDGET widens the search, and runs every check on every subject, as the audit of the built-in
 kernels does. What a check catches is asked of kernels with planted bugs, on as many cases as that takes.
 Checks that map much memory are marked `heavy`; with `--dist loadgroup` one worker runs them in turn.
@@ -40,7 +40,7 @@ MANY_CALLS = frozenset(
 """Checks that call a kernel up to dozens of times for a case: one is enough of one that is right."""
 DECIDED = {"running_bound": 10, "forward_error": FROM_A_DOCUMENT, "gradient": FROM_A_DOCUMENT}
 """Cases of a published kernel by check where fewer leave one undecided, for half lets it err much."""
-ON_EACH = frozenset(["forward_error", "gradient", "memory"])
+ON_EACH = frozenset(["forward_error", "gradient"])
 """Checks that run on every subject, whatever its family."""
 SUBJECTS = tuple(chain.from_iterable(load_subjects(file) for file in builtin_files()))
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from checks_support import in_turn
 from mpmath import mp, mpf
 from rounded_ops import declared
 from simulated_kernel import simulate, simulate_every_way, utilisation
@@ -132,9 +133,11 @@ def test_a_gradient_in_float64_is_decided_however_close_it_is_to_its_bound():
 # -- bounds --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtypes", [("float32",) * 2, ("float16",) * 2, ("bfloat16", "float32")])
-@pytest.mark.parametrize(("name", "form"), FORMS)
-def test_every_form_stays_inside_its_bound(name, form, dtypes):
+@pytest.mark.parametrize(
+    ("named", "dtypes"), in_turn(FORMS, [("float32",) * 2, ("float16",) * 2, ("bfloat16", "float32")])
+)
+def test_every_form_stays_inside_its_bound(named, dtypes):
+    name, form = named
     worst: dict[str, float] = {}
     for index, family in enumerate(FAMILIES):
         truth = truth_of(name, form, *dtypes, norms(index, family))

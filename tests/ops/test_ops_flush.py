@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import rounded_ops
+from checks_support import in_turn
 from rounded_ops import RoundedKernel, declared, utilisation
 
 from strategies.values import Values
@@ -72,9 +73,11 @@ def worst_of(name, form, dtypes):
     return worst
 
 
-@pytest.mark.parametrize("dtypes", [("float32",) * 2, ("float16",) * 2, ("bfloat16", "float32")])
-@pytest.mark.parametrize(("name", "form"), FORMS)
-def test_every_form_stays_inside_its_bound_where_subnormals_are_flushed(name, form, dtypes):
+@pytest.mark.parametrize(
+    ("named", "dtypes"), in_turn(FORMS, [("float32",) * 2, ("float16",) * 2, ("bfloat16", "float32")])
+)
+def test_every_form_stays_inside_its_bound_where_subnormals_are_flushed(named, dtypes):
+    name, form = named
     worst = worst_of(name, form, dtypes)
     assert {n: w for n, w in worst.items() if not w <= 1.0} == {}
     assert max(worst.values()) > 0.1

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from checks_support import in_turn
 from rounded_ops import TREES, declared, simulate, simulate_every_way, truth_of, utilisation, variants
 
 from strategies.values import Values
@@ -52,9 +53,11 @@ def worst_of(subject, dtypes, *, seeds=(0, 1), families=FAMILIES):
     return worst
 
 
-@pytest.mark.parametrize("dtypes", [("float32",) * 2, ("float16",) * 2, ("bfloat16", "float32")])
-@pytest.mark.parametrize(("name", "form"), FORMS)
-def test_every_form_stays_inside_its_bound(name, form, dtypes):
+@pytest.mark.parametrize(
+    ("named", "dtypes"), in_turn(FORMS, [("float32",) * 2, ("float16",) * 2, ("bfloat16", "float32")])
+)
+def test_every_form_stays_inside_its_bound(named, dtypes):
+    name, form = named
     subject = declared(name, formula=form, saved_dtype="input" if name == "batch_norm" else None)
     worst = worst_of(subject, dtypes)
     assert {n: w for n, w in worst.items() if not w <= 1.0} == {}
