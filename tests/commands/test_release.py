@@ -211,6 +211,16 @@ def test_errors_are_required_up_to_a_kappa(records):
     assert unmet([wide], Requirements(ulp=math.nextafter(exact, 0))) != []
 
 
+def test_a_kappa_between_two_that_were_measured_is_required_of_the_higher_one(records):
+    narrow = records("narrow")
+    plain = [p for p in narrow.points if p.kappa <= 1 and (p.magnitude, p.columns) == (1.0, COLUMNS)]
+    limit = max(p.outputs["output"].worst for p in plain)
+    power = next(k for k in range(12) if unmet([narrow], Requirements(ulp=limit, kappa=10.0**k)))
+    assert power > 0
+    assert unmet([narrow], Requirements(ulp=limit, kappa=10.0 ** (power - 1))) == []
+    assert unmet([narrow], Requirements(ulp=limit, kappa=1.01 * 10.0 ** (power - 1))) != []
+
+
 def test_rounding_the_input_costs_more_at_a_large_mean(records):
     small, large = [one for one in records("wide").input_rounding if one.output == "output"]
     assert small.kappa < 1

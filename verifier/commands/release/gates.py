@@ -14,7 +14,12 @@ def unmet(records: Iterable[DtypeRecord], required: Requirements) -> list[str]:
     """Return what is required of errors and was not seen, a sentence for each output and dtype."""
     if required.ulp is None:
         return []
-    return [text for one in records for text in _unmet(one, required.ulp, required.kappa or 0.0)]
+    return [text for one in records for text in _unmet(one, required.ulp, _measured(required.kappa or 0.0))]
+
+
+def _measured(kappa: float) -> float:
+    """Return the least kappa of the sweep, 0 or a power of ten, that is not below a required one."""
+    return next((k for k in (0.0, *(10.0**power for power in range(39))) if k >= kappa), kappa)
 
 
 def _unmet(one: DtypeRecord, ulp: float, kappa: float) -> Iterator[str]:
