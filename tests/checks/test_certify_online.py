@@ -88,6 +88,48 @@ for start in range(0, columns, BLOCK):
 IN_PAIRS = RESCALES.partition("highest")[0] + "highest, total = tl.reduce((top, lanes), 0, _joined)\n"
 RIGHT = {"chooses": CHOOSES, "rescales": RESCALES, "by tiles": BY_TILES, "in pairs": IN_PAIRS}
 COLUMNS = 21  # two tiles and a part of one
+CUDA_SUBJECT = """
+import torch
+from verifier import source, subject, tree
+
+KERNEL = source(__file__).kernel("online")
+
+@subject(
+    op="softmax", language="cuda", variance="softmax", accumulates="float32", formula="online",
+    dtypes=("float32",), trees=tree(depth=lambda n: n), differentiable=False,
+)
+def attack(input, dim):
+    x = input.detach().movedim(dim, -1).contiguous()
+    y, columns = torch.empty_like(x), x.shape[-1]
+    KERNEL[x.numel() // columns, 64](y, x, columns)
+    return y.movedim(-1, dim)
+"""
+CUDA_KERNEL = """
+__device__ void join(float& m, float& s, float other, float more) {
+  const float larger = fmaxf(m, other);
+  s = __fadd_rn(__fmul_rn(s, expf(m - larger)), __fmul_rn(more, expf(other - larger)));
+  m = larger;
+}
+
+extern "C" __global__ void online(float* out, const float* input, int columns) {
+  __shared__ float tops[2], sums[2];
+  const float* x = input + (long long)blockIdx.x * columns;
+  float m = x[threadIdx.x], s = 1.0f;
+  for (int i = threadIdx.x + blockDim.x; i < columns; i += blockDim.x) join(m, s, x[i], 1.0f);
+  for (int distance = 16; distance > 0; distance /= 2) {
+    const float other = __shfl_xor_sync(0xffffffffu, m, distance);
+    join(m, s, other, __shfl_xor_sync(0xffffffffu, s, distance));
+  }
+  if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = m, sums[threadIdx.x / 32] = s;
+  __syncthreads();
+  m = tops[0], s = sums[0];
+  join(m, s, tops[1], sums[1]);
+  for (int i = threadIdx.x; i < columns; i += blockDim.x)
+    out[(long long)blockIdx.x * columns + i] = __fdiv_rn(expf(x[i] - m), s);
+}
+"""
+DECLARED = "the code is the declared computation"
+CUDA_COLUMNS = 70  # each of 64 threads has an element
 
 
 def source(body):
@@ -99,11 +141,13 @@ def source(body):
 def ask(tmp_path_factory):
     with Runner(backend="machine") as runner:
 
-        def asked(text, dtype="float32"):
+        def asked(text, dtype="float32", columns=COLUMNS, beside=""):
             path = tmp_path_factory.mktemp("online") / "attack.py"
             path.write_text(text)
+            if beside:
+                path.with_suffix(".cu").write_text(beside)
             (subject,) = load(path).subjects
-            recipe = Recipe(rows=2, columns=COLUMNS, input=Values(seed=0))
+            recipe = Recipe(rows=2, columns=columns, input=Values(seed=0))
             case = build(op(subject.op), subject, dtype, recipe, gradients=False)
             return certified(subject, case, runner=runner)
 
@@ -161,7 +205,7 @@ def test_a_kernel_that_rescales_wrongly_is_refused(ask, body, before, after):
     assert before in body
     found = ask(source(body.replace(before, after)))
     assert isinstance(found, Refusal), found
-    assert found.stage == "the code is the declared computation"
+    assert found.stage == DECLARED
 
 
 @pytest.mark.parametrize("after", ["tl.exp(m_b - m_a)", "tl.exp(m - m_b)", "1.0"])
@@ -169,3 +213,20 @@ def test_a_merge_that_rescales_one_sum_wrongly_is_refused(ask, after):
     text, before = source(IN_PAIRS), "tl.exp(m_b - m)"
     assert before in text
     assert isinstance(ask(text.replace(before, after)), Refusal)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "stage"),
+    [
+        ("online", "online", ""),
+        ("  __syncthreads();\n", "", "the kernel runs to its end, without a race or a stray write"),
+        ("join(m, s, tops[1], sums[1])", "m = fmaxf(m, tops[1]), s += sums[1]", DECLARED),
+        ("join(m, s, tops[1], sums[1])", "join(m, s, tops[0], sums[1])", DECLARED),
+        ("expf(other - larger)", "expf(other - m)", DECLARED),
+        ("distance = 16", "distance = 8", DECLARED),
+    ],
+)
+def test_threads_that_join_through_shared_memory_need_a_barrier_and_both_maxima(ask, before, after, stage):
+    assert before in CUDA_KERNEL
+    found = ask(CUDA_SUBJECT, columns=CUDA_COLUMNS, beside=CUDA_KERNEL.replace(before, after))
+    assert getattr(found, "stage", "") == stage, found
