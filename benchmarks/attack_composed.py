@@ -40,7 +40,8 @@ FORMATS = (
 """Dtypes of the tensors, and of all that is computed."""
 NAMED = (sequential(), pairwise(), tree(lanes=4), tree(lanes=16), tree(chunks=3))
 GATED = tuple(f"{norm}_norm_{gate}_gate" for norm in ("layer", "rms") for gate in ("silu", "sigmoid"))
-NORMS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm", "l2_norm", *GATED)
+OFFSET = ("layer_norm_one_plus_weight", "rms_norm_one_plus_weight")
+NORMS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm", "l2_norm", *OFFSET, *GATED)
 SOFTMAXES = ("softmax", "log_softmax")
 OTHERS = (*SOFTMAXES, "group_norm", "batch_norm")
 MODERATE = ("ordinary", "small_integers", "lognormal", "alternating_signs")
@@ -80,7 +81,7 @@ def composed(random: Random) -> Iterator[Attacked]:
         simulation: Any = rounded_ops if name in OTHERS else simulated_kernel
         claim = _norm_claim(random, name, form, dtype) if name in NORMS else _other_claim(random, name)
         subject = rounded_ops.declared(name, formula=form, **claim)
-        drawn = recipe(random, op(name).variants, hazard_names(finite_only=True))
+        drawn = recipe(random, op(name).variants, hazard_names(finite_only=True), needed=name in OFFSET)
         case = build(op(name), subject, dtype, drawn, gradients=True)
         if case is None:
             continue
@@ -118,8 +119,11 @@ def _other_claim(random: Random, name: str) -> dict[str, Any]:
     return {"trees": trees, "saved_dtype": "input" if name == "batch_norm" else None}
 
 
-def recipe(random: Random, variants: int, others: tuple[str, ...]) -> Recipe:
-    """Draw a case of up to 12 rows of up to 200 columns; others: hazards of all but the input."""
+def recipe(random: Random, variants: int, others: tuple[str, ...], *, needed: bool = False) -> Recipe:
+    """Draw a case of up to 12 rows of up to 200 columns; others: hazards of all but the input.
+
+    needed: whether there is always a weight.
+    """
 
     def values(hazards: tuple[str, ...]) -> Values:
         hazard = "ordinary" if random.random() < 0.2 else str(random.choice(hazards))
@@ -133,7 +137,7 @@ def recipe(random: Random, variants: int, others: tuple[str, ...]) -> Recipe:
         columns=int(random.choice([1, 2, 3, 7, 16, 33, 64, 200])),
         variant=int(random.integers(variants)),
         input=values(hazard_names(finite_only=True)),
-        weight=None if random.random() < 0.2 else values(others),
+        weight=None if random.random() < 0.2 and not needed else values(others),
         bias=None if random.random() < 0.3 else values(others),
         grad_output=values(others),
         further=(("gate", values(others)),),

@@ -126,11 +126,7 @@ def liger_rms_norm_none(input, weight, eps=1e-6):
     return _rms_norm(input, weight, eps, "none")
 
 
-def _one_plus_weight(input, weight, eps):
-    return input * (input.square().mean(-1, keepdim=True) + eps).rsqrt() * (1 + weight)
-
-
-@subject(op="unknown", specification=_one_plus_weight, language="triton", dtypes=DTYPES, domain=SQUARES)
+@subject(**{**RMS, "op": "rms_norm_one_plus_weight"}, domain=SQUARES)
 def liger_rms_norm_gemma_offset(input, weight, eps=1e-6):
     return _rms_norm(input, weight, eps, "gemma", 1.0)
 

@@ -39,7 +39,15 @@ def gated(row, eps, *, centred, silu):
     return [y * (g * sigmoid(g) if silu else sigmoid(g)) for y, g in pairs]
 
 
+def one_plus(row, eps, *, centred):
+    return normalized({**row, "weight": [1 + w for w in row["weight"]]}, eps, centred=centred)
+
+
 MEANINGS = {
+    **{
+        f"{norm}_norm_one_plus_weight": lambda row, eps, n=norm: one_plus(row, eps, centred=n == "layer")
+        for norm in ("rms", "layer")
+    },
     "l2_norm": lambda row, eps: [x / mp.sqrt(sum(v * v for v in row["input"]) + eps) for x in row["input"]],
     **{
         f"{norm}_norm_{'silu' if silu else 'sigmoid'}_gate": lambda row, eps, n=norm, s=silu: gated(
@@ -71,11 +79,12 @@ def truth_of(name, form, dtype, accumulates, recipe):
     return Truth(subject=subject, case=case, setting=Setting(arithmetic=ieee(accumulates), trees=TREES))
 
 
-def rows_of(seed, family=FAMILIES[0], gate=FAMILIES[0], extents=None):
+def rows_of(name, seed, family=FAMILIES[0], gate=FAMILIES[0], extents=None):
     rows, columns = extents or EXTENTS[seed % len(EXTENTS)]
+    weight = None if seed == 2 and "one_plus" not in name else Values(seed=seed + 1)
     return Recipe(
         rows=rows, columns=columns, variant=seed % 2, input=replace(family, seed=seed),
-        weight=None if seed == 2 else Values(seed=seed + 1), bias=Values(seed=seed + 2),
+        weight=weight, bias=Values(seed=seed + 2),
         grad_output=Values(seed=seed + 3), further=(("gate", replace(gate, seed=seed + 4)),),
     )  # fmt: skip
 
@@ -115,7 +124,7 @@ def results(case):
 @pytest.mark.parametrize("name", MEANINGS)
 def test_exact_results_enclose_those_of_the_meaning(name, dtype):
     for seed, gate in ((1, FAMILIES[0]), (2, FAMILIES[2])):
-        recipe = rows_of(seed, FAMILIES[seed - 1], gate, extents=(2, 6))
+        recipe = rows_of(name, seed, FAMILIES[seed - 1], gate, extents=(2, 6))
         truth = truth_of(name, None, dtype, dtype, recipe)
         with mp.workprec(BITS):
             for result, wanted in results(truth.case).items():
@@ -131,7 +140,7 @@ def test_exact_results_enclose_those_of_the_meaning(name, dtype):
 
 @pytest.mark.parametrize("name", ["l2_norm", "layer_norm_silu_gate"])
 def test_a_result_is_decided_however_close_it_is_to_its_bound(name):
-    truth = truth_of(name, None, "float64", "float64", rows_of(1, extents=(2, 6)))
+    truth = truth_of(name, None, "float64", "float64", rows_of(name, 1, extents=(2, 6)))
     with mp.workprec(BITS):
         exact = results(truth.case)
     problem, solution = truth.solved.problem, truth.solved.solution
@@ -148,7 +157,7 @@ def test_a_result_is_decided_however_close_it_is_to_its_bound(name):
 
 @pytest.mark.parametrize("name", ["l2_norm", "rms_norm_silu_gate"])
 def test_what_nan_reaches_has_no_exact_value_and_nothing_else_is_lost(name):
-    truth = truth_of(name, None, "float32", "float32", rows_of(1))
+    truth = truth_of(name, None, "float32", "float32", rows_of(name, 1))
     tensor = "gate" if "gate" in name else "input"
     poisoned = truth.case.given[tensor].clone()
     poisoned.view(-1)[70] = torch.nan  # row 1, column 6
@@ -171,7 +180,7 @@ def test_every_form_stays_inside_its_bound(name, form, dtypes):
     worst: dict[str, float] = {}
     for index, family in enumerate(FAMILIES):
         gate = replace(FAMILIES[-index], scale=(0, 3, 7)[index % 3])  # up to 128: exponentials overflow
-        truth = truth_of(name, form, *dtypes, rows_of(index, family, gate))
+        truth = truth_of(name, form, *dtypes, rows_of(name, index, family, gate))
         for found in simulate_every_way(truth):
             for result, value in utilisation(truth, found).items():
                 worst[result] = max(worst.get(result, 0.0), value)
@@ -181,7 +190,7 @@ def test_every_form_stays_inside_its_bound(name, form, dtypes):
 
 
 def test_a_gate_whose_exponential_overflows_has_a_bound_all_the_same():
-    recipe = rows_of(1, gate=Values(scale=12))
+    recipe = rows_of("rms_norm_silu_gate", 1, gate=Values(scale=12))
     truth = truth_of("rms_norm_silu_gate", "canonical", "float32", "float32", recipe)
     gate = truth.case.given["gate"].reshape(truth.case.rows, -1).double().numpy()
     assert (gate < -1000).any()

@@ -51,6 +51,7 @@ CATCHES = (
     "sum_kept_declared_rounded",
     "gate_before_the_norm",
     "length_of_a_mean_square",
+    "one_plus_weight_in_half",
 )
 ADMISSIBLE = ((1, "on"), (2, "off"))
 """Seeds of other devices, and whether their compiler contracts."""

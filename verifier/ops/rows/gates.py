@@ -76,14 +76,14 @@ def gated(form: Form, activation: Activation, *, cast: bool) -> Form:
         return {**gradients, "grad_gate": k.either(*ways)}
 
     rounded = ", rounded to the input's dtype" if cast else ""
-    forward.__doc__ = f"{_first(form.forward)}{rounded}, times the function of the gate."
+    forward.__doc__ = f"{first_sentence(form.forward)}{rounded}, times the function of the gate."
     backward.__doc__ = (
-        f"{_first(form.backward)}, of a gradient that went through the gate, and the gate's own."
+        f"{first_sentence(form.backward)}, of a gradient that went through the gate, and the gate's own."
     )
     return replace(form, name=_named(form.name, cast=cast), forward=forward, backward=backward)
 
 
-def _first(function: Callable[..., object]) -> str:
+def first_sentence(function: Callable[..., object]) -> str:
     """Return the first sentence of a docstring, without its full stop."""
     return (function.__doc__ or "").split("\n\n")[0].strip().rstrip(".")
 
