@@ -83,6 +83,9 @@ def test_what_is_proved_is_certified_and_held_against_other_inputs(tmp_path):
         f"    3x12: sums of 12 terms {sums[0].depth} deep ({sums[0].declared} declared)",
     ]
     assert 0 < sums[0].depth < sums[0].declared
+    limited = replace(one.found, proofs=(replace(one.found.proofs[0], within=60), *one.found.proofs[1:]))
+    (line,) = certified_lines([replace(one, found=limited)])
+    assert "for all inputs up to 2^60 in magnitude at 3x12 forward" in line
 
 
 @pytest.mark.parametrize(

@@ -126,9 +126,14 @@ class Certificate:
     not_covered: tuple[str, ...] = NOT_COVERED
     version: int = VERSION
 
+    @property
+    def within(self) -> int | None:
+        """Of inputs of which no element exceeds 2**within in magnitude it is one; None: of all."""
+        return min((proof.within for proof in self.proofs if proof.within is not None), default=None)
+
     def speaks_of(self, largest: float) -> bool:
         """Return whether inputs are meant of which the largest element has this magnitude."""
-        return all(proof.within is None or largest <= 2.0**proof.within for proof in self.proofs)
+        return self.within is None or largest <= 2.0**self.within
 
     @property
     def document(self) -> dict[str, object]:

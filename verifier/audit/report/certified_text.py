@@ -21,11 +21,18 @@ def certified_lines(found: Sequence[AskedCertificate], *, depths: bool = False) 
     for ones in _together([one for one in found if one.certified], lambda one: one.gradients):
         judged = sum(one.judged for one in ones)
         held = f"; {judged} cases of these shapes within their bounds" if judged else ""
-        where = f"for all inputs at {_shapes(ones)} {CALLS[ones[0].gradients]}"
+        where = f"for all inputs{_limit(ones)} at {_shapes(ones)} {CALLS[ones[0].gradients]}"
         yield f"{CERTIFIED}  {_named(ones[0])}  {where}{held}"
         yield from (line for one in ones for line in _depth_lines(one) if depths)
     for ones in _together([one for one in found if isinstance(one.found, Refusal)], _reason):
         yield f"not certified  {_named(ones[0])}{_where(ones)}: {_why(ones[0])}"
+
+
+def _limit(ones: Sequence[AskedCertificate]) -> str:
+    """Say up to which magnitude, where a certificate is not one of all inputs."""
+    within = [one.found.within for one in ones if isinstance(one.found, Certificate)]
+    known = [exponent for exponent in within if exponent is not None]
+    return f" up to 2^{min(known)} in magnitude" if known else ""
 
 
 def _depth_lines(one: AskedCertificate) -> Iterator[str]:
