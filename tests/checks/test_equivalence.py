@@ -173,3 +173,12 @@ def test_in_a_field_a_root_of_a_square_is_no_identity_and_sums_have_no_order():
     assert first == second
     assert (rooted != plain).all()
     assert (plain != field_values(graph_of(lambda _, x: x), {}, 2)["y"]).all()
+
+
+def test_sums_of_two_products_of_which_either_is_fused_do_not_cancel(runner, tmp_path):
+    apart = "(tl.fma(value, mean, centred * variance) - tl.fma(centred, variance, value * mean))"
+    first = kernel(tmp_path, "first")
+    second = kernel(tmp_path, "second", (STORE, f"    out += {apart} * 1024.0\n{STORE}"))
+    result = only(compared(runner, first, second, columns=16))
+    assert result.degree not in {"bits", "zeros", "fusing"}
+    assert "would have to cancel" in result.why

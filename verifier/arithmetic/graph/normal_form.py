@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ from verifier.arithmetic.graph.graph import Graph, Ids, ids, pruned
 from verifier.arithmetic.graph.levels import levels
 from verifier.arithmetic.graph.opcodes import Opcode, opcode
 from verifier.arithmetic.graph.rules import CANCELS, ROUNDED, RULES, Mask, RewriteRule
+from verifier.arithmetic.graph.signs import reached
 
 _HELD = ("", "f16", "bf16", "f32", "f64", "pred")
 _CODE = {name: code for code, name in enumerate(_HELD)}
@@ -199,6 +201,13 @@ def _typed(operation: Opcode, held: Ids, count: Ids) -> tuple[Mask, Ids]:
 
 def _distinct(parts: list[Ids]) -> Ids:
     return np.unique(np.concatenate([np.zeros(0, np.int64), *parts]))
+
+
+def cancelled_ambiguously(terms: SharedTerms, forms: Iterable[NormalForm]) -> Ids:
+    """Return the terms that stand for two numbers and are part of what was taken for equal."""
+    known = list(forms)
+    several = _distinct([each for form in known for each in (form.mixed, form.either)])
+    return np.intersect1d(several, reached(terms, _distinct([form.cancelled for form in known])))
 
 
 def first_difference(terms: SharedTerms, left: int, right: int) -> tuple[int, int]:

@@ -13,7 +13,13 @@ from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.device_functions import with_functions
 from verifier.arithmetic.graph.graph import Graph, Ids
 from verifier.arithmetic.graph.merges_read import MergeReader
-from verifier.arithmetic.graph.normal_form import NormalForm, Normaliser, first_difference, place_of
+from verifier.arithmetic.graph.normal_form import (
+    NormalForm,
+    Normaliser,
+    cancelled_ambiguously,
+    first_difference,
+    place_of,
+)
 from verifier.arithmetic.graph.online_read import OnlineReader
 from verifier.arithmetic.graph.order_read import OrderError, OrderReader
 from verifier.arithmetic.graph.rules import RULES
@@ -236,10 +242,8 @@ class _Comparison:
 
         Of sums of two products either may be fused, as in the lanes of a butterfly: they may not cancel.
         """
-        if self.kernel.either.size:
-            below = reached(self.terms, self.kernel.cancelled)
-            for term in np.intersect1d(below, self.kernel.either)[:1].tolist():
-                return f"{self.terms.text(2 * term)}, of which either product is fused, would have to cancel"
+        for term in cancelled_ambiguously(self.terms, [self.kernel])[:1].tolist():
+            return f"{self.terms.text(2 * term)}, of which not all uses fuse the same product, would cancel"
         if not self.kernel.mixed.size:
             return ""
         outputs = np.concatenate([edges.ravel() for edges in self.kernel.outputs.values()])

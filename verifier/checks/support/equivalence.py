@@ -9,7 +9,13 @@ import numpy as np
 
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.graph import Graph, Ids
-from verifier.arithmetic.graph.normal_form import NormalForm, Normaliser, first_difference, place_of
+from verifier.arithmetic.graph.normal_form import (
+    NormalForm,
+    Normaliser,
+    cancelled_ambiguously,
+    first_difference,
+    place_of,
+)
 from verifier.arithmetic.graph.support import labels_of, reach
 from verifier.checks.support.field_values import field_values
 from verifier.checks.support.obligations import discharged
@@ -186,6 +192,10 @@ def _allowed(  # noqa: PLR0917 (what a level has)
     why: dict[str, str],
 ) -> tuple[list[str], tuple[str, ...]]:
     """Return the results of equal terms for which the rules may be used; the others get their reason."""
+    for term in cancelled_ambiguously(terms, forms)[:1].tolist():
+        lost = f"{terms.text(2 * term)}, of which not all uses fuse the same product, would have to cancel"
+        why.update(dict.fromkeys(same, lost))
+        return [], ()
     try:
         met = discharged(
             terms,

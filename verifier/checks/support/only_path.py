@@ -7,7 +7,7 @@ import numpy as np
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.device_functions import with_functions
 from verifier.arithmetic.graph.graph import Graph, Ids
-from verifier.arithmetic.graph.normal_form import Normaliser
+from verifier.arithmetic.graph.normal_form import Normaliser, cancelled_ambiguously
 from verifier.arithmetic.graph.signs import Signs, reached
 from verifier.checks.support.obligations import discharged
 from verifier.checks.support.recorded_code import RefusedError, branch_of
@@ -33,8 +33,8 @@ def same_for_all(paths: Graph, results: Graph) -> tuple[str, ...]:
         Normaliser(terms, "EZFC").normal(with_functions(graph, fused=True, marked=True)[0])
         for graph in (results, paths)
     )
-    several = np.union1d(np.union1d(known.mixed, known.either), np.union1d(form.mixed, form.either))
-    if np.isin(several, reached(terms, np.concatenate([known.cancelled, form.cancelled]))).any():
+    several = np.unique(np.concatenate([known.mixed, known.either, form.mixed, form.either]))
+    if cancelled_ambiguously(terms, [known, form]).size:
         raise RefusedError(
             "nothing decides on data", "a sum that may stand for two numbers would have to cancel"
         )
