@@ -8,6 +8,8 @@ import pytest
 
 pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is missing")
 
+from checks_support import KERNELS, planted
+
 from verifier.arithmetic.graph.graph import Builder
 from verifier.audit.shape_text import extents, ranged
 from verifier.cases.recipe import Recipe, Values, build
@@ -64,6 +66,7 @@ def built_in(name):
         ("softmax_cuda", "bfloat16", True),
         ("log_softmax_triton", "float16", True),
         ("log_softmax_cuda", "float32", True),
+        ("l2_norm_triton", "float16", True),
     ],
 )
 def test_a_certificate_says_what_was_proved_of_the_code(runner, name, dtype, gradients):
@@ -172,6 +175,24 @@ def test_a_faulty_kernel_is_refused(runner, name, stage, why):
     assert isinstance(found, Refusal)
     assert found.stage == stage
     assert why in found.why
+
+
+@pytest.mark.parametrize(
+    "root",
+    [
+        "tl.sum(lanes, axis=0) + eps",
+        "1.0 / (tl.sum(lanes, axis=0) + eps)",
+        "divide(tl.full((), 1.0, ACCUMULATE), root(tl.sum(lanes, axis=0)))",
+        "divide(tl.full((), 1.0, ACCUMULATE), root(tl.sum(lanes, axis=0) / columns + eps))",
+    ],
+)
+def test_a_length_norm_with_another_root_or_none_is_refused(runner, root):
+    path = KERNELS / "l2_norm_triton.py"
+    (line,) = (text for text in path.read_text().splitlines() if " root(" in text)
+    subject = planted({line: f"    rstd = {root}"}, path)
+    recipe = Recipe(rows=2, columns=12, input=Values(seed=0))
+    case = build(op(subject.op), subject, "float32", recipe, gradients=False)
+    assert isinstance(certified(subject, case, runner=runner), Refusal)
 
 
 def test_sums_deeper_than_declared_are_refused(runner):

@@ -157,7 +157,7 @@ def ways(graph: Graph, op: Op, subject: Subject, *, fused: bool, clamps: bool = 
     )
     clamped = (False, True) if clamps else (False,)
     if not op.needs_variance:
-        roots, clamped = [()], (False,)
+        roots, clamped = roots or [()], (False,)
     elif claim.clamp and not variance.algorithm(claim.variance or "").NONNEGATIVE:
         clamped = (True,)
     power = next((name for name in _POWERS if name in families), _POWERS[-1])

@@ -194,7 +194,14 @@ class TwinNumbers:
         return value if name is None else self.plain(self.rounded.cast(FORMATS[name], value.array))
 
     def rsqrt(self, value: Held) -> Held:
-        """Return value**-1/2, by the opcodes of the way."""
+        """Return value**-1/2, by the opcodes of the way.
+
+        Raises:
+            NoTwinError: there are none.
+
+        """
+        if not self.way.root:
+            raise NoTwinError("the code takes no root")
         rounded, held, array = self.rounded, SHORT_NAMES[self.rounded.format.name], value.array
         for name in self.way.root:
             if name.startswith("div"):
