@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
 from verifier.audit import causes, rules, shrink, tally
+from verifier.audit.outside_domain import plan_outside
 from verifier.audit.request import BUDGETS
 from verifier.audit.trial import Failure, Trial
 from verifier.cases.drawn import recipes
@@ -285,9 +286,11 @@ class Search:
             case = self._built(plan, recipe)
             return case is not None and self.trial.is_outside(case) and not self._passed_over(case)
 
-        if self.trial.subject.domain is None:
+        subject = self.trial.subject
+        beyond = plan_outside(subject, self.trial.dtype, plan)
+        if beyond is None:
             return iter(())
-        every = covering(self.trial.subject.differing(domain=None), plan, accept=wanted, patience=patience)
+        every = covering(subject.differing(domain=None), beyond, accept=wanted, patience=patience)
         return islice(every, round(self.first * OUTSIDE_SHARE), None)
 
     def _venture(self, outside: Iterator[Recipe], done: int) -> None:
