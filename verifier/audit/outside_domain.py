@@ -39,8 +39,8 @@ def _of_values_alone(domain: Domain) -> bool:
     """
     if not domain.optional or INPUT not in (domain.parameter_dtypes or (INPUT,)):
         return False
-    values = {"max_kappa": None, "max_abs": None}
-    return replace(domain, **values, required=Domain().required, parameter_dtypes=None) == Domain()
+    rest = replace(domain, max_kappa=None, max_abs=None, parameter_dtypes=None)
+    return replace(rest, required=Domain().required) == Domain()
 
 
 _KNOWN: dict[tuple[object, ...], bool] = {}
