@@ -40,6 +40,7 @@ FORMATS = (
 """Dtypes of the tensors, and of all that is computed."""
 NAMED = (sequential(), pairwise(), tree(lanes=4), tree(lanes=16), tree(chunks=3))
 GATED = tuple(f"{norm}_norm_{gate}_gate" for norm in ("layer", "rms") for gate in ("silu", "sigmoid"))
+GATED += ("silu_gate_rms_norm",)
 OFFSET = ("layer_norm_one_plus_weight", "rms_norm_one_plus_weight")
 NORMS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm", "l2_norm", *OFFSET, *GATED)
 SOFTMAXES = ("softmax", "log_softmax")
@@ -102,7 +103,7 @@ def _norm_claim(random: Random, name: str, form: str, dtype: str) -> dict[str, A
     usual = "rms" if "rms_norm" in name else str(random.choice(["two_pass", "textbook", "welford"]))
     options = {"corrects_mean": bool(random.integers(2))} if op(name).forms[form].reads_parts else {}
     return {
-        "variance": None if name == "l2_norm" else "two_pass_corrected_mean" if options else usual,
+        "variance": (options and "two_pass_corrected_mean") or (usual if op(name).needs_variance else None),
         "variance_options": options,
         "trees": Trees(statistics=chosen, row_gradients=chosen, columns=chosen),
         "mean_contraction": "mixed" if mixed else "none",

@@ -19,6 +19,8 @@ from verifier import load
 skeleton = load(Path(__file__).with_name("row_norm_skeleton_triton.py")).module
 divide, root, step = skeleton.divide, skeleton.root, skeleton.step
 
+DTYPES = ("float16", "bfloat16", "float32")
+
 
 @triton.jit
 def _logistic(gate):

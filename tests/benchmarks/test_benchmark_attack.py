@@ -52,7 +52,7 @@ def test_an_attack_checks_much_and_finds_nothing(attack, name, capsys):
 def test_every_op_and_every_result_is_composed(attack):
     from attack_composed import GATED, OFFSET, composed
 
-    found = {(one.name, one.result) for one in islice(composed(np.random.default_rng(1)), 400)}
+    found = {(one.name, one.result) for one in islice(composed(np.random.default_rng(1)), 700)}
     ops = {name for name, _ in found}
     further = {"add_layer_norm", "add_rms_norm", "l2_norm", *OFFSET, *GATED}
     assert ops == {"layer_norm", "rms_norm", "batch_norm", "group_norm", "softmax", "log_softmax", *further}

@@ -46,8 +46,12 @@ SUBJECTS = tuple(chain.from_iterable(load_subjects(file) for file in builtin_fil
 
 
 def family(subject):
-    """Tell subjects that share most of their code from others: op and language, published or not."""
-    return subject.op, subject.language, "published" in subject.name
+    """Tell subjects that share most of their code from others: op and language, published or not.
+
+    Gated norms share a skeleton; norms that multiply by 1 + weight are launches of the norm's own kernels.
+    """
+    op = "gated" if "_gate" in subject.op else subject.op.removesuffix("_one_plus_weight")
+    return op, subject.language, "published" in subject.name
 
 
 def in_turn(jobs):

@@ -43,7 +43,15 @@ def one_plus(row, eps, *, centred):
     return normalized({**row, "weight": [1 + w for w in row["weight"]]}, eps, centred=centred)
 
 
+def gated_first(row, eps):
+    gated = [x * g * sigmoid(g) for x, g in zip(row["input"], row["gate"], strict=True)]
+    return normalized(
+        {"weight": row.get("weight", [mpf(1)] * len(gated)), "input": gated}, eps, centred=False
+    )
+
+
 MEANINGS = {
+    "silu_gate_rms_norm": gated_first,
     **{
         f"{norm}_norm_one_plus_weight": lambda row, eps, n=norm: one_plus(row, eps, centred=n == "layer")
         for norm in ("rms", "layer")

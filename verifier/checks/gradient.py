@@ -35,6 +35,7 @@ CATCHES = (
     "gradient_of_sum_through_the_norm",
     "gate_gradient_without_slope",
     "gradient_beside_the_gate",
+    "gradient_of_gate_past_the_norm",
     "gradient_along_the_row_kept",
 )
 

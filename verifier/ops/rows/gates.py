@@ -22,22 +22,25 @@ OVER = " over the trailing dimensions"
 SUMMARIES = {"silu": "gate * sigmoid(gate)", "sigmoid": "sigmoid(gate)"}
 
 
-class _Saved:
-    """Numbers whose moments are those that were saved: the norm as a backward pass computes it again."""
+class WithMoments:
+    """Numbers with other moments, forward and backward: saved ones, or those that a form makes itself."""
 
-    def __init__(self, numbers: Numbers) -> None:
-        self._numbers = numbers
+    def __init__(self, numbers: Numbers, moments: tuple[Value, Value]) -> None:
+        """Take the moments: (mean, rstd), each (rows, 1)."""
+        self._numbers, self._moments = numbers, moments
 
-    def moments(self, x: Value) -> tuple[Value, Value]:
-        """Return the saved ones."""
-        return self._numbers.saved_moments(x)
+    def moments(self, _x: Value) -> tuple[Value, Value]:
+        """Return the given ones."""
+        return self._moments
+
+    saved_moments = stepped_moments = moments
 
     def __getattr__(self, name: str) -> object:
         """Do everything else as the numbers do."""
         return getattr(self._numbers, name)
 
 
-def _times(k: Numbers, value: Value, gate: Value, activation: Activation) -> Value:
+def times_gate(k: Numbers, value: Value, gate: Value, activation: Activation) -> Value:
     """Return the value times the function of the gate; three factors are multiplied in either order."""
     sigmoid = k.sigmoid(gate)
     if activation == "sigmoid":
@@ -45,7 +48,7 @@ def _times(k: Numbers, value: Value, gate: Value, activation: Activation) -> Val
     return k.either(value * (gate * sigmoid), value * gate * sigmoid)
 
 
-def _slope(k: Numbers, gate: Value, activation: Activation) -> Value:
+def slope_of(k: Numbers, gate: Value, activation: Activation) -> Value:
     """Return the derivative of the function of the gate, in one of the ways to write it."""
     sigmoid, one = k.sigmoid(gate), k.constant(1.0)
     off = one - sigmoid
@@ -64,13 +67,13 @@ def gated(form: Form, activation: Activation, *, cast: bool) -> Form:
         return k.cast(value, "input") if cast else value
 
     def forward(k: Numbers, t: Terms) -> Value:
-        return _times(k, held(k, form.forward(k, t)), t.further[GATE], activation)
+        return times_gate(k, held(k, form.forward(k, t)), t.further[GATE], activation)
 
     def backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
         gate = t.further[GATE]
-        norm = held(k, k.either(form.forward(k, t), form.forward(_Saved(k), t)))
-        incoming = held(k, _times(k, t.grad_output, gate, activation))
-        slope, parts = _slope(k, gate, activation), t.grad_output * norm
+        norm = held(k, k.either(form.forward(k, t), form.forward(WithMoments(k, k.saved_moments(t.x)), t)))
+        incoming = held(k, times_gate(k, t.grad_output, gate, activation))
+        slope, parts = slope_of(k, gate, activation), t.grad_output * norm
         gradients = form.backward(k, replace(t, grad_output=incoming))
         ways = (parts * slope, t.grad_output * slope * norm)
         return {**gradients, "grad_gate": k.either(*ways)}
