@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-VERSION = 2
+VERSION = 3
 NOT_COVERED = (
     "other shapes, strides, alignments and scalars, eps among them",
     "arguments left out, other modes, and other choices of what needs a gradient",
