@@ -13,7 +13,14 @@ from pathlib import Path
 from verifier.audit.request import SelectionError
 from verifier.checks.support.session import gradient_names
 from verifier.commands.describing.calling import MEANINGS, Calling, callings
-from verifier.commands.describing.claims import KAPPAS, fitting, guesses, loses_large_means, parameters
+from verifier.commands.describing.claims import (
+    KAPPAS,
+    THE_FORM,
+    fitting,
+    guesses,
+    loses_large_means,
+    parameters,
+)
 from verifier.commands.describing.compiled_algorithm import read_algorithm
 from verifier.commands.describing.found_function import found_function, origin
 from verifier.commands.describing.further_results import further_results
@@ -103,7 +110,10 @@ def _declaration(trials: Trials, proposal: Proposal) -> list[str]:
         words.append(f"specification={_specification_name(trials)}")
     words.append(f'language="{proposal.language}"')
     if proposal.variance is not None:
-        words += [f'variance="{proposal.variance}"', f'accumulates="{proposal.accumulates}"']
+        named = [] if proposal.variance == THE_FORM else [f'variance="{proposal.variance}"']
+        words += [*named, f'accumulates="{proposal.accumulates}"']
+    if proposal.variance == THE_FORM and not any(proposal.formula.values()):
+        words.append('formula="canonical"')
     if any(proposal.formula.values()):
         words.append(f"formula={_formula_text(proposal.formula)}")
     if proposal.saved_dtype is not None:
@@ -281,8 +291,9 @@ def _as_op(place: _Place, calling: Calling, seen: Seen) -> Proposal:
         remarks += [] if "autograd" in fit.formula.values() else [_AUTOGRAD]
     promised: tuple[str, ...] = ()
     lost = the_op.needs_variance and loses_large_means(fit.variance)
+    uncentred = the_op.name.startswith("rms") or fit.variance == THE_FORM
     if wide and not lost and not holds(trial, runner, LARGE):
-        promised = ("max_abs=1e15", *(() if the_op.name.startswith("rms") else ("max_kappa=1e3",)))
+        promised = ("max_abs=1e15", *(() if uncentred else ("max_kappa=1e3",)))
         remarks.append(_DOMAIN % (LARGE, " and ".join(promised)))
     remarks += [*kept.remarks, *parameters(declared, runner, fit.formula)]
     remarks.append(_TREES)

@@ -47,6 +47,8 @@ class Fit:
     accumulates: str = "float32"
 
 
+THE_FORM = "the form"
+"""In the place of a variance algorithm where there is none to name: the form alone is claimed."""
 COMMONEST = ("two_pass", "welford", "textbook")
 """Algorithms that most kernels have, tried before the others."""
 ROWS_OF_BOUNDS = 256
@@ -58,7 +60,8 @@ def guesses(candidate: Op, curve: dict[float, float]) -> tuple[tuple[str, ...], 
     if candidate.name.startswith("rms"):
         return _by_likelihood(centred=False, squared=False), "the op has no mean; "
     if not candidate.needs_variance:
-        return ("softmax",), "the op has none, and this claims its only algorithm; "
+        only = "softmax" if "softmax" in candidate.name else THE_FORM
+        return (only,), "the op has none, and this claims its only algorithm; "
     if not curve:
         return (
             _by_likelihood(centred=True, squared=False),
