@@ -206,3 +206,25 @@ def test_a_gate_whose_exponential_overflows_has_a_bound_all_the_same():
         bounded = truth.bounds[name]
         assert np.broadcast_to(bounded.covered, gate.shape).all()
         assert (np.broadcast_to(bounded.bound, gate.shape)[gate < -1000] < 1e-30).all()
+
+
+@pytest.mark.parametrize(("norm", "incoming", "gate"), [(2.0**-33, 1.0, -77.7), (2.0**-79, 2.0**18, -53.0)])
+def test_factors_may_be_multiplied_in_any_order_although_a_product_of_two_is_subnormal(norm, incoming, gate):
+    recipe = rows_of("rms_norm_silu_gate", 2)
+    truth = truth_of("rms_norm_silu_gate", "canonical", "float32", "float32", recipe)
+    root = np.float32(np.sqrt(np.float32(truth.case.eps)))
+    values = {"input": float(norm * root), "grad_output": incoming, "gate": gate}
+    tensors = {n: torch.full_like(t, values[n]) for n, t in truth.case.tensors.items() if n in values}
+    truth = replace(truth, case=replace(truth.case, tensors={**truth.case.tensors, **tensors}))
+    x, z, incoming = (np.float32(values[name]) for name in ("input", "gate", "grad_output"))
+    n, one = x * (np.float32(1.0) / root), np.float32(1.0)
+    s = one / (one + np.exp(-z))
+    slope = s * (one + z * (one - s))
+    orders = {
+        "output": (n * (z * s), n * z * s, n * s * z),
+        "grad_gate": (incoming * n * slope, incoming * slope * n, incoming * (n * slope)),
+    }
+    for name, computed in orders.items():
+        exact, bound = np.asarray(truth.exact[name].high), np.asarray(truth.bounds[name].bound)
+        for value in computed:
+            assert (np.abs(float(value) - exact) <= bound).all(), name

@@ -41,11 +41,11 @@ class WithMoments:
 
 
 def times_gate(k: Numbers, value: Value, gate: Value, activation: Activation) -> Value:
-    """Return the value times the function of the gate; three factors are multiplied in either order."""
+    """Return the value times the function of the gate; three factors are multiplied in any order."""
     sigmoid = k.sigmoid(gate)
     if activation == "sigmoid":
         return value * sigmoid
-    return k.either(value * (gate * sigmoid), value * gate * sigmoid)
+    return k.either(value * (gate * sigmoid), value * gate * sigmoid, value * sigmoid * gate)
 
 
 def slope_of(k: Numbers, gate: Value, activation: Activation) -> Value:
@@ -75,7 +75,7 @@ def gated(form: Form, activation: Activation, *, cast: bool) -> Form:
         incoming = held(k, times_gate(k, t.grad_output, gate, activation))
         slope, parts = slope_of(k, gate, activation), t.grad_output * norm
         gradients = form.backward(k, replace(t, grad_output=incoming))
-        ways = (parts * slope, t.grad_output * slope * norm)
+        ways = (parts * slope, t.grad_output * slope * norm, t.grad_output * (norm * slope))
         return {**gradients, "grad_gate": k.either(*ways)}
 
     rounded = ", rounded to the input's dtype" if cast else ""
