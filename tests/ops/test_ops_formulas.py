@@ -228,3 +228,17 @@ def test_factors_may_be_multiplied_in_any_order_although_a_product_of_two_is_sub
         exact, bound = np.asarray(truth.exact[name].high), np.asarray(truth.bounds[name].bound)
         for value in computed:
             assert (np.abs(float(value) - exact) <= bound).all(), name
+
+
+def test_so_may_those_of_the_gradient_of_a_gate_that_comes_before_the_norm():
+    recipe = rows_of("silu_gate_rms_norm", 2)
+    truth = truth_of("silu_gate_rms_norm", "canonical", "float32", "float32", recipe)
+    values = {"input": 2.0**-70, "grad_output": 2.0**18, "gate": -53.0}
+    tensors = {n: torch.full_like(t, values[n]) for n, t in truth.case.tensors.items() if n in values}
+    truth = replace(truth, case=replace(truth.case, tensors={**truth.case.tensors, **tensors}))
+    x, incoming, z, one = (np.float32(v) for v in (*values.values(), 1.0))
+    s = one / (one + np.exp(-z))
+    slope, through = s * (one + z * (one - s)), incoming / np.sqrt(np.float32(truth.case.eps))
+    exact, bound = np.asarray(truth.exact["grad_gate"].high), np.asarray(truth.bounds["grad_gate"].bound)
+    for value in (through * x * slope, through * slope * x, through * (x * slope)):
+        assert (np.abs(float(value) - exact) <= bound).all()

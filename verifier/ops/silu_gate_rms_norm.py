@@ -45,7 +45,8 @@ def gate_first(form: Form, *, cast: bool) -> Form:
         of_gated = k.cast(of_gated, "input") if cast else of_gated
         found["grad_input"] = times_gate(k, of_gated, gate, "silu")
         slope = slope_of(k, gate, "silu")
-        found["grad_gate"] = k.either(of_gated * t.x * slope, of_gated * slope * t.x)
+        ways = (of_gated * t.x * slope, of_gated * slope * t.x, of_gated * (t.x * slope))
+        found["grad_gate"] = k.either(*ways)
         return found
 
     rounded = ", rounded to the input's dtype" if cast else ""
