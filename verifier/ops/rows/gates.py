@@ -57,6 +57,24 @@ def slope_of(k: Numbers, gate: Value, activation: Activation) -> Value:
     return k.either(sigmoid * (one + gate * off), sigmoid + gate * sigmoid * off)
 
 
+def parts_of_silu(k: Numbers, grad_output: Value, norm: Value, gate: Value) -> list[Value]:
+    """Return the gradient of a gate as autograd adds it up where gate * sigmoid(gate) was written out.
+
+    It has a part through the gate and one through its logistic function. Where each was given a gate of its
+    own, converted from the input's dtype, each part is rounded to that before they are added.
+    """
+    sigmoid = k.sigmoid(gate)
+    through_gate = (
+        grad_output * sigmoid * norm,
+        grad_output * norm * sigmoid,
+        grad_output * (norm * sigmoid),
+    )
+    scaled = (grad_output * (norm * gate), grad_output * norm * gate, grad_output * gate * norm)
+    first = k.either(*through_gate)
+    second = k.either(*(one * (k.constant(1.0) - sigmoid) * sigmoid for one in scaled))
+    return [first + second, k.cast(first, "input") + k.cast(second, "input")]
+
+
 def gated(form: Form, activation: Activation, *, cast: bool) -> Form:
     """Return the form of a norm that is gated; cast: its output is rounded to the input's dtype before that.
 
@@ -75,7 +93,9 @@ def gated(form: Form, activation: Activation, *, cast: bool) -> Form:
         incoming = held(k, times_gate(k, t.grad_output, gate, activation))
         slope, parts = slope_of(k, gate, activation), t.grad_output * norm
         gradients = form.backward(k, replace(t, grad_output=incoming))
-        ways = (parts * slope, t.grad_output * slope * norm, t.grad_output * (norm * slope))
+        ways = [parts * slope, t.grad_output * slope * norm, t.grad_output * (norm * slope)]
+        if activation == "silu" and form.name == "autograd":
+            ways += parts_of_silu(k, t.grad_output, norm, gate)
         return {**gradients, "grad_gate": k.either(*ways)}
 
     rounded = ", rounded to the input's dtype" if cast else ""
