@@ -50,7 +50,8 @@ def told(**more):
 def test_the_grid_is_made_wide_rows_first_and_only_once(certificates, run, tmp_path, capsys):
     status, asked = run(lambda *_: told())
     assert status == 0
-    every = {(k, d, c, g) for k in ("add_rms_norm_triton", "rms_norm_triton") for d in certificates.DTYPES
+    kernels = ("add_rms_norm_triton", "rms_norm_triton", "silu_gate_rms_norm_triton")
+    every = {(k, d, c, g) for k in kernels for d in certificates.DTYPES
              for c in (33, 1000) for g in (False, True)}  # fmt: skip
     assert set(asked) == every
     assert [columns for _, _, columns, _ in asked] == sorted((c for _, _, c, _ in asked), reverse=True)

@@ -32,8 +32,9 @@ from verifier.ops import op
 from verifier.records.subject import Subject
 from verifier.subjects.load_file import builtin_files, load_subjects
 
-SHAPES = ((3, 40), (2, 301), (2, 1100), (2, 2048), (2, 3001), (66, 9))
-"""Rows and columns that take every kernel through its sizes: of a warp, of several, of several tiles."""
+SHAPES = ((3, 40), (2, 301), (2, 1100), (2, 2048), (2, 3001), (66, 9), (265, 301), (265, 1100))
+"""Rows and columns that take every kernel through its sizes: of a warp, of several, of several tiles; and
+more rows than a backward has programs."""
 DTYPE = "float32"
 _MEMORY = frozenset({"ld", "ldu", "st", "atom", "red", "ldmatrix", "stmatrix"})
 _READS = frozenset({"ld", "ldu", "ldmatrix"})
