@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is missing")
 
-from checks_support import KERNELS, planted
+from checks_support import KERNELS, SKELETONS, planted, subject_of_texts
 
 from verifier.arithmetic.graph.graph import Builder
 from verifier.audit.shape_text import extents, ranged
@@ -56,6 +56,7 @@ def built_in(name):
         ("layer_norm_two_pass_triton", "float16", False),
         ("layer_norm_textbook_cuda", "bfloat16", False),
         ("rms_norm_triton", "float32", True),
+        ("rms_norm_one_plus_weight_triton", "float16", True),
         ("group_norm_triton", "float16", True),
         ("softmax_triton", "bfloat16", True),
         ("layer_norm_backward_cuda", "float16", False),
@@ -236,3 +237,29 @@ def test_a_range_is_each_of_its_shapes():
     for text in ("2x5..4", "2x5..", "2x..4", "2x1...4", "0..2x3", "..x3"):
         with pytest.raises(ValueError, match="shape"):
             ranged(text)
+
+
+WIDE = "1.0 + weight.to(skeleton.accumulator(input.dtype)[0])"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "(1.0 + weight).to(skeleton.accumulator(input.dtype)[0])",
+        "1.0 + weight.bfloat16().to(skeleton.accumulator(input.dtype)[0])",
+        f"({WIDE}).to(input.dtype).float()",
+        f"({WIDE}).to(torch.float64).float()",
+    ],
+)
+def test_a_conversion_too_many_before_a_launch_is_refused(runner, written):
+    path = KERNELS / "rms_norm_one_plus_weight_triton.py"
+    files = (path, KERNELS / "rms_norm_triton.py", *SKELETONS)
+    texts = {file.name: file.read_text(encoding="utf-8") for file in files}
+    assert WIDE in texts[path.name]
+    changed = (
+        texts[path.name].replace(WIDE, written).replace("\nfrom pathlib", "\nimport torch\nfrom pathlib", 1)
+    )
+    subject = subject_of_texts({**texts, path.name: changed}, path.name)
+    recipe = Recipe(rows=3, columns=33, input=Values(seed=0))
+    case = build(op(subject.op), subject, "float16", recipe, gradients=True)
+    assert isinstance(certified(subject, case, runner=runner, gradients=True), Refusal)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _CONSTANTS = frozenset({"zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros",
                         "new_ones", "new_full", "zero", "fill", "arange"})  # fmt: skip
 _COPIES = frozenset({"clone", "_to_copy", "contiguous", "to"})
+_OF_A_COPY = frozenset({"dtype", "layout", "device", "pin_memory", "non_blocking", "memory_format"})
+"""What a conversion may be told: autograd names where the gradient lies, too."""
 
 
 class HostGraph(Dispatching):
@@ -84,7 +86,8 @@ class HostGraph(Dispatching):
             return not inplace and self.summed(args, kwargs, result)
         count = _ELEMENTWISE.get(name)
         kind = KINDS.get(str(result.dtype))
-        unknown = set(kwargs) - {"dtype"} or len(args) != count or inplace
+        harmless = _OF_A_COPY if name == "_to_copy" else {"dtype"}
+        unknown = set(kwargs) - harmless or len(args) != count or inplace
         if unknown or kind not in ("f16", "bf16", "f32"):
             return False
         shape, operands = tuple(result.shape), []
