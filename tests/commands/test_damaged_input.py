@@ -219,7 +219,7 @@ ENDS = {
 def _tried(monkeypatch):
     """Beside the threads of a test runner nothing is tried; these files may end no test."""
     monkeypatch.setattr(trial_import.threading, "active_count", lambda: 1)
-    monkeypatch.setattr(trial_import.try_out, "__kwdefaults__", {"seconds": 0.5})
+    monkeypatch.setattr(trial_import.try_out, "__kwdefaults__", {"seconds": 3.0})
 
 
 @pytest.mark.usefixtures("_tried")
@@ -227,8 +227,9 @@ def _tried(monkeypatch):
 def test_a_file_that_hangs_or_ends_its_process_is_said_with_its_line(name, tmp_path):
     source, said = ENDS[name]
     (tmp_path / "k.py").write_text(source)
+    seconds = 3.0 if "does not end" in said else 30.0
     with pytest.raises(LoadError, match=f"k.py: .*{said}"):
-        trial_import.try_out(tmp_path / "k.py")
+        trial_import.try_out(tmp_path / "k.py", seconds=seconds)
 
 
 @pytest.mark.usefixtures("_tried")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import os
 import re
 import signal
@@ -66,6 +67,7 @@ def _import(file: Path, connection: Connection, stderr: IO[bytes], parent: int) 
     try:
         os.setsid()
         end_with(parent)
+        gc.freeze()  # what was copied is not the file's: a collection would read, and so copy, all of it
         nothing = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1):
             os.dup2(nothing, number)
