@@ -10,11 +10,13 @@ from verifier.audit import causes, search, shrink
 from verifier.audit.examination import Examination
 from verifier.audit.rules import line_verdict, unexpected
 from verifier.audit.search import Budget
+from verifier.cases.extents_and_layouts import LEADING
 from verifier.checks import checks
 from verifier.execution import Runner
 from verifier.execution.backends import backend, default_backend
 from verifier.ops import op
 from verifier.records.case import LEFT_OUT
+from verifier.records.subject import PARAMETERS
 from verifier.records.verdict import Verdict
 from verifier.subjects.load_file import load_subjects
 
@@ -44,7 +46,10 @@ ONLY = {
     "nan_of_weight_spreads": "special_values",
     "nan_of_bias_becomes_zero": "special_values",
     "nan_of_gradient_becomes_zero": "special_values",
+    "nan_of_gate_becomes_zero": "special_values",
     "infinity_of_weight_clamped": "special_values",
+    "infinity_of_bias_clamped": "special_values",
+    "infinity_of_gradient_clamped": "special_values",
     "wrong_second_derivative": "gradgradcheck",
     "barrier_forgotten_cuda": "synchronization",
     "sums_undefined_lanes_triton": "memory",
@@ -78,15 +83,21 @@ SHOWN_BY = {
     "eps_none_taken_for_another": lambda case: "eps" in case.scalars.get(LEFT_OUT, ()),
     "tiny_eps_raised": lambda case: 0 < case.eps < 1e-15,
     "last_of_several_dimensions_alone": lambda case: len(case.scalars["normalized_shape"]) > 1,
+    "last_two_of_three_dimensions_alone": lambda case: len(case.scalars["normalized_shape"]) > 2,
     "one_element_left_as_it_is": lambda case: case.columns == 1,
     "sums_of_no_rows_unwritten": lambda case: not case.rows,
     "output_in_weight_dtype": lambda case: case.dtype_of("weight") != case.dtype,
     "weight_rounded_to_input_dtype": lambda case: case.dtype_of("weight") != case.dtype,
     "rows_along_y_triton": lambda case: case.rows > 65535,
+    "grad_weight_in_input_dtype": lambda case: {case.dtype_of(n) for n in PARAMETERS} - {case.dtype, None},
+    "bias_read_as_weight_triton": lambda case: case.mixes_dtypes,
     "nan_of_weight_spreads": lambda case: not finite(case, "weight"),
-    "infinity_of_weight_clamped": lambda case: not finite(case, "weight"),
+    "infinity_of_weight_clamped": lambda case: infinite(case, "weight"),
     "nan_of_bias_becomes_zero": lambda case: not finite(case, "bias"),
+    "infinity_of_bias_clamped": lambda case: infinite(case, "bias"),
     "nan_of_gradient_becomes_zero": lambda case: not finite(case, "grad_output"),
+    "infinity_of_gradient_clamped": lambda case: infinite(case, "grad_output"),
+    "nan_of_gate_becomes_zero": lambda case: not finite(case, "gate"),
     "rows_evenly_spaced": lambda case: case.given["input"].dim() > 2 and "input" in case.layouts,
     "saved_rstd_evenly_spaced": lambda case: "rstd" in case.layouts,
 }
@@ -95,6 +106,11 @@ SHOWN_BY = {
 def finite(case, name):
     tensor = case.given.get(name)
     return tensor is None or bool(tensor.isfinite().all())
+
+
+def infinite(case, name):
+    tensor = case.given.get(name)
+    return tensor is not None and bool(tensor.isinf().any())
 
 
 def named_check(path):
@@ -166,10 +182,24 @@ def test_no_basic_check_sees_what_another_check_is_for(stem, runners):
 @pytest.mark.parametrize("stem", SHOWN_BY)
 def test_without_the_cases_that_are_there_for_it_nothing_is_seen(stem, runners):
     check, _ = named_check(FOLDER / f"{stem}.py")
-    found = list(lines_of(stem, check, runners, cases=10, only=lambda case: not SHOWN_BY[stem](case)))
+    found = list(lines_of(stem, check, runners, only=lambda case: not SHOWN_BY[stem](case)))
     assert [f.outcome.message for line in found for f in line.findings] == []
     assert sum(line.counts[Verdict.PASS] for line in found) > 2
     assert all(line.left_out for line in found)
+
+
+@pytest.mark.parametrize("moved", LEADING, ids=str)
+def test_leading_axes_that_are_exchanged_and_those_that_are_sliced_each_show_rows_unevenly_spaced(
+    moved, runners
+):
+    stem = "rows_evenly_spaced"
+    (line,) = lines_of(
+        stem,
+        "layouts",
+        runners,
+        only=lambda case: not SHOWN_BY[stem](case) or case.layouts["input"] == moved,
+    )
+    assert [f.case.layouts["input"] for f in line.findings] == [moved]
 
 
 @pytest.mark.parametrize("name", list(checks()))

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from checks_support import (
+    FAULTY,
     KERNELS,
     SUPPORT,
     cases_of,
@@ -108,6 +109,60 @@ def test_an_argument_that_is_not_taken_is_not_changed():
     assert "where input was changed in place before the backward pass" in wanted
     assert not any("weight" in words for words in wanted)
     assert partial_gradients.must_be_tried(softmax) == ["where no argument requires a gradient"]
+
+
+# -- each mode and each device by itself ---------------------------------------------------------------
+
+
+FLAGS = {
+    "under torch.no_grad": lambda: not torch.is_grad_enabled() and not torch.is_inference_mode_enabled(),
+    modes.INFERENCE: torch.is_inference_mode_enabled,
+    modes.AUTOCAST: lambda: torch.is_autocast_enabled("cpu"),
+    "with float64 as default dtype": lambda: torch.get_default_dtype() == torch.float64,
+    "with bfloat16 as default dtype": lambda: torch.get_default_dtype() == torch.bfloat16,
+    modes.DETERMINISTIC: torch.are_deterministic_algorithms_enabled,
+}
+
+
+@pytest.mark.parametrize("mode", modes.MODES)
+def test_what_is_wrong_in_one_mode_alone_is_seen_and_named_there_alone(mode):
+    right = subject_of(RIGHT)
+
+    def wrong(input, weight=None, bias=None, eps=1e-5):
+        out = right.function(input, weight, bias, eps)
+        return out * 1.01 if FLAGS[mode]() else out
+
+    found = against(outcomes_of(replace(right, function=wrong), "modes", "float32", count=1))
+    assert {t for o in found for t in o.tried} - {modes.SINGLE} == {mode}
+
+
+@pytest.mark.parametrize("choice", partial_gradients.must_be_tried(subject_of(RIGHT)))
+def test_what_is_wrong_where_one_choice_of_gradients_is_made_is_seen_and_named_there_alone(choice):
+    right = subject_of(RIGHT)
+
+    def wrong(input, weight=None, bias=None, eps=1e-5):
+        given = {"input": input, "weight": weight, "bias": bias}
+        asked = [name for name, tensor in given.items() if tensor is not None and tensor.requires_grad]
+        words = f"where {' and '.join(asked)} alone" if asked else "where no argument"
+        out = right.function(input, weight, bias, eps)
+        return out * 1.01 if choice.startswith(words) else out
+
+    found = against(outcomes_of(replace(right, function=wrong), "partial_gradients", "float32", count=1))
+    assert {t for o in found for t in o.tried} == {choice}
+
+
+@pytest.mark.parametrize("number", modes.PROCESSORS.values())
+def test_what_is_wrong_on_a_device_of_one_size_alone_is_seen_and_named_there_alone(number):
+    pytest.importorskip("triton", reason="the kernel is Triton's; Triton is not installed")
+    changes = {
+        "tl.maximum(tl.num_programs(0), 2)": "tl.num_programs(0)",
+        "x.numel() // columns, columns": f"x.numel() // columns - (programs == {number}), columns",
+    }
+    wrong = planted(changes, FAULTY / "rows_lost_by_one_processor_triton.py")
+    with machine(strict=True, poison=0xFF) as place:
+        found = against(outcomes_of(wrong, "modes", place=place, count=1, shapes=((4, 33),)))
+        assert {t for o in found for t in o.tried} == {w for w, n in modes.PROCESSORS.items() if n == number}
+        assert not against(outcomes_of(wrong, "forward_error", place=place, count=1, shapes=((4, 33),)))
 
 
 # -- other bits ------------------------------------------------------------------------------------

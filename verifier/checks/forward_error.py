@@ -37,6 +37,7 @@ CATCHES = (
     "eps_none_taken_for_another",
     "tiny_eps_raised",
     "last_of_several_dimensions_alone",
+    "last_two_of_three_dimensions_alone",
     "one_element_left_as_it_is",
     "tail_dropped",
     "reciprocals_of_reciprocals_triton",

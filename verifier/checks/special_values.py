@@ -34,7 +34,10 @@ CATCHES = (
     "nan_of_weight_spreads",
     "nan_of_bias_becomes_zero",
     "nan_of_gradient_becomes_zero",
+    "nan_of_gate_becomes_zero",
     "infinity_of_weight_clamped",
+    "infinity_of_bias_clamped",
+    "infinity_of_gradient_clamped",
 )
 
 _SHAPES = ((4, 33), (0, 16), (4, 0), (16, 64), (2, 1000), (3, 128), (5, 1), (300, 16), (1, 1))
