@@ -98,6 +98,19 @@ def test_a_loop_that_turns_comes_before_cheaper_shapes_in_which_none_does():
     assert min(shape.seconds for shape in others) < 0.1 < second.seconds
 
 
+def test_of_shapes_at_which_a_loop_first_turns_the_cheaper_comes_before_the_one_with_more_turns():
+    def features(rows, columns, variant):
+        tiles = 1 + (columns >= 18) + (columns >= 54)
+        yield "kernel"
+        yield from (f"kernel: loops over {name} {tiles}" for name in "bcd")
+        yield f"kernel: loops over a {'n' if rows > 60_000 and columns >= 18 else '1'}"
+
+    shapes, _ = swept(features)
+    few, many = (shape for shape in shapes if shape.turns)
+    assert (few.rows < 100, few.columns) == (True, 18)
+    assert (many.rows > 60_000, many.columns) == (True, 18)
+
+
 def test_of_loops_in_c_those_that_go_by_ones_are_known_with_what_defines_their_end(tmp_path):
     path = tmp_path / "kernel.cu"
     path.write_text(
@@ -156,6 +169,21 @@ def test_a_budget_takes_what_is_worth_its_price_and_names_what_it_leaves_out():
     assert chosen.note("--budget quick") == "(129 x 16385): about 8 s, left out by --budget quick"
     assert steering((), shapes, cases=9, seconds=math.inf).note("") == ""
     assert len(steering((), shapes, cases=1, seconds=math.inf).shapes) == 1
+
+
+def test_what_a_kernel_or_a_loop_shows_first_may_be_given_seconds_besides():
+    shapes = [Reaching(rows=1, columns=9, seconds=2.0), Reaching(rows=129, columns=16385, seconds=5.5)]
+    loop = replace(shapes[1], turns=True)
+    for news in (loop, replace(shapes[1], opens=True)):
+        chosen = steering((), [shapes[0], news], cases=1, seconds=4.0, for_news=5.5)
+        assert chosen.shapes == (shapes[0], news)
+    for refused in (
+        steering((), shapes, cases=9, seconds=4.0, for_news=5.5),
+        steering((), [shapes[0], loop], cases=9, seconds=4.0, for_news=5.4),
+    ):
+        assert refused.shapes == (shapes[0],)
+    twice = [loop, replace(loop, rows=130)]
+    assert steering((), twice, cases=0, seconds=4.0, for_news=9.0).left_out == (twice[1],)
 
 
 def test_shapes_beyond_the_fixed_list_come_again_without_what_may_be_left_out():

@@ -61,9 +61,9 @@ def test_a_fault_behind_a_threshold_is_found_by_a_quick_search(name, old, new):
     assert [finding.verdict for finding in line.findings] == [Verdict.FAIL]
 
 
-def test_a_fault_behind_two_thresholds_is_found_by_a_standard_search_and_priced_by_a_quick_one():
+def test_a_fault_behind_two_thresholds_is_found_by_a_quick_search_and_priced_where_there_is_no_room():
     found = mutant("_backward_columns", "part_db += d", "part_db = d")
-    line = searched(found, BUDGETS["standard"], lambda case: (case.rows, case.columns) == (129, 16385))
+    line = searched(found, only=lambda case: (case.rows, case.columns) == (129, 16385))
     assert [finding.outcome.output for finding in line.findings] == ["grad_bias"]
     cases, seconds = Budget(cases=BUDGETS["quick"]).steered
     quick = steering((), sweep(found, "float32", "machine").whole, cases=cases, seconds=seconds)

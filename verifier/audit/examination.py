@@ -28,6 +28,8 @@ SHORT_SECONDS = 60.0
 """Of one line: in less time a compiled kernel meets few shapes."""
 BARE_AT_LEAST = (2, 5.0)
 """Cases and seconds that a quick search by bounds has for long shapes without weight and bias, besides."""
+NEWS_BESIDES = 6.5
+"""Seconds that it has besides for shapes where a kernel runs, or a loop turns again, for the first time."""
 CODE_SHOWN_BY = ("forward_error", "gradient")
 """Checks whose lines say what the compiled code consists of: forward, and forward and backward."""
 UNCLAIMED = "nothing is claimed, so no bound applies: `norm-verifier describe` proposes variance= or formula="
@@ -177,14 +179,16 @@ class Examination(Trial):
             few = steering((), reaching, cases=min(cases, plan.most_reaching), seconds=seconds)
             return Steering(shapes=few.shapes)
         brief = budget.size == "quick"
+        by_bounds = self.check_name in CODE_SHOWN_BY
         bare = wanted_bare(self.subject, plan, few=brief)
         chosen = steering(
             self.subject.extents,
             reaching,
             cases=cases,
             seconds=seconds,
-            again=bare if self.check_name in CODE_SHOWN_BY or not brief else lambda _: False,
+            again=bare if by_bounds or not brief else lambda _: False,
             besides=BARE_AT_LEAST if brief else (0, 0.0),
+            for_news=NEWS_BESIDES if brief and by_bounds else 0.0,
         )
         if note := chosen.note(budget.words):
             line.notes.append(note)

@@ -285,7 +285,7 @@ def _hash_of(file: str) -> str:
 
 def _document(made: Sweep, sources: Iterable[str]) -> str:
     def listed(shapes: Iterable[Reaching]) -> list[list[object]]:
-        return [[s.rows, s.columns, s.variant, s.seconds, s.opens] for s in shapes]
+        return [[s.rows, s.columns, s.variant, s.seconds, s.opens, s.turns] for s in shapes]
 
     record = {
         "sources": {file: _hash_of(file) for file in sources},
@@ -320,6 +320,7 @@ def _shapes(record: Mapping[str, Any], name: str) -> tuple[Reaching, ...]:
             variant=int(variant),
             seconds=float(seconds),
             opens=bool(opens),
+            turns=bool(turns),
         )
-        for rows, columns, variant, seconds, opens in record[name]
+        for rows, columns, variant, seconds, opens, turns in record[name]
     )

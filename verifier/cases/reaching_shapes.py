@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -38,8 +39,8 @@ Not wider: wrappers refuse 65537 columns, and without a dry run nobody knows whi
 """
 
 KERNEL, TURN, FEATURE, SIDE = 50, 10, 2, 1
-"""How much it is worth that a kernel runs, that a loop turns again, that anything else occurs, and to stand
-on a side of a step."""
+"""How much it is worth that a kernel runs, that a loop turns more than once, that anything else occurs, how
+often a loop turns besides among it, and to stand on a side of a step."""
 
 TELLING_COLUMNS = 3
 """Columns from which on a row's normalized numbers tell anything: of one it is 0, of two they are +-1."""
@@ -53,7 +54,8 @@ class Reaching:
     """A shape to run: its extents and its price in seconds, compilations not paid for by earlier ones.
 
     A list of them is in the order of worth for the price. opens: whether a kernel runs there that none before
-    it in the list launches. bare: run with all left out that may be.
+    it in the list launches. turns: whether a loop turns more than once there that does in none before it.
+    bare: run with all left out that may be.
     """
 
     rows: int
@@ -61,6 +63,7 @@ class Reaching:
     variant: int = 0
     seconds: float = 0.0
     opens: bool = False
+    turns: bool = False
     bare: bool = False
 
     def __str__(self) -> str:
@@ -307,9 +310,17 @@ def cover(known: Mapping[ShapePoint, Planned]) -> list[Reaching]:
         _, _, cost, negated = best
         rows, columns, variant = point = (-negated[0], -negated[1], -negated[2])
         new = demands.pop(point) - met
-        opens = any(_worth(demand) == KERNEL for demand in new)
-        seconds = round(-cost, 2)
-        chosen.append(Reaching(rows=rows, columns=columns, variant=variant, seconds=seconds, opens=opens))
+        kernels, loops = _first_seen(new, _turned(met))
+        chosen.append(
+            Reaching(
+                rows=rows,
+                columns=columns,
+                variant=variant,
+                seconds=round(-cost, 2),
+                opens=bool(kernels),
+                turns=bool(loops),
+            )
+        )
         met |= new
         compiled |= known[point].compiled
 
@@ -345,21 +356,33 @@ def _offers(
 
     First come those where a kernel runs, or a loop turns more than once, as none of the others has shown.
     """
-    turned = {_loop_of(demand) for demand in met if _turns(demand)}
+    turned = _turned(met)
     for point, wanted in demands.items():
         new = wanted - met
         if new:
             cost = price(*point[:2]) + sum(compilation(w) for _, w in known[point].compiled - compiled)
             if cost <= most:
-                first = any(_worth(d) == KERNEL or (_turns(d) and _loop_of(d) not in turned) for d in new)
-                yield first, sum(map(_worth, new)) / cost, -cost, (-point[0], -point[1], -point[2])
+                kernels, loops = _first_seen(new, turned)
+                worth = sum(map(_worth, new)) + (TURN - FEATURE) * len(loops)
+                yield bool(kernels or loops), worth / cost, -cost, (-point[0], -point[1], -point[2])
+
+
+def _first_seen(new: Iterable[str], turned: AbstractSet[str]) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the kernels among what is new, and the loops beyond `turned` that turn more than once."""
+    found = list(new)
+    loops = {_loop_of(demand) for demand in found if _turns(demand)} - turned
+    return frozenset(demand for demand in found if _worth(demand) == KERNEL), frozenset(loops)
+
+
+def _turned(met: Iterable[str]) -> frozenset[str]:
+    """Return the loops that turned more than once in what was met."""
+    return frozenset(_loop_of(demand) for demand in met if _turns(demand))
 
 
 def _worth(demand: str) -> int:
+    """Return how much a demand is worth; of a loop that turns, without that it is the first time."""
     if demand.endswith(_SIDES):
         return SIDE
-    if _turns(demand):
-        return TURN
     return FEATURE if ": " in demand else KERNEL
 
 

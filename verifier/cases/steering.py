@@ -54,16 +54,19 @@ def steering(
     seconds: float,
     again: Callable[[Reaching], bool] = lambda _: False,
     besides: tuple[int, float] = (0, 0.0),
+    for_news: float = 0.0,
 ) -> Steering:
     """Choose what a budget has room for: all that the author names, and of the others what they are worth.
 
     reaching: the most worth for its price first. cases, seconds: of the others, at most. again: which shapes
     are wanted a second time, bare; of those that the author does not name, if there is room when all were
-    chosen. besides: cases and seconds that these may take beyond the others'.
+    chosen. besides: cases and seconds that these may take beyond the others'. for_news: seconds besides for
+    shapes without room where a kernel runs, or a loop turns more than once, as at none before.
     """
     asked = [Reaching(rows=rows, columns=columns) for rows, columns in dict.fromkeys(named)]
     first = [*asked, *(replace(shape, bare=True) for shape in asked if again(replace(shape, opens=True)))]
     chosen: list[Reaching] = []
+    beyond: list[Reaching] = []
     left_out: list[Reaching] = []
     for shape in (*reaching, *(replace(shape, bare=True) for shape in reaching if again(shape))):
         further, longer = besides if shape.bare else (0, 0.0)
@@ -72,9 +75,12 @@ def steering(
             and len(chosen) < cases + further
             and sum(s.seconds for s in chosen) + shape.seconds <= seconds + longer
         )
-        (chosen if fits else left_out).append(shape)
+        news = (shape.opens or shape.turns) and not shape.bare
+        may = news and sum(s.seconds for s in beyond) + shape.seconds <= for_news
+        (chosen if fits else beyond if may else left_out).append(shape)
     rising = sorted(
-        chosen, key=lambda shape: (shape.bare, price(shape.rows, shape.columns), shape.rows, shape.variant)
+        (*chosen, *beyond),
+        key=lambda shape: (shape.bare, price(shape.rows, shape.columns), shape.rows, shape.variant),
     )
     return Steering(shapes=(*first, *rising), left_out=tuple(left_out))
 
