@@ -8,6 +8,7 @@ from checks_support import KERNELS, examination, subject_of
 from verifier import Domain, subject
 from verifier.audit import sweep as sweeping
 from verifier.audit.request import BUDGETS
+from verifier.audit.run_audit import select
 from verifier.audit.search import Budget
 from verifier.cases.plan import Plan
 from verifier.cases.reaching_shapes import Reaching
@@ -140,6 +141,15 @@ def test_a_cache_that_is_damaged_or_cannot_be_written_costs_nothing_but_time(kep
     monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
     monkeypatch.setattr(sweeping, "_known", {})
     assert swept(source) == first
+
+
+@pytest.mark.parametrize(("dtypes", "there"), [(("float16", "float32"), False), (("float32",), True)])
+def test_checks_that_try_a_few_shapes_do_so_in_the_first_dtype_that_is_asked_for(kept, dtypes, there):
+    kernel = KERNELS / "layer_norm_two_pass_triton.py"
+    *_, job = select([kernel], check_names=("partial_gradients",), dtypes=dtypes)
+    one = examination(subject_of(kernel), job.check, job.dtype, "machine", first_dtype=job.first_dtype)
+    _, search, _ = one._prepared
+    assert (job.dtype, bool(search.steering.shapes)) == ("float32", there)
 
 
 def test_literals_are_integers_of_python_and_of_cuda_without_comments(tmp_path):

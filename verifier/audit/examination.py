@@ -42,6 +42,8 @@ class Examination(Trial):
     first, only, on_finding, on_case, stops, shrinks: see `Search`. ignore_known: search as if no known
     defect were declared. reported: keys of failures that are known and not reported again. searches: makes
     the search. brief: whether shapes are few, because each is compiled anew; None: where the budget is small.
+    first_dtype: of those that are asked for, with which alone some checks have shapes that reach launches;
+    empty: the first that the subject declares.
     """
 
     budget: Budget = field(default_factory=Budget)
@@ -56,6 +58,7 @@ class Examination(Trial):
     shrinks: bool = True
     searches: Callable[..., Search] = Search
     brief: bool | None = None
+    first_dtype: str = ""
     _seconds: float = field(default=0.0, init=False)
 
     def run(self) -> Line:
@@ -166,7 +169,7 @@ class Examination(Trial):
     def _steering(self, plan: Plan, budget: Budget, line: Line) -> Steering:
         """Return the shapes that the search begins with; the line says which it has no time for."""
         cases, seconds = budget.steered
-        once = plan.most_reaching is not None and self.dtype != self.subject.dtypes[0]
+        once = plan.most_reaching is not None and self.dtype != (self.first_dtype or self.subject.dtypes[0])
         if not plan.reaching or self.first or once:
             return Steering()
         found = (

@@ -46,6 +46,7 @@ class Job:
     """One line of an audit, as plain data for a worker process; heard: what the kernel prints is told.
 
     missing: why it is not run. multiprocessors: of the device that the machine plays; 0: as it usually has.
+    first_dtype: see `Examination`.
     """
 
     path: str
@@ -56,6 +57,7 @@ class Job:
     missing: str = ""
     heard: bool = False
     multiprocessors: int = 0
+    first_dtype: str = ""
 
 
 def select(
@@ -128,7 +130,8 @@ def _jobs(
     subject: Subject, dtypes: Sequence[str], check_names: Sequence[str], backend_name: str | None
 ) -> Iterator[Job]:
     name, missing = _placed(subject, backend_name)
-    for dtype in (d for d in subject.dtypes if not dtypes or d in dtypes):
+    asked = [dtype for dtype in subject.dtypes if not dtypes or dtype in dtypes]
+    for dtype in asked:
         for check_name in check_names:
             yield Job(
                 path=str(subject.path),
@@ -137,6 +140,7 @@ def _jobs(
                 dtype=dtype,
                 backend=name,
                 missing=missing,
+                first_dtype=asked[0],
             )
 
 
@@ -421,6 +425,7 @@ def examination(
         subject=subject,
         check_name=job.check,
         dtype=job.dtype,
+        first_dtype=job.first_dtype,
         runner=_runner(place, job.multiprocessors),
         budget=Budget(cases=share[0], until=_end(share)),
         seed=seed,
