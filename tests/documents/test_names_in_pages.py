@@ -8,6 +8,8 @@ from importlib import import_module
 import pytest
 from import_graph import FOLDERS, PICTURE, ROOT, drawn, redrawn, reduced, tree_of
 
+from verifier.checks import checks
+
 PAGES = sorted(
     [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "tests" / "README.md"]
     + [p for p in (ROOT / "docs").rglob("*.md") if p.parent.name != "reference"]
@@ -20,6 +22,8 @@ FILE = re.compile(r"[\w./-]+\.(py|md|cu|cuh|toml|json|txt)|\.?[\w-]+(/[\w.-]+)*/
 DOTTED = re.compile(r"(verifier|strategies)(\.\w+)+")
 STEP = re.compile(r"^\| `([\w.]+)` \| `([\w./]+\.py)` \|", re.MULTILINE)
 """A line of a table that names a function, or a class, and its file."""
+CAUGHT = re.compile(r"^\| [^|]+ \| `(\w+)` \| ((?:`\w+`(?:, )?)+) \|$", re.MULTILINE)
+"""A line of a table that names a check and the faulty kernels that it catches."""
 EXAMPLES = {
     "my_kernel.py",
     "my_norm.cu",
@@ -142,3 +146,10 @@ def test_the_glossary_is_in_order():
 
 def test_an_arrow_that_follows_from_others_is_left_out():
     assert reduced({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == {"a": {"b"}, "b": {"c"}, "c": set()}
+
+
+def test_kernels_that_the_page_of_reach_says_a_check_catches_are_among_those_that_it_names():
+    found = CAUGHT.findall((ROOT / "docs" / "explanation" / "reach.md").read_text(encoding="utf-8"))
+    assert len(found) > 20
+    for name, kernels in found:
+        assert {*CODE.findall(kernels)} <= {*checks()[name].CATCHES}
