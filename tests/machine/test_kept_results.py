@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -22,6 +23,9 @@ KERNELS = sorted(
 """PTX and name of the shortest that a device ran."""
 PARTS = ("program", "emitted", "prologue", "sites", "used", "broken", "loops", "guards", "blocks")
 HARMS = [lambda data: data[:-1], lambda data: data[:40] + b"x" + data[41:], lambda _: b""]
+PARTED = kernel(
+    f"mov.u32 %r0, 1; setp.lt.u32 %p1, %t, 5; @%p1 bra L; mov.u32 %r0, 2; L: {STORE}", 1, registers=REGISTERS
+)
 TEXT = kernel(f"add.u32 %r0, %t, 7; {STORE}", 1, registers=REGISTERS)
 
 
@@ -42,7 +46,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def nothing_is_made(monkeypatch):
-    """Return a function from whose call on a translation or a parsed module may come from the disk alone."""
+    """Return a function from whose call on translations, blocks and modules come from the disk alone."""
 
     def refuse(*_):
         raise AssertionError("made again")
@@ -50,6 +54,7 @@ def nothing_is_made(monkeypatch):
     def begin():
         forgotten()
         monkeypatch.setattr(compile_kernel, "_translated", refuse)
+        monkeypatch.setattr(compile_kernel.TranslatedKernel, "_compiled_block", refuse)
         monkeypatch.setattr(parser, "parse", refuse)
 
     return begin
@@ -77,19 +82,9 @@ def test_a_translation_is_read_as_it_was_made(folder, nothing_is_made, shadows):
         forgotten()
         read = compiled(texts[text], name, "off", False, shadows)
         assert read is not made
-        for part in (
-            "program",
-            "emitted",
-            "prologue",
-            "sites",
-            "used",
-            "broken",
-            "loops",
-            "guards",
-            "blocks",
-        ):
+        for part in PARTS:
             assert getattr(read, part) == getattr(made, part), part
-        assert len(read.blocks) == len(read.emitted.full) + len(read.emitted.part)
+        assert len(read.blocks) == len(read.emitted.full)
         assert read.constants.keys() == made.constants.keys()
         assert all(same(made.constants[key], read.constants[key]) for key in made.constants)
     nothing_is_made()
@@ -103,6 +98,43 @@ def test_a_launch_from_the_disk_gives_the_same(folder, nothing_is_made):
     assert launched() == first == [lane + 7 for lane in range(32)]
 
 
+def test_blocks_for_some_lanes_are_kept_beside_when_lanes_have_parted(folder, nothing_is_made):
+    def files():
+        return {file: file.read_bytes() for file in folder.iterdir()}
+
+    launched()
+    before = len(files())
+    assert launched(PARTED) == [1] * 5 + [2] * 27
+    assert len(files()) == before + 3  # a module, its translation, and blocks for some lanes
+    written = files()
+    nothing_is_made()
+    assert launched(PARTED) == [1] * 5 + [2] * 27
+    assert files() == written
+
+
+def test_several_processes_write_the_same_at_once(folder):
+    """Each writes whole files; who reads meanwhile reads a whole one or none."""
+
+    def launched_again_and_again(number):
+        for _ in range(20):
+            forgotten()
+            for file in folder.iterdir() if number % 2 else ():
+                file.unlink(missing_ok=True)
+            assert launched(PARTED) == [1] * 5 + [2] * 27
+
+    forks = []
+    for number in range(6):
+        forks.append(os.fork())
+        if forks[-1] == 0:
+            with suppress(BaseException):
+                launched_again_and_again(number)
+                os._exit(0)
+            os._exit(1)
+    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in forks] == [0] * 6
+    assert not [file.name for file in folder.iterdir() if file.name.startswith(".")]
+    assert all(kept_results._read(file, lambda word: word) is not None for file in folder.iterdir())
+
+
 def test_nothing_is_kept_unless_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(kept_results, "_folder", [])
     forgotten()
@@ -110,9 +142,7 @@ def test_nothing_is_kept_unless_asked_for(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "harm", [lambda data: data[:-1], lambda data: data[:40] + b"x" + data[41:], lambda _: b""]
-)
+@pytest.mark.parametrize("harm", HARMS)
 def test_a_damaged_file_is_made_again(folder, harm):
     launched()
     for file in folder.iterdir():

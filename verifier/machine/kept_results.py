@@ -6,7 +6,6 @@ other sources, and of another Python or NumPy, it lies in another folder and is 
 
 from __future__ import annotations
 
-import copyreg
 import gc
 import hashlib
 import io
@@ -22,7 +21,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import CodeType
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -84,16 +83,17 @@ def kept(
 class _Writer(pickle.Pickler):
     def __init__(self, file: io.BytesIO, names: Names) -> None:
         super().__init__(file, protocol=5)
-        self.dispatch_table = {
-            **copyreg.dispatch_table,
-            CodeType: lambda code: (marshal.loads, (marshal.dumps(code),)),
-        }
         self.names = names
 
-    def persistent_id(self, obj: object) -> str | None:
+    def reducer_override(self, obj: object) -> Any:
+        """Tell what stands for a function or an object of a class; others are written as ever."""
+        if (word := self.names.get(id(obj))) is not None:
+            return _named, (word,)
+        if isinstance(obj, CodeType):
+            return marshal.loads, (marshal.dumps(obj),)
         if isinstance(obj, BaseException):
             raise pickle.PicklingError("an error is not made again of what it says")
-        return self.names.get(id(obj))
+        return NotImplemented
 
 
 class _Reader(pickle.Unpickler):
@@ -101,8 +101,14 @@ class _Reader(pickle.Unpickler):
         super().__init__(file)
         self.find = find
 
-    def persistent_load(self, pid: str) -> object:
-        return self.find(pid)
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        return self.find if found is _named else found
+
+
+def _named(word: str) -> object:
+    """Stand in a file for what finds the object of a name, which each reader brings along."""
+    raise pickle.UnpicklingError(f"nobody says what {word} is")
 
 
 def _read(file: Path, find: Callable[[str], object]) -> tuple[object] | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import CodeType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from verifier.machine.execute.findings import LaunchError
 from verifier.machine.kept_results import are_kept, kept
@@ -24,12 +24,15 @@ if TYPE_CHECKING:
     from verifier.machine.ptx.syntax import Function, Module
     from verifier.machine.shadow.emitter_kind import EmitterKind
 
+Thing = TypeVar("Thing")
+
 
 @dataclass(kw_only=True, eq=False)
 class TranslatedKernel:
     """A kernel translated to Python: its code, and where each instruction came from.
 
     Python takes longer to compile a block than to write it, so that is done when the block is first reached.
+    `question`: what was translated and how, where results are kept on disk.
     """
 
     program: Program
@@ -44,6 +47,7 @@ class TranslatedKernel:
     guards: tuple[Guard, ...] = ()
     blocks: dict[tuple[int, bool], CodeType] = field(default_factory=dict)
     allocations: dict[str, CodeType] = field(default_factory=dict)
+    question: tuple[str, ...] = ()
 
     def allocation(self, expression: str) -> CodeType:
         """Code of an expression that allocates the slots of registers, of which there are few."""
@@ -53,20 +57,25 @@ class TranslatedKernel:
         return code
 
     def block(self, number: int, *, part: bool) -> CodeType:
-        """Code that defines `block`, the function of one block for all lanes or for some."""
+        """Code that defines `block`, the function of one block for all lanes or for some.
+
+        Lanes part in few kernels, and where they do, in many blocks: these are compiled and kept together.
+        """
+        if part and (number, True) not in self.blocks and self.question and are_kept():
+            self.blocks |= kept("parts", self.question, lambda: self.compiled_blocks(part=True))
         code = self.blocks.get((number, part))
         if code is None:
-            source = (self.emitted.part if part else self.emitted.full)[number]
-            name = f"<machine:{self.program.kernel.name}:{number}>"
-            code = self.blocks[number, part] = compile(source, name, "exec")
+            code = self.blocks[number, part] = self._compiled_block(number, part=part)
         return code
 
-    def compile_all(self) -> None:
-        """Compile every block, for those who take the translation from the disk."""
-        for number in range(len(self.emitted.full)):
-            self.block(number, part=False)
-        for number in range(len(self.emitted.part)):
-            self.block(number, part=True)
+    def compiled_blocks(self, *, part: bool) -> dict[tuple[int, bool], CodeType]:
+        """Compile every block of one form, for those who take it from the disk."""
+        numbers = range(len(self.emitted.part if part else self.emitted.full))
+        return {(number, part): self._compiled_block(number, part=part) for number in numbers}
+
+    def _compiled_block(self, number: int, *, part: bool) -> CodeType:
+        source = (self.emitted.part if part else self.emitted.full)[number]
+        return compile(source, f"<machine:{self.program.kernel.name}:{number}>", "exec")
 
 
 @lru_cache(maxsize=512)
@@ -82,21 +91,45 @@ def compiled(
     if contraction not in ("on", "off"):
         raise ValueError(f"contraction is 'on' or 'off', not {contraction!r}")
     named = {_MODULE: module, _KERNEL: function}
-    return kept(
+    question = (ptx, kernel, contraction, str(full_shapes), shadows.name if shadows is not None else "")
+    made = kept(
         "translation",
-        (ptx, kernel, contraction, str(full_shapes), shadows.name if shadows is not None else ""),
+        question,
         lambda: _translated(module, function, contraction, full_shapes, shadows),
         name=lambda made: {id(one): word for word, one in named.items()} | _functions(made.program),
         find=lambda word: named[word] if word in named else _function(word),
     )
+    made.question = question
+    return made
+
+
+class _Identity(Generic[Thing]):
+    """A thing as a key that equals no other's, though they may say the same."""
+
+    def __init__(self, thing: Thing) -> None:
+        self.thing = thing
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self.thing is other.thing
+
+    def __hash__(self) -> int:
+        return id(self.thing)
+
+
+@lru_cache(maxsize=64)
+def _analysed(
+    module: _Identity[Module], function: _Identity[Function], contraction: bool
+) -> tuple[Program, uniformity.RegisterShapes]:
+    """Return blocks and shapes of registers, which all ways to execute a kernel have in common."""
+    program = literals.spread(basic_blocks.build(module.thing, function.thing, contraction=contraction))
+    return program, uniformity.analyse(program)
 
 
 def _translated(
     module: Module, function: Function, contraction: str, full_shapes: bool, shadows: EmitterKind | None
 ) -> TranslatedKernel:
     kernel = function.name
-    program = literals.spread(basic_blocks.build(module, function, contraction=contraction == "on"))
-    found = uniformity.analyse(program)
+    program, found = _analysed(_Identity(module), _Identity(function), contraction == "on")
     shapes = uniformity.all_full(program) if full_shapes else found
     shadow_emitter = None
     if shadows is not None:
@@ -120,7 +153,7 @@ def _translated(
         guards=guards_of(program, found, work.code.names),
     )
     if are_kept():
-        made.compile_all()
+        made.blocks |= made.compiled_blocks(part=False)
     return made
 
 
