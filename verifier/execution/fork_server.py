@@ -34,6 +34,15 @@ from verifier.records.garbage import look_for_circles_seldom
 SUBJECTS = "verifier.execution.child_main:main"
 """Children that run subjects."""
 
+_IMPORTED_LATE = (
+    "torch.fx.experimental.symbolic_shapes",  # by torch.autograd.grad
+    "torch._subclasses.schema_check_mode",  # where modes of dispatch are taken off
+    "numpy.ma",  # by np.unique
+    "numpy.ctypeslib",
+    "verifier.subjects.declare",  # by the first declaration
+)
+"""Modules that others import when they are first asked for something."""
+
 ChildFunction = Callable[[Connection, Backend | None, dict[str, object]], NoReturn]
 
 
@@ -117,7 +126,8 @@ def _preload(place: Backend | None, modules: Iterable[str]) -> None:
     for module in modules:
         imported(module)
     ops()
-    importlib.import_module("torch.fx.experimental.symbolic_shapes")  # for torch.autograd.grad
+    for name in _IMPORTED_LATE:
+        importlib.import_module(name)
     if place is None and os.environ.get("TRITON_INTERPRET", "0") == "0":
         place = backend("machine")  # most workers run subjects there, by copies of themselves
     if place is not None:

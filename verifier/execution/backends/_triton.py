@@ -93,8 +93,9 @@ def preload() -> None:
         return
     import triton
 
-    with contextlib.suppress(ImportError):  # by version
-        importlib.import_module("triton.experimental.gluon.nvidia.hopper")
+    for name in ("triton.experimental.gluon.nvidia.hopper", "triton.tools.tensor_descriptor"):
+        with contextlib.suppress(ImportError):  # by version
+            importlib.import_module(name)
     for name in ("triton.runtime.cache", "triton.compiler.compiler"):  # by version
         module = importlib.import_module(name)
         make: Callable[[], str] | None = getattr(module, "triton_key", None)

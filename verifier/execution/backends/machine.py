@@ -104,7 +104,7 @@ class PtxMachine(Backend):
             return
         for name in ("session", "triton_driver", "triton_cache", "without_assembly", "without_memory"):
             import_module(f"verifier.machine.device.{name}")
-        for package in ("shadow.arithmetics", "translate"):
+        for package in ("sanitizers", "shadow.arithmetics", "translate"):
             modules(f"verifier.machine.{package}")
         _triton.preload()
 
