@@ -161,3 +161,39 @@ def test_numpys_numbers_from_any_source_are_watched_and_set_back(kind, how):
         assert source.random_raw() == drawn
     finally:
         np.random.set_bit_generator(usual)
+
+
+NORMAL = {
+    "a waiting normal number is drawn": np.random.standard_normal,  # noqa: NPY002
+    "it is another": lambda: np.random.set_state(  # noqa: NPY002
+        np.random.get_state(legacy=False) | {"gauss": 3.0}  # noqa: NPY002
+    ),
+    "it is taken away": lambda: np.random.set_state(  # noqa: NPY002
+        np.random.get_state(legacy=False) | {"has_gauss": 0}  # noqa: NPY002
+    ),
+    "a number is drawn": np.random.random,  # noqa: NPY002
+    "a number is drawn past NumPy's functions": lambda: np.random.get_bit_generator().random_raw(),
+    "numbers are drawn to where they were before": lambda: [np.random.seed(7), np.random.random(2)],  # noqa: NPY002
+}
+
+
+@pytest.mark.parametrize("how", NORMAL)
+def test_numpys_numbers_and_one_that_waits_are_watched_though_their_state_is_seldom_read(how, monkeypatch):
+    np.random.seed(7)  # noqa: NPY002
+    np.random.standard_normal()  # noqa: NPY002 - two are made at once
+    before = np.random.get_state(legacy=False)  # noqa: NPY002
+    assert before["has_gauss"] == 1
+    for _ in range(2):
+        with settings_kept() as seen:
+            NORMAL[how]()
+        assert list(seen.changed) == ["NumPy's random numbers"]
+        after = np.random.get_state(legacy=False)  # noqa: NPY002
+        assert np.array_equal(after["state"].pop("key"), before["state"]["key"])
+        assert after["state"]["pos"] == before["state"]["pos"]
+        assert (after["has_gauss"], after["gauss"]) == (1, before["gauss"])
+    with settings_kept():
+        pass
+    monkeypatch.setattr(np.random, "get_state", None)  # it is read when it has changed alone
+    with settings_kept() as seen:
+        pass
+    assert seen.changed == {}
