@@ -164,14 +164,14 @@ def test_numpys_numbers_from_any_source_are_watched_and_set_back(kind, how):
 
 
 NORMAL = {
-    "a waiting normal number is drawn": np.random.standard_normal,  # noqa: NPY002
+    "a waiting normal number is drawn": np.random.standard_normal,
     "it is another": lambda: np.random.set_state(  # noqa: NPY002
         np.random.get_state(legacy=False) | {"gauss": 3.0}  # noqa: NPY002
     ),
     "it is taken away": lambda: np.random.set_state(  # noqa: NPY002
         np.random.get_state(legacy=False) | {"has_gauss": 0}  # noqa: NPY002
     ),
-    "a number is drawn": np.random.random,  # noqa: NPY002
+    "a number is drawn": np.random.random,
     "a number is drawn past NumPy's functions": lambda: np.random.get_bit_generator().random_raw(),
     "numbers are drawn to where they were before": lambda: [np.random.seed(7), np.random.random(2)],  # noqa: NPY002
 }
