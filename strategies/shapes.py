@@ -1,5 +1,6 @@
 """Strategies for extents and shapes, aimed at the sizes where kernels change their path."""
 
+from functools import lru_cache
 from typing import TypeAlias
 
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ PRIMES = (5, 7, 13, 31, 61, 127, 251, 509, 1021, 2039, 4093, 8191)
 SMALL = (0, 1, 2, 3)
 
 
+@lru_cache(maxsize=4096)
 def hazardous_extents(*, min_extent: int = 0, max_extent: int = 8193) -> tuple[int, ...]:
     """List, in increasing order, the extents at which kernels tend to break.
 
@@ -34,6 +36,9 @@ def _require_range(name: str, low: int, high: int) -> None:
         raise ValueError(f"max_{name} is {high}, which is less than min_{name} = {low}")
 
 
+_BETWEEN = st.sampled_from((False, False, False, True))
+
+
 @st.composite
 def _extents(draw: st.DrawFn, low: int, high: int) -> int:
     hazardous = hazardous_extents(min_extent=low, max_extent=high)
@@ -42,7 +47,7 @@ def _extents(draw: st.DrawFn, low: int, high: int) -> int:
     gap = (hazardous[index + 1] if index + 1 < len(hazardous) else below + 1) - below
     # One extent in four lies anywhere between two hazardous ones: no list is complete. The draw is made
     # even where there is no gap, since the shrinker loses its way when the number of draws varies.
-    if draw(st.sampled_from((False, False, False, True))):
+    if draw(_BETWEEN):
         below += draw(numbers(gap - 1))
     return below
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -210,23 +211,35 @@ def values(
         Values(hazard=name)
     # the simplest comes first, since that is what Hypothesis shrinks to
     ordered = sorted(names, key=hazard_names().index)
-    return _values(tuple(ordered), float_format(dtype_name(dtype)), mixed_rows)
+    return _values_once(tuple(ordered), float_format(dtype_name(dtype)), mixed_rows)
+
+
+@lru_cache(maxsize=256)
+def _values_once(names: tuple[str, ...], target: Format, mixed_rows: bool) -> st.SearchStrategy[Values]:
+    """Return one strategy for one question: Hypothesis examines each before it draws from it."""
+    return _values(st.sampled_from(names), target, mixed_rows)
+
+
+# Two numbers, or three, make cases that a person can read; most draws take all.
+_DISTINCT = st.sampled_from((2, 3, None, None, None, None))
+_SCALES = st.sampled_from((0, 0, 0, 1, -1, 4, -4, 8, -8))
+_ROW_SCALES = st.sampled_from((0, 0, 0, 0, 1, -1, 4, -4))
+_ODD_ROWS = st.sampled_from((False, False, False, True))
 
 
 @st.composite
-def _values(draw: st.DrawFn, names: tuple[str, ...], target: Format, mixed_rows: bool) -> Values:
-    # Two numbers, or three, make cases that a person can read; most draws take all.
-    distinct = draw(st.sampled_from((2, 3, None, None, None, None)))
+def _values(draw: st.DrawFn, names: st.SearchStrategy[str], target: Format, mixed_rows: bool) -> Values:
+    distinct = draw(_DISTINCT)
     recipe = Values(
-        hazard=draw(st.sampled_from(names)),
+        hazard=draw(names),
         strength=draw(st.integers(0, max(7, min(target.decimal_digits, 15)))),
         distinct=distinct,
         seed=draw(numbers(2**16 - 1)),
-        scale=draw(st.sampled_from((0, 0, 0, 1, -1, 4, -4, 8, -8))),
-        row_scale=draw(st.sampled_from((0, 0, 0, 0, 1, -1, 4, -4))),
+        scale=draw(_SCALES),
+        row_scale=draw(_ROW_SCALES),
         negative=draw(st.booleans()),
     )
-    if mixed_rows and draw(st.sampled_from((False, False, False, True))):
-        other = Values(hazard=draw(st.sampled_from(names)), strength=recipe.strength, seed=recipe.seed)
+    if mixed_rows and draw(_ODD_ROWS):
+        other = Values(hazard=draw(names), strength=recipe.strength, seed=recipe.seed)
         return replace(recipe, odd_rows=other)
     return recipe

@@ -38,7 +38,6 @@ _IMPORTED_LATE = (
     "torch.fx.experimental.symbolic_shapes",  # by torch.autograd.grad
     "torch._subclasses.schema_check_mode",  # where modes of dispatch are taken off
     "numpy.ma",  # by np.unique
-    "numpy.ctypeslib",
     "verifier.subjects.declare",  # by the first declaration
 )
 """Modules that others import when they are first asked for something."""

@@ -41,7 +41,8 @@ class Recording:
         found.append(Reach(given=frozenset(given)))
         found.append(Reach(configurations=frozenset(_configurations(self.reached))))
         fresh = joined(found).without(self.told)
-        self.told = joined((self.told, fresh))
+        if fresh != NOTHING:
+            self.told = joined((self.told, fresh))
         return replace(fresh, compared=self.told.compared)  # each search asks for all of them
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from verifier.machine.execute.reached_code import On, ReachedCode
 from verifier.machine.ptx.compared import compared_numbers
 from verifier.machine.ptx.loops import reachable
+from verifier.machine.translate.compile_kernel import PROGRAM_IS
 from verifier.records.reach import MANY, CompiledForm, Reach, SourcePlace
 from verifier.subjects.source_map import SourceLoop, SourceMap
 
@@ -65,6 +66,7 @@ class SourceReach:
 
     sources: SourceMap
     _outlines: WeakKeyDictionary[TranslatedKernel, _Outline] = field(default_factory=WeakKeyDictionary)
+    _alike: WeakValueDictionary[Hashable, _Outline] = field(default_factory=WeakValueDictionary)
 
     def news(self, reached: ReachedCode) -> Reach:
         """Return what the kernels that changed have reached by now; empties the set of them."""
@@ -107,7 +109,16 @@ class SourceReach:
     def _outline(self, kernel: TranslatedKernel) -> _Outline:
         found = self._outlines.get(kernel)
         if found is None:
-            found = self._outlines[kernel] = _Reader(self.sources).outline(kernel)
+            found = self._outlines[kernel] = self._read(kernel)
+        return found
+
+    def _read(self, kernel: TranslatedKernel) -> _Outline:
+        """Read a kernel, once for all shadows that it is translated with: its instructions are the same."""
+        guards = tuple((guard.block, guard.instruction.line, guard.by_lane) for guard in kernel.guards)
+        key = (*kernel.question[:PROGRAM_IS], guards)
+        found = self._alike.get(key)
+        if found is None:
+            found = self._alike[key] = _Reader(self.sources).outline(kernel)
         return found
 
 

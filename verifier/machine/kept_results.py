@@ -21,7 +21,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import CodeType
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -85,7 +85,7 @@ class _Writer(pickle.Pickler):
         super().__init__(file, protocol=5)
         self.names = names
 
-    def reducer_override(self, obj: object) -> Any:
+    def reducer_override(self, obj: object) -> tuple[Callable[..., object], tuple[object, ...]]:
         """Tell what stands for a function or an object of a class; others are written as ever."""
         if (word := self.names.get(id(obj))) is not None:
             return _named, (word,)
@@ -93,7 +93,7 @@ class _Writer(pickle.Pickler):
             return marshal.loads, (marshal.dumps(obj),)
         if isinstance(obj, BaseException):
             raise pickle.PicklingError("an error is not made again of what it says")
-        return NotImplemented
+        return NotImplemented  # type: ignore[no-any-return]
 
 
 class _Reader(pickle.Unpickler):
@@ -101,8 +101,8 @@ class _Reader(pickle.Unpickler):
         super().__init__(file)
         self.find = find
 
-    def find_class(self, module: str, name: str) -> Any:
-        found = super().find_class(module, name)
+    def find_class(self, module: str, name: str) -> object:
+        found: object = super().find_class(module, name)
         return self.find if found is _named else found
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -50,7 +50,7 @@ class _LastRead:
     """What was read last, which is the answer as long as the memory that it follows from is as it was."""
 
     memory: object = None
-    answer: Any = None
+    answer: object = None
 
 
 _ENVIRONMENT, _NUMPY = _LastRead(), _LastRead()
@@ -61,8 +61,7 @@ def _environment() -> dict[str, str]:
     memory = getattr(os.environ, "_data", None)  # of another class, if somebody replaced it
     if memory is None or memory != _ENVIRONMENT.memory:
         _ENVIRONMENT.memory, _ENVIRONMENT.answer = None if memory is None else dict(memory), dict(os.environ)
-    answer: dict[str, str] = _ENVIRONMENT.answer
-    return answer
+    return cast("dict[str, str]", _ENVIRONMENT.answer)
 
 
 def _set_by_a_library(name: str, before: dict[str, str]) -> bool:
@@ -194,8 +193,7 @@ def _numpy_state() -> tuple[object, object]:
     if memory is None or memory != _NUMPY.memory:
         state = np.random.get_state(legacy=False)  # noqa: NPY002 (the process's own, to be watched)
         _NUMPY.memory, _NUMPY.answer = memory, (source, state)
-    answer: tuple[object, object] = _NUMPY.answer
-    return answer
+    return cast("tuple[object, object]", _NUMPY.answer)
 
 
 def _numpy_memory(source: np.random.MT19937) -> tuple[bytes, bytes]:
@@ -251,7 +249,7 @@ def settings_kept() -> Iterator[Settings]:
     variables that are new, and the next call is.
     """
     seen = Settings()
-    modules = set(sys.modules)
+    modules = sys.modules.copy()  # twice as fast as a set of them
     before = [_read(setting) for setting in _SETTINGS]
     generator = torch.default_generator
     state = generator.get_state()
@@ -274,7 +272,7 @@ def settings_kept() -> Iterator[Settings]:
         for setting, value in zip(_SETTINGS, before, strict=True):
             now = _read(setting)
             if not setting.same(value, now):
-                if not (_only_more(value, now) and set(sys.modules) - modules):
+                if not (_only_more(value, now) and sys.modules.keys() - modules.keys()):
                     seen.changed[setting.name] = _said(setting.name, value, now)
                 with suppress(Exception):
                     setting.write(value)

@@ -259,10 +259,15 @@ def _whole_of(form: Former, part: Ids, rest: Ids, narrow: str) -> Ids:
     if narrow:
         rounded = f"cvt.rn.{narrow}.f32"
         right &= _is(terms, product, rounded) & _is(terms, difference, rounded)
+        if not right.any():
+            return ids(np.full(len(part), -1))
         product, difference = (np.where(right, terms.edges[one, 0], 0) for one in (product, difference))
         right &= ((product | difference) & 1) == 0
         product, difference = product >> 1, difference >> 1
-    right &= _is(terms, product, "mul.f32") & _is(terms, difference, "add.f32") & ~form.is_fused(difference)
+    right &= _is(terms, product, "mul.f32") & _is(terms, difference, "add.f32")
+    if not right.any():  # which is so nearly everywhere
+        return ids(np.full(len(part), -1))
+    right &= ~form.is_fused(difference)
     first, second = (np.where(right, terms.edges[product, place], 0) for place in range(2))
     constant = np.where(np.isnan(terms.number[first >> 1]), second, first)
     x = np.where(constant == first, second, first)

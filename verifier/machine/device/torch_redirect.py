@@ -151,6 +151,8 @@ class _Moved(torch.autograd.Function):
 
 
 def _moved(tensor: torch.Tensor, place: torch.device) -> torch.Tensor:
+    if not tensor.requires_grad:  # no gradient comes back, and autograd takes as long as the copy
+        return put(tensor.clone(), place)
     copy: torch.Tensor = _Moved.apply(tensor, place)  # type: ignore[no-untyped-call]
     return copy
 

@@ -228,7 +228,7 @@ def _octets_at(pointer: int, size: int) -> Array:
     """Give a byte array over host memory; nothing is touched or committed."""
     if size == 0:
         return np.zeros(0, dtype=np.uint8)
-    return np.ctypeslib.as_array(ctypes.cast(pointer, ctypes.POINTER(ctypes.c_uint8)), shape=(size,))
+    return np.frombuffer(memoryview((ctypes.c_uint8 * size).from_address(pointer)), dtype=np.uint8)
 
 
 class WindowMemory:

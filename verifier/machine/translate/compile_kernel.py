@@ -27,12 +27,16 @@ if TYPE_CHECKING:
 Thing = TypeVar("Thing")
 
 
+PROGRAM_IS = 3
+"""Parts of a question that say which program it is: PTX, kernel, contraction."""
+
+
 @dataclass(kw_only=True, eq=False)
 class TranslatedKernel:
     """A kernel translated to Python: its code, and where each instruction came from.
 
     Python takes longer to compile a block than to write it, so that is done when the block is first reached.
-    `question`: what was translated and how, where results are kept on disk.
+    `question`: what was translated, and how; its first parts are all that the program follows from.
     """
 
     program: Program
@@ -47,7 +51,7 @@ class TranslatedKernel:
     guards: tuple[Guard, ...] = ()
     blocks: dict[tuple[int, bool], CodeType] = field(default_factory=dict)
     allocations: dict[str, CodeType] = field(default_factory=dict)
-    question: tuple[str, ...] = ()
+    question: tuple[str, ...] = field(default=(), init=False)
 
     def allocation(self, expression: str) -> CodeType:
         """Code of an expression that allocates the slots of registers, of which there are few."""
