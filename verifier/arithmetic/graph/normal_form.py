@@ -13,7 +13,8 @@ from verifier.arithmetic.graph.constants import FULL_NAMES, decoded
 from verifier.arithmetic.graph.graph import Graph, Ids, ids, pruned
 from verifier.arithmetic.graph.levels import levels
 from verifier.arithmetic.graph.opcodes import Opcode, opcode
-from verifier.arithmetic.graph.rules import CANCELS, ROUNDED, RULES, Mask, RewriteRule
+from verifier.arithmetic.graph.rewriting import Mask, RewriteRule
+from verifier.arithmetic.graph.rules import CANCELS, ROUNDED, RULES
 from verifier.arithmetic.graph.signs import reached
 
 _HELD = ("", "f16", "bf16", "f32", "f64", "pred")

@@ -1,0 +1,62 @@
+"""What a rule of the normal form is: what it may ask, and what it makes of some rows of one operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+
+from verifier.arithmetic.graph.consing import SharedTerms
+from verifier.arithmetic.graph.graph import Ids
+from verifier.arithmetic.graph.opcodes import Opcode
+
+ClaimLetter = Literal["E", "Z", "F", "C"]
+Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+
+
+class Former(Protocol):
+    """What a rule may ask of the normal form."""
+
+    terms: SharedTerms
+
+    def formed(self, operation: Opcode, edges: Ids) -> Ids:
+        """Return the normal form of an operation on edges (m, 3)."""
+
+    def fused(self, operation: Opcode, edges: Ids) -> Ids:
+        """Return that of sums whose first operands are not rounded, see `ROUNDED`; or of such quotients."""
+
+    def is_fused(self, terms: Ids) -> Mask:
+        """Return which terms are sums that have been formed so."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rewrite:
+    """What becomes of some rows of one operation.
+
+    where: (m,) the rows; the other fields have a row for each of them.
+    into: the operation they become, None if each is the edge in the first column of `edges`.
+    flip: 1 where the result is the negative.
+    vanishes: edges of which the result no longer speaks, which must be finite.
+    """
+
+    where: Mask
+    into: Opcode | None
+    edges: Ids
+    flip: Ids | int = 0
+    vanishes: Ids | None = None
+
+
+Apply = Callable[[Former, Opcode, Ids], Rewrite]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewriteRule:
+    """One rule: `says` states it, `families` are the operations it is tried on."""
+
+    name: str
+    claim: ClaimLetter
+    families: tuple[str, ...]
+    says: str
+    apply: Apply
