@@ -10,7 +10,7 @@ from strategies.values import Values
 from verifier.audit import rules
 from verifier.audit.examination import Examination
 from verifier.audit.rules import line_verdict, unexpected
-from verifier.bounds.affine import OVERFLOW
+from verifier.bounds.why_none import OVERFLOW
 from verifier.cases.recipe import Recipe, assemble, build
 from verifier.ops import op
 from verifier.records.subject import Domain

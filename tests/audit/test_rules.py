@@ -9,7 +9,7 @@ import torch
 
 from verifier.audit import rules, tally
 from verifier.audit.rules import Conformance
-from verifier.bounds.affine import NOT_FINITE, OVERFLOW
+from verifier.bounds.why_none import NOT_FINITE, OVERFLOW
 from verifier.records.case import Case
 from verifier.records.subject import Claim, Domain
 from verifier.records.verdict import FailureKey, Finding, Line, Measured, Outcome, Verdict, Worst

@@ -11,9 +11,9 @@ from test_variance_exhaustive import CASES, claims
 from strategies.values import Values
 from verifier.arithmetic.formats import Arithmetic
 from verifier.arithmetic.simulated import Rounded
-from verifier.bounds.affine import NO_PARTS
 from verifier.bounds.variance import algorithm, two_pass_corrected_mean
 from verifier.bounds.variance.tiny_formats import all_rows, grid, statistics_of_small, tiny
+from verifier.bounds.why_none import NO_PARTS
 from verifier.cases.recipe import Recipe
 
 NAME = "two_pass_corrected_mean"

@@ -12,7 +12,8 @@ from strategies.values import Values
 from verifier.arithmetic.formats import FORMATS, Format, ieee, theta
 from verifier.arithmetic.simulated import round_to
 from verifier.arithmetic.trees.tree import pairwise, sequential
-from verifier.bounds.affine import NOT_FINITE, OVERFLOW, VANISHES, AffineNumbers
+from verifier.bounds.affine import AffineNumbers
+from verifier.bounds.why_none import NOT_FINITE, OVERFLOW, VANISHES
 from verifier.cases.recipe import Recipe
 
 

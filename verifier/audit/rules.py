@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verifier.bounds.affine import NOT_FINITE, OVERFLOW
+from verifier.bounds.why_none import NOT_FINITE, OVERFLOW
 from verifier.ops import op
 from verifier.records.printable import said
 from verifier.records.subject import Domain

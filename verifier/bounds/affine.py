@@ -30,16 +30,7 @@ from verifier.arithmetic.formats import (
 )
 from verifier.arithmetic.trees.tree import Tree
 from verifier.bounds import elementary_functions
-
-OVERFLOW = "an intermediate may overflow"
-"""Why there is no bound although the statistics have a theorem (T12)."""
-NOT_FINITE = "an operand is not finite"
-"""Why there is no bound where weight, bias or gradient hold a NaN or an infinity."""
-VANISHES = "a divisor or the argument of a root or logarithm may vanish"
-"""Why there is no bound where an error is as large as what is divided by."""
-
-NO_PARTS = "the declared variance algorithm does not keep the mean as two numbers"
-"""Why there is no bound for a form that reads them."""
+from verifier.bounds.why_none import NO_PARTS, NOT_FINITE, OVERFLOW, VANISHES
 
 _EPS = 2.0**-53
 _TINY = 2.0**-1074
@@ -129,8 +120,6 @@ class AffineNumbers:
     judged: Mask | None = None
     _names: Iterator[int] = field(default_factory=itertools.count)
 
-    # -- making values -------------------------------------------------------------------------
-
     def exact(self, centre: Array, slack: Array | float = 0.0) -> Affine:
         """Return a value without error, known to within `slack`."""
         slack = np.broadcast_to(np.asarray(slack, dtype=np.float64), centre.shape)
@@ -197,8 +186,6 @@ class AffineNumbers:
         if self.saved is None:
             raise ValueError("this formula asks for saved statistics, and none are declared")
         return self.saved
-
-    # -- operations ----------------------------------------------------------------------------
 
     def rounded(self, value: Affine, errors: float) -> Affine:
         """Add the rounding of one operation of relative error `errors` * u to an unrounded result."""
@@ -397,8 +384,6 @@ class AffineNumbers:
     def _fresh(self, name: str) -> str:
         """Return a symbol name that no other value has: equal names would cancel."""
         return f"{name}#{next(self._names)}"
-
-    # -- insides -------------------------------------------------------------------------------
 
     def _value(
         self, centre: Array, slack: Array, symbols: Mapping[str, Array], rest: Array, *made_of: Affine

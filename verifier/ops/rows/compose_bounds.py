@@ -13,9 +13,10 @@ from verifier.arithmetic.formats import FORMATS, INFLATION, Array
 from verifier.arithmetic.row_statistics import RowStatistics
 from verifier.arithmetic.simulated import round_to
 from verifier.bounds import variance
-from verifier.bounds.affine import OVERFLOW, Affine, AffineNumbers, bound_of
+from verifier.bounds.affine import Affine, AffineNumbers, bound_of
 from verifier.bounds.variance import options as variance_options
 from verifier.bounds.variance.rstd import RstdBound, rstd_bound
+from verifier.bounds.why_none import OVERFLOW
 from verifier.ops import Bounded, Setting, Solved
 from verifier.oracle.problem import RowSolution
 from verifier.oracle.rows.problem import RowProblem

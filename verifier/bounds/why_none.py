@@ -1,0 +1,10 @@
+"""Why an element has no bound, in the words of reports."""
+
+OVERFLOW = "an intermediate may overflow"
+"""Why there is no bound although the statistics have a theorem (T12)."""
+NOT_FINITE = "an operand is not finite"
+"""Why there is no bound where weight, bias or gradient hold a NaN or an infinity."""
+VANISHES = "a divisor or the argument of a root or logarithm may vanish"
+"""Why there is no bound where an error is as large as what is divided by."""
+NO_PARTS = "the declared variance algorithm does not keep the mean as two numbers"
+"""Why there is no bound for a form that reads them."""
