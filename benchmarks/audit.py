@@ -93,7 +93,7 @@ def inside(file: Path, arguments: Sequence[str]) -> None:
 
 
 def _measure(phases: Phases) -> None:
-    from verifier.audit import causes, shrink
+    from verifier.audit import causes, shrink, sweep
     from verifier.audit.examination import Examination
     from verifier.audit.search import Search
     from verifier.audit.trial import Trial
@@ -102,6 +102,7 @@ def _measure(phases: Phases) -> None:
 
     places = (
         (Examination, "_steering", "dry runs"),
+        (sweep, "_shown", "choosing shapes"),
         (Search, "_built", "making cases"),
         (Runner, "run", "running the kernel"),
         (Answer, "solved", "exact results"),
