@@ -4,7 +4,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from checks_support import KERNELS, examination, failures, faulty, machine, outcomes_of, passes
+from checks_support import (
+    KERNELS,
+    examination,
+    failures,
+    faulty,
+    machine,
+    outcomes_of,
+    passes,
+    subject_of,
+)
 
 from verifier import load, tree
 from verifier.cases.recipe import assemble
@@ -138,3 +147,34 @@ def test_statistics_that_are_given_are_compared_like_others():
     case = assemble(op("batch_norm"), "float32", tensors, scalars, {}, hazard="ordinary", origin="test")
     found = examination(subject, "saved_statistics", "float32", "eager").judge(case)[0]
     assert {o.verdict for o in found} <= {Verdict.PASS, Verdict.NO_THEOREM}, found
+
+
+def saving(count):
+    """A layer norm that saves so many numbers of rows that have no element, and one of every other."""
+
+    def function(input, weight=None, bias=None, eps=1e-5):
+        mean = input.mean(-1, keepdim=True)
+        variance = (input - mean).square().mean(-1, keepdim=True)
+        rstd = 1 / torch.sqrt(variance + eps)
+        y = (input - mean) * rstd
+        y = y if weight is None else y * weight
+        y = y if bias is None else y + bias
+        return y, *(t if input.shape[-1] else t.new_full((count,), torch.nan) for t in (mean, rstd))
+
+    return faulty("means_of_two_lanes").differing(function=function)
+
+
+@pytest.mark.parametrize(("count", "said"), [(0, 0), (3, 0), (2, 2)])
+def test_rows_without_elements_have_a_statistic_each_or_none(count, said):
+    found = failures(outcomes_of(saving(count), "saved_statistics", count=1, shapes=((3, 0),)))
+    assert len(found) == said
+    assert all("has 2 number(s); 3 are expected" in one.message for one in found)
+
+
+def test_rows_without_elements_are_no_alarm_on_a_kernel_that_saves_nothing_of_them():
+    pytest.importorskip("triton")
+    kernel = subject_of(KERNELS / "layer_norm_two_pass_triton.py")
+    with machine(strict=True):
+        assert not failures(
+            outcomes_of(kernel, "saved_statistics", "float32", "machine", count=1, shapes=((3, 0),))
+        )
