@@ -6,8 +6,8 @@
 Each kernel is audited twice, by one worker: with empty caches of compiled code and of dry runs (cold), then
 with what the first audit left there (warm). One line of JSON an audit. Seconds are those after Enter: of the
 clock, from the start of the process to when the line can be read from the pipe. Phases are of the clock, too,
-in the process of the command, which waits while the kernel's process runs; what is done to shrink a failing
-case and to find its cause counts for that alone.
+in the process of the command, which waits while the kernel's process runs; what is done to find shapes by dry
+runs, to shrink a failing case and to find its cause counts for that alone.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PLANTED = (
 FINDING = re.compile(r"(FAIL|CRASH|TIMEOUT|REFUSED|NO_THEOREM)  \S+  \S+  \S+  on ")
 """How the text of a finding begins."""
 START, OTHER = "start, imports", "other"
-WHOLE = frozenset({"shrinking", "causes"})
+WHOLE = frozenset({"dry runs", "shrinking", "causes"})
 """Phases in which nothing is told apart."""
 
 
@@ -101,8 +101,8 @@ def _measure(phases: Phases) -> None:
     from verifier.execution import Runner
 
     places = (
-        (Examination, "_steering", "dry runs"),
-        (sweep, "_shown", "choosing shapes"),
+        (Examination, "_steering", "choosing shapes"),
+        (sweep, "seen_around", "dry runs"),
         (Search, "_built", "making cases"),
         (Runner, "run", "running the kernel"),
         (Answer, "solved", "exact results"),
