@@ -43,7 +43,8 @@ GATED = tuple(f"{norm}_norm_{gate}_gate" for norm in ("layer", "rms") for gate i
 GATED += ("silu_gate_rms_norm",)
 OFFSET = ("layer_norm_one_plus_weight", "rms_norm_one_plus_weight")
 NORMS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm", "l2_norm", *OFFSET, *GATED)
-SOFTMAXES = ("softmax", "log_softmax")
+MASKED = tuple(f"{what}_{of}" for what in ("masked", "causal") for of in ("softmax", "log_softmax"))
+SOFTMAXES = ("softmax", "log_softmax", *MASKED)
 OTHERS = (*SOFTMAXES, "group_norm", "batch_norm")
 MODERATE = ("ordinary", "small_integers", "lognormal", "alternating_signs")
 """Values of weight, bias and grad_output for torch's kernels, as audits draw them.
@@ -141,7 +142,7 @@ def recipe(random: Random, variants: int, others: tuple[str, ...], *, needed: bo
         weight=None if random.random() < 0.2 and not needed else values(others),
         bias=None if random.random() < 0.3 else values(others),
         grad_output=values(others),
-        further=(("gate", values(others)),),
+        further=tuple((name, values(others)) for name in ("gate", "mask", "attn_bias")),
         eps=float(random.choice(EPS_CHOICES)),
     )
 

@@ -18,15 +18,35 @@ BITS = {
     "bfloat16": torch.int16,
     "float32": torch.int32,
     "float64": torch.int64,
+    "bool": torch.uint8,
 }
 
 # Quiet NaNs with a payload that no instruction makes by itself, and -12288 = -3 * 2^12 and 12288, which all
 # formats hold and which are nowhere near a norm's output. A maximum or minimum may swallow NaN and one of the
-# others, and never all three. Zeros are what a kernel that reads them may have been written for.
+# others, and never all three. Zeros are what a kernel that reads them may have been written for. Booleans are
+# one of their two values, never both.
 POISONS = {
-    "nan": {"float16": 0x7EAD, "bfloat16": 0x7FED, "float32": 0x7FC0DEAD, "float64": 0x7FF80000DEADBEEF},
-    "finite": {"float16": 0xF200, "bfloat16": 0xC640, "float32": 0xC6400000, "float64": 0xC0C8000000000000},
-    "positive": {"float16": 0x7200, "bfloat16": 0x4640, "float32": 0x46400000, "float64": 0x40C8000000000000},
+    "nan": {
+        "float16": 0x7EAD,
+        "bfloat16": 0x7FED,
+        "float32": 0x7FC0DEAD,
+        "float64": 0x7FF80000DEADBEEF,
+        "bool": 1,
+    },
+    "finite": {
+        "float16": 0xF200,
+        "bfloat16": 0xC640,
+        "float32": 0xC6400000,
+        "float64": 0xC0C8000000000000,
+        "bool": 0,
+    },
+    "positive": {
+        "float16": 0x7200,
+        "bfloat16": 0x4640,
+        "float32": 0x46400000,
+        "float64": 0x40C8000000000000,
+        "bool": 1,
+    },
     "zero": dict.fromkeys(BITS, 0),
 }
 
@@ -128,7 +148,7 @@ def poison_bits(poison: str | int, dtype: str | torch.dtype) -> int:
 
     Raises: ValueError for another name, or for a pattern wider than the dtype.
     """
-    name = dtype_name(dtype)
+    name = _held_name(dtype)
     if isinstance(poison, str):
         if poison not in POISONS:
             raise ValueError(f"there is no poison {poison!r}; choose {', '.join(POISONS)} or an integer")
@@ -139,6 +159,11 @@ def poison_bits(poison: str | int, dtype: str | torch.dtype) -> int:
     return poison
 
 
+def _held_name(dtype: str | torch.dtype) -> str:
+    """Return the name of a dtype that memory is filled with: a float's, or "bool"."""
+    return "bool" if str(dtype).removeprefix("torch.") == "bool" else dtype_name(dtype)
+
+
 def place_strided(
     values: torch.Tensor, strides: Sequence[int], offset: int, *, guard_elements: int, poison: str | int
 ) -> Placed:
@@ -147,9 +172,9 @@ def place_strided(
     values: of any shape; along an axis of stride 0 they must not vary (see `Layout.project`).
     strides, offset, guard_elements: in elements; the guards are rounded up to whole multiples of 64.
     poison: what fills red zones and gaps: one of `POISONS` or a bit pattern.
-    Raises: ValueError for a dtype other than the four, a negative guard, or an unknown poison.
+    Raises: ValueError for a dtype other than the four and bool, a negative guard, or an unknown poison.
     """
-    name = dtype_name(values.dtype)
+    name = _held_name(values.dtype)
     pattern = poison_bits(poison, name)
     if guard_elements < 0:
         raise ValueError(f"guard_elements is {guard_elements}, and a red zone is never negative")

@@ -26,7 +26,8 @@ Choice = Callable[[tuple[int, ...]], Array]
 class OnlineRun:
     """One execution: parts (maximum, sum) are merged along a tree, and every merge rescales both sums.
 
-    `choose` picks each exponential's error; `fuses` contracts the second product into the addition.
+    `choose` picks each exponential's error; `fuses` contracts the second product into the addition; with
+    `base_two` exponentials are powers of two.
     `lanes`: instead, so many lanes add their elements by a choice of which to rescale, sum or element; at
     last all are rescaled to the largest maximum at once, and summed in turn.
     """
@@ -35,6 +36,7 @@ class OnlineRun:
     tree: Tree
     choose: Choice
     fuses: bool = False
+    base_two: bool = False
     lanes: int = 0
     rounded: Rounded = field(init=False)
 
@@ -49,7 +51,8 @@ class OnlineRun:
         # The rounding that follows errs by u itself; 2**-40 covers the float64 exponential.
         room = ((1.0 + self.arithmetic.exponential * u) / (1.0 + u) - 1.0) * (1.0 - 2.0**-40)
         with np.errstate(under="ignore"):
-            return self.rounded.of(np.exp(argument) * (1.0 + room * self.choose(argument.shape)))
+            power = np.exp2(argument) if self.base_two else np.exp(argument)
+            return self.rounded.of(power * (1.0 + room * self.choose(argument.shape)))
 
     def output(self, values: Array) -> Array:
         """Return the softmax of values (rows, columns), numbers of the format."""

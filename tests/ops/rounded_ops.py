@@ -16,6 +16,7 @@ from verifier.bounds.variance import options
 from verifier.cases.recipe import build
 from verifier.checks.support.truth import Truth
 from verifier.ops import Setting, op, running_statistics
+from verifier.oracle.softmax.solve import collect_softmax
 from verifier.records.subject import Claim, Subject, Trees
 
 TREES = Trees(statistics=pairwise(), row_gradients=sequential(), columns=pairwise())
@@ -55,6 +56,7 @@ class RoundedKernel:
     stepped: tuple | None = None
     parts: tuple | None = None
     saved: tuple | None = None
+    absent: np.ndarray | None = None
 
     def value(self, array):
         return Value(self, np.asarray(array))
@@ -102,25 +104,32 @@ class RoundedKernel:
         return ways[self.way % len(ways)]
 
     def maximum(self, value):
-        return self.value(self._full(value).max(axis=1, keepdims=True))
+        return self.value(self._full(self.value(self._present(value, -np.inf))).max(axis=1, keepdims=True))
 
     def exp(self, value):
         with np.errstate(under="ignore"):
-            return self.value(self.rounded.of(np.exp(value.array)))
+            return self.value(self._present(self.value(self.rounded.of(np.exp(value.array))), 0.0))
 
     def exp2(self, value):
         with np.errstate(under="ignore"):
-            return self.value(self.rounded.of(np.exp2(value.array)))
+            return self.value(self._present(self.value(self.rounded.of(np.exp2(value.array))), 0.0))
+
+    def _present(self, value, otherwise):
+        if self.absent is None:
+            return value.array
+        return np.where(self.absent, otherwise, self._full(value))
 
     def log2_e(self):
         return self.constant(math.log2(math.e))
 
-    def online_sum(self, x):
-        values = self._full(x)
+    def online_sum(self, x, *, base_two=False):
+        low = -self.rounded.format.maximum / 4  # so far below that its power is 0
+        values = np.maximum(self._full(self.value(self._present(x, low))), low)
         run = OnlineRun(
             arithmetic=self.truth.setting.arithmetic,
             tree=self.truth.setting.trees.statistics,
             choose=np.zeros,
+            base_two=base_two,
         )
         return self.value(run.total(values))
 
@@ -156,6 +165,7 @@ def declared(name, **claim):
 def _everything(
     input, *, residual=None, dim=-1, num_groups=1, running_mean=None, running_var=None, weight=None,
     bias=None, training=False, momentum=0.1, eps=1e-5, output=None, grad_output=None, mean=None, rstd=None,
+    mask=None, attn_bias=None, scale=1.0, diagonal=0,
 ):  # fmt: skip
     """Never called: a simulation or torch takes its place."""
 
@@ -189,9 +199,13 @@ def simulate(truth, *, way=0, kernels=None):
 
 
 def _softmax(kernel, form, problem):
-    x = kernel.value(problem.input)
-    output = form.forward(kernel, Terms(x=x))
-    terms = Terms(x=x, output=output, grad_output=kernel.value(problem.grad_output))
+    x, further = kernel.value(problem.input), {}
+    if problem.kept is not None:
+        kernel.absent = collect_softmax(problem).absent
+        further = {} if problem.scale == 1.0 else {"scale": kernel.constant(problem.scale)}
+        further |= {} if problem.added is None else {"attn_bias": kernel.value(problem.added)}
+    output = form.forward(kernel, Terms(x=x, further=further))
+    terms = Terms(x=x, output=output, grad_output=kernel.value(problem.grad_output), further=further)
     gradient = form.backward(kernel, terms)["grad_input"]
     found = {"output": output, "grad_input": gradient}
     return {name: kernel.cast(value, "input").array for name, value in found.items()}

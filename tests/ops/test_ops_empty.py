@@ -34,7 +34,7 @@ def test_every_result_of_an_extreme_shape_has_the_shape_of_its_bound(name, exten
             exact = truth.exact[result]
             assert np.broadcast_shapes(exact.shape, bounded.bound.shape) == np.shape(exact.high)
             seen += 1
-    assert seen or name.startswith(("softmax", "log_softmax")) or extents == (0, 0)
+    assert seen or "softmax" in name or extents == (0, 0)
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "special-values.md"

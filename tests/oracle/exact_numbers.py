@@ -86,9 +86,10 @@ class ObjectNumbers:
         np.add.at(totals, index.ravel(), wide.ravel())
         return totals.reshape(1, -1)
 
-    def online_sum(self, x: Value) -> Value:
+    def online_sum(self, x: Value, *, base_two: bool = False) -> Value:
         """Return the sum of exp(x - max(x)): where nothing is rounded, the order does not matter."""
-        return self.sum(self.exp(x - self.maximum(x)))
+        away = x - self.maximum(x)
+        return self.sum(self.exp2(away) if base_two else self.exp(away))
 
     def exp(self, value: Value) -> Value:
         """Return e**value."""

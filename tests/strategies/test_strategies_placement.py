@@ -172,3 +172,15 @@ def test_placing_works_on_a_device_as_on_the_cpu(dtype):
 def test_other_dtypes_are_refused():
     with pytest.raises(ValueError, match="not supported"):
         Layout().place(torch.ones(2, dtype=torch.int32))
+
+
+def test_a_boolean_mask_lies_among_booleans():
+    values = torch.tensor([[True, False, True], [False, False, True]])
+    for poison, bit in (("nan", 1), ("finite", 0)):
+        placed = Layout(column_step=2).place(values, guard_elements=64, poison=poison)
+        assert placed.tensor.dtype == torch.bool
+        assert torch.equal(placed.tensor, values)
+        assert set(placed.original[~placed.reached].tolist()) == {bit}
+        assert not placed.damage()
+        placed.tensor[0, 1] = True
+        assert [str(damage.region) for damage in placed.value_damage()] == ["values"]

@@ -85,8 +85,10 @@ class Numbers(Protocol):
     def maximum(self, value: Value) -> Value:
         """Return the largest element of each row, (rows, 1)."""
 
-    def online_sum(self, x: Value) -> Value:
+    def online_sum(self, x: Value, *, base_two: bool = False) -> Value:
         """Return the sum of exp(x - max(x)) over each row, merged from parts with maxima of their own.
+
+        base_two: of 2**(x - max(x)).
 
         Each part holds a maximum m and a sum s of exp(x - m); where two of them meet, each sum is multiplied
         with exp(m - the larger m), at most once an addition and once more at the end.

@@ -341,7 +341,7 @@ class _Search:
         case = self.case
         the_op, shapes = op(case.op), {name: tuple(t.shape) for name, t in case.given.items()}
         before = laid(the_op, case.tensors, case.scalars)
-        for axes in the_op.links(case.tensors, case.scalars).values():
+        for axes in the_op.unordered(case).values():
             longer = {name: list(shape) for name, shape in shapes.items()}
             for name, axis in axes:
                 longer[name][axis] *= 2

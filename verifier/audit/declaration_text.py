@@ -42,6 +42,8 @@ def declaration_text(subject: Subject, dtype: str, setting: Setting) -> str:
         "divide_by_n": claim.divide_by_n,
         "saved_dtype": claim.saved_dtype or subject.accumulation(dtype),
     }
+    if claim.fully_masked is not None:
+        parts["fully_masked"] = claim.fully_masked
     if subject.parameter_dtypes != (INPUT,):
         parts["parameters"] = " or ".join(subject.parameter_dtypes)
     unclaimed = frozenset() if claimed else frozenset({"formula"})

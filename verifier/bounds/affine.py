@@ -99,7 +99,8 @@ class AffineNumbers:
     role.
     A value that may leave the range of its format (T12) has an infinite rest: it has no bound, and
     neither has what is made of it. `absent` marks elements whose exponential is exactly zero (-inf in
-    a softmax; their x is read as some finite number). `judged`, (rows, 1): rows whose reasons count.
+    a softmax; their x is read as some finite number), `vanishing` those whose exponential is below every
+    number, exact and computed, and which are no maximum (T16). `judged`, (rows, 1): rows whose reasons count.
     """
 
     arithmetic: Arithmetic
@@ -117,6 +118,7 @@ class AffineNumbers:
     parts: tuple[Affine, Affine] | None = None
     saved: tuple[Affine, Affine] | None = None
     absent: Mask | None = None
+    vanishing: Mask | None = None
     judged: Mask | None = None
     _names: Iterator[int] = field(default_factory=itertools.count)
 
@@ -255,6 +257,12 @@ class AffineNumbers:
         found = self._moved(elementary_functions.exp, value, value.total + inside, OVERFLOW)
         lost = arithmetic.underflow(arithmetic.exponential) + arithmetic.exponential_underflow
         found = self._round(found, arithmetic.exponential * arithmetic.u, lost, arithmetic.format)
+        if self.vanishing is not None:
+            # What the others of a row have no bound for, this one has none for either: it is divided by them.
+            others = self.vanishing | np.isfinite(self._full(value).total)
+            nothing = self.vanishing & others.all(axis=1, keepdims=True)
+            found = self._zeroed(found, nothing)
+            found = self.with_rest(found, np.where(nothing, lost + _TINY, 0.0))
         return found if self.absent is None else self._zeroed(found, self.absent)
 
     def exp2(self, value: Affine) -> Affine:
@@ -295,11 +303,15 @@ class AffineNumbers:
         """Return the largest element of each row, which is one of them: nothing is rounded."""
         full = self._full(value)
         total = full.total
-        parts = (full.centre, full.slack, total)
-        centre, slack, rest = (np.max(part, axis=1, keepdims=True, initial=-np.inf) for part in parts)
+        never = np.zeros((1, 1), dtype=np.bool_) if self.vanishing is None else self.vanishing
+        parts = ((full.centre, -np.inf), (full.slack, 0.0), (total, 0.0))
+        centre, slack, rest = (
+            np.max(np.where(never, least, part), axis=1, keepdims=True, initial=-np.inf)
+            for part, least in parts
+        )
         return self._value(centre, np.maximum(slack, 0.0), {}, np.maximum(rest, 0.0), value)
 
-    def online_sum(self, x: Affine) -> Affine:
+    def online_sum(self, x: Affine, *, base_two: bool = False) -> Affine:
         """Return the sum of exp(x - max(x)) over each row, rescaled wherever parts meet (T11, online form).
 
         The arguments on an element's path add up to x - max(x), so the relative errors within them do as
@@ -308,7 +320,7 @@ class AffineNumbers:
         arithmetic, rescalings = self.arithmetic, self.row_tree.depth(self.columns) + 1
         away = x - self.maximum(x)
         away = self.with_rest(away, np.full_like(away.centre, rescalings * arithmetic.addition_omega))
-        power = self.exp(away)
+        power = self.exp2(away) if base_two else self.exp(away)
         lost = arithmetic.underflow(arithmetic.exponential) + arithmetic.exponential_underflow
         factor = math.log1p(arithmetic.exponential * arithmetic.u + lost) + math.log1p(arithmetic.u)
         exponent = rescalings * factor

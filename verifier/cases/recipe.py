@@ -109,9 +109,19 @@ def build(op: Op, subject: Subject, dtype: str, recipe: Recipe, *, gradients: bo
         n: layouts_used[n].project(t).contiguous() if t is not None and n in layouts_used else t
         for n, t in tensors.items()
     }
+    laid_out = tensors
     tensors = op.complete(tensors, scalars, subject)
+    # What that changes (a gradient where nothing takes part) may be no values of its layout any more.
+    layouts_used = {
+        n: layout for n, layout in layouts_used.items() if _shown(layout, laid_out[n], tensors.get(n))
+    }
     layouts_used |= _of_derived(op, tensors, recipe)
     return assemble(op, dtype, tensors, scalars, layouts_used, hazard=recipe.hazard, origin=repr(recipe))
+
+
+def _shown(layout: Layout, before: torch.Tensor | None, after: torch.Tensor | None) -> bool:
+    """Return whether a layout can show the values that became of a tensor; what is left out shows any."""
+    return after is None or after is before or torch.equal(layout.project(after), after)
 
 
 def _of_derived(op: Op, tensors: Mapping[str, torch.Tensor | None], recipe: Recipe) -> dict[str, Layout]:
@@ -250,7 +260,9 @@ def _fill(
         # Two tensors of the same recipe must not be the same numbers.
         of_its_own = replace(recipe_of, seed=recipe_of.seed + sum(map(ord, name)) * 7919)
         shape = shapes.tensors[name]
-        if shape == shapes.tensors["input"]:
+        if name in op.drawn:
+            tensors[name] = op.drawn[name](of_its_own, shape, kind)
+        elif shape == shapes.tensors["input"]:
             rows = of_its_own.fill((extents.rows, extents.columns), kind)
             tensors[name] = from_rows(op, extents, name, rows)
         else:  # a vector of parameters, or of statistics, is one row

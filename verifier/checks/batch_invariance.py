@@ -115,7 +115,7 @@ def row_places(op: Op, case: Case) -> RowPlaces | None:
     """
     if case.elements == 0:
         return None
-    for places in op.links(case.tensors, case.scalars).values():
+    for places in op.unordered(case).values():
         axes = [axis for name, axis in places if name == "input"]
         if not axes:
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from verifier.cases.plan import EVERY_EPS, Plan
+from verifier.checks.support.certain_values import certain_values
 from verifier.checks.support.output_verdict import judge
 from verifier.checks.support.session import Session
 from verifier.execution.backend import Backend, Power
@@ -53,6 +54,12 @@ CATCHES = (
     "gate_before_the_norm",
     "length_of_a_mean_square",
     "one_plus_weight_in_half",
+    "mask_after_the_maximum",
+    "masked_with_the_least_number",
+    "causal_by_one_column_too_many",
+    "scale_after_the_mask",
+    "stride_of_mask_ignored_triton",
+    "logarithm_of_masked_row_nan",
 )
 ADMISSIBLE = ((1, "on"), (2, "off"))
 """Seeds of other devices, and whether their compiler contracts."""
@@ -79,6 +86,7 @@ def check(session: Session) -> list[Outcome]:
     if wrong:
         return wrong
     outcomes = [*session.contradictions(), *judge(session.truth, seen, names)]
+    outcomes += certain_values(session, seen, names)
     if any(o.verdict is Verdict.FAIL for o in outcomes):
         return outcomes
     return outcomes + _on_other_devices(session, names)

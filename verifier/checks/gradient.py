@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from verifier.cases.plan import EVERY_EPS, Plan
+from verifier.checks.support.certain_values import certain_values
 from verifier.checks.support.output_verdict import judge
 from verifier.checks.support.session import Session, gradient_names
 from verifier.ops import Op
@@ -37,6 +38,9 @@ CATCHES = (
     "gradient_beside_the_gate",
     "gradient_of_gate_past_the_norm",
     "gradient_along_the_row_kept",
+    "gradient_through_the_mask",
+    "gradient_of_masked_row_nan",
+    "gradient_without_scale",
 )
 
 
@@ -68,7 +72,8 @@ def check(session: Session) -> list[Outcome]:
     present = tuple(n for n in names if session.case.tensors.get(n.removeprefix("grad_"), 0) is not None)
     outcomes = session.shape_outcomes(seen, present)
     wrong = {o.output for o in outcomes}
-    outcomes += judge(session.truth, seen, tuple(n for n in present if n not in wrong))
+    there = tuple(n for n in present if n not in wrong)
+    outcomes += [*judge(session.truth, seen, there), *certain_values(session, seen, there)]
     return [*outcomes, *_empty_sums(session, seen.outputs, present), *session.contradictions()]
 
 

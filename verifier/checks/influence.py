@@ -196,8 +196,16 @@ def sources_of(op: Op, case: Case, kind: str) -> dict[str, SourceSets]:
         names, sources = _of_rows(op, case), _bit(entries % ENTRY_SOURCES)
     else:
         sources = _bit(np.arange(case.rows))[:, None]
-        names = [n for n in case.given if n not in {"weight", "bias"}] if kind == "rows" else ["grad_output"]
+        names = _held_by_rows(op, case) if kind == "rows" else ["grad_output"]
     return {name: _spread(op, case, name, sources) for name in names}
+
+
+def _held_by_rows(op: Op, case: Case) -> list[str]:
+    """Return the tensors whose numbers belong to a row each: no parameter, and nothing that rows share."""
+    whole = case.given["input"].shape
+    shared = {n for n in op.drawn if n in case.given and case.given[n].shape != whole}
+    floats = (name for name, tensor in case.given.items() if tensor.is_floating_point())
+    return [name for name in floats if name not in {"weight", "bias", *shared}]
 
 
 def _of_rows(op: Op, case: Case) -> list[str]:
@@ -222,7 +230,10 @@ def _demanded(
     rows = _bit(np.arange(case.rows))
     if name not in {"grad_weight", "grad_bias"}:
         own = np.broadcast_to(rows.reshape(-1, *(1,) * (len(shape) - 1)), shape)
-        return (own, own) if kind == "rows" else None
+        must = own
+        if op.compared is not None and shape == (case.rows, case.columns):
+            must = np.where(op.untouched(case, name), np.uint64(0), own)
+        return (must, own) if kind == "rows" else None
     entries = entries_of(op, case)
     if entries is None:
         return None  # nothing says which rows and entries a sum is made of

@@ -105,7 +105,7 @@ def _identities(op: Op, subject: Subject, case: Case) -> Iterator[Identity]:
                 eps = {**case.scalars, "eps": case.eps * by * by}
                 words = f"multiplying the input by {by:g} and eps by {by * by:g}"
                 yield Identity(words=words, case=_with_input(case, scaled, scalars=eps))
-    for places in op.links(case.tensors, case.scalars).values():
+    for places in op.unordered(case).values():
         axes = [axis for name, axis in places if name == "input"]
         if axes and case.given["input"].shape[axes[0]] > 1:
             tensors = {**case.tensors, **{n: case.given[n].flip(axis) for n, axis in places}}

@@ -101,7 +101,7 @@ def _outcomes(session: Session, names: tuple[str, ...]) -> list[Outcome]:
 def _in_single(session: Session) -> Session:
     """Return the session of the same case in float32."""
     case = session.case
-    numbers = {name: t.to(torch.float32) for name, t in case.given.items()}
+    numbers = {n: t.to(torch.float32) for n, t in case.given.items() if t.is_floating_point()}
     single = replace(case, dtype="float32", tensors={**case.tensors, **numbers})
     setting = backend(session.backend).setting(session.subject, "float32")
     return replace(session, case=single, setting=setting)

@@ -96,7 +96,7 @@ def _table(session: Session, seen: Observation) -> Iterator[str]:
 def _of_rows(session: Session, seen: Observation) -> Iterator[str]:
     """Yield what an output lacks in rows whose input is not finite."""
     tensor, case = seen.outputs.get("output"), session.case
-    given = to_float64(session.op.normalized(case.tensors))
+    given = to_float64(session.op.reads(case))
     if tensor is None or tensor.numel() != case.elements or np.isfinite(given).all():
         return
     values = session.op.canonical(case, "output", to_float64(tensor))

@@ -119,6 +119,8 @@ class RecordedGraph(Recorded):
 
 def recorded_graph(subject: Subject, case: Case, *, backend: Backend, gradients: bool = False) -> Observation:
     """Run a case once; what is found is a `RecordedGraph`, where the subject ran to its end."""
+    if not all(tensor.is_floating_point() for tensor in case.given.values()):
+        return Observation(status="undecided", message=NO_EXPRESSION)
     one = record(subject, case, backend=backend, gradients=gradients)
     if one.seen.status != "ok":
         return one.seen
@@ -164,6 +166,7 @@ def _distinct(conditions: tuple[TakenBranch, ...], truth: bool) -> Ids:
 _STREAMS = ("order of several streams",)
 """What is said where launches may run at once: the machine ends each before it begins the next."""
 FORMAT_OF = {"torch.float16": "f16", "torch.bfloat16": "bf16", "torch.float32": "f32", "torch.float64": "f64"}
+NO_EXPRESSION = "a boolean mask decides what is computed, and no expression has it"
 _WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 

@@ -67,7 +67,7 @@ def execute_with_shadows(
         name: str, layout: Layout, values: torch.Tensor, /, *, guard_elements: int, poison: str
     ) -> Placed:
         placed = layout.place(values, guard_elements=guard_elements, poison=poison)
-        if name in given:
+        if name in given and values.is_floating_point():
             if around is not None:
                 whole = _storage(placed.tensor)
                 slots.set(whole, np.full(tuple(whole.shape), around))
@@ -93,7 +93,8 @@ def execute_backward_with_shadows(
         returned = passed_on(subject.function, **call.arguments)
         differentiated, gradients = call.differentiated(returned)
         for name, values in given.items():
-            opened.slots.set(call.placed[name].tensor.detach(), values)
+            if call.placed[name].tensor.is_floating_point():
+                opened.slots.set(call.placed[name].tensor.detach(), values)
         wanted = {n: t for n, t in call.arguments.items() if isinstance(t, torch.Tensor) and t.requires_grad}
         found = passed_on(
             torch.autograd.grad, differentiated, list(wanted.values()), gradients, allow_unused=True
@@ -282,7 +283,8 @@ class LiftedFunction:
 
     def _set_shadows(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
         assert self.opened.slots is not None
-        self.opened.slots.set(tensor.detach(), self.shadows_for(values))
+        if tensor.is_floating_point():  # a boolean mask has no shadows
+            self.opened.slots.set(tensor.detach(), self.shadows_for(values))
 
 
 def attempt(backend: Backend, experiment: Callable[[], Observation]) -> Observation:

@@ -7,7 +7,7 @@ Terms are seen in *canonical rows*: (rows, columns) arrays whose rows the statis
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Generic, TypeVar
@@ -16,9 +16,10 @@ import numpy as np
 import torch
 
 from strategies.registry import registry
+from strategies.values import Values
 from verifier.arithmetic.abstract_number import Form
 from verifier.arithmetic.formats import Arithmetic, Array
-from verifier.ops.special_values import Rule, elementwise
+from verifier.ops.special_values import Expectation, Rule, elementwise
 from verifier.oracle.enclosure import Enclosure
 from verifier.oracle.problem import Problem, Solution
 from verifier.records.case import Case, Extents, Scalars
@@ -125,6 +126,10 @@ def _nothing_undefined(_case: Case) -> frozenset[str]:
     return frozenset()
 
 
+def _nothing_certain(_case: Case, _claim: Claim) -> Iterator[tuple[str, Expectation]]:
+    return iter(())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Op:
     """One mathematical norm.
@@ -152,6 +157,12 @@ class Op:
     square), changes no output.
     `undefined(case)` names the results that no exact value exists for (0 / 0) although the inputs are finite:
     a kernel refuses such a case, or leaves something finite there.
+    `certain(case, claim)` yields, by result, what elements are that no rounding touches and that may be no
+    numbers: zeros of what is masked out, what a fully masked row is declared to give.
+    `compared(case)` is what tells which element of a row is the largest, in the input's shape and layout, and
+    what `special` is told of (None: what is normalized); -inf takes no part.
+    `drawn` makes tensors that are no ordinary numbers, of a recipe's values, a shape and the input's dtype.
+    `ordered` names links along which places have an order, so that none is exchanged for another.
     `derived` names tensors that `complete` makes from the others (the statistics of a raw backward op).
     `own` says that the exact meaning is the subject's `specification`; `parameters` are the tensors of one
     row, alike for all rows; `varied` names tensors, besides input, weight, bias and grad_output, whose values
@@ -184,6 +195,10 @@ class Op:
     takes: Callable[[Subject, Shapes], bool] = _any_shapes
     further: Callable[[Case, Any], Mapping[str, Enclosure]] = _nothing_further
     undefined: Callable[[Case], frozenset[str]] = _nothing_undefined
+    certain: Callable[[Case, Claim], Iterator[tuple[str, Expectation]]] = _nothing_certain
+    compared: Callable[[Case], torch.Tensor] | None = None
+    drawn: Mapping[str, Callable[[Values, tuple[int, ...], str], torch.Tensor]] = field(default_factory=dict)
+    ordered: tuple[str, ...] = ()
     derived: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ("weight", "bias")
     default_eps: Callable[[str], float | None] | None = None
@@ -220,6 +235,22 @@ class Op:
         if named not in self.forms:
             raise ValueError(f"{self.name} has no form {named!r}; there are: {', '.join(self.forms)}")
         return self.forms[named]
+
+    def reads(self, case: Case) -> torch.Tensor:
+        """Return what the norm reads of a case, in the input's shape: -inf where an element takes no part."""
+        return self.normalized(case.tensors) if self.compared is None else self.compared(case)
+
+    def untouched(self, case: Case, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+        """Return the elements of a result that no rounding touches (see `certain`), in canonical rows."""
+        found = np.zeros((case.rows, case.columns), dtype=np.bool_)
+        for result, (_, where, _) in self.certain(case, Claim()):
+            found |= where if result == name else False
+        return found
+
+    def unordered(self, case: Case) -> dict[str, list[tuple[str, int]]]:
+        """Return the links of a case along which places may be left out or exchanged one for another."""
+        every = self.links(case.tensors, case.scalars).items()
+        return {name: axes for name, axes in every if name not in self.ordered}
 
     def flat_index(self, extents: Extents, name: str, shape: tuple[int, ...]) -> Index:
         """Return the flat index in a tensor of each element of its canonical rows.

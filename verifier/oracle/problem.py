@@ -129,12 +129,19 @@ class SoftmaxOperands:
     backward kernel) is an exact input of the gradient.
     Elements -inf of input are masked: probability exactly 0. Rows with a NaN, with +inf or with
     nothing but -inf have no exact value.
+    `kept`, (rows, columns), if given says which elements take part (not zero): the softmax is that of
+    input * scale + added over these, and an element that takes no part, or is -inf, has output 0 (-inf its
+    logarithm) and gradient 0, whatever its input is. grad_input is the gradient of input, scale included.
+    A gradient that comes to a logarithm of -inf leaves the gradients of its row without an exact value.
     """
 
     input: Arrays | None = None
     output: Arrays | None = None
     grad_output: Arrays | None = None
     logarithm: bool = False
+    scale: float = 1.0
+    added: Arrays | None = None
+    kept: Arrays | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Language = Literal["triton", "cuda", "torch"]
 LANGUAGES = ("triton", "cuda", "torch")
+FullyMasked = Literal["zeros", "nan"]
 
 
 INPUT = "input"
@@ -249,6 +250,8 @@ class Claim:
     "input" for the input's, or None for the accumulation format.
     `divide_by_n` "either" allows for both ways.
     `variance_options` is what else is claimed of the algorithm, by the names of its own options.
+    `fully_masked` is what a row of a masked softmax gives of which no element takes part: "zeros", of which
+    the logarithm is -inf, or "nan".
     """
 
     variance: str | None = None
@@ -260,6 +263,7 @@ class Claim:
     divide_by_n: DivideByN = "division"
     saved_dtype: str | None = None
     clamp: bool = False
+    fully_masked: FullyMasked | None = None
     assumed: frozenset[str] = frozenset()
 
 

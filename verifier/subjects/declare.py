@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,6 +19,7 @@ from verifier.records.subject import (
     PARAMETERS,
     Claim,
     Domain,
+    FullyMasked,
     KnownDefect,
     Language,
     Source,
@@ -50,6 +52,7 @@ def subject(
     source: Source | None = None,
     extents: tuple[tuple[int, int], ...] = (),
     gradients: tuple[str, ...] | None = None,
+    fully_masked: FullyMasked | None = None,
 ) -> Callable[[Callable[..., object]], Subject]:
     """Declare the decorated function as a kernel under test.
 
@@ -68,6 +71,8 @@ def subject(
         the columns being what a row's statistics are taken over.
     gradients: names of the arguments whose gradients the backward pass gives, for instance ("input",) of a
         kernel for frozen weights: no other argument then requires one. Left out: all that the op has.
+    fully_masked: with an op of masks, what a row gives of which no element takes part: "zeros" (-inf of a
+        log-softmax; the gradient is 0) or "nan". Every declaration of such an op says it, and it is tested.
     specification: with op "unknown", what the kernel computes: a function of arguments of the kernel by
         name, written with torch on a (rows, columns) input or with mpmath on the numbers of a row (see
         docs/how-to/own-specification.md).
@@ -76,7 +81,7 @@ def subject(
         ValueError: an unknown language, dtype, format, guarantee, word of the claim or option of the
             algorithm; a tree that is none; extents that are no pairs of positive integers or that the domain
             excludes; gradients of what the op or the function does not take; a specification that is
-            missing, not wanted or uses what has no exact meaning.
+            missing, not wanted or uses what has no exact meaning; `fully_masked` missing or not wanted.
 
     """
     words = {
@@ -85,6 +90,7 @@ def subject(
         "divide_by_n": divide_by_n,
         "saved_dtype": saved_dtype,
     }
+    _demand_meaning_of_no_element(op, fully_masked)
     _demand_known_words(language, dtypes, words, guarantees)
     _demand_options(variance, variance_options)
     _demand_names(known_defects)
@@ -95,6 +101,7 @@ def subject(
         variance=variance,
         variance_options=dict(variance_options or {}),
         clamp=clamp,
+        fully_masked=fully_masked,
     )
 
     def declare(function: Callable[..., object]) -> Subject:
@@ -132,6 +139,25 @@ def subject(
 def known_guarantees() -> tuple[str, ...]:
     """Return the names of the checks that demand what a guarantee promises; no check is imported for it."""
     return names_defining("verifier.checks", "GUARANTEE")
+
+
+@cache
+def _ops_of_masks() -> tuple[str, ...]:
+    """Return the names of the ops in whose rows perhaps no element takes part; no op is imported for it."""
+    return names_defining("verifier.ops", "MASKS")
+
+
+def _demand_meaning_of_no_element(op: str, fully_masked: object) -> None:
+    """Demand that a masked op says what a fully masked row gives, and no other op does."""
+    known, masks = get_args(FullyMasked), op in _ops_of_masks()
+    if masks and fully_masked not in known:
+        said = "is missing" if fully_masked is None else f"is {fully_masked!r}"
+        raise ValueError(
+            f"@subject: fully_masked {said}: what a row gives of which no element takes part is declared of "
+            f"{op}, {' or '.join(map(repr, known))}"
+        )
+    if fully_masked is not None and not masks:
+        raise ValueError(f"@subject: {op} has no mask; fully_masked is of {', '.join(_ops_of_masks())}")
 
 
 def _claim(declared: Mapping[str, Any], language: Language, **further: Any) -> Claim:

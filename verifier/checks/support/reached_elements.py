@@ -6,6 +6,8 @@ change with it, whatever the inputs are.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from verifier.arithmetic.graph.graph import Graph, Ids
@@ -45,8 +47,13 @@ def elements_reached(graph: Graph, op: Op, case: Case) -> dict[str, dict[str, st
 
 
 def places(op: Op, case: Case, name: str, shape: tuple[int, ...]) -> dict[str, Ids]:
-    """Return where each element lies in canonical rows: its row, its column, its entry of weight."""
+    """Return where each element lies in canonical rows: its row, its column, its entry of weight.
+
+    A mask that rows share lies in none.
+    """
     index = op.flat_index(case, name, shape)
+    if name in op.drawn and index.size != math.prod(shape):
+        return {}
     parameter = getattr(op.problem(case), "parameter", "columns")
     grid = np.indices(index.shape)
     if index.ndim == 2:

@@ -126,7 +126,7 @@ def bounds(
     if case.rows == 0 or case.columns == 0:
         return {}
     posed = solved.problem
-    numbers = _numbers(case, claim, setting)
+    numbers = numbers_of(case, claim, setting)
     numbers.judged = finite[:, None]
     results = {}
     with np.errstate(all="ignore"):
@@ -135,7 +135,7 @@ def bounds(
             numbers.absent = absent if absent.any() else None
             x = numbers.read(_readable(posed.input, absent), "input")
             output = form.forward(numbers, Terms(x=x))
-            results["output"] = _bounded(numbers.cast(output, "output"), finite)
+            results["output"] = bounded(numbers.cast(output, "output"), finite)
         else:
             assert posed.output is not None
             numbers.dtypes = {**numbers.dtypes, SAVED: setting.arithmetic.format.name}
@@ -144,11 +144,12 @@ def bounds(
             numbers.row_tree = setting.trees.row_gradients
             terms = Terms(x=x, output=output, grad_output=numbers.read(posed.grad_output, "grad_output"))
             gradient = form.backward(numbers, terms)["grad_input"]
-            results["grad_input"] = _bounded(numbers.cast(gradient, "input"), finite)
+            results["grad_input"] = bounded(numbers.cast(gradient, "input"), finite)
     return results
 
 
-def _numbers(case: Case, claim: Claim, setting: Setting) -> AffineNumbers:
+def numbers_of(case: Case, claim: Claim, setting: Setting) -> AffineNumbers:
+    """Return the numbers that bound a softmax of a case."""
     dtypes = {name: str(t.dtype).removeprefix("torch.") for name, t in case.given.items()}
     return AffineNumbers(
         arithmetic=setting.arithmetic,
@@ -170,7 +171,12 @@ def _readable(values: Array, absent: np.ndarray[tuple[int, ...], np.dtype[np.boo
     return np.where(np.isfinite(kept), kept, 0.0)
 
 
-def _bounded(value: Affine, finite: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Bounded:
+def bounded(
+    value: Affine,
+    finite: np.ndarray[tuple[int, ...], np.dtype[np.bool_]],
+    why: str = "a row is not finite",
+) -> Bounded:
+    """Return the bound of a result of each element, proved in rows that have an exact answer."""
     bound = np.broadcast_to(bound_of(value), (value.numbers.rows, value.numbers.columns))
-    reasons = combined_reasons([("a row is not finite", not bool(finite.all()))], value, bound[finite])
+    reasons = combined_reasons([(why, not bool(finite.all()))], value, bound[finite])
     return Bounded(bound=bound, covered=finite[:, None] & np.isfinite(bound), reasons=reasons)

@@ -46,6 +46,17 @@ def case_array(case: Case, name: str) -> Array | None:
     return None if tensor is None else to_float64(tensor)
 
 
+def error_of_scalar(number: float, setting: Setting) -> float:
+    """Return the relative error of a scalar argument as a kernel holds it."""
+    if number == 0.0:
+        return 0.0
+    held, arithmetic = np.array(number), setting.arithmetic
+    for name in (setting.scalar_format, arithmetic.format.name):
+        if name is not None:
+            held = round_to(FORMATS[name], held, flush_to_zero=arithmetic.flush_to_zero)
+    return abs(float(held) - number) / abs(number) * OWN_ROUNDINGS
+
+
 def combined_reasons(reasons: list[tuple[str, bool]], value: Affine, bound: Array) -> tuple[str, ...]:
     """Return the reasons that apply, with those of a value whose bound is not finite everywhere."""
     found = [why for why, applies in reasons if applies and why]
@@ -360,11 +371,4 @@ class Composer:
 
     def _eps_error(self) -> float:
         """Relative error of eps as the kernel holds it: it may pass through a narrower argument first."""
-        if self.case.eps == 0.0:
-            return 0.0
-        held = np.array(self.case.eps)
-        arithmetic = self.setting.arithmetic
-        for name in (self.setting.scalar_format, arithmetic.format.name):
-            if name is not None:
-                held = round_to(FORMATS[name], held, flush_to_zero=arithmetic.flush_to_zero)
-        return abs(float(held) - self.case.eps) / abs(self.case.eps) * OWN_ROUNDINGS
+        return error_of_scalar(self.case.eps, self.setting)

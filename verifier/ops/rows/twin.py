@@ -48,6 +48,8 @@ def twin(op: Op, subject: Subject, case: Case, way: Way, orders: Orders, *, grad
 
     """
     claim = subject.claim
+    if op.compared is not None:
+        raise NoTwinError("which elements a mask leaves out is not followed")
     if not op.claimed(claim):
         raise NoTwinError("no variance algorithm is declared")
     if way.contracted and way.divide_by_n == "reciprocal" and claim.mean_contraction != "mixed":

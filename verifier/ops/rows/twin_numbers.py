@@ -258,8 +258,10 @@ class TwinNumbers:
             root = int(step.left[0])
         return self.plain(nodes[:, [root]])
 
-    def online_sum(self, x: Held) -> Held:
+    def online_sum(self, x: Held, *, base_two: bool = False) -> Held:
         """Return the sum of exp(x - max(x)) over each row, rescaled wherever parts meet."""
+        if base_two:
+            raise NoTwinError("an online sum of powers of two has no twin")
         return self.online(self, self._full(x))
 
     def __getattr__(self, name: str) -> object:

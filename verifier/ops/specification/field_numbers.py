@@ -120,8 +120,9 @@ class FieldNumbers:
     """Runs a form on field elements of an op's canonical rows, (rows, columns).
 
     `parameter` maps elements to entries of weight as in `RowProblem`. `floats` (rows, columns) decide which
-    element is the largest. `given` are (mean, rstd) that no one computes: saved statistics, or running ones.
-    `logarithms` (rows, 1) stand for those of each row where they are costly and nobody asks for them.
+    element is the largest; the exponential of one that is -inf is 0. `given` are (mean, rstd) that no one
+    computes: saved statistics, or running ones. `logarithms` (rows, 1) stand for those of each row where they
+    are costly and nobody asks for them.
     `regular` collects for each root or logarithm which of its arguments have one, (rows, 1).
     """
 
@@ -189,9 +190,10 @@ class FieldNumbers:
         """Return the number of columns, (1, 1)."""
         return self.number(float(self.columns))
 
-    def online_sum(self, x: Value) -> Value:
+    def online_sum(self, x: Value, *, base_two: bool = False) -> Value:
         """Return the sum of exp(x - max(x)): where nothing is rounded, the order does not matter."""
-        return self.sum(self.exp(x - self.maximum(x)))
+        away = x - self.maximum(x)
+        return self.sum(self.exp2(away) if base_two else self.exp(away))
 
     def cast(self, value: Value, _role: str, /) -> Value:
         """Return the value: nothing is rounded here."""
@@ -254,14 +256,18 @@ class FieldNumbers:
         if "exponent" not in value.parts:
             raise NoMeaningError("an exponential of an exponential")
         argument = value.residues
-        result = self.arithmetic.exponential(np.zeros(np.shape(argument), dtype=np.bool_), argument)
+        vanishes = np.zeros(np.shape(argument), dtype=np.bool_)
+        if self.floats is not None:
+            vanishes = vanishes | np.isneginf(self.floats)
+        argument = np.broadcast_to(argument, vanishes.shape)
+        result = self.arithmetic.exponential(vanishes, argument)
         return Elements(self.arithmetic, result, frozenset({"value"}))
 
     def log(self, value: Value) -> Value:
         """Return the natural logarithm, known as an exponent; remember where the value has one."""
         if not isinstance(self.arithmetic, FieldWithExponentials):
             raise NoMeaningError("log")
-        self.regular.append(self.arithmetic.has_logarithm(value.residues))
+        self.regular.append(self.arithmetic.has_logarithm(value.residues) | self._empty())
         if self.logarithms is not None:
             return self.logarithms
         result = self.arithmetic.logarithm(value.residues)
@@ -275,7 +281,16 @@ class FieldNumbers:
         """Remember where sums have logarithms: kernels may divide by a sum through its logarithm."""
         if output.parts == {"value"}:
             assert isinstance(self.arithmetic, FieldWithExponentials)
-            self.regular.append(self.arithmetic.has_logarithm(output.residues[:, :1]))
+            assert self.floats is not None
+            place = self.floats.argmax(axis=1)[:, None]  # of what is masked out the output is 0
+            found = np.take_along_axis(output.residues, place, axis=1)
+            self.regular.append(self.arithmetic.has_logarithm(found) | self._empty())
+
+    def _empty(self) -> Mask:
+        """Return the rows of which no element takes part, (rows, 1): their sum is 0."""
+        if self.floats is None:
+            return np.zeros((self.rows, 1), dtype=np.bool_)
+        return np.asarray(np.isneginf(self.floats).all(axis=1, keepdims=True))
 
     def square_rows(self) -> Mask:
         """Return for each row whether every root and logarithm exists, (rows,)."""

@@ -16,6 +16,7 @@ from verifier.ops.specification.field_numbers import Elements, FieldNumbers, Fie
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from verifier.arithmetic.formats import Array
     from verifier.machine.arithmetic.numerics import Array as Residues
     from verifier.oracle.enclosure import Mask
     from verifier.records.case import Case
@@ -56,6 +57,7 @@ def blind_residues(
     """
     moduli = arithmetic.moduli()
     drawn = {name: _uniform(generator, moduli, tuple(t.shape)) for name, t in case.given.items()}
+    _leave_out(case, arithmetic, drawn)
     evaluates = not case.scalars.get("training", True)
     redrawn = "running_var" if evaluates and "running_var" in drawn else "input"
     place = _index(case, redrawn)
@@ -76,6 +78,16 @@ def blind_residues(
     raise ValueError(f"rows {np.flatnonzero(bad)[:8].tolist()} have no root for any input")
 
 
+def _leave_out(case: Case, arithmetic: FieldOfResidues, drawn: Mapping[str, Residues]) -> None:
+    """Let no gradient come to what takes no part and has none: whether it is summed is then no matter."""
+    gradient = case.tensors.get("grad_output")
+    if op(case.op).compared is None or gradient is None:
+        return
+    none = to_float64(gradient) == 0
+    none &= to_float64(op(case.op).reads(case)) == -np.inf
+    drawn["grad_output"][none] = arithmetic.lift(np.zeros(()), "f64")
+
+
 def _alike(case: Case, place: Index) -> Index:
     """Return for each element the place of the first one of its row that is the same number.
 
@@ -85,12 +97,18 @@ def _alike(case: Case, place: Index) -> Index:
     posed = op(case.op).problem(case)
     if posed is not None and not posed.compares:
         return place
-    floats = to_float64(case.given["input"]).reshape(-1)[place]
+    floats = _compared(case)
     alike = place.copy()
     for row, numbers in enumerate(floats):
         _, first, back = np.unique(numbers, return_index=True, return_inverse=True)
         alike[row] = place[row, first[back]]
     return alike
+
+
+def _compared(case: Case) -> Array:
+    """Return the numbers that decide which element of a row is the largest, in canonical rows."""
+    the_op = op(case.op)
+    return the_op.canonical(case, "input", to_float64(the_op.reads(case)))
 
 
 def _uniform(
@@ -173,7 +191,7 @@ class _Field:
         self.case, self.residues = case, residues
         floats = None
         if compares:
-            floats = op(case.op).canonical(case, "input", to_float64(case.given["input"]))
+            floats = _compared(case)
         self.used = FieldNumbers(
             arithmetic=arithmetic, rows=case.rows, columns=case.columns, floats=floats, logarithms=logarithms
         )

@@ -38,9 +38,10 @@ class Unrounded(Numbers, Protocol):
         """Return the number of columns."""
         return self.constant(float(self.columns))
 
-    def online_sum(self, x: Value) -> Value:
+    def online_sum(self, x: Value, *, base_two: bool = False) -> Value:
         """Return the sum of exp(x - max(x)): where nothing is rounded, the order does not matter."""
-        return self.sum(self.exp(x - self.maximum(x)))
+        away = x - self.maximum(x)
+        return self.sum(self.exp2(away) if base_two else self.exp(away))
 
     def cast(self, value: Value, _role: str, /) -> Value:
         """Return the value."""

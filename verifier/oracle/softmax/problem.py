@@ -12,6 +12,9 @@ from verifier.oracle.problem import Field, Rung, SoftmaxOperands, SoftmaxSolutio
 from verifier.oracle.softmax.rung_arb import SoftmaxArb
 from verifier.oracle.softmax.solve import solve_softmax
 
+ADDED, SCALE = "attn_bias", "scale"
+"""Names, among the further terms of a form, of what is added to the scores and of their factor."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxProblem(SoftmaxOperands):
@@ -48,7 +51,10 @@ class SoftmaxProblem(SoftmaxOperands):
         """Run a form in a finite field; a given output is that of a raw backward op."""
         numbers, results = field.numbers(), {}
         x, gradient = field.take("input", self.input), field.take("grad_output", self.grad_output)
-        terms = Terms(x=x, grad_output=gradient)
+        further = {} if self.scale == 1.0 else {SCALE: field.scalar(self.scale)}
+        if self.added is not None:
+            further[ADDED] = field.take(ADDED, self.added)
+        terms = Terms(x=x, grad_output=gradient, further=further)
         output = field.take("output", self.output)
         if self.input is not None:
             output = results["output"] = form.forward(numbers, terms)

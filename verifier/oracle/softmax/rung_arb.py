@@ -18,7 +18,8 @@ class SoftmaxArb:
     """The exact values of chosen elements of "output", "grad_input" or "total" at any precision."""
 
     def __init__(self, problem: SoftmaxOperands, name: str) -> None:
-        self._logarithm = problem.logarithm
+        self._logarithm, self._scale = problem.logarithm, problem.scale
+        self._masks = problem.kept is not None
         self._name = name
         self._operands: Masked = collect_softmax(problem)
 
@@ -45,10 +46,17 @@ class SoftmaxArb:
         row = self._output(i, columns) if self._name == "output" else self._gradient(i, columns)
         return iter(row)
 
+    def _scores(self, x: Array, i: int) -> list[Ball]:
+        row, added = [ball(a) for a in x[i].tolist()], self._operands.added
+        if self._scale != 1.0:
+            row = [a * ball(self._scale) for a in row]
+        return row if added is None else [a + ball(b) for a, b in zip(row, added[i].tolist(), strict=True)]
+
     def _shifted(self, x: Array, i: int) -> list[Ball]:
-        row, absent = x[i].tolist(), self._operands.absent[i].tolist()
-        maximum = ball(max(a for a, gone in zip(row, absent, strict=True) if not gone))
-        return [ball(a) - maximum for a in row]
+        """Return the scores less one that is nearly the largest, which is as good as the largest here."""
+        row, absent = self._scores(x, i), self._operands.absent[i].tolist()
+        maximum = max((a for a, gone in zip(row, absent, strict=True) if not gone), key=float)
+        return [a - maximum for a in row]
 
     def _powers(self, x: Array, i: int) -> list[Ball]:
         absent = self._operands.absent[i].tolist()
@@ -85,6 +93,11 @@ class SoftmaxArb:
         chances = self._chances(i)
         if self._logarithm:
             total = sum(gradient, ball(0.0))
-            return [gradient[j] - chances[j] * total for j in columns]
-        inner = sum((g * p for g, p in zip(gradient, chances, strict=True)), ball(0.0))
-        return [chances[j] * (gradient[j] - inner) for j in columns]
+            found = {j: gradient[j] - chances[j] * total for j in columns}
+        else:
+            inner = sum((g * p for g, p in zip(gradient, chances, strict=True)), ball(0.0))
+            found = {j: chances[j] * (gradient[j] - inner) for j in columns}
+        if self._masks:  # a gradient that comes to a logarithm of -inf is 0, and goes nowhere
+            found |= {j: ball(0.0) for j in columns if self._operands.absent[i][j]}
+        scale = None if self._scale == 1.0 else ball(self._scale)
+        return [value if scale is None else value * scale for value in found.values()]

@@ -31,11 +31,13 @@ SUM_ERROR = (double_double.SUM_ERROR + HIGHER_ORDER_OF_CHAINS) * UNIT2
 class Masked:
     """The operands with everything that is not finite set aside.
 
-    x, given, gradient: (rows, columns), finite, or None. absent: elements that are -inf in the input.
-    finite: (rows,) with an exact answer; finite_gradient: (rows,) whose grad_output is finite as well.
+    x, added, given, gradient: (rows, columns), finite, or None. absent: elements that take no part: -inf in
+    the input, or masked out. finite: (rows,) with an exact answer; finite_gradient: (rows,) whose grad_output
+    is finite as well.
     """
 
     x: Array | None
+    added: Array | None
     given: Array | None
     gradient: Array | None
     absent: Mask
@@ -90,19 +92,33 @@ def collect_softmax(problem: SoftmaxOperands) -> Masked:
         if operand is not None and operand.shape != base.shape:
             raise ValueError(f"{name} has shape {operand.shape}, not {base.shape}")
     masks_are_values = given is not None and not problem.logarithm
-    absent = np.zeros(base.shape, dtype=bool) if masks_are_values else base == -np.inf
-    finite = (np.isfinite(base) | absent).all(1)
+    added = _array(problem.added)
+    scores = base if added is None else _sum(base, added)
+    absent = np.zeros(base.shape, dtype=bool) if masks_are_values else scores == -np.inf
+    if problem.kept is not None:
+        absent = absent | (np.asarray(problem.kept) == 0)
+    finite = (np.isfinite(scores) | absent).all(1)
     if x is not None:
         finite &= ~absent.all(1)
     sound = np.ones(finite.shape, dtype=bool) if gradient is None else np.isfinite(gradient).all(1)
+    if problem.kept is not None and problem.logarithm and gradient is not None:
+        sound &= ~((gradient != 0) & absent).any(1)
     return Masked(
         x=None if x is None else _zeroed(x),
+        added=None if added is None else _zeroed(added),
         given=None if given is None else _zeroed(given),
         gradient=None if gradient is None else _zeroed(gradient),
         absent=absent,
         finite=finite,
         finite_gradient=finite & sound,
     )
+
+
+def _sum(x: Array, added: Array) -> Array:
+    """Return what says whether a sum is finite: its infinities and NaN, and a number elsewhere."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        total = x + added
+    return np.where(np.isfinite(x) & np.isfinite(added), 0.0, total)
 
 
 def _array(value: object) -> Array | None:
@@ -119,9 +135,10 @@ def _solve(problem: SoftmaxOperands, operands: Masked) -> SoftmaxSolution:
     total: BoundedPair | None = None
     maximum = output = None
     if operands.x is not None:
-        maximum = np.where(operands.absent, -np.inf, operands.x).max(1)
+        scores = _scores(problem, operands)
+        maximum = np.where(operands.absent, -np.inf, scores.pair[0]).max(1)
         maximum = np.where(operands.finite, maximum, 0.0)
-        shifted = double_double.two_sum(operands.x, -maximum[:, None])
+        shifted = _shifted(scores, maximum[:, None])
         powers = _powers(shifted, operands.absent)
         total = _row_total(powers)
         chances = _chances(powers, total)
@@ -131,26 +148,53 @@ def _solve(problem: SoftmaxOperands, operands: Masked) -> SoftmaxSolution:
             pair=(operands.given, np.zeros_like(operands.given)), radius=np.zeros(operands.given.shape)
         )
         if problem.logarithm:
-            chances = _powers(chances.pair, operands.absent)
+            chances = _powers(chances, operands.absent)
     gradient = None
     if operands.gradient is not None:
         gradient = _gradient(problem, operands.gradient, chances)
-    hidden = ~operands.finite[:, None]
+        if problem.scale != 1.0:
+            gradient = _product(gradient, _exact(np.full((1, 1), problem.scale)))
+    hidden, lost, masked = ~operands.finite[:, None], ~operands.finite_gradient[:, None], None
+    if problem.kept is not None:  # what takes no part is known, whatever the others are
+        hidden, lost, masked = hidden & ~operands.absent, lost & ~operands.absent, operands
     return SoftmaxSolution(
         output=None if output is None else _published(output, hidden, operands, logarithm=problem.logarithm),
-        grad_input=None if gradient is None else _published(gradient, ~operands.finite_gradient[:, None]),
+        grad_input=None if gradient is None else _published(gradient, lost, masked),
         total=None if total is None else _published(_flat(total), ~operands.finite),
         maximum=None if maximum is None else np.where(operands.finite, maximum, np.nan),
         finite=operands.finite,
     )
 
 
-def _powers(argument: Doubled, absent: Mask) -> BoundedPair:
+def _exact(values: Array) -> BoundedPair:
+    return BoundedPair(pair=(values, np.zeros_like(values)), radius=np.zeros(values.shape))
+
+
+def _scores(problem: SoftmaxOperands, operands: Masked) -> BoundedPair:
+    """Return input * scale + added."""
+    assert operands.x is not None
+    scores = _exact(operands.x)
+    if problem.scale != 1.0:
+        scores = _product(scores, _exact(np.full((1, 1), problem.scale)))
+    return scores if operands.added is None else _difference(scores, _exact(-operands.added))
+
+
+def _shifted(scores: BoundedPair, by: Array) -> BoundedPair:
+    """Return scores - by; numbers that stand alone are subtracted without an error."""
+    alone = not scores.pair[1].any() and not scores.radius.any()
+    if not alone:
+        return _difference(scores, _exact(by))
+    return BoundedPair(pair=double_double.two_sum(scores.pair[0], -by), radius=scores.radius)
+
+
+def _powers(argument: BoundedPair, absent: Mask) -> BoundedPair:
     """Return exp(argument), 0 where absent."""
-    high, low = exponential(argument)
+    high, low = exponential(argument.pair)
     high, low = np.where(absent, 0.0, high), np.where(absent, 0.0, low)
-    lost = np.where(absent, 0.0, np.where(argument[0] < -EXP_LIMIT, EXP_LOST, 0.0))
-    return BoundedPair(pair=(high, low), radius=PASSED_ON * EXP_ERROR * high + lost)
+    lost = np.where(absent, 0.0, np.where(argument.pair[0] < -EXP_LIMIT, EXP_LOST, 0.0))
+    moved = np.expm1(np.where(absent, 0.0, argument.radius))
+    error = PASSED_ON * ((EXP_ERROR + moved) * high + EXP_ERROR * moved * high)
+    return BoundedPair(pair=(high, low), radius=error + (1.0 + moved) * lost)
 
 
 def _row_total(terms: BoundedPair) -> BoundedPair:
@@ -180,10 +224,10 @@ def _chances(powers: BoundedPair, total: BoundedPair) -> BoundedPair:
     return BoundedPair(pair=pair, radius=error + PRODUCT_ERROR * np.abs(pair[0]))
 
 
-def _logarithms(shifted: Doubled, total: BoundedPair) -> BoundedPair:
+def _logarithms(shifted: BoundedPair, total: BoundedPair) -> BoundedPair:
     high, low, radius = _row_scalars(total, "logarithm")
-    pair = double_double.add(shifted, (-high, -low))
-    return BoundedPair(pair=pair, radius=SUM_ERROR * np.abs(pair[0]) + PASSED_ON * radius)
+    pair = double_double.add(shifted.pair, (-high, -low))
+    return BoundedPair(pair=pair, radius=SUM_ERROR * np.abs(pair[0]) + PASSED_ON * (radius + shifted.radius))
 
 
 def _gradient(problem: SoftmaxOperands, gradient: Array, chances: BoundedPair) -> BoundedPair:

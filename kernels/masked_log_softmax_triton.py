@@ -1,0 +1,12 @@
+"""Log-softmax of scores under masks: the launch of masked_softmax_triton.py with LOG set."""
+
+from pathlib import Path
+
+from verifier import load, subject
+
+library = load(Path(__file__).with_name("masked_softmax_triton.py")).module
+
+
+@subject(op="masked_log_softmax", **library.DECLARED)
+def masked_log_softmax_triton(input, mask=None, attn_bias=None, scale=1.0):
+    return library.masked(input, mask, attn_bias, scale, log=True)

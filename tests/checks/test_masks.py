@@ -1,0 +1,71 @@
+"""What is masked out is judged without a tolerance, and kernels in torch operators raise no false alarm."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from checks_support import KERNELS, cases_of, examination, failures, outcomes_of, passes, subject_of
+
+from verifier import subject
+from verifier.records.verdict import Verdict
+
+FILES = [*KERNELS.glob("masked_*_torch.py"), *KERNELS.glob("causal_*_torch.py")]
+TORCH = {path.stem: subject_of(path) for path in FILES}
+ZEROS = {
+    "op": "masked_softmax",
+    "language": "torch",
+    "variance": "softmax",
+    "accumulates": "float32",
+    "formula": "rounded_scores_torch_cpu",
+    "dtypes": ("float32",),
+}
+
+
+@subject(**ZEROS, fully_masked="zeros")
+def safe(input, mask=None, attn_bias=None, scale=1.0):
+    scores = input * scale if attn_bias is None else input * scale + attn_bias
+    scores = scores if mask is None else scores.masked_fill(~mask, float("-inf"))
+    return torch._safe_softmax(scores, -1)
+
+
+@pytest.mark.parametrize("check", ["forward_error", "gradient"])
+def test_torchs_safe_softmax_gives_zeros_as_declared(check):
+    outcomes = outcomes_of(safe, check, count=20)
+    assert not failures(outcomes)
+    assert len(passes(outcomes)) > 30
+
+
+def test_the_same_kernel_declared_with_nan_is_found():
+    other = replace(safe, claim=replace(safe.claim, fully_masked="nan"))
+    found = failures(outcomes_of(other, "forward_error", count=20))
+    assert found
+    assert all("a fully masked row is NaN, as declared" in outcome.message for outcome in found)
+    assert all(outcome.meaning for outcome in found)
+
+
+@pytest.mark.parametrize("name", sorted(TORCH))
+def test_torch_that_gives_nan_is_found_where_zeros_are_declared(name):
+    other = replace(TORCH[name], claim=replace(TORCH[name].claim, fully_masked="zeros"))
+    found = failures(outcomes_of(other, "forward_error", "float32", count=20))
+    assert found
+    assert all("a fully masked row is" in outcome.message for outcome in found)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("name", sorted(TORCH))
+def test_torch_raises_no_alarm(name, dtype):
+    for check in ("forward_error", "gradient", "layouts", "special_values", "finite"):
+        outcomes = outcomes_of(TORCH[name], check, dtype, count=8)
+        assert not failures(outcomes), check
+        assert passes(outcomes)
+
+
+def test_elements_that_are_certain_are_judged_where_nothing_else_is():
+    """Of a row without an element no bound speaks: that it is zeros is known all the same."""
+    examined = examination(safe, "forward_error")
+    (case,) = cases_of(safe, "forward_error", count=1)
+    mask = torch.zeros_like(case.given["input"], dtype=torch.bool)
+    empty = replace(case, tensors={**case.tensors, "mask": mask}, layouts={})
+    outcomes = examined.judge(empty)[0]
+    assert {o.verdict for o in outcomes} == {Verdict.PASS, Verdict.NO_THEOREM}
+    assert sum(o.decided for o in outcomes) == mask.numel()
