@@ -1,10 +1,11 @@
 """What is masked out is judged without a tolerance, and kernels in torch operators raise no false alarm."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
-from checks_support import KERNELS, cases_of, examination, failures, outcomes_of, passes, subject_of
+from checks_support import KERNELS, cases_of, examination, failures, machine, outcomes_of, passes, subject_of
 
 from verifier import subject
 from verifier.records.verdict import Verdict
@@ -69,3 +70,12 @@ def test_elements_that_are_certain_are_judged_where_nothing_else_is():
     outcomes = examined.judge(empty)[0]
     assert {o.verdict for o in outcomes} == {Verdict.PASS, Verdict.NO_THEOREM}
     assert sum(o.decided for o in outcomes) == mask.numel()
+
+
+@pytest.mark.parametrize("check", ["forward_error", "gradient", "formula"])
+def test_a_causal_softmax_as_in_flash_attention_keeps_its_bound(check):
+    flash = subject_of(Path(__file__).with_name("flash_causal_softmax.py"))
+    with machine() as place:
+        outcomes = outcomes_of(flash, check, "float32", place, count=3)
+    assert not failures(outcomes)
+    assert passes(outcomes)

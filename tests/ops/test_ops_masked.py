@@ -205,6 +205,21 @@ def test_what_is_masked_out_is_certain(name, claim):
     assert bool(certain(name, claim, ("grad_input", (1, 0), np.nan))) is (claim == "zeros")
 
 
+def test_nothing_is_certain_where_every_score_may_overflow():
+    """In half precision -16 - 65504 is -inf: nothing is left of the row then, and a quotient by it is NaN."""
+    posed = truth("masked_softmax", 0, 0, "float16", rows=2, columns=2)
+    tensors = {
+        "input": torch.tensor([[-16.0, 0.0], [-16.0, 0.0]], dtype=torch.float16),
+        "mask": torch.tensor([[True, False], [True, False]]),
+        "attn_bias": torch.tensor([[-65504.0, 0.0], [0.0, 0.0]], dtype=torch.float16),
+        "grad_output": torch.ones(2, 2, dtype=torch.float16),
+    }
+    case = replace(posed.case, tensors=tensors)
+    found = {words: where for _, (words, where, _) in op("masked_softmax").certain(case, Claim())}
+    for words in ("what is masked out is 0", "the gradient of what is masked out is 0"):
+        assert found[words].tolist() == [[False, False], [False, True]]
+
+
 def test_nothing_else_is_certain_beside_a_nan():
     posed = truth("masked_softmax", 0, 0, rows=2, columns=4)
     x = posed.case.given["input"].clone()

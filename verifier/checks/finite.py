@@ -113,7 +113,7 @@ def _judge(session: Session, seen: Observation) -> list[Outcome]:
     exact = session.truth.exact["output"]
     fits = _representable(session, FORMATS[format_of(actual)], values.shape)
     if session.op.compared is not None:  # forward_error judges what is masked out, NaN or not
-        fits = fits & ~session.op.untouched(session.case, "output")
+        fits = fits & ~session.op.untouched(session.case)
     if not fits.any():
         return []  # no exact value fits the format: nothing is demanded, hence nothing passes
     bad = ~np.isfinite(values) & fits

@@ -270,7 +270,7 @@ def _compare(session: Session, seen: Observation, wanted: Specified) -> dict[str
         expected = wanted.results[name]
         unequal = _unequal(_canonical(session, name, shadows, expected), expected)
         if session.op.compared is not None:  # forward_error and gradient judge what is masked out
-            unequal = unequal & ~session.op.untouched(session.case, name)
+            unequal = unequal & ~session.op.untouched(session.case)
         if unequal.any():
             differing[name] = unequal
     return differing

@@ -192,7 +192,7 @@ def _judge(session: Session, names: list[str], name: str, actual: torch.Tensor |
 
 def _untouched(session: Session) -> Mask:
     """Return which elements of the input's gradient are masked out, in canonical rows."""
-    return session.op.untouched(session.case, "grad_input")
+    return session.op.untouched(session.case)
 
 
 def _outcome(subject: Subject, name: str, derivative: float, exact: float, allowed: float) -> Outcome:

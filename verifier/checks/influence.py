@@ -232,7 +232,7 @@ def _demanded(
         own = np.broadcast_to(rows.reshape(-1, *(1,) * (len(shape) - 1)), shape)
         must = own
         if op.compared is not None and shape == (case.rows, case.columns):
-            must = np.where(op.untouched(case, name), np.uint64(0), own)
+            must = np.where(op.untouched(case), np.uint64(0), own)
         return (must, own) if kind == "rows" else None
     entries = entries_of(op, case)
     if entries is None:

@@ -240,12 +240,12 @@ class Op:
         """Return what the norm reads of a case, in the input's shape: -inf where an element takes no part."""
         return self.normalized(case.tensors) if self.compared is None else self.compared(case)
 
-    def untouched(self, case: Case, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-        """Return the elements of a result that no rounding touches (see `certain`), in canonical rows."""
-        found = np.zeros((case.rows, case.columns), dtype=np.bool_)
-        for result, (_, where, _) in self.certain(case, Claim()):
-            found |= where if result == name else False
-        return found
+    def untouched(self, case: Case) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+        """Return the elements that take no part, of output and gradient alike, in canonical rows."""
+        if self.compared is None:
+            return np.zeros((case.rows, case.columns), dtype=np.bool_)
+        read = self.canonical(case, "input", self.compared(case).numpy())
+        return np.asarray(np.isneginf(read))
 
     def unordered(self, case: Case) -> dict[str, list[tuple[str, int]]]:
         """Return the links of a case along which places may be left out or exchanged one for another."""

@@ -22,7 +22,7 @@ from verifier.ops.rows.compose_bounds import case_array
 from verifier.ops.rows.two_factors import two_factors
 from verifier.ops.special_values import Expectation, Mask
 from verifier.oracle.softmax.problem import ADDED, SoftmaxProblem
-from verifier.oracle.softmax.solve import collect_softmax
+from verifier.oracle.softmax.solve import Masked, collect_softmax
 from verifier.records.case import Case, Extents, Scalars
 from verifier.records.subject import Claim, Subject
 
@@ -222,6 +222,26 @@ def problem(case: Case, *, causal: bool, logarithm: bool) -> SoftmaxProblem:
     )
 
 
+LARGE = 1024.0
+"""Of a score's parts: up to here no format's roundings move a score so far that every power of a row is 0."""
+
+
+def _moderate(case: Case, operands: Masked) -> Mask:
+    """Return the rows, (rows, 1), whose sum is positive in every kernel: of no other is a zero certain.
+
+    A score that overflows may leave nothing of a row, or NaN. Numbers that mask lie far below the others.
+    """
+    assert operands.x is not None
+    added = np.zeros_like(operands.x) if operands.added is None else operands.added
+    product = np.abs(operands.x * float(case.scalars["scale"])) <= LARGE
+    usual = product & (np.abs(added) <= LARGE)
+    sound = operands.absent | usual | (product & (added < -8.0 * LARGE))
+    rows = np.asarray(sound.all(axis=1) & (usual & ~operands.absent).any(axis=1))
+    if operands.gradient is not None:
+        rows &= np.abs(operands.gradient).sum(axis=1) <= FORMATS[case.dtype].maximum / 8.0
+    return rows[:, None]
+
+
 def certain(case: Case, claim: Claim, *, causal: bool, logarithm: bool) -> Iterator[tuple[str, Expectation]]:
     """Yield, by result, what elements that take no part are, bit for bit but for the sign of zero.
 
@@ -230,7 +250,8 @@ def certain(case: Case, claim: Claim, *, causal: bool, logarithm: bool) -> Itera
     operands = collect_softmax(problem(case, causal=causal, logarithm=logarithm))
     absent, empty = operands.absent, operands.absent.all(axis=1, keepdims=True)
     nothing = partial(np.equal, -math.inf if logarithm else 0.0)
-    beside = absent & operands.finite[:, None]
+    moderate = _moderate(case, operands)
+    beside = absent & operands.finite[:, None] & moderate
     yield "output", (f"what is masked out is {'-inf' if logarithm else '0'}", beside, nothing)
     whole = np.broadcast_to(empty, absent.shape)
     if claim.fully_masked == "nan":
@@ -241,7 +262,7 @@ def certain(case: Case, claim: Claim, *, causal: bool, logarithm: bool) -> Itera
     if operands.gradient is None:
         return
     sound = np.isfinite(canonical(case, "grad_output", _gradient(case))).all(axis=1, keepdims=True)
-    beside = absent & operands.finite_gradient[:, None]
+    beside = absent & operands.finite_gradient[:, None] & moderate
     yield "grad_input", ("the gradient of what is masked out is 0", beside, partial(np.equal, 0.0))
     if claim.fully_masked == "nan":
         yield "grad_input", ("the gradient of a fully masked row is 0 or NaN", whole & sound, _zero_or_nan)

@@ -23,7 +23,7 @@ SOURCE = Source(
     changed="our own in Triton, of the softmax alone",
 )
 
-library = load(Path(__file__).with_name("masked_softmax_triton.py")).module
+library = load(Path(__file__).parents[2] / "kernels" / "masked_softmax_triton.py").module
 skeleton = library.skeleton
 
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -31,7 +31,7 @@ TILE = 128  # columns of a tile, as many as flash attention takes keys at once
 
 
 @triton.jit
-def _folded(
+def _folded(  # noqa: PLR0917
     x, mask, added, column, columns, last, x_column, mask_column, added_column, fold,
     HAS_MASK: tl.constexpr, HAS_ADDED: tl.constexpr,
 ):  # fmt: skip
@@ -46,7 +46,7 @@ def _folded(
 
 
 @triton.jit
-def _forward(
+def _forward(  # noqa: PLR0917
     x, mask, added, y, tops, totals, x0, x1, x2, x3, m0, m1, m2, m3, a0, a1, a2, a3,
     heads, queries, columns, scale, diagonal,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_ADDED: tl.constexpr, LOG: tl.constexpr,
@@ -77,7 +77,7 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def _backward(  # noqa: PLR0917
     dx, dy, x, mask, added, tops, totals, d0, d1, d2, d3, x0, x1, x2, x3, m0, m1, m2, m3, a0, a1, a2, a3,
     heads, queries, columns, scale, diagonal,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_ADDED: tl.constexpr, LOG: tl.constexpr,
@@ -126,5 +126,5 @@ DECLARED = {
 
 
 @subject(op="causal_softmax", **DECLARED)
-def causal_softmax_online_triton(input, mask=None, attn_bias=None, scale=1.0, diagonal=0):
+def flash_causal_softmax(input, mask=None, attn_bias=None, scale=1.0, diagonal=0):
     return library.masked(input, mask, attn_bias, scale, diagonal=diagonal, design=DESIGN)
