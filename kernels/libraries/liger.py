@@ -78,12 +78,12 @@ def _rms_norm(input, weight, eps, mode, offset=0.0):
     return LigerRMSNormFunction.apply(input, weight, eps, offset, mode, False)
 
 
-@subject(**RMS, formula="cast_before_weight", domain=SQUARES)
+@subject(**RMS, formula="cast_before_weight_input_sums", domain=SQUARES)
 def liger_rms_norm_llama(input, weight, eps=1e-6):
     return _rms_norm(input, weight, eps, "llama")
 
 
-@subject(**RMS, domain=SQUARES)
+@subject(**RMS, formula="input_sums", domain=SQUARES)
 def liger_rms_norm_gemma(input, weight, eps=1e-6):
     return _rms_norm(input, weight, eps, "gemma")
 
@@ -100,6 +100,7 @@ def _square_of_rstd_overflows(case):
 
 @subject(
     **RMS,
+    formula="input_sums",
     accumulates="input",
     domain=Domain(**ROWS),
     known_defects=(
@@ -126,7 +127,7 @@ def liger_rms_norm_none(input, weight, eps=1e-6):
     return _rms_norm(input, weight, eps, "none")
 
 
-@subject(**{**RMS, "op": "rms_norm_one_plus_weight"}, domain=SQUARES)
+@subject(**{**RMS, "op": "rms_norm_one_plus_weight"}, formula="input_sums", domain=SQUARES)
 def liger_rms_norm_gemma_offset(input, weight, eps=1e-6):
     return _rms_norm(input, weight, eps, "gemma", 1.0)
 
@@ -146,12 +147,12 @@ def _fused_add(input, residual, weight, eps, mode):
     return LigerFusedAddRMSNormFunction.apply(input, residual, weight, eps, 0.0, mode, False)
 
 
-@subject(**ADDED, formula="cast_before_weight", domain=SQUARES)
+@subject(**ADDED, formula="cast_before_weight_input_sums", domain=SQUARES)
 def liger_fused_add_rms_norm_llama(input, residual, weight, eps=1e-6):
     return _fused_add(input, residual, weight, eps, "llama")
 
 
-@subject(**ADDED, domain=SQUARES)
+@subject(**ADDED, formula="input_sums", domain=SQUARES)
 def liger_fused_add_rms_norm_gemma(input, residual, weight, eps=1e-6):
     return _fused_add(input, residual, weight, eps, "gemma")
 

@@ -27,7 +27,7 @@ MIXED = {
     ("layer_norm_backward_cuda", False): ("layer_norm_backward_cuda.cu:83",),
     ("softmax_cuda", True): ("softmax_tiers_cuda.cuh:50",),  # T11 counts each use of an exponential
 }
-UNBOUNDED = ("softmax", "welford_triton")
+UNBOUNDED = ("softmax", "welford_triton", "gate")
 """Parts of names: no interval is known of an exponential, nor of the sign of a sum of Welford's products."""
 FAULTY = Path(__file__).parents[1] / "faulty_kernels"
 
@@ -68,6 +68,8 @@ def built_in(name):
         ("log_softmax_triton", "float16", True),
         ("log_softmax_cuda", "float32", True),
         ("l2_norm_triton", "float16", True),
+        ("layer_norm_silu_gate_triton", "bfloat16", True),
+        ("silu_gate_rms_norm_triton", "float16", True),
     ],
 )
 def test_a_certificate_says_what_was_proved_of_the_code(runner, name, dtype, gradients):
@@ -88,8 +90,7 @@ def test_a_certificate_says_what_was_proved_of_the_code(runner, name, dtype, gra
     for bound in (proof.bound for proof in found.proofs if proof.bound is not None):
         assert bound.depth <= bound.declared_depth
         assert all(row.variance <= row.declared_variance for row in bound.rows)
-    statistics = any(name in found.op for name in ("layer_norm", "rms_norm", "group_norm", "batch_norm"))
-    assert (found.proofs[0].bound is not None) == (statistics and "backward" not in found.op)
+    assert (found.proofs[0].bound is not None) == op(found.op).needs_variance
 
 
 def graph_of(reads):
@@ -176,6 +177,27 @@ def test_a_faulty_kernel_is_refused(runner, name, stage, why):
     assert isinstance(found, Refusal)
     assert found.stage == stage
     assert why in found.why
+
+
+@pytest.mark.parametrize(
+    ("written", "instead"),
+    [
+        ("1.0 + tl.exp(-z)", "1.0 + tl.exp(z)"),
+        ("1.0 + tl.exp(-z)", "1.0 + tl.exp2(-z)"),
+        ("1.0 + tl.exp(-z)", "1.0000001 + tl.exp(-z)"),
+        ("1.0 + tl.exp(-z)", "1.0 + tl.exp2(-z * 1.4426949)"),  # log2(e) is 1.442695
+        ("1.0 + tl.exp(-z)", "1.0 + tl.exp(-z.to(tl.float16).to(tl.float32))"),
+        ("slope = sigmoid + z * sigmoid", "slope = sigmoid + value * sigmoid"),
+        ("(1.0 - sigmoid)", "(1.0 + sigmoid)"),
+        ("(z * sigmoid) * rstd * g", "(z * sigmoid) * rstd * d"),
+        ("u = value * (z * sigmoid)", "u = value * (sigmoid * sigmoid)"),
+    ],
+)
+def test_another_gate_or_gradient_of_one_is_refused(runner, written, instead):
+    subject = planted({written: instead}, KERNELS / "silu_gate_rms_norm_triton.py")
+    recipe = Recipe(rows=2, columns=12, input=Values(seed=0), weight=Values(seed=1))
+    case = build(op(subject.op), subject, "float32", recipe, gradients=True)
+    assert isinstance(certified(subject, case, runner=runner, gradients=True), Refusal)
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,25 @@ def test_a_norm_of_liger_is_certified_forward(runner, name, dtype):
     assert found.support["output"]["input"] == "its row"
 
 
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("rms_norm_llama", "float16"),  # products of two halves are those of float32, rounded again
+        ("rms_norm_gemma", "float32"),
+        ("rms_norm_gemma_offset", "bfloat16"),
+        ("fused_add_rms_norm_llama", "bfloat16"),
+    ],
+)
+def test_rms_norms_of_liger_are_certified_with_their_gradients(runner, name, dtype):
+    norm = NORMS[name]
+    found = certified(norm, case_for(norm, dtype, 4, 33, 0.0, 0), runner=runner, gradients=True)
+    assert isinstance(found, Certificate), found.why
+    assert {"grad_input", "grad_weight"} <= {*found.outputs}
+    canonical = norm.differing(formula="canonical")  # sum(xhat * g) is in none of them
+    refused = certified(canonical, case_for(norm, dtype, 4, 33, 0.0, 0), runner=runner, gradients=True)
+    assert not isinstance(refused, Certificate)
+
+
 @pytest.mark.parametrize(("dtype", "limit"), [("float32", 60), ("float16", None)])
 def test_its_gradients_are_certified_with_torchs_sums_over_rows_in_any_order(runner, dtype, limit):
     norm = NORMS["layer_norm"]

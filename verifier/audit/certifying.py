@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from strategies.values import Values
+from verifier.audit.read_claim import claimed_at
 from verifier.audit.run_audit import Job
 from verifier.audit.trial import Trial
 from verifier.audit.worker_pool import Died, pooled
@@ -90,8 +91,10 @@ def of_subject(
             case = case_at(subject, dtype, rows, columns, Values(seed=seed))
             if case is None:
                 continue  # the op or the subject has no such shape
-            asker = _Asker(subject=subject, case=case, runner=runner, seed=seed)
-            found += [asker.asked(gradients=gradients) for gradients in calls(subject)]
+            for gradients in calls(subject):
+                claimed = claimed_at(subject, case, runner, gradients=gradients)
+                asker = _Asker(subject=claimed, case=case, runner=runner, seed=seed)
+                found.append(asker.asked(gradients=gradients))
     return found
 
 
@@ -212,6 +215,7 @@ def contradicted_findings(findings: Iterable[Finding]) -> Iterator[AskedCertific
         subject = load_subject(finding.path, finding.subject)
         gradients = True in calls(subject) and finding.check != "forward_error"
         with Runner(PLACE) as runner:
+            subject = claimed_at(subject, finding.case, runner, gradients=gradients)
             found = certified(subject, finding.case, runner=runner, gradients=gradients)
             if not isinstance(found, Certificate) or not found.speaks_of(_largest(finding.case)):
                 continue

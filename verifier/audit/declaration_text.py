@@ -48,8 +48,11 @@ def declaration_text(subject: Subject, dtype: str, setting: Setting) -> str:
         parts["parameters"] = " or ".join(subject.parameter_dtypes)
     unclaimed = frozenset() if claimed else frozenset({"formula"})
     marks = {"tree": "trees", "columns tree": "trees"}
+    read = {"variance", "formula"} if claim.read else set()
     texts = [
-        f"{name} {value}" + (" (assumed)" if marks.get(name, name) in claim.assumed - unclaimed else "")
+        f"{name} {value}"
+        + (f" ({claim.read})" if name in read else "")
+        + (" (assumed)" if marks.get(name, name) in claim.assumed - unclaimed - read else "")
         for name, value in parts.items()
     ]
     return ", ".join(texts)

@@ -13,6 +13,7 @@ from verifier.audit.search import LEAST_STEERED, Ahead, Budget, Search
 from verifier.audit.source_names import code_near_subject
 from verifier.audit.sweep import Sweep, sweep
 from verifier.audit.trial import Failure, Trial
+from verifier.audit.undeclared_dtypes import refused
 from verifier.audit.witnesses import replay_witnesses
 from verifier.cases.plan import Plan
 from verifier.cases.recipe import Recipe
@@ -160,6 +161,7 @@ class Examination(Trial):
             or backend(place).refuses(self.subject, self.dtype)
             or (self.check.NEEDS_A_NORM if self.op.own else "")
             or self.check.skips(self.subject, self.op, self.dtype, place)
+            or refused(self.subject, self.runner, self.dtype)
         )
 
     def _not_offered(self) -> str | None:
@@ -232,9 +234,8 @@ class Examination(Trial):
     def _algorithm(self) -> str:
         """Name what is claimed: the variance algorithm, or the form where bounds rest on no variance."""
         claim = self.subject.claim
-        if claim.variance is not None or not self.op.claimed(claim):
-            return claim.variance or "none"
-        return self.op.form(claim, self.dtype).name
+        named = claim.variance or (self.op.form(claim, self.dtype).name if self.op.claimed(claim) else "none")
+        return f"{named} (read)" if claim.read else named
 
     def _conclude(self, line: Line, search: Search) -> None:
         """Say what else is to be known of the line."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from verifier.audit import causes, rules
 from verifier.audit.examination import Examination
+from verifier.audit.read_claim import with_read_claim
 from verifier.audit.report.finding_text import failure_text
 from verifier.audit.request import SelectionError
 from verifier.audit.run_audit import played
@@ -52,7 +53,11 @@ def replay(path: Path, *, kernel: Path | None = None, backend_name: str | None =
         raise SelectionError(reason)
     with Runner(place, options=played(place, _multiprocessors(path, document))) as runner:
         examination = Examination(
-            subject=found[name], check_name=check_name, dtype=case.dtype, runner=runner, ignore_known=True
+            subject=with_read_claim(found[name], runner, case.dtype),
+            check_name=check_name,
+            dtype=case.dtype,
+            runner=runner,
+            ignore_known=True,
         )
         finding, outcomes = examination.examine_case(case)
         if finding is not None:

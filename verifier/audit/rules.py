@@ -95,7 +95,8 @@ def is_finding(subject: Subject, check: Check, case: Case, outcome: Outcome) -> 
     domain = subject.domain
     if domain is None or not domain.numeric or domain.leaves_eps_open(case):
         return False
-    return not beyond and the_op.claimed(subject.claim) and not excused(outcome)
+    claimed = the_op.claimed(subject.claim) and not subject.claim.read
+    return not beyond and claimed and not excused(outcome)
 
 
 def beyond_promised_values(subject: Subject, check: Check, case: Case, outcome: Outcome) -> bool:
@@ -145,6 +146,23 @@ def without_passes(outcomes: Iterable[Outcome], reasons: Iterable[str]) -> list[
     """Keep of the outcomes what speaks against the subject; for these reasons the rest is undecided."""
     against = [o for o in outcomes if o.verdict in {Verdict.REFUSED, Verdict.ERROR, *BAD}]
     return against + [Outcome(verdict=Verdict.UNDECIDED, message=text) for text in dict.fromkeys(reasons)]
+
+
+def by_a_read_claim(subject: Subject, outcome: Outcome, explained: Outcome | None) -> Outcome:
+    """Return what a failure means that rests on a claim which was read of another shape.
+
+    explained: the failure that the roundings of the code that ran leave of the same result, where they do not
+    explain it. Without one nothing is decided.
+    """
+    if explained is not None:
+        return replace(outcome, meaning=explained.meaning, formula=explained.formula)
+    claim = subject.claim
+    text = (
+        f"{outcome.output or 'a result'} is beyond the bounds of {claim.variance or claim.formula}, "
+        f"{claim.read}; of this shape nothing is claimed: declare variance= or formula=, which "
+        "`norm-verifier describe` proposes, or certify the shape"
+    )
+    return replace(outcome, verdict=Verdict.UNDECIDED, message=text, doubtful=True)
 
 
 def own_failure(error: Exception, declared_in: Path) -> Outcome:

@@ -18,6 +18,7 @@ from verifier.audit.first_cases import CHECKS as FIRST_CHECKS
 from verifier.audit.first_cases import try_first_cases
 from verifier.audit.news import News, Reporter, heard_by
 from verifier.audit.reach_of_subjects import reach_of_lines
+from verifier.audit.read_claim import with_read_claim
 from verifier.audit.record import Report
 from verifier.audit.request import (
     ALL_CONFIGURATIONS,
@@ -421,12 +422,13 @@ def examination(
     if place is None:
         line.skipped = missing
         return line
+    runner = _runner(place, job.multiprocessors)
     return Examination(
-        subject=subject,
+        subject=with_read_claim(subject, runner, job.dtype),
         check_name=job.check,
         dtype=job.dtype,
         first_dtype=job.first_dtype,
-        runner=_runner(place, job.multiprocessors),
+        runner=runner,
         budget=Budget(cases=share[0], until=_end(share)),
         seed=seed,
         first=first,

@@ -47,6 +47,7 @@ def certify(  # noqa: PLR0917
         must_be_names(dtypes=dtype or ())
         must_be_files([kernel])
         shapes = [one for text in shape or ["2x4096"] for one in ranged(text)]
+        from verifier.audit.read_claim import claimed_at
         from verifier.checks.support.certify import certified_recordings
         from verifier.commands.explain import case_for, subject_of
         from verifier.execution import Runner
@@ -58,7 +59,8 @@ def certify(  # noqa: PLR0917
             for held in dtype or found.dtypes:
                 for rows, columns in shapes:
                     case = case_for(found, held, rows, columns, 0.0, seed, evaluation=evaluation)
-                    one, code = certified_recordings(found, case, runner=runner, gradients=gradients)
+                    claimed = claimed_at(found, case, runner, gradients=gradients)
+                    one, code = certified_recordings(claimed, case, runner=runner, gradients=gradients)
                     rows_of.add(case, code)
                     named = f"{found.name}  {held}  {rows}x{columns}"
                     say(named)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 
 from strategies.values import Values
 from verifier.arithmetic.formats import FORMATS
+from verifier.audit.read_claim import with_read_claim
 from verifier.cases.recipe import Recipe, build
 from verifier.checks.support.output_verdict import format_of
 from verifier.checks.support.row_errors import RowErrors, row_errors
@@ -86,6 +87,7 @@ def account(subject: Subject, dtype: str, backend_name: str, *, grid: bool = Fal
         return Account(subject=subject.name, dtype=dtype, backend=backend_name, points=(), refused=refusal)
     points, missing, codes = [], [], []
     with Runner(backend_name) as runner:
+        subject = with_read_claim(subject, runner, dtype)
         for kappa, magnitude, columns in (*_sweep(dtype), *(_grid(dtype) if grid else ())):
             for seed in SEEDS:
                 case = swept_case(subject, dtype, kappa, magnitude, seed, columns)

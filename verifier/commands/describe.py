@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from verifier.audit.read_claim import ReadClaim, read_claim
 from verifier.audit.request import SelectionError
 from verifier.checks.support.session import gradient_names
 from verifier.commands.describing.calling import MEANINGS, Calling, callings
@@ -21,7 +22,6 @@ from verifier.commands.describing.claims import (
     loses_large_means,
     parameters,
 )
-from verifier.commands.describing.compiled_algorithm import read_algorithm
 from verifier.commands.describing.found_function import found_function, origin
 from verifier.commands.describing.further_results import further_results
 from verifier.commands.describing.language import launched_language
@@ -48,6 +48,9 @@ from verifier.execution import Runner
 from verifier.execution.backends import backend, default_backend
 from verifier.ops import Op, op, ops
 from verifier.records.subject import Language, Subject
+
+MOST_READ = 3
+"""Algorithms, the likeliest, of which one may be read from the compiled code; each takes a second or two."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,9 +265,9 @@ def _as_op(place: _Place, calling: Calling, seen: Seen) -> Proposal:
     if operator is not None and "welford" in names:
         names = ("welford", *(n for n in names if n != "welford"))
         what += f"torch's {operator} ran, which computes it by Welford's updates on a CPU; "
-    read = read_algorithm(trial, runner, dtypes[0], names)
-    if read is not None:
-        names = (read.variance, *(n for n in names if n != read.variance))
+    read = read_claim(trial, runner, dtypes[0], names=names[:MOST_READ], gradients=False)
+    if isinstance(read, ReadClaim) and the_op.needs_variance:
+        names = (read.algorithm, *(n for n in names if n != read.algorithm))
         what += f"{read.text}; "
     fit = fitting(trial, runner, names, dtypes, backward=backward)
     kept = limits(trial, runner, dtypes[0], Runner)

@@ -35,6 +35,7 @@ def recheck(
     is refused now.
     """
     with clear_errors():
+        from verifier.audit.read_claim import claimed_at
         from verifier.checks.support.certify import certified
         from verifier.commands.early_answers import must_be_files
         from verifier.commands.explain import case_for, subject_of
@@ -56,6 +57,7 @@ def recheck(
                     subject, str(one["dtype"]), rows, columns, 0.0, OTHER_DATA, evaluation=evaluation
                 )
                 backward = "grad_" in str(one["outputs"]) and subject.differentiable
+                subject = claimed_at(subject, case, runner, gradients=backward)
                 again = certified(subject, case, runner=runner, gradients=backward)
                 say(f"{subject.name}  {case.dtype}  {rows}x{columns}")
                 if not isinstance(again, Certificate):

@@ -78,6 +78,37 @@ def autograd_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
     return {"grad_input": grad_input, **parameter_gradients(k, t, t.x * rstd)}
 
 
+def _input_sum_gradient(k: Numbers, g: Value, x: Value, rstd: Value) -> Value:
+    """Return g * rstd - rstd**3 / N * sum(g * x) * x, 1/N being a factor, in one of three orders.
+
+    Source: the backward kernels of Liger-Kernel's RMS norms: one row, several rows, with a residual.
+    """
+    share, total, direct = -(k.constant(1.0) / k.count()), k.sum(g * x), g * rstd
+    return k.either(
+        direct + rstd * (share * rstd * rstd * total * x),
+        direct + rstd * (share * (rstd * rstd * total) * x),
+        direct + share * rstd * rstd * rstd * total * x,
+    )
+
+
+def input_sums_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
+    """Return the gradient by sum(g * x), g = grad_output * weight, in the place of mean(xhat * g)."""
+    _, rstd = k.saved_moments(t.x)
+    g = t.grad_output if t.weight is None else t.grad_output * t.weight
+    return {"grad_input": _input_sum_gradient(k, g, t.x, rstd), **parameter_gradients(k, t, t.x * rstd)}
+
+
+def cast_input_sums_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
+    """Return the same; products that are summed to grad_weight are rounded as in the forward pass."""
+    _, rstd = k.saved_moments(t.x)
+    g = t.grad_output if t.weight is None else t.grad_output * t.weight
+    gradients = {"grad_input": _input_sum_gradient(k, g, t.x, rstd)}
+    if t.weight is not None:
+        products = k.cast(t.grad_output * k.cast(t.x * rstd, "input"), "input")
+        gradients["grad_weight"] = k.parameter_sum(products)
+    return gradients
+
+
 def machine_epsilon(dtype: str) -> float | None:
     """Return what eps=None means: the spacing of the dtype at 1.
 
@@ -98,6 +129,8 @@ FORMS = {
         Form(name="cast_before_weight", forward=cast_forward, backward=cast_backward),
         Form(name="cast_before_weight_forward", forward=cast_forward, backward=canonical_backward),
         Form(name="autograd", forward=canonical_forward, backward=autograd_backward),
+        Form(name="input_sums", forward=canonical_forward, backward=input_sums_backward),
+        Form(name="cast_before_weight_input_sums", forward=cast_forward, backward=cast_input_sums_backward),
     )
 }
 

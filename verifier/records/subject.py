@@ -252,6 +252,8 @@ class Claim:
     `variance_options` is what else is claimed of the algorithm, by the names of its own options.
     `fully_masked` is what a row of a masked softmax gives of which no element takes part: "zeros", of which
     the logarithm is -inf, or "nan".
+    `assumed` names fields that the declaration left out. `read` says where the claim was read from the
+    compiled code, of a declaration that names no algorithm: "" is a claim of the declaration's own.
     """
 
     variance: str | None = None
@@ -265,6 +267,7 @@ class Claim:
     clamp: bool = False
     fully_masked: FullyMasked | None = None
     assumed: frozenset[str] = frozenset()
+    read: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

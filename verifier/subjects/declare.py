@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
@@ -27,12 +28,15 @@ from verifier.records.subject import (
     Trees,
 )
 
+USUAL_DTYPES = ("float16", "bfloat16", "float32")
+"""What is tried of a kernel whose declaration names no dtypes."""
+
 
 def subject(
     *,
     op: str,
-    language: Language,
-    dtypes: tuple[str, ...],
+    language: Language | None = None,
+    dtypes: tuple[str, ...] | None = None,
     variance: str | None = None,
     variance_options: Mapping[str, object] | None = None,
     accumulates: str | None = None,
@@ -57,8 +61,10 @@ def subject(
     """Declare the decorated function as a kernel under test.
 
     op: the mathematical norm, for instance "layer_norm" or "layer_norm_backward".
-    language: what the kernel is written in; it decides which backends can run it.
-    dtypes: names of the dtypes of its tensors that it supports.
+    language: what the kernel is written in; it decides which backends can run it. Left out: that of the
+        kernels which the function's code names (see `verifier.subjects.language`).
+    dtypes: names of the dtypes of its tensors that it supports. Left out: those of float16, bfloat16 and
+        float32 that it does not refuse.
     variance, accumulates, trees, formula, mean_contraction, divide_by_n, saved_dtype, clamp: the
         claim, see `Claim`. What is left out is filled in and printed as assumed.
     variance_options: what else the algorithm does, for instance {"merge": "weighted"} of "chan"; the
@@ -92,12 +98,13 @@ def subject(
     }
     _demand_meaning_of_no_element(op, fully_masked)
     _demand_known_words(language, dtypes, words, guarantees)
+    left_out = frozenset(n for n, v in {"language": language, "dtypes": dtypes}.items() if v is None)
     _demand_options(variance, variance_options)
     _demand_names(known_defects)
     _demand_extents(extents, domain)
     claim = _claim(
         {**words, "trees": trees, "formula": formula},
-        language,
+        left_out,
         variance=variance,
         variance_options=dict(variance_options or {}),
         clamp=clamp,
@@ -114,9 +121,9 @@ def subject(
             name=function.__name__,
             path=Path(inspect.getsourcefile(inspect.unwrap(function)) or "<unknown>").resolve(),
             op=op,
-            language=language,
-            dtypes=tuple(dtypes),
-            claim=claim,
+            language=language or "torch",
+            dtypes=USUAL_DTYPES if dtypes is None else tuple(dtypes),
+            claim=claim if language is None else fused_as_usual(claim, language),
             guarantees=frozenset(guarantees),
             known_defects=tuple(known_defects),
             domain=domain,
@@ -160,17 +167,21 @@ def _demand_meaning_of_no_element(op: str, fully_masked: object) -> None:
         raise ValueError(f"@subject: {op} has no mask; fully_masked is of {', '.join(_ops_of_masks())}")
 
 
-def _claim(declared: Mapping[str, Any], language: Language, **further: Any) -> Claim:
+def fused_as_usual(claim: Claim, language: Language) -> Claim:
+    """Return a claim in which the mean is fused as compilers of the language do, where it says nothing."""
+    if "mean_contraction" not in claim.assumed:
+        return claim
+    return replace(claim, mean_contraction="none" if language == "torch" else "mixed")
+
+
+def _claim(declared: Mapping[str, Any], left_out: frozenset[str], **further: Any) -> Claim:
     """Return the claim; what is declared as None is filled in, and kept as assumed.
 
-    declared: fields of `Claim` that may be left out; `trees` may be one tree. further: its other fields.
+    declared: fields of `Claim` that may be left out; `trees` may be one tree. left_out: what else the
+    declaration does not say. further: the claim's other fields.
     """
-    assumed = frozenset(name for name, value in declared.items() if value is None)
-    defaults = {
-        "accumulates": "float32",
-        "mean_contraction": "none" if language == "torch" else "mixed",
-        "divide_by_n": "either",
-    }
+    assumed = left_out | {name for name, value in declared.items() if value is None}
+    defaults = {"accumulates": "float32", "mean_contraction": "mixed", "divide_by_n": "either"}
     filled = {**declared, **{name: word for name, word in defaults.items() if declared[name] is None}}
     return Claim(**{**filled, "trees": _trees(declared["trees"])}, **further, assumed=assumed)
 
@@ -182,8 +193,8 @@ def _trees(trees: Tree | Trees | None) -> Trees:
 
 
 def _demand_known_words(
-    language: str,
-    dtypes: tuple[str, ...],
+    language: str | None,
+    dtypes: tuple[str, ...] | None,
     words: Mapping[str, str | None],
     guarantees: set[str] | frozenset[str],
 ) -> None:
@@ -195,8 +206,8 @@ def _demand_known_words(
         "saved_dtype": (*FORMATS, "input"),
     }
     demanded: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-        "language": ((language,), LANGUAGES),
-        "dtypes": (tuple(dtypes), tuple(FORMATS)),
+        "language": (() if language is None else (language,), LANGUAGES),
+        "dtypes": (tuple(dtypes or ()), tuple(FORMATS)),
         **{name: ((word,), meanings[name]) for name, word in words.items() if word is not None},
         "guarantees": (tuple(sorted(guarantees)), known_guarantees() if guarantees else ()),
     }
@@ -204,7 +215,7 @@ def _demand_known_words(
         unknown = [v for v in values if v not in known]
         if unknown:
             raise ValueError(f"@subject: unknown {field_name} {unknown[0]!r}; known are {', '.join(known)}")
-    if not dtypes:
+    if dtypes is not None and not dtypes:
         raise ValueError("@subject: dtypes is empty; name at least one")
 
 

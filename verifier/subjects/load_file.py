@@ -6,7 +6,7 @@ import hashlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.machinery import SourceFileLoader
@@ -108,7 +108,8 @@ def load(path: str | Path) -> Loaded:
     classes can be pickled, and removed again if it fails.
 
     Raises:
-        LoadError: the file does not exist, is no Python file, or raises while it is executed.
+        LoadError: the file does not exist, is no Python file, raises while it is executed, or holds a kernel
+            whose language is neither declared nor can be told.
 
     """
     file = source_file(path)
@@ -123,7 +124,21 @@ def load(path: str | Path) -> Loaded:
                 f"{path}: two subjects are named {one.name!r}; give their functions names of their own"
             )
     library = next((one for one in vars(module).values() if isinstance(one, Library)), None)
-    return Loaded(path=file, module=module, subjects=tuple(own.values()), library=library)
+    return Loaded(path=file, module=module, subjects=tuple(_in_languages(path, own)), library=library)
+
+
+def _in_languages(path: str | Path, own: dict[str, Subject]) -> Iterator[Subject]:
+    """Yield subjects with their languages, those that a declaration leaves out."""
+    for one in own.values():
+        if "language" not in one.claim.assumed:
+            yield one
+            continue
+        from verifier.subjects.language import with_language  # it looks at what Triton and CUDA make
+
+        try:
+            yield with_language(one)
+        except ValueError as error:
+            raise LoadError(f"{path}: {error}") from error
 
 
 def load_subjects(path: str | Path) -> tuple[Subject, ...]:

@@ -27,8 +27,10 @@ EXAMPLES = {
     "negation": "neg.f32 a",
     "widening": "cvt.f32.f16 h",
     "narrow_sum": "add.f16 h h; sub.f16 h (neg.f16 h); add.rn.f16 (neg.f16 h) h",
+    "narrow_product": "mul.f16 h h; mul.rn.f16 h (neg.f16 h)",
     "magnitude": "abs.f32 (neg.f32 a)",
     "signs_of_factors": "mul.f32 (neg.f32 a) b; div.rn.f32 a (neg.f32 b); mul.f32 (neg.f32 a) (neg.f32 b)",
+    "sign_of_dividend": "div.full.f32 (neg.f32 a) b; div.full.f32 (neg.f32 a) (neg.f32 b)",
     "sign_of_narrowed": "cvt.rn.f16.f32 (neg.f32 a)",
     "sign_of_product": "fma.rn.f32 b (neg.f32 a) c; fma.rn.f32 (neg.f32 b) (neg.f32 a) c",
     "folding": "add.f32 1 1; mul.f32 2 -0; fma.rn.f32 -1 0 -0; div.rn.f32 1 -4; add.f32 -0 -0; add.f32 -1 1;"
@@ -257,3 +259,14 @@ def test_many_nodes_become_few_terms_whatever_the_order() -> None:
     assert terms.count == 64 + len(pairs)
     assert len(np.unique(form.outputs["y"])) == len(pairs)
     assert ids(form.edges).min() >= 0
+
+
+@pytest.mark.parametrize(("name", "digits", "grid"), [("float16", 11, -24), ("bfloat16", 8, -133)])
+def test_a_product_of_halves_may_be_rounded_to_float32_first(name, digits, grid) -> None:
+    """All products of two significands of bfloat16, every seventh of float16, about the least numbers."""
+    whole = np.arange(1, 2**digits, 7 if name == "float16" else 1, dtype=np.float64)
+    products = np.outer(whole, whole)
+    for exponent in range(2 * grid - 4, grid + 20, 1 if name == "float16" else 3):
+        exact = np.ldexp(products, max(exponent, -1074))
+        first = exact.astype(np.float32).astype(np.float64)
+        assert np.array_equal(round_to(FORMATS[name], exact), round_to(FORMATS[name], first))

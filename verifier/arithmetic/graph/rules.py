@@ -32,12 +32,13 @@ def _identity(_: Former, __: Opcode, edges: Ids) -> Rewrite:
     return Rewrite(where=np.ones(len(edges), np.bool_), into=None, edges=edges)
 
 
-def _narrow_sum(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
+def _narrow(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
+    """Take a sum or product of two halves for that of float32, rounded again."""
     where: Mask = np.full(len(edges), operation.result in {"f16", "bf16"})
     narrowed = opcode(f"cvt.rn.{operation.result}.f32") if where.any() else None
     made = np.full((int(where.sum()), 3), -1, dtype=np.int64)
     if narrowed is not None:
-        made[:, 0] = form.formed(in_format("add", "f32"), edges)
+        made[:, 0] = form.formed(in_format(operation.family, "f32"), edges)
     return Rewrite(where=where, into=narrowed, edges=made)
 
 
@@ -62,6 +63,12 @@ def _signs_of_factors(_: Former, operation: Opcode, edges: Ids) -> Rewrite:
 
 def _sign_of_operand(_: Former, operation: Opcode, edges: Ids) -> Rewrite:
     where = (edges[:, 0] & 1) == 1
+    return Rewrite(where=where, into=operation, edges=_first_unsigned(edges[where]), flip=1)
+
+
+def _sign_of_dividend(_: Former, operation: Opcode, edges: Ids) -> Rewrite:
+    """Take the sign out of `div.full`, a product of the dividend: of the measured model, not of its name."""
+    where = ((edges[:, 0] & 1) == 1) & operation.name.startswith("div.full.")
     return Rewrite(where=where, into=operation, edges=_first_unsigned(edges[where]), flip=1)
 
 
@@ -384,7 +391,14 @@ _TABLE: tuple[tuple[str, ClaimLetter, tuple[str, ...], str, Apply], ...] = (
         "E",
         ("add",),
         "a + b in float16 or bfloat16 is that of float32, rounded again",
-        _narrow_sum,
+        _narrow,
+    ),
+    (
+        "narrow_product",
+        "E",
+        ("mul",),
+        "a * b in float16 or bfloat16 is that of float32, rounded again",
+        _narrow,
     ),
     ("magnitude", "E", ("abs",), "|-a| = |a|", _magnitude),
     (
@@ -394,6 +408,7 @@ _TABLE: tuple[tuple[str, ClaimLetter, tuple[str, ...], str, Apply], ...] = (
         "(-a) * b = -(a * b), (-a) / b = -(a / b)",
         _signs_of_factors,
     ),
+    ("sign_of_dividend", "E", ("other",), "div.full(-a, b) = -div.full(a, b)", _sign_of_dividend),
     ("sign_of_narrowed", "E", ("narrow",), "cvt.rn(-a) = -cvt.rn(a)", _sign_of_operand),
     ("sign_of_product", "E", ("fma",), "fma(-a, b, c) = fma(a, -b, c) = fma(-b, a, c)", _sign_of_product),
     ("folding", "E", _FOLDED, "operations on finite constants", _folded),

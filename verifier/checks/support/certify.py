@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from hashlib import sha256
 
@@ -68,6 +68,32 @@ def certified_recordings(
     if why:
         return Refusal(stage=LANES, why=why), None
     return _certificate(subject, case, proofs, found), found
+
+
+def first_certified(
+    claims: Iterable[Subject], case: Case, *, runner: Runner, gradients: bool = False
+) -> tuple[Subject, Certificate] | Refusal:
+    """Return the first of several declarations of one kernel that is proved, and what is proved of it.
+
+    The kernel is recorded once. A refusal is that of the first claim.
+    """
+    found: Recordings | None = None
+    refused: Refusal | None = None
+    for subject in claims:
+        try:
+            if found is None:
+                found = recorded(subject, case, runner=runner, gradients=gradients)
+                must_be_what_each_call_gives(found)
+            proofs = tuple(_proofs(subject, case, found, gradients=gradients))
+        except RefusedError as error:
+            if found is None or found.unlike:
+                return error.refusal
+            refused = refused or error.refusal
+            continue
+        if why := _depends_on_lanes(subject, case, found, runner=runner, gradients=gradients):
+            return Refusal(stage=LANES, why=why)
+        return subject, _certificate(subject, case, proofs, found)
+    return refused or Refusal(stage="the code is the declared computation", why="no claim was tried")
 
 
 def _depends_on_lanes(

@@ -31,7 +31,7 @@ from verifier.bounds.variance import options as variance_options
 from verifier.checks.support.read_orders import CodeOrders, OrderOfSum
 from verifier.ops import Op
 from verifier.ops.rows.twin import twin
-from verifier.ops.rows.twin_numbers import NoTwinError, Way
+from verifier.ops.rows.twin_numbers import QUOTIENTS, NoTwinError, Way
 from verifier.records.case import Case
 from verifier.records.subject import Subject
 
@@ -39,7 +39,6 @@ LEVELS = ("EZ", "EZC", "EZF", "EZFC")
 """Claims that are admitted, one after the other, until the graphs agree."""
 _CLAIM = {rule.name: rule.claim for rule in RULES}
 _ROOTS = ("rsqrt.approx", "rsqrt.approx.ftz", "sqrt.rn", "sqrt.approx", "sqrt.approx.ftz")
-_QUOTIENTS = ("div.rn", "div.full")
 _SQUARES: tuple[SquareOrder, ...] = ("scaled", "nested", "delta_first", "crossed", "counts_first")
 _POWERS = ("exp.cuda", "ex2.approx.ftz", "ex2.approx")
 _LOGARITHMS = ("log.cuda", "log.libdevice")
@@ -148,8 +147,8 @@ def ways(graph: Graph, op: Op, subject: Subject, *, fused: bool, clamps: bool = 
     claim = subject.claim
     families = {_family(graph.names[code]) for code in np.unique(graph.operation)}
     families |= {"div.full"} if "divfma.full" in families else set()
-    quotients = [name for name in _QUOTIENTS if name in families] or ["div.rn"]
-    last = [name for name in (*_QUOTIENTS, *_RECIPROCALS) if name in families]
+    quotients = [name for name in QUOTIENTS if name in families] or ["div.rn"]
+    last = [name for name in (*QUOTIENTS, *_RECIPROCALS) if name in families]
     roots: list[tuple[str, ...]] = [(name,) for name in _ROOTS if name in families and name[0] == "r"]
     roots += [(name, end) for name in _ROOTS if name in families and name[0] == "s" for end in last]
     divisions: tuple[DivideByN, ...] = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from verifier.arithmetic.graph.merges_read import MergeReader, Root
 from verifier.arithmetic.graph.normal_form import NormalForm, Normaliser
 from verifier.arithmetic.graph.online_read import OnlineReader, Rescalings
 from verifier.arithmetic.graph.order_read import OrderReader, Unordered
+from verifier.arithmetic.graph.signs import reached
 from verifier.arithmetic.trees.admitted import not_admitted
 from verifier.arithmetic.trees.steps import Step
 from verifier.arithmetic.trees.tree import Tree
@@ -72,6 +74,16 @@ class CodeOrders:
     def of_online_sum(self, builder: Builder, formats: Mapping[str, str], nodes: Ids) -> Rescalings:
         """Return in which order the parts of an online sum are rescaled and added."""
         return self.maxima.rescalings(self._edges(builder, formats, nodes))
+
+    def holds(self, builder: Builder, formats: Mapping[str, str], nodes: Ids) -> bool:
+        """Return whether the code computes each of these terms of the first row on the way to its results."""
+        return bool(np.isin(self._edges(builder, formats, nodes) >> 1, self.computed).all())
+
+    @cached_property
+    def computed(self) -> Ids:
+        """The terms that results reach."""
+        outputs = np.concatenate([edges.ravel() for edges in self.kernel.outputs.values()])
+        return reached(self.terms, outputs)
 
     def of_parts(self, builder: Builder, formats: Mapping[str, str], nodes: Ids) -> list[Step]:
         """Return the order of a sum that is a part of another."""

@@ -11,6 +11,7 @@ from verifier.execution.backends import backend
 from verifier.ops import op
 from verifier.records.planned_launches import DryRun
 from verifier.records.subject import Language, Subject
+from verifier.subjects.language import may_launch
 from verifier.subjects.used_functions import used_by
 
 DRY_RUN = "verifier.execution.dry_run:plan_launches"
@@ -27,10 +28,9 @@ def launched_language(
     trials: the function as the ops that it may be; the first that goes through a dry run decides.
     """
     used = used_by(function)
-    kernels = [one.name for one in used.functions if one.kernel and one.launched]
-    if not kernels and not used.cuda_sources and not used.unfollowed:
+    named = may_launch(used)
+    if named == "torch":
         return "torch", "nothing that the function comes to launches a kernel"
-    named: Language = "cuda" if used.cuda_sources and not kernels else "triton" if kernels else "torch"
     why = backend(PLACE).unavailable() or ""
     if not why:
         with runner_of(PLACE) as runner:
@@ -43,7 +43,7 @@ def launched_language(
                     return language, f"a call launches {' and '.join(names[:2])}"
                 if not why:
                     return "torch", "a call launches no kernel"
-    return named, f"that is what the function may launch; a dry run did not end ({why})"
+    return named or "torch", f"that is what the function may launch; a dry run did not end ({why})"
 
 
 def _launched(trial: Subject, runner: Runner) -> tuple[list[str], tuple[str, ...], str]:

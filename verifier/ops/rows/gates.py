@@ -54,7 +54,9 @@ def slope_of(k: Numbers, gate: Value, activation: Activation) -> Value:
     off = one - sigmoid
     if activation == "sigmoid":
         return sigmoid * off
-    return k.either(sigmoid * (one + gate * off), sigmoid + gate * sigmoid * off)
+    return k.either(
+        sigmoid * (one + gate * off), sigmoid + gate * sigmoid * off, sigmoid + gate * (sigmoid * off)
+    )
 
 
 def parts_of_silu(k: Numbers, grad_output: Value, norm: Value, gate: Value) -> list[Value]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,6 +18,11 @@ from verifier.bounds.variance import Reduction, SquareOrder
 from verifier.ops.rows.twin_orders import Orders
 from verifier.records.subject import Trees
 
+QUOTIENTS = ("div.rn", "div.full")
+"""Opcodes of a quotient: a theorem counts the errors of either."""
+RECIPROCAL = "rcp.rn"
+"""The opcode of a reciprocal that is rounded once, as a quotient of 1 is."""
+
 
 class NoTwinError(ValueError):
     """A declaration, or a result, of which no expressions can be made."""
@@ -30,8 +35,8 @@ class Way:
     divide: the opcode of a quotient. power: that of 2**x, or the name of a function e**x; logarithm: the name
     of a function (`verifier.arithmetic.graph.device_functions`). root: the opcodes of 1 / sqrt(v), in order.
     larger: how a clamp is written. squares: how merges of parts write what they add to the squares.
-    fuses: whether products of the form are fused into the sums that use them. form: which of the ways that
-    the form offers. contracted: the code is compared with the way up to fused products.
+    fuses: whether products of the form are fused into the sums that use them. contracted: the code is
+    compared with the way up to fused products.
     """
 
     divide_by_n: DivideByN = "division"
@@ -43,7 +48,6 @@ class Way:
     power: str = "ex2.approx"
     logarithm: str = "log.cuda"
     fuses: bool = False
-    form: int = 0
     contracted: bool = False
     squares: SquareOrder = "delta_first"
 
@@ -79,7 +83,7 @@ class Held:
 
     def __truediv__(self, other: Held) -> Held:
         """Return the rounded quotient."""
-        return self.numbers.plain(self.numbers.rounded.divide(self.array, other.array))
+        return self.numbers.quotient(self, other)
 
 
 @dataclass(kw_only=True)
@@ -103,7 +107,6 @@ class TwinNumbers:
     parts: tuple[Held, Held] | None = None
     spread: Array | None = None
     backward: bool = False
-    offered: int = field(default=1)
 
     def plain(self, array: Array) -> Held:
         """Return a value that is no product."""
@@ -115,6 +118,14 @@ class TwinNumbers:
         if product.product is None or not self.way.fuses:
             return self.plain(self.rounded.add(a.array, b.array))
         return self.plain(self.rounded.multiply_add(*product.product, other.array))
+
+    def quotient(self, a: Held, b: Held) -> Held:
+        """Return a / b: by the opcode of the way, or by another that the code has there."""
+        chosen = self.plain(self.rounded.divide(a.array, b.array))
+        nodes = self.rounded.nodes(a.array), self.rounded.nodes(b.array)
+        append, held = self.rounded.builder.append, SHORT_NAMES[self.rounded.format.name]
+        others = [append(f"{name}.{held}", *nodes) for name in QUOTIENTS if name != self.way.divide]
+        return self.either(chosen, *(self.plain(self.rounded.symbols(one)) for one in others))
 
     def moments(self, _x: Held, /) -> tuple[Held, Held]:
         """Return mean and rstd."""
@@ -184,9 +195,10 @@ class TwinNumbers:
         return value if product else self.plain(value.array)
 
     def either(self, *ways: Held) -> Held:
-        """Return the value along the way."""
-        self.offered = max(self.offered, len(ways))
-        return ways[self.way.form % len(ways)]
+        """Return the first of the ways whose terms the code has: the bound of a form holds for each."""
+        builder, formats = self.rounded.builder, self.formats
+        held = (way for way in ways if self.orders.holds(builder, formats, self._full(way)))
+        return next(held, ways[0])
 
     def cast(self, value: Held, role: str) -> Held:
         """Return the value rounded to the dtype of a tensor."""
@@ -223,14 +235,11 @@ class TwinNumbers:
         return self._called(self.way.logarithm, value)
 
     def sigmoid(self, value: Held) -> Held:
-        """Refuse: the quotient may be written in several ways.
-
-        Raises:
-            NoTwinError: always.
-
-        """
-        del value
-        raise NoTwinError("the logistic function of a gate has no twin yet")
+        """Return 1 / (1 + e**-value), the quotient as the code takes it (T15)."""
+        one = self.constant(1.0)
+        below, held = one + self.exp(-value), SHORT_NAMES[self.rounded.format.name]
+        reciprocal = self.rounded.builder.append(f"{RECIPROCAL}.{held}", self.rounded.nodes(below.array))
+        return self.either(one / below, self.plain(self.rounded.symbols(reciprocal)))
 
     def exp2(self, value: Held) -> Held:
         """Return 2**value, by the opcode of the way."""

@@ -41,6 +41,9 @@ class Orders(Protocol):
     def of_online_sum(self, builder: Builder, formats: Mapping[str, str], nodes: Ids) -> Rescalings:
         """Return in which order the parts of an online sum are rescaled and added."""
 
+    def holds(self, builder: Builder, formats: Mapping[str, str], nodes: Ids) -> bool:
+        """Return whether the code computes each of these terms of the first row on the way to its results."""
+
     def of_parts(self, builder: Builder, formats: Mapping[str, str], nodes: Ids) -> list[Step]:
         """Return the order of a sum that is a part of another."""
 
