@@ -100,7 +100,6 @@ def _square_of_rstd_overflows(case):
 
 @subject(
     **RMS,
-    formula="input_sums",
     accumulates="input",
     domain=Domain(**ROWS),
     known_defects=(

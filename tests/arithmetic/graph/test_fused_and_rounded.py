@@ -55,6 +55,9 @@ def test_a_quotient_whose_last_product_is_fused_is_one_number_or_refused():
     form = formed([fused, "y = mul.f32 t t"])
     assert (form.fired["contraction"], form.mixed.size) == (1, 0)
     assert formed([fused, "q = div.full.f32 a b", "y = mul.f32 t q"]).mixed.size == 1
+    negative = ["n = neg.f32 a", "t = divfma.full.f32 n b c", "q = div.full.f32 a b", "y = mul.f32 t q"]
+    assert formed(negative).mixed.size == 1  # the sign is taken out, the quotient is the same
+    assert formed([*negative[:2], "s = divfma.full.f32 n b c", "y = mul.f32 t s"]).mixed.size == 0
     assert (
         formed(["q = div.full.f32 a b", "n = neg.f32 q", "y = divfma.full.f32 a b n"]).fired.get(
             "equal_terms"
