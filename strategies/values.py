@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 
 from strategies.draws import Draw, numbers
 from strategies.formats import Format, Reals, dtype_name, float_format, round_to_format, to_tensor
-from strategies.hazards import PLAIN, discover, hazard_names
+from strategies.hazards import PLAIN, Hazard, discover, hazard_names
+
+FEW = 2**12
+"""Numbers of a tensor beyond which they are made anew each time that they are asked for."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -74,16 +77,29 @@ class Values:
         A row does not depend on how many rows there are.
         Raises: ValueError for an unknown dtype, a negative extent or an axis that is not there.
         """
+        parts, part = [self], self.odd_rows
+        while part is not None:
+            parts, part = [*parts, part], part.odd_rows
         target = float_format(dtype_name(dtype))
+        # Zeros of either sign are equal, and are not the same where they are planted.
+        if math.prod(shape) > FEW or any(one.planted for one in parts):
+            made = self._filled(tuple(shape), target, tuple(axes))
+        else:
+            hazards = tuple(discover()[one.hazard] for one in parts)  # one of that name may be another by now
+            made = _filled_lately(self, tuple(shape), target, tuple(axes), hazards)
+        return to_tensor(made, target)  # a copy, in whatever format
+
+    def _filled(self, shape: tuple[int, ...], target: Format, axes: tuple[int, ...]) -> Reals:
+        """Make the numbers in their shape."""
         if any(extent < 0 for extent in shape):
-            raise ValueError(f"shape {tuple(shape)} has a negative extent")
-        order, ordered = _rows_first(tuple(shape), tuple(axes))
+            raise ValueError(f"shape {shape} has a negative extent")
+        order, ordered = _rows_first(shape, axes)
         row_axes = len(order) - (len(axes) if shape else 0)
         rows, columns = (
             int(np.prod(part, dtype=np.int64)) for part in (ordered[:row_axes], ordered[row_axes:])
         )
         matrix = self._matrix(rows, columns, target)
-        return to_tensor(matrix.reshape(ordered).transpose(np.argsort(order)), target)
+        return matrix.reshape(ordered).transpose(np.argsort(order))
 
     def _matrix(self, rows: int, columns: int, target: Format) -> Reals:
         """Make (rows, columns) numbers of the format."""
@@ -152,6 +168,18 @@ class Values:
             values["odd_rows"] = cls.from_json(odd_rows)
         made: Callable[..., Values] = cls
         return made(**values)
+
+
+@lru_cache(maxsize=256)
+def _filled_lately(
+    recipe: Values,
+    shape: tuple[int, ...],
+    target: Format,
+    axes: tuple[int, ...],
+    _hazards: tuple[Hazard, ...],
+) -> Reals:
+    """Make the numbers of a recipe whose hazards are these; a search asks for most of them several times."""
+    return recipe._filled(shape, target, axes)
 
 
 def _numbers(listed: object) -> tuple[float, ...]:

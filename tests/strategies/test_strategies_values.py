@@ -2,14 +2,16 @@
 
 import hashlib
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
-from strategies.formats import FLOAT_NAMES, float_format
-from strategies.hazards import hazard_names
+from strategies.formats import FLOAT_NAMES, float_format, to_tensor
+from strategies.hazards import discover, hazard_names
 from strategies.values import Values, values
 
 SEARCH = settings(max_examples=5000, database=None, derandomize=True)
@@ -187,3 +189,27 @@ def test_ordinary_values_look_for_no_hazards(monkeypatch):
     assert Values() == Values(hazard="ordinary")
     with pytest.raises(AssertionError, match="looked for hazards"):
         Values(hazard="lognormal")
+
+
+@given(every_recipe, st.integers(0, 9), st.integers(0, 9), st.sampled_from(FLOAT_NAMES))
+def test_numbers_that_were_made_before_are_the_same_and_nobody_elses(recipe, rows, columns, dtype):
+    target = float_format(dtype)
+    anew = to_tensor(recipe._filled((rows, columns), target, (-1,)), target)
+    first = recipe.fill((rows, columns), dtype)
+    assert bits(first) == bits(anew)
+    first.fill_(3.0)
+    assert bits(recipe.fill((rows, columns), dtype)) == bits(anew)
+
+
+def test_planted_zeros_of_either_sign_are_told_apart():
+    signs = [torch.signbit(Values(planted=(z,)).fill((1, 1), "float32")).item() for z in (0.0, -0.0)]
+    assert signs == [False, True]
+
+
+def test_a_hazard_that_takes_the_name_of_another_makes_its_own_numbers(monkeypatch):
+    before = Values(hazard="ordinary").fill((2, 3), "float32")
+    other = replace(discover()["ordinary"], generate=lambda draw: np.full(draw.shape, 7.0))
+    monkeypatch.setitem(discover(), "ordinary", other)
+    assert Values(hazard="ordinary").fill((2, 3), "float32").unique().tolist() == [7.0]
+    monkeypatch.undo()
+    assert torch.equal(Values(hazard="ordinary").fill((2, 3), "float32"), before)
