@@ -79,3 +79,22 @@ def test_a_causal_softmax_as_in_flash_attention_keeps_its_bound(check):
         outcomes = outcomes_of(flash, check, "float32", place, count=3)
     assert not failures(outcomes)
     assert passes(outcomes)
+
+
+def test_a_zero_that_is_the_nearest_number_is_never_beyond_a_running_bound():
+    """Added -2.5e38 is -inf times log2(e), and the code chooses 0; no number of float32 is nearer."""
+    flash = subject_of(Path(__file__).with_name("flash_causal_softmax.py"))
+    (case,) = cases_of(flash, "running_bound", "float32", count=1)
+    rows = torch.zeros(1, 2, 2)
+    tensors = {
+        "input": rows,
+        "mask": torch.tensor([[[False, False], [True, True]]]),
+        "attn_bias": torch.tensor([[[0.0, 0.0], [0.0, -2.5e38]]]),
+        "grad_output": torch.tensor([[[0.0, 0.0], [0.0, 1.0]]]),
+    }
+    scalars = {**case.scalars, "scale": 1.0, "diagonal": 0}
+    odd = replace(case, tensors=tensors, layouts={}, scalars=scalars, rows=2, columns=2)
+    with machine() as place:
+        outcomes = examination(flash, "running_bound", "float32", place).judge(odd)[0]
+    assert not failures(outcomes)
+    assert {o.output for o in passes(outcomes)} == {"output", "grad_input"}
