@@ -161,7 +161,7 @@ def _judged(session: Session, seen: Observation, name: str, options: dict[str, b
     actual = seen.outputs[name]
     assert actual is not None
     bound = _canonical(session.truth, name, actual, seen.outputs[f"{name}|bound"])
-    # Code that chooses a literal 0, as for a score that overflowed, rounds nothing; it may be the nearest one.
+    # Code that chooses a literal 0, as for a score that overflowed, may have the nearest number by that.
     bound = np.maximum(bound, FORMATS[format_of(actual)].omega)
     outcome = judge_output(_with_bound(session.truth, name, bound), name, actual)
     # No promise is broken where a running bound is unlimited: it depends on the values alone. But where no
