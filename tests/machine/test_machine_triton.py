@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -101,11 +102,22 @@ def outputs_on(subject, case, architecture, arithmetic=None):
         return found, {name: np.array(session.slots.get(t)) for name, t in found.items()}
 
 
+def half_masked(case):
+    """Two of three elements take part; of added numbers some are so large that nothing is known of a row."""
+    shape = case.given["input"].shape
+    mask = (torch.arange(shape.numel()) % 3 != 1).reshape(shape)
+    scalars = case.scalars | ({"diagonal": 200} if "causal" in case.op else {})
+    tensors = {**case.tensors, "mask": mask, "attn_bias": None}
+    return replace(case, tensors=tensors, layouts={}, scalars=scalars)
+
+
 @pytest.mark.parametrize("subject", {s.op: s for s in CORRECTED}.values(), ids=lambda s: s.name)
 def test_architectures_agree_within_the_sum_of_their_radii(subject):
     # In rows of this length each of these kernels adds up in another order on sm_100, with Triton 3.9.
     recipe = Recipe(rows=3, columns=301)
     case = build(op(subject.op), subject, "float32", recipe, gradients=True)
+    if "attn_bias" in case.tensors:
+        case = half_masked(case)
     ampere, _ = outputs_on(subject, case, 80)
     hopper, radii = outputs_on(subject, case, 90, "ball")
     blackwell, others = outputs_on(subject, case, 100, "ball")
@@ -113,9 +125,14 @@ def test_architectures_agree_within_the_sum_of_their_radii(subject):
     # On sm_100 layouts may differ: the sums are then other trees, each within its own bound of the exact one.
     assert hopper.keys() == blackwell.keys()
     for name, value in hopper.items():
-        apart = (value.double() - blackwell[name].double()).abs().numpy()
-        assert np.isfinite(radii[name]).all()
+        # What is masked out is -inf on both: nothing is known of it.
+        masks = "mask" in case.given or "causal" in subject.op
+        known = np.isfinite(radii[name]) & np.isfinite(others[name]) & value.isfinite().numpy()
+        assert known.mean() > 0.3 if masks else known.all()
+        apart = np.where(known, (value.double() - blackwell[name].double()).abs().numpy(), 0.0)
         assert (apart <= np.nextafter(radii[name] + others[name], np.inf)).all(), name
+        assert masks or not np.isinf(value.numpy()).any()
+        assert np.array_equal(value.isinf().numpy(), blackwell[name].isinf().numpy())
 
 
 def test_order_of_blocks_changes_sums_under_a_lock_and_nothing_else():
