@@ -4,6 +4,7 @@ import pytest
 
 from strategies.values import Values
 from verifier import Trees
+from verifier.audit.certifying import of_subject
 from verifier.audit.examination import Examination
 from verifier.audit.read_claim import ReadClaim, read_claim, silent, with_read_claim
 from verifier.audit.rules import line_verdict
@@ -15,6 +16,7 @@ from verifier.commands.describe import describe
 from verifier.commands.describing import claims
 from verifier.execution import Runner
 from verifier.ops import op
+from verifier.records.certificate import Refusal
 from verifier.records.verdict import Verdict
 from verifier.subjects.load_file import LoadError, builtin_folder, load_subject
 
@@ -208,3 +210,14 @@ def norm(input, eps=1e-5):
         load_subject(path, "norm")
     said = kernel_file(text.replace('"layer_norm"', '"layer_norm", language="triton"'), head="", name="b.py")
     assert load_subject(said, "norm").language == "triton"
+
+
+def test_a_missing_backward_pass_is_no_error_of_the_verifier(kernel_file):
+    """Forward the code is proved; that a gradient fails to come contradicts nothing of it."""
+    text = WRONG.replace("MINUS", "0").replace(", differentiable=False", "")
+    found = of_subject(str(kernel_file(text, head="")), "norm", "float32", ((3, 64),), 0)
+    assert [one.gradients for one in found] == [False, True]
+    for one in found:
+        assert isinstance(one.found, Refusal)
+        assert "no backward pass is connected" in one.found.why
+        assert not one.contradicted

@@ -185,7 +185,8 @@ class _Asker:
             return why, ""
         bad = next((o for o in self.formula if o.verdict is not Verdict.PASS), None)
         if bad is not None:
-            own = bad.verdict is Verdict.FAIL and self._form_is_ours
+            # A call that fails otherwise, as without a backward pass, speaks of no result that is certified.
+            own = bad.verdict is Verdict.FAIL and bad.output in found.outputs and self._form_is_ours
             return bad.message or str(bad.verdict), _told(FORMULA, bad) if own else ""
         compared = {name for o in self.formula if isinstance(o.evidence, tuple) for name in o.evidence}
         demanded = {"output", *(gradient_names(subject, the_op) if gradients else ())}
