@@ -221,3 +221,10 @@ def test_a_missing_backward_pass_is_no_error_of_the_verifier(kernel_file):
         assert isinstance(one.found, Refusal)
         assert "no backward pass is connected" in one.found.why
         assert not one.contradicted
+
+
+def test_reading_a_claim_hides_nothing_of_what_an_audit_runs(kernel_file):
+    path = kernel_file(WRONG.replace("MINUS", "0"), head="")
+    report = audit(select([path], dtypes=["float32"], check_names=["forward_error"]))
+    ((functions, known),) = [(one.functions, one.known) for one in report.reach]
+    assert (functions, known) == ((1, 1), True)

@@ -203,7 +203,9 @@ def with_read_claim(subject: Subject, runner: Runner, dtype: str) -> Subject:
         return subject
     key = (str(subject.path), subject.name, dtype)
     if key not in _read:
-        _read[key] = read_claim(subject, runner, dtype)
+        # A process tells once what it has run of the sources: that of the audit is to tell it to its lines.
+        with Runner(runner.backend, options=runner.options) as own:
+            _read[key] = read_claim(subject, own, dtype)
     found = _read[key]
     if isinstance(found, Refusal):
         return subject

@@ -30,6 +30,7 @@ def _seen(subject: Subject, runner: Runner, dtype: str) -> str:
     case = build(op(subject.op), subject, dtype, recipe, gradients=False)
     if case is None:
         return ""
-    seen = runner.run(subject, case, gradients=False)
+    with Runner(runner.backend, options=runner.options) as own:  # the audit's tells its lines what has run
+        seen = own.run(subject, case, gradients=False)
     said = f"its declaration names no dtypes, and it refuses {dtype}: {seen.message}"
     return said if seen.status == "refused" else ""
