@@ -4,8 +4,10 @@ import contextlib
 import copy
 import json
 import os
+import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -18,7 +20,6 @@ from hypothesis import strategies as st
 from verifier.cases.recipe import Recipe, build
 from verifier.cases.saved_case import read_case
 from verifier.execution import trial_import
-from verifier.execution.process_tree import children
 from verifier.ops import op
 from verifier.records import case as cases
 from verifier.records.case import CaseError
@@ -215,43 +216,73 @@ ENDS = {
 }
 
 
-@pytest.fixture
-def _tried(monkeypatch):
-    """Beside the threads of a test runner nothing is tried; these files may end no test."""
-    monkeypatch.setattr(trial_import.threading, "active_count", lambda: 1)
-    monkeypatch.setattr(trial_import.try_out, "__kwdefaults__", {"seconds": 3.0})
+TRIES = """
+import json, os, sys
+from pathlib import Path
+from verifier.execution import trial_import
+from verifier.execution.process_tree import children
+from verifier.subjects.load_file import LoadError
+
+for path, seconds in json.loads(sys.argv[1]):
+    try:
+        trial_import.try_out(Path(path), seconds=seconds)
+        said = ""
+    except LoadError as error:
+        said = str(error)
+    print(json.dumps([said, children(os.getpid())]))
+"""
+"""Nothing is tried beside threads, which a test runner has; and these files may end no test."""
+AUDITS = """
+import sys
+from verifier.__main__ import main
+from verifier.execution import trial_import
+
+trial_import.try_out.__kwdefaults__["seconds"] = 4.0  # the right file is imported too
+main()
+"""
 
 
-@pytest.mark.usefixtures("_tried")
-@pytest.mark.parametrize("name", ENDS)
-def test_a_file_that_hangs_or_ends_its_process_is_said_with_its_line(name, tmp_path):
-    source, said = ENDS[name]
-    (tmp_path / "k.py").write_text(source)
-    seconds = 3.0 if "does not end" in said else 30.0
-    with pytest.raises(LoadError, match=f"k.py: .*{said}"):
-        trial_import.try_out(tmp_path / "k.py", seconds=seconds)
+def of_its_own(program, *words, folder):
+    """Run a program in a process that has one thread."""
+    path = str(Path(trial_import.__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", program, *words]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.usefixtures("_tried")
-@pytest.mark.parametrize(
-    "source",
-    [
-        "raise ValueError('so')",
-        "import sys; sys.exit(0)",
-        "raise BaseException('so')",
-        "def broken(:",
-        "x = 1",
-    ],
-)
-def test_what_a_file_raises_is_left_to_the_import_itself(source, tmp_path):
-    (tmp_path / "k.py").write_text(source)
-    trial_import.try_out(tmp_path / "k.py")
-    if source != "x = 1":
+def tried(folder, **sources):
+    """Return what is said of each file, and which processes are left then; a file that hangs has 3 s."""
+    asked = []
+    for name, source in sources.items():
+        (folder / f"{name}.py").write_text(source)
+        asked.append((str(folder / f"{name}.py"), 3.0 if name in ("hangs", "computes", "starts") else 30.0))
+    done = of_its_own(TRIES, json.dumps(asked), folder=folder)
+    assert done.returncode == 0, done.stderr
+    return dict(zip(sources, map(json.loads, done.stdout.splitlines()), strict=True))
+
+
+def test_a_file_that_hangs_or_ends_its_process_is_said_with_its_line(tmp_path):
+    answers = tried(tmp_path, **{name: source for name, (source, _) in ENDS.items()})
+    for name, (_, said) in ENDS.items():
+        message, left = answers[name]
+        assert re.search(f"{name}.py: .*{said}", message)
+        assert left == []
+
+
+def test_what_a_file_raises_is_left_to_the_import_itself(tmp_path):
+    raises = {
+        "value": "raise ValueError('so')",
+        "leaves": "import sys; sys.exit(0)",
+        "base": "raise BaseException('so')",
+        "syntax": "def broken(:",
+    }
+    answers = tried(tmp_path, right="x = 1", **raises)
+    assert set(map(str, answers.values())) == {"['', []]"}
+    for name in raises:
         with pytest.raises(LoadError, match=r"line 1: "):
-            load(tmp_path / "k.py")
+            load(tmp_path / f"{name}.py")
 
 
-@pytest.mark.usefixtures("_tried")
 def test_nothing_of_a_trial_is_left(tmp_path):
     said = tmp_path / "said"
     source = f"""import subprocess
@@ -259,38 +290,45 @@ started = subprocess.Popen(["sleep", "987"])
 open({str(said)!r}, "w").write(str(started.pid))
 started.wait()
 """
-    (tmp_path / "k.py").write_text(source)
-    before = children(os.getpid())
-    with pytest.raises(LoadError, match="line 4"):
-        trial_import.try_out(tmp_path / "k.py")
-    assert children(os.getpid()) == before
-    left = Path(f"/proc/{said.read_text()}/cmdline")
+    message, left = tried(tmp_path, starts=source)["starts"]
+    assert "line 4" in message
+    assert left == []
+    sleeper = Path(f"/proc/{said.read_text()}/cmdline")
     end = time.monotonic() + 10
-    while left.exists() and left.read_bytes() and time.monotonic() < end:
+    while sleeper.exists() and sleeper.read_bytes() and time.monotonic() < end:
         time.sleep(0.01)
-    assert not (left.exists() and left.read_bytes())
+    assert not (sleeper.exists() and sleeper.read_bytes())
 
 
-@pytest.mark.usefixtures("_tried")
-def test_files_that_cannot_be_loaded_cost_the_others_no_line(command, file, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        trial_import.try_out, "__kwdefaults__", {"seconds": 4.0}
-    )  # the right file is imported too
+def test_beside_another_thread_nothing_is_tried(tmp_path):
+    (tmp_path / "leaves.py").write_text(ENDS["leaves"][0])
+    done = threading.Event()
+    waiting = threading.Thread(target=done.wait)
+    waiting.start()
+    try:
+        trial_import.try_out(tmp_path / "leaves.py")
+    finally:
+        done.set()
+        waiting.join()
+
+
+def test_files_that_cannot_be_loaded_cost_the_others_no_line(file, tmp_path):
     for name, (source, _) in ENDS.items():
         (tmp_path / f"{name}.py").write_text(source)
     (tmp_path / "loop.py").symlink_to("loop.py")
     with (tmp_path / "large.py").open("wb") as large:
         large.truncate(20 << 30)
     bad = ["hangs.py", "leaves.py", "crashes.py", "loop.py", "large.py", "nowhere.py"]
-    status, out, error = command("audit", *bad, file, "--subject", "good", *QUICK, "--json", "r.json")
-    assert status == 2
-    assert [x.split(": ")[1] for x in error.splitlines()] == bad
-    assert "1 PASS" in out
-    assert "6 files could not be loaded" in out
+    words = ("audit", *bad, file, "--subject", "good", *QUICK, "--json", "r.json")
+    done = of_its_own(AUDITS, *words, folder=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert [x.split(": ")[1] for x in done.stderr.splitlines()] == bad
+    assert "1 PASS" in done.stdout
+    assert "6 files could not be loaded" in done.stdout
     report = json.loads((tmp_path / "r.json").read_text())
     assert (report["status"], len(report["unusable"]), len(report["lines"])) == (2, 6, 1)
-    status, out, error = command("audit", *bad[:2])
-    assert (status, out, error.count("\n")) == (2, "", 2)
+    done = of_its_own(AUDITS, "audit", *bad[:2], folder=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 2)
 
 
 def test_a_path_beyond_ascii_is_read_where_the_locale_is_c(kernel_file, tmp_path):

@@ -10,7 +10,6 @@ import re
 import signal
 import sys
 import tempfile
-import threading
 import time
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -19,7 +18,7 @@ from typing import IO, NoReturn
 
 from verifier.execution.child_process import late
 from verifier.execution.preloaded import Child
-from verifier.execution.process_tree import death_message, end_with, kill
+from verifier.execution.process_tree import death_message, end_with, kill, single_threaded
 from verifier.subjects.load_file import LoadError, builtin_folder, load
 
 IMPORT_SECONDS = 60.0
@@ -40,7 +39,7 @@ def try_out(path: Path, *, seconds: float = IMPORT_SECONDS) -> None:
 
     """
     file = path.expanduser()
-    if sys.platform != "linux" or threading.active_count() > 1 or not file.is_file():
+    if sys.platform != "linux" or not single_threaded() or not file.is_file():
         return
     if builtin_folder() in file.resolve().parents:
         return
