@@ -18,7 +18,7 @@ from verifier.checks.support.certify import certified
 from verifier.commands.explain import case_for
 from verifier.execution import Runner
 from verifier.execution.process_tree import use
-from verifier.records.certificate import Certificate, Refusal
+from verifier.records.certificate import OWN_FAILURE, Certificate, Refusal
 from verifier.subjects.load_file import load_subject
 
 ROWS = 2
@@ -62,7 +62,8 @@ def cell(  # noqa: PLR0917 (a task, as workers take it)
 
 def _told(found: Certificate | Refusal) -> dict[str, object]:
     if isinstance(found, Refusal):
-        return {"refused": f"{found.stage}: {found.why}"}
+        error = "error: " if found.stage == OWN_FAILURE else ""
+        return {"refused": f"{error}{found.stage}: {found.why}"}
     return {
         "claims": max((one.claims for one in found.proofs), key=len),
         "depths": sorted({(one.terms, one.depth, one.declared) for p in found.proofs for one in p.sums}),

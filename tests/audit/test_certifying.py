@@ -13,14 +13,22 @@ from typer.testing import CliRunner
 
 from verifier.audit.certifying import DEFINITION, certificates, contradicted_findings, of_subject
 from verifier.audit.record import Report
-from verifier.audit.report.certified_text import certified_lines, certified_summary, uncertified
+from verifier.audit.report.certified_text import (
+    certified_lines,
+    certified_summary,
+    contradictions,
+    uncertified,
+)
+from verifier.audit.report.terminal import summary
 from verifier.audit.rules import exit_status
 from verifier.audit.run_audit import Job
 from verifier.cases.recipe import Recipe, build
 from verifier.checks.support import certify
 from verifier.commands.command_line import app
+from verifier.execution import Runner
 from verifier.ops import op
-from verifier.records.certificate import AskedCertificate, Certificate, Refusal
+from verifier.records.certificate import OWN_FAILURE, AskedCertificate, Certificate, Refusal
+from verifier.records.observation import Observation
 from verifier.records.verdict import Finding, Outcome, Verdict
 from verifier.subjects.load_file import load
 
@@ -106,6 +114,18 @@ def test_a_recorder_that_loses_operations_contradicts_itself(tmp_path, monkeypat
     assert Report(certificates=[one]).status == 4
     assert list(certified_lines([one])) == []
     assert told in next(uncertified([one]))
+
+
+def test_a_failure_of_the_verifier_is_no_refusal_of_the_kernel(tmp_path, monkeypatch):
+    broken = Observation(status="error", message="NameError: name 'F_1' is not defined")
+    monkeypatch.setattr(Runner, "run", lambda *_, **__: broken)
+    one = asked(kernel(tmp_path))
+    assert not one.certified
+    assert one.found.stage == OWN_FAILURE
+    report = Report(certificates=[one])
+    assert report.status == 4
+    assert "1 error of the verifier itself" in summary(report)
+    assert "the verifier itself failed" in next(contradictions([one]))
 
 
 def test_a_finding_whose_own_case_is_certified_is_an_error_of_ours(tmp_path):

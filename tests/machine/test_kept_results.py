@@ -1,8 +1,12 @@
 """What is kept on disk of a kernel is what would be made of it, and is made again where it is not sound."""
 
+import json
 import os
+import subprocess
+import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +20,7 @@ from verifier.machine.shadow.emitter_kind import EmitterKind
 from verifier.machine.translate import compile_kernel
 from verifier.machine.translate.compile_kernel import compiled
 
+ROOT = Path(kept_results.__file__).parents[2]
 KERNELS = sorted(
     {(one["ptx"], one["kernel"]) for one in recorded()[0]["launches"]},
     key=lambda named: len(recorded()[0]["ptx"][named[0]]),
@@ -110,6 +115,34 @@ def test_blocks_for_some_lanes_are_kept_beside_when_lanes_have_parted(folder, no
     nothing_is_made()
     assert launched(PARTED) == [1] * 5 + [2] * 27
     assert files() == written
+
+
+TRANSLATES = """
+import hashlib, json, sys
+from verifier.machine.shadow.emitter_kind import EmitterKind
+from verifier.machine.translate.compile_kernel import compiled
+
+for text, name in json.load(open(sys.argv[1])):
+    for kind in (None, EmitterKind.GRAPH):
+        made = compiled(text, name, "on", False, kind)
+        print(name, hashlib.sha256(repr((made.emitted, sorted(made.constants))).encode()).hexdigest())
+"""
+
+
+def test_every_process_writes_the_same_translation(tmp_path):
+    """Else a process would put blocks that another has kept beside names of its own."""
+    texts = recorded()[0]["ptx"]
+    kernels = sorted({(texts[one["ptx"]], one["kernel"]) for one in recorded()[0]["launches"]}, key=str)
+    called = [named for named in kernels if "shfl" in named[0]]  # a function has a name in its translation
+    (tmp_path / "kernels.json").write_text(json.dumps(called[:3] + called[-3:]))
+    said = []
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-c", TRANSLATES, str(tmp_path / "kernels.json")]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        said.append(done.stdout)
+    assert said[0] == said[1]
+    assert said[0].count("\n") == 12
 
 
 def test_several_processes_write_the_same_at_once(folder):

@@ -44,7 +44,7 @@ class Report:
         """The exit status, see `rules.exit_status`."""
         return rules.exit_status(
             self.lines,
-            errors=self.errors,
+            errors=(*self.errors, *filter(None, (one.own_failure for one in self.certificates))),
             unusable=self.unusable,
             interrupted=self.interrupted,
             unmet=bool(self.short_of_reach or self.unmet),

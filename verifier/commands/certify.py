@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from verifier.records.subject import Subject
 
 UNDECIDED_STATUS = 3
+FAILED_STATUS = 4
 ShapeOption = Annotated[
     list[str] | None,
     typer.Option("--shape", help="ROWSxCOLUMNS of the input; either may be FIRST..LAST. Repeatable."),
@@ -37,6 +38,8 @@ def certify(  # noqa: PLR0917
 ) -> None:
     """Prove that a kernel computes what it declares, for all inputs of a shape; status 3 where that fails.
 
+    Status 4: the verifier itself failed.
+
     The compiled kernel runs once on the machine, which records the expression of every result. A refusal is
     no finding: what could not be shown may be true.
     """
@@ -51,9 +54,10 @@ def certify(  # noqa: PLR0917
         from verifier.checks.support.certify import certified_recordings
         from verifier.commands.explain import case_for, subject_of
         from verifier.execution import Runner
-        from verifier.records.certificate import Certificate
+        from verifier.records.certificate import OWN_FAILURE, Certificate
 
         found, documents, refusals = subject_of(kernel, subject), [], list[str]()
+        failed = False
         rows_of = _RowsAlike(found)
         with Runner("machine") as runner:
             for held in dtype or found.dtypes:
@@ -69,6 +73,7 @@ def certify(  # noqa: PLR0917
                     documents.append({**asked(found.name, held, rows, columns), **one.document})
                     if not isinstance(one, Certificate):
                         refusals.append(f"{named}  {one.stage}: {one.why}")
+                        failed |= one.stage == OWN_FAILURE
     if len(documents) > 1:
         say(f"{len(documents) - len(refusals)} of {len(documents)} certified")
         for line in refusals:
@@ -80,7 +85,7 @@ def certify(  # noqa: PLR0917
     if json_file is not None and (why := write_json(json_file, written)):
         stop(f"could not be written: {why}")
     if refusals:
-        raise typer.Exit(UNDECIDED_STATUS)
+        raise typer.Exit(FAILED_STATUS if failed else UNDECIDED_STATUS)
 
 
 def asked(subject: str, dtype: str, rows: int, columns: int) -> dict[str, object]:

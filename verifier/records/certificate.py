@@ -157,6 +157,10 @@ class Refusal:
         return {"refused": asdict(self)}
 
 
+OWN_FAILURE = "the verifier does not fail itself"
+"""Stage of a refusal of which the verifier is the cause, not the kernel."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class AskedCertificate:
     """What came of asking for a certificate in an audit: of one subject, dtype, shape and kind of call.
@@ -180,6 +184,11 @@ class AskedCertificate:
     def certified(self) -> bool:
         """Whether it is certified, and nothing speaks against it."""
         return isinstance(self.found, Certificate) and not self.contradicted
+
+    @property
+    def own_failure(self) -> str:
+        """What the verifier itself failed of, "" where it did not."""
+        return self.found.why if isinstance(self.found, Refusal) and self.found.stage == OWN_FAILURE else ""
 
     @property
     def document(self) -> dict[str, object]:

@@ -52,8 +52,10 @@ def uncertified(found: Iterable[AskedCertificate]) -> Iterator[str]:
 
 
 def contradictions(found: Iterable[AskedCertificate]) -> Iterator[str]:
-    """Yield what is certified and fails all the same."""
+    """Yield failures of the verifier: what is certified and fails all the same, and what broke off."""
     for one in found:
+        if one.own_failure:
+            yield f"\nthe verifier itself failed: {_named(one)}{_where([one])}: {one.own_failure}"
         if one.contradicted:
             yield (
                 f"\nthe verifier itself failed: {_named(one)}{_where([one])} is certified, and yet\n"

@@ -251,7 +251,7 @@ def summary(report: Report) -> str:
     parts += [f"{_plural(known, 'known defect')} confirmed"] if known else []
     left = sum(no_case_left(line) for line in report.lines)
     parts += [f"{_plural(left, 'line')} with no case left but known defects"] if left else []
-    failures = len(report.errors) + sum(bool(one.contradicted) for one in report.certificates)
+    failures = len(report.errors) + sum(1 for _ in contradictions(report.certificates))
     failures += sum(line.counts[Verdict.ERROR] for line in report.lines)
     parts += [f"{_plural(failures, 'error')} of the verifier itself"] if failures else []
     parts += [f"{_plural(len(report.unusable), 'file')} could not be loaded"] if report.unusable else []

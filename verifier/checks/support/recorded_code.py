@@ -22,7 +22,7 @@ from verifier.execution.record_graph import RecordedGraph, bits_of, recorded_gra
 from verifier.machine.model import MaskedFill
 from verifier.ops import op
 from verifier.records.case import Case
-from verifier.records.certificate import Refusal
+from verifier.records.certificate import OWN_FAILURE, Refusal
 from verifier.records.observation import Observation
 from verifier.records.subject import Subject
 
@@ -194,6 +194,8 @@ def recorded_run(subject: Subject, case: Case, *, runner: Runner, gradients: boo
     )
     if seen.status != "ok" or not isinstance(seen.found, Recordings):
         why = seen.message or "; ".join(seen.damage) or seen.status
+        if seen.status == "error":
+            raise RefusedError(OWN_FAILURE, why)
         raise RefusedError("the kernel runs to its end, without a race or a stray write", why)
     must_have_shape(subject, case, seen, gradients=gradients)
     must_be_one_code(seen.found)

@@ -65,8 +65,9 @@ class TranslatedKernel:
 
         Lanes part in few kernels, and where they do, in many blocks: these are compiled and kept together.
         """
-        if part and (number, True) not in self.blocks and self.question and are_kept():
-            self.blocks |= kept("parts", self.question, lambda: self.compiled_blocks(part=True))
+        if part and (number, True) not in self.blocks and are_kept():
+            written = (self.program.kernel.name, *self.emitted.part)
+            self.blocks |= kept("parts", written, lambda: self.compiled_blocks(part=True))
         code = self.blocks.get((number, part))
         if code is None:
             code = self.blocks[number, part] = self._compiled_block(number, part=part)

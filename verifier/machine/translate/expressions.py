@@ -59,6 +59,7 @@ class Code:
     names: dict[str, str] = field(default_factory=dict)
     views: set[tuple[str, str]] = field(default_factory=set)
     constants: dict[str, object] = field(default_factory=dict)
+    objects: dict[int, str] = field(default_factory=dict)
     lazy: dict[str, str] = field(default_factory=dict)
     shadows: dict[str, tuple[str, bool]] = field(default_factory=dict)
 
@@ -84,9 +85,12 @@ class Code:
         """Name of a Python object that emitted code needs."""
         if isinstance(value, np.ndarray):
             key = f"C_{value.dtype.str[1:].replace('?', 'b')}_{value.tobytes().hex()}_{value.ndim}"
-        else:
-            key = f"F_{id(value)}"
-        self.constants.setdefault(key, value)
+            self.constants.setdefault(key, value)
+            return key
+        key = self.objects.get(id(value), "")
+        if not key:  # numbered: what another process wrote of the same kernel has the same names
+            key = self.objects[id(value)] = f"F_{len(self.objects)}"
+            self.constants[key] = value
         return key
 
     def once_a_wave(self, expression: str) -> str:
