@@ -165,6 +165,25 @@ def test_what_was_read_of_another_shape_makes_no_kernel_wrong(kernel_file):
     assert "two_pass, read at 2x128; of this shape nothing is claimed" in undecided.message
 
 
+KEPT = WRONG.replace("MINUS", "0").replace(
+    "    dense = input.contiguous()",
+    """    if not hasattr(input, "dense"):
+        input.dense = input.contiguous().clone()
+    dense = input.dense""",
+)
+
+
+def test_bits_that_change_between_calls_are_wrong_whatever_was_read(kernel_file):
+    """The same code has run on the same numbers: no other algorithm explains it."""
+    line = line_of(kernel_file(KEPT, head=""), "repeated_calls", cases=2)
+    assert line_verdict(line) is Verdict.FAIL
+    (finding,) = line.findings
+    assert (
+        "changed in place since the last call: bits differ from the plain call's" in finding.outcome.message
+    )
+    assert line_verdict(line_of(kernel_file(KEPT, head=""), "forward_error", cases=2)) is Verdict.PASS
+
+
 BEYOND_256 = """    if columns > 256:
         y_ += 0.001
     tl.store(y"""

@@ -154,7 +154,15 @@ def test_checks_that_try_a_few_shapes_do_so_in_the_first_dtype_that_is_asked_for
 
 def test_literals_are_integers_of_python_and_of_cuda_without_comments(tmp_path):
     python, cuda = tmp_path / "a.py", tmp_path / "a.cu"
-    python.write_text("# 7\nX = 96\nY = True\nZ = 1.5\n")
+    python.write_text("# 7\nX = 96\nY = True\nZ = 1.5\nV = X + 1\n")
     cuda.write_text("// 7\n/* 8\n9 */ int x = 96 + 1000;\n")
-    assert sweeping.literals([str(python), str(tmp_path / "none.py")]) == {96}
+    assert sweeping.literals([str(python), str(tmp_path / "none.py")]) == {96, 1}
     assert sweeping.literals([str(cuda)]) == {96, 1000}
+
+
+def test_products_sums_and_shifts_of_literals_are_integers_of_a_source(tmp_path):
+    python = tmp_path / "a.py"
+    python.write_text("A = 5 * 1024\nB = (1 << 11) + 3\nC = 7 << 1000\nD = 9 - 2 * 1.5\n")
+    found = sweeping.literals([str(python)])
+    assert {5120, 2048, 2051, 7 << 21} <= found
+    assert max(found) == 7 << 21

@@ -10,10 +10,12 @@ from verifier.cases.plan import Plan
 from verifier.cases.reaching_shapes import (
     CASE_SECONDS,
     MOST_ELEMENTS,
+    MOST_PAIRED,
     Reaching,
     cover,
     ladder,
     near_literals,
+    pairs_of_literals,
     seen_around,
     too_dear,
     too_wide,
@@ -64,6 +66,35 @@ def test_a_kernel_of_one_remainder_is_found_through_a_literal_of_the_source():
     assert any(columns % 96 == 0 for _, columns in extents(swept(features, literals={96, 7})[0]))
 
 
+def test_what_two_literals_decide_together_is_found():
+    def features(rows, columns, variant):
+        return {"special" if rows % 7 == 0 and columns % 96 == 0 else "usual"}
+
+    found = extents(swept(features, literals={96, 7, 1024})[0])
+    assert any(rows % 7 == 0 and columns % 96 == 0 for rows, columns in found)
+
+
+def test_a_statement_that_changes_no_launch_is_reached_on_both_sides_of_its_step():
+    """A kernel may be given another number there: what is launched looks the same."""
+
+    def features(rows, columns, variant):
+        return {"kernel", *(["wrapper: a.py:7"] if columns > 1000 else [])}
+
+    shapes, _ = swept(features)
+    assert {1000, 1001} <= {columns for _, columns in extents(shapes)}
+    assert [shape.shows for shape in shapes] == [True, False]
+
+
+def test_statements_ask_for_no_side_where_launches_change_as_well():
+    def launched(rows, columns, variant):
+        return {"wide"} if columns > 1000 else {"narrow"}
+
+    def features(rows, columns, variant):
+        return {*launched(rows, columns, variant), f"wrapper: a.py:{7 if columns > 1000 else 9}"}
+
+    assert extents(swept(features)[0]) == extents(swept(launched)[0])
+
+
 def test_what_is_refused_or_outside_is_no_shape_and_what_hangs_ends_the_search():
     def look(points):
         return [Planned(features=frozenset({"k"}), refused="no" if c > 8 else "") for _, c, _ in points]
@@ -106,7 +137,7 @@ def test_of_shapes_at_which_a_loop_first_turns_the_cheaper_comes_before_the_one_
         yield f"kernel: loops over a {'n' if rows > 60_000 and columns >= 18 else '1'}"
 
     shapes, _ = swept(features)
-    few, many = (shape for shape in shapes if shape.turns)
+    few, many = (shape for shape in shapes if shape.shows)
     assert (few.rows < 100, few.columns) == (True, 18)
     assert (many.rows > 60_000, many.columns) == (True, 18)
 
@@ -161,6 +192,13 @@ def test_literals_on_the_ladder_are_left_out_and_multiples_are_tried():
     assert {95, 96, 97, 192, 288} <= {columns for rows, columns, _ in near_literals({96}) if rows == 3}
 
 
+def test_the_least_literals_are_tried_as_rows_beside_each_other_as_columns():
+    points = [*pairs_of_literals({1, 5, 96, *range(1000, 1100)})]
+    assert {(5, 96, 0), (96, 5, 0), (5, 5, 0), (1009, 1000, 0)} <= {*points}
+    assert len(points) == MOST_PAIRED**2
+    assert {*pairs_of_literals({5, 1 << 30})} == {(5, 5, 0)}
+
+
 def test_a_budget_takes_what_is_worth_its_price_and_names_what_it_leaves_out():
     shapes = [Reaching(rows=1, columns=9, seconds=2.0), Reaching(rows=129, columns=16385, seconds=7.5)]
     shapes.append(Reaching(rows=4, columns=4, seconds=1.0))
@@ -173,7 +211,7 @@ def test_a_budget_takes_what_is_worth_its_price_and_names_what_it_leaves_out():
 
 def test_what_a_kernel_or_a_loop_shows_first_may_be_given_seconds_besides():
     shapes = [Reaching(rows=1, columns=9, seconds=2.0), Reaching(rows=129, columns=16385, seconds=5.5)]
-    loop = replace(shapes[1], turns=True)
+    loop = replace(shapes[1], shows=True)
     for news in (loop, replace(shapes[1], opens=True)):
         chosen = steering((), [shapes[0], news], cases=1, seconds=4.0, for_news=5.5)
         assert chosen.shapes == (shapes[0], news)

@@ -67,4 +67,5 @@ def test_a_fault_behind_two_thresholds_is_found_by_a_quick_search_and_priced_whe
     assert [finding.outcome.output for finding in line.findings] == ["grad_bias"]
     cases, seconds = Budget(cases=BUDGETS["quick"]).steered
     quick = steering((), sweep(found, "float32", "machine").whole, cases=cases, seconds=seconds)
-    assert "(129 x 16385): about 6 s" in quick.note("--budget quick")
+    (left,) = (shape for shape in quick.left_out if (shape.rows, shape.columns) == (129, 16385))
+    assert 5 < left.seconds < 6

@@ -17,6 +17,7 @@ from verifier.execution import Runner, dry_run
 from verifier.execution.backends import backend
 from verifier.execution.dry_run import plan_launches
 from verifier.ops import op
+from verifier.records.planned_launches import WRAPPER
 from verifier.records.verdict import Verdict
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
@@ -50,6 +51,10 @@ def test_a_wide_row_shows_the_kernels_of_its_backward_pass_and_the_turns_of_its_
     assert {width for _, width in wide.compiled} == {128, 16384}
     assert not wide.refused
     assert wide.forward.features < wide.features
+    ran = {feature for feature in wide.features - narrow.features if feature.startswith(WRAPPER)}
+    backward = {feature for feature in ran if feature not in wide.forward.features}
+    assert ran
+    assert backward == ran  # of the forward pass, all statements run in either
 
 
 def test_tensors_of_a_dry_run_say_that_they_lie_on_the_device_and_nothing_is_left_afterwards():
@@ -81,6 +86,12 @@ def test_a_kernel_that_is_wrong_at_multiples_of_a_literal_is_found_by_a_quick_se
     line = searched("odd_width", cases=25)
     assert [finding.verdict for finding in line.findings] == [Verdict.FAIL]
     assert line.findings[0].case.columns % 96 == 0
+
+
+def test_a_number_that_the_wrapper_changes_at_one_width_is_found_though_the_same_kernel_is_launched():
+    line = searched("odd_number", cases=25)
+    assert [finding.verdict for finding in line.findings] == [Verdict.FAIL]
+    assert line.findings[0].case.columns == 1280
 
 
 @pytest.mark.parametrize("name", ["reads_numbers", "refuses", "launches_nothing", "keeps_tensors"])

@@ -8,8 +8,9 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import operator
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
@@ -19,6 +20,7 @@ from typing import Any
 from verifier.cases import reaching_shapes
 from verifier.cases.reaching_shapes import (
     CASE_SECONDS,
+    MOST_COLUMNS,
     PLAIN,
     Reaching,
     cover,
@@ -216,7 +218,10 @@ class _Asking:
 
 
 def literals(files: Iterable[str]) -> set[int]:
-    """Return the integers that stand in sources of Python and of CUDA C++; what cannot be read has none."""
+    """Return the integers of sources of Python, products and sums of literals too, and of CUDA C++.
+
+    What cannot be read has none.
+    """
     return {number for file in files for number in _literals(Path(file))}
 
 
@@ -230,8 +235,28 @@ def _literals(file: Path) -> Iterator[int]:
     except (OSError, ValueError, SyntaxError):
         return
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and type(node.value) is int:
-            yield node.value
+        number = _folded(node)
+        if number is not None:
+            yield number
+
+
+_FOLDED: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.LShift: lambda a, b: a << min(b, MOST_COLUMNS.bit_length()),
+}
+
+
+def _folded(node: ast.AST) -> int | None:
+    """Return the integer that an expression of literals is, None of any other."""
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if not isinstance(node, ast.BinOp) or type(node.op) not in _FOLDED:
+        return None
+    left, right = _folded(node.left), _folded(node.right)
+    known = left is not None and right is not None and min(left, right) >= 0
+    return _FOLDED[type(node.op)](left, right) if known else None  # type: ignore[arg-type]
 
 
 # What is kept
@@ -270,6 +295,9 @@ def _own_sources() -> str:
         root / "execution" / "dry_run.py",
         root / "execution" / "loops_of_source.py",
         root / "execution" / "turns_of_loops.py",
+        root / "execution" / "wrapper_lines.py",
+        root / "subjects" / "source_map.py",
+        root / "subjects" / "used_functions.py",
         root / "machine" / "device" / "without_memory.py",
         root / "machine" / "model.py",
     )
@@ -285,7 +313,7 @@ def _hash_of(file: str) -> str:
 
 def _document(made: Sweep, sources: Iterable[str]) -> str:
     def listed(shapes: Iterable[Reaching]) -> list[list[object]]:
-        return [[s.rows, s.columns, s.variant, s.seconds, s.opens, s.turns] for s in shapes]
+        return [[s.rows, s.columns, s.variant, s.seconds, s.opens, s.shows] for s in shapes]
 
     record = {
         "sources": {file: _hash_of(file) for file in sources},
@@ -320,7 +348,7 @@ def _shapes(record: Mapping[str, Any], name: str) -> tuple[Reaching, ...]:
             variant=int(variant),
             seconds=float(seconds),
             opens=bool(opens),
-            turns=bool(turns),
+            shows=bool(shows),
         )
-        for rows, columns, variant, seconds, opens, turns in record[name]
+        for rows, columns, variant, seconds, opens, shows in record[name]
     )

@@ -95,22 +95,28 @@ class Trial:
         A failure stands that the same case shows without any claim, or that no rounding of the code that ran
         explains.
         """
-        failures = {rules.failure_key(o) for o in outcomes if o.verdict is Verdict.FAIL}
-        if not failures:
+        failed = [o for o in outcomes if o.verdict is Verdict.FAIL]
+        if not failed:
             return outcomes
         plain, _ = self._judged(case, self.check, silent(self.subject))
-        proved = {rules.failure_key(o) for o in plain if o.verdict is Verdict.FAIL}
+        # What is beyond a bound here may there be bits that differ between calls: the result is the same.
+        proved = {o.output: o for o in plain if o.verdict is Verdict.FAIL}
         wrong: dict[str, Outcome] = {}
         explains = check(RUNNING_BOUND)
         place, small = self.runner.backend, case.elements <= MOST_EXPLAINED
-        if failures - proved and small and not explains.skips(self.subject, self.op, self.dtype, place):
+        unproved = any(o.output not in proved for o in failed)
+        if unproved and small and not explains.skips(self.subject, self.op, self.dtype, place):
             seen, _ = self._judged(case, explains, silent(self.subject))
             wrong = {o.output: o for o in seen if o.verdict is Verdict.FAIL}
-        resting = [o.verdict is Verdict.FAIL and rules.failure_key(o) not in proved for o in outcomes]
-        return [
-            rules.by_a_read_claim(self.subject, o, wrong.get(o.output)) if rests else o
-            for o, rests in zip(outcomes, resting, strict=True)
-        ]
+
+        def founded(outcome: Outcome) -> Outcome:
+            if outcome.output not in proved:
+                return rules.by_a_read_claim(self.subject, outcome, wrong.get(outcome.output))
+            found = proved[outcome.output]
+            same = rules.failure_key(found) == rules.failure_key(outcome)
+            return outcome if same else replace(found, tried=outcome.tried)
+
+        return [founded(o) if o.verdict is Verdict.FAIL else o for o in outcomes]
 
     def _judged(self, case: Case, asked: Check, subject: Subject) -> tuple[list[Outcome], str]:
         """Put a check to the case, with the subject as it is declared here; see `judge`."""

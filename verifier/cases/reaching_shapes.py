@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from verifier.machine.model import MAX_GRID_YZ
-from verifier.records.planned_launches import AGAIN, Planned, ShapePoint
+from verifier.records.planned_launches import AGAIN, WRAPPER, Planned, ShapePoint
 
 MOST_ROWS, MOST_COLUMNS, MOST_ELEMENTS = 1 << 17, 1 << 20, 1 << 32
 """Extents that are looked at, at most."""
@@ -24,6 +24,8 @@ MOST_CROSSINGS = 400
 """Points where steps of rows and of columns cross that are looked at, the smallest first."""
 MOST_LITERALS = 24
 """Integers of the sources that are tried as extents, the smallest first."""
+MOST_PAIRED = 12
+"""Of these, how many are tried as rows beside each other as columns."""
 MULTIPLES = (1, 2, 3)
 """Of a literal: what goes by a remainder shows at them."""
 CASE_SECONDS = 15.0
@@ -54,7 +56,8 @@ class Reaching:
     """A shape to run: its extents and its price in seconds, compilations not paid for by earlier ones.
 
     A list of them is in the order of worth for the price. opens: whether a kernel runs there that none before
-    it in the list launches. turns: whether a loop turns more than once there that does in none before it.
+    it in the list launches. shows: whether a loop turns more than once there, or a statement of the wrapper
+    runs, as in none before it.
     bare: run with all left out that may be.
     """
 
@@ -63,7 +66,7 @@ class Reaching:
     variant: int = 0
     seconds: float = 0.0
     opens: bool = False
-    turns: bool = False
+    shows: bool = False
     bare: bool = False
 
     def __str__(self) -> str:
@@ -111,7 +114,9 @@ def seen_around(
 
     see([*short_ladder(variants), *_in_other_bytes(like)] if like else ladder(variants))
     if not like:
-        see(near_literals(literals()))
+        integers = [*literals()]
+        see(near_literals(integers))
+        see(pairs_of_literals(integers))
     while len(known) < MOST_POINTS:
         before = len(known)
         see([step.middle for step in _to_be_narrowed(known)][: MOST_POINTS - before])
@@ -165,6 +170,12 @@ def near_literals(literals: Iterable[int]) -> Iterator[ShapePoint]:
     near = sorted({k * n + d for n in chosen for k in MULTIPLES for d in (-1, 0, 1)})
     yield from ((3, n, 0) for n in near)
     yield from ((n, 3, 0) for n in near)
+
+
+def pairs_of_literals(literals: Iterable[int]) -> Iterator[ShapePoint]:
+    """Yield small extents of which each is an integer of the sources: two conditions may have to be met."""
+    chosen = sorted({n for n in literals if n > 1})[:MOST_PAIRED]
+    yield from ((r, c, 0) for r in chosen for c in chosen if price(r, c) <= CASE_SECONDS)
 
 
 def _off_the_ladder(number: int) -> bool:
@@ -310,7 +321,7 @@ def cover(known: Mapping[ShapePoint, Planned]) -> list[Reaching]:
         _, _, cost, negated = best
         rows, columns, variant = point = (-negated[0], -negated[1], -negated[2])
         new = demands.pop(point) - met
-        kernels, loops = _first_seen(new, _turned(met))
+        kernels, shown = _first_seen(new, _turned(met))
         chosen.append(
             Reaching(
                 rows=rows,
@@ -318,7 +329,7 @@ def cover(known: Mapping[ShapePoint, Planned]) -> list[Reaching]:
                 variant=variant,
                 seconds=round(-cost, 2),
                 opens=bool(kernels),
-                turns=bool(loops),
+                shows=bool(shown),
             )
         )
         met |= new
@@ -354,7 +365,8 @@ def _offers(
 ) -> Iterator[tuple[bool, float, float, tuple[int, int, int]]]:
     """Yield (whether it comes first, worth for the price, -price, -point) of each point that has news.
 
-    First come those where a kernel runs, or a loop turns more than once, as none of the others has shown.
+    First come those where a kernel runs, a loop turns more than once, or a statement of the wrapper runs, as
+    none of the others has shown.
     """
     turned = _turned(met)
     for point, wanted in demands.items():
@@ -362,16 +374,21 @@ def _offers(
         if new:
             cost = price(*point[:2]) + sum(compilation(w) for _, w in known[point].compiled - compiled)
             if cost <= most:
-                kernels, loops = _first_seen(new, turned)
-                worth = sum(map(_worth, new)) + (TURN - FEATURE) * len(loops)
-                yield bool(kernels or loops), worth / cost, -cost, (-point[0], -point[1], -point[2])
+                kernels, shown = _first_seen(new, turned)
+                worth = sum(map(_worth, new)) + (TURN - FEATURE) * sum(not _of_wrapper(s) for s in shown)
+                yield bool(kernels or shown), worth / cost, -cost, (-point[0], -point[1], -point[2])
 
 
 def _first_seen(new: Iterable[str], turned: AbstractSet[str]) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the kernels among what is new, and the loops beyond `turned` that turn more than once."""
+    """Return the kernels among what is new, and loops beyond `turned` that turn again, and statements."""
     found = list(new)
     loops = {_loop_of(demand) for demand in found if _turns(demand)} - turned
-    return frozenset(demand for demand in found if _worth(demand) == KERNEL), frozenset(loops)
+    statements = {d for d in found if _of_wrapper(d) and not d.endswith(_SIDES)}
+    return frozenset(demand for demand in found if _worth(demand) == KERNEL), frozenset(loops | statements)
+
+
+def _of_wrapper(demand: str) -> bool:
+    return demand.startswith(WRAPPER)
 
 
 def _turned(met: Iterable[str]) -> frozenset[str]:
@@ -409,12 +426,20 @@ def _demands(known: Mapping[ShapePoint, Planned]) -> dict[ShapePoint, frozenset[
         for step in _neighbours(shown, axis):
             if step.gap > 1:
                 continue
-            changed = known[step.low].features ^ known[step.high].features
-            for feature in changed - {one for one in changed if one.endswith(AGAIN)}:  # arguments tell it
+            for feature in _step_of(known[step.low].features ^ known[step.high].features):
                 for point, side in zip((step.low, step.high), _SIDES, strict=True):
                     shown[point].add(f"{feature} along {name}{side}")
     plain = set[str]().union(*(d for p, d in shown.items() if p[1] >= TELLING_COLUMNS and _affordable(p)))
     return {p: frozenset(d if p[1] >= TELLING_COLUMNS else d - plain) for p, d in shown.items()}
+
+
+def _step_of(changed: AbstractSet[str]) -> Iterable[str]:
+    """Return of what changes at a step that of which both sides are wanted.
+
+    That a loop turns again, arguments tell; what statements run, launches tell, unless these stay the same.
+    """
+    launched = {one for one in changed if not one.endswith(AGAIN) and not _of_wrapper(one)}
+    return launched or {one for one in changed if _of_wrapper(one)}
 
 
 def _affordable(point: ShapePoint) -> bool:

@@ -61,7 +61,7 @@ def steering(
     reaching: the most worth for its price first. cases, seconds: of the others, at most. again: which shapes
     are wanted a second time, bare; of those that the author does not name, if there is room when all were
     chosen. besides: cases and seconds that these may take beyond the others'. for_news: seconds besides for
-    shapes without room where a kernel runs, or a loop turns more than once, as at none before.
+    shapes without room where a kernel or a statement runs, or a loop turns more than once, as at none before.
     """
     asked = [Reaching(rows=rows, columns=columns) for rows, columns in dict.fromkeys(named)]
     first = [*asked, *(replace(shape, bare=True) for shape in asked if again(replace(shape, opens=True)))]
@@ -75,7 +75,7 @@ def steering(
             and len(chosen) < cases + further
             and sum(s.seconds for s in chosen) + shape.seconds <= seconds + longer
         )
-        news = (shape.opens or shape.turns) and not shape.bare
+        news = (shape.opens or shape.shows) and not shape.bare
         may = news and sum(s.seconds for s in beyond) + shape.seconds <= for_news
         (chosen if fits else beyond if may else left_out).append(shape)
     rising = sorted(

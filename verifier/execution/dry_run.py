@@ -11,8 +11,8 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any, TypeGuard
@@ -30,14 +30,16 @@ from verifier.execution.turns_of_loops import (
     template_names,
     whole,
 )
+from verifier.execution.wrapper_lines import SourceLine, follow
 from verifier.machine.device.without_memory import NOWHERE, without_memory
 from verifier.ops import op
 from verifier.records.case import Case
 from verifier.records.observation import Observation
-from verifier.records.planned_launches import AGAIN, DryRun, Planned, ShapePoint
+from verifier.records.planned_launches import AGAIN, WRAPPER, DryRun, Planned, ShapePoint
 from verifier.records.printable import said
 from verifier.records.subject import Subject
 from verifier.subjects import cuda_source
+from verifier.subjects.source_map import source_map
 
 CALL_SECONDS = 2.0
 """Limit of one call by the clock: one takes milliseconds, and more only where it hangs."""
@@ -67,14 +69,15 @@ def plan_launches(
     del backend  # an experiment is told where it runs; tensors without memory are nowhere
     planned: list[Planned] = []
     files: set[str] = {str(subject.path)}
-    hung, ended = 0, ""
+    hung, ended, wrapper = 0, "", _Wrapper.of(subject)
     with without_memory(), _recording() as recorder:
         for point in points:
-            recorder.launches.clear()
+            recorder.begin()
             call = partial(_call, subject, case, point, gradients=gradients, recorder=recorder)
-            refused = _call_within(CALL_SECONDS if planned else FIRST_SECONDS, call)
+            with follow(wrapper.files, recorder.ran):
+                refused = _call_within(CALL_SECONDS if planned else FIRST_SECONDS, call)
             hung += refused == _HANGS
-            planned.append(_planned(recorder.launches, refused, gradients=gradients))
+            planned.append(_planned(recorder, wrapper, refused, gradients=gradients))
             files.update(*(launch.files for launch in recorder.launches))
             if hung >= HANGING:
                 ended = f"{hung} of {len(planned)} calls did not come back within {CALL_SECONDS:g} seconds"
@@ -110,7 +113,6 @@ def _call_within(seconds: float, call: Callable[[], None]) -> str:
 
 def _call(subject: Subject, case: Case, point: ShapePoint, *, gradients: bool, recorder: _Recorder) -> None:
     """Call the subject once, and its backward pass."""
-    recorder.backward = False
     the_op = op(case.op)
     shapes = the_op.shapes(*point)
     assert shapes is not None
@@ -132,7 +134,7 @@ def _call(subject: Subject, case: Case, point: ShapePoint, *, gradients: bool, r
     incoming = {n: g for n, g in the_op.incoming.items() if n in named and g in tensors}
     outputs = [named[name] for name in incoming]
     if gradients and outputs and all(isinstance(t, torch.Tensor) and t.requires_grad for t in outputs):
-        recorder.backward = True
+        recorder.begin_backward()
         wanted = [t for t in arguments.values() if isinstance(t, torch.Tensor) and t.requires_grad]
         torch.autograd.grad(outputs, wanted, [tensors[g] for g in incoming.values()], allow_unused=True)
 
@@ -155,14 +157,43 @@ class _Noted:
     widest: int
 
 
-def _planned(launches: Sequence[_Noted], refused: str, *, gradients: bool) -> Planned:
-    """Join the launches of one call, and those of its forward pass."""
+@dataclass(frozen=True, kw_only=True)
+class _Wrapper:
+    """The statements of a wrapper, by file and line: what to call that one of them ran."""
+
+    statements: Mapping[SourceLine, str]
+
+    @classmethod
+    def of(cls, subject: Subject) -> _Wrapper:
+        every = [s for s in source_map(subject).statements if not s.refuses]
+        return cls(
+            statements={
+                (s.path, n): f"{WRAPPER}{s.place.file}:{s.place.line}" for s in every for n in s.lines
+            }
+        )
+
+    @cached_property
+    def files(self) -> frozenset[str]:
+        return frozenset(path for path, _ in self.statements)
+
+    def features(self, ran: Iterable[SourceLine]) -> frozenset[str]:
+        return frozenset(self.statements[line] for line in ran if line in self.statements)
+
+
+def _planned(recorder: _Recorder, wrapper: _Wrapper, refused: str, *, gradients: bool) -> Planned:
+    """Join what was noted of one call, and of its forward pass."""
+    launches = recorder.launches
     before = [launch for launch in launches if not launch.backward]
-    forward = _planned(before, refused, gradients=False) if gradients else None
+    ahead = recorder.ran_before if recorder.backward else recorder.ran
+    forward = _joined(before, wrapper.features(ahead), refused) if gradients else None
+    return replace(_joined(launches, wrapper.features(recorder.ran), refused), forward=forward)
+
+
+def _joined(launches: Sequence[_Noted], lines: frozenset[str], refused: str) -> Planned:
+    ran = frozenset[str]() if refused else lines  # what ran before a refusal runs where nothing is refused
     return Planned(
-        features=frozenset().union(*(launch.features for launch in launches)),
+        features=ran.union(*(launch.features for launch in launches)),
         compiled=frozenset(launch.compiled for launch in launches),
-        forward=forward,
         widest=max((launch.widest for launch in launches), default=0),
         loops=frozenset().union(*(launch.loops for launch in launches)),
         refused=refused,
@@ -171,13 +202,28 @@ def _planned(launches: Sequence[_Noted], refused: str, *, gradients: bool) -> Pl
 
 @dataclass(kw_only=True)
 class _Recorder:
-    """Stands where kernels are launched."""
+    """Stands where kernels are launched.
+
+    ran: lines of the wrapper that ran in this call; ran_before: those of its forward pass, once it is over.
+    """
 
     launches: list[_Noted] = field(default_factory=list)
+    ran: set[SourceLine] = field(default_factory=set)
+    ran_before: frozenset[SourceLine] = frozenset()
     backward: bool = False
     _sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _loops: dict[str, Loops] = field(default_factory=dict)
     _heads: dict[str, tuple[Head, ...]] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """Forget the call before."""
+        self.launches.clear()
+        self.ran.clear()
+        self.backward = False
+
+    def begin_backward(self) -> None:
+        """Tell what ran so far from what the backward pass runs besides."""
+        self.backward, self.ran_before = True, frozenset(self.ran)
 
     def triton(self, kernel: Any, args: Sequence[object], grid: Any, options: Mapping[str, object]) -> None:
         """Note the launch of a Triton kernel."""

@@ -51,7 +51,7 @@ class WrapperLines:
                 raise
             return
         before = len(self._ran)
-        with _follow(self._files, self._ran):
+        with follow(self._files, self._ran):
             yield
         self._quiet[kind] = 0 if len(self._ran) > before else self._quiet[kind] + 1
 
@@ -62,8 +62,11 @@ def _lines_of(error: Exception) -> Iterator[SourceLine]:
         yield frame.f_code.co_filename, number
 
 
-def _follow(files: frozenset[str], ran: set[SourceLine]) -> AbstractContextManager[None]:
-    """Note lines of these files by what Python has for it: events of lines from 3.12 on, else a trace."""
+def follow(files: frozenset[str], ran: set[SourceLine]) -> AbstractContextManager[None]:
+    """Note lines of these files by what Python has for it: events of lines from 3.12 on, else a trace.
+
+    Only those of this thread, and none of what launches call.
+    """
     if sys.version_info >= (3, 12):
         return _monitored(files, ran)
     else:  # noqa: RET505 - type checkers know the version by the branch

@@ -9,13 +9,17 @@ ShapePoint = tuple[int, int, int]
 AGAIN = " again"
 """How the feature ends that a loop turns more than once, as its head says."""
 
+WRAPPER = "wrapper: "
+"""How the feature begins that a statement of the wrapper ran."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
     """The launches of a call at one point.
 
     features: what tells plans apart, in words, sizes left out: kernels, whether an extent of a grid or an
-    integer is 0, 1 or more, how often a tile goes into it (up to 3), constants that are no sizes.
+    integer is 0, 1 or more, how often a tile goes into it (up to 3), constants that are no sizes; statements
+    of the wrapper that ran.
     compiled: each compilation that the call needs, with the widest tile in it, in elements.
     forward: the same of the forward pass alone, if there is a backward pass.
     widest: the largest extent of a grid along y or z, 0 without a launch.
