@@ -67,6 +67,7 @@ ONLY = {
     "rows_lost_by_one_processor_triton": "modes",
     "gradient_of_bias_only_with_weight": "partial_gradients",
     "gradient_of_one_lost_in_long_rows_triton": "partial_gradients",
+    "gradients_of_unused_output_taken_for_none": "partial_gradients",
     "adds_to_the_last_sums": "repeated_calls",
     "output_buffer_shared": "repeated_calls",
     "statistics_kept_on_function": "repeated_calls",

@@ -42,6 +42,7 @@ CAUGHT = {
     "unwritten_bias_without_grad_triton": "under torch.no_grad",
     "gradient_of_bias_only_with_weight": "where bias alone requires a gradient",
     "gradient_of_one_lost_in_long_rows_triton": "where weight alone requires a gradient",
+    "gradients_of_unused_output_taken_for_none": "where new_residual alone is used",
     "adds_to_the_last_sums": repeated_calls.SECOND,
     "output_buffer_shared": repeated_calls.LATER,
     "statistics_kept_on_function": repeated_calls.BOTH,

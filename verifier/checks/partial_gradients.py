@@ -1,10 +1,12 @@
-"""A gradient does not depend on which other gradients are asked for."""
+"""A gradient does not depend on which others are asked for, nor on whether a result is used at all."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import combinations
+
+import torch
 
 from verifier.cases.plan import Plan
 from verifier.checks.support.attempts import Shown, few_cases, kept, outcomes_of, tried_in_turn, ways_of_op
@@ -22,10 +24,15 @@ NAME = "partial_gradients"
 ORDER = 127
 DEMANDS = (
     "whichever arguments require a gradient, the kernel does not crash, and all results have the bits that "
-    "they have when all arguments require one, or stay within their bounds"
+    "they have when all arguments require one, or stay within their bounds; of several results that have "
+    "gradients, each may be the only one that is used, which is as if those of the others were zeros"
 )
 WHY = "weights are frozen and inputs need no gradient every day, and most tests ask for all gradients at once"
-CATCHES = ("gradient_of_bias_only_with_weight", "gradient_of_one_lost_in_long_rows_triton")
+CATCHES = (
+    "gradient_of_bias_only_with_weight",
+    "gradient_of_one_lost_in_long_rows_triton",
+    "gradients_of_unused_output_taken_for_none",
+)
 
 MOST_REACHING = 2
 """Shapes that reach other kernels of the subject, most first: each has its own conditions on gradients."""
@@ -44,15 +51,34 @@ def skips(subject: Subject, op: Op, _dtype: str, _backend: str) -> str | None:
 
 
 def must_be_tried(subject: Subject) -> list[str]:
-    """Return every choice of arguments that require a gradient, but for all of them."""
+    """Return every choice of arguments that require a gradient, but for all, and each result alone."""
     choices = _choices(_asked(subject, subject.signature))
-    return [*map(_words, choices), *ways_of_op(subject)]
+    return [*map(_words, choices), *map(_used, _results(subject)), *ways_of_op(subject)]
 
 
 def check(session: Session) -> list[Outcome]:
-    """Call the subject with every choice of arguments that require a gradient."""
-    seen = session.execute(experiment=f"{__name__}:experiment")
-    return outcomes_of(session, seen, same_code=False)
+    """Call the subject with every choice of arguments that require a gradient, then use one result alone."""
+    outcomes = outcomes_of(session, session.execute(experiment=f"{__name__}:experiment"), same_code=False)
+    for name in _results(session.subject):
+        alone = replace(session, case=_with_zeros(session.case, name))
+        seen = alone.execute(experiment=f"{__name__}:with_one_used", name=name)
+        outcomes += outcomes_of(alone, seen, same_code=False)
+    return outcomes
+
+
+def _results(subject: Subject) -> list[str]:
+    """Return the results that gradients come to, if there are several."""
+    found = [name for name in named_op(subject.op).incoming if name in subject.returns]
+    return found if len(found) > 1 else []
+
+
+def _with_zeros(case: Case, name: str) -> Case:
+    """Return the case with zeros for the gradients of all results but one."""
+    incoming = named_op(case.op).incoming
+    others = {
+        g: torch.zeros_like(case.given[g]) for n, g in incoming.items() if n != name and g in case.given
+    }
+    return replace(case, tensors={**case.tensors, **others})
 
 
 def _asked(subject: Subject, names: Collection[str]) -> list[str]:
@@ -68,6 +94,10 @@ def _words(chosen: tuple[str, ...]) -> str:
     if not chosen:
         return "where no argument requires a gradient"
     return f"where {' and '.join(chosen)} alone require{'s' * (len(chosen) == 1)} a gradient"
+
+
+def _used(name: str) -> str:
+    return f"where {name} alone is used"
 
 
 def experiment(subject: Subject, case: Case, *, backend: Backend) -> Observation:
@@ -87,3 +117,17 @@ def _with_gradients(subject: Subject, case: Case, backend: Backend, chosen: tupl
     outputs = forward(subject, call)
     results = named_results(subject, outputs) | mutated(subject, call)
     return Shown(results=(kept(results | (backward(outputs, call) if chosen else {})),))
+
+
+def with_one_used(subject: Subject, case: Case, *, backend: Backend, name: str) -> Observation:
+    """Call the subject plainly, then differentiate one of its results alone; runs in the child."""
+
+    def alone() -> Shown:
+        call = lay_out(subject, case, device=backend.device(), gradients=True)
+        outputs = forward(subject, call)
+        results = named_results(subject, outputs) | mutated(subject, call)
+        place = subject.returns.index(name)
+        used = replace(call, incoming=tuple(one for one in call.incoming if one[0] == place))
+        return Shown(results=(kept(results | backward(outputs, used)),))
+
+    return tried_in_turn(subject, case, backend, {_used(name): alone}, gradients=True)
