@@ -95,6 +95,22 @@ def test_statements_ask_for_no_side_where_launches_change_as_well():
     assert extents(swept(features)[0]) == extents(swept(launched)[0])
 
 
+def test_both_sides_of_a_number_that_kernels_compare_with_come_first_though_no_launch_tells():
+    def look(points):
+        return [
+            Planned(features=frozenset({"kernel"}), forward=Planned(features=frozenset({"kernel"})))
+            for _ in points
+        ]
+
+    known = seen_around(look, lambda point: point[0] < 5000, 1, lambda: (), compared=(700, 6000))
+    for seen in (known, {point: planned.forward for point, planned in known.items()}):
+        shapes = cover(seen)
+        sides = {(700, 3), (701, 3), (3, 700), (3, 701), (3, 6000), (3, 6001)}
+        assert extents(shapes) >= sides
+        assert all(shape.shows for shape in shapes if (shape.rows, shape.columns) in sides)
+        assert not any(shape.rows > 5000 for shape in shapes)
+
+
 def test_what_is_refused_or_outside_is_no_shape_and_what_hangs_ends_the_search():
     def look(points):
         return [Planned(features=frozenset({"k"}), refused="no" if c > 8 else "") for _, c, _ in points]

@@ -94,6 +94,12 @@ def test_a_number_that_the_wrapper_changes_at_one_width_is_found_though_the_same
     assert line.findings[0].case.columns == 1280
 
 
+def test_a_kernel_that_compares_its_extents_with_a_number_is_run_on_both_sides_of_it():
+    line = searched("odd_many", cases=25)
+    assert [finding.verdict for finding in line.findings] == [Verdict.FAIL]
+    assert 700 < line.findings[0].case.rows < 710
+
+
 @pytest.mark.parametrize("name", ["reads_numbers", "refuses", "launches_nothing", "keeps_tensors"])
 def test_a_wrapper_that_cannot_be_run_dry_loses_no_case(name):
     line = searched(name)

@@ -9,7 +9,7 @@ from verifier import Domain
 from verifier.cases.plan import Plan
 from verifier.cases.steering import at_numbers
 from verifier.subjects.load_file import load_subjects
-from verifier.subjects.source_numbers import MOST, further_numbers, source_numbers
+from verifier.subjects.source_numbers import MOST, MOST_SIZES, compared_sizes, further_numbers, source_numbers
 
 TRITON = """
 import triton
@@ -42,6 +42,40 @@ def test_what_is_compared_comes_first_and_0_last(first):
     assert sorted(source_numbers(first)[:2]) == [20.0, 64.0]
     assert source_numbers(first)[2:] == (1e-3, 65504.0, 2.5, 0.0)
     assert len(source_numbers(first)) <= MOST
+
+
+SIZES = """
+import triton
+import triton.language as tl
+from verifier import subject
+
+LONG = tl.constexpr(5120)
+WIDE: tl.constexpr = 300
+UNUSED = 77
+
+@triton.jit
+def kernel(x, y, columns):
+    lanes = tl.arange(0, 64)
+    if columns > LONG or columns % 96 == 0 or columns == 7 or lanes < 4:
+        tl.store(y + lanes * 1000, 0.0, mask=lanes < columns - 11)
+    if columns <= WIDE or columns != MORE:
+        tl.store(y, 0.0)
+
+@subject(op="softmax", language="triton", variance="softmax", dtypes=("float32",))
+def first(input, dim=-1):
+    kernel[(1,)](input) if input.shape[0] > 123 else None
+"""
+
+
+def test_sizes_are_integers_beside_a_comparison_or_a_remainder_in_a_kernel(tmp_path):
+    pytest.importorskip("triton")
+    (tmp_path / "sizes.py").write_text(SIZES.replace("!= MORE", "!= 1 << 4"))
+    (subject,) = load_subjects(tmp_path / "sizes.py")
+    assert compared_sizes(subject) == (7, 96, 300, 5120)
+    (tmp_path / "more.py").write_text(SIZES.replace("MORE", "6"))
+    (subject,) = load_subjects(tmp_path / "more.py")
+    assert compared_sizes(subject) == (6, 7, 96, 300)
+    assert len(compared_sizes(subject)) == MOST_SIZES
 
 
 def test_of_what_compiled_code_compares_with_only_what_no_literal_says_is_further(first):

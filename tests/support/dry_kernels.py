@@ -60,6 +60,27 @@ def odd_number(input, weight, eps=1e-6):
     return _launched(_usual, input, weight, eps)
 
 
+@triton.jit
+def _many(x, y, w, columns, eps, BLOCK: tl.constexpr):  # noqa: PLR0917 (as launched)
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < columns
+    value = tl.load(x + row * columns + column, mask=inside, other=0.0)
+    rstd = tl.rsqrt(tl.sum(value * value, axis=0) / columns + eps)
+    weight = tl.load(w + column, mask=inside, other=0.0)
+    if tl.num_programs(0) > MANY:
+        rstd *= 1.001
+    tl.store(y + row * columns + column, value * rstd * weight, mask=inside)
+
+
+MANY = tl.constexpr(700)
+
+
+@subject(**DECLARED)
+def odd_many(input, weight, eps=1e-6):
+    return _launched(_many, input, weight, eps)
+
+
 @subject(**DECLARED)
 def reads_numbers(input, weight, eps=1e-6):
     if weight.abs().max().item() > 1e30:

@@ -41,6 +41,7 @@ from verifier.records.files import cache_folder, keep
 from verifier.records.planned_launches import DryRun, Planned, ShapePoint
 from verifier.records.subject import Subject
 from verifier.subjects.cuda_outline import without_comments
+from verifier.subjects.source_numbers import compared_sizes
 
 EXPERIMENT = "verifier.execution.dry_run:plan_launches"
 PLACE = "machine"
@@ -114,6 +115,7 @@ def _made(
             the_op.variants,
             lambda: literals(asking.files),
             reached,
+            compared_sizes(subject),
         )
     whole, forward = _shown(known), _shown({p: seen.forward or seen for p, seen in known.items()})
     refusals = [seen.refused for seen in known.values() if seen.refused]
@@ -297,6 +299,7 @@ def _own_sources() -> str:
         root / "execution" / "turns_of_loops.py",
         root / "execution" / "wrapper_lines.py",
         root / "subjects" / "source_map.py",
+        root / "subjects" / "source_numbers.py",
         root / "subjects" / "used_functions.py",
         root / "machine" / "device" / "without_memory.py",
         root / "machine" / "model.py",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from verifier.machine.model import MAX_GRID_YZ
@@ -40,6 +40,9 @@ PLAIN = ((1, 16385), (2049, 3), (32769, 3))
 Not wider: wrappers refuse 65537 columns, and without a dry run nobody knows which.
 """
 
+NUMBER = "number: "
+"""How the feature begins that an extent lies on a side of a number that kernels compare with."""
+
 KERNEL, TURN, FEATURE, SIDE = 50, 10, 2, 1
 """How much it is worth that a kernel runs, that a loop turns more than once, that anything else occurs, how
 often a loop turns besides among it, and to stand on a side of a step."""
@@ -56,8 +59,8 @@ class Reaching:
     """A shape to run: its extents and its price in seconds, compilations not paid for by earlier ones.
 
     A list of them is in the order of worth for the price. opens: whether a kernel runs there that none before
-    it in the list launches. shows: whether a loop turns more than once there, or a statement of the wrapper
-    runs, as in none before it.
+    it in the list launches. shows: whether a loop turns more than once there, a statement of the wrapper
+    runs, or a number lies that kernels compare with, as in none before it.
     bare: run with all left out that may be.
     """
 
@@ -93,18 +96,20 @@ class Neighbours:
         return rows, columns, self.low[2]
 
 
-def seen_around(
+def seen_around(  # noqa: PLR0917 (what is looked at, and around what)
     look: Look,
     allowed: Callable[[ShapePoint], bool],
     variants: int,
     literals: Callable[[], Iterable[int]],
     like: Sequence[Reaching] = (),
+    compared: Sequence[int] = (),
 ) -> dict[ShapePoint, Planned]:
     """Look at a ladder of extents, and wherever launches change; return what was seen.
 
     allowed: the points that may be asked for. literals: integers of the sources, known after a first look.
     like: shapes that reach all of the same subject in another dtype; then a short ladder does, and points
-    around these: thresholds in bytes lie at half or twice as many columns.
+    around these: thresholds in bytes lie at half or twice as many columns. compared: integers that kernels
+    compare with: what they decide no launch tells, so that both of their sides are wanted.
     """
     known: dict[ShapePoint, Planned] = {}
 
@@ -125,7 +130,26 @@ def seen_around(
     see(_crossings(known))
     further = [p for p in _towards_the_limit(known) if p not in known and allowed(p)]
     known.update(zip(further, look(further) if further else (), strict=False))
+    sides = sides_of_numbers(compared)
+    see(sides)
+    for point in known.keys() & sides:
+        known[point] = _with_feature(known[point], sides[point])
     return known
+
+
+def sides_of_numbers(numbers: Iterable[int]) -> dict[ShapePoint, str]:
+    """Return small shapes of so many rows, or columns, and of one more, each with what it shows."""
+    return {
+        point: f"{NUMBER}{number + more} {axis}"
+        for number in numbers
+        for more in (0, 1)
+        for axis, point in (("rows", (number + more, 3, 0)), ("columns", (3, number + more, 0)))
+    }
+
+
+def _with_feature(seen: Planned, feature: str) -> Planned:
+    forward = None if seen.forward is None else _with_feature(seen.forward, feature)
+    return replace(seen, features=seen.features | {feature}, forward=forward) if seen.features else seen
 
 
 def ladder(variants: int) -> Iterator[ShapePoint]:
@@ -365,8 +389,8 @@ def _offers(
 ) -> Iterator[tuple[bool, float, float, tuple[int, int, int]]]:
     """Yield (whether it comes first, worth for the price, -price, -point) of each point that has news.
 
-    First come those where a kernel runs, a loop turns more than once, or a statement of the wrapper runs, as
-    none of the others has shown.
+    First come those where a kernel runs, a loop turns more than once, a statement of the wrapper runs, or a
+    number lies that kernels compare with, as none of the others has shown.
     """
     turned = _turned(met)
     for point, wanted in demands.items():
@@ -375,20 +399,18 @@ def _offers(
             cost = price(*point[:2]) + sum(compilation(w) for _, w in known[point].compiled - compiled)
             if cost <= most:
                 kernels, shown = _first_seen(new, turned)
-                worth = sum(map(_worth, new)) + (TURN - FEATURE) * sum(not _of_wrapper(s) for s in shown)
+                worth = sum(map(_worth, new)) + (TURN - FEATURE) * sum(
+                    not s.startswith(_ALONE) for s in shown
+                )
                 yield bool(kernels or shown), worth / cost, -cost, (-point[0], -point[1], -point[2])
 
 
 def _first_seen(new: Iterable[str], turned: AbstractSet[str]) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the kernels among what is new, and loops beyond `turned` that turn again, and statements."""
+    """Return the kernels among what is new, and with loops beyond `turned` that turn what no launch tells."""
     found = list(new)
     loops = {_loop_of(demand) for demand in found if _turns(demand)} - turned
-    statements = {d for d in found if _of_wrapper(d) and not d.endswith(_SIDES)}
-    return frozenset(demand for demand in found if _worth(demand) == KERNEL), frozenset(loops | statements)
-
-
-def _of_wrapper(demand: str) -> bool:
-    return demand.startswith(WRAPPER)
+    alone = {d for d in found if d.startswith(_ALONE) and not d.endswith(_SIDES)}
+    return frozenset(demand for demand in found if _worth(demand) == KERNEL), frozenset(loops | alone)
 
 
 def _turned(met: Iterable[str]) -> frozenset[str]:
@@ -413,6 +435,8 @@ def _loop_of(demand: str) -> str:
     return demand.rpartition(" ")[0]
 
 
+_ALONE = (WRAPPER, NUMBER)
+"""How what no launch tells begins: it is wanted wherever it shows first."""
 _SIDES = (", before it changes", ", after it changes")
 
 
@@ -438,8 +462,8 @@ def _step_of(changed: AbstractSet[str]) -> Iterable[str]:
 
     That a loop turns again, arguments tell; what statements run, launches tell, unless these stay the same.
     """
-    launched = {one for one in changed if not one.endswith(AGAIN) and not _of_wrapper(one)}
-    return launched or {one for one in changed if _of_wrapper(one)}
+    launched = {one for one in changed if not one.endswith(AGAIN) and not one.startswith(_ALONE)}
+    return launched or {one for one in changed if one.startswith(WRAPPER)}
 
 
 def _affordable(point: ShapePoint) -> bool:
