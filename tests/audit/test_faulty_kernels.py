@@ -42,6 +42,7 @@ ONLY = {
     "sums_in_random_order": "determinism",
     "sums_by_number_of_rows": "batch_invariance",
     "saved_rstd_without_eps": "saved_statistics",
+    "sum_never_zero_triton": "formula",
     "nan_becomes_zero": "special_values",
     "nan_of_weight_spreads": "special_values",
     "nan_of_bias_becomes_zero": "special_values",

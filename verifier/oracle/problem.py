@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from verifier.arithmetic.abstract_number import Form, Value
 from verifier.arithmetic.error_free.numpy_or_torch import Arrays
@@ -67,6 +67,14 @@ class Problem(Protocol[Answer_co]):
 
     def in_field(self, field: Field, form: Form) -> Mapping[str, Value]:
         """Run a form in a finite field, each operand holding places in the tensor that it was made of."""
+
+
+@runtime_checkable
+class ComparesScores(Problem[Answer_co], Protocol[Answer_co]):
+    """A problem in which the largest element of a row is that with the largest score."""
+
+    def input_of(self, field: Field, scores: Value) -> Value:
+        """Return the elements of the input, in a finite field, that have these scores."""
 
 
 @dataclass(frozen=True, kw_only=True)

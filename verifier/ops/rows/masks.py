@@ -200,9 +200,10 @@ def kept(tensors: Tensors, scalars: Scalars, *, causal: bool) -> Mask:
 
 
 def compared(case: Case, *, causal: bool) -> torch.Tensor:
-    """Return input + what is added, -inf where an element takes no part: NaN and infinities reach that."""
+    """Return the scores, -inf where an element takes no part: NaN and infinities reach that."""
     x, added = case.given["input"].double(), case.tensors.get(ADDED)
-    scores = x if added is None else x + added.double()
+    scaled = torch.where(x.isinf(), x, x * float(case.scalars["scale"]))
+    scores = scaled if added is None else scaled + added.double()
     there = torch.from_numpy(np.array(kept(case.tensors, case.scalars, causal=causal)))
     return torch.where(there, scores, torch.full_like(scores, -math.inf))
 

@@ -12,6 +12,7 @@ from verifier.ops import Index, op, running_statistics
 from verifier.ops.rows.compose_bounds import to_float64
 from verifier.ops.specification.enclosures import field_results
 from verifier.ops.specification.field_numbers import Elements, FieldNumbers, FieldOfResidues
+from verifier.oracle.problem import ComparesScores
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,6 +50,8 @@ def blind_residues(
 ) -> dict[str, Residues]:
     """Return random field elements for every tensor, such that every root of a row exists.
 
+    Where the op compares scores, these are drawn, with one element for all of a row that are the same number,
+    and the input is what gives them: equal scores may be made of different inputs and addends.
     subject: whose own specification it is about, where the op has none.
 
     Raises:
@@ -64,9 +67,11 @@ def blind_residues(
     alike = _alike(case, place)
     differentiable = bool(op(case.op).differentiable)  # roots are taken in the forward pass
     forward = replace(case, tensors={**case.tensors, "grad_output": None}) if differentiable else case
+    flat = drawn[redrawn].reshape(-1)
+    chosen = flat.copy()
     for _ in range(REDRAWS):
-        flat = drawn[redrawn].reshape(-1)
-        flat[place] = flat[alike]
+        chosen[place] = chosen[alike]
+        flat[place] = _of_scores(case, arithmetic, drawn, chosen[place])
         none = _none(case, arithmetic)
         bad = ~specify(forward, arithmetic, drawn, logarithms=none, subject=subject).regular
         if op(case.op).own and not bad.any():  # a root of a logarithm is not known before
@@ -74,7 +79,7 @@ def blind_residues(
         if not bad.any():
             return drawn
         index = place[bad].reshape(-1)
-        flat[index] = _uniform(generator, moduli, index.shape)
+        chosen[index] = _uniform(generator, moduli, index.shape)
     raise ValueError(f"rows {np.flatnonzero(bad)[:8].tolist()} have no root for any input")
 
 
@@ -92,7 +97,8 @@ def _alike(case: Case, place: Index) -> Index:
     """Return for each element the place of the first one of its row that is the same number.
 
     Lanes that look for a maximum may each find another one of equal numbers: only elements that are the
-    same number may stand for it. Where nothing is compared, every element is its own.
+    same number may stand for it. Where nothing is compared, every element is its own, and so is what takes no
+    part: no maximum is made of it.
     """
     posed = op(case.op).problem(case)
     if posed is not None and not posed.compares:
@@ -101,8 +107,20 @@ def _alike(case: Case, place: Index) -> Index:
     alike = place.copy()
     for row, numbers in enumerate(floats):
         _, first, back = np.unique(numbers, return_index=True, return_inverse=True)
-        alike[row] = place[row, first[back]]
+        alike[row] = np.where(np.isneginf(numbers), place[row], place[row, first[back]])
     return alike
+
+
+def _of_scores(
+    case: Case, arithmetic: FieldOfResidues, residues: Mapping[str, Residues], scores: Residues
+) -> Residues:
+    """Return the elements of the input, in canonical rows, that have these scores, or are these."""
+    posed = op(case.op).problem(_numbered(case))
+    if not isinstance(posed, ComparesScores):
+        return scores
+    field = _Field(case, arithmetic, residues, None, compares=False)
+    found: Elements = posed.input_of(field, field.used.elements(scores))
+    return found.residues
 
 
 def _compared(case: Case) -> Array:

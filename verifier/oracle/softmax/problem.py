@@ -51,10 +51,7 @@ class SoftmaxProblem(SoftmaxOperands):
         """Run a form in a finite field; a given output is that of a raw backward op."""
         numbers, results = field.numbers(), {}
         x, gradient = field.take("input", self.input), field.take("grad_output", self.grad_output)
-        further = {} if self.scale == 1.0 else {SCALE: field.scalar(self.scale)}
-        if self.added is not None:
-            further[ADDED] = field.take(ADDED, self.added)
-        terms = Terms(x=x, grad_output=gradient, further=further)
+        terms = Terms(x=x, grad_output=gradient, further=self._of_scores(field))
         output = field.take("output", self.output)
         if self.input is not None:
             output = results["output"] = form.forward(numbers, terms)
@@ -63,3 +60,17 @@ class SoftmaxProblem(SoftmaxOperands):
             terms = replace(terms, output=output, x=output if x is None else x)
             results["grad_input"] = form.backward(numbers, terms)["grad_input"]
         return results
+
+    def input_of(self, field: Field, scores: Value) -> Value:
+        """Return the elements of the input, in a finite field, that have these scores."""
+        further, found = self._of_scores(field), scores
+        if ADDED in further:
+            found = found - further[ADDED]
+        return found / further[SCALE] if SCALE in further else found
+
+    def _of_scores(self, field: Field) -> dict[str, Value]:
+        """Return what makes scores of the input: its factor, and what is added."""
+        found = {} if self.scale == 1.0 else {SCALE: field.scalar(self.scale)}
+        if self.added is not None:
+            found[ADDED] = field.take(ADDED, self.added)
+        return found

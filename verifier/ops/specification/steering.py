@@ -1,0 +1,104 @@
+"""The floats that steer a run in a finite field: they choose which element is the largest, not what it is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from verifier.arithmetic.formats import FORMATS
+from verifier.ops import op
+from verifier.oracle.softmax.problem import ADDED, SCALE
+
+if TYPE_CHECKING:
+    from verifier.records.case import Case
+    from verifier.records.subject import Subject
+
+EXACT = {"momentum": 0.25, SCALE: 0.5}
+"""Scalars that every format holds, so that no rounding of theirs is part of the formula."""
+LARGEST_EXPONENT = 4.0
+"""Of a softmax's inputs: exp(-8) is a normal number in every format."""
+LARGEST_PART = LARGEST_EXPONENT / 2.0
+"""Of a score's two parts, what is scaled and what is added."""
+SCORE_BITS = 16
+"""Of scores at most: float32 has eight more, enough to keep two apart that are multiplied with log2(e)."""
+FEW_BITS = 5
+"""Of scores that stay apart in every format. With l = log2(e) multiplied into both parts, a score is
+x * (scale * l) + b * l, and each part is at most 2 * l: the roundings of l, of three products and of the sum
+move it by 7 * 2 * l * 2**-8 = 0.08 at most in bfloat16, and two scores differ by 2**-3 * l = 0.18."""
+
+GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
+"""Multiples of it, modulo 1, are spread evenly."""
+
+
+def steering(case: Case, subject: Subject) -> Case:
+    """Return the case with scalars that every format holds, where the subject is told them, and tame numbers.
+
+    subject: whose arguments these are.
+    """
+    told = {n: number for n, number in EXACT.items() if n in case.scalars and n in subject.signature}
+    held = replace(case, scalars={**case.scalars, **told})
+    return _tame(held) if op(case.op).compared is None else _on_steps(held, SCORE_BITS)
+
+
+def far_apart(case: Case) -> Case | None:
+    """Return the case with so few scores that no kernel rounds two of them to one; None if none are compared.
+
+    What was scaled down to be tame, or rounded to steps, is rounded to wider ones.
+    """
+    the_op = op(case.op)
+    posed = None if the_op.own else the_op.problem(case)
+    return _on_steps(case, FEW_BITS) if posed is not None and posed.compares else None
+
+
+def _tame(case: Case) -> Case:
+    """Return small numbers where exponentials are taken: floats steer, and where they vanish so do elements.
+
+    No exponential of a difference of these, nor one divided by their sum, vanishes in any format: those that
+    do are of the finite numbers with which a kernel masks.
+    """
+    the_op = op(case.op)
+    names = (*(() if the_op.needs_variance else ("input",)), *the_op.varied)
+    held = (n for n in names if n in case.given and case.elements and case.given[n].is_floating_point())
+    scaled = {n: _scaled(case.given[n], LARGEST_EXPONENT) for n in held}
+    return replace(case, tensors={**case.tensors, **scaled})
+
+
+def _on_steps(case: Case, most_bits: int) -> Case:
+    """Return tame scores, input * scale + attn_bias, that no kernel rounds: each is a whole number of steps.
+
+    Of numbers that are equal, a kernel may find any to be the largest, and another one in each lane. So
+    elements must be the same where scores are the same *for the kernel*, however it computes them: in the
+    input's format or in float32, with or without a fused operation, log2(e) multiplied into scale and
+    attn_bias or not. Here all of that gives what exact arithmetic gives: both parts and every sum of them
+    have no more bits than the narrowest format, and scores that differ do so by far more than float32 rounds.
+    What is added and is no -inf becomes numbers spread over all that may be added. Models add zeros, and -1e4
+    to mask: neither would tell one formula from another in a run on the numbers' own elements.
+    """
+    if not case.elements:
+        return case
+    parts = {n: case.given[n] for n in ("input", ADDED) if n in case.given}
+    bits = min(FORMATS[str(t.dtype).removeprefix("torch.")].precision for t in parts.values())
+    step = 2.0 * LARGEST_PART * 2.0 ** -min(bits, most_bits)
+    scale = float(case.scalars.get(SCALE, 1.0)) or 1.0
+    tame = _scaled(parts["input"], LARGEST_PART / abs(scale))
+    found = {"input": _rounded(tame, step / abs(scale)).to(tame.dtype)}
+    if ADDED in parts:
+        added = parts[ADDED]
+        places = torch.arange(added.numel(), dtype=torch.float64).reshape(added.shape)
+        spread = (2.0 * (places * GOLDEN % 1.0) - 1.0) * LARGEST_PART
+        found[ADDED] = torch.where(added.isfinite(), _rounded(spread, step).to(added.dtype), added)
+    return replace(case, tensors={**case.tensors, **found})
+
+
+def _rounded(tensor: torch.Tensor, step: float) -> torch.Tensor:
+    """Return the nearest multiples of a step."""
+    return (tensor.double() / step).round() * step
+
+
+def _scaled(tensor: torch.Tensor, largest: float) -> torch.Tensor:
+    """Return the tensor by a power of two, such that no finite number in it is larger; itself if none is."""
+    size = float(torch.where(tensor.isfinite(), tensor.abs(), 0.0).max())
+    return tensor if size <= largest else tensor * 2.0 ** -math.ceil(math.log2(size / largest))
