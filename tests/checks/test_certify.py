@@ -164,6 +164,7 @@ def test_data_change_nothing_in_a_certificate(runner):
         ("reciprocals_of_reciprocals_triton", "the code is the declared computation", "div.full"),
         ("masked_lanes_counted_triton", "the code is the declared computation", "nothing sums the 33 terms"),
         ("barrier_forgotten_cuda", "the kernel runs to its end, without a race or a stray write", "Race"),
+        ("stride_of_mask_ignored_triton", "nothing decides on data", "a boolean mask"),
         ("wrong_in_third_configuration_triton", "one configuration runs", "_forward"),
         (
             "sums_undefined_lanes_triton",

@@ -18,7 +18,7 @@ from verifier.execution.backend import Backend
 from verifier.execution.call_subject import execute
 from verifier.execution.child_process import Runner
 from verifier.execution.preloaded import preload
-from verifier.execution.record_graph import RecordedGraph, bits_of, recorded_graph
+from verifier.execution.record_graph import NO_EXPRESSION, RecordedGraph, bits_of, recorded_graph
 from verifier.machine.model import MaskedFill
 from verifier.ops import op
 from verifier.records.case import Case
@@ -186,7 +186,7 @@ def recorded_run(subject: Subject, case: Case, *, runner: Runner, gradients: boo
     """Return the run of a case in which each product was fused; found: the `Recordings`, of one code.
 
     Raises:
-        RefusedError: the kernel has not run to its end cleanly, or a tuner chooses.
+        RefusedError: the kernel has not run to its end cleanly, a mask is given, or a tuner chooses.
 
     """
     seen = runner.run(
@@ -196,6 +196,8 @@ def recorded_run(subject: Subject, case: Case, *, runner: Runner, gradients: boo
         why = seen.message or "; ".join(seen.damage) or seen.status
         if seen.status == "error":
             raise RefusedError(OWN_FAILURE, why)
+        if why == NO_EXPRESSION:
+            raise RefusedError("nothing decides on data", why)
         raise RefusedError("the kernel runs to its end, without a race or a stray write", why)
     must_have_shape(subject, case, seen, gradients=gradients)
     must_be_one_code(seen.found)
