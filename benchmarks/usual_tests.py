@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -31,6 +32,15 @@ HABITS = {
 }
 """Relative and absolute tolerance by dtype: torch.testing's defaults, the guess most often seen, and what the
 tests of Liger-Kernel take for its norms (its bfloat16 for float16)."""
+
+
+KNOWN = ("layer_norm", "rms_norm", "group_norm", "batch_norm", "softmax", "log_softmax")
+"""Ops of which torch has a function here; so do their backward passes."""
+
+
+def comparable(subjects: Sequence[Subject]) -> bool:
+    """Return whether torch has a function for every subject."""
+    return all(subject.op.removesuffix("_backward") in KNOWN for subject in subjects)
 
 
 def judged(path: str, mutation: Mutation | None, question: Question) -> tuple[Fate, tuple[str, ...]]:

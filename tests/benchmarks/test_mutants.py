@@ -71,7 +71,7 @@ def run_of(mutants, tmp_path, monkeypatch):
     """Run over three fates: an original, a mutant that `gradient` kills, and one that nothing kills."""
     plain = Mutation(file=tmp_path / "k.py", line=1, start=0, end=1, before="a", after="b", kind="name")
     told = [(tmp_path / "k.py", mutation) for mutation in (None, plain, replace(plain, after="c"))]
-    subject = argparse.Namespace(name="norm")
+    subject = argparse.Namespace(name="norm", op="layer_norm")
     monkeypatch.setattr(mutants, "_in_turn", lambda _: iter(told))
     monkeypatch.setattr(mutants, "load_subjects", lambda _: [subject])
     monkeypatch.setattr(
@@ -129,3 +129,10 @@ def test_a_larger_budget_begins_with_survivors_and_with_what_killed(run_of, muta
     mutants.table([out])
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| k |")]
     assert ["50.0 %" in row for row in rows] == [True, True]
+
+
+def test_where_torch_has_no_function_no_usual_test_is_asked(run_of, mutants, monkeypatch):
+    monkeypatch.setattr(mutants, "load_subjects", lambda _: [argparse.Namespace(name="norm", op="l2_norm")])
+    asked, _ = run_of()
+    assert len(asked) > 3
+    assert all(len(one) == 3 for one in asked)

@@ -32,13 +32,14 @@ def mutant(name, old, new):
     return planted({found: found.replace(old, new)}, SOURCE)
 
 
-def searched(subject, cases=BUDGETS["quick"], only=None):
-    """Return the line of a search for wrong gradients that ends with its first finding."""
+def searched(subject, cases=BUDGETS["quick"], only=None, check="gradient"):
+    """Return the line of a search by a check that ends with its first finding."""
     with Runner("machine") as runner:
         return Examination(
             subject=subject,
-            check_name="gradient",
+            check_name=check,
             dtype="float32",
+            first_dtype="float32",
             runner=runner,
             budget=Budget(cases=cases, findings=1),
             only=only,
@@ -69,3 +70,25 @@ def test_a_fault_behind_two_thresholds_is_found_by_a_quick_search_and_priced_whe
     quick = steering((), sweep(found, "float32", "machine").whole, cases=cases, seconds=seconds)
     (left,) = (shape for shape in quick.left_out if (shape.rows, shape.columns) == (129, 16385))
     assert 5 < left.seconds < 6
+
+
+CALL = "    return layer_norm.layer_norm_by("
+IN_LONG_ROWS = {
+    "modes": """    import torch
+    bias = bias if torch.is_grad_enabled() or input.shape[-1] <= 16384 else None
+""",
+    "repeated_calls": """    if input.shape[-1] > 16384:
+        if not hasattr(weight, "kept"):
+            weight.kept = weight.detach().clone()
+        weight = weight + (weight.kept - weight).detach()
+""",
+}
+
+
+@pytest.mark.parametrize("check", IN_LONG_ROWS)
+def test_a_mode_or_a_second_call_that_is_wrong_where_other_kernels_are_launched_is_found(check):
+    faulty = planted({CALL: IN_LONG_ROWS[check] + CALL}, SOURCE)
+    line = searched(faulty, check=check)
+    assert [finding.verdict for finding in line.findings] == [Verdict.FAIL]
+    assert line.findings[0].case.columns > 16384
+    assert not searched(faulty, check=check, only=lambda case: case.columns <= 16384).findings

@@ -12,6 +12,7 @@ import torch
 
 from verifier.cases.plan import Plan
 from verifier.checks.support.attempts import (
+    FEW_SHAPES,
     Attempts,
     Shown,
     few_cases,
@@ -53,6 +54,9 @@ CATCHES = (
     "unwritten_bias_without_grad_triton",
 )
 
+MOST_REACHING = 2
+"""Shapes that reach other kernels of the subject, most first: each may be wrong in a mode alone."""
+
 AUTOCAST = "under torch.autocast"
 SINGLE = "under torch.autocast in float32"
 """The same with numbers of float32, which torch casts down for products of matrices and nothing else."""
@@ -63,12 +67,16 @@ PROCESSORS: Mapping[str, int] = {
     **{f"with {number} multiprocessors": number for number in (2, 108, 148)},
 }
 """Of other devices: the least there can be, an A100 and a B200; the plain call has the 132 of an H100."""
+MANY_ROWS = (max(PROCESSORS.values()) + 1, 5)
+"""Rows and columns of the case in which each multiprocessor has a row, as far as launches go by them."""
 _NOT_ASKED = "the wrapper does not read the number of multiprocessors"
 
 
 def plan(subject: Subject, op: Op) -> Plan:
-    """Ask for a few ordinary cases: a wrapper has few paths."""
-    return few_cases(op, gradients=subject.differentiable or not op.differentiable)
+    """Ask for a few ordinary cases, and for shapes that launch other kernels: each in every mode."""
+    few = few_cases(op, gradients=subject.differentiable or not op.differentiable)
+    shapes = FEW_SHAPES if subject.language == "torch" else (MANY_ROWS, *FEW_SHAPES)
+    return replace(few, shapes=shapes, reaching=True, most_reaching=MOST_REACHING)
 
 
 def must_be_tried(subject: Subject) -> list[str]:

@@ -52,6 +52,9 @@ CATCHES = (
     "weight_saved_unseen",
 )
 
+MOST_REACHING = 2
+"""Shapes that reach other kernels of the subject, most first: what is kept between calls may be theirs."""
+
 SECOND = "in a second call on the same tensors"
 LATER = "after a later call with other numbers"
 CHANGED = "in a call on tensors changed in place since the last call"
@@ -64,8 +67,9 @@ def _changed_before(name: str) -> str:
 
 
 def plan(subject: Subject, op: Op) -> Plan:
-    """Ask for a few ordinary cases: each is tried in every way."""
-    return few_cases(op, gradients=subject.differentiable or not op.differentiable)
+    """Ask for a few ordinary cases, and for shapes that launch other kernels: each is tried in every way."""
+    few = few_cases(op, gradients=subject.differentiable or not op.differentiable)
+    return replace(few, reaching=True, most_reaching=MOST_REACHING)
 
 
 def must_be_tried(subject: Subject) -> list[str]:

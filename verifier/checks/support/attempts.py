@@ -33,6 +33,8 @@ from verifier.subjects.process_settings import settings_kept
 
 # -- which cases ---------------------------------------------------------------------------------------
 
+FEW_SHAPES = ((4, 33), (3, 128))
+"""Rows and columns of few programs: an interpreter takes a second for hundreds."""
 TRAINING, EVALUATION = "in training", "in evaluation"
 
 
@@ -49,7 +51,7 @@ def few_cases(op: Op, *, gradients: bool) -> Plan:
         max_elements=4096,
         min_rows=1,
         min_columns=1,
-        shapes=((4, 33), (3, 128)),  # few programs: an interpreter takes a second for hundreds
+        shapes=FEW_SHAPES,
         eps=(1e-5,),
         leads="variant" if trains else "weight",
         most=6 if trains else 3,
