@@ -185,16 +185,28 @@ def test_a_wrong_sum_in_one_sweep_is_found(name, dtype):
     assert found - PASSED == wrong
 
 
-@pytest.mark.parametrize("stem", ["softmax_triton", "causal_softmax_triton"])
-def test_scores_that_rounding_makes_equal_are_no_finding(stem):
+@pytest.mark.parametrize(
+    ("stem", "rows", "columns"), [("softmax_triton", 300, 33), ("causal_softmax_triton", 16, 2000)]
+)
+def test_scores_that_rounding_makes_equal_are_no_finding(stem, rows, columns):
     """As bfloat16 numbers different scores are one number: lanes disagree on which is the largest."""
     read = 'other=float("-inf"))' if stem == "softmax_triton" else NOTHING.removeprefix("return ")
-    subject = planted(
-        stem, {read: f"{read}.to(tl.bfloat16)" + ".to(tl.float32)" * (stem != "softmax_triton")}
-    )
-    found, said = judged(subject, case_of(subject, "float32", rows=300, columns=33, variant=0, masks=False))
+    rounded = ".to(tl.bfloat16)" + ".to(tl.float32)" * (stem != "softmax_triton")
+    subject = planted(stem, {read: f"{read}{rounded}"})
+    variant = 0 if stem == "softmax_triton" else DIAGONAL_OF_THE_LAST_ROW
+    case = case_of(subject, "float32", rows=rows, columns=columns, variant=variant, masks=False)
+    found, said = judged(subject, case)
     assert found == {(Verdict.UNDECIDED, "")}
     assert "no two scores of a row are near each other" in said
+
+
+def test_small_rows_and_few_numbers_leave_no_row_without_a_logarithm():
+    """The sum of five that are the same is 5 times one of them, and 5 is no power of 2 in the field."""
+    subject = planted("causal_softmax_triton", {})
+    case = case_of(subject, "bfloat16", rows=8, columns=33, variant=0, masks=False)
+    same = case.given["input"].sign() * torch.tensor([2.0**-9] * 7 + [1.0]).reshape(1, 8, 1)
+    found, _ = judged(subject, replace(case, tensors={**case.tensors, "input": same.to(torch.bfloat16)}))
+    assert found == PASSED
 
 
 # The numbers that steer, and the elements that they have.

@@ -6,10 +6,12 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from verifier.arithmetic.formats import FORMATS
-from verifier.ops import op
+from verifier.ops import from_rows, op
+from verifier.ops.rows.compose_bounds import to_float64
 from verifier.oracle.softmax.problem import ADDED, SCALE
 
 if TYPE_CHECKING:
@@ -44,10 +46,7 @@ def steering(case: Case, subject: Subject) -> Case:
 
 
 def far_apart(case: Case) -> Case | None:
-    """Return the case with so few scores that no kernel rounds two of them to one; None if none are compared.
-
-    What was scaled down to be tame, or rounded to steps, is rounded to wider ones.
-    """
+    """Return the case with few scores, of which no kernel rounds two to one; None if none are compared."""
     the_op = op(case.op)
     posed = None if the_op.own else the_op.problem(case)
     return _on_steps(case, FEW_BITS) if posed is not None and posed.compares else None
@@ -74,6 +73,8 @@ def _on_steps(case: Case, most_bits: int) -> Case:
     input's format or in float32, with or without a fused operation, log2(e) multiplied into scale and
     attn_bias or not. Here all of that gives what exact arithmetic gives: both parts and every sum of them
     have no more bits than the narrowest format, and scores that differ do so by far more than float32 rounds.
+    The input keeps its order in each row, and no two numbers of it are equal where there are steps enough:
+    what are the same few numbers, or small beside other rows, would leave elements no freedom.
     What is added and is no -inf becomes numbers spread over all that may be added. Models add zeros, and -1e4
     to mask: neither would tell one formula from another in a run on the numbers' own elements.
     """
@@ -83,14 +84,29 @@ def _on_steps(case: Case, most_bits: int) -> Case:
     bits = min(FORMATS[str(t.dtype).removeprefix("torch.")].precision for t in parts.values())
     step = 2.0 * LARGEST_PART * 2.0 ** -min(bits, most_bits)
     scale = float(case.scalars.get(SCALE, 1.0)) or 1.0
-    tame = _scaled(parts["input"], LARGEST_PART / abs(scale))
-    found = {"input": _rounded(tame, step / abs(scale)).to(tame.dtype)}
+    x, steps = parts["input"], round(2.0 * LARGEST_PART / step)
+    ranked = (_ranks(case, steps) * step - LARGEST_PART) / abs(scale)
+    found = {"input": torch.where(x.isfinite(), ranked.to(x.dtype), x)}
     if ADDED in parts:
         added = parts[ADDED]
         places = torch.arange(added.numel(), dtype=torch.float64).reshape(added.shape)
         spread = (2.0 * (places * GOLDEN % 1.0) - 1.0) * LARGEST_PART
         found[ADDED] = torch.where(added.isfinite(), _rounded(spread, step).to(added.dtype), added)
     return replace(case, tensors={**case.tensors, **found})
+
+
+def _ranks(case: Case, steps: int) -> torch.Tensor:
+    """Return where each element of the input stands among those of its row, from 0 to so many steps.
+
+    Where there are too few steps for all, the largest elements have one each, in half of the steps.
+    """
+    rows = op(case.op).canonical(case, "input", to_float64(case.given["input"]))
+    places = np.argsort(np.argsort(rows, axis=1, kind="stable"), axis=1, kind="stable")
+    below = case.columns - 1 - places
+    single = 0 if case.columns <= steps + 1 else steps // 2
+    shared = 1.0 - (below - single) / max(case.columns - 1 - single, 1)
+    found = np.where(below < single, steps - below, np.round(shared * (steps - single)))
+    return from_rows(op(case.op), case, "input", torch.from_numpy(found))
 
 
 def _rounded(tensor: torch.Tensor, step: float) -> torch.Tensor:
