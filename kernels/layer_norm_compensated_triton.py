@@ -6,10 +6,12 @@ and what it lacks, l = mean(x - h), is subtracted from the rest: y = ((x - h) - 
 The variance mean((x - h)^2) - l^2 is corrected by the same l. The backward pass reads h and l, so that its
 gradients do not feel the mean either.
 
-One program has a row in registers, so l takes no further sweep over memory. Backward, a fixed number of
-programs takes the rows in turns, and keeps its parts of the weight's and bias's gradients in fp32; a second
-kernel joins them in a fixed order. There is no lock and no atomic, and no device changes the bits.
-Rows beyond the largest block are refused.
+Forward, a program has whole rows in registers, one long or several short ones, so l takes no further sweep
+over memory. Backward, a fixed number of programs takes tiles of rows in turns, the next tiles on their way
+while one is computed, and keeps its part of the weight's and bias's gradients in fp32; a last kernel joins
+the parts in a fixed order. Rows beyond 8192 columns do not fit beside those parts: they go tile by tile, and
+the gradients of weight and bias through a kernel of their own. There is no lock and no atomic, and no device
+changes the bits. Rows beyond the largest block are refused.
 """
 
 from pathlib import Path
@@ -27,86 +29,161 @@ SOURCE = Source(
     changed="our own in Triton: the correction of its two-pass algorithm is kept, and subtracted as well",
 )
 
-skeleton = load(Path(__file__).with_name("row_norm_skeleton_triton.py")).module
+tiles = load(Path(__file__).with_name("row_tiles_skeleton_triton.py")).module
+skeleton = tiles.skeleton
 divide, root, step, scalar = skeleton.divide, skeleton.root, skeleton.step, skeleton.scalar
-LONGEST_ROW = 2**16  # one block; beyond it nothing is left in registers
-PROGRAMS = 264  # of the backward: two on each multiprocessor of an H100, and as many on every other device
 
-# ---- Forward: one program a row ----
+# ---- Forward: a program has one long row or several short ones ----
 
 
 @triton.jit
 def _forward(
-    x, y, weight, bias, highs, lows, means, rstds, x_row, x_column, weight_step, bias_step, columns, eps,
-    BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
+    x, y, weight, bias, highs, lows, means, rstds, x_row, weight_step, bias_step, rows, columns, eps,
+    TALL: tl.constexpr, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
+    row = tl.program_id(0).to(tl.int64) * TALL + tl.arange(0, TALL)
     column = tl.arange(0, BLOCK).to(tl.int64)
-    inside = column < columns
+    there, within = row < rows, column < columns
+    inside = there[:, None] & within[None, :]
     count = tl.cast(columns, ACCUMULATE)
     if means.dtype.element_ty == tl.float64:
         eps = tl.load(eps)  # a Python float reaches a kernel as fp32
-    value = tl.load(x + row * x_row + column * x_column, mask=inside, other=0.0).to(ACCUMULATE)
-    high = divide(tl.sum(value, axis=0), count)
-    deviation = tl.where(inside, value - high, 0.0)  # a masked lane would add -high
-    low = divide(tl.sum(deviation, axis=0), count)
-    variance = divide(tl.sum(deviation * deviation, axis=0), count) - low * low
+    place = x + row[:, None] * x_row + column[None, :]
+    value = tl.load(place, mask=inside, other=0.0).to(ACCUMULATE)
+    high = divide(tl.sum(value, axis=1), count)
+    deviation = tl.where(inside, value - high[:, None], 0.0)  # a masked lane would add -high
+    low = divide(tl.sum(deviation, axis=1), count)
+    variance = divide(tl.sum(deviation * deviation, axis=1), count) - low * low
     variance = tl.where(variance < 0.0, 0.0, variance)  # keeps NaN, which a maximum would not
-    rstd = divide(tl.full((), 1.0, ACCUMULATE), root(variance + eps))
-    tl.store(highs + row, high)
-    tl.store(lows + row, low)
-    tl.store(means + row, high + low)
-    tl.store(rstds + row, rstd)
-    out = (deviation - low) * rstd
+    rstd = divide(tl.full((TALL,), 1.0, ACCUMULATE), root(variance + eps))
+    tl.store(highs + row, high, mask=there)
+    tl.store(lows + row, low, mask=there)
+    tl.store(means + row, high + low, mask=there)
+    tl.store(rstds + row, rstd, mask=there)
+    out = (deviation - low[:, None]) * rstd[:, None]
     if weight is not None:
-        out *= tl.load(weight + column * weight_step, mask=inside, other=0.0).to(ACCUMULATE)
+        w = tl.load(weight + column[None, :] * weight_step, mask=within[None, :], other=0.0)
+        out *= w.to(ACCUMULATE)
     if bias is not None:
-        out += tl.load(bias + column * bias_step, mask=inside, other=0.0).to(ACCUMULATE)
-    tl.store(y + row * columns + column, out, mask=inside)
+        b = tl.load(bias + column[None, :] * bias_step, mask=within[None, :], other=0.0)
+        out += b.to(ACCUMULATE)
+    tl.store(y + row[:, None] * columns + column[None, :], out, mask=inside)
 
 
-# ---- Backward: PROGRAMS programs, each every PROGRAMS-th row ----
+# ---- Backward of rows that fit into a tile: PROGRAMS programs, each every PROGRAMS-th tile ----
 
 
 @triton.jit
 def _backward(
-    dx, dy, x, weight, highs, lows, rstds, parts_dw, parts_db, dy_row, dy_column, x_row, x_column,
-    weight_step, rows, columns, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
+    dx, dy, x, weight, highs, lows, rstds, parts_dw, parts_db, dy_row, x_row, weight_step, rows,
+    columns, TALL: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr, ACCUMULATE: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK).to(tl.int64)
-    inside = column < columns
+    within = column < columns
     count = tl.cast(columns, ACCUMULATE)
     if weight is not None:
-        w = tl.load(weight + column * weight_step, mask=inside, other=0.0).to(ACCUMULATE)
-    part_dw = tl.zeros((BLOCK,), ACCUMULATE)
-    part_db = tl.zeros((BLOCK,), ACCUMULATE)
-    for row in range(program, rows, tl.num_programs(0)):
-        high, low, rstd = tl.load(highs + row), tl.load(lows + row), tl.load(rstds + row)
-        value = tl.load(x + row * x_row + column * x_column, mask=inside, other=0.0).to(ACCUMULATE)
-        d = tl.load(dy + row * dy_row + column * dy_column, mask=inside, other=0.0).to(ACCUMULATE)
-        hat = tl.where(inside, ((value - high) - low) * rstd, 0.0)
+        w = tl.load(weight + column * weight_step, mask=within, other=0.0).to(ACCUMULATE)[None, :]
+    part_dw = tl.zeros((TALL, BLOCK), ACCUMULATE)
+    part_db = tl.zeros((TALL, BLOCK), ACCUMULATE)
+    for start in tl.range(program * TALL, rows, tl.num_programs(0) * TALL, num_stages=AHEAD):
+        row = start + tl.arange(0, TALL)
+        there = row < rows
+        inside = there[:, None] & within[None, :]
+        high = tl.load(highs + row, mask=there, other=0.0)
+        low = tl.load(lows + row, mask=there, other=0.0)
+        rstd = tl.load(rstds + row, mask=there, other=0.0)
+        place = row[:, None] * x_row + column[None, :]
+        value = tl.load(x + place, mask=inside, other=0.0).to(ACCUMULATE)
+        place = row[:, None] * dy_row + column[None, :]
+        d = tl.load(dy + place, mask=inside, other=0.0).to(ACCUMULATE)
+        hat = tl.where(inside, ((value - high[:, None]) - low[:, None]) * rstd[:, None], 0.0)
         g = d
         if weight is not None:
             g = d * w
-        c1 = divide(tl.sum(hat * g, axis=0), count)
-        c2 = divide(tl.sum(g, axis=0), count)
-        tl.store(dx + row * columns + column, (g - (hat * c1 + c2)) * rstd, mask=inside)
+        c1 = divide(tl.sum(hat * g, axis=1), count)
+        c2 = divide(tl.sum(g, axis=1), count)
+        out = (g - (hat * c1[:, None] + c2[:, None])) * rstd[:, None]
+        tl.store(dx + row[:, None] * columns + column[None, :], out, mask=inside)
         part_dw += d * hat
         part_db += d
     if parts_dw is not None:
-        tl.store(parts_dw + program * columns + column, part_dw, mask=inside)
+        tl.store(parts_dw + program * columns + column, tl.sum(part_dw, axis=0), mask=within)
     if parts_db is not None:
-        tl.store(parts_db + program * columns + column, part_db, mask=inside)
+        tl.store(parts_db + program * columns + column, tl.sum(part_db, axis=0), mask=within)
+
+
+# ---- Backward of longer rows ----
+
+
+@triton.jit
+def _backward_input(
+    dx, dy, x, weight, highs, lows, rstds, dy_row, x_row, weight_step, columns,
+    BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
+):  # fmt: skip
+    """Takes one row, tile by tile: its dx. The second sweep finds the row in the cache."""
+    row = tl.program_id(0).to(tl.int64)
+    x += row * x_row
+    dy += row * dy_row
+    count = tl.cast(columns, ACCUMULATE)
+    high, low, rstd = tl.load(highs + row), tl.load(lows + row), tl.load(rstds + row)
+    sum_hat_g = tl.zeros((BLOCK,), ACCUMULATE)
+    sum_g = tl.zeros((BLOCK,), ACCUMULATE)
+    for start in range(0, columns, BLOCK):
+        column = start + tl.arange(0, BLOCK).to(tl.int64)
+        inside = column < columns
+        value = tl.load(x + column, mask=inside, other=0.0).to(ACCUMULATE)
+        g = tl.load(dy + column, mask=inside, other=0.0).to(ACCUMULATE)
+        if weight is not None:
+            g *= tl.load(weight + column * weight_step, mask=inside, other=0.0).to(ACCUMULATE)
+        hat = tl.where(inside, ((value - high) - low) * rstd, 0.0)
+        sum_hat_g += hat * g
+        sum_g += g
+    c1 = divide(tl.sum(sum_hat_g, axis=0), count)
+    c2 = divide(tl.sum(sum_g, axis=0), count)
+    for start in range(0, columns, BLOCK):
+        column = start + tl.arange(0, BLOCK).to(tl.int64)
+        inside = column < columns
+        value = tl.load(x + column, mask=inside, other=0.0).to(ACCUMULATE)
+        g = tl.load(dy + column, mask=inside, other=0.0).to(ACCUMULATE)
+        if weight is not None:
+            g *= tl.load(weight + column * weight_step, mask=inside, other=0.0).to(ACCUMULATE)
+        hat = ((value - high) - low) * rstd
+        tl.store(dx + row * columns + column, (g - (hat * c1 + c2)) * rstd, mask=inside)
+
+
+@triton.jit
+def _backward_columns(
+    dy, x, highs, lows, rstds, parts_dw, parts_db, dy_row, x_row, rows, columns, chunk,
+    TALL: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr, ACCUMULATE: tl.constexpr,
+):  # fmt: skip
+    """Takes `chunk` rows of one tile of columns: one part of dw and db."""
+    program = tl.program_id(1).to(tl.int64)
+    column = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    within = column < columns
+    end = tl.minimum((program + 1) * chunk, rows)
+    part_dw = tl.zeros((TALL, BLOCK), ACCUMULATE)
+    part_db = tl.zeros((TALL, BLOCK), ACCUMULATE)
+    for start in tl.range(program * chunk, end, TALL, num_stages=AHEAD):
+        row = start + tl.arange(0, TALL)
+        there = row < end
+        inside = there[:, None] & within[None, :]
+        high = tl.load(highs + row, mask=there, other=0.0)
+        low = tl.load(lows + row, mask=there, other=0.0)
+        rstd = tl.load(rstds + row, mask=there, other=0.0)
+        place = row[:, None] * x_row + column[None, :]
+        value = tl.load(x + place, mask=inside, other=0.0).to(ACCUMULATE)
+        place = row[:, None] * dy_row + column[None, :]
+        d = tl.load(dy + place, mask=inside, other=0.0).to(ACCUMULATE)
+        part_dw += d * (((value - high[:, None]) - low[:, None]) * rstd[:, None])
+        part_db += d
+    if parts_dw is not None:
+        tl.store(parts_dw + program * columns + column, tl.sum(part_dw, axis=0), mask=within)
+    if parts_db is not None:
+        tl.store(parts_db + program * columns + column, tl.sum(part_db, axis=0), mask=within)
 
 
 # ---- Launches ----
-
-
-def _tile(columns):
-    """Columns of the block and warps: at most 16 of them, 64 columns a lane where rows are longest."""
-    block = triton.next_power_of_2(columns)
-    return block, min(max(block // 256, 1), 16)
 
 
 class _LayerNorm(torch.autograd.Function):
@@ -116,14 +193,14 @@ class _LayerNorm(torch.autograd.Function):
         statistics, accumulate = skeleton.accumulator(input.dtype)
         output = torch.empty(input.shape, dtype=input.dtype, device=input.device)
         high, low, mean, rstd = torch.empty(4, rows, dtype=statistics, device=input.device)
-        x = input.reshape(rows, columns)  # a view where the strides allow it
+        x = tiles.as_rows(input.reshape(rows, columns))
         w, b = (None if vector is None else vector.reshape(columns) for vector in (weight, bias))
         if rows:
-            block, warps = _tile(columns)
+            tall, block, warps = tiles.forward_tile(columns)
             with skeleton.on(input):
-                _forward[(rows,)](
-                    x, output, w, b, high, low, mean, rstd, *x.stride(), step(w), step(b), columns,
-                    scalar(eps, input), BLOCK=block, ACCUMULATE=accumulate, num_warps=warps,
+                _forward[(triton.cdiv(rows, tall),)](
+                    x, output, w, b, high, low, mean, rstd, x.stride(0), step(w), step(b), rows, columns,
+                    scalar(eps, input), TALL=tall, BLOCK=block, ACCUMULATE=accumulate, num_warps=warps,
                 )  # fmt: skip
         ctx.save_for_backward(input, weight, high, low, rstd)
         ctx.parameters = [None if v is None else (v.shape, v.dtype) for v in (weight, bias)]
@@ -143,36 +220,43 @@ class _LayerNorm(torch.autograd.Function):
         )
         if not rows:
             return grad_input, grad_weight, grad_bias, None, None
-        x, dy = x.reshape(rows, columns), grad_output.reshape(rows, columns)
+        x, dy = (tiles.as_rows(tensor.reshape(rows, columns)) for tensor in (x, grad_output))
         w = None if weight is None else weight.reshape(columns)
-        programs = min(rows, PROGRAMS)
+        tall, block, ahead, warps = tiles.backward_tile(rows, columns, x.dtype)
+        fits = columns <= block
+        if fits:
+            programs = min(triton.cdiv(rows, tall), tiles.PROGRAMS)
+        else:
+            programs, chunk = tiles.column_chunks(rows, columns)
         parts_dw, parts_db = (
             None if out is None else rstd.new_empty(programs, columns) for out in (grad_weight, grad_bias)
         )
-        block, warps = _tile(columns)
+        strides = (dy.stride(0), x.stride(0))
+        accumulate = skeleton.accumulator(x.dtype)[1]
         with skeleton.on(x):
-            _backward[(programs,)](
-                grad_input, dy, x, w, high, low, rstd, parts_dw, parts_db, *dy.stride(), *x.stride(), step(w),
-                rows, columns, BLOCK=block, ACCUMULATE=skeleton.accumulator(x.dtype)[1], num_warps=warps,
-            )  # fmt: skip
-            for parts, out in ((parts_dw, grad_weight), (parts_db, grad_bias)):
-                if out is not None:
-                    skeleton.join_parts(parts, out, programs, columns)
+            if fits:
+                _backward[(programs,)](
+                    grad_input, dy, x, w, high, low, rstd, parts_dw, parts_db, *strides, step(w), rows,
+                    columns, TALL=tall, BLOCK=block, AHEAD=ahead, ACCUMULATE=accumulate, num_warps=warps,
+                )  # fmt: skip
+            else:
+                _backward_input[(rows,)](
+                    grad_input, dy, x, w, high, low, rstd, *strides, step(w), columns,
+                    BLOCK=block, ACCUMULATE=accumulate, num_warps=warps,
+                )  # fmt: skip
+            if not fits and (parts_dw is not None or parts_db is not None):
+                tall, block = tiles.COLUMN_TILE
+                _backward_columns[(triton.cdiv(columns, block), programs)](
+                    dy, x, high, low, rstd, parts_dw, parts_db, *strides, rows, columns, chunk,
+                    TALL=tall, BLOCK=block, AHEAD=ahead, ACCUMULATE=accumulate,
+                )  # fmt: skip
+            found = [(p, o) for p, o in ((parts_dw, grad_weight), (parts_db, grad_bias)) if o is not None]
+            if found:
+                skeleton.join_parts(*found[0], programs, columns, *(found[1] if found[1:] else ()))
         return grad_input, grad_weight, grad_bias, None, None
 
 
 # ---- The subject ----
-
-
-def _row_depth(columns):
-    """Additions that a leaf of a row's sum meets at most, in whichever dtype."""
-    return skeleton.grouped_depth(columns, _tile)
-
-
-def _column_depth(rows):
-    """Additions that a leaf of a column's sum meets at most: of a program's rows, then over the parts."""
-    programs, parts = min(rows, PROGRAMS), skeleton.PARTS
-    return triton.cdiv(rows, PROGRAMS) - 1 + triton.cdiv(programs, parts) - 1 + parts - 1
 
 
 @subject(
@@ -186,21 +270,21 @@ def _column_depth(rows):
     accumulates="float32",
     dtypes=skeleton.DTYPES,
     trees=Trees(
-        statistics=tree(depth=_row_depth),
-        row_gradients=tree(depth=_row_depth),
-        columns=tree(depth=_column_depth),
+        statistics=tree(depth=tiles.forward_depth),
+        row_gradients=tree(depth=tiles.backward_depth),
+        columns=tree(depth=tiles.column_depth),
     ),
     mean_contraction="none",  # the mean ends in an IEEE division, which no compiler contracts
     divide_by_n="division",
     # Squares and their sums stay finite; the mean may be a million standard deviations.
     domain=Domain(
-        max_abs=1e15, max_kappa=1e6, max_columns=LONGEST_ROW, parameter_dtypes=skeleton.PARAMETER_DTYPES
+        max_abs=1e15, max_kappa=1e6, max_columns=tiles.LONGEST_ROW, parameter_dtypes=skeleton.PARAMETER_DTYPES
     ),
     returns=("output", "mean", "rstd"),
     guarantees=skeleton.GUARANTEES,
 )
 def layer_norm_compensated_triton(input, normalized_shape, weight=None, bias=None, eps=1e-5):
     columns = skeleton.normalized_columns(
-        "layer_norm", input, normalized_shape, LONGEST_ROW, weight=weight, bias=bias
+        "layer_norm", input, normalized_shape, tiles.LONGEST_ROW, weight=weight, bias=bias
     )  # fmt: skip
     return _LayerNorm.apply(input, weight, bias, columns, float(eps))

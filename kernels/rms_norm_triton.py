@@ -167,13 +167,14 @@ class _RMSNorm(torch.autograd.Function):
         if grad_weight is not None:
             parts = rstd.new_empty(programs, columns)
         with skeleton.on(x):
-            _launch_backward(grad_input, dy, x, weight, rstd, parts, programs, chunk)
+            launch_backward(grad_input, dy, x, weight, rstd, parts, programs, chunk)
             if grad_weight is not None:
                 skeleton.join_parts(parts, grad_weight, programs, columns)
         return grad_input, grad_weight, None, None
 
 
-def _launch_backward(grad_input, dy, x, weight, rstd, parts, programs, chunk):
+def launch_backward(grad_input, dy, x, weight, rstd, parts, programs, chunk):
+    """Launches what takes rows of any width: their dx, and parts of dw."""
     rows, columns = x.shape
     w = None if weight is None else weight.reshape(columns)
     accumulate = skeleton.accumulator(x.dtype)[1]

@@ -77,19 +77,27 @@ def scalar(value, like):
 
 
 @triton.jit
-def _join(parts, out, count, columns, PARTS: tl.constexpr, BLOCK: tl.constexpr):
-    """Joins `count` parts of one tile of columns, always in the same order."""
-    column = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+def _total(parts, count, column, columns, PARTS: tl.constexpr, BLOCK: tl.constexpr):
     total = tl.zeros((PARTS, BLOCK), parts.dtype.element_ty)
     for start in range(0, count, PARTS):
         part = start + tl.arange(0, PARTS).to(tl.int64)
         inside = (part[:, None] < count) & (column[None, :] < columns)
         total += tl.load(parts + part[:, None] * columns + column[None, :], mask=inside, other=0.0)
-    tl.store(out + column, tl.sum(total, axis=0), mask=column < columns)
+    return tl.sum(total, axis=0)
 
 
-def join_parts(parts, out, count, columns):
-    _join[(triton.cdiv(columns, 128),)](parts, out, count, columns, PARTS=PARTS, BLOCK=128)
+@triton.jit
+def _join(parts, out, others, other_out, count, columns, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    """Joins `count` parts of one tile of columns, always in the same order, of one sum or of two."""
+    column = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + column, _total(parts, count, column, columns, PARTS, BLOCK), mask=column < columns)
+    if others is not None:
+        total = _total(others, count, column, columns, PARTS, BLOCK)
+        tl.store(other_out + column, total, mask=column < columns)
+
+
+def join_parts(parts, out, count, columns, others=None, other_out=None):
+    _join[(triton.cdiv(columns, 32),)](parts, out, others, other_out, count, columns, PARTS=PARTS, BLOCK=32)
 
 
 # ---- What no kernel takes ----

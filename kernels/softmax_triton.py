@@ -108,14 +108,14 @@ def _backward(
         tl.store(dx + row * columns + column, d, mask=inside)
 
 
-def _as_rows(tensor, dim):
+def as_rows(tensor, dim):
     """The tensor as (rows, columns), a view where its strides allow it."""
     columns = tensor.shape[dim]
     return tensor.movedim(dim, -1).reshape(tensor.numel() // columns, columns)
 
 
-def _as_before(rows, shape, dim):
-    """Undoes `_as_rows`."""
+def as_before(rows, shape, dim):
+    """Undoes `as_rows`."""
     rest = [extent for axis, extent in enumerate(shape) if axis != dim]
     return rows.reshape(*rest, shape[dim]).movedim(-1, dim)
 
@@ -138,7 +138,7 @@ class _RowSoftmax(torch.autograd.Function):
         if not input.numel():
             ctx.save_for_backward(input, None, None)
             return torch.empty_like(input)
-        x = _as_rows(input, dim)
+        x = as_rows(input, dim)
         rows, columns = x.shape
         output = torch.empty(rows, columns, dtype=input.dtype, device=input.device)
         top = torch.empty(rows, dtype=torch.float32, device=input.device)
@@ -150,7 +150,7 @@ class _RowSoftmax(torch.autograd.Function):
                 SUMS=design.sums, LOG=log, BLOCK=block, num_warps=warps,
             )  # fmt: skip
         ctx.save_for_backward(input, top, total)
-        return _as_before(output, input.shape, dim)
+        return as_before(output, input.shape, dim)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -158,7 +158,7 @@ class _RowSoftmax(torch.autograd.Function):
         saved, top, total = ctx.saved_tensors
         if top is None:
             return torch.empty_like(saved), None, None, None
-        x, dy = _as_rows(saved, ctx.dim), _as_rows(grad_output, ctx.dim)
+        x, dy = as_rows(saved, ctx.dim), as_rows(grad_output, ctx.dim)
         rows, columns = x.shape
         grad_input = torch.empty(rows, columns, dtype=x.dtype, device=x.device)
         block, warps = ctx.tile(columns, x.dtype)
@@ -167,10 +167,10 @@ class _RowSoftmax(torch.autograd.Function):
                 grad_input, dy, x, top, total, *dy.stride(), *x.stride(), columns,
                 LOG=ctx.log, BLOCK=block, num_warps=warps,
             )  # fmt: skip
-        return _as_before(grad_input, saved.shape, ctx.dim), None, None, None
+        return as_before(grad_input, saved.shape, ctx.dim), None, None, None
 
 
-def _row_depth(columns):
+def row_depth(columns):
     """Additions that a leaf of a row's sum meets at most, in whichever dtype."""
     tiles = [(*row_tile(columns, dtype), dtype.itemsize) for dtype in (torch.float16, torch.float32)]
     return max(tile(block=b, threads=32 * w, element_bytes=size).depth(columns) for b, w, size in tiles)
@@ -190,7 +190,7 @@ def softmax_by(op, input, dim, design=DESIGN):
     return _RowSoftmax.apply(input, dim % input.dim(), op == "log_softmax", design)
 
 
-TREES = Trees(statistics=tree(depth=_row_depth), row_gradients=tree(depth=_row_depth))
+TREES = Trees(statistics=tree(depth=row_depth), row_gradients=tree(depth=row_depth))
 
 
 @subject(

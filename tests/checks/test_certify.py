@@ -56,6 +56,8 @@ def built_in(name):
         ("layer_norm_two_pass_triton", "float16", False),
         ("layer_norm_textbook_cuda", "bfloat16", False),
         ("rms_norm_triton", "float32", True),
+        ("rms_norm_tiled_triton", "float16", True),
+        ("log_softmax_tiled_triton", "float32", True),
         ("rms_norm_one_plus_weight_triton", "float16", True),
         ("group_norm_triton", "float16", True),
         ("softmax_triton", "bfloat16", True),

@@ -17,7 +17,9 @@ from verifier.execution.child_process import Runner
 from verifier.ops import op
 from verifier.records.certificate import Certificate, Refusal
 
-LAUNCH = "_join[(triton.cdiv(columns, 128),)](parts, out, count, columns, PARTS=PARTS, BLOCK=128)"
+LAUNCH = (
+    "_join[(triton.cdiv(columns, 32),)](parts, out, others, other_out, count, columns, PARTS=PARTS, BLOCK=32)"
+)
 ROWS, ANY = 5, any_order()
 
 

@@ -15,11 +15,17 @@ from verifier.ops import op
 from verifier.records.certificate import Certificate, Refusal
 
 SOURCE = KERNELS / "layer_norm_compensated_triton.py"
-FORWARD, BACKWARD = "(deviation - low) * rstd", "((value - high) - low) * rstd"
+FORWARD = "(deviation - low[:, None]) * rstd"
+BACKWARD = "hat = tl.where(inside, ((value - high[:, None]) - low[:, None]) * rstd"
+ROUNDED = "(value - (high + low)[:, None]) * rstd"
 FAULTS = {
-    "the mean as one number": (FORWARD, "(value - (high + low)) * rstd", "output"),
-    "a backward pass that forgets the second": (BACKWARD, "(value - high) * rstd", "grad_input"),
-    "the rounded mean in the backward pass": (BACKWARD, "(value - (high + low)) * rstd", "grad_input"),
+    "the mean as one number": (FORWARD, ROUNDED, "output"),
+    "a backward pass that forgets the second": (
+        BACKWARD,
+        "hat = tl.where(inside, (value - high[:, None]) * rstd",
+        "grad_input",
+    ),
+    "the rounded mean in the backward pass": (BACKWARD, f"hat = tl.where(inside, {ROUNDED}", "grad_input"),
 }
 
 

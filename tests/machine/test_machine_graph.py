@@ -82,6 +82,9 @@ FOLLOWED = {
     "from integer": "cvt.rzi.s32.f32 %r1, %f0; cvt.rn.f32.s32 %f1, %r1;",
     "predicate of integers": "setp.gt.s32 %p1, %r0, 0; selp.f32 %f1, %f0, 0f3F800000, %p1;",
     "counted bits": "popc.b32 %r1, %r0; mov.b32 %f1, %r1;",
+    "copied, or zero": """setp.lt.u32 %p1, %t, 2; selp.b32 %r3, 4, 0, %p1;
+    cp.async.ca.shared.global [%r2], [%a0], 4, %r3; cp.async.wait_all; ld.shared.f32 %f2, [%r2];
+    add.f32 %f1, %f2, %f0;""",
     "masked": "setp.lt.u32 %p1, %t, 2; mov.f32 %f1, 0f00000000; @%p1 add.f32 %f1, %f0, %f0;",
 }  # fmt: skip
 
@@ -89,6 +92,17 @@ FOLLOWED = {
 @pytest.mark.parametrize("body", FOLLOWED.values(), ids=FOLLOWED)
 def test_recorded_expressions_compute_other_runs(body):
     assert replays(READ + body + WRITE)
+
+
+MATRIX = """st.shared.f32 [%r2], %f0; bar.sync 0; mad.lo.u32 %r4, %t, 16, %r9; and.b32 %r4, %r4, -129;
+    ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r3}, [%r4]; mov.b32 %f2, %r3; neg.f32 %f1, %f2;"""
+
+
+def test_a_float_that_a_matrix_gives_back_is_followed_and_its_halves_turned_are_lost(monkeypatch):
+    monkeypatch.setattr("test_machine_graph.THREADS", 32)
+    assert replays(READ + MATRIX + WRITE)
+    found, nodes = recorded(READ + MATRIX.replace("x1.", "x1.trans.") + WRITE)
+    assert not nodes.evaluate({"x": np.zeros(32, dtype=np.uint64)}, Correct())[1][found].any()
 
 
 LOST = {

@@ -9,9 +9,11 @@ from verifier.arithmetic.graph.device_functions import with_functions
 from verifier.arithmetic.graph.graph import Graph, Ids
 from verifier.arithmetic.graph.normal_form import Normaliser, cancelled_ambiguously
 from verifier.arithmetic.graph.signs import Signs, reached
+from verifier.arithmetic.graph.support import reach
 from verifier.checks.support.obligations import discharged
 from verifier.checks.support.recorded_code import RefusedError, branch_of
 
+CONSTANTS = "what constants decide"
 _NOT_BELOW = {"setp.lt", "setp.gt"}
 
 
@@ -42,13 +44,22 @@ def same_for_all(paths: Graph, results: Graph) -> tuple[str, ...]:
     finite = reached(terms, np.concatenate([edges.ravel() for edges in known.outputs.values()]))
     asked = np.unique(np.concatenate([edges.ravel() for edges in form.outputs.values()]))
     signs, shown = Signs(terms, asked, several), set[str]()
+    by_data = reach(paths, _data(paths))
     for truth in ("true", "false"):
-        for edge, node in zip(form.outputs[truth], paths.outputs[truth], strict=True):
-            why = _holds(terms, signs, finite, int(edge), held=truth == "true")
+        fixed = by_data.none(paths.outputs[truth])
+        for edge, node, constant in zip(form.outputs[truth], paths.outputs[truth], fixed, strict=True):
+            why = CONSTANTS if constant else _holds(terms, signs, finite, int(edge), held=truth == "true")
             if not why:
                 raise RefusedError("nothing decides on data", branch_of(paths, int(node), truth))
             shown.add(why)
     return tuple(sorted(shown))
+
+
+def _data(graph: Graph) -> Ids:
+    """Return labels for `reach`: 0 for each leaf that is no literal, -1 elsewhere."""
+    literal = np.array([name.startswith("literal:") for name in graph.names], dtype=np.bool_)
+    leaves = graph.operands[:, 0] < 0
+    return np.where(leaves & ~literal[graph.operation], 0, -1)
 
 
 def _holds(terms: SharedTerms, signs: Signs, finite: Ids, edge: int, *, held: bool) -> str:
@@ -56,7 +67,7 @@ def _holds(terms: SharedTerms, signs: Signs, finite: Ids, edge: int, *, held: bo
     term = edge >> 1
     number = float(terms.number[term])
     if not np.isnan(number):
-        return "what constants decide" if bool(number) == held else ""
+        return CONSTANTS if bool(number) == held else ""
     name = terms.names[int(terms.operation[term])]
     first, second = (int(one) for one in terms.edges[term][:2])
     if name == "within.f32" and held and first >> 1 in finite:

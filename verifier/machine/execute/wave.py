@@ -331,7 +331,7 @@ class Wave:
             if self.flags is not None and missing is not None:
                 self.flags.save(self.found, step, missing)
             if self.slots is not None and moved is not None:
-                self.slots.save(self.found, step, [list(row) for row in moved])
+                self.slots.save(self.found, step, self.slots.zeros_beyond(moved, inside))
 
     def empty_shadows(self, shape: tuple[int, ...], count: int) -> list[tuple[Array, Array]]:
         """Give empty places for the shadows of old values."""

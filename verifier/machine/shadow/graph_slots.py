@@ -285,6 +285,12 @@ class GraphSlots(Slots):
                         result[element][half][0][located.selection] = codes
         return result
 
+    def zeros_beyond(
+        self, moved: list[list[tuple[Array, Array]]], inside: Array
+    ) -> list[list[tuple[ArrayOrNumber, ArrayOrNumber]]]:
+        """Give what a copy moves, of lanes that copy zeros a literal: no input decides which do."""
+        return [[(np.where(inside, codes, LITERAL), mark) for codes, mark in row] for row in moved]
+
     def save(
         self, found: list[Located], width: int, elements: list[list[tuple[ArrayOrNumber, ArrayOrNumber]]]
     ) -> None:

@@ -349,6 +349,12 @@ class Slots:
                 tags[located.selection] = store.tags[slots]
         return self.read(values, kind, shadows, tags, site, True)
 
+    def zeros_beyond(
+        self, moved: list[list[tuple[Array, Array]]], inside: Array
+    ) -> list[list[tuple[ArrayOrNumber, ArrayOrNumber]]]:
+        """Give what a copy moves, of lanes that copy zeros nothing: it is lifted where it is read."""
+        return [list(row) for row in moved]
+
     def save(
         self, found: list[Located], width: int, elements: list[list[tuple[ArrayOrNumber, ArrayOrNumber]]]
     ) -> None:

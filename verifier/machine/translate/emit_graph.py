@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from verifier.machine.ptx.independence import depending, reads_changing
 from verifier.machine.ptx.registers_used import definitions
 from verifier.machine.ptx.syntax import BITS, Immediate, Instruction, Operand, Pair, Register, Vector
@@ -493,8 +495,8 @@ class GraphEmitter(SlotOperands):
         if not loading:
             writer.add(f"slots.save(wave.found, 2, [[({self.half(writer, item, half)}, 0)]])")
         elif isinstance(item, Register) and self.shadowed.has(item.name):
-            if self.shadowed.layouts[item.name]:
-                self.put(writer, item, [_UNKNOWN], None)
-                return
-            writer.add(f"ms = slots.load(wave.found, {'hi' if half else 'lo'}.shape, 2, 1)[0][0]")
-            self.write(writer, item.name, half, "ms[0]", None)
+            name = "hi" if half else "lo"
+            writer.add(f"{name}_code = slots.load(wave.found, {name}.shape, 2, 1)[0][0][0]")
+            if half:  # a float may be both halves
+                shift = writer.code.constant(np.array(16, dtype="u4"))
+                self.put_bits(writer, item, ["lo_code", "hi_code"], f"(lo | (hi << {shift}))", None)

@@ -1,0 +1,84 @@
+"""What the Triton kernels share that keep whole rows in registers, several short ones at a time: no subject.
+
+A tile is `tall` rows of `block` columns. Forward, a program has one tile. Backward, where columns are summed
+too, a fixed number of programs takes the tiles in turns, and the next tiles are on their way while one is
+computed; each program keeps its part of the sums, and a last kernel joins the parts in a fixed order.
+Tiles, warps and programs follow from shape and dtype alone, so that no device changes the bits; a row's lanes
+follow from its length alone, so that no batch changes them.
+"""
+
+from pathlib import Path
+
+import torch
+import triton
+
+from verifier import load, tile
+
+skeleton = load(Path(__file__).with_name("row_norm_skeleton_triton.py")).module
+LONGEST_ROW = 2**16  # of the forward; beyond it nothing is left in registers
+WIDEST = 8192  # elements of a tile of a backward that sums columns: two inputs and two sums fill 8 warps
+PROGRAMS = 132  # of that backward: one on each multiprocessor of an H100, and as many on every other device
+COLUMN_TILE = 32, 128  # rows and columns of a tile where nothing but columns is summed
+
+# ---- Tiles ----
+
+
+def as_rows(rows):
+    """The matrix with the elements of a row side by side: others are copied.
+
+    A compiler gives lanes their elements by the strides that it sees; where those of a row's elements change
+    with the number of rows, so would the order of a row's sum.
+    """
+    return rows if rows.shape[1] == 1 or rows.stride(1) == 1 else rows.contiguous()
+
+
+def forward_tile(columns):
+    """Rows and columns of a tile, and its warps; at most 64 elements are a lane's."""
+    block = triton.next_power_of_2(columns)
+    return max(1, 2048 // block), block, min(max(block // 1024, 4), 32)
+
+
+def backward_tile(rows, columns, dtype):
+    """Rows and columns of a tile, tiles that are loaded ahead, and warps.
+
+    Tiles have fewer rows where large ones would leave multiprocessors without work.
+    """
+    block = min(triton.next_power_of_2(columns), WIDEST)
+    elements = WIDEST if rows * block >= WIDEST * PROGRAMS else WIDEST // 4
+    ahead = {2: 3, 4: 2}.get(dtype.itemsize, 1)
+    return max(1, elements // block), block, ahead, 8
+
+
+def column_chunks(rows, columns):
+    """Programs along the rows where nothing but columns is summed, and rows of each: some 1024 in all."""
+    tall, block = COLUMN_TILE
+    tiles = triton.cdiv(rows, tall)
+    programs = min(tiles, triton.cdiv(1024 * block, columns))
+    chunk = triton.cdiv(tiles, programs) * tall
+    return triton.cdiv(rows, chunk), chunk
+
+
+# ---- Depths of the trees ----
+
+
+def forward_depth(columns):
+    """Additions that a leaf of a row's sum meets at most in a tile of the forward, in whichever dtype."""
+    _, block, warps = forward_tile(columns)
+    return tile(block=block, threads=32 * warps, element_bytes=2).depth(columns)
+
+
+def backward_depth(columns):
+    """Additions that a leaf of a row's sum meets at most in a tile of the backward."""
+    _, block, _, warps = backward_tile(1, columns, torch.float16)
+    return tile(block=block, threads=32 * warps, element_bytes=2).depth(columns)
+
+
+def column_depth(rows):
+    """Additions that a leaf of a column's sum meets at most, for rows of whichever length.
+
+    A lane adds a row of each tile in turns: PROGRAMS programs share the tiles, or 2 and more share tiles of
+    32 rows. Then a tile's rows are added, at most 32 of them by one lane and 256 lanes by halves, then parts.
+    """
+    turns = max(triton.cdiv(rows, PROGRAMS), triton.cdiv(rows, 2 * COLUMN_TILE[0]))
+    parts = triton.cdiv(min(rows, PROGRAMS), skeleton.PARTS) - 1 + skeleton.PARTS - 1
+    return turns - 1 + min(rows - 1, 31 + 8) + parts

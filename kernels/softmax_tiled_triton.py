@@ -1,0 +1,140 @@
+"""Softmax with whole rows in registers, one long or several short ones a program: a row is read once.
+
+Forward: the largest element, the exponentials of x - largest, their sum, and the quotients.
+Backward: dx = y * (dy - sum(dy * y)), where y is computed again in fp32 from the row's two saved statistics:
+a y that was stored in half would bring its rounding into every element.
+Log-softmax (log_softmax_tiled_triton.py) is the same launch with LOG set: it differs in four expressions.
+Rows that fit into no tile go through softmax_triton.py, which takes any width.
+
+A row that holds NaN or +infinity, and a row of -infinity alone, comes out as NaN, as in PyTorch.
+"""
+
+from pathlib import Path
+
+import torch
+import triton
+import triton.language as tl
+
+from verifier import Source, Trees, load, subject, tree
+
+SOURCE = Source(
+    title="Articles on an efficient LayerNorm and Softmax CUDA kernel",
+    author="OneFlow: Guo Ran, Yao Chi, Zheng Zekang, Liu Juncheng",
+    url="https://github.com/Oneflow-Inc/oneflow/blob/master/oneflow/core/cuda/softmax.cuh",
+    licence="Apache-2.0, of the code at that address",
+    changed="our own in Triton: several rows a program, each in registers",
+)
+
+tiles = load(Path(__file__).with_name("row_tiles_skeleton_triton.py")).module
+wide = load(Path(__file__).with_name("softmax_triton.py")).module
+skeleton = tiles.skeleton
+LONGEST_ROW = 2**15  # the backward has two tensors in registers
+
+
+@triton.jit
+def _forward(
+    x, y, tops, totals, x_row, rows, columns,
+    LOG: tl.constexpr, TALL: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * TALL + tl.arange(0, TALL)
+    column = tl.arange(0, BLOCK).to(tl.int64)
+    there = row < rows
+    inside = there[:, None] & (column < columns)[None, :]
+    place = x + row[:, None] * x_row + column[None, :]
+    value = tl.load(place, mask=inside, other=float("-inf")).to(tl.float32)
+    top = tl.max(value, axis=1)
+    shifted = value - top[:, None]
+    exponential = tl.exp(shifted)  # a masked lane is -infinity and adds 0
+    total = tl.sum(exponential, axis=1)
+    tl.store(tops + row, top, mask=there)
+    tl.store(totals + row, total, mask=there)
+    out = shifted - tl.log(total)[:, None] if LOG else tl.div_rn(exponential, total[:, None])
+    tl.store(y + row[:, None] * columns + column[None, :], out, mask=inside)
+
+
+@triton.jit
+def _backward(
+    dx, dy, x, tops, totals, dy_row, x_row, rows, columns,
+    LOG: tl.constexpr, TALL: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * TALL + tl.arange(0, TALL)
+    column = tl.arange(0, BLOCK).to(tl.int64)
+    there = row < rows
+    inside = there[:, None] & (column < columns)[None, :]
+    top = tl.load(tops + row, mask=there, other=0.0)
+    total = tl.load(totals + row, mask=there, other=1.0)
+    place = row[:, None] * dy_row + column[None, :]
+    d = tl.load(dy + place, mask=inside, other=0.0).to(tl.float32)
+    place = row[:, None] * x_row + column[None, :]
+    value = tl.load(x + place, mask=inside, other=float("-inf")).to(tl.float32)
+    shifted = value - top[:, None]
+    if LOG:
+        out = d - tl.exp(shifted - tl.log(total)[:, None]) * tl.sum(d, axis=1)[:, None]
+    else:
+        output = tl.div_rn(tl.exp(shifted), total[:, None])
+        out = output * (d - tl.sum(d * output, axis=1)[:, None])
+    tl.store(dx + row[:, None] * columns + column[None, :], out, mask=inside)
+
+
+class _Softmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, input, dim, log):
+        ctx.dim, ctx.log = dim, log
+        x = tiles.as_rows(wide.as_rows(input, dim))
+        rows, columns = x.shape
+        output = torch.empty(rows, columns, dtype=input.dtype, device=input.device)
+        top, total = torch.empty(2, rows, dtype=torch.float32, device=input.device)
+        tall, block, warps = tiles.forward_tile(columns)
+        with skeleton.on(input):
+            _forward[(triton.cdiv(rows, tall),)](
+                x, output, top, total, x.stride(0), rows, columns,
+                LOG=log, TALL=tall, BLOCK=block, num_warps=warps,
+            )  # fmt: skip
+        ctx.save_for_backward(input, top, total)
+        return wide.as_before(output, input.shape, dim)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_output):
+        saved, top, total = ctx.saved_tensors
+        x, dy = (tiles.as_rows(wide.as_rows(tensor, ctx.dim)) for tensor in (saved, grad_output))
+        rows, columns = x.shape
+        grad_input = torch.empty(rows, columns, dtype=x.dtype, device=x.device)
+        tall, block, warps = tiles.forward_tile(columns)
+        with skeleton.on(x):
+            _backward[(triton.cdiv(rows, tall),)](
+                grad_input, dy, x, top, total, dy.stride(0), x.stride(0), rows, columns,
+                LOG=ctx.log, TALL=tall, BLOCK=block, num_warps=warps,
+            )  # fmt: skip
+        return wide.as_before(grad_input, saved.shape, ctx.dim), None, None
+
+
+def softmax_by(op, input, dim):
+    """Softmax, or its logarithm, over one dimension; what is no row of a tile goes the way of any width."""
+    fits = input.dim() and -input.dim() <= dim < input.dim() and input.shape[dim] <= LONGEST_ROW
+    if not fits or not input.numel() or str(input.dtype).removeprefix("torch.") not in wide.DTYPES:
+        return wide.softmax_by(op, input, dim)
+    return _Softmax.apply(input, dim % input.dim(), op == "log_softmax")
+
+
+def _row_depth(columns):
+    """Additions that a leaf of a row's sum meets at most, in a tile or beyond."""
+    return tiles.forward_depth(columns) if columns <= LONGEST_ROW else wide.row_depth(columns)
+
+
+TREES = Trees(statistics=tree(depth=_row_depth), row_gradients=tree(depth=_row_depth))
+
+
+@subject(
+    op="softmax",
+    language="triton",
+    source=SOURCE,
+    variance="softmax",
+    accumulates="float32",
+    formula="recomputed",
+    dtypes=wide.DTYPES,
+    trees=TREES,
+    guarantees=skeleton.GUARANTEES,
+)
+def softmax_tiled_triton(input, dim):
+    return softmax_by("softmax", input, dim)

@@ -1,0 +1,43 @@
+"""Kernels of several rows a program: what goes wrong where a program takes tiles in turns is caught."""
+
+import pytest
+from checks_support import KERNELS, SKELETONS, failures, subject_of, subject_of_texts
+
+pytest.importorskip("triton", reason="the subjects are Triton kernels; Triton is not installed")
+
+from strategies.values import Values
+from verifier.audit.trial import Trial
+from verifier.cases.recipe import Recipe, build
+from verifier.execution import Runner
+from verifier.ops import op
+
+RMS = KERNELS / "rms_norm_tiled_triton.py"
+FILES = (RMS, KERNELS / "rms_norm_triton.py", *SKELETONS)
+FAULTS = {
+    "tiles left out": ("rows, tl.num_programs(0) * TALL", "rows, tl.num_programs(0) * TALL * 2"),
+    "the sums of the last tile alone": ("part_dw += d * hat", "part_dw = d * hat"),
+}
+
+
+def with_fault(right, wrong):
+    texts = {file.name: file.read_text(encoding="utf-8") for file in FILES}
+    assert right in texts[RMS.name]
+    texts[RMS.name] = texts[RMS.name].replace(right, wrong)
+    return subject_of_texts(texts, RMS.name)
+
+
+def judged(subject, rows):
+    """Return the failures of one case of more tiles, or fewer, than programs."""
+    recipe = Recipe(rows=rows, columns=2048, input=Values(seed=1))
+    case = build(op("rms_norm"), subject, "float16", recipe, gradients=True)
+    with Runner("machine") as runner:
+        trial = Trial(subject=subject, check_name="gradient", dtype="float16", runner=runner)
+        return failures(trial.judge(case)[0])
+
+
+@pytest.mark.parametrize("name", list(FAULTS))
+def test_a_fault_of_later_turns_shows_where_there_are_more_tiles_than_programs(name):
+    subject = with_fault(*FAULTS[name])
+    assert not judged(subject, 132)  # every program has one tile: the fault changes no number
+    assert {failure.output for failure in judged(subject, 133)} >= {"grad_weight"}
+    assert not judged(subject_of(RMS), 133)
