@@ -30,13 +30,13 @@ from verifier.arithmetic.formats import (
 )
 from verifier.arithmetic.trees.tree import Tree
 from verifier.bounds import elementary_functions
+from verifier.bounds.parameter_entries import Index, element_entries
 from verifier.bounds.why_none import NO_PARTS, NOT_FINITE, OVERFLOW, VANISHES
 
 _EPS = 2.0**-53
 _TINY = 2.0**-1074
 _LN_2, _LOG2_E = math.log(2.0), math.log2(math.e)
 """Both within one ulp of float64, which is 2^-52 of them at most."""
-Index = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
@@ -360,7 +360,7 @@ class AffineNumbers:
         the first one (to zero) included. An atomic addition may flush its operand and its result.
         """
         value = self._full(value)
-        index = self.element_entries()
+        index = element_entries(self.parameter, self.rows, self.columns)
         longest = int(np.bincount(index.ravel(), minlength=self.entries).max(initial=0))
         depth = self.column_tree.depth(longest)
         u, lost, to = self.arithmetic.u, self.arithmetic.addition_omega, self.arithmetic.format
@@ -474,7 +474,7 @@ class AffineNumbers:
 
     def _entry_sums(self, value: Affine, *, growth: float, lost: float, largest: float) -> Affine:
         by_columns = isinstance(self.parameter, str) and self.parameter == "columns"
-        index = self.element_entries()
+        index = element_entries(self.parameter, self.rows, self.columns)
 
         def total(values: Array) -> Array:
             if by_columns:
@@ -491,16 +491,6 @@ class AffineNumbers:
         unlimited = np.asarray(~np.isfinite(value.total), dtype=np.float64)
         had = total(unlimited) == (0.0 if math.isfinite(growth) else np.nan)
         return self.without_bound(summed, ~fits, OVERFLOW, had)
-
-    def element_entries(self) -> Index:
-        """Return which entry of weight each element belongs to, (rows, columns)."""
-        if isinstance(self.parameter, np.ndarray):
-            index: Index = self.parameter
-        elif self.parameter == "rows":
-            index = np.arange(self.rows, dtype=np.int64)[:, None]
-        else:
-            index = np.arange(self.columns, dtype=np.int64)[None, :]
-        return np.broadcast_to(index, (self.rows, self.columns))
 
 
 def bound_of(value: Affine) -> Array:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from verifier.machine.execute.findings import UnsupportedInstruction
 from verifier.machine.ptx.cache_hints import without_hints
+from verifier.machine.ptx.chosen_parameters import with_loads_of_each
 from verifier.machine.ptx.contraction import contract
 from verifier.machine.ptx.inlining import Inliner
 from verifier.machine.ptx.registers_used import CARRY
@@ -70,6 +71,7 @@ def build(module: Module, kernel: Function, *, contraction: bool = False) -> Pro
     inliner = Inliner(module, kernel)
     items = without_hints(inliner.run())
     registers = inliner.registers | {CARRY: "pred"}
+    items = with_loads_of_each(items, registers, kernel.parameter_offsets())
     if contraction:
         items = contract(items, registers)
     items = _branch_around(items)

@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from verifier.machine.ptx.independence import depending, reads_changing
 from verifier.machine.ptx.registers_used import definitions
 from verifier.machine.ptx.syntax import BITS, Immediate, Instruction, Operand, Pair, Register, Vector
@@ -498,5 +496,4 @@ class GraphEmitter(SlotOperands):
             name = "hi" if half else "lo"
             writer.add(f"{name}_code = slots.load(wave.found, {name}.shape, 2, 1)[0][0][0]")
             if half:  # a float may be both halves
-                shift = writer.code.constant(np.array(16, dtype="u4"))
-                self.put_bits(writer, item, ["lo_code", "hi_code"], f"(lo | (hi << {shift}))", None)
+                self.put_bits(writer, item, ["lo_code", "hi_code"], "(lo | (hi << 16))", None)

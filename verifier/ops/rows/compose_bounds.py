@@ -14,6 +14,7 @@ from verifier.arithmetic.row_statistics import RowStatistics
 from verifier.arithmetic.simulated import round_to
 from verifier.bounds import variance
 from verifier.bounds.affine import Affine, AffineNumbers, bound_of
+from verifier.bounds.parameter_entries import element_entries
 from verifier.bounds.variance import options as variance_options
 from verifier.bounds.variance.rstd import RstdBound, rstd_bound
 from verifier.bounds.why_none import OVERFLOW
@@ -353,7 +354,7 @@ class Composer:
     def _entries_bounded(self, value: Affine) -> Bounded:
         """Bound sums over rows: they have a theorem only if each of their rows has."""
         bound = bound_of(value)[0]
-        index = self.numbers.element_entries()
+        index = element_entries(self.numbers.parameter, self.numbers.rows, self.numbers.columns)
         bad = np.zeros(bound.shape[0], dtype=np.bool_)
         bad[np.unique(index[~self.covered])] = True
         return self.bounded(value, bound, ~bad)
