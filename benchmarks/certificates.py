@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 from certificate_cells import ROWS, cell
@@ -184,6 +185,22 @@ def table(known: Mapping[Key, Known]) -> Iterator[str]:
         yield "\nReasons:\n"
         for reason, number in reasons.items():
             yield f"{number}. {reason.replace('|', '&#124;')}"
+    yield from costs(known)
+
+
+def costs(known: Mapping[Key, Known]) -> Iterator[str]:
+    """Yield what certificates cost: of each number of columns, the median and the largest."""
+    took: dict[tuple[int, bool], list[float]] = defaultdict(list)
+    for key, one in known.items():
+        if not one["refused"] and isinstance(one.get("seconds"), int | float):
+            took[key.columns, key.gradients].append(float(str(one["seconds"])))
+    yield "\nProcessor seconds of a certificate, compilation included: the median of all, and the largest:\n"
+    yield "| columns | forward | with gradients |"
+    yield "|---|---|---|"
+    for count in sorted({columns for columns, _ in took}):
+        cells = [took[count, gradients] for gradients in (False, True)]
+        told = [f"{median(one):.1f}, {max(one):.1f}" if one else "" for one in cells]
+        yield f"| {count} | {' | '.join(told)} |"
 
 
 if __name__ == "__main__":

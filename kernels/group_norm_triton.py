@@ -215,11 +215,11 @@ class _GroupNorm(torch.autograd.Function):
         return grad_input, grad_weight, grad_bias, None, None
 
 
-def _refuse(input, num_groups, weight, bias):
+def _refuse(op, input, num_groups, weight, bias):
     """Raises before the first launch what the kernels cannot take."""
-    skeleton.refuse_dtype("group_norm", input)
+    skeleton.refuse_dtype(op, input)
     if input.dim() < 2:
-        raise ValueError(f"group_norm takes (N, C, *), not shape {tuple(input.shape)}.")
+        raise ValueError(f"{op} takes (N, C, *), not shape {tuple(input.shape)}.")
     if num_groups < 1 or input.shape[1] % num_groups:
         raise ValueError(f"{input.shape[1]} channels cannot be divided into {num_groups} groups.")
     skeleton.refuse_vectors(input, (input.shape[1],), weight=weight, bias=bias)
@@ -227,7 +227,13 @@ def _refuse(input, num_groups, weight, bias):
         raise ValueError(f"Groups and channels of more than {LONGEST_ROW} elements are not supported.")
 
 
-def _depth(columns):
+def normalized(op, input, num_groups, weight, bias, eps):
+    """Normalizes each group of channels of each sample; returns output, mean and rstd."""
+    _refuse(op, input, num_groups, weight, bias)
+    return _GroupNorm.apply(input, weight, bias, num_groups, float(eps))
+
+
+def depth(columns):
     """Additions that a leaf of a sum meets at most, in whichever dtype."""
     return skeleton.grouped_depth(columns, _tile)
 
@@ -239,7 +245,7 @@ def _depth(columns):
     variance="two_pass",
     accumulates="float32",
     dtypes=skeleton.DTYPES,
-    trees=Trees(statistics=tree(depth=_depth), row_gradients=tree(depth=_depth), columns=tree(depth=_depth)),
+    trees=Trees(statistics=tree(depth=depth), row_gradients=tree(depth=depth), columns=tree(depth=depth)),
     mean_contraction="none",  # the mean ends in an IEEE division, which no compiler contracts
     divide_by_n="division",
     # Squares and their sums stay finite, and the theorem holds for every order of summation.
@@ -248,5 +254,4 @@ def _depth(columns):
     guarantees=skeleton.GUARANTEES,
 )
 def group_norm_triton(input, num_groups, weight=None, bias=None, eps=1e-5):
-    _refuse(input, num_groups, weight, bias)
-    return _GroupNorm.apply(input, weight, bias, num_groups, float(eps))
+    return normalized("group_norm", input, num_groups, weight, bias, eps)

@@ -68,6 +68,7 @@ def test_the_grid_is_made_wide_rows_first_and_only_once(certificates, run, tmp_p
     page = "\n".join(certificates.table(certificates.read(found)))
     assert f"{len(every)} of {len(every)} certified." in page
     assert "torch 2, Triton 3" in page
+    assert "| 33 | 1.0, 1.0 | 1.0, 1.0 |" in page
 
 
 def test_what_breaks_is_one_cell_that_is_asked_for_again(certificates, run, tmp_path):

@@ -82,6 +82,16 @@ def group_norm_reference(case):
     return results | {"mean": np.array([m for m, _ in statistics]), "rstd": np.array(rstd)}
 
 
+def instance_norm_reference(case):
+    shape = case.given["input"].shape
+    members = [
+        list(itertools.product([n], [c], *(range(e) for e in shape[2:])))
+        for n in range(shape[0])
+        for c in range(shape[1])
+    ]
+    return normalized_reference(case, members)[0]
+
+
 def batch_norm_reference(case):
     shape, training = case.given["input"].shape, case.scalars["training"]
     held = {n: numbers(case.given[n]) for n in ("running_mean", "running_var") if n in case.given}
@@ -109,6 +119,7 @@ REFERENCES = {
     "log_softmax": lambda case: softmax_reference(case, logarithm=True),
     "group_norm": group_norm_reference,
     "batch_norm": batch_norm_reference,
+    "instance_norm": instance_norm_reference,
 }
 CASES = [(name, variant) for name in REFERENCES for variant in variants(name)]
 

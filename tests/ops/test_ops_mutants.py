@@ -40,6 +40,13 @@ def group_norm(x, *, num_groups, weight, bias, eps, correction=0, by_group=False
     return y * weight.reshape(shape) + bias.reshape(shape)
 
 
+def instance_norm(x, *, weight, bias, eps, correction=0, joined=False):
+    dims = [axis for axis in range(x.dim()) if axis > 1 or (joined and axis == 0)]
+    mean, var = x.mean(dims, keepdim=True), x.var(dims, correction=correction, keepdim=True)
+    shape = (1, -1, *(1 for _ in x.shape[2:]))
+    return (x - mean) / torch.sqrt(var + eps) * weight.reshape(shape) + bias.reshape(shape)
+
+
 def batch_norm(
     x, *, running_mean, running_var, weight, bias, training, momentum, eps,
     biased=False, swapped=False, own=False, forgets=False,
@@ -113,6 +120,7 @@ FUNCTIONS = {
     "log_softmax": log_softmax,
     "group_norm": group_norm,
     "batch_norm": batch_norm,
+    "instance_norm": instance_norm,
 }
 
 
@@ -132,6 +140,8 @@ WRONG = [
     ("group_norm", {"correction": 1}, {"output", "grad_input", "grad_weight"}),
     ("group_norm", {"by_group": True}, {"output", "grad_input", "grad_weight", "grad_bias"}),
     ("group_norm", {"outside": True}, {"output", "grad_input", "grad_weight"}),
+    ("instance_norm", {"correction": 1}, {"output", "grad_input", "grad_weight"}),
+    ("instance_norm", {"joined": True}, {"output", "grad_input", "grad_weight"}),
     ("batch_norm", {"biased": True}, {"running_var"}),
     ("batch_norm", {"swapped": True}, {"running_mean", "running_var"}),
     ("batch_norm", {"forgets": True}, {"running_var"}),

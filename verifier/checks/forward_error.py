@@ -33,6 +33,7 @@ WHY = (
 )
 CATCHES = (
     "variance_over_n_minus_one",
+    "weight_of_another_channel",
     "eps_outside_root",
     "eps_zero_taken_for_none",
     "eps_none_taken_for_another",
