@@ -26,6 +26,17 @@ def test_shared_memory_race_and_its_cure():
     ]
 
 
+def test_an_asynchronous_copy_may_write_as_soon_as_it_is_started():
+    body = """
+    shl.b32 %r1, %t, 2; mov.u32 %r2, tile; add.u32 %r2, %r2, %r1; xor.b32 %r3, %r1, 128; mov.u32 %r4, tile;
+    add.u32 %r4, %r4, %r3; ld.shared.b32 %r0, [%r4]; BARRIER mad.lo.s64 %a0, %wide, 4, %base0;
+    cp.async.ca.shared.global [%r2], [%a0], 4; cp.async.commit_group; bar.sync 0; cp.async.wait_group 0; """
+    machine = Machine(sanitize=frozenset({"shared_races"}))
+    with pytest.raises(SharedRace):
+        run(body.replace("BARRIER", "") + STORE, machine=machine)
+    run(body.replace("BARRIER", "bar.sync 0;") + STORE, machine=machine)
+
+
 def test_unequal_stores_of_one_warp_are_reported_only_on_request():
     within_warp = "mov.u32 %r1, tile; and.b32 %r2, %t, 32; add.u32 %r1, %r1, %r2; st.shared.b32 [%r1], %t; "
     run(within_warp, machine=Machine(sanitize=frozenset({"shared_races"})))

@@ -38,8 +38,8 @@ more rows than a backward has programs."""
 DTYPE = "float32"
 _MEMORY = frozenset({"ld", "ldu", "st", "atom", "red", "ldmatrix", "stmatrix"})
 _READS = frozenset({"ld", "ldu", "ldmatrix"})
-_ORDERS = frozenset({"atom", "red", "membar", "fence", "cp"})
-"""What orders accesses of several blocks, or may: cp's copies end elsewhere than they stand."""
+_ORDERS = frozenset({"atom", "red", "membar", "fence"})
+"""What orders accesses of several blocks, or may."""
 _STRONG = frozenset({"volatile", "relaxed", "acquire", "release", "acq_rel"})
 
 
@@ -215,6 +215,11 @@ def without(ptx: str, line: int) -> str:
 def superfluous(code: Code, line: int) -> bool:
     """Return whether no two accesses need the barrier, on any path of the code."""
     before, after = _around(code.program, line)
+    # A copy ends elsewhere than it stands: each may be on its way before a barrier, and behind it.
+    copies = [
+        i for i in code.program.instructions() if i.parts[:2] == ("cp", "async") and len(i.operands) > 1
+    ]
+    before, after = [*before, *copies], [*after, *copies]
     acquires = any(_orders(i) for i in before)
     if acquires and any(_orders(i) or "shared" not in _touched(code, i) for i in after):
         return False

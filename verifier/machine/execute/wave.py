@@ -312,6 +312,30 @@ class Wave:
             shadows[everywhere], tags[everywhere] = before
         return old
 
+    def start_copy(
+        self,
+        site: int,
+        group: Group,
+        target: Array,
+        source: Array,
+        size: int,
+        actual: Array,
+        mask: Array | None,
+    ) -> None:
+        """Start a `cp.async`, which may read and write at once: monitors see it twice, at its end again."""
+        self.async_copies.start(site, group, target, source, size, actual, mask)
+        if self.monitors:
+            self.look_ahead(self.async_copies.pending[-1])
+
+    def look_ahead(self, copy: Pending) -> None:
+        """Announce what a copy reads and writes, and write nothing."""
+        group, step = Group(copy.lanes, self.threads), copy.step()
+        for start in range(0, copy.size, step):
+            address = copy.source + np.uint64(start)
+            values = self.load(copy.site, group, "global", address, f"u{step}", 1, copy.full > start)
+            for found in self.locate(copy.site, group, "shared", copy.target + np.uint64(start), step, None):
+                self.announce(copy.site, group, "write", found, step, values)
+
     def wait_for_copies(self, group: Group, remaining: int | None) -> None:
         """Let asynchronous copies of these lanes arrive, but those of the last `remaining` groups."""
         for copy in self.async_copies.take(group, remaining):

@@ -203,7 +203,7 @@ def _copy(writer: Writer, instruction: Instruction) -> None:
         if len(sizes) > 1 and isinstance(sizes[1], Register) and writer.code.width(sizes[1].name) == 1:
             raise writer.refuse(instruction, "ignore-src")
         what = f"{target}, {source}, {first.value}, {actual}, {guard}"
-        writer.add(f"wave.async_copies.start({writer.site}, {writer.group}, {what})")
+        writer.add(f"wave.start_copy({writer.site}, {writer.group}, {what})")
     elif parts[2] == "commit_group":
         writer.add(f"wave.async_copies.commit({writer.group})")
     elif parts[2] == "wait_group":
