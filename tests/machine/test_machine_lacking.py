@@ -31,7 +31,7 @@ WIDE = REGISTERS + ".reg .b64 %d<9>; .reg .b16 %h<9>;"
         ),
         ("ld.shared::cluster.b32 %r0, [%r1];", "ld.shared::cluster.b32", "distributed shared memory"),
         ("mov.u32 %r0, %envreg2;", "mov.u32", "%envreg2, as grid-wide synchronisation reads it"),
-        ("mov.u64 %d1, p0;", "mov.u64", "the address of parameter p0"),
+        ("mov.u64 %d1, p0; add.s64 %d1, %d1, 8;", "mov.u64", "the address of parameter p0"),
         ("mov.b128 %d1, {%d2, %d3};", "mov.b128", "in this form"),
         ("fma.rn.oob.f16 %h0, %h1, %h2, %h3;", "fma.rn.oob.f16", ""),
         ("call other, (%r1);", "call", "call to other"),
