@@ -15,7 +15,6 @@ from verifier.arithmetic.formats import Array
 from verifier.ops import Op, Shapes, Tensors, special_values
 from verifier.ops.batch_norm import FORMS
 from verifier.ops.rows import groups, results, trailing_dimensions
-from verifier.ops.rows.compose_bounds import case_array
 from verifier.ops.rows.two_factors import two_factors
 from verifier.oracle.rows.problem import RowProblem
 from verifier.records.case import Case, Extents, Scalars
@@ -50,26 +49,7 @@ def canonical(extents: Extents, name: str, array: Array) -> Array:
 def problem(case: Case) -> RowProblem:
     """Pose the forward op with its VJP to the oracle."""
     channels = np.arange(case.rows, dtype=np.int64) % max(case.given["input"].shape[1], 1)
-    channel = np.broadcast_to(channels[:, None], (case.rows, case.columns))
-
-    def rows(name: str) -> Array | None:
-        array = case_array(case, name)
-        return None if array is None else canonical(case, name, array)
-
-    def parameter(name: str) -> Array | None:
-        array = case_array(case, name)
-        return None if array is None else array[channel]
-
-    values = rows("input")
-    assert values is not None
-    return RowProblem(
-        input=values,
-        eps=case.eps,
-        weight=parameter("weight"),
-        bias=parameter("bias"),
-        grad_output=rows("grad_output"),
-        parameter=channel,
-    )
+    return groups.posed(case, np.broadcast_to(channels[:, None], (case.rows, case.columns)), canonical)
 
 
 def extents(tensors: Tensors, scalars: Scalars) -> tuple[int, int, Scalars]:

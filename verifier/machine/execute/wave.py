@@ -329,12 +329,17 @@ class Wave:
 
     def look_ahead(self, copy: Pending) -> None:
         """Announce what a copy reads and writes, and write nothing."""
+        for group, step, target, values, _ in self.pieces_of(copy):
+            for found in self.locate(copy.site, group, "shared", target, step, None):
+                self.announce(copy.site, group, "write", found, step, values)
+
+    def pieces_of(self, copy: Pending) -> Iterator[tuple[Group, int, Array, list[Array], Array]]:
+        """Load what a copy reads, piece by piece: lanes, bytes, where it goes, and which lanes read any."""
         group, step = Group(copy.lanes, self.threads), copy.step()
         for start in range(0, copy.size, step):
-            address = copy.source + np.uint64(start)
-            values = self.load(copy.site, group, "global", address, f"u{step}", 1, copy.full > start)
-            for found in self.locate(copy.site, group, "shared", copy.target + np.uint64(start), step, None):
-                self.announce(copy.site, group, "write", found, step, values)
+            inside, place = copy.full > start, np.uint64(start)
+            values = self.load(copy.site, group, "global", copy.source + place, f"u{step}", 1, inside)
+            yield group, step, copy.target + place, values, inside
 
     def wait_for_copies(self, group: Group, remaining: int | None) -> None:
         """Let asynchronous copies of these lanes arrive, but those of the last `remaining` groups."""
@@ -343,14 +348,9 @@ class Wave:
 
     def finish_copy(self, copy: Pending) -> None:
         """Copy the bytes of a `cp.async`, with their shadows and flags."""
-        group, step = Group(copy.lanes, self.threads), copy.step()
-        for start in range(0, copy.size, step):
-            inside = copy.full > start
-            address = copy.source + np.uint64(start)
-            values = self.load(copy.site, group, "global", address, f"u{step}", 1, inside)
+        for group, step, target, values, inside in self.pieces_of(copy):
             moved = self.slots.load(self.found, values[0].shape, step, 1) if self.slots is not None else None
             missing = self.flags.load(self.found, values[0].shape, step) if self.flags is not None else None
-            target = copy.target + np.uint64(start)
             self.store(copy.site, group, "shared", target, f"u{step}", values, None)
             if self.flags is not None and missing is not None:
                 self.flags.save(self.found, step, missing)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
 
 from verifier.arithmetic.abstract_number import Form
 from verifier.arithmetic.formats import Array
+from verifier.bounds.parameter_entries import Index
 from verifier.ops import Bounded, Setting, Shapes, Tensors
 from verifier.ops.rows.compose_bounds import RowsSolved, case_array, rows_bounds
 from verifier.ops.rows.results import with_saved_statistics
@@ -62,7 +63,7 @@ def canonical(extents: Extents, name: str, array: Array) -> Array:
     return array.reshape(extents.rows, extents.columns)
 
 
-def channel_of(case: Case) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+def channel_of(case: Case) -> Index:
     """Return the channel that each element belongs to, (rows, columns)."""
     groups, channels = case.scalars["num_groups"], case.given["input"].shape[1] // case.scalars["num_groups"]
     group = np.arange(case.rows, dtype=np.int64)[:, None] % groups
@@ -73,7 +74,11 @@ def channel_of(case: Case) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
 
 def problem(case: Case) -> RowProblem:
     """Pose the forward op with its VJP to the oracle."""
-    channels = channel_of(case)
+    return posed(case, channel_of(case), canonical)
+
+
+def posed(case: Case, channels: Index, canonical: Callable[[Extents, str, Array], Array]) -> RowProblem:
+    """Pose a norm whose parameters go by channels; channels: that of each element, (rows, columns)."""
 
     def rows(name: str) -> Array | None:
         array = case_array(case, name)
