@@ -1,5 +1,6 @@
 """Compiled code names the file that it is compiled from; where no cache can be written, there is one."""
 
+import os
 import sys
 
 import pytest
@@ -69,6 +70,25 @@ def test_outside_of_a_session_the_keys_are_triton_s_own():
     with machine.session():
         assert vars(owner)["cache_key"] is not before
     assert vars(owner)["cache_key"] is before
+
+
+def test_a_file_is_written_as_triton_writes_it_or_not_at_all(cache, monkeypatch):
+    from triton.runtime.cache import FileCacheManager
+
+    contents = {"text": "Δ\n", "bytes": b"\r\n\0", "number": 3}
+    own = FileCacheManager("OWN")
+    for name, content in contents.items():
+        own.put(content, name)
+    with machine.session():
+        kept = FileCacheManager("KEPT")
+        for name, content in contents.items():
+            assert kept.put(content, name) == kept.get_file(name) == str(cache / "KEPT" / name)
+        monkeypatch.setattr(os, "replace", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            kept.put("part", "broken")
+    read = {file.name: file.read_bytes() for file in (cache / "OWN").iterdir()}
+    assert read == {file.name: file.read_bytes() for file in (cache / "KEPT").iterdir()}
+    assert FileCacheManager.put.__module__ == FileCacheManager.__module__
 
 
 def test_a_cache_that_cannot_be_written_is_replaced_and_another_is_kept(tmp_path, monkeypatch):

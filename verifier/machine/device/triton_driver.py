@@ -322,13 +322,13 @@ def installed() -> Iterator[None]:
     from triton.runtime.driver import driver
 
     from verifier.machine.device.autotuners import choosing
-    from verifier.machine.device.triton_cache import keyed_by_file
+    from verifier.machine.device.triton_cache import keyed_by_file, written_without_waiting
     from verifier.machine.device.without_assembly import left_out
 
     before = driver._active
     driver.set_active(MachineDriver())
     try:
-        with choosing(), left_out(), keyed_by_file(), filled():
+        with choosing(), left_out(), keyed_by_file(), written_without_waiting(), filled():
             yield
     finally:
         driver._active = before
