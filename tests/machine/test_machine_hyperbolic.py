@@ -16,7 +16,7 @@ import triton.language as tl
 from triton.language.extra import libdevice
 
 from verifier import machine
-from verifier.machine.ptx import basic_blocks, hyperbolic, registers_used
+from verifier.machine.ptx import basic_blocks, hyperbolic
 from verifier.machine.ptx.parser import parse
 from verifier.machine.shadow.arithmetics import attribution
 
@@ -130,7 +130,7 @@ def test_a_tangent_of_which_something_else_reads_a_part_is_none(code):
     program, found = recognised(ptx, kernel)
     for one in found.values():
         inner = (i for i in program.instructions() if id(i) in one.inner)
-        part = next(d for i in inner for d in registers_used.definitions(i) if d.startswith("%r"))
+        part = next(d for i in inner for d in i.written if d.startswith("%r"))
         store = next(line for line in ptx.splitlines() if "st.global" in line)
         other = store.split("{")[0] + "{ " + part + " };"
         assert not recognised(ptx.replace(store, f"{store}\n{other}"), kernel)[1]

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from verifier import machine
-from verifier.machine.ptx import basic_blocks, logarithms, registers_used
+from verifier.machine.ptx import basic_blocks, logarithms
 from verifier.machine.ptx.parser import parse
 from verifier.machine.shadow.arithmetics import attribution, field_exponential, make
 
@@ -113,7 +113,7 @@ def test_a_logarithm_of_which_something_else_reads_a_part_is_none():
     (function,) = (f for f in module.functions.values() if f.is_kernel)
     program = basic_blocks.build(module, function)
     (found,) = logarithms.find(program).values()
-    names = {d for i in program.instructions() if id(i) in found.inner for d in registers_used.definitions(i)}
+    names = {d for i in program.instructions() if id(i) in found.inner for d in i.written}
     inner = min(names)
     store = next(line for line in ptx.splitlines() if "st.global" in line)
     other = store.split("{")[0] + "{ " + inner + " };"

@@ -7,7 +7,10 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from triton.runtime.cache import FileCacheManager
 
 
 @contextmanager
@@ -48,16 +51,15 @@ def written_without_waiting() -> Iterator[None]:
     """
     from triton.runtime.cache import FileCacheManager
 
-    owner: Any = FileCacheManager
-    before = vars(owner)["put"]
-    owner.put = _put
+    before = vars(FileCacheManager)["put"]
+    FileCacheManager.put = _put
     try:
         yield
     finally:
-        owner.put = before
+        FileCacheManager.put = before
 
 
-def _put(self: Any, data: object, filename: str, binary: bool = True) -> str:
+def _put(self: FileCacheManager, data: object, filename: str, binary: bool = True) -> str:
     """Do what Triton's own method does: nobody sees a file that is not whole."""
     content = data if isinstance(data, bytes) else str(data).encode()
     path: str = self._make_path(filename)

@@ -10,8 +10,8 @@ from verifier.machine.ptx.cache_hints import without_hints
 from verifier.machine.ptx.chosen_parameters import with_loads_of_each
 from verifier.machine.ptx.contraction import contract
 from verifier.machine.ptx.inlining import Inliner
-from verifier.machine.ptx.registers_used import CARRY
 from verifier.machine.ptx.syntax import (
+    CARRY,
     Instruction,
     Item,
     Label,

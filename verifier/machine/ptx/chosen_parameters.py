@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from verifier.machine.ptx.registers_used import definitions, uses
 from verifier.machine.ptx.syntax import BITS, Address, Immediate, Instruction, Item, Register, Symbol
 
 _CHOOSES = frozenset({"mov", "selp", "cvt"})
@@ -49,13 +48,13 @@ class _Addresses:
         waiting = []
         for one in self.instructions:
             if one.parts[0] in _CHOOSES:
-                for name in uses(one):
+                for name in one.read:
                     readers[name].append(one)
                 if self._taken(one):
                     waiting.append(one)
         while waiting:
             one = waiting.pop()
-            for name in definitions(one):
+            for name in one.written:
                 before = self.held.setdefault(name, set())
                 more = self._of(one) - before
                 if more:
@@ -76,10 +75,10 @@ class _Addresses:
 
     def _escapes(self, one: Instruction) -> bool:
         chooses = one.parts[0] in _CHOOSES
-        if any(name in self.held for name in definitions(one)):
+        if any(name in self.held for name in one.written):
             values = one.operands[1:3] if one.parts[0] == "selp" else one.operands[1:2]
             return not chooses or not all(self._is_address(operand) for operand in values)
-        read = [name for name in uses(one) if name in self.held]
+        read = [name for name in one.read if name in self.held]
         read += [o.name for o in one.operands if isinstance(o, Symbol) and o.name in self.offsets]
         return bool(read) and not self._loads(one)
 
@@ -105,7 +104,7 @@ class _Addresses:
             )
             yield replace(one, operands=operands)
             return
-        names = [name for name in uses(one) if name in self.held]
+        names = [name for name in one.read if name in self.held]
         if not names or not self._loads(one):
             yield one
             return

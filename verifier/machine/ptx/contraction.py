@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from verifier.machine.ptx.registers_used import definitions, uses
 from verifier.machine.ptx.syntax import Instruction, Item, Label, Operand, Register
 
 _TYPES = frozenset({"f32", "f64", "f16", "bf16", "f16x2", "bf16x2", "f32x2"})
@@ -28,15 +27,15 @@ class _Product:
 def contract(items: list[Item], registers: dict[str, str]) -> list[Item]:
     """Fuse within each basic block; new temporaries are added to `registers`."""
     instructions = [i for i in items if isinstance(i, Instruction)]
-    counts = Counter(name for i in instructions for name in definitions(i))
+    counts = Counter(name for i in instructions for name in i.written)
     result: list[Item] = []
     regions = _regions(items)
-    everywhere = Counter(name for i in instructions for name in uses(i))
+    everywhere = Counter(name for i in instructions for name in i.read)
     for region in regions:
         if isinstance(region, Label):
             result.append(region)
             continue
-        inside = Counter(name for i in region for name in uses(i))
+        inside = Counter(name for i in region for name in i.read)
         outside = frozenset(name for name in inside if everywhere[name] != inside[name])
         result += _fuse(region, counts, outside, registers)
     return result
@@ -83,7 +82,7 @@ def _fuse(
         _follow(place, item, products, counts)
     readers: dict[str, list[int]] = {}
     for place, item in enumerate(items):
-        for name in uses(item):
+        for name in item.read:
             readers.setdefault(name, []).append(place)
     sums = _choose(items, products, readers, outside)
     result: list[Item] = []

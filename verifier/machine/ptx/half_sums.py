@@ -14,8 +14,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from verifier.machine.ptx.liveness import following, read_before_written
-from verifier.machine.ptx.registers_used import definitions, registers_of
-from verifier.machine.ptx.syntax import Address, Immediate, Register, Vector
+from verifier.machine.ptx.syntax import Address, Immediate, Register, Vector, registers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -140,7 +139,7 @@ class ReachingDefinitions:
             if told is not None:
                 read = [n for o in instruction.operands for n in registers_of(o)]
                 told[place] = {n: known[n] for n in read if n in known}
-            for name in definitions(instruction):
+            for name in instruction.written:
                 before = known.get(name, frozenset()) if instruction.guard is not None else frozenset[int]()
                 known[name] = before | {place}
         return known

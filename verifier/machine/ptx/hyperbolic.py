@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from verifier.machine.ptx.logarithms import Logarithm, Reader, plain
-from verifier.machine.ptx.registers_used import definitions
 from verifier.machine.ptx.syntax import Immediate, Instruction, Operand, Register
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ def _tangent(
     # The argument is read where the slice ends: it must be what it was where the slice began.
     first = min((places[id(i)] for i in inner), default=places[id(last)])
     later = block.instructions[first : places[id(last)]]
-    if any(argument.name in definitions(i) for i in later):
+    if any(argument.name in i.written for i in later):
         return None
     numbers = frozenset(id(i) for i in inner)
     return Logarithm(name="tanhf", last=last, argument=argument, shift=Immediate(0, "f32"), inner=numbers)

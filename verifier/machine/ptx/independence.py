@@ -13,8 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from verifier.machine.ptx.basic_blocks import is_barrier
-from verifier.machine.ptx.registers_used import definitions, registers_of, uses
-from verifier.machine.ptx.syntax import Address, Operand, Special, Symbol, Vector
+from verifier.machine.ptx.syntax import Address, Operand, Special, Symbol, Vector, registers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -91,12 +90,8 @@ def depending(program: Program) -> frozenset[str]:
     while changed:
         before = len(found)
         for one in instructions:
-            if (
-                reads_memory(one, arguments)
-                or reads_changing(one)
-                or any(name in found for name in uses(one))
-            ):
-                found.update(definitions(one))
+            if reads_memory(one, arguments) or reads_changing(one) or any(name in found for name in one.read):
+                found.update(one.written)
         changed = len(found) != before
     return frozenset(found)
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from verifier.machine.ptx.liveness import exposed
-from verifier.machine.ptx.registers_used import definitions
 from verifier.machine.ptx.syntax import Immediate, Register
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ def spread(program: Program) -> Program:
 
 def literals(program: Program) -> dict[str, tuple[str, Immediate]]:
     """Literals of the registers that are written once, before any reading, with the type of that move."""
-    writes = Counter(name for i in program.instructions() for name in definitions(i))
+    writes = Counter(name for i in program.instructions() for name in i.written)
     unsure = exposed(program)
     found = {}
     for instruction in program.instructions():

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from verifier.machine.ptx.registers_used import definitions, uses
-
 if TYPE_CHECKING:
     from verifier.machine.ptx.basic_blocks import Block, Program
 
@@ -32,9 +30,9 @@ def read_before_written(block: Block) -> tuple[frozenset[str], frozenset[str]]:
     read: set[str] = set()
     written: set[str] = set()
     for instruction in block.instructions:
-        read |= set(uses(instruction)) - written
+        read |= set(instruction.read) - written
         if instruction.guard is None:
-            written |= set(definitions(instruction))
+            written |= set(instruction.written)
     return frozenset(read), frozenset(written)
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from verifier.machine.arithmetic.approximation import allowed_error
-from verifier.machine.ptx.registers_used import definitions, uses
 from verifier.machine.ptx.syntax import Immediate, Instruction, Operand, Register
 
 if TYPE_CHECKING:
@@ -65,9 +64,9 @@ class Reader:
         self.defined: dict[str, list[Instruction]] = {}
         self.read: dict[str, list[Instruction]] = {}
         for instruction in program.instructions():
-            for name in definitions(instruction):
+            for name in instruction.written:
                 self.defined.setdefault(name, []).append(instruction)
-            for name in uses(instruction):
+            for name in instruction.read:
                 self.read.setdefault(name, []).append(instruction)
 
     def definition(self, operand: Operand) -> Instruction | None:
@@ -162,7 +161,7 @@ class Reader:
     def closed(self, slice_: list[Instruction]) -> bool:
         """Whether nothing outside reads what the slice computes before its last instruction."""
         inside = {id(i) for i in slice_}
-        names = (name for i in slice_[:-1] for name in definitions(i))
+        names = (name for i in slice_[:-1] for name in i.written)
         return all(id(reader) in inside for name in names for reader in self.read.get(name, []))
 
 

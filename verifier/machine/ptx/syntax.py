@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -93,6 +93,42 @@ class Unread:
 Operand = Register | Immediate | Special | Symbol | Address | Vector | Sink | Pair | Unread
 
 
+CARRY = "%cc"
+"""The condition-code register, by the name that blocks give it."""
+_WRITES_NONE = frozenset(
+    {
+        "st",
+        "red",
+        "bra",
+        "ret",
+        "exit",
+        "call",
+        "membar",
+        "fence",
+        "stmatrix",
+        "trap",
+        "cp",
+        "nanosleep",
+    }
+)
+
+
+_FOLLOWING = ("parts", "written", "read")
+
+
+def registers_of(operand: Operand) -> tuple[str, ...]:
+    """Names of the registers in an operand."""
+    if isinstance(operand, Register):
+        return (operand.name,)
+    if isinstance(operand, Vector):
+        return tuple(name for item in operand.items for name in registers_of(item))
+    if isinstance(operand, Pair):
+        return registers_of(operand.first) + registers_of(operand.second)
+    if isinstance(operand, Address):
+        return registers_of(operand.base)
+    return ()
+
+
 @cache
 def _split(opcode: str) -> tuple[str, ...]:
     return tuple(opcode.split("."))
@@ -111,10 +147,35 @@ class Instruction:
     arguments: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def parts(self) -> tuple[str, ...]:
         """The opcode split at its dots."""
         return _split(self.opcode)
+
+    @cached_property
+    def written(self) -> tuple[str, ...]:
+        """The registers that it writes."""
+        parts = self.parts
+        if parts[0] in _WRITES_NONE or (parts[0] in ("bar", "barrier") and "red" not in parts):
+            return ()
+        # A first operand in memory is written there: `mbarrier.init [a], n`.
+        in_memory = not self.operands or isinstance(self.operands[0], Address)
+        first = () if in_memory else registers_of(self.operands[0])
+        return (*first, CARRY) if "cc" in parts else first
+
+    @cached_property
+    def read(self) -> tuple[str, ...]:
+        """The registers that it reads, its guard included."""
+        found = [] if self.guard is None else [self.guard.name]
+        for operand in self.operands[1 if self.written else 0 :]:
+            found += registers_of(operand)
+        if self.parts[0] in ("addc", "subc", "madc"):
+            found.append(CARRY)
+        return tuple(found)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave out what follows from the rest."""
+        return {name: value for name, value in vars(self).items() if name not in _FOLLOWING}
 
     def text(self) -> str:
         """Give the opcode with its guard, for messages."""

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from verifier.machine.ptx.independence import depending, reads_changing
-from verifier.machine.ptx.registers_used import definitions
 from verifier.machine.ptx.syntax import BITS, Immediate, Instruction, Operand, Pair, Register, Vector
 from verifier.machine.shadow.graph_slots import LITERAL
 from verifier.machine.translate import slot_layouts, types_read
@@ -134,7 +133,7 @@ class GraphEmitter(SlotOperands):
 
     def lose(self, writer: Writer, instruction: Instruction, guard: str | None) -> None:
         """Leave all that an instruction writes unknown."""
-        for name in definitions(instruction):
+        for name in instruction.written:
             if self.shadowed.has(name):
                 self.put(writer, Register(name), [_UNKNOWN] * 4, guard)
 
@@ -161,13 +160,13 @@ class GraphEmitter(SlotOperands):
         target = instruction.operands[0]
         guard = writer.guard(instruction)
         narrow = writer.narrow
-        if not any(self.shadowed.has(n) for n in definitions(instruction)):
+        if not any(self.shadowed.has(n) for n in instruction.written):
             return
         read = instruction.operands[1:]
         if self.on_data(instruction) or reads_changing(instruction):
             self.lose(writer, instruction, guard)
         elif not any(map(self.tainted, read)) and not operation.carry_in:
-            for name in definitions(instruction):
+            for name in instruction.written:
                 if self.shadowed.has(name):
                     self.put(writer, Register(name), [_FIXED] * 4, guard)
         elif operation.carry_in or operation.carry_out:
@@ -399,7 +398,7 @@ class GraphEmitter(SlotOperands):
             count = len(values.items) if isinstance(values, Vector) else 1
             writer.add(f"wave.operand_shadows = [no_shadow] * {count}")
         elif kind in ("parameter", "address") and not any(map(self.tainted, instruction.operands[1:])):
-            for name in definitions(instruction):
+            for name in instruction.written:
                 if self.shadowed.has(name):
                     self.put(writer, Register(name), [_FIXED] * 4, guard)
         elif self.on_data(instruction):

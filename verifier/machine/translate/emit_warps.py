@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from verifier.machine.execute import collectives
 from verifier.machine.ptx.basic_blocks import COLLECTIVES
-from verifier.machine.ptx.registers_used import registers_of
-from verifier.machine.ptx.syntax import Instruction, Operand, Pair, Register
+from verifier.machine.ptx.syntax import Instruction, Operand, Pair, Register, registers_of
 from verifier.machine.translate.uniformity import PER_BLOCK, PER_THREAD
 
 if TYPE_CHECKING:

@@ -14,8 +14,17 @@ from verifier.machine.operations.operation import Operation
 from verifier.machine.operations.resolve import resolve
 from verifier.machine.ptx import liveness
 from verifier.machine.ptx.basic_blocks import EXIT, is_barrier, is_collective
-from verifier.machine.ptx.registers_used import CARRY
-from verifier.machine.ptx.syntax import BITS, Immediate, Instruction, Operand, Pair, Register, Unread, Vector
+from verifier.machine.ptx.syntax import (
+    BITS,
+    CARRY,
+    Immediate,
+    Instruction,
+    Operand,
+    Pair,
+    Register,
+    Unread,
+    Vector,
+)
 from verifier.machine.translate import emit_memory, emit_warps
 from verifier.machine.translate.expressions import Code, ShadowEmitter, UnknownName, Writer
 from verifier.machine.translate.uniformity import RegisterShapes

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from verifier.machine.ptx.registers_used import definitions
 from verifier.machine.ptx.syntax import Immediate
 from verifier.machine.translate.uniformity import PER_THREAD
 
@@ -73,7 +72,7 @@ def _guarded(block: Block) -> dict[tuple[str, bool], Instruction]:
     for instruction in block.instructions:
         if (guard := instruction.guard) is not None:
             found.setdefault((guard.name, guard.negated), instruction)
-        overwritten.update(name for name in definitions(instruction) if any(name == one for one, _ in found))
+        overwritten.update(name for name in instruction.written if any(name == one for one, _ in found))
     return {key: instruction for key, instruction in found.items() if key[0] not in overwritten}
 
 
@@ -88,5 +87,5 @@ def _constants(program: Program) -> set[str]:
 
 def _written(program: Program) -> Iterator[tuple[Instruction, str]]:
     for instruction in program.instructions():
-        for register in definitions(instruction):
+        for register in instruction.written:
             yield instruction, register

@@ -13,7 +13,6 @@ from verifier.machine.operations.operation import FLOATS
 from verifier.machine.operations.resolve import resolve
 from verifier.machine.ptx import hyperbolic, logarithms
 from verifier.machine.ptx.liveness import exposed
-from verifier.machine.ptx.registers_used import definitions
 from verifier.machine.ptx.syntax import BITS, Immediate, Instruction, Operand, Pair, Register, Vector
 from verifier.machine.translate import types_read
 
@@ -106,7 +105,7 @@ def _widened(instruction: Instruction, singles: set[str]) -> Instruction | None:
 
 def targets(instruction: Instruction) -> list[str]:
     """List the registers written, without the predicate of a pair."""
-    if not definitions(instruction) or not instruction.operands:
+    if not instruction.written or not instruction.operands:
         return []
     first = instruction.operands[0]
     if isinstance(first, Pair):
@@ -125,7 +124,7 @@ def names(operand: Operand) -> list[str]:
 
 def sources(instruction: Instruction) -> list[str]:
     """List the registers whose value (not address or predicate) is read."""
-    start = 1 if definitions(instruction) else 0
+    start = 1 if instruction.written else 0
     return [name for operand in instruction.operands[start:] for name in names(operand)]
 
 

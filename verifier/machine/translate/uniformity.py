@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from verifier.machine.ptx.basic_blocks import COLLECTIVES
-from verifier.machine.ptx.registers_used import definitions, uses
 from verifier.machine.ptx.syntax import Address, Operand, Special, Symbol, Vector
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def all_full(program: Program) -> RegisterShapes:
 
 
 def _fixpoint(program: Program, *, uniform: bool) -> dict[str, int]:
-    counts = Counter(name for i in program.instructions() for name in definitions(i))
+    counts = Counter(name for i in program.instructions() for name in i.written)
     classes: dict[str, int] = dict.fromkeys(counts, SAME)
     if not uniform:
         classes |= {name: FULL for name, count in counts.items() if count > 1}
@@ -65,7 +64,7 @@ def _fixpoint(program: Program, *, uniform: bool) -> dict[str, int]:
     while changed:
         changed = False
         for instruction in program.instructions():
-            written = definitions(instruction)
+            written = instruction.written
             if not written:
                 continue
             level = _result(instruction, classes, uniform, program)
@@ -79,7 +78,7 @@ def _fixpoint(program: Program, *, uniform: bool) -> dict[str, int]:
 def _result(instruction: Instruction, classes: dict[str, int], uniform: bool, program: Program) -> int:
     """Class of what an instruction writes, given those of what it reads."""
     level = 0
-    for name in uses(instruction):
+    for name in instruction.read:
         level |= classes.get(name, FULL)
     for operand in instruction.operands:
         level |= _special(operand)
