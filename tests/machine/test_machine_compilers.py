@@ -51,6 +51,10 @@ CASES = {
     "saturated sum": "mul.f32 %f5,%f1,%f2; add.sat.f32 %f9,%f5,%f3;",
     "copied": "mul.f32 %f5,%f1,%f2; mov.f32 %f6,%f5; add.f32 %f9,%f6,%f3;",
 }
+DIVISIONS = {
+    "quotient used once": "div.full.f32 %f5,%f1,%f2; add.f32 %f9,%f5,%f3; mov.f32 %f10, %f4;",
+    "quotient also stored": "div.full.f32 %f5,%f1,%f2; add.f32 %f9,%f5,%f3; mov.f32 %f10, %f5;",
+}
 
 
 def tools():
@@ -63,14 +67,34 @@ def tools():
     return folder
 
 
-def counts_of_ptxas(text, folder, where):
+def whole(body):
+    """Return a module whose kernel k does this."""
+    if "%f10" not in body:
+        body += " mov.f32 %f10, %f4;"
+    return HEAD + body + STORE
+
+
+@pytest.fixture(scope="module")
+def counts_of_ptxas(tmp_path_factory):
+    """Fused operations and sums in the machine code of each case: one call of ptxas for all."""
+    bodies = {**CASES, **DIVISIONS}
+    header = HEAD.split(".visible", 1)[0]
+    kernels = [
+        ".visible" + whole(body).split(".visible", 1)[1].replace(" k(", f" k{number}(", 1)
+        for number, body in enumerate(bodies.values())
+    ]
+    folder, where = tools(), tmp_path_factory.mktemp("ptxas")
     source, cubin = where / "k.ptx", where / "k.cubin"
-    source.write_text(text)
+    source.write_text("\n".join([header, *kernels]))
     subprocess.run([folder / "ptxas", "-arch=sm_90", source, "-o", cubin], check=True, capture_output=True)
     sass = subprocess.run(
         [folder / "nvdisasm", "-c", cubin], check=True, capture_output=True, text=True
     ).stdout
-    return tuple(len(re.findall(rf"\b{name}\b", sass)) for name in ("FFMA", "FADD"))
+    code = dict(re.findall(r"\n\.text\.(k\d+):\n(.*?)(?=\n\.text\.|\Z)", sass, re.DOTALL))
+    return {
+        name: tuple(len(re.findall(rf"\b{word}\b", code[f"k{number}"])) for word in ("FFMA", "FADD"))
+        for number, name in enumerate(bodies)
+    }
 
 
 def counts_of_the_pass(text):
@@ -83,20 +107,11 @@ def counts_of_the_pass(text):
     return sum(n in ("fma", "divfma") for n in names), sum(n in ("add", "sub") for n in names)
 
 
-@pytest.mark.parametrize("name", list(CASES))
-def test_contraction_fuses_what_ptxas_fuses(name, tmp_path):
-    body = CASES[name]
-    if "%f10" not in body:
-        body += " mov.f32 %f10, %f4;"
-    text = HEAD + body + STORE
-    assert counts_of_the_pass(text) == counts_of_ptxas(text, tools(), tmp_path)
-
-
-def test_contraction_goes_across_a_division(tmp_path):
-    text = HEAD + "div.full.f32 %f5,%f1,%f2; add.f32 %f9,%f5,%f3; mov.f32 %f10, %f4;" + STORE
-    assert counts_of_the_pass(text) == counts_of_ptxas(text, tools(), tmp_path) == (1, 0)
-    text = HEAD + "div.full.f32 %f5,%f1,%f2; add.f32 %f9,%f5,%f3; mov.f32 %f10, %f5;" + STORE
-    assert counts_of_the_pass(text) == counts_of_ptxas(text, tools(), tmp_path) == (0, 1)
+@pytest.mark.parametrize("name", [*CASES, *DIVISIONS])
+def test_contraction_fuses_what_ptxas_fuses(name, counts_of_ptxas):
+    assert counts_of_the_pass(whole((CASES | DIVISIONS)[name])) == counts_of_ptxas[name]
+    if name in DIVISIONS:
+        assert counts_of_ptxas[name] == ((1, 0) if name == "quotient used once" else (0, 1))
 
 
 NAMES = ["rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh"]
