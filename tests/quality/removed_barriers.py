@@ -32,10 +32,12 @@ from verifier.ops import op
 from verifier.records.subject import Subject
 from verifier.subjects.load_file import builtin_files, load_subjects
 
-SHAPES = ((3, 40), (2, 301), (2, 1100), (2, 2048), (2, 3001), (66, 9), (265, 301), (265, 1100))
+SHAPES = ((3, 40), (2, 301), (2, 1100), (2, 2048), (2, 3001), (66, 9), (33, 301), (33, 1100), (265, 301))
 """Rows and columns that take every kernel through its sizes: of a warp, of several, of several tiles; and
 more rows than a backward has programs."""
 DTYPE = "float32"
+MULTIPROCESSORS = 4
+"""Of the device that is played: programs that go through rows by themselves do so from few rows on."""
 _MEMORY = frozenset({"ld", "ldu", "st", "atom", "red", "ldmatrix", "stmatrix"})
 _READS = frozenset({"ld", "ldu", "ldmatrix"})
 _ORDERS = frozenset({"atom", "red", "membar", "fence"})
@@ -95,7 +97,8 @@ def codes(subject: Subject, shapes: tuple[tuple[int, int], ...] = SHAPES) -> lis
     for number, (rows, columns) in enumerate(shapes):
         case = build(the_op, subject, DTYPE, Recipe(rows=rows, columns=columns), gradients=gradients)
         if case is not None:
-            with machine.session(poison=0xFF, autotune_seed=number), _recorded(found):
+            settings = {"poison": 0xFF, "autotune_seed": number, "multiprocessors": MULTIPROCESSORS}
+            with machine.session(**settings), _recorded(found):
                 seen = execute(subject, case, backend=backend("machine"), gradients=backward)
             assert seen.status in {"ok", "refused"}, seen.message
     for code in found.values():

@@ -22,7 +22,7 @@ SUBJECTS = [
     if not removed.declared_to_race(subject)
 ]
 SHAPES = ((2, 1100),)  # several warps in every kernel, and several tiles in most
-MANY_ROWS = ((265, 2047),)  # more rows than a backward has programs, in the same code, and no lane left off
+MANY_ROWS = ((33, 2047),)  # more rows than a backward has programs, in the same code, and no lane left off
 EACH = 5  # of so many barriers one is tried, another one in each kernel
 
 
