@@ -14,6 +14,7 @@ from verifier.arithmetic.trees.tree import Step, Tree
 from verifier.bounds.affine import AffineNumbers, bound_of
 from verifier.bounds.variance.attack import families, mutated
 from verifier.ops import softmax
+from verifier.oracle.enclosure import Enclosure
 from verifier.oracle.softmax.problem import SoftmaxProblem
 from verifier.oracle.solve import solve
 
@@ -122,10 +123,15 @@ def bound(values: Array, arithmetic: Arithmetic, tree: Tree, form: str = "online
         return np.asarray(bound_of(softmax.FORMS[form].forward(numbers, Terms(x=numbers.read(values)))))
 
 
-def utilisation(values: Array, run: OnlineRun, limit: Array) -> Array:
-    """Return the largest certified error / bound of each row, (rows,); 0 where no element has a bound."""
+def exact_of(values: Array) -> Enclosure:
+    """Return the exact softmax of values (rows, columns): once for all the ways to compute it."""
     exact = solve(SoftmaxProblem(input=values)).output
     assert exact is not None
+    return exact
+
+
+def utilisation(values: Array, exact: Enclosure, run: OnlineRun, limit: Array) -> Array:
+    """Return the largest certified error / bound of each row, (rows,); 0 where no element has a bound."""
     low, _ = exact.error_of(run.output(values))
     with np.errstate(all="ignore"):
         return np.asarray(np.where(np.isfinite(limit), low / limit, 0.0).max(axis=1))
@@ -151,8 +157,8 @@ def evolve(arithmetic: Arithmetic, tree: Tree, count: int, random: Random, *, ge
         for f in (False, True)
     ]
     for _ in range(generations):
-        limit = bound(rows, arithmetic, tree)
-        scores = np.maximum.reduce([utilisation(rows, run, limit) for run in runs])
+        limit, exact = bound(rows, arithmetic, tree), exact_of(rows)
+        scores = np.maximum.reduce([utilisation(rows, exact, run, limit) for run in runs])
         worst = max(worst, float(scores.max()))
         rows = rows[np.argsort(-scores, kind="stable")[:population]]
         rows = np.concatenate([rows, mutated(random, rows, held)])
