@@ -10,6 +10,7 @@ import torch
 from verifier.arithmetic.formats import FORMATS, ieee, theta
 from verifier.arithmetic.row_statistics import exact_moments, exact_statistics
 from verifier.arithmetic.simulated import Rounded, round_to
+from verifier.bounds.variance.tiny_formats import tiny
 
 HALF = (np.float16, "float16")
 SINGLE = (np.float32, "float32")
@@ -31,6 +32,50 @@ def test_rounding_is_that_of_numpy(dtype, name):
     with np.errstate(over="ignore"):
         expected = values.astype(dtype).astype(np.float64)
     assert np.array_equal(round_to(FORMATS[name], values), expected)
+
+
+def by_definition(held, values):
+    """Round by the exponent of each value to a multiple of its unit, or of the smallest number."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        _, exponent = np.frexp(values)
+        unit = np.maximum(exponent - held.precision, held.subnormal_exponent)
+        rounded = np.ldexp(np.rint(np.ldexp(values, -unit)), unit)
+        rounded = np.where(np.isfinite(values), rounded, values)
+        return np.where(np.abs(rounded) > held.maximum, np.copysign(np.inf, values), rounded)
+
+
+def hard_to_round(held):
+    """Yield random bits, numbers around the smallest and the largest, ties, and what is no number."""
+    random, count = np.random.default_rng(8), 50_000
+    yield random.integers(0, 2**64, size=count, dtype=np.uint64).view(np.float64)
+    yield np.ldexp(random.normal(size=count), random.integers(-30, 8, count) + held.minimum_exponent)
+    yield random.normal(size=count) * held.maximum
+    units = random.integers(-3, 40, count) + held.subnormal_exponent
+    yield np.ldexp(random.integers(-4096, 4096, count).astype(np.float64), units)
+    middle = held.maximum * (1.0 + held.u / 2)
+    edges = [0.0, 5e-324, held.omega, held.smallest_normal, held.maximum, middle, np.inf, np.nan]
+    near = np.concatenate([np.nextafter(edges, -np.inf), edges, np.nextafter(edges, np.inf)])
+    yield np.concatenate([near, -near])
+    yield np.array([0x7FFFFFFFFFFFFFFF, 0xFFFFFFFFFFFFFFFF, 0x7FF0000000000001], np.uint64).view(np.float64)
+    yield np.zeros((0, 3))
+    yield np.array(1 / 3)
+    yield np.array(held.omega * 3)
+
+
+@pytest.mark.parametrize("flush", [False, True])
+@pytest.mark.parametrize(
+    "held", [*map(FORMATS.get, ("float16", "bfloat16", "float32")), tiny(4, -12), tiny(6, -9)], ids=str
+)
+def test_rounding_is_as_defined(held, flush):
+    for values in hard_to_round(held):
+        expected, given = by_definition(held, values), values.copy()
+        if flush:
+            expected = np.where(np.abs(expected) < held.smallest_normal, np.copysign(0.0, values), expected)
+        found = round_to(held, values, flush_to_zero=flush)
+        assert values.tobytes() == given.tobytes()
+        assert np.array_equal(np.isnan(found), np.isnan(expected))
+        known = ~np.isnan(expected)
+        assert found[known].tobytes() == expected[known].tobytes()
 
 
 def test_rounding_is_that_of_torch_for_bfloat16():
