@@ -66,6 +66,12 @@ ONLY = {
     "columns_lost_in_deterministic_mode": "modes",
     "partials_of_132_processors_triton": "modes",
     "rows_lost_by_one_processor_triton": "modes",
+    "bias_forgotten_in_long_rows_without_grad_triton": "modes",
+    "eps_larger_in_many_rows_under_autocast_triton": "modes",
+    "rows_lost_by_small_devices_triton": "modes",
+    "weight_left_out_of_lone_gradient_triton": "partial_gradients",
+    "eps_larger_in_first_call_triton": "repeated_calls",
+    "buffer_of_first_call_kept_triton": "repeated_calls",
     "gradient_of_bias_only_with_weight": "partial_gradients",
     "gradient_of_one_lost_in_long_rows_triton": "partial_gradients",
     "gradients_of_unused_output_taken_for_none": "partial_gradients",
@@ -102,6 +108,12 @@ SHOWN_BY = {
     "nan_of_gate_becomes_zero": lambda case: not finite(case, "gate"),
     "rows_evenly_spaced": lambda case: case.given["input"].dim() > 2 and "input" in case.layouts,
     "saved_rstd_evenly_spaced": lambda case: "rstd" in case.layouts,
+    "bias_forgotten_in_long_rows_without_grad_triton": lambda case: case.columns > 4096,
+    "eps_larger_in_many_rows_under_autocast_triton": lambda case: case.rows >= 3000,
+    "rows_lost_by_small_devices_triton": lambda case: case.rows > 2000,
+    "weight_left_out_of_lone_gradient_triton": lambda case: case.rows > 1000,
+    "eps_larger_in_first_call_triton": lambda case: case.columns == 1536,
+    "buffer_of_first_call_kept_triton": lambda case: case.rows > 4096,
 }
 
 

@@ -101,6 +101,7 @@ def kept(tmp_path, monkeypatch):
         return DryRun(planned=tuple(Planned(features=f) for f in features), files=(str(self.subject.path),))
 
     monkeypatch.setattr(sweeping._Asking, "_answer", answer)
+    monkeypatch.setattr(sweeping, "called_apart", lambda *_: ({}, frozenset()))
     return asked
 
 
@@ -150,19 +151,3 @@ def test_checks_that_try_a_few_shapes_do_so_in_the_first_dtype_that_is_asked_for
     one = examination(subject_of(kernel), job.check, job.dtype, "machine", first_dtype=job.first_dtype)
     _, search, _ = one._prepared
     assert (job.dtype, bool(search.steering.shapes)) == ("float32", there)
-
-
-def test_literals_are_integers_of_python_and_of_cuda_without_comments(tmp_path):
-    python, cuda = tmp_path / "a.py", tmp_path / "a.cu"
-    python.write_text("# 7\nX = 96\nY = True\nZ = 1.5\nV = X + 1\n")
-    cuda.write_text("// 7\n/* 8\n9 */ int x = 96 + 1000;\n")
-    assert sweeping.literals([str(python), str(tmp_path / "none.py")]) == {96, 1}
-    assert sweeping.literals([str(cuda)]) == {96, 1000}
-
-
-def test_products_sums_and_shifts_of_literals_are_integers_of_a_source(tmp_path):
-    python = tmp_path / "a.py"
-    python.write_text("A = 5 * 1024\nB = (1 << 11) + 3\nC = 7 << 1000\nD = 9 - 2 * 1.5\n")
-    found = sweeping.literals([str(python)])
-    assert {5120, 2048, 2051, 7 << 21} <= found
-    assert max(found) == 7 << 21

@@ -24,6 +24,7 @@ from verifier.checks import check, modes, partial_gradients, repeated_calls
 from verifier.checks.support.attempts import EVALUATION, Attempt, Attempts, key
 from verifier.checks.support.attempts import outcomes_of as judged
 from verifier.checks.support.session import Session
+from verifier.execution import Runner
 from verifier.execution.backends import backend
 from verifier.execution.call_subject import execute
 from verifier.ops import op
@@ -49,13 +50,32 @@ CAUGHT = {
     "weight_converted_once": repeated_calls.CHANGED,
     "statistics_of_input_remembered": repeated_calls.CHANGED,
     "input_saved_unseen": "where input was changed in place before the backward pass",
+    "bias_forgotten_in_long_rows_without_grad_triton": "under torch.no_grad",
+    "eps_larger_in_many_rows_under_autocast_triton": modes.AUTOCAST,
+    "rows_lost_by_small_devices_triton": "with 1 multiprocessor",
+    "weight_left_out_of_lone_gradient_triton": "where input alone requires a gradient",
+    "eps_larger_in_first_call_triton": repeated_calls.FIRST,
+    "buffer_of_first_call_kept_triton": repeated_calls.AFTER,
     "weight_saved_unseen": "where weight was changed in place before the backward pass",
 }
-SHAPES = {"gradient_of_one_lost_in_long_rows_triton": ((1, 2049),)}
+SHAPES = {
+    "gradient_of_one_lost_in_long_rows_triton": ((1, 2049),),
+    "bias_forgotten_in_long_rows_without_grad_triton": ((1, 4097),),
+    "eps_larger_in_many_rows_under_autocast_triton": ((3000, 3),),
+    "rows_lost_by_small_devices_triton": ((2001, 3),),
+    "weight_left_out_of_lone_gradient_triton": ((1001, 3),),
+    "eps_larger_in_first_call_triton": ((2, 1536),),
+    "buffer_of_first_call_kept_triton": ((4097, 3),),
+}
 """Where a fault shows that is not in every row."""
+SMALL = ((4, 33),)
+LARGE = {"max_rows": 1 << 13, "max_elements": 1 << 14}
+"""What a plan allows where these are asked for."""
 CHECK_OF = {stem: m.NAME for m in (modes, partial_gradients, repeated_calls) for stem in m.CATCHES}
 OTHERS = ("context", "determinism", "finite", "global_state", "claim")
 """Checks of this kind that kernels of this language meet; the basic ones are asked in tests/audit."""
+SEEN_FIRST = {("eps_larger_in_first_call_triton", name) for name in (*OTHERS, "modes", "partial_gradients")}
+"""Whichever check calls first sees what is wrong in a first call: these are asked about other shapes."""
 
 
 def against(outcomes):
@@ -67,13 +87,22 @@ def test_each_faulty_kernel_shows_one_demand():
 
 
 def seen_in(stem, check_name, count):
-    """Judge a faulty kernel where its language runs."""
+    """Judge a faulty kernel where its language runs, by `repeated_calls` in a process of its own."""
     if not stem.endswith("_triton"):
         return outcomes_of(faulty(stem), check_name, count=count)
+    shapes = SMALL if (stem, check_name) in SEEN_FIRST else SHAPES.get(stem, SMALL)
+    if check_name == "repeated_calls":
+        return judged_by_children(faulty(stem), "machine", count, shapes)
     with machine(strict=True, poison=0xFF) as place:
-        return outcomes_of(
-            faulty(stem), check_name, place=place, count=count, shapes=SHAPES.get(stem, ((4, 33),))
-        )
+        return outcomes_of(faulty(stem), check_name, place=place, count=count, shapes=shapes, **LARGE)
+
+
+def judged_by_children(subject, place, count, shapes):
+    """Return outcomes of `repeated_calls`, which asks for fresh processes."""
+    examining = examination(subject, "repeated_calls", None, place)
+    with Runner(place) as examining.runner:
+        cases = cases_of(subject, "repeated_calls", count=count, shapes=shapes, **LARGE)
+        return [outcome for case in cases for outcome in examining.judge(case)[0]]
 
 
 @pytest.mark.parametrize("stem", CAUGHT)
@@ -94,7 +123,10 @@ def test_no_other_check_sees_it(stem):
 @pytest.mark.parametrize("name", ["modes", "partial_gradients", "repeated_calls"])
 def test_everything_that_must_be_tried_is_tried_in_one_case(name):
     subject = subject_of(RIGHT)
-    found = outcomes_of(subject, name, count=1)
+    if name == "repeated_calls":
+        found = judged_by_children(subject, "eager", 1, SMALL)
+    else:
+        found = outcomes_of(subject, name, count=1)
     assert {t for o in passes(found) for t in o.tried} == {*check(name).must_be_tried(subject)}
     assert {o.verdict for o in found} == {Verdict.PASS}
 

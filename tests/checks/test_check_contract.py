@@ -37,7 +37,7 @@ def test_a_check_has_all_that_the_contract_names(name):
 
 
 def test_every_name_of_the_contract_is_looked_at():
-    assert FUNCTIONS == ["plan", "skips", "check", "must_be_tried"]
+    assert FUNCTIONS == ["plan", "skips", "check", "must_be_tried", "dry_ways"]
     assert {"NAME", "DEMANDS", "WHY", "CATCHES", "ORDER"} < set(WORDS)
     assert set(OPTIONAL) < {*FUNCTIONS, *WORDS}
 
@@ -59,6 +59,7 @@ def a_check(**changes):
 def test_what_is_optional_has_its_default_and_what_is_said_stays():
     assert lacking(a_check()) == []
     assert a_check().must_be_tried(None) == []
+    assert a_check().dry_ways(None, None) == {}
     assert a_check().skips(None, None, "float32", "eager") is None
     assert (contract.OPTIONAL["ORDER"], 7) == (a_check().ORDER, a_check(ORDER=7).ORDER)
 

@@ -9,7 +9,8 @@ from verifier import Domain
 from verifier.cases.plan import Plan
 from verifier.cases.steering import at_numbers
 from verifier.subjects.load_file import load_subjects
-from verifier.subjects.source_numbers import MOST, MOST_SIZES, compared_sizes, further_numbers, source_numbers
+from verifier.subjects.source_integers import MOST_SIZES, compared_sizes
+from verifier.subjects.source_numbers import MOST, further_numbers, source_numbers
 
 TRITON = """
 import triton

@@ -48,6 +48,11 @@ def _launched(kernel, input, weight, eps):
 
 
 @subject(**DECLARED)
+def right(input, weight, eps=1e-6):
+    return _launched(_usual, input, weight, eps)
+
+
+@subject(**DECLARED)
 def odd_width(input, weight, eps=1e-6):
     kernel = _without_weight if input.shape[-1] % 96 == 0 else _usual
     return _launched(kernel, input, weight, eps)

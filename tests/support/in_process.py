@@ -24,7 +24,16 @@ class InProcess:
     def __exit__(self, *_):
         self.close()
 
-    def run(self, subject, case, *, experiment="verifier.execution.call_subject:execute", **options):
+    def run(
+        self,
+        subject,
+        case,
+        *,
+        experiment="verifier.execution.call_subject:execute",
+        fresh=False,
+        **options,
+    ):
+        """Run an experiment; `fresh` asks in vain: this process is the only one."""
         self.runs += 1
         module, name = experiment.split(":")
         function = getattr(importlib.import_module(module), name)

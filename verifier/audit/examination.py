@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -16,6 +16,7 @@ from verifier.audit.trial import Failure, Trial
 from verifier.audit.undeclared_dtypes import refused
 from verifier.audit.witnesses import replay_witnesses
 from verifier.cases.plan import Plan
+from verifier.cases.reaching_shapes import Reaching
 from verifier.cases.recipe import Recipe
 from verifier.cases.steering import Steering, steering, wanted_bare
 from verifier.execution.backends import backend
@@ -171,8 +172,7 @@ class Examination(Trial):
     def _steering(self, plan: Plan, budget: Budget, line: Line) -> Steering:
         """Return the shapes that the search begins with; the line says which it has no time for."""
         cases, seconds = budget.steered
-        once = plan.most_reaching is not None and self.dtype != (self.first_dtype or self.subject.dtypes[0])
-        if not plan.reaching or self.first or once:
+        if not plan.reaching or self.first:
             return Steering()
         found = (
             sweep(self.subject, self.dtype, self.runner.backend, self.runner.options)
@@ -180,9 +180,8 @@ class Examination(Trial):
             else Sweep()
         )
         reaching = found.whole if plan.gradients else found.forward
-        if plan.most_reaching is not None:  # what they leave out is no loss: other checks run it
-            few = steering((), reaching, cases=min(cases, plan.most_reaching), seconds=seconds)
-            return Steering(shapes=few.shapes)
+        if plan.most_reaching is not None:
+            return self._few(plan, budget, line, reaching, found.apart.get(self.check_name, ()))
         brief = budget.size == "quick"
         by_bounds = self.check_name in CODE_SHOWN_BY
         bare = wanted_bare(self.subject, plan, few=brief)
@@ -204,6 +203,25 @@ class Examination(Trial):
         swept = Reach(left_out=left_out, unswept=unswept, launchable=found.launched, turnable=found.loops)
         self.reach = joined((self.reach, swept))
         return chosen
+
+    def _few(
+        self, plan: Plan, budget: Budget, line: Line, reaching: Sequence[Reaching], apart: Sequence[Reaching]
+    ) -> Steering:
+        """Choose of a check with few cases: what reaches most, once, and where its own calls differ.
+
+        What the former leave out is no loss, for other checks run it; of the latter no other check does.
+        """
+        cases, seconds = budget.steered
+        once = self.dtype != (self.first_dtype or self.subject.dtypes[0])
+        few = steering(
+            (), () if once else reaching, cases=min(cases, plan.most_reaching or 0), seconds=seconds
+        )
+        own = steering((), apart, cases=cases, seconds=seconds)
+        if note := own.note(budget.words):
+            line.notes.append(note)
+        left_out = frozenset((str(shape), shape.seconds) for shape in own.left_out)
+        self.reach = joined((self.reach, Reach(left_out=left_out)))
+        return Steering(shapes=(*few.shapes, *own.shapes))
 
     def _measure_dtypes(self, plan: Plan, line: Line) -> None:
         """Try once what is not promised of parameters, where the search passed and has not ended for time."""

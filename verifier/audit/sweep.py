@@ -5,22 +5,20 @@ The answer follows from sources alone: it is kept in memory and in the user's ca
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
-import operator
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from verifier.cases import reaching_shapes
+from verifier.audit import sweep_of_ways
+from verifier.audit.sweep_of_ways import CalledApart, called_apart, checks_with_ways
+from verifier.cases import reaching_shapes, unlike_shapes
 from verifier.cases.reaching_shapes import (
     CASE_SECONDS,
-    MOST_COLUMNS,
     PLAIN,
     Reaching,
     cover,
@@ -40,8 +38,7 @@ from verifier.records.case import Case
 from verifier.records.files import cache_folder, keep
 from verifier.records.planned_launches import DryRun, Planned, ShapePoint
 from verifier.records.subject import Subject
-from verifier.subjects.cuda_outline import without_comments
-from verifier.subjects.source_numbers import compared_sizes
+from verifier.subjects.source_integers import compared_sizes, literals
 
 EXPERIMENT = "verifier.execution.dry_run:plan_launches"
 PLACE = "machine"
@@ -61,7 +58,8 @@ class Sweep:
 
     Last come those that are too dear to be run. forward: for checks that run the forward pass alone.
     why: why they are a plain list, or not all, in words. launched: kernels that any shape launches. loops: by
-    file and line, whether one of theirs may turn more than once at a shape: True, False, or both.
+    file and line, whether one of theirs may turn more than once at a shape: True, False, or both. apart: by
+    check, shapes where one of its ways of calling differs from plain calls as at none that it tries anyway.
     """
 
     whole: tuple[Reaching, ...] = ()
@@ -69,6 +67,7 @@ class Sweep:
     why: str = ""
     launched: frozenset[str] = frozenset()
     loops: frozenset[tuple[str, int, bool]] = frozenset()
+    apart: CalledApart = field(default_factory=dict)
 
 
 _known: dict[str, Sweep] = {}
@@ -117,14 +116,27 @@ def _made(
             reached,
             compared_sizes(subject),
         )
-    whole, forward = _shown(known), _shown({p: seen.forward or seen for p, seen in known.items()})
-    refusals = [seen.refused for seen in known.values() if seen.refused]
-    why = asking.ended or ("" if whole else next(iter(refusals), "it launches no kernel"))
+        whole, forward = _shown(known), _shown({p: seen.forward or seen for p, seen in known.items()})
+        refusals = [seen.refused for seen in known.values() if seen.refused]
+        why = asking.ended or ("" if whole else next(iter(refusals), "it launches no kernel"))
+        apart: CalledApart = {}
+        files = frozenset[str]()
+        if not why:
+            apart, files = called_apart(
+                runner, subject, dtype, like, known, whole, forward, lambda p: _allowed(subject, the_op, p)
+            )
     if not whole and why:
         whole = forward = [shape for shape in _plain(the_op) if _allowed(subject, the_op, _point(shape))]
     launched, loops = _in_any(known.values()) if whole and not why else (frozenset(), frozenset())
-    found = Sweep(whole=tuple(whole), forward=tuple(forward), why=why, launched=launched, loops=loops)
-    return found, tuple(sorted(asking.files))
+    found = Sweep(
+        whole=tuple(whole),
+        forward=tuple(forward),
+        why=why,
+        launched=launched,
+        loops=loops,
+        apart=apart,
+    )
+    return found, tuple(sorted(asking.files | files))
 
 
 def _in_any(planned: Iterable[Planned]) -> tuple[frozenset[str], frozenset[tuple[str, int, bool]]]:
@@ -216,51 +228,6 @@ class _Asking:
         return answer
 
 
-# Integers of the sources
-
-
-def literals(files: Iterable[str]) -> set[int]:
-    """Return the integers of sources of Python, products and sums of literals too, and of CUDA C++.
-
-    What cannot be read has none.
-    """
-    return {number for file in files for number in _literals(Path(file))}
-
-
-def _literals(file: Path) -> Iterator[int]:
-    try:
-        text = file.read_text(encoding="utf-8")
-        if file.suffix != ".py":
-            yield from map(int, re.findall(r"\b\d{1,7}\b", without_comments(text)))
-            return
-        tree = ast.parse(text)
-    except (OSError, ValueError, SyntaxError):
-        return
-    for node in ast.walk(tree):
-        number = _folded(node)
-        if number is not None:
-            yield number
-
-
-_FOLDED: Mapping[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.LShift: lambda a, b: a << min(b, MOST_COLUMNS.bit_length()),
-}
-
-
-def _folded(node: ast.AST) -> int | None:
-    """Return the integer that an expression of literals is, None of any other."""
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
-    if not isinstance(node, ast.BinOp) or type(node.op) not in _FOLDED:
-        return None
-    left, right = _folded(node.left), _folded(node.right)
-    known = left is not None and right is not None and min(left, right) >= 0
-    return _FOLDED[type(node.op)](left, right) if known else None  # type: ignore[arg-type]
-
-
 # What is kept
 
 
@@ -294,11 +261,16 @@ def _own_sources() -> str:
     own = (
         Path(__file__),
         Path(reaching_shapes.__file__),
+        Path(sweep_of_ways.__file__),
+        Path(unlike_shapes.__file__),
+        *(Path(str(vars(check)["__file__"])) for check in checks_with_ways()),
         root / "execution" / "dry_run.py",
+        root / "execution" / "dry_ways.py",
         root / "execution" / "loops_of_source.py",
         root / "execution" / "turns_of_loops.py",
         root / "execution" / "wrapper_lines.py",
         root / "subjects" / "source_map.py",
+        root / "subjects" / "source_integers.py",
         root / "subjects" / "source_numbers.py",
         root / "subjects" / "used_functions.py",
         root / "machine" / "device" / "without_memory.py",
@@ -325,6 +297,7 @@ def _document(made: Sweep, sources: Iterable[str]) -> str:
         "why": made.why,
         "launched": sorted(made.launched),
         "loops": sorted(made.loops),
+        "apart": {check: listed(shapes) for check, shapes in made.apart.items()},
     }
     return json.dumps(record)
 
@@ -335,15 +308,23 @@ def _read(file: Path) -> Sweep | None:
         record = json.loads(file.read_text(encoding="utf-8"))
         if any(_hash_of(source) != known for source, known in record["sources"].items()):
             return None
-        whole, forward = _shapes(record, "whole"), _shapes(record, "forward")
+        whole, forward = _shapes(record["whole"]), _shapes(record["forward"])
+        apart = {str(check): _shapes(shapes) for check, shapes in record["apart"].items()}
         loops = frozenset((str(path), int(line), bool(again)) for path, line, again in record["loops"])
         launched = frozenset(map(str, record["launched"]))
-        return Sweep(whole=whole, forward=forward, why=str(record["why"]), launched=launched, loops=loops)
+        return Sweep(
+            whole=whole,
+            forward=forward,
+            why=str(record["why"]),
+            launched=launched,
+            loops=loops,
+            apart=apart,
+        )
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
 
 
-def _shapes(record: Mapping[str, Any], name: str) -> tuple[Reaching, ...]:
+def _shapes(listed: Iterable[Any]) -> tuple[Reaching, ...]:
     return tuple(
         Reaching(
             rows=int(rows),
@@ -353,5 +334,5 @@ def _shapes(record: Mapping[str, Any], name: str) -> tuple[Reaching, ...]:
             opens=bool(opens),
             shows=bool(shows),
         )
-        for rows, columns, variant, seconds, opens, shows in record[name]
+        for rows, columns, variant, seconds, opens, shows in listed
     )

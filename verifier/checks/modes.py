@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -25,8 +25,9 @@ from verifier.checks.support.bits import Results
 from verifier.checks.support.session import Session
 from verifier.execution.backend import Backend, Power
 from verifier.execution.backends import backend, can
-from verifier.execution.call_subject import Call, backward, forward, lay_out, mutated, named_results
+from verifier.execution.call_subject import backward, forward, lay_out, mutated, named_results
 from verifier.execution.poisoned_memory import fresh_memory
+from verifier.execution.ways_of_calling import Backward, CallingWay
 from verifier.machine.culprit import is_own
 from verifier.ops import Op
 from verifier.records.case import Case
@@ -52,6 +53,9 @@ CATCHES = (
     "partials_of_132_processors_triton",
     "rows_lost_by_one_processor_triton",
     "unwritten_bias_without_grad_triton",
+    "bias_forgotten_in_long_rows_without_grad_triton",
+    "eps_larger_in_many_rows_under_autocast_triton",
+    "rows_lost_by_small_devices_triton",
 )
 
 MOST_REACHING = 2
@@ -172,7 +176,7 @@ class _Mode:
     """A mode, and where the backward pass is run: in it, after it, or not at all."""
 
     enter: Callable[[], AbstractContextManager[object]]
-    backward: Literal["inside", "after", "never"]
+    backward: Backward
 
 
 MODES: Mapping[str, _Mode] = {
@@ -186,6 +190,14 @@ MODES: Mapping[str, _Mode] = {
 
 
 # -- in the child --------------------------------------------------------------------------------------
+
+
+def dry_ways(_subject: Subject, backend: Backend) -> dict[str, CallingWay]:
+    """Return the modes and devices as ways of a dry run."""
+    modes = {name: CallingWay(enter=mode.enter, backward=mode.backward) for name, mode in MODES.items()}
+    modes[INFERENCE] = replace(modes[INFERENCE], given=_as_in_inference)
+    varies = Power.VARIES in backend.powers
+    return modes | ({name: CallingWay(processors=n) for name, n in PROCESSORS.items()} if varies else {})
 
 
 def experiment(
@@ -240,7 +252,9 @@ def _in_mode(subject: Subject, case: Case, backend: Backend, name: str, *, gradi
         try:
             with warnings.catch_warnings(), mode.enter():
                 warnings.simplefilter("ignore")
-                given = _as_in_inference(call) if name == INFERENCE else call
+                given = call
+                if name == INFERENCE:
+                    given = replace(call, arguments=_as_in_inference(call.arguments))
                 outputs = forward(subject, given)
                 if gradients and mode.backward == "inside":
                     found |= backward(outputs, call)
@@ -254,10 +268,10 @@ def _in_mode(subject: Subject, case: Case, backend: Backend, name: str, *, gradi
     return Shown(results=(kept(_as_declared(found, case) if name in {AUTOCAST, SINGLE} else found),))
 
 
-def _as_in_inference(call: Call) -> Call:
+def _as_in_inference(arguments: Mapping[str, object]) -> Mapping[str, object]:
     """Let the input be a tensor of inference mode, as a layer before makes it; no parameter is one."""
-    x = call.arguments["input"]
-    return replace(call, arguments={**call.arguments, "input": x.clone()})
+    given = arguments["input"]
+    return {**arguments, "input": given.clone() if isinstance(given, torch.Tensor) else given}
 
 
 def _as_declared(found: Results, case: Case) -> dict[str, torch.Tensor | None]:

@@ -13,6 +13,7 @@ from verifier.checks.support.attempts import Shown, few_cases, kept, outcomes_of
 from verifier.checks.support.session import Session
 from verifier.execution.backend import Backend
 from verifier.execution.call_subject import backward, forward, lay_out, mutated, named_results
+from verifier.execution.ways_of_calling import CallingWay
 from verifier.ops import Op
 from verifier.ops import op as named_op
 from verifier.records.case import Case
@@ -32,6 +33,7 @@ CATCHES = (
     "gradient_of_bias_only_with_weight",
     "gradient_of_one_lost_in_long_rows_triton",
     "gradients_of_unused_output_taken_for_none",
+    "weight_left_out_of_lone_gradient_triton",
 )
 
 MOST_REACHING = 2
@@ -98,6 +100,13 @@ def _words(chosen: tuple[str, ...]) -> str:
 
 def _used(name: str) -> str:
     return f"where {name} alone is used"
+
+
+def dry_ways(subject: Subject, _backend: Backend) -> dict[str, CallingWay]:
+    """Return the choices, and results that are used alone, as ways of a dry run."""
+    choices = _choices(_asked(subject, subject.signature))
+    chosen = {_words(c): CallingWay(asked=frozenset(c), backward="inside" if c else "never") for c in choices}
+    return chosen | {_used(name): CallingWay(used=name) for name in _results(subject)}
 
 
 def experiment(subject: Subject, case: Case, *, backend: Backend) -> Observation:

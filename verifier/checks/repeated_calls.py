@@ -9,10 +9,20 @@ from functools import partial
 import torch
 
 from verifier.cases.plan import Plan
-from verifier.checks.support.attempts import Shown, few_cases, kept, outcomes_of, tried_in_turn, ways_of_op
+from verifier.cases.recipe import ORDINARY, Recipe, build
+from verifier.checks.support.attempts import (
+    Shown,
+    few_cases,
+    kept,
+    outcomes_of,
+    shown_in_a_copy,
+    tried_in_turn,
+    ways_of_op,
+)
 from verifier.checks.support.bits import differing
 from verifier.checks.support.session import Session
 from verifier.execution.backend import Backend
+from verifier.execution.backends import backend as backend_of
 from verifier.execution.call_subject import (
     REFUSALS,
     Call,
@@ -22,19 +32,22 @@ from verifier.execution.call_subject import (
     mutated,
     named_results,
 )
-from verifier.machine.culprit import is_own
+from verifier.execution.ways_of_calling import CallingWay
+from verifier.machine.culprit import in_backward, is_own
 from verifier.ops import Op
 from verifier.ops import op as named_op
-from verifier.records.case import Case
+from verifier.records.case import Case, as_bytes, from_document, to_document
 from verifier.records.observation import Observation
+from verifier.records.printable import text_of
 from verifier.records.subject import Subject
-from verifier.records.verdict import Outcome
+from verifier.records.verdict import Outcome, Verdict
 
 NAME = "repeated_calls"
 ORDER = 128
 DEMANDS = (
-    "a second call, a call on arguments that were changed in place, and two calls before their backward "
-    "passes give what single calls give; no later call changes an earlier result; after a change of an "
+    "the first call of a process, one after a call with smaller extents, a second call, a call on arguments "
+    "that were changed in place, and two calls before their backward passes give what single calls give; no "
+    "later call changes an earlier result; after a change of an "
     "argument the backward pass raises an error, or gives the gradients of the values that the forward pass"
     " saw"
 )
@@ -50,11 +63,17 @@ CATCHES = (
     "statistics_of_input_remembered",
     "input_saved_unseen",
     "weight_saved_unseen",
+    "eps_larger_in_first_call_triton",
+    "buffer_of_first_call_kept_triton",
 )
 
 MOST_REACHING = 2
 """Shapes that reach other kernels of the subject, most first: what is kept between calls may be theirs."""
 
+FIRST = "in the first call of a process"
+AFTER = "in a call after one with smaller extents alone"
+SMALL = (2, 8)
+"""Rows and columns of the smaller call."""
 SECOND = "in a second call on the same tensors"
 LATER = "after a later call with other numbers"
 CHANGED = "in a call on tensors changed in place since the last call"
@@ -77,23 +96,80 @@ def must_be_tried(subject: Subject) -> list[str]:
     the_op = named_op(subject.op)
     taken = [name for name in the_op.differentiable if name in subject.signature]
     backwards = [BOTH, *map(_changed_before, taken), *([AGAIN] if the_op.own else [])]
-    ways = [SECOND, LATER, CHANGED, *(backwards if taken and subject.differentiable else [])]
+    ways = [FIRST, AFTER, SECOND, LATER, CHANGED, *(backwards if taken and subject.differentiable else [])]
     return [*ways, *ways_of_op(subject)]
 
 
 def check(session: Session) -> list[Outcome]:
-    """Call the subject several times in one process."""
+    """Call the subject several times in one process, and first calls in one that has not called it yet."""
     gradients = bool(session.op.differentiable) and session.subject.differentiable
-    seen = session.execute(experiment=f"{__name__}:experiment", gradients=gradients)
-    return outcomes_of(session, seen, same_code=True)
+    dear = backend_of(session.backend).child_per_subject
+    first = not dear and _gives_all(session)
+    small = _smaller(session) if first else None
+    seen = session.execute(
+        experiment=f"{__name__}:experiment",
+        gradients=gradients,
+        first=first,
+        small=None if small is None else to_document(small, keep=as_bytes),
+        fresh=first,
+    )
+    outcomes = outcomes_of(session, seen, same_code=True)
+    if dear:
+        why = "a process that starts on a device is too dear for one call"
+        outcomes.append(Outcome(verdict=Verdict.SKIPPED, message=why, tried=(FIRST, AFTER)))
+    elif first and small is None:
+        why = "there is no smaller case"
+        outcomes.append(Outcome(verdict=Verdict.SKIPPED, message=why, tried=(AFTER,)))
+    return outcomes
+
+
+def _gives_all(session: Session) -> bool:
+    """Return whether the case has all tensors that it may have: with them first calls are made."""
+    levels = plan(session.subject, session.op).parameters_of(session.op, session.subject)
+    return all(name in session.case.given for name, given in levels.items() if any(given))
+
+
+def _smaller(session: Session) -> Case | None:
+    """Return a case like this one with small extents, None where there is none inside the domain."""
+    case, subject, (rows, columns) = session.case, session.subject, SMALL
+    given = {
+        name: ORDINARY if name in case.given else None for name in ("weight", "bias", *session.op.varied)
+    }
+    recipe = Recipe(
+        rows=rows,
+        columns=columns,
+        weight=given["weight"],
+        bias=given["bias"],
+        further=tuple((name, given[name]) for name in session.op.varied),
+    )
+    made = build(session.op, subject, case.dtype, recipe, gradients=True)
+    if made is None or made.elements >= case.elements:
+        return None
+    rank = made.given["input"].dim()
+    outside = subject.domain is not None and any(subject.domain.exceeded(rows, columns, rank=rank))
+    return None if outside else made
 
 
 # -- in the child --------------------------------------------------------------------------------------
 
 
-def experiment(subject: Subject, case: Case, *, backend: Backend, gradients: bool) -> Observation:
-    """Call the subject plainly, then in each way."""
+def experiment(
+    subject: Subject,
+    case: Case,
+    *,
+    backend: Backend,
+    gradients: bool,
+    first: bool,
+    small: Mapping[str, object] | None,
+) -> Observation:
+    """Call the subject plainly, then in each way.
+
+    first: whether this process has not called it yet. small: a case that comes before in a copy of it.
+    """
     calls = _Calls(subject, case, backend, gradients)
+    ahead: dict[str, Shown | Observation] = {}
+    if small is not None:
+        ahead[AFTER] = shown_in_a_copy(backend, partial(calls.after, from_document(small)))
     ways: dict[str, Callable[[], Shown]] = {SECOND: calls.second, LATER: calls.later, CHANGED: calls.changed}
     if gradients:
         ways[BOTH] = calls.both
@@ -101,7 +177,20 @@ def experiment(subject: Subject, case: Case, *, backend: Backend, gradients: boo
         ways |= {_changed_before(name): partial(calls.changed_before, name) for name in changed}
         if calls.op.own:  # of norms, the check `context` judges it
             ways[AGAIN] = calls.again
-    return tried_in_turn(subject, case, backend, ways, gradients=gradients)
+    return tried_in_turn(
+        subject,
+        case,
+        backend,
+        ways,
+        gradients=gradients,
+        first_as=FIRST if first else "",
+        ahead=ahead,
+    )
+
+
+def dry_ways(_subject: Subject, _backend: Backend) -> dict[str, CallingWay]:
+    """Return the calls of a fresh process as ways of a dry run."""
+    return {FIRST: CallingWay(history="first"), AFTER: CallingWay(history="after", small=(*SMALL, 0))}
 
 
 class _Calls:
@@ -123,6 +212,18 @@ class _Calls:
     def called(self, call: Call) -> dict[str, torch.Tensor | None]:
         """Call the subject, forward and backward."""
         return self.results(forward(self.subject, call), call)
+
+    def after(self, small: Case) -> Shown:
+        """Call with another case first, which the subject may refuse."""
+        try:
+            self.called(self.laid_out(small))
+        except REFUSALS as error:
+            if is_own(error) or in_backward(error):
+                raise
+            return Shown(excused=f"the smaller case is refused: {text_of(error)}")
+        call = self.laid_out(self.case)
+        outputs = forward(self.subject, call)
+        return Shown(results=(kept(self.results(outputs, call) | mutated(self.subject, call)),))
 
     def second(self) -> Shown:
         """Call twice; what is mutated has been mutated twice then, and is not compared."""

@@ -66,11 +66,13 @@ class Runner:
         case: Case,
         *,
         experiment: str = "verifier.execution.call_subject:execute",
+        fresh: bool = False,
         **options: object,
     ) -> Observation:
         """Run an experiment on a subject and a case in the child of the subject's file.
 
-        experiment: "module:function" of a function (subject, case, **options) -> Observation.
+        experiment: "module:function" of a function (subject, case, **options) -> Observation. fresh: whether
+        the child is to be a new one, which knows nothing of earlier cases.
         A case that is out of time is run once more in a fresh child, unless the subject is known to hang.
 
         Raises:
@@ -87,6 +89,8 @@ class Runner:
         }
         named = (str(subject.path), subject.name)
         own = named if backend(self.backend).child_per_subject else named[:1]
+        if fresh and own in self._children:
+            self._end(own)
         seen = self._answered(own, request)
         if seen.status == "timeout" and named not in self._hanging:
             seen = self._answered(own, request)

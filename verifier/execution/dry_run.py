@@ -30,6 +30,7 @@ from verifier.execution.turns_of_loops import (
     template_names,
     whole,
 )
+from verifier.execution.ways_of_calling import PLAIN, CallingWay
 from verifier.execution.wrapper_lines import SourceLine, follow
 from verifier.machine.device.without_memory import NOWHERE, without_memory
 from verifier.ops import op
@@ -69,15 +70,15 @@ def plan_launches(
     del backend  # an experiment is told where it runs; tensors without memory are nowhere
     planned: list[Planned] = []
     files: set[str] = {str(subject.path)}
-    hung, ended, wrapper = 0, "", _Wrapper.of(subject)
-    with without_memory(), _recording() as recorder:
+    hung, ended, wrapper = 0, "", Wrapper.of(subject)
+    with without_memory(), recording() as recorder:
         for point in points:
             recorder.begin()
-            call = partial(_call, subject, case, point, gradients=gradients, recorder=recorder)
+            call = partial(called, subject, case, point, PLAIN, gradients=gradients, recorder=recorder)
             with follow(wrapper.files, recorder.ran):
-                refused = _call_within(CALL_SECONDS if planned else FIRST_SECONDS, call)
-            hung += refused == _HANGS
-            planned.append(_planned(recorder, wrapper, refused, gradients=gradients))
+                refused = call_within(CALL_SECONDS if planned else FIRST_SECONDS, call)
+            hung += refused == HANGS
+            planned.append(planned_of(recorder, wrapper, refused, gradients=gradients))
             files.update(*(launch.files for launch in recorder.launches))
             if hung >= HANGING:
                 ended = f"{hung} of {len(planned)} calls did not come back within {CALL_SECONDS:g} seconds"
@@ -86,10 +87,10 @@ def plan_launches(
     return Observation(status="ok", found=found)
 
 
-_HANGS = "it does not come back"
+HANGS = "it does not come back"
 
 
-def _call_within(seconds: float, call: Callable[[], None]) -> str:
+def call_within(seconds: float, call: Callable[[], None]) -> str:
     """Call; return what was raised in words, or nothing. What takes longer by the clock is stopped."""
 
     def stop(*_: object) -> None:
@@ -103,7 +104,7 @@ def _call_within(seconds: float, call: Callable[[], None]) -> str:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
     except _HungError:
-        return _HANGS
+        return HANGS
     except Exception as error:
         return said(error, first_line=True)
     finally:
@@ -111,8 +112,10 @@ def _call_within(seconds: float, call: Callable[[], None]) -> str:
     return ""
 
 
-def _call(subject: Subject, case: Case, point: ShapePoint, *, gradients: bool, recorder: _Recorder) -> None:
-    """Call the subject once, and its backward pass."""
+def called(
+    subject: Subject, case: Case, point: ShapePoint, way: CallingWay, *, gradients: bool, recorder: Recorder
+) -> None:
+    """Call the subject once in a way, and its backward pass."""
     the_op = op(case.op)
     shapes = the_op.shapes(*point)
     assert shapes is not None
@@ -122,21 +125,37 @@ def _call(subject: Subject, case: Case, point: ShapePoint, *, gradients: bool, r
         if name in shapes.tensors
     }
     for name in the_op.differentiable if gradients else ():
-        if name in tensors and subject.gives_gradient(name):
+        if name in tensors and subject.gives_gradient(name) and (way.asked is None or name in way.asked):
             tensors[name].requires_grad_(True)
     known = {**dict.fromkeys(case.tensors), **case.scalars, **shapes.scalars, **tensors}
     arguments = {name: known[name] for name in subject.signature if name in known}
     alone = [n for n, p in subject.signature.items() if p.kind is p.POSITIONAL_ONLY]
-    keywords = {n: v for n, v in arguments.items() if n not in alone}
-    returned = subject.function(*(arguments[n] for n in alone), **keywords)
-    given = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
-    named = dict(zip(subject.returns, given, strict=False)) | {"output": given[0]}
-    incoming = {n: g for n, g in the_op.incoming.items() if n in named and g in tensors}
-    outputs = [named[name] for name in incoming]
-    if gradients and outputs and all(isinstance(t, torch.Tensor) and t.requires_grad for t in outputs):
-        recorder.begin_backward()
-        wanted = [t for t in arguments.values() if isinstance(t, torch.Tensor) and t.requires_grad]
-        torch.autograd.grad(outputs, wanted, [tensors[g] for g in incoming.values()], allow_unused=True)
+
+    def differentiate() -> None:
+        given = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
+        named = dict(zip(subject.returns, given, strict=False)) | {"output": given[0]}
+        recorder.note("what it returns", named)
+        incoming = {n: g for n, g in the_op.incoming.items() if n in named and g in tensors}
+        outputs = [named[name] for name in incoming if way.used in {"", name}]
+        wanted = {n: t for n, t in arguments.items() if isinstance(t, torch.Tensor) and t.requires_grad}
+        if not (gradients and outputs and wanted and way.backward != "never"):
+            return
+        if all(isinstance(t, torch.Tensor) and t.requires_grad for t in outputs):
+            recorder.begin_backward()
+            told = [tensors[g] for n, g in incoming.items() if way.used in {"", n}]
+            found = torch.autograd.grad(outputs, [*wanted.values()], told, allow_unused=True)
+            recorder.note("its gradients", dict(zip(wanted, found, strict=True)))
+
+    with way.enter():
+        passed = way.given(arguments)
+        recorder.know({**tensors, **passed})
+        returned = subject.function(
+            *(passed[n] for n in alone), **{n: v for n, v in passed.items() if n not in alone}
+        )
+        if way.backward != "after":
+            differentiate()
+    if way.backward == "after":
+        differentiate()
 
 
 # What is noted of a launch
@@ -158,13 +177,14 @@ class _Noted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Wrapper:
+class Wrapper:
     """The statements of a wrapper, by file and line: what to call that one of them ran."""
 
     statements: Mapping[SourceLine, str]
 
     @classmethod
-    def of(cls, subject: Subject) -> _Wrapper:
+    def of(cls, subject: Subject) -> Wrapper:
+        """Read the sources of a subject."""
         every = [s for s in source_map(subject).statements if not s.refuses]
         return cls(
             statements={
@@ -174,13 +194,15 @@ class _Wrapper:
 
     @cached_property
     def files(self) -> frozenset[str]:
+        """The files of the wrapper."""
         return frozenset(path for path, _ in self.statements)
 
     def features(self, ran: Iterable[SourceLine]) -> frozenset[str]:
+        """Return which statements ran, of lines that did."""
         return frozenset(self.statements[line] for line in ran if line in self.statements)
 
 
-def _planned(recorder: _Recorder, wrapper: _Wrapper, refused: str, *, gradients: bool) -> Planned:
+def planned_of(recorder: Recorder, wrapper: Wrapper, refused: str, *, gradients: bool) -> Planned:
     """Join what was noted of one call, and of its forward pass."""
     launches = recorder.launches
     before = [launch for launch in launches if not launch.backward]
@@ -200,17 +222,28 @@ def _joined(launches: Sequence[_Noted], lines: frozenset[str], refused: str) -> 
     )
 
 
+_NO_LOOPS = Loops(products={})
+
+Detail = tuple[str, dict[str, object]]
+"""A kernel, or what else takes or gives values, and these by name."""
+
+
 @dataclass(kw_only=True)
-class _Recorder:
+class Recorder:
     """Stands where kernels are launched.
 
     ran: lines of the wrapper that ran in this call; ran_before: those of its forward pass, once it is over.
+    details: what each launch was given, and what came back, where somebody wants it; own: the tensors of the
+    call itself, by name. reads_loops: whether sources of kernels are read for what their loops go over.
     """
 
     launches: list[_Noted] = field(default_factory=list)
     ran: set[SourceLine] = field(default_factory=set)
     ran_before: frozenset[SourceLine] = frozenset()
     backward: bool = False
+    details: list[Detail] | None = None
+    own: dict[str, torch.Tensor] = field(default_factory=dict)
+    reads_loops: bool = True
     _sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _loops: dict[str, Loops] = field(default_factory=dict)
     _heads: dict[str, tuple[Head, ...]] = field(default_factory=dict)
@@ -220,6 +253,18 @@ class _Recorder:
         self.launches.clear()
         self.ran.clear()
         self.backward = False
+        self.own.clear()
+        if self.details is not None:
+            self.details.clear()
+
+    def know(self, own: Mapping[str, object]) -> None:
+        """Take these for the tensors of the call itself."""
+        self.own.update({name: t for name, t in own.items() if isinstance(t, torch.Tensor)})
+
+    def note(self, name: str, given: Mapping[str, object]) -> None:
+        """Note details, if anybody wants them."""
+        if self.details is not None:
+            self.details.append((name, dict(given)))
 
     def begin_backward(self) -> None:
         """Tell what ran so far from what the backward pass runs besides."""
@@ -236,12 +281,13 @@ class _Recorder:
         name = f"{Path(file).stem}.{kernel.__name__}"
         constants = {p.name: given.get(p.name) for p in kernel.params if p.is_constexpr}
         tiles: dict[str, int] = {n: v for n, v in constants.items() if _is_tile(v)}
-        if name not in self._loops:
+        if name not in self._loops and self.reads_loops:
             self._loops[name] = loops_of_triton(kernel, constants)
             self._heads[name] = heads_of_triton(kernel, constants)
-        loops = self._loops[name]
+        loops = self._loops.get(name, _NO_LOOPS)
         extents = tuple(map(int, grid(given) if callable(grid) else grid))
         features = set(_of_grid(name, extents))
+        self.note(name, {**options, **given, "grid": extents})
         for n, value in given.items():
             features.update((_of_constant if n in constants else _of)(name, n, value))
         for n, value in loops.named({n: v for n, v in given.items() if n not in constants}).items():
@@ -250,7 +296,7 @@ class _Recorder:
         if "num_warps" in options:  # of one warp or of several: a sum is another program
             features.add(f"{name}: num_warps is {options['num_warps']}")
         special = ",".join(f"{n}={_specialised(v, n in constants)}" for n, v in given.items())
-        features |= {*_again(name, turns := _turns(self._heads[name], whole(given)))}
+        features |= {*_again(name, turns := _turns(self._heads.get(name, ()), whole(given)))}
         compiled = (special, max(tiles.values(), default=1))
         self._note(name, features, turns, compiled, file=file, grid=extents)
 
@@ -265,18 +311,21 @@ class _Recorder:
         path = launch.kernel.source.path
         names = launch.kernel.parameter_names(args) or [f"({number})" for number in range(len(args))]
         given = dict(zip(names, map(_plain, args), strict=True))
+        self.note(name, {**given, "template": template, "grid": launch.grid, "block": launch.block})
         for n, value in given.items():
             features.update(_of(name, n, value))
-        loops = loops_of_cuda(path, name)
+        loops = loops_of_cuda(path, name) if self.reads_loops else _NO_LOOPS
         for n, value in loops.named(given).items():
             if loops.strides_to(n):
                 features.update(_looped(name, n, value, tiles))
             if loops.counts_to(n):
                 features.update(_looped(name, n, value, {}))
         words = map(_read, map(str.strip, template.split(",")))
-        constants = dict(zip(template_names(path, name), words, strict=False))
-        values = of_launch(given, constants, launch.grid, launch.block)
-        features |= {*_again(name, turns := _turns(heads_of_cuda(path, name), values))}
+        turns: _Turns = {}
+        if self.reads_loops:
+            constants = dict(zip(template_names(path, name), words, strict=False))
+            values = of_launch(given, constants, launch.grid, launch.block)
+            features |= {*_again(name, turns := _turns(heads_of_cuda(path, name), values))}
         self._note(name, features, turns, (template, NO_WIDTH), file=str(path), grid=launch.grid)
 
     def _note(
@@ -305,9 +354,9 @@ class _Recorder:
 
 
 @contextmanager
-def _recording() -> Iterator[_Recorder]:
+def recording() -> Iterator[Recorder]:
     """Put a recorder where Triton and the project launch kernels."""
-    recorder = _Recorder()
+    recorder = Recorder()
 
     def on_device(self: cuda_source.Launch, *arguments: object) -> None:
         recorder.cuda(self, arguments)
@@ -323,7 +372,7 @@ def _recording() -> Iterator[_Recorder]:
         yield recorder
 
 
-def _run_by(recorder: _Recorder) -> Callable[..., object]:
+def _run_by(recorder: Recorder) -> Callable[..., object]:
     def run(self: object, *args: object, grid: object, warmup: bool, **options: object) -> object:
         if not warmup:
             recorder.triton(self, args, grid, options)

@@ -37,6 +37,34 @@ class Planned:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Unlike:
+    """What a call in another way does differently from a plain call at the same point, in words.
+
+    more, less: kernels, statements, operations of torch and features of launches that occur in it alone or
+    more often, and in the plain call alone or more often. other: what launches and operations are given, or
+    give back, and is not the same. ran: what occurs in it. compiled: as in `Planned`.
+    """
+
+    more: frozenset[str] = frozenset()
+    less: frozenset[str] = frozenset()
+    other: frozenset[str] = frozenset()
+    ran: frozenset[str] = frozenset()
+    compiled: frozenset[tuple[str, int]] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaysRun:
+    """What a dry run in several ways shows: by way and point, where both calls could be made.
+
+    files, ended: as in `DryRun`.
+    """
+
+    ways: dict[str, dict[ShapePoint, Unlike]]
+    files: tuple[str, ...] = ()
+    ended: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DryRun:
     """The plans of a list of points, as far as they were made.
 

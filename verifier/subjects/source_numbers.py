@@ -25,12 +25,6 @@ _FLOAT = re.compile(
 )
 _COMPARED = re.compile(r"[<>=]=?\s*-?(\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)[fF]?\b")
 
-_BESIDE_A_SIZE = re.compile(r"(?:[<>=!]=?|%)\s*(\d{1,7})(?![\w.])")
-MOST_SIZES = 4
-"""Integers that kernels compare with which are returned at most."""
-LEAST_SIZE, LARGEST_SIZE = 5, 1 << 20
-"""Of these; lanes and warps are compared with smaller ones."""
-
 _known: dict[tuple[str, str], tuple[float, ...]] = {}
 
 
@@ -60,49 +54,10 @@ def further_numbers(subject: Subject, compared: Iterable[float]) -> tuple[float,
     return tuple(sorted(number for number in told if np.float32(number) not in said))[:MOST]
 
 
-def compared_sizes(subject: Subject) -> tuple[int, ...]:
-    """Return integers that a subject's kernels compare with or divide by, the smallest first.
-
-    Literals in their functions, and constants at the top of these files; small ones any shape has.
-    """
-    functions = source_map(subject).functions
-    every = {number for function in functions for number in _sizes(function)}
-    return tuple(sorted(number for number in every if LEAST_SIZE <= number <= LARGEST_SIZE))[:MOST_SIZES]
-
-
-def _sizes(function: SourceFunction) -> Iterator[int]:
-    if not function.path.endswith(".py"):
-        lines = _text(function.path).splitlines()[function.lines.start - 1 : function.lines.stop - 1]
-        yield from (int(found[1]) for found in _BESIDE_A_SIZE.finditer("\n".join(lines)))
-        return
-    node = node_of(function.path, function.lines.start)
-    for inner in ast.walk(node) if node is not None else ():
-        compared = isinstance(inner, ast.Compare)
-        if compared or (isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Mod)):
-            sides = [*ast.iter_child_nodes(inner)]
-            yield from (
-                one.value for one in sides if isinstance(one, ast.Constant) and type(one.value) is int
-            )
-            named = {one.id for one in sides if isinstance(one, ast.Name)}
-            yield from (number for name, number in _integers_at_the_top(function.path) if name in named)
-
-
-@cache
-def _integers_at_the_top(path: str) -> tuple[tuple[str, int], ...]:
-    """Return the names at the top of a file that stand for one integer, `tl.constexpr(4096)` included."""
-    try:
-        body = ast.parse(_text(path)).body
-    except (SyntaxError, ValueError):
-        return ()
-    found = []
-    for statement in body:
-        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
-            names = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            value = statement.value
-            value = value.args[0] if isinstance(value, ast.Call) and len(value.args) == 1 else value
-            if isinstance(value, ast.Constant) and type(value.value) is int:
-                found += [(name.id, value.value) for name in names if isinstance(name, ast.Name)]
-    return tuple(found)
+def text_of_function(function: SourceFunction) -> str:
+    """Return the lines of a function, of C++ without comments."""
+    lines = text_of_source(function.path).splitlines()
+    return "\n".join(lines[function.lines.start - 1 : function.lines.stop - 1])
 
 
 def _all(functions: tuple[SourceFunction, ...]) -> Iterator[tuple[bool, float]]:
@@ -112,8 +67,7 @@ def _all(functions: tuple[SourceFunction, ...]) -> Iterator[tuple[bool, float]]:
             node = node_of(function.path, function.lines.start)
             yield from _of_python(node) if node is not None else ()
         else:
-            lines = _text(function.path).splitlines()[function.lines.start - 1 : function.lines.stop - 1]
-            yield from _of_cuda("\n".join(lines))
+            yield from _of_cuda(text_of_function(function))
     for path in dict.fromkeys(function.path for function in functions if function.path.endswith(".py")):
         yield from _at_the_top(path)
 
@@ -150,7 +104,7 @@ def _of_cuda(text: str) -> Iterator[tuple[bool, float]]:
 @cache
 def _at_the_top(path: str) -> tuple[tuple[bool, float], ...]:
     try:
-        body = ast.parse(_text(path)).body
+        body = ast.parse(text_of_source(path)).body
     except (SyntaxError, ValueError):
         return ()
     given = (inner for s in body if isinstance(s, ast.Assign | ast.AnnAssign) for inner in ast.walk(s))
@@ -164,7 +118,8 @@ def _finite(near: bool, number: float) -> Iterator[tuple[bool, float]]:
 
 
 @cache
-def _text(path: str) -> str:
+def text_of_source(path: str) -> str:
+    """Return the text of a file, of C++ without comments, and nothing where it cannot be read."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError):

@@ -22,10 +22,13 @@ from verifier.execution.call_subject import (
     mutated,
     named_results,
 )
+from verifier.execution.process_copy import in_a_copy
+from verifier.execution.process_tree import single_threaded
+from verifier.execution.wire import pack_observation, unpack_observation
 from verifier.ops import Op
 from verifier.ops import op as named_op
 from verifier.records.case import Case
-from verifier.records.observation import Observation
+from verifier.records.observation import Aftermath, Observation
 from verifier.records.printable import text_of
 from verifier.records.subject import Subject
 from verifier.records.verdict import Outcome, Verdict
@@ -114,8 +117,13 @@ def tried_in_turn(
     demands: Mapping[str, Callable[[], Shown]],
     *,
     gradients: bool,
+    first_as: str = "",
+    ahead: Mapping[str, Shown | Observation] | None = None,
 ) -> Observation:
     """Call the subject plainly, twice, then in each way; runs in the child.
+
+    first_as: the demand on the first of these calls, where nothing was called before it. ahead: what ways
+    showed before.
 
     Returns an observation whose `found` are `Attempts` and whose outputs are the results that differ, named
     as `key` names them; or how the plain call ended.
@@ -136,23 +144,53 @@ def tried_in_turn(
     unsteady = [name for name in expected if differing(name, expected, again.results[0], "")]
     attempts: list[Attempt] = []
     outputs: dict[str, torch.Tensor | None] = {}
-    for demand, way in demands.items():
-        shown = _tried(backend, way)
-        if isinstance(shown, Observation):
-            attempts.append(Attempt(demand=demand, stopped=shown))
-            continue
+
+    def compare(demand: str, shown: Shown, usual: Results) -> None:
         broken = [*shown.broken]
         found: dict[str, str] = {}
         for results in shown.results:
-            broken += _other_forms(expected, results, demand)
-            for name in expected.keys() & results.keys():
-                message = differing(name, expected, results, "from the plain call's")
-                if message is not None and _form(expected[name]) == _form(results[name]):
+            broken += _other_forms(usual, results, demand)
+            for name in usual.keys() & results.keys():
+                message = differing(name, usual, results, "from the plain call's")
+                if message is not None and _form(usual[name]) == _form(results[name]):
                     found.setdefault(name, message)
                     outputs.setdefault(key(demand, name), results[name])
         attempts.append(Attempt(demand=demand, broken=tuple(broken), excused=shown.excused, differing=found))
+
+    if first_as:
+        compare(first_as, first, again.results[0])
+    for demand in (*(ahead or {}), *demands):
+        shown = ahead[demand] if ahead and demand in ahead else _tried(backend, demands[demand])
+        if isinstance(shown, Observation):
+            attempts.append(Attempt(demand=demand, stopped=shown))
+        else:
+            compare(demand, shown, expected)
     seen = Attempts(tried=tuple(attempts), unsteady=tuple(unsteady))
     return Observation(status="ok", outputs=outputs, found=seen)
+
+
+def shown_in_a_copy(backend: Backend, way: Callable[[], Shown]) -> Shown | Observation:
+    """Return what a way that gives one set of results shows in a copy of this process, or how it ended."""
+
+    def make() -> dict[str, object]:
+        shown = _tried(backend, way)
+        if not isinstance(shown, Observation):
+            (results,) = shown.results or ({},)
+            shown = Observation(status="ok", outputs=results, found=shown.excused)
+        with backend.unfollowed():
+            return pack_observation(shown)
+
+    if not single_threaded():
+        return Shown(excused="the process has several threads, and a copy of it would be no fair trial")
+    packed = in_a_copy(make)
+    if packed is None:
+        dead = Aftermath(died=True)
+        return Observation(status="crashed", message="the process ended", aftermath=dead)
+    seen = unpack_observation(packed)
+    if seen.status != "ok":
+        return seen
+    placed = {name: None if t is None else t.to(backend.device()) for name, t in seen.outputs.items()}
+    return Shown(results=(placed,) if placed else (), excused=seen.found)
 
 
 def kept(results: Results) -> Results:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol, cast
 
 from verifier.cases.plan import Plan
 from verifier.checks.support.session import Session
+from verifier.execution.backend import Backend
+from verifier.execution.ways_of_calling import CallingWay
 from verifier.ops import Op
 from verifier.records.subject import Subject
 from verifier.records.verdict import Outcome
@@ -36,6 +39,7 @@ class Check(Protocol):
     NEEDS_A_NORM: str
     EVERY_DTYPE: bool
     IN_FLOAT64: bool
+    __name__: str
 
     def plan(self, subject: Subject, op: Op, /) -> Plan:
         """Return which cases it wants."""
@@ -52,6 +56,12 @@ class Check(Protocol):
         An outcome names what of it was tried in `Outcome.tried`.
         """
 
+    def dry_ways(self, subject: Subject, backend: Backend, /) -> Mapping[str, CallingWay]:
+        """Return the ways of calling that a dry run is to make, by name.
+
+        Shapes come first at which a way differs from plain calls as at none of the check's plan.
+        """
+
 
 def _applies(_subject: Subject, _op: Op, _dtype: str, _backend: str) -> None:
     return None
@@ -61,6 +71,11 @@ def _nothing_more(_subject: Subject) -> list[str]:
     return []
 
 
+def no_ways(_subject: Subject, _backend: Backend) -> Mapping[str, CallingWay]:
+    """Return no ways: the check calls subjects plainly, or in ways that no dry run makes."""
+    return {}
+
+
 OPTIONAL = {
     "ORDER": 100,
     "JUDGES_NUMBERS": False,
@@ -68,6 +83,7 @@ OPTIONAL = {
     "NEEDS_A_NORM": "",
     "EVERY_DTYPE": False,
     "IN_FLOAT64": False,
+    "dry_ways": no_ways,
     "skips": _applies,
     "must_be_tried": _nothing_more,
 }

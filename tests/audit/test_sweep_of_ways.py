@@ -1,0 +1,205 @@
+"""Dry runs in every way of calling: where a wrapper does otherwise in one alone is found, and no more."""
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from checks_support import FAULTY, KERNELS, examination, machine, subject_of
+from in_process import InProcess
+
+from verifier import load
+from verifier.audit import sweep as sweeping
+from verifier.audit import sweep_of_ways
+from verifier.audit.search import Budget
+from verifier.cases.reaching_shapes import CASE_SECONDS, Reaching, price
+from verifier.cases.recipe import Recipe, build
+from verifier.checks import checks, modes, partial_gradients, repeated_calls
+from verifier.execution import Runner
+from verifier.execution.backends import backend
+from verifier.execution.dry_ways import plan_ways
+from verifier.ops import op
+from verifier.records.planned_launches import Planned
+from verifier.records.verdict import Verdict
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+DRY = load(Path(__file__).parents[1] / "support" / "dry_kernels.py")
+RIGHT = next(s for s in DRY.subjects if s.name == "right")
+LIMIT = 640
+FLAGS = {
+    "under torch.no_grad": lambda: not torch.is_grad_enabled() and not torch.is_inference_mode_enabled(),
+    modes.INFERENCE: torch.is_inference_mode_enabled,
+    modes.AUTOCAST: torch.is_autocast_enabled,
+    "with float64 as default dtype": lambda: torch.get_default_dtype() == torch.float64,
+    "with bfloat16 as default dtype": lambda: torch.get_default_dtype() == torch.bfloat16,
+    modes.DETERMINISTIC: torch.are_deterministic_algorithms_enabled,
+    **{
+        name: lambda n=n: torch.cuda.get_device_properties(0).multi_processor_count == n
+        for name, n in modes.PROCESSORS.items()
+    },
+}
+
+
+def apart(subject, runner, points=((3, 1 << 20, 0), (1 << 17, 3, 0))):
+    """Return the shapes by check, of plain calls that showed the same at a few points."""
+    dtype = subject.dtypes[0]
+    like = build(op(subject.op), subject, dtype, Recipe(rows=4, columns=8), gradients=True)
+    known = {p: Planned(features=frozenset({"kernel"})) for p in points}
+    found, _ = sweep_of_ways.called_apart(runner, subject, dtype, like, known, (), (), lambda _: True)
+    return {check: [(s.rows, s.columns) for s in shapes] for check, shapes in found.items()}
+
+
+def ways_that_differ(subject, check, point):
+    """Return the ways of a check that do anything otherwise at a point, in this process."""
+    like = build(op(subject.op), subject, subject.dtypes[0], Recipe(rows=4, columns=8), gradients=True)
+    gradients = subject.differentiable and bool(op(subject.op).differentiable)
+    of = f"{check.__name__}:dry_ways"
+    found = plan_ways(
+        subject, like, backend=backend("machine"), points=[point], gradients=gradients, of=of
+    ).found
+    return {way for way, at in found.ways.items() if any(u.more or u.less or u.other for u in at.values())}
+
+
+@pytest.mark.parametrize("mode", FLAGS)
+def test_a_number_that_changes_in_one_mode_or_on_one_device_beyond_a_threshold_is_found(mode):
+    def wrong(input, weight, eps=1e-6):
+        return RIGHT.function(input, weight, eps * (2 if FLAGS[mode]() and input.shape[-1] > LIMIT else 1))
+
+    subject = replace(RIGHT, function=wrong)
+    with machine(strict=True):
+        usual = ways_that_differ(RIGHT, modes, (3, LIMIT + 1, 0))
+        assert ways_that_differ(subject, modes, (3, LIMIT + 1, 0)) == usual | {mode}
+        assert apart(subject, InProcess("machine")) == {"modes": [(3, LIMIT + 1)]}
+
+
+def test_an_operation_of_torch_that_is_left_out_in_a_mode_is_seen():
+    def wrong(input, weight, eps=1e-6):
+        out = RIGHT.function(input, weight, eps)
+        return out if not torch.is_grad_enabled() and input.shape[-1] > LIMIT else out * 1.0
+
+    with machine(strict=True):
+        assert apart(replace(RIGHT, function=wrong), InProcess("machine")) == {"modes": [(3, LIMIT + 1)]}
+
+
+def test_another_tensor_of_the_same_form_is_seen():
+    def wrong(input, weight, eps=1e-6):
+        other = torch.ones_like(weight)
+        swapped = torch.is_inference_mode_enabled() and input.shape[-1] > LIMIT
+        return RIGHT.function(input, other if swapped else weight, eps)
+
+    with machine(strict=True):
+        assert apart(replace(RIGHT, function=wrong), InProcess("machine")) == {"modes": [(3, LIMIT + 1)]}
+
+
+def test_an_error_in_a_mode_is_seen():
+    def wrong(input, weight, eps=1e-6):
+        if torch.is_autocast_enabled() and input.shape[-1] > LIMIT:
+            raise KeyError(LIMIT)
+        return RIGHT.function(input, weight, eps)
+
+    with machine(strict=True):
+        assert apart(replace(RIGHT, function=wrong), InProcess("machine")) == {"modes": [(3, LIMIT + 1)]}
+
+
+@pytest.mark.parametrize(
+    "stem",
+    ["layer_norm_two_pass_triton", "rms_norm_triton", "softmax_triton", "layer_norm_welford_cuda"],
+)
+def test_kernels_that_do_the_same_in_every_way_have_no_shapes_of_their_own(stem):
+    subject = subject_of(KERNELS / f"{stem}.py")
+    found, _ = sweeping._made(subject, "float32", (), {})
+    assert found.whole
+    assert found.apart == {}
+
+
+@pytest.mark.parametrize(
+    ("stem", "check", "shape"),
+    [
+        ("eps_larger_in_first_call_triton", repeated_calls, (3, 1536)),
+        ("buffer_of_first_call_kept_triton", repeated_calls, (4097, 3)),
+        ("weight_left_out_of_lone_gradient_triton", partial_gradients, (1001, 3)),
+        ("rows_lost_by_small_devices_triton", modes, (2001, 3)),
+    ],
+)
+def test_calls_of_a_fresh_process_choices_of_gradients_and_devices_have_the_least_shapes_that_differ(
+    stem, check, shape
+):
+    found, _ = sweeping._made(subject_of(FAULTY / f"{stem}.py"), "float32", (), {})
+    assert {name: [(s.rows, s.columns) for s in shapes] for name, shapes in found.apart.items()} == {
+        check.NAME: [shape]
+    }
+
+
+def test_a_wrapper_that_calls_nothing_dry_has_none():
+    found, _ = sweeping._made(next(s for s in DRY.subjects if s.name == "reads_numbers"), "float32", (), {})
+    assert found.why
+    assert found.apart == {}
+
+
+def test_the_ways_of_a_dry_run_are_those_that_a_pass_asks_for():
+    subject = subject_of(KERNELS / "layer_norm_two_pass_triton.py")
+    assert {c.NAME for c in checks().values() if c in sweep_of_ways.checks_with_ways()} == {
+        *("modes", "partial_gradients", "repeated_calls")
+    }
+    place = backend("machine")
+    assert {*modes.MODES, *modes.PROCESSORS} == modes.dry_ways(subject, place).keys()
+    assert {*partial_gradients.must_be_tried(subject)} == partial_gradients.dry_ways(subject, place).keys()
+    assert repeated_calls.dry_ways(subject, place).keys() <= {*repeated_calls.must_be_tried(subject)}
+
+
+# -- what becomes of them --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def known_shapes(monkeypatch):
+    """Let every sweep find a shape that modes needs, and one that no budget has room for."""
+    few = Reaching(rows=2, columns=77, seconds=0.1)
+    dear = Reaching(rows=9, columns=1 << 20, seconds=CASE_SECONDS + price(9, 1 << 20))
+    monkeypatch.setattr(sweeping, "_known", {})
+    found = sweeping.Sweep(apart={"modes": (few, dear)})
+    monkeypatch.setattr("verifier.audit.examination.sweep", lambda *_: found)
+    return few, dear
+
+
+def test_such_shapes_come_first_in_every_dtype_and_those_without_room_are_named(known_shapes):
+    few, dear = known_shapes
+    subject = subject_of(KERNELS / "layer_norm_two_pass_triton.py")
+    for dtype in subject.dtypes[:2]:
+        one = examination(subject, "modes", dtype, "machine", budget=Budget(cases=25))
+        line, search, _ = one._prepared
+        assert search.steering.shapes == (few,)
+        assert any(f"{dear}: about" in note for note in line.notes)
+        assert (str(dear), dear.seconds) in one.reach.left_out
+    assert not examination(subject, "repeated_calls", None, "machine")._prepared[1].steering.shapes
+
+
+def test_the_shapes_are_kept_with_the_sweep(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(sweeping, "_known", {})
+    subject = subject_of(FAULTY / "rows_lost_by_small_devices_triton.py")
+    first = sweeping.sweep(subject, "float32", "machine")
+    assert first.apart["modes"]
+    monkeypatch.setattr(sweeping, "_known", {})
+    monkeypatch.setattr(sweeping, "_made", None)  # it is read
+    assert sweeping.sweep(subject, "float32", "machine") == first
+
+
+def test_a_fresh_child_knows_nothing_of_the_calls_before():
+    subject = subject_of(FAULTY / "eps_larger_in_first_call_triton.py")
+    case = build(op(subject.op), subject, "float32", Recipe(rows=2, columns=1536), gradients=False)
+    with Runner("machine") as runner:
+        answers = [runner.run(subject, case, fresh=fresh) for fresh in (False, False, True)]
+    first, again, anew = (seen.outputs["output"] for seen in answers)
+    assert torch.equal(first, anew)
+    assert not torch.equal(first, again)
+
+
+def test_a_quick_search_finds_what_is_wrong_in_a_mode_and_beyond_a_threshold_alone():
+    subject = subject_of(FAULTY / "eps_larger_in_many_rows_under_autocast_triton.py")
+    with Runner("machine") as runner:
+        one = examination(subject, "modes", "float32", "machine", budget=Budget(cases=25, findings=1))
+        one.runner = runner
+        line = one.run()
+    assert [finding.verdict for finding in line.findings] == [Verdict.FAIL]
+    assert line.findings[0].case.rows >= 3000
