@@ -41,9 +41,10 @@ def test_the_algorithm_is_that_of_the_code_whatever_is_guessed(name, read):
     declared = load_subject(builtin_folder() / f"{name}.py", name)
     found = found_in(silent(declared).differing(trees=Trees()), names=GUESSES, gradients=False)
     assert (found.algorithm if isinstance(found, ReadClaim) else None) == read
-    assert read is None or found.depth == 7
-    if read == "welford":  # each lane has the mean that it merged
-        assert found.subject.claim.variance_options == {"per_lane_means": True}
+    assert read is None or found.depth in {7, 8}  # by the release of Triton
+    if read == "welford":  # each lane has the mean that it merged, but in code of Triton 3.6
+        options = found.subject.claim.variance_options
+        assert options == {"per_lane_means": True} or (not options and found.depth == 8)
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_a_refusal_is_noted_in_calls_of_a_kind_that_is_followed_no_more(wrapper)
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring is of Python 3.12")
 def test_from_python_3_12_on_nothing_is_traced(wrapper):
     ran = set()
-    with wrapper_lines._follow(frozenset({"wrapper.py"}), ran):
+    with wrapper_lines.follow(frozenset({"wrapper.py"}), ran):
         assert sys.gettrace() is None
         wrapper["scaled"]([1], 1)
     assert len(ran) == 5
