@@ -15,10 +15,11 @@ import torch
 
 from strategies.layouts import Layout
 from strategies.placement import Placed
-from verifier.arithmetic.graph.graph import Bits, Builder, Graph, Ids, pruned
+from verifier.arithmetic.graph.graph import Bits, Builder, Graph, Ids
 from verifier.execution.backend import Backend
 from verifier.execution.call_subject import execute
 from verifier.execution.shadow_run import shadow_session
+from verifier.execution.shared_nodes import digest, live, shared
 from verifier.machine.ptx.independence import DataDecision, decisions
 from verifier.machine.shadow import arithmetics
 from verifier.machine.shadow.emitter_kind import EmitterKind
@@ -86,16 +87,18 @@ class GraphRecording(Recorded):
     @property
     def graph(self) -> Graph:
         """The expressions as a table."""
-        columns = self.nodes.columns()
-        dtypes = {name: f"torch.{laid.dtype}" for name, laid in self.tensors.items()}
-        formats = {name: FORMAT_OF[dtype] for name, dtype in dtypes.items() if dtype in FORMAT_OF}
-        return Graph(**columns, outputs=dict(self.outputs), formats=formats)
+        return Graph(**self.nodes.columns(), outputs=dict(self.outputs), formats=self.formats)
 
     @property
-    def paths(self) -> Graph:
+    def formats(self) -> dict[str, str]:
+        """The format of each argument that has one."""
+        dtypes = {name: f"torch.{laid.dtype}" for name, laid in self.tensors.items()}
+        return {name: FORMAT_OF[dtype] for name, dtype in dtypes.items() if dtype in FORMAT_OF}
+
+    @property
+    def taken(self) -> dict[str, Ids]:
         """The predicates by which branches were taken, each once: those that held, and those that did not."""
-        held, not_held = (_distinct(self.conditions, truth) for truth in (True, False))
-        return replace(self.graph, outputs={"true": held, "false": not_held})
+        return {name: _distinct(self.conditions, name == "true") for name in ("true", "false")}
 
     def replay(self, case: Case, model: Approximation) -> dict[str, Bits | None]:
         """Compute all results for the tensors of another case of the shape; bits, or None where unknown."""
@@ -108,11 +111,15 @@ class GraphRecording(Recorded):
 class RecordedGraph(Recorded):
     """What a recording says, as plain data.
 
-    graph: only what results reach. paths: see `GraphRecording`. unlike: the first result of the run of which
-    the expressions, computed on the same inputs, give other bits, "" where there is none.
+    graph: only what results reach, each distinct expression once. nodes: how many were computed for them.
+    digest: of these, as they were computed. paths: the predicates by which branches were taken, each once:
+    those that held, as the output "true", and those that did not. unlike: the first result of the run of
+    which the expressions, computed on the same inputs, give other bits, "" where there is none.
     """
 
     graph: Graph
+    nodes: int = 0
+    digest: str = ""
     unlike: str = ""
     paths: Graph = field(default_factory=lambda: Builder().graph({}))
 
@@ -124,9 +131,12 @@ def recorded_graph(subject: Subject, case: Case, *, backend: Backend, gradients:
     one = record(subject, case, backend=backend, gradients=gradients)
     if one.seen.status != "ok":
         return one.seen
+    kept, taken = live(one.nodes, one.outputs), one.taken
     found = RecordedGraph(
-        graph=pruned(one.graph),
-        paths=pruned(one.paths),
+        graph=shared(one.nodes, kept, one.outputs, one.formats),
+        nodes=int(kept.sum()),
+        digest=digest(one.nodes, kept, one.outputs),
+        paths=shared(one.nodes, live(one.nodes, taken), taken, one.formats),
         decisions=one.decisions,
         asked=one.asked,
         uncovered=one.uncovered,

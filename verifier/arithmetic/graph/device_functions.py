@@ -117,7 +117,7 @@ def _without_zeros(graph: Graph) -> tuple[Graph, int]:
     for node in sums:  # operands come first
         place[node] = place[first[node]]
     outputs = {name: place[nodes] for name, nodes in graph.outputs.items()}
-    return replace(graph, operands=place[graph.operands], outputs=outputs), len(sums)
+    return replace(graph, operands=place[graph.operands], outputs=outputs), graph.times(sums)
 
 
 def _replaced(graph: Graph, name: str) -> Graph:
@@ -192,10 +192,16 @@ def _split(graph: Graph, name: str) -> tuple[Graph, int]:
     line[products] = line[sums]
     operands[products, :2] = operands[sums, :2]
     operands[sums] = np.stack([products, operands[sums, 2], np.full(len(sums), -1)], axis=1)
+    made = None
+    if graph.made is not None:
+        made = np.zeros(len(operation), dtype=np.int64)
+        made[place] = graph.made
+        made[products] = made[sums]
     outputs = {name: place[ids] for name, ids in graph.outputs.items()}
     return replace(
-        graph, names=names, operation=operation, operands=operands, value=value, line=line, outputs=outputs
-    ), len(nodes)
+        graph, names=names, operation=operation, operands=operands, value=value, line=line, outputs=outputs,
+        made=made,
+    ), graph.times(nodes)  # fmt: skip
 
 
 def named_functions(names: Iterable[str]) -> list[str]:

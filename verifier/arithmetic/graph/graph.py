@@ -41,6 +41,7 @@ class Graph:
     lines: places in the source, "file.py:42", or "" where unknown.
     outputs: for each output the nodes of its elements, in its shape.
     formats: the format (f16, bf16, f32, f64) that the elements of an argument are held in.
+    made: (n,) how many nodes of a run each stands for, which were the same; None: one each.
     """
 
     names: tuple[str, ...]
@@ -51,6 +52,7 @@ class Graph:
     lines: tuple[str, ...]
     outputs: Mapping[str, Ids]
     formats: Mapping[str, str] = field(default_factory=dict)
+    made: Ids | None = None
 
     def __post_init__(self) -> None:
         """Refuse a table that is no graph.
@@ -61,8 +63,9 @@ class Graph:
 
         """
         n = len(self.operation)
-        columns = (len(self.value), len(self.line), len(self.operands))
-        if columns != (n, n, n) or self.operands.shape != (n, 3):
+        made = n if self.made is None else len(self.made)
+        columns = (len(self.value), len(self.line), len(self.operands), made)
+        if columns != (n, n, n, n) or self.operands.shape != (n, 3):
             raise ValueError(f"the columns of a graph of {n} nodes have other lengths: {columns}")
         _within(self.operation, len(self.names), "names")
         _within(self.line, len(self.lines), "lines")
@@ -85,6 +88,10 @@ class Graph:
         """Return the number of nodes."""
         return len(self.operation)
 
+    def times(self, nodes: Ids) -> int:
+        """Return for how many nodes of a run these stand."""
+        return len(nodes) if self.made is None else int(self.made[nodes].sum())
+
     def named(self, prefix: str) -> Ids:
         """Return the nodes whose names begin with prefix, in order."""
         wanted = np.array([name.startswith(prefix) for name in self.names], dtype=np.bool_)
@@ -106,6 +113,7 @@ class Graph:
             names=np.array(self.names, dtype=np.str_),
             lines=np.array(self.lines, dtype=np.str_),
             formats=np.array(list(self.formats.items()), dtype=np.str_).reshape(-1, 2),
+            **({} if self.made is None else {"made": self.made}),
             **{f"output:{name}": nodes for name, nodes in self.outputs.items()},
         )
 
@@ -128,6 +136,7 @@ class Graph:
                 lines=tuple(map(str, held["lines"])),
                 outputs=outputs,
                 formats={str(name): str(kept) for name, kept in held["formats"]},
+                made=held["made"] if "made" in held.files else None,
             )
 
 
@@ -227,6 +236,7 @@ def pruned(graph: Graph) -> Graph:
         lines=graph.lines,
         outputs={name: number[nodes] for name, nodes in graph.outputs.items()},
         formats=graph.formats,
+        made=None if graph.made is None else graph.made[kept],
     )
 
 

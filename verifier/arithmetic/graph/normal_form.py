@@ -83,6 +83,8 @@ class Normaliser:
         self._divisors: list[Ids] = []
         self._cancelled: list[Ids] = []
         self._sums = np.zeros(1, dtype=np.int8)
+        self._made: Ids | None = None
+        """Of the rows that a rule is given, how many nodes of a run each stands for; None: one."""
 
     def normal(self, graph: Graph) -> NormalForm:
         """Return the normal form of what the outputs reach."""
@@ -95,7 +97,9 @@ class Normaliser:
             operations = small.operation[level]
             for code in np.unique(operations):
                 nodes = level[operations == code]
+                self._made = None if small.made is None else small.made[nodes]
                 edges[nodes], held[nodes] = self._nodes(small, nodes, small.names[code], edges, held)
+        self._made = None
         return NormalForm(
             graph=small,
             edges=edges[:-1],
@@ -108,13 +112,14 @@ class Normaliser:
             cancelled=_distinct(self._cancelled),
         )
 
-    def formed(self, operation: Opcode, edges: Ids) -> Ids:
-        """Return the normal form of an operation on edges (m, 3)."""
-        return self._formed(operation, edges, frozenset())
+    def formed(self, operation: Opcode, edges: Ids, of: Mask | None = None) -> Ids:
+        """Return the normal form of an operation on edges (m, 3); of: see `Former`."""
+        made = self._made if self._made is None or of is None else self._made[of]
+        return self._formed(operation, edges, made, frozenset())
 
     def fused(self, operation: Opcode, edges: Ids) -> Ids:
         """Return that of sums whose first operands are not rounded, or of quotients that are not."""
-        return self._formed(operation, edges, ROUNDED)
+        return self._formed(operation, edges, self._made, ROUNDED)
 
     def is_fused(self, terms: Ids) -> Mask:
         """Return which terms are sums that have been formed so."""
@@ -128,18 +133,20 @@ class Normaliser:
             self._sums = np.concatenate([self._sums, room])
         np.bitwise_or.at(self._sums, terms, np.asarray(how, dtype=np.int8))
 
-    def _formed(self, operation: Opcode, edges: Ids, without: frozenset[str]) -> Ids:
+    def _formed(self, operation: Opcode, edges: Ids, made: Ids | None, without: frozenset[str]) -> Ids:
         result = np.full(len(edges), -1, dtype=np.int64)
         flip = np.zeros(len(edges), dtype=np.int64)
         rows, edges, unrounded = np.arange(len(edges)), edges.copy(), edges[:, 0] >> 1
         for rule in self._rules.get(operation.family, ()):
             if rule.name in without:
                 continue
+            outer, self._made = self._made, made
             found = rule.apply(self, operation, edges)
-            count = int(found.where.sum())
-            if not count:
+            self._made = outer
+            if not found.where.any():
                 continue
-            self.fired[rule.name] += count
+            part = None if made is None else made[found.where]
+            self.fired[rule.name] += int(found.where.sum() if part is None else part.sum())
             flip[rows[found.where]] ^= found.flip
             if found.vanishes is not None:
                 self._vanished.append(found.vanishes)
@@ -148,9 +155,12 @@ class Normaliser:
             if found.into == operation:
                 edges[found.where] = found.edges
                 continue
-            done = found.edges[:, 0] if found.into is None else self._formed(found.into, found.edges, without)
+            done = found.edges[:, 0]
+            if found.into is not None:
+                done = self._formed(found.into, found.edges, part, without)
             result[rows[found.where]] = done
             rows, edges = rows[~found.where], edges[~found.where]
+            made = None if made is None else made[~found.where]
             if not rows.size:
                 break
         if rows.size:
@@ -184,7 +194,7 @@ class Normaliser:
         below = graph.operands[nodes]
         typed, result = _typed(operation, held[below], (below >= 0).sum(axis=1))
         found = np.empty(len(nodes), dtype=np.int64)
-        found[typed] = self.formed(operation, edges[below[typed]])
+        found[typed] = self.formed(operation, edges[below[typed]], typed)
         found[~typed] = self.terms.unknowns(int((~typed).sum()))
         return found, ids(np.where(typed, result, 0))
 

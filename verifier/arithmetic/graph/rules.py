@@ -349,7 +349,7 @@ def _larger_by_difference(form: Former, _: Opcode, edges: Ids) -> Rewrite:
         if right.any():
             pair = np.full((int(right.sum()), 3), -1, dtype=np.int64)
             pair[:, 0], pair[:, 1] = a[right], b[right]
-            result[right] = form.formed(in_format("max", held), pair)
+            result[right] = form.formed(in_format("max", held), pair, right)
     where: Mask = np.asarray(result >= 0)
     kept = np.full((int(where.sum()), 3), -1, dtype=np.int64)
     kept[:, 0] = result[where]

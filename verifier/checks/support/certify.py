@@ -118,12 +118,11 @@ def _proofs(subject: Subject, case: Case, found: Recordings, *, gradients: bool)
     known: dict[str, CodeProof] = {}
     for mode, one in found.by_mode.items():
         must_hold_for_all_inputs(one, paths=True)
-        digest = _digest(one.graph)
-        if digest in known and not any(nodes.size for nodes in one.paths.outputs.values()):
-            yield replace(known[digest], contraction=mode, kernels=dict(one.kernels), mixed=())
+        if one.digest in known and not any(nodes.size for nodes in one.paths.outputs.values()):
+            yield replace(known[one.digest], contraction=mode, kernels=dict(one.kernels), mixed=())
             continue
-        known[digest] = _proved(subject, case, mode, one, gradients=gradients)
-        yield known[digest]
+        known[one.digest] = _proved(subject, case, mode, one, gradients=gradients)
+        yield known[one.digest]
 
 
 def _proved(subject: Subject, case: Case, mode: str, one: RecordedGraph, *, gradients: bool) -> CodeProof:
@@ -167,8 +166,8 @@ def _proved(subject: Subject, case: Case, mode: str, one: RecordedGraph, *, grad
         way=asdict(found.way),
         sums=sums,
         approximate=tuple(sorted(name for name in used if any(part in name for part in _APPROXIMATE))),
-        expressions=_digest(one.graph),
-        nodes=len(one.graph),
+        expressions=one.digest,
+        nodes=one.nodes,
         finite_to=finite_below(one.graph).exponent,
         within=None if within is None or _holds_all(case, within.exponent) else within.exponent,
         mixed=_mixed(one.graph) if mode == "off" else (),
@@ -265,13 +264,3 @@ def _theorems(name: str, algorithm: str | None) -> tuple[str, ...]:
     if algorithm is not None:
         return (*variance.algorithm(algorithm).THEOREMS, "T9", "T10")
     return ("T11",) if "softmax" in name else ("T10",)
-
-
-def _digest(graph: Graph) -> str:
-    """Return a digest of all that a graph says."""
-    found = sha256("\n".join(graph.names).encode())
-    for column in (graph.operation, graph.operands, graph.value):
-        found.update(np.ascontiguousarray(column).tobytes())
-    for name, nodes in sorted(graph.outputs.items()):
-        found.update(name.encode() + np.ascontiguousarray(nodes).tobytes())
-    return found.hexdigest()

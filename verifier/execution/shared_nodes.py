@@ -1,0 +1,121 @@
+"""The expressions of a recording with each distinct one once, as many threads compute the same.
+
+Equal operations on equal operands give equal bits, so that nothing is lost. How often each was computed is
+kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+
+import numpy as np
+
+from verifier.arithmetic.graph.consing import SharedTerms
+from verifier.arithmetic.graph.graph import Graph, Ids
+from verifier.arithmetic.graph.opcodes import UNORDERED_SUM
+from verifier.machine.shadow.graph_nodes import MOST_OPERANDS, Nodes, Row
+
+Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+
+
+def live(nodes: Nodes, outputs: Mapping[str, Ids]) -> Mask:
+    """Return which nodes outputs reach, (count,)."""
+    kept = np.zeros(nodes.count, dtype=np.bool_)
+    for wanted in outputs.values():
+        kept[wanted] = True
+    for row in reversed(nodes.rows):
+        mine = kept[row.first : row.first + row.count]
+        if mine.all():
+            for column in _operands(row):
+                kept[column] = True
+        elif mine.any():
+            for column in _operands(row):
+                kept[column[mine]] = True
+    return kept
+
+
+def shared(nodes: Nodes, kept: Mask, outputs: Mapping[str, Ids], formats: Mapping[str, str]) -> Graph:
+    """Return the graph of the nodes kept, each distinct expression once, at its first place.
+
+    What is unknown, or summed in an order that is not known, equals nothing else: each is kept.
+    """
+    terms, place = SharedTerms(), np.full(nodes.count, -1, dtype=np.int64)
+    lines = {where: code for code, where in enumerate(dict.fromkeys(("", *(r.line for r in nodes.rows))))}
+    line = np.zeros(0, dtype=np.int32)
+    for row, mine in _rows(nodes, kept):
+        numbers = row.first + np.flatnonzero(mine)
+        edges = np.full((len(numbers), MOST_OPERANDS), -1, dtype=np.int64)
+        for number, column in enumerate(_operands(row)):
+            edges[:, number] = place[column[mine]]
+        name, value = _name(row), _value(row, mine)
+        place[numbers] = found = terms.shared(
+            name, edges, numbers.astype(np.uint64) if _apart(name) else value
+        )
+        if len(line) < terms.count:
+            line = np.concatenate([line, np.zeros(2 * terms.count - len(line), dtype=np.int32)])
+        line[found[line[found] == 0]] = lines[row.line]
+    names = _names(nodes)
+    code = np.array([names.index(name) for name in terms.names], dtype=np.int32)
+    apart = np.array([_apart(name) for name in terms.names], dtype=np.bool_)
+    operation = terms.operation[: terms.count]
+    return Graph(
+        names=names,
+        operation=code[operation],
+        operands=terms.edges[: terms.count],
+        value=np.where(apart[operation], np.uint64(0), terms.value[: terms.count]),
+        line=line[: terms.count],
+        lines=tuple(lines),
+        outputs={name: place[wanted] for name, wanted in outputs.items()},
+        formats=formats,
+        made=np.bincount(place[kept], minlength=terms.count),
+    )
+
+
+def digest(nodes: Nodes, kept: Mask, outputs: Mapping[str, Ids]) -> str:
+    """Return a digest of all that the graph of the nodes kept says, as they were computed."""
+    names, number = _names(nodes), np.cumsum(kept) - 1
+    found = sha256("\n".join(names).encode())
+    for row, mine in _rows(nodes, kept):
+        found.update(np.full(np.count_nonzero(mine), names.index(_name(row)), dtype=np.int32).tobytes())
+    for row, mine in _rows(nodes, kept):
+        columns = np.full((np.count_nonzero(mine), MOST_OPERANDS), -1, dtype=np.int64)
+        for place, column in enumerate(_operands(row)):
+            columns[:, place] = number[column[mine]]
+        found.update(columns.tobytes())
+    for row, mine in _rows(nodes, kept):
+        found.update(_value(row, mine).tobytes())
+    for name, wanted in sorted(outputs.items()):
+        found.update(name.encode() + number[wanted].tobytes())
+    return found.hexdigest()
+
+
+def _rows(nodes: Nodes, kept: Mask) -> Iterator[tuple[Row, Mask]]:
+    """Yield the rows of which any node is kept, and which are."""
+    for row in nodes.rows:
+        mine = kept[row.first : row.first + row.count]
+        if mine.any():
+            yield row, mine
+
+
+def _name(row: Row) -> str:
+    """Return a row's name: what has more operands than there is room for is unknown."""
+    return row.name if len(row.operands) <= MOST_OPERANDS else f"unknown:{row.name}"
+
+
+def _operands(row: Row) -> tuple[Ids, ...]:
+    return row.operands if len(row.operands) <= MOST_OPERANDS else ()
+
+
+def _value(row: Row, mine: Mask) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
+    if row.value is None:
+        return np.zeros(np.count_nonzero(mine), dtype=np.uint64)
+    return np.ascontiguousarray(row.value[mine], dtype=np.uint64)
+
+
+def _names(nodes: Nodes) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(map(_name, nodes.rows)))
+
+
+def _apart(name: str) -> bool:
+    return name.startswith("unknown:") or name == UNORDERED_SUM
