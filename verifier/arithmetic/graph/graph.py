@@ -174,6 +174,10 @@ class Builder:
         self._length += count
         return np.arange(self._length - count, self._length, dtype=np.int64).reshape(shape)
 
+    def __len__(self) -> int:
+        """Return the number of nodes."""
+        return self._length
+
     def operands_of(self, nodes: Ids) -> Ids:
         """Return the operands of nodes (n,) that were appended together, (n, 3), -1 where absent."""
         first = 0

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.constants import FULL_NAMES, decoded
-from verifier.arithmetic.graph.graph import Graph, Ids, ids, pruned
+from verifier.arithmetic.graph.graph import Bits, Graph, Ids, ids, pruned
 from verifier.arithmetic.graph.levels import levels
 from verifier.arithmetic.graph.opcodes import Opcode, opcode
 from verifier.arithmetic.graph.rewriting import Mask, RewriteRule
@@ -73,6 +73,8 @@ class Normaliser:
         else they equal nothing.
         """
         self.terms = terms
+        self.asked = False
+        """Whether a rule has asked which sums have been formed of products that are not rounded."""
         self._unordered = unordered
         self.fired: Counter[str] = Counter()
         self._rules: dict[str, list[RewriteRule]] = {}
@@ -98,7 +100,10 @@ class Normaliser:
             for code in np.unique(operations):
                 nodes = level[operations == code]
                 self._made = None if small.made is None else small.made[nodes]
-                edges[nodes], held[nodes] = self._nodes(small, nodes, small.names[code], edges, held)
+                below = small.operands[nodes]
+                edges[nodes], held[nodes] = self.nodes(
+                    small.names[code], below, small.value[nodes], edges[below], held[below], small.formats
+                )
         self._made = None
         return NormalForm(
             graph=small,
@@ -123,6 +128,7 @@ class Normaliser:
 
     def is_fused(self, terms: Ids) -> Mask:
         """Return which terms are sums that have been formed so."""
+        self.asked = True
         last = len(self._sums) - 1  # terms beyond were formed elsewhere
         return np.asarray((terms <= last) & (self._sums[np.minimum(terms, last)] & _FUSED != 0))
 
@@ -137,8 +143,9 @@ class Normaliser:
         result = np.full(len(edges), -1, dtype=np.int64)
         flip = np.zeros(len(edges), dtype=np.int64)
         rows, edges, unrounded = np.arange(len(edges)), edges.copy(), edges[:, 0] >> 1
+        constant = self._any_constant(edges)
         for rule in self._rules.get(operation.family, ()):
-            if rule.name in without:
+            if rule.name in without or not (constant or rule.of_data):
                 continue
             outer, self._made = self._made, made
             found = rule.apply(self, operation, edges)
@@ -173,28 +180,38 @@ class Normaliser:
             result[rows] = 2 * made
         return ids(result ^ flip)
 
-    def _nodes(self, graph: Graph, nodes: Ids, name: str, edges: Ids, held: Ids) -> tuple[Ids, int | Ids]:
-        """Return the edges of nodes of one name, and the formats they are held in."""
+    def _any_constant(self, edges: Ids) -> bool:
+        """Return whether any operand is a constant: rules change signs and order of operands alone."""
+        numbers = self.terms.number[edges >> 1]
+        return not bool((np.isnan(numbers) | (edges < 0)).all())
+
+    def nodes(  # noqa: PLR0917
+        self, name: str, operands: Ids, value: Bits, edges: Ids, held: Ids, formats: Mapping[str, str]
+    ) -> tuple[Ids, int | Ids]:
+        """Return the edges of nodes of one name, and the formats they are held in.
+
+        operands: (n, 3), -1 where absent; edges, held: those of operands. value: (n,) of leaves. formats: of
+        the elements of arguments.
+        """
         kind, _, detail = name.partition(":")
-        absent = np.full((len(nodes), 3), -1, dtype=np.int64)
+        absent = np.full((len(value), 3), -1, dtype=np.int64)
         if kind == "literal" and detail in FULL_NAMES:
-            numbers = decoded(detail, graph.value[nodes])
+            numbers = decoded(detail, value)
             known = ~np.isnan(numbers)
-            found: Ids = np.empty(len(nodes), dtype=np.int64)
+            found: Ids = np.empty(len(value), dtype=np.int64)
             found[known] = self.terms.constants(numbers[known])
             found[~known] = self.terms.unknowns(int((~known).sum()))
             return found, _CODE[detail]
         if kind in {"input", "scalar"} and detail:
-            kept = graph.formats.get(detail, "")
-            found = 2 * self.terms.shared(f"{name}:{kept}", absent, graph.value[nodes])
+            kept = formats.get(detail, "")
+            found = 2 * self.terms.shared(f"{name}:{kept}", absent, value)
             return found, _CODE.get(kept, 0)
         operation = opcode(name)
         if operation is None or (operation.family == "unordered" and not self._unordered):
-            return self.terms.unknowns(len(nodes)), 0
-        below = graph.operands[nodes]
-        typed, result = _typed(operation, held[below], (below >= 0).sum(axis=1))
-        found = np.empty(len(nodes), dtype=np.int64)
-        found[typed] = self.formed(operation, edges[below[typed]], typed)
+            return self.terms.unknowns(len(value)), 0
+        typed, result = _typed(operation, held, (operands >= 0).sum(axis=1))
+        found = np.empty(len(value), dtype=np.int64)
+        found[typed] = self.formed(operation, edges[typed], typed)
         found[~typed] = self.terms.unknowns(int((~typed).sum()))
         return found, ids(np.where(typed, result, 0))
 

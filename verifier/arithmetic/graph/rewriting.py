@@ -53,10 +53,14 @@ Apply = Callable[[Former, Opcode, Ids], Rewrite]
 
 @dataclass(frozen=True, kw_only=True)
 class RewriteRule:
-    """One rule: `says` states it, `families` are the operations it is tried on."""
+    """One rule: `says` states it, `families` are the operations it is tried on.
+
+    of_data: whether it may hold of operands of which none is a constant.
+    """
 
     name: str
     claim: ClaimLetter
     families: tuple[str, ...]
     says: str
     apply: Apply
+    of_data: bool

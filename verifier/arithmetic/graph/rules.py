@@ -218,7 +218,6 @@ def _whole_of(form: Former, part: Ids, rest: Ids, narrow: str) -> Ids:
     right &= _is(terms, product, "mul.f32") & _is(terms, difference, "add.f32")
     if not right.any():  # which is so nearly everywhere
         return ids(np.full(len(part), -1))
-    right &= ~form.is_fused(difference)
     first, second = (np.where(right, terms.edges[product, place], 0) for place in range(2))
     constant = np.where(np.isnan(terms.number[first >> 1]), second, first)
     x = np.where(constant == first, second, first)
@@ -229,7 +228,10 @@ def _whole_of(form: Former, part: Ids, rest: Ids, narrow: str) -> Ids:
     if narrow:  # which holds x only where x is read from it
         held = [name.startswith("input:") and name.endswith(f":{narrow}") for name in terms.names]
         right &= np.isin(terms.operation[x >> 1], np.flatnonzero(held))
-    return ids(np.where(right & (x >= 0), x, -1))
+    right &= x >= 0
+    if right.any():
+        right &= ~form.is_fused(difference)
+    return ids(np.where(right, x, -1))
 
 
 def _is(terms: SharedTerms, places: Ids, name: str) -> Mask:
@@ -342,10 +344,11 @@ def _larger_by_difference(form: Former, _: Opcode, edges: Ids) -> Rewrite:
         right = ((asked & 1) == 0) & _is(terms, asked >> 1, f"setp.gt.{held}")
         difference, zero = (np.where(right, terms.edges[asked >> 1, place], 0) for place in range(2))
         right &= (terms.numbers(zero) == 0.0) & _is(terms, difference >> 1, f"add.{held}")
-        right &= ~form.is_fused(difference >> 1)
         ends = np.where(right[:, None], terms.edges[difference >> 1, :2] ^ (difference & 1)[:, None], 0)
         less = b ^ 1
         right &= ((ends[:, 0] == a) & (ends[:, 1] == less)) | ((ends[:, 1] == a) & (ends[:, 0] == less))
+        if right.any():
+            right &= ~form.is_fused(difference >> 1)
         if right.any():
             pair = np.full((int(right.sum()), 3), -1, dtype=np.int64)
             pair[:, 0], pair[:, 1] = a[right], b[right]
@@ -463,8 +466,15 @@ _TABLE: tuple[tuple[str, ClaimLetter, tuple[str, ...], str, Apply], ...] = (
     ("sign_of_fused", "Z", ("fma",), "fma(-a, b, c) = -fma(a, b, -c)", _sign_of_fused),
 )
 
+_OF_DATA = frozenset({
+    *("subtraction", "negation", "widening", "narrow_sum", "narrow_product", "magnitude", "signs_of_factors"),
+    *("sign_of_dividend", "sign_of_narrowed", "sign_of_product", "larger_by_difference", "equal_terms"),
+    *("parts_of_whole", "contraction", "commuted", "commuted_extremes", "sign_of_sum", "sign_of_fused"),
+})  # fmt: skip
+"""Rules that may hold where no operand is a constant."""
+
 RULES: tuple[RewriteRule, ...] = tuple(
-    RewriteRule(name=name, claim=claim, families=families, says=says, apply=apply)
+    RewriteRule(name=name, claim=claim, families=families, says=says, apply=apply, of_data=name in _OF_DATA)
     for name, claim, families, says, apply in _TABLE
 )
 """In the order in which they are tried."""

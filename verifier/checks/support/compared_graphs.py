@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -11,7 +12,8 @@ import numpy as np
 from verifier.arithmetic.formats import Contraction, DivideByN
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.device_functions import with_functions
-from verifier.arithmetic.graph.graph import Graph, Ids
+from verifier.arithmetic.graph.graph import Builder, Graph, Ids
+from verifier.arithmetic.graph.growing_form import GrowingForm, SharingBuilder
 from verifier.arithmetic.graph.merges_read import MergeReader
 from verifier.arithmetic.graph.normal_form import (
     NormalForm,
@@ -30,7 +32,7 @@ from verifier.bounds.variance import SquareOrder
 from verifier.bounds.variance import options as variance_options
 from verifier.checks.support.read_orders import CodeOrders, OrderOfSum
 from verifier.ops import Op
-from verifier.ops.rows.twin import twin
+from verifier.ops.rows.twin import formats_of, twin
 from verifier.ops.rows.twin_numbers import QUOTIENTS, NoTwinError, Way
 from verifier.records.case import Case
 from verifier.records.subject import Subject
@@ -76,18 +78,18 @@ class Agreement:
 class Disagreement:
     """Why no way was found: the first difference along the best one.
 
-    results: those that agree along it. sums: how many of its sums the code has. told: why, as it is or as an
-    error that finds out when it is asked.
+    results: those that agree along it. sums: how many of its sums the code has. told: why, as it is, or what
+    finds out when it is asked.
     """
 
     results: tuple[str, ...] = ()
     sums: int = -1
-    told: str | OrderError
+    told: str | OrderError | Callable[[], str]
 
     @property
     def why(self) -> str:
         """What stood in the way."""
-        return str(self.told)
+        return self.told() if callable(self.told) else str(self.told)
 
 
 def compared(
@@ -108,19 +110,24 @@ def compared(
         outputs = np.concatenate([edges.ravel() for edges in kernel.outputs.values()])
         comparison = _Comparison(
             graph=graph, op=op, subject=subject, case=case, gradients=gradients, claims=claims, kernel=kernel,
+            shared=_growing(SharingBuilder(), normaliser.terms, claims, case),
             terms=normaliser.terms, sums=OrderReader(normaliser.terms, outputs, kernel.line_of),
             maxima=OnlineReader(normaliser.terms, outputs), merges=MergeReader(normaliser.terms, outputs),
         )  # fmt: skip
         differences = []
         clamps = _may_clamp(normaliser.terms, outputs)
         for way in ways(known, op, subject, fused="C" not in claims, clamps=clamps):
-            found = comparison.along(way)
+            found = comparison.tried(way) or comparison.along(way)
             if isinstance(found, Agreement):
                 return found
             differences.append(found)
         # Of equally good ones the last: where products are not fused, no difference is one of fusing alone.
         best = max((*differences, best), key=_reached)
     return best
+
+
+def _growing(builder: Builder, terms: SharedTerms, claims: str, case: Case) -> GrowingForm:
+    return GrowingForm(builder, Normaliser(terms, claims, unordered=True), formats_of(case))
 
 
 def _reached(found: Disagreement) -> tuple[int, int]:
@@ -203,25 +210,39 @@ class _Comparison:
     claims: str
     terms: SharedTerms
     kernel: NormalForm
+    shared: GrowingForm
     sums: OrderReader
     maxima: OnlineReader
     merges: MergeReader
 
+    def tried(self, way: Way) -> Disagreement | None:
+        """Return in what results differ from those declared along a way, None where nothing is known of it.
+
+        What the ways have in common is made once for all of them. So it is not used where the order in which
+        terms are formed matters.
+        """
+        if self.shared.depends_on_order:
+            return None
+        orders, nodes = self._declared(way, self.shared)
+        if isinstance(nodes, Disagreement):
+            found = nodes
+        else:
+            same, why = self._same({name: self.shared.edges(wanted) for name, wanted in nodes.items()})
+            if why is None:
+                return None
+            found = Disagreement(results=same, sums=len(orders.found), told=why)
+        return None if self.shared.depends_on_order else found
+
     def along(self, way: Way) -> Agreement | Disagreement:
         """Compare each result with the declared one."""
-        orders = CodeOrders(
-            terms=self.terms, claims=self.claims, sums=self.sums, maxima=self.maxima, merges=self.merges,
-            kernel=self.kernel, op=self.op, case=self.case,
-        )  # fmt: skip
-        try:
-            expected = twin(self.op, self.subject, self.case, way, orders, gradients=self.gradients)
-        except NoTwinError as error:
-            return Disagreement(sums=len(orders.found), told=str(error))
-        except OrderError as error:
-            return Disagreement(sums=len(orders.found), told=error)
+        form = _growing(Builder(), self.terms, self.claims, self.case)
+        orders, nodes = self._declared(way, form)
+        if isinstance(nodes, Disagreement):
+            return nodes
+        expected = form.builder.graph(nodes, formats_of(self.case))
         declared = Normaliser(self.terms, self.claims, unordered=True).normal(expected)
-        same, why = self._same(declared)
-        why = why or self._mixes() or self._reaches_more(expected)
+        same, differs = self._same(declared.outputs)
+        why = differs or self._mixes() or self._reaches_more(expected)
         if why:
             return Disagreement(results=same, sums=len(orders.found), told=why)
         fired = {name: self.kernel.fired.get(name, 0) + declared.fired.get(name, 0) for name in _CLAIM}
@@ -235,6 +256,21 @@ class _Comparison:
             twin=declared,
             orders=tuple(orders.found),
         )
+
+    def _declared(self, way: Way, form: GrowingForm) -> tuple[CodeOrders, dict[str, Ids] | Disagreement]:
+        """Build what is declared; return the orders that it was given, and the nodes of its results."""
+        orders = CodeOrders(
+            terms=self.terms, form=form, sums=self.sums, maxima=self.maxima, merges=self.merges,
+            kernel=self.kernel, op=self.op, case=self.case,
+        )  # fmt: skip
+        try:
+            return orders, twin(
+                self.op, self.subject, self.case, way, orders, form.builder, gradients=self.gradients
+            )
+        except NoTwinError as error:
+            return orders, Disagreement(sums=len(orders.found), told=str(error))
+        except OrderError as error:
+            return orders, Disagreement(sums=len(orders.found), told=error)
 
     def _mixes(self) -> str:
         """Say which sum is one number where its product is fused, and another where it is rounded.
@@ -252,20 +288,20 @@ class _Comparison:
             return f"{self.terms.text(2 * term)}{at} is fused in one place and rounded in another"
         return ""
 
-    def _same(self, declared: NormalForm) -> tuple[tuple[str, ...], str]:
-        """Return the results of which every element is the declared term, and the first difference."""
-        same, why = [], ""
+    def _same(self, declared: Mapping[str, Ids]) -> tuple[tuple[str, ...], str | Callable[[], str] | None]:
+        """Return the results of which every element is the declared term, and what tells a difference."""
+        same, why = list[str](), None
         for name, edges in self.kernel.outputs.items():
-            if name not in declared.outputs:
+            if name not in declared:
                 return (), f"the declaration does not say what {name} is"
             places = self.op.flat_index(self.case, name, edges.shape).ravel()
-            computed, wanted = edges.ravel()[places], declared.outputs[name].ravel()
+            computed, wanted = edges.ravel()[places], declared[name].ravel()
             different = np.flatnonzero(computed != wanted)
             if not different.size:
                 same.append(name)
             elif not why:
                 where = int(different[0])
-                why = f"{name}: {self._difference(int(computed[where]), int(wanted[where]))}"
+                why = partial(self._difference, name, int(computed[where]), int(wanted[where]))
         return tuple(same), why
 
     def _reaches_more(self, expected: Graph) -> str:
@@ -295,8 +331,8 @@ class _Comparison:
                     return f"{name} depends on elements of {argument} on which it may not depend"
         return ""
 
-    def _difference(self, computed: int, wanted: int) -> str:
+    def _difference(self, name: str, computed: int, wanted: int) -> str:
         left, right = first_difference(self.terms, computed, wanted)
         line = place_of(self.terms, self.kernel, left)
         at = f" at {line}" if line else ""
-        return f"{self.terms.text(left)} is computed{at}, {self.terms.text(right)} is declared"
+        return f"{name}: {self.terms.text(left)} is computed{at}, {self.terms.text(right)} is declared"

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from verifier.arithmetic.graph.consing import SharedTerms
-from verifier.arithmetic.graph.graph import Builder, Ids, ids
+from verifier.arithmetic.graph.graph import Ids, ids
+from verifier.arithmetic.graph.growing_form import GrowingForm
 from verifier.arithmetic.graph.merges_read import MergeReader, Root
-from verifier.arithmetic.graph.normal_form import NormalForm, Normaliser
+from verifier.arithmetic.graph.normal_form import NormalForm
 from verifier.arithmetic.graph.online_read import OnlineReader, Rescalings
 from verifier.arithmetic.graph.order_read import OrderReader, Unordered
 from verifier.arithmetic.graph.signs import reached
@@ -49,10 +49,13 @@ class OrderOfSum:
 
 @dataclass(kw_only=True)
 class CodeOrders:
-    """The orders in a kernel's normal form. found: of each sum, and each mean, that was asked for."""
+    """The orders in a kernel's normal form.
+
+    form: of what asks for them. found: of each sum, and each mean, that was asked for.
+    """
 
     terms: SharedTerms
-    claims: str
+    form: GrowingForm
     sums: OrderReader
     maxima: OnlineReader
     merges: MergeReader
@@ -61,23 +64,23 @@ class CodeOrders:
     case: Case
     found: list[OrderOfSum] = field(default_factory=list)
 
-    def of_sum(self, builder: Builder, formats: Mapping[str, str], nodes: Ids, declared: Tree) -> list[Step]:
+    def of_sum(self, nodes: Ids, declared: Tree) -> list[Step]:
         """Return the order of a sum."""
-        steps = self.sums.steps(self._edges(builder, formats, nodes))
+        steps = self.sums.steps(self._edges(nodes))
         self.found.append(OrderOfSum(terms=nodes.shape[1], steps=tuple(steps), declared=declared))
         return steps
 
-    def of_maximum(self, builder: Builder, nodes: Ids, formats: Mapping[str, str]) -> list[Step]:
+    def of_maximum(self, nodes: Ids) -> list[Step]:
         """Return the order of a maximum."""
-        return self.maxima.steps(self._edges(builder, formats, nodes))
+        return self.maxima.steps(self._edges(nodes))
 
-    def of_online_sum(self, builder: Builder, formats: Mapping[str, str], nodes: Ids) -> Rescalings:
+    def of_online_sum(self, nodes: Ids) -> Rescalings:
         """Return in which order the parts of an online sum are rescaled and added."""
-        return self.maxima.rescalings(self._edges(builder, formats, nodes))
+        return self.maxima.rescalings(self._edges(nodes))
 
-    def holds(self, builder: Builder, formats: Mapping[str, str], nodes: Ids) -> bool:
+    def holds(self, nodes: Ids) -> bool:
         """Return whether the code computes each of these terms of the first row on the way to its results."""
-        return bool(np.isin(self._edges(builder, formats, nodes) >> 1, self.computed).all())
+        return bool(np.isin(self._edges(nodes) >> 1, self.computed).all())
 
     @cached_property
     def computed(self) -> Ids:
@@ -85,17 +88,15 @@ class CodeOrders:
         outputs = np.concatenate([edges.ravel() for edges in self.kernel.outputs.values()])
         return reached(self.terms, outputs)
 
-    def of_parts(self, builder: Builder, formats: Mapping[str, str], nodes: Ids) -> list[Step]:
+    def of_parts(self, nodes: Ids) -> list[Step]:
         """Return the order of a sum that is a part of another."""
-        return self.sums.steps(self._edges(builder, formats, nodes))
+        return self.sums.steps(self._edges(nodes))
 
     def note(self, terms: int, steps: tuple[Step, ...], declared: Tree) -> None:
         """Take the order of a whole sum of which parts were asked for."""
         self.found.append(OrderOfSum(terms=terms, steps=steps, declared=declared))
 
-    def of_merges(
-        self, builder: Builder, formats: Mapping[str, str], nodes: Ids, declared: Tree, *, own: bool
-    ) -> Merges:
+    def of_merges(self, nodes: Ids, declared: Tree, *, own: bool) -> Merges:
         """Return the orders of the means that the first row's results use.
 
         Raises:
@@ -103,7 +104,7 @@ class CodeOrders:
             OrderError: see `MergeReader.roots`.
 
         """
-        roots = self.merges.roots(self._edges(builder, formats, nodes))
+        roots = self.merges.roots(self._edges(nodes))
         if len(roots) == 1:  # perhaps no result shows it: of one element, x - x
             return self._of_roots(
                 roots, np.zeros(1, np.int64), np.zeros(1, np.int64), nodes, declared, own=own
@@ -127,15 +128,21 @@ class CodeOrders:
         self.found += [
             OrderOfSum(
                 terms=count, steps=order, declared=declared,
-                unlike=not_admitted(declared, order, count, own=own),
+                unlike=self._unlike(root, declared, count, own=own),
             )
-            for order in orders
+            for root, order in zip((roots[number] for number in used), orders, strict=True)
         ]  # fmt: skip
         return Merges(
             orders=orders,
             column=ids(np.searchsorted(used, np.broadcast_to(column, (count,)))),
             saved=int(np.searchsorted(used, saved[0])),
         )
+
+    def _unlike(self, root: Root, declared: Tree, count: int, *, own: bool) -> str:
+        key = root.term, id(declared), own
+        if key not in self.merges.unlike:
+            self.merges.unlike[key] = not_admitted(declared, root.steps, count, own=own)
+        return self.merges.unlike[key]
 
     def _first_row(self, name: str) -> Ids:
         edges = self.kernel.outputs[name]
@@ -149,6 +156,5 @@ class CodeOrders:
             raise NoTwinError(f"an element of {name} does not use one mean of its row")
         return ids(np.round(np.log2(bits.astype(np.float64))).astype(np.int64))
 
-    def _edges(self, builder: Builder, formats: Mapping[str, str], nodes: Ids) -> Ids:
-        joined = builder.graph({"terms": nodes[0]}, formats)
-        return Normaliser(self.terms, self.claims, unordered=True).normal(joined).outputs["terms"]
+    def _edges(self, nodes: Ids) -> Ids:
+        return self.form.edges(nodes[0])

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import cast
 
 import numpy as np
 
 from verifier.arithmetic.abstract_number import Form, Terms, constant_statistics
 from verifier.arithmetic.formats import FORMATS, Array
-from verifier.arithmetic.graph.graph import Builder, Graph, Ids
+from verifier.arithmetic.graph.graph import Builder, Ids
 from verifier.arithmetic.graph.symbols import SHORT_NAMES, SymbolicRounded, Symbols, converted
-from verifier.arithmetic.trees.steps import Step
-from verifier.arithmetic.trees.tree import Tree
 from verifier.ops import Op
 from verifier.ops.rows.twin_numbers import NoTwinError, TwinNumbers, Way
 from verifier.ops.rows.twin_online import online_sum
@@ -39,8 +36,23 @@ RAW = (
 _BY_ROW = ("mean", "rstd", "running_mean", "running_var")
 
 
-def twin(op: Op, subject: Subject, case: Case, way: Way, orders: Orders, *, gradients: bool = False) -> Graph:
-    """Return the expressions of all results, in canonical rows.
+def formats_of(case: Case) -> dict[str, str]:
+    """Return the format of each argument that has one."""
+    dtypes = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in case.given.items()}
+    return {name: SHORT_NAMES[dtype] for name, dtype in dtypes.items() if dtype in SHORT_NAMES}
+
+
+def twin(  # noqa: PLR0917
+    op: Op,
+    subject: Subject,
+    case: Case,
+    way: Way,
+    orders: Orders,
+    builder: Builder,
+    *,
+    gradients: bool = False,
+) -> dict[str, Ids]:
+    """Append the expressions of all results, and return their nodes in canonical rows.
 
     Raises:
         NoTwinError: the declaration is not of a kind that has a twin.
@@ -54,16 +66,11 @@ def twin(op: Op, subject: Subject, case: Case, way: Way, orders: Orders, *, grad
         raise NoTwinError("no variance algorithm is declared")
     if way.contracted and way.divide_by_n == "reciprocal" and claim.mean_contraction != "mixed":
         raise NoTwinError("whether all uses of the mean fuse its product alike is not looked at")
-    builder, dtypes = Builder(), {n: str(t.dtype).removeprefix("torch.") for n, t in case.given.items()}
-    formats = {name: SHORT_NAMES[dtype] for name, dtype in dtypes.items() if dtype in SHORT_NAMES}
+    dtypes = {n: str(t.dtype).removeprefix("torch.") for n, t in case.given.items()}
     accumulation, form = FORMATS[subject.accumulation(case.dtype)], op.form(claim, case.dtype)
-
-    def read(nodes: Ids, tree: Tree) -> list[Step]:
-        return orders.of_sum(builder, formats, nodes, tree)
-
     named = {} if way.divide == "div.rn" else {"divide": f"{way.divide}.{SHORT_NAMES[accumulation.name]}"}
     rounded = SymbolicRounded(
-        format=accumulation, builder=builder, larger=way.larger, reads=read, named=named
+        format=accumulation, builder=builder, larger=way.larger, reads=orders.of_sum, named=named
     )
     parameter = getattr(op.problem(case), "parameter", "columns")
     leaves = {n: _leaves(op, case, rounded, n, parameter) for n in RAW if n in case.given}
@@ -73,7 +80,7 @@ def twin(op: Op, subject: Subject, case: Case, way: Way, orders: Orders, *, grad
         rounded=rounded, way=way, rows=case.rows, columns=case.columns,
         reduction=reduction_of(op, claim, way, form, accumulation, saved),
         dtypes={**dtypes, "output": dtypes["input"]}, mixes=claim.mean_contraction == "mixed",
-        trees=claim.trees, parameter=parameter, orders=orders, formats=formats, online=online_sum,
+        trees=claim.trees, parameter=parameter, orders=orders, online=online_sum,
     )  # fmt: skip
     if "residual" in leaves:
         total = rounded.add(leaves["input"], leaves["residual"])
@@ -83,9 +90,7 @@ def twin(op: Op, subject: Subject, case: Case, way: Way, orders: Orders, *, grad
     if evaluates:
         held_statistics(numbers, leaves["running_mean"], leaves["running_var"], case.eps)
     elif op.needs_variance:
-        statistics(
-            numbers, claim, leaves["input"], case.eps, saved, partial(orders.of_merges, builder, formats)
-        )
+        statistics(numbers, claim, leaves["input"], case.eps, saved, orders.of_merges)
     given = "rstd" in leaves
     if given:
         mean = leaves.get("mean", rounded.symbols(rounded.nodes(np.zeros((case.rows, 1)))))
@@ -107,7 +112,7 @@ def twin(op: Op, subject: Subject, case: Case, way: Way, orders: Orders, *, grad
         for name in moved:
             place = op.flat_index(case, name, tuple(case.given[name].shape))
             outputs[name] = builder.append(f"input:{name}", value=np.atleast_2d(place).reshape(-1, 1))
-    return builder.graph(outputs, formats)
+    return outputs
 
 
 def _results(

@@ -100,7 +100,6 @@ class TwinNumbers:
     trees: Trees
     parameter: Ids | str
     orders: Orders
-    formats: Mapping[str, str]
     online: Callable[[TwinNumbers, Ids], Held]
     computed: tuple[Held, Held] | None = None
     saved: tuple[Held, Held] | None = None
@@ -196,8 +195,7 @@ class TwinNumbers:
 
     def either(self, *ways: Held) -> Held:
         """Return the first of the ways whose terms the code has: the bound of a form holds for each."""
-        builder, formats = self.rounded.builder, self.formats
-        held = (way for way in ways if self.orders.holds(builder, formats, self._full(way)))
+        held = (way for way in ways if self.orders.holds(self._full(way)))
         return next(held, ways[0])
 
     def cast(self, value: Held, role: str) -> Held:
@@ -262,7 +260,7 @@ class TwinNumbers:
         """Return the largest of nodes (rows, n), (rows, 1), in the order that is read off the code."""
         nodes = self.rounded.symbols(terms.copy())
         root = 0
-        for step in self.orders.of_maximum(self.rounded.builder, terms, self.formats):
+        for step in self.orders.of_maximum(terms):
             nodes[:, step.left] = self.rounded.maximum(nodes[:, step.left], nodes[:, step.right])
             root = int(step.left[0])
         return self.plain(nodes[:, [root]])

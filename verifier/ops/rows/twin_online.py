@@ -5,7 +5,6 @@ A part has a maximum m, which is one of its elements, and a sum s of exp(x - m);
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,7 +22,7 @@ from verifier.ops.rows.twin_orders import Orders
 
 def online_sum(numbers: TwinNumbers, nodes: Ids) -> Held:
     """Return the sum of exp(x - max(x)) over rows of nodes (rows, columns), rescaled wherever parts meet."""
-    found = OnlineSum(numbers=numbers, orders=numbers.orders, formats=numbers.formats, nodes=nodes)
+    found = OnlineSum(numbers=numbers, orders=numbers.orders, nodes=nodes)
     return found.total(numbers.trees.statistics)
 
 
@@ -36,7 +35,6 @@ class OnlineSum:
 
     numbers: TwinNumbers
     orders: Orders
-    formats: Mapping[str, str]
     nodes: Ids
     steps: list[Step] = field(default_factory=list)
 
@@ -48,13 +46,12 @@ class OnlineSum:
             ValueError: the order does not take each element once.
 
         """
-        builder = self.numbers.rounded.builder
         tops = self.numbers.rounded.symbols(self.nodes.copy())
         ones = self.numbers.rounded.nodes(np.ones((1, 1)))
         sums = self.numbers.rounded.symbols(np.broadcast_to(ones, self.nodes.shape).copy())
         root = 0
         at = np.arange(self.nodes.shape[1])  # where a part lies, by its first element
-        for step in self.orders.of_online_sum(builder, self.formats, self.nodes):
+        for step in self.orders.of_online_sum(self.nodes):
             if isinstance(step, Join):
                 root = self._join(tops, sums, at[step.parts], asks=step.asks)
                 at[step.parts[0]] = root
@@ -101,7 +98,7 @@ class OnlineSum:
             held = self._choice(positive, self.numbers.plain(held), largest).array
         terms = self._rescaled(held, sums[:, parts], largest).array
         nodes, root = terms.copy(), 0
-        for step in self.orders.of_parts(rounded.builder, self.formats, rounded.nodes(terms)):
+        for step in self.orders.of_parts(rounded.nodes(terms)):
             nodes[:, step.left] = rounded.add(nodes[:, step.left], nodes[:, step.right])
             root = int(step.left[0])
             self.steps.append(Step(left=parts[step.left], right=parts[step.right], update=False))

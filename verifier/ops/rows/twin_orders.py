@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from verifier.arithmetic.graph.graph import Builder, Ids
+from verifier.arithmetic.graph.graph import Ids
 from verifier.arithmetic.graph.online_read import Rescalings
 from verifier.arithmetic.trees.steps import Step
 from verifier.arithmetic.trees.tree import Tree
@@ -25,26 +24,24 @@ class Merges:
 
 
 class Orders(Protocol):
-    """In which orders compiled code joins nodes (rows, n) of a builder, arguments having these formats."""
+    """In which orders compiled code joins nodes (rows, n) of the builder of a twin."""
 
-    def of_sum(self, builder: Builder, formats: Mapping[str, str], nodes: Ids, declared: Tree) -> list[Step]:
+    def of_sum(self, nodes: Ids, declared: Tree) -> list[Step]:
         """Return the order of a sum, of which a tree is declared."""
 
-    def of_maximum(self, builder: Builder, nodes: Ids, formats: Mapping[str, str]) -> list[Step]:
+    def of_maximum(self, nodes: Ids) -> list[Step]:
         """Return the order of a maximum."""
 
-    def of_merges(
-        self, builder: Builder, formats: Mapping[str, str], nodes: Ids, declared: Tree, *, own: bool
-    ) -> Merges:
+    def of_merges(self, nodes: Ids, declared: Tree, *, own: bool) -> Merges:
         """Return the orders in which means are merged; own: whether lanes may keep means of their own."""
 
-    def of_online_sum(self, builder: Builder, formats: Mapping[str, str], nodes: Ids) -> Rescalings:
+    def of_online_sum(self, nodes: Ids) -> Rescalings:
         """Return in which order the parts of an online sum are rescaled and added."""
 
-    def holds(self, builder: Builder, formats: Mapping[str, str], nodes: Ids) -> bool:
+    def holds(self, nodes: Ids) -> bool:
         """Return whether the code computes each of these terms of the first row on the way to its results."""
 
-    def of_parts(self, builder: Builder, formats: Mapping[str, str], nodes: Ids) -> list[Step]:
+    def of_parts(self, nodes: Ids) -> list[Step]:
         """Return the order of a sum that is a part of another."""
 
     def note(self, terms: int, steps: tuple[Step, ...], declared: Tree) -> None:
