@@ -57,11 +57,9 @@ class SharedTerms:
             if free.size:
                 self._insert(free, slot, code, edges, values)
             held = self._table[slot[pending]]
-            same = (
-                (self.operation[held] == code)
-                & (self.value[held] == values[pending])
-                & (self.edges[held] == edges[pending]).all(axis=1)
-            )
+            same = (self.operation[held] == code) & (self.value[held] == values[pending])
+            for place in range(3):
+                same &= self.edges[held, place] == edges[pending, place]
             found[pending[same]] = held[same]
             pending = pending[~same]
             slot[pending] = (slot[pending] + 1) & (len(self._table) - 1)

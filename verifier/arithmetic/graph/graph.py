@@ -178,6 +178,14 @@ class Builder:
         """Return the number of nodes."""
         return self._length
 
+    def names(self) -> tuple[str, ...]:
+        """Return the operations so far."""
+        return tuple(self._names)
+
+    def rows(self, since: int) -> list[tuple[Codes, Ids, Bits, Codes]]:
+        """Return operation, operands, value and line of what was appended after so many times."""
+        return self._rows[since:]
+
     def operands_of(self, nodes: Ids) -> Ids:
         """Return the operands of nodes (n,) that were appended together, (n, 3), -1 where absent."""
         first = 0

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from verifier.arithmetic.graph.graph import Builder, Ids, distinct, ids
+from verifier.arithmetic.graph.graph import Bits, Builder, Ids, distinct, ids
 from verifier.arithmetic.graph.levels import levels_of
 from verifier.arithmetic.graph.normal_form import Normaliser
 
@@ -47,23 +47,27 @@ class GrowingForm:
     def __init__(self, builder: Builder, normaliser: Normaliser, formats: Mapping[str, str]) -> None:
         """Form nothing yet; formats: those that the elements of arguments are held in."""
         self.builder, self._normaliser, self._formats = builder, normaliser, formats
-        self._table = builder.graph({})
+        self._seen = self._count = 0
+        self._operation = np.zeros(1, dtype=np.int64)
+        self._operands: Ids = np.full((1, 3), -1, dtype=np.int64)
+        self._value: Bits = np.zeros(1, dtype=np.uint64)
+        # The last place is that of operands that are absent.
         self._edges, self._held = np.full((2, 1), -1, dtype=np.int64)
 
     def edges(self, nodes: Ids) -> Ids:
         """Return the edges of nodes of the builder."""
         self._catch_up()
-        wanted = self._unformed(nodes)
+        names, wanted = self.builder.names(), self._unformed(nodes)
         place = np.full(len(self._edges), -1, dtype=np.int64)
         place[wanted] = np.arange(len(wanted))
-        graph = self._table
-        for level in levels_of(place[graph.operands[wanted]]):
+        for level in levels_of(place[self._operands[wanted]]):
             at = wanted[level]
-            for code in np.unique(graph.operation[at]).tolist():
-                these = at[graph.operation[at] == code]
-                below = graph.operands[these]
+            operations = self._operation[at]
+            for code in distinct(operations).tolist():
+                these = at[operations == code]
+                below = self._operands[these]
                 self._edges[these], self._held[these] = self._normaliser.nodes(
-                    graph.names[code], below, graph.value[these], self._edges[below], self._held[below],
+                    names[code], below, self._value[these], self._edges[below], self._held[below],
                     self._formats,
                 )  # fmt: skip
         return ids(self._edges[nodes])
@@ -74,13 +78,20 @@ class GrowingForm:
         return self._normaliser.asked
 
     def _catch_up(self) -> None:
-        """Take in what has been appended; the last place is that of operands that are absent."""
-        if len(self.builder) > len(self._table):
-            more = np.full(len(self.builder) - len(self._table), -1, dtype=np.int64)
-            self._table = self.builder.graph({})
+        """Take in what has been appended."""
+        count = len(self.builder)
+        if count >= len(self._edges):
+            more = 2 * count - len(self._edges)
+            self._operation = np.concatenate([self._operation, np.zeros(more, dtype=np.int64)])
+            self._operands = np.concatenate([self._operands, np.full((more, 3), -1, dtype=np.int64)])
+            self._value = np.concatenate([self._value, np.zeros(more, dtype=np.uint64)])
             self._edges, self._held = (
-                np.concatenate([column[:-1], more, column[-1:]]) for column in (self._edges, self._held)
+                np.append(column, np.full(more, -1, dtype=np.int64)) for column in (self._edges, self._held)
             )
+        for operation, operands, value, _ in self.builder.rows(self._seen):
+            place = slice(self._count, self._count + len(value))
+            self._operation[place], self._operands[place], self._value[place] = operation, operands, value
+            self._seen, self._count = self._seen + 1, place.stop
 
     def _unformed(self, nodes: Ids) -> Ids:
         """Return what nodes reach that has no edge yet, in order."""
@@ -89,7 +100,7 @@ class GrowingForm:
         frontier = frontier[self._edges[frontier] < 0]
         while frontier.size:
             found[frontier] = True
-            below = self._table.operands[frontier].ravel()
+            below = self._operands[frontier].ravel()
             below = below[(below >= 0) & (self._edges[below] < 0)]
             frontier = distinct(below[~found[below]])
         return np.flatnonzero(found)

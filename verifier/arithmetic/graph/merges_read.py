@@ -76,7 +76,7 @@ class MergeReader:
         self._found: dict[bytes, tuple[Root, ...] | OrderError] = {}
         self._users: dict[tuple[tuple[int, ...], bytes], Ids] = {}
         self.unlike: dict[tuple[int, int, bool], str] = {}
-        """What is known of orders held against declared trees, by root, tree, and whether lanes keep means."""
+        """What orders lack of declared trees, by root, tree, and whether lanes keep means of their own."""
         self._live = reached(terms, outputs)
 
     @cached_property

@@ -209,21 +209,24 @@ class Normaliser:
         operation = opcode(name)
         if operation is None or (operation.family == "unordered" and not self._unordered):
             return self.terms.unknowns(len(value)), 0
-        typed, result = _typed(operation, held, (operands >= 0).sum(axis=1))
+        typed, result = _typed(operation, held, operands)
         found = np.empty(len(value), dtype=np.int64)
         found[typed] = self.formed(operation, edges[typed], typed)
         found[~typed] = self.terms.unknowns(int((~typed).sum()))
         return found, ids(np.where(typed, result, 0))
 
 
-def _typed(operation: Opcode, held: Ids, count: Ids) -> tuple[Mask, Ids]:
+def _typed(operation: Opcode, held: Ids, operands: Ids) -> tuple[Mask, Ids]:
     """Return which nodes have operands in the formats that are read, and the formats of results."""
-    right = np.asarray(count == operation.arity)
+    right = np.ones(len(operands), dtype=np.bool_)
+    for place in range(operands.shape[1]):
+        right &= (operands[:, place] >= 0) == (place < operation.arity)
     if operation.family == "choice":
         right &= (held[:, 0] == _CODE["pred"]) & (held[:, 1] == held[:, 2]) & (held[:, 1] > 0)
         return right, held[:, 1]
     wanted = _CODE[operation.source]
-    right &= (held[:, : operation.arity] == wanted).all(axis=1)
+    for place in range(operation.arity):
+        right &= held[:, place] == wanted
     return right, np.full(len(held), _CODE[operation.result])
 
 

@@ -64,6 +64,11 @@ def finite_below(graph: Graph) -> Finite:
     """
     terms = SharedTerms()
     Normaliser(terms, "EZ").normal(graph)
+    return finite_terms(terms)
+
+
+def finite_terms(terms: SharedTerms) -> Finite:
+    """Return what `finite_below` does, of the terms of a graph that was formed by claims E and Z alone."""
     order = _order(terms)
     why = _unbounded(terms, order, -10)
     if why:

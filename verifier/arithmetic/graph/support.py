@@ -50,9 +50,10 @@ def reach(graph: Graph, labels: Ids) -> Support:
     low = np.append(np.where(labels < 0, _NONE_LOW, labels), _NONE_LOW)
     high = np.append(np.where(labels < 0, _NONE_HIGH, labels), _NONE_HIGH)
     for level in levels(graph):
-        below = graph.operands[level]  # -1, absent, is the entry at the end, which reaches nothing
-        low[level] = np.minimum(low[level], low[below].min(axis=1))
-        high[level] = np.maximum(high[level], high[below].max(axis=1))
+        for place in range(graph.operands.shape[1]):
+            below = graph.operands[level, place]  # -1, absent, is the entry at the end, which reaches nothing
+            low[level] = np.minimum(low[level], low[below])
+            high[level] = np.maximum(high[level], high[below])
     return Support(low=low[:-1], high=high[:-1])
 
 

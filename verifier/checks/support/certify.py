@@ -13,9 +13,9 @@ from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.contraction import mixed
 from verifier.arithmetic.graph.device_functions import named_functions, with_functions
 from verifier.arithmetic.graph.graph import Graph
-from verifier.arithmetic.graph.normal_form import Normaliser
+from verifier.arithmetic.graph.normal_form import NormalForm, Normaliser
 from verifier.arithmetic.graph.opcodes import UNORDERED_SUM
-from verifier.arithmetic.graph.ranges import finite_below
+from verifier.arithmetic.graph.ranges import finite_terms
 from verifier.bounds import variance
 from verifier.checks.support.compared_graphs import Agreement, compared
 from verifier.checks.support.obligations import discharged, finite_within
@@ -146,6 +146,8 @@ def _proved(subject: Subject, case: Case, mode: str, one: RecordedGraph, *, grad
     path = same_for_all(one.paths, one.graph)
     within = finite_within(found.kernel, found.kernel.outputs.values(), found.vanished, found.terms)
     used = {one.graph.names[code] for code in np.unique(one.graph.operation)}
+    terms = SharedTerms()
+    form = Normaliser(terms, "EZ").normal(one.graph)
     return CodeProof(
         contraction=mode,
         kernels=dict(one.kernels),
@@ -168,9 +170,9 @@ def _proved(subject: Subject, case: Case, mode: str, one: RecordedGraph, *, grad
         approximate=tuple(sorted(name for name in used if any(part in name for part in _APPROXIMATE))),
         expressions=one.digest,
         nodes=one.nodes,
-        finite_to=finite_below(one.graph).exponent,
+        finite_to=finite_terms(terms).exponent,
         within=None if within is None or _holds_all(case, within.exponent) else within.exponent,
-        mixed=_mixed(one.graph) if mode == "off" else (),
+        mixed=_mixed(terms, form) if mode == "off" else (),
         bound=bound_read(subject, case, found),
     )
 
@@ -181,10 +183,8 @@ def _holds_all(case: Case, exponent: int) -> bool:
     return all(name in FORMATS and FORMATS[name].maximum <= 2.0**exponent for name in dtypes)
 
 
-def _mixed(graph: Graph) -> tuple[str, ...]:
+def _mixed(terms: SharedTerms, form: NormalForm) -> tuple[str, ...]:
     """Return the places of products that may be fused in one use and rounded in another."""
-    terms = SharedTerms()
-    form = Normaliser(terms, "EZ").normal(graph)
     found = mixed(form)
     lines = form.lines_of(found) or [terms.text(2 * int(term), 1) for term in found]
     return tuple(sorted({line.rpartition("/")[2] for line in lines}))
