@@ -21,6 +21,7 @@ from verifier.execution.call_subject import execute
 from verifier.execution.shadow_run import shadow_session
 from verifier.execution.shared_nodes import digest, live, shared
 from verifier.machine.ptx.independence import DataDecision, decisions
+from verifier.machine.ptx.instruction_counts import count_instructions
 from verifier.machine.shadow import arithmetics
 from verifier.machine.shadow.emitter_kind import EmitterKind
 from verifier.machine.shadow.graph_slots import GraphSlots
@@ -58,7 +59,7 @@ class Recorded:
     which Python learns what data are. The expressions hold for all inputs of the shape only if there is none
     of either, and for those alone on which each branch goes as it went (`conditions`).
     uncovered: torch operations that are not followed; what they give is unknown. kernels: name and SHA-256 of
-    the PTX of each kernel that ran.
+    the PTX of each kernel that ran. fusible: whether ptxas may fuse a product of any of them into a sum.
     """
 
     decisions: tuple[tuple[str, DataDecision], ...]
@@ -68,6 +69,7 @@ class Recorded:
     launches: tuple[tuple[str, tuple[int, int, int]], ...]
     tensors: Mapping[str, LaidOut]
     scalars: Mapping[str, object]
+    fusible: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +146,7 @@ def recorded_graph(subject: Subject, case: Case, *, backend: Backend, gradients:
         launches=one.launches,
         tensors=one.tensors,
         scalars=one.scalars,
+        fusible=one.fusible,
         unlike=_unlike(one, case),
     )
     return replace(one.seen, found=found)
@@ -232,5 +235,6 @@ def record(subject: Subject, case: Case, *, backend: Backend, gradients: bool = 
             launches=tuple(opened.launches),
             tensors=tensors,
             scalars=dict(case.scalars),
+            fusible=any(count_instructions(ptx, kernel).contractible for ptx, kernel in opened.codes),
             model=machine.approximation,
         )

@@ -58,7 +58,10 @@ class Recordings:
 
 
 def recordings(subject: Subject, case: Case, *, backend: Backend, gradients: bool) -> Observation:
-    """Run a case, again with every access watched, then record it in each mode; runs in the child."""
+    """Run a case, again with every access watched, then record it in each mode; runs in the child.
+
+    Where ptxas may fuse nothing, the modes are one, and it is recorded once.
+    """
     asked, found = backend.asked_processors(), dict[str, RecordedGraph]()
     with backend.tuned() as tuning:
         with backend.varied(contraction=MODES[0]):
@@ -69,6 +72,9 @@ def recordings(subject: Subject, case: Case, *, backend: Backend, gradients: boo
         for mode in MODES:
             if seen.status != "ok" or seen.damage:
                 return seen
+            if mode != MODES[0] and not found[MODES[0]].fusible:  # it is the same program
+                found[mode] = found[MODES[0]]
+                continue
             with backend.varied(contraction=mode):
                 seen = recorded_graph(subject, case, backend=backend, gradients=gradients)
             found[mode] = seen.found
