@@ -7,6 +7,7 @@ case, gives the same without what only a replay needs, as `Observation.found`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -171,6 +172,13 @@ def _unlike(one: GraphRecording, case: Case) -> str:
     return ""
 
 
+@lru_cache(maxsize=256)
+def _read(ptx: str, kernel: str, contraction: str) -> tuple[tuple[DataDecision, ...], bool]:
+    """Return what decides on data in a program, and whether any product of the PTX may be fused into a sum."""
+    found = decisions(compiled(ptx, kernel, contraction, False, EmitterKind.GRAPH).program)
+    return found, bool(count_instructions(ptx, kernel).contractible)
+
+
 def _distinct(conditions: tuple[TakenBranch, ...], truth: bool) -> Ids:
     found = [one.nodes[one.truth == truth].ravel() for one in conditions]
     return np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
@@ -217,10 +225,11 @@ def record(subject: Subject, case: Case, *, backend: Backend, gradients: bool = 
         kept = {n: t.detach() for n, t in seen.outputs.items() if t is not None and t.is_floating_point()}
         outputs = {name: slots.outputs(tensor) for name, tensor in kept.items()}
         machine = opened.machine
+        read = {(ptx, kernel): _read(ptx, kernel, machine.contraction) for ptx, kernel in opened.codes}
         found = [
             (kernel, one)
             for ptx, kernel in sorted(opened.codes)
-            for one in decisions(compiled(ptx, kernel, machine.contraction, False, EmitterKind.GRAPH).program)
+            for one in read[ptx, kernel][0]
             if not one.by_predicate
         ]
         return GraphRecording(
@@ -235,6 +244,6 @@ def record(subject: Subject, case: Case, *, backend: Backend, gradients: bool = 
             launches=tuple(opened.launches),
             tensors=tensors,
             scalars=dict(case.scalars),
-            fusible=any(count_instructions(ptx, kernel).contractible for ptx, kernel in opened.codes),
+            fusible=any(fuses for _, fuses in read.values()),
             model=machine.approximation,
         )

@@ -12,7 +12,7 @@ from hashlib import sha256
 import numpy as np
 
 from verifier.arithmetic.graph.consing import SharedTerms
-from verifier.arithmetic.graph.graph import Graph, Ids
+from verifier.arithmetic.graph.graph import Graph, Ids, ids
 from verifier.arithmetic.graph.opcodes import UNORDERED_SUM
 from verifier.machine.shadow.graph_nodes import MOST_OPERANDS, Nodes, Row
 
@@ -40,7 +40,7 @@ def shared(nodes: Nodes, kept: Mask, outputs: Mapping[str, Ids], formats: Mappin
 
     What is unknown, or summed in an order that is not known, equals nothing else: each is kept.
     """
-    terms, place = SharedTerms(), np.full(nodes.count, -1, dtype=np.int64)
+    terms, place = SharedTerms(), np.full(nodes.count, -1, dtype=_numbers(nodes))
     lines = {where: code for code, where in enumerate(dict.fromkeys(("", *(r.line for r in nodes.rows))))}
     line = np.zeros(0, dtype=np.int32)
     for row, mine in _rows(nodes, kept):
@@ -49,9 +49,8 @@ def shared(nodes: Nodes, kept: Mask, outputs: Mapping[str, Ids], formats: Mappin
         for number, column in enumerate(_operands(row)):
             edges[:, number] = place[column[mine]]
         name, value = _name(row), _value(row, mine)
-        place[numbers] = found = terms.shared(
-            name, edges, numbers.astype(np.uint64) if _apart(name) else value
-        )
+        found = terms.shared(name, edges, numbers.astype(np.uint64) if _apart(name) else value)
+        place[numbers] = found
         if len(line) < terms.count:
             line = np.concatenate([line, np.zeros(2 * terms.count - len(line), dtype=np.int32)])
         line[found[line[found] == 0]] = lines[row.line]
@@ -66,7 +65,7 @@ def shared(nodes: Nodes, kept: Mask, outputs: Mapping[str, Ids], formats: Mappin
         value=np.where(apart[operation], np.uint64(0), terms.value[: terms.count]),
         line=line[: terms.count],
         lines=tuple(lines),
-        outputs={name: place[wanted] for name, wanted in outputs.items()},
+        outputs={name: ids(place[wanted]) for name, wanted in outputs.items()},
         formats=formats,
         made=np.bincount(place[kept], minlength=terms.count),
     )
@@ -74,7 +73,7 @@ def shared(nodes: Nodes, kept: Mask, outputs: Mapping[str, Ids], formats: Mappin
 
 def digest(nodes: Nodes, kept: Mask, outputs: Mapping[str, Ids]) -> str:
     """Return a digest of all that the graph of the nodes kept says, as they were computed."""
-    names, number = _names(nodes), np.cumsum(kept) - 1
+    names, number = _names(nodes), np.cumsum(kept, dtype=_numbers(nodes)) - 1
     found = sha256("\n".join(names).encode())
     for row, mine in _rows(nodes, kept):
         found.update(np.full(np.count_nonzero(mine), names.index(_name(row)), dtype=np.int32).tobytes())
@@ -86,7 +85,7 @@ def digest(nodes: Nodes, kept: Mask, outputs: Mapping[str, Ids]) -> str:
     for row, mine in _rows(nodes, kept):
         found.update(_value(row, mine).tobytes())
     for name, wanted in sorted(outputs.items()):
-        found.update(name.encode() + number[wanted].tobytes())
+        found.update(name.encode() + ids(number[wanted]).tobytes())
     return found.hexdigest()
 
 
@@ -111,6 +110,11 @@ def _value(row: Row, mine: Mask) -> np.ndarray[tuple[int, ...], np.dtype[np.uint
     if row.value is None:
         return np.zeros(np.count_nonzero(mine), dtype=np.uint64)
     return np.ascontiguousarray(row.value[mine], dtype=np.uint64)
+
+
+def _numbers(nodes: Nodes) -> type[np.signedinteger]:
+    """Return the smaller type that has a number for each node: wide rows have many."""
+    return np.int32 if nodes.count < 2**31 else np.int64
 
 
 def _names(nodes: Nodes) -> tuple[str, ...]:
