@@ -174,7 +174,7 @@ def _unlike(one: GraphRecording, case: Case) -> str:
 
 @lru_cache(maxsize=256)
 def _read(ptx: str, kernel: str, contraction: str) -> tuple[tuple[DataDecision, ...], bool]:
-    """Return what decides on data in a program, and whether any product of the PTX may be fused into a sum."""
+    """Return what decides on data in a program, and whether a product may be fused into a sum."""
     found = decisions(compiled(ptx, kernel, contraction, False, EmitterKind.GRAPH).program)
     return found, bool(count_instructions(ptx, kernel).contractible)
 

@@ -17,6 +17,7 @@ from verifier.arithmetic.graph.opcodes import UNORDERED_SUM
 from verifier.machine.shadow.graph_nodes import MOST_OPERANDS, Nodes, Row
 
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+_PART = 1 << 23
 
 
 def live(nodes: Nodes, outputs: Mapping[str, Ids]) -> Mask:
@@ -67,8 +68,17 @@ def shared(nodes: Nodes, kept: Mask, outputs: Mapping[str, Ids], formats: Mappin
         lines=tuple(lines),
         outputs={name: ids(place[wanted]) for name, wanted in outputs.items()},
         formats=formats,
-        made=np.bincount(place[kept], minlength=terms.count),
+        made=_counted(place, kept, terms.count),
     )
+
+
+def _counted(place: Ids, kept: Mask, count: int) -> Ids:
+    """Return how many nodes lie at each place, a part of them at a time: numpy counts in 64 bits."""
+    found = np.zeros(count, dtype=np.int64)
+    for start in range(0, len(place), _PART):
+        part = slice(start, start + _PART)
+        found += np.bincount(place[part][kept[part]], minlength=count)
+    return found
 
 
 def digest(nodes: Nodes, kept: Mask, outputs: Mapping[str, Ids]) -> str:

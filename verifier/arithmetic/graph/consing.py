@@ -39,7 +39,7 @@ class SharedTerms:
         self.number: Array = np.full(1024, np.nan)
         """The magnitude of a constant, NaN for every other term."""
         self._codes: dict[str, int] = {}
-        self._table = np.full(4096, -1, dtype=np.int64)
+        self._table = np.full(4096, -1, dtype=np.int32)
         self._unknowns = 0
 
     def shared(self, name: str, edges: Ids, value: Bits | None = None) -> Ids:
@@ -117,13 +117,13 @@ class SharedTerms:
         """Make room for so many more terms."""
         need = self.count + more
         if need > len(self.operation):
-            room = 2 * need - len(self.operation)
+            room = need + need // 2 - len(self.operation)
             self.operation = np.concatenate([self.operation, np.zeros(room, np.int64)])
             self.edges = np.concatenate([self.edges, np.full((room, 3), -1, np.int64)])
             self.value = np.concatenate([self.value, np.zeros(room, np.uint64)])
             self.number = np.concatenate([self.number, np.full(room, np.nan)])
         if 2 * need > len(self._table):
-            self._table = np.full(1 << (4 * need).bit_length(), -1, dtype=np.int64)
+            self._table = np.full(1 << (4 * need).bit_length(), -1, dtype=np.int32)
             pending = np.arange(self.count)
             slot = self._keys(
                 self.operation[: self.count], self.edges[: self.count], self.value[: self.count]

@@ -79,10 +79,11 @@ class Nodes:
     ) -> Array:
         """Make a node for each place of a shape; return their numbers in that shape.
 
-        operands: kept as they are, and not changed any more by whoever gives them.
+        operands: copied.
         """
         size = int(np.prod(shape, dtype=np.int64))
-        flat = tuple((o if o.shape == shape else np.broadcast_to(o, shape)).reshape(-1) for o in operands)
+        small = np.int32 if self.count + size < 2**31 else np.int64  # wide rows have many nodes
+        flat = tuple(np.broadcast_to(o, shape).astype(small).reshape(-1) for o in operands)
         held = None if value is None else np.array(np.broadcast_to(value, shape), dtype=np.uint64).reshape(-1)
         first, self.count = self.count, self.count + size
         self.rows.append(Row(name=name, first=first, count=size, operands=flat, value=held, line=line))
