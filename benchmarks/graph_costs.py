@@ -52,10 +52,12 @@ def main(path: str, name: str, dtype: str, what: str = "", gradients: str = "") 
         case = case_for(subject, dtype, ROWS, COLUMNS, 0.0, 0)
         arguments = [sys.executable, __file__, path, name, dtype, MEMORY_FIELD, *(["yes"] if way else [])]
         child = subprocess.run(arguments, capture_output=True, text=True, check=False)
-        known = json.loads(child.stdout) if child.returncode == 0 else {"refused": child.stderr[-200:]}
+        wide = json.loads(child.stdout) if child.returncode == 0 else {}
         found["gradients" if way else "forward"] = {
-            **recording(subject, case, gradients=way), **certificate(subject, case, gradients=way), **known
-        }  # fmt: skip
+            **recording(subject, case, gradients=way),
+            **certificate(subject, case, gradients=way),
+            **wide,
+        }
     print(json.dumps(found))
 
 

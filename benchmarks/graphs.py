@@ -1,17 +1,30 @@
 """Replays the recorded expressions of all built-in kernels on other inputs, and times the recording.
 
     python benchmarks/graphs.py [part of a name] [rows] [columns]
+    python benchmarks/graphs.py --costs [names of kernel files ...] > benchmarks/results/graphs.md
 
 Of each kernel and dtype: results of which every bit is that of a run, of which some are unknown, and those
 that differ (there must be none); what decides on data; times of a plain run and of one that records.
+With `--costs` a page: what recording and certifying each kernel costs, against what it may cost
+(`graph_costs.py` says what is measured, and how).
 """
 
 from __future__ import annotations
 
+import datetime as dt
+import json
+import os
+import platform
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import triton
 
 from verifier.cases.recipe import Recipe, Values, build
 from verifier.execution.backends import backend
@@ -23,6 +36,9 @@ from verifier.records.subject import Subject
 from verifier.subjects.load_file import builtin_files, load_subjects
 
 T = TypeVar("T")
+MOST_TIMES, MOST_BYTES, MOST_SECONDS = 5.0, 2 << 30, 2.0
+"""What a recording may cost beside a plain run, what it may hold, and what a certificate may cost."""
+_COSTS = Path(__file__).with_name("graph_costs.py")
 
 
 def main(part: str = "", rows: str = "4", columns: str = "33") -> int:
@@ -37,6 +53,78 @@ def main(part: str = "", rows: str = "4", columns: str = "33") -> int:
                     print(line, flush=True)
                     wrong += differs
     return int(wrong > 0)
+
+
+def costs(names: list[str], dtype: str = "float16") -> int:
+    """Print the page of costs: of the kernels that are named, or of all."""
+    for line in page(_measured(names, dtype)):
+        print(line, flush=True)
+    return 0
+
+
+def _measured(names: list[str], dtype: str) -> Iterator[dict[str, Any]]:
+    for file in builtin_files():
+        if file.stem.endswith("_torch") or (names and file.stem not in names):
+            continue
+        for subject in load_subjects(file):
+            if dtype not in subject.dtypes:
+                continue
+            arguments = [sys.executable, str(_COSTS), str(file), subject.name, dtype]
+            child = subprocess.run(arguments, capture_output=True, text=True, check=False)
+            if child.returncode:
+                print(f"{subject.name}: {child.stderr[-500:]}", file=sys.stderr)
+            else:
+                yield json.loads(child.stdout)
+
+
+def page(measured: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a Markdown page of what `graph_costs.py` measured; what costs more than it may is in bold."""
+    yield "# What recording and certifying costs\n"
+    yield (
+        f"Made by `python benchmarks/graphs.py --costs` on {dt.datetime.now(tz=dt.UTC):%Y-%m-%d}, "
+        f"{os.cpu_count()} cores of {_processor()}, Python {platform.python_version()}, "
+        f"NumPy {np.__version__}, torch {torch.__version__}, Triton {triton.__version__}.\n"
+    )
+    yield (
+        f"Recording is to take at most {MOST_TIMES:g} times a plain run, a certificate at most "
+        f"{MOST_SECONDS:g} s at 2 x 4096 when all is compiled, and a recording at 2 x 65536 is to hold "
+        f"at most {MOST_BYTES / 2**30:g} GiB. What takes more is in bold."
+    )
+    yield "Seconds are processor time, of all processes. Memory is that of the whole process, which holds"
+    yield "the number in parentheses before it records.\n"
+    yield "| kernel | dtype | pass | plain ms | recorded ms | times | certificate s | MiB at 2 x 65536 |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for one in measured:
+        for way, label in (("forward", "forward"), ("gradients", "with gradients")):
+            if way in one:
+                yield f"| {one['kernel']} | {one['dtype']} | {label} | {_cells(one[way])} |"
+
+
+def _cells(found: Mapping[str, Any]) -> str:
+    refused = f", refused: {found['refused']}" if found["refused"] else ""
+    memory = "none"
+    if "memory" in found:
+        memory = (
+            f"{_marked(found['memory'] / 2**20, MOST_BYTES / 2**20, '.0f')} ({found['base'] / 2**20:.0f})"
+        )
+    cells = (
+        f"{1e3 * found['plain']:.1f}",
+        f"{1e3 * found['recorded']:.1f}",
+        _marked(found["recorded"] / found["plain"], MOST_TIMES, ".1f"),
+        _marked(found["certificate"], MOST_SECONDS, ".2f") + refused,
+        memory,
+    )
+    return " | ".join(cells)
+
+
+def _marked(value: float, most: float, form: str) -> str:
+    return f"**{value:{form}}**" if value > most else f"{value:{form}}"
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.machine())
 
 
 def replayed(subject: Subject, dtype: str, rows: int, columns: int) -> Iterator[tuple[str, bool]]:
@@ -82,4 +170,4 @@ def _second(run: Callable[[], T]) -> tuple[T, float]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(costs(sys.argv[2:]) if sys.argv[1:2] == ["--costs"] else main(*sys.argv[1:]))

@@ -1,12 +1,15 @@
 """Recorded kernels are the computation that they declare, or the first term that differs is named."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("triton", reason="recorded are Triton's kernels; Triton is missing")
 
+from verifier.arithmetic.graph.normal_form import Normaliser
 from verifier.cases.recipe import Recipe, Values, build
+from verifier.checks.support import compared_graphs
 from verifier.checks.support.compared_graphs import Agreement, compared
 from verifier.execution.backends import backend
 from verifier.execution.record_graph import record
@@ -77,3 +80,35 @@ def test_the_first_difference_is_named_with_its_line():
     found = found_of(FAULTY / "variance_off_by_one_ulp_triton.py", "float32", 33)
     assert "1.0000001192092896" in found.why
     assert "variance_off_by_one_ulp_triton.py" in found.why
+
+
+@pytest.mark.parametrize(
+    ("name", "gradients", "levels", "ways"),
+    [
+        ("layer_norm_two_pass_triton", False, 1, 1),
+        ("layer_norm_two_pass_triton", True, 2, 5),
+        ("layer_norm_welford_triton", True, 2, 21),
+        ("rms_norm_triton", True, 4, 10),
+    ],
+)
+def test_the_twin_is_built_as_a_whole_once_and_what_ways_share_is_formed_once(
+    name, gradients, levels, ways, monkeypatch
+):
+    counted = Counter()
+
+    def counting(owner, method):
+        original = getattr(owner, method)
+
+        def called(*arguments, **options):
+            counted[method] += 1
+            return original(*arguments, **options)
+
+        monkeypatch.setattr(owner, method, called)
+
+    counting(compared_graphs._Comparison, "tried")
+    counting(compared_graphs._Comparison, "along")
+    counting(Normaliser, "normal")
+    found = found_of(built_in(name), "float16", 100, gradients=gradients)
+    assert isinstance(found, Agreement), found.why
+    # Each level forms the kernel; the twin of the way that agrees is formed once more, to be compared.
+    assert counted == {"tried": ways, "along": 1, "normal": levels + 1}

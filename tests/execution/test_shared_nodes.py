@@ -1,0 +1,72 @@
+"""A recording keeps each distinct expression once, and says how often it was computed."""
+
+import numpy as np
+
+from verifier.arithmetic.graph.consing import SharedTerms
+from verifier.arithmetic.graph.graph import Graph, pruned
+from verifier.arithmetic.graph.normal_form import Normaliser
+from verifier.execution.shared_nodes import digest, live, shared
+from verifier.machine.shadow.graph_nodes import Nodes
+
+FORMATS = {"x": "f32"}
+
+
+def recorded():
+    """Two threads compute x[0] + x[1] and its square, one of which nobody uses."""
+    nodes = Nodes()
+    x = nodes.add("input:x", (2, 2), value=np.array([[0, 1], [0, 1]]))
+    total = nodes.add("add.rn.f32", (2,), (x[:, 0], x[:, 1]), line="k.py:1")
+    square = nodes.add("mul.rn.f32", (2,), (total, total), line="k.py:2")
+    nodes.add("neg.f32", (2,), (square,))
+    return nodes, {"y": square, "s": total[:1]}
+
+
+def test_equal_expressions_are_one_and_are_counted():
+    nodes, outputs = recorded()
+    kept = live(nodes, outputs)
+    graph = shared(nodes, kept, outputs, FORMATS)
+    assert kept.tolist() == [True] * 8 + [False] * 2
+    assert [graph.names[code] for code in graph.operation] == ["input:x"] * 2 + ["add.rn.f32", "mul.rn.f32"]
+    assert graph.made.tolist() == [2, 2, 2, 2]
+    assert [graph.lines[line] for line in graph.line] == ["", "", "k.py:1", "k.py:2"]
+    assert {name: ids.tolist() for name, ids in graph.outputs.items()} == {"y": [3, 3], "s": [2]}
+
+
+def test_the_normal_form_and_what_rules_counted_are_those_of_all_nodes():
+    nodes, outputs = recorded()
+    one = nodes.add("literal:f32", (2,), value=np.full(2, 0x3F800000))
+    outputs["y"] = nodes.add("mul.rn.f32", (2,), (outputs["y"], one))
+    terms = SharedTerms()
+    whole = Graph(**nodes.columns(), outputs=outputs, formats=FORMATS)
+    forms = [
+        Normaliser(terms).normal(graph)
+        for graph in (whole, shared(nodes, live(nodes, outputs), outputs, FORMATS))
+    ]
+    assert all(np.array_equal(forms[0].outputs[name], forms[1].outputs[name]) for name in outputs)
+    assert forms[0].fired["times_one"] == forms[1].fired["times_one"] == 2
+
+
+def test_what_is_unknown_or_summed_in_an_unknown_order_equals_nothing_else():
+    nodes = Nodes()
+    x = nodes.add("input:x", (2,), value=np.array([0, 0]))
+    lost = nodes.add("unknown:a read", (2,))
+    total = nodes.add("torch.sum.f32", (2,), (x, x))
+    outputs = {"lost": lost, "total": total}
+    graph = shared(nodes, live(nodes, outputs), outputs, FORMATS)
+    assert all(len({*ids.tolist()}) == 2 for ids in graph.outputs.values())
+    assert not graph.value.any()
+
+
+def test_a_digest_is_of_all_nodes_that_results_reach():
+    (nodes, outputs), (again, same) = recorded(), recorded()
+    first = digest(nodes, live(nodes, outputs), outputs)
+    again.add("abs.f32", (2,), (same["y"],))
+    assert first != digest(again, live(again, same), same)  # its name is one of the names
+    nodes.rows[2].operands[0][:] = nodes.rows[0].first
+    assert first != digest(nodes, live(nodes, outputs), outputs)
+
+
+def test_nodes_that_results_reach_are_those_of_the_whole_graph():
+    nodes, outputs = recorded()
+    whole = Graph(**nodes.columns(), outputs=outputs, formats=FORMATS)
+    assert int(live(nodes, outputs).sum()) == len(pruned(whole))
