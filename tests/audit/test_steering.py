@@ -101,7 +101,7 @@ def kept(tmp_path, monkeypatch):
         return DryRun(planned=tuple(Planned(features=f) for f in features), files=(str(self.subject.path),))
 
     monkeypatch.setattr(sweeping._Asking, "_answer", answer)
-    monkeypatch.setattr(sweeping, "called_apart", lambda *_: ({}, frozenset()))
+    monkeypatch.setattr("verifier.audit.examination.called_apart", lambda *_: {})
     return asked
 
 

@@ -20,7 +20,6 @@ from verifier.execution import Runner
 from verifier.execution.backends import backend
 from verifier.execution.dry_ways import plan_ways
 from verifier.ops import op
-from verifier.records.planned_launches import Planned
 from verifier.records.verdict import Verdict
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
@@ -41,13 +40,18 @@ FLAGS = {
 }
 
 
-def apart(subject, runner, points=((3, 1 << 20, 0), (1 << 17, 3, 0))):
-    """Return the shapes by check, of plain calls that showed the same at a few points."""
-    dtype = subject.dtypes[0]
-    like = build(op(subject.op), subject, dtype, Recipe(rows=4, columns=8), gradients=True)
-    known = {p: Planned(features=frozenset({"kernel"})) for p in points}
-    found, _ = sweep_of_ways.called_apart(runner, subject, dtype, like, known, (), (), lambda _: True)
-    return {check: [(s.rows, s.columns) for s in shapes] for check, shapes in found.items()}
+SWEPT = sweeping.Sweep(whole=(Reaching(rows=1, columns=9),), ends=((3, 1 << 20, 0), (1 << 17, 3, 0)))
+
+
+def apart(subject, monkeypatch=None):
+    """Return the shapes by check; in this process, and for plain calls that were seen at two points alone."""
+    if monkeypatch is None:
+        found = sweeping._made(subject, subject.dtypes[0], (), {})[0]
+    else:
+        found = SWEPT
+        monkeypatch.setattr(sweep_of_ways, "Runner", InProcess)
+    made, _ = sweep_of_ways._made(subject, subject.dtypes[0], found, {})
+    return {check: [(s.rows, s.columns) for s in shapes] for check, shapes in made.items()}
 
 
 def ways_that_differ(subject, check, point):
@@ -62,7 +66,7 @@ def ways_that_differ(subject, check, point):
 
 
 @pytest.mark.parametrize("mode", FLAGS)
-def test_a_number_that_changes_in_one_mode_or_on_one_device_beyond_a_threshold_is_found(mode):
+def test_a_number_that_changes_in_one_mode_or_on_one_device_beyond_a_threshold_is_found(mode, monkeypatch):
     def wrong(input, weight, eps=1e-6):
         return RIGHT.function(input, weight, eps * (2 if FLAGS[mode]() and input.shape[-1] > LIMIT else 1))
 
@@ -70,36 +74,36 @@ def test_a_number_that_changes_in_one_mode_or_on_one_device_beyond_a_threshold_i
     with machine(strict=True):
         usual = ways_that_differ(RIGHT, modes, (3, LIMIT + 1, 0))
         assert ways_that_differ(subject, modes, (3, LIMIT + 1, 0)) == usual | {mode}
-        assert apart(subject, InProcess("machine")) == {"modes": [(3, LIMIT + 1)]}
+        assert apart(subject, monkeypatch) == {"modes": [(3, LIMIT + 1)]}
 
 
-def test_an_operation_of_torch_that_is_left_out_in_a_mode_is_seen():
+def test_an_operation_of_torch_that_is_left_out_in_a_mode_is_seen(monkeypatch):
     def wrong(input, weight, eps=1e-6):
         out = RIGHT.function(input, weight, eps)
         return out if not torch.is_grad_enabled() and input.shape[-1] > LIMIT else out * 1.0
 
     with machine(strict=True):
-        assert apart(replace(RIGHT, function=wrong), InProcess("machine")) == {"modes": [(3, LIMIT + 1)]}
+        assert apart(replace(RIGHT, function=wrong), monkeypatch) == {"modes": [(3, LIMIT + 1)]}
 
 
-def test_another_tensor_of_the_same_form_is_seen():
+def test_another_tensor_of_the_same_form_is_seen(monkeypatch):
     def wrong(input, weight, eps=1e-6):
         other = torch.ones_like(weight)
         swapped = torch.is_inference_mode_enabled() and input.shape[-1] > LIMIT
         return RIGHT.function(input, other if swapped else weight, eps)
 
     with machine(strict=True):
-        assert apart(replace(RIGHT, function=wrong), InProcess("machine")) == {"modes": [(3, LIMIT + 1)]}
+        assert apart(replace(RIGHT, function=wrong), monkeypatch) == {"modes": [(3, LIMIT + 1)]}
 
 
-def test_an_error_in_a_mode_is_seen():
+def test_an_error_in_a_mode_is_seen(monkeypatch):
     def wrong(input, weight, eps=1e-6):
         if torch.is_autocast_enabled() and input.shape[-1] > LIMIT:
             raise KeyError(LIMIT)
         return RIGHT.function(input, weight, eps)
 
     with machine(strict=True):
-        assert apart(replace(RIGHT, function=wrong), InProcess("machine")) == {"modes": [(3, LIMIT + 1)]}
+        assert apart(replace(RIGHT, function=wrong), monkeypatch) == {"modes": [(3, LIMIT + 1)]}
 
 
 @pytest.mark.parametrize(
@@ -108,9 +112,7 @@ def test_an_error_in_a_mode_is_seen():
 )
 def test_kernels_that_do_the_same_in_every_way_have_no_shapes_of_their_own(stem):
     subject = subject_of(KERNELS / f"{stem}.py")
-    found, _ = sweeping._made(subject, "float32", (), {})
-    assert found.whole
-    assert found.apart == {}
+    assert apart(subject) == {}
 
 
 @pytest.mark.parametrize(
@@ -125,16 +127,13 @@ def test_kernels_that_do_the_same_in_every_way_have_no_shapes_of_their_own(stem)
 def test_calls_of_a_fresh_process_choices_of_gradients_and_devices_have_the_least_shapes_that_differ(
     stem, check, shape
 ):
-    found, _ = sweeping._made(subject_of(FAULTY / f"{stem}.py"), "float32", (), {})
-    assert {name: [(s.rows, s.columns) for s in shapes] for name, shapes in found.apart.items()} == {
-        check.NAME: [shape]
-    }
+    assert apart(subject_of(FAULTY / f"{stem}.py")) == {check.NAME: [shape]}
 
 
-def test_a_wrapper_that_calls_nothing_dry_has_none():
-    found, _ = sweeping._made(next(s for s in DRY.subjects if s.name == "reads_numbers"), "float32", (), {})
-    assert found.why
-    assert found.apart == {}
+def test_a_wrapper_that_cannot_be_run_dry_and_one_without_kernels_have_none():
+    reading = next(s for s in DRY.subjects if s.name == "reads_numbers")
+    assert sweep_of_ways.called_apart(reading, "float32", "machine") == {}
+    assert sweep_of_ways.called_apart(subject_of(KERNELS / "softmax_torch.py"), "float32", "eager") == {}
 
 
 def test_the_ways_of_a_dry_run_are_those_that_a_pass_asks_for():
@@ -156,9 +155,8 @@ def known_shapes(monkeypatch):
     """Let every sweep find a shape that modes needs, and one that no budget has room for."""
     few = Reaching(rows=2, columns=77, seconds=0.1)
     dear = Reaching(rows=9, columns=1 << 20, seconds=CASE_SECONDS + price(9, 1 << 20))
-    monkeypatch.setattr(sweeping, "_known", {})
-    found = sweeping.Sweep(apart={"modes": (few, dear)})
-    monkeypatch.setattr("verifier.audit.examination.sweep", lambda *_: found)
+    monkeypatch.setattr("verifier.audit.examination.sweep", lambda *_: SWEPT)
+    monkeypatch.setattr("verifier.audit.examination.called_apart", lambda *_: {"modes": (few, dear)})
     return few, dear
 
 
@@ -168,21 +166,36 @@ def test_such_shapes_come_first_in_every_dtype_and_those_without_room_are_named(
     for dtype in subject.dtypes[:2]:
         one = examination(subject, "modes", dtype, "machine", budget=Budget(cases=25))
         line, search, _ = one._prepared
-        assert search.steering.shapes == (few,)
+        assert [shape for shape in search.steering.shapes if shape not in SWEPT.whole] == [few]
         assert any(f"{dear}: about" in note for note in line.notes)
         assert (str(dear), dear.seconds) in one.reach.left_out
-    assert not examination(subject, "repeated_calls", None, "machine")._prepared[1].steering.shapes
+    other = examination(subject, "repeated_calls", None, "machine", budget=Budget(cases=25))
+    assert few not in other._prepared[1].steering.shapes
 
 
-def test_the_shapes_are_kept_with_the_sweep(tmp_path, monkeypatch):
+def test_the_shapes_are_kept_and_made_anew_when_a_source_changes(tmp_path, monkeypatch):
+    def anew():
+        for module in (sweeping, sweep_of_ways):
+            monkeypatch.setattr(module, "_known", {})
+        return sweep_of_ways.called_apart(subject_of(file), "float32", "machine")
+
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(sweeping, "_known", {})
-    subject = subject_of(FAULTY / "rows_lost_by_small_devices_triton.py")
-    first = sweeping.sweep(subject, "float32", "machine")
-    assert first.apart["modes"]
-    monkeypatch.setattr(sweeping, "_known", {})
-    monkeypatch.setattr(sweeping, "_made", None)  # it is read
-    assert sweeping.sweep(subject, "float32", "machine") == first
+    file = tmp_path / "rows_lost_by_small_devices_triton.py"
+    text = (FAULTY / file.name).read_text()
+    file.write_text(text)
+    first = anew()
+    assert first["modes"]
+    make, made = sweep_of_ways._made, []
+    monkeypatch.setattr(sweep_of_ways, "_made", lambda *args: made.append(args) or make(*args))
+    assert anew() == first
+    assert not made
+    for kept in (tmp_path / "norm-verifier" / "sweeps").iterdir():
+        kept.write_text('{"sources": {}, "apart": [1]}')
+    assert anew() == first
+    assert len(made) == 1
+    file.write_text(text + "# changed\n")
+    assert anew() == first
+    assert len(made) == 2
 
 
 def test_a_fresh_child_knows_nothing_of_the_calls_before():

@@ -3,10 +3,10 @@
 import pytest
 
 from verifier.cases.reaching_shapes import CASE_SECONDS, price
-from verifier.cases.unlike_shapes import MOST_NAMED, Tried, points_for_ways, unlike_shapes
+from verifier.cases.unlike_shapes import MOST_NAMED, ends_of, points_for_ways, unlike_shapes
 from verifier.records.planned_launches import WRAPPER, Planned, Unlike
 
-TRIED = Tried(points=((4, 33, 0), (3, 128, 0)))
+TRIED = ((4, 33, 0), (3, 128, 0))
 ENDS = ((3, 1 << 20, 0), (1 << 17, 3, 0), (1 << 17, 1 << 15, 0))
 
 
@@ -45,7 +45,7 @@ def test_two_that_need_not_are_met_by_cheaper_shapes_apart():
 
 def test_what_holds_at_one_number_of_the_sources_alone_is_met():
     known = {p: Planned(features=frozenset({"k"})) for p in ENDS}
-    points = points_for_ways(known, (), [1536])
+    points = points_for_ways(ends_of(known), (), [1536])
     assert {(1536, 1536, 0), (1537, 1537, 0), *ENDS} == set(points)
     assert found(lambda _, columns: more("k") if columns == 1536 else Unlike(), points) == [(3, 1536)]
 
@@ -107,14 +107,25 @@ def test_no_more_are_named_than_a_few_and_those_that_are_too_dear_have_their_pri
 
 
 def test_a_compilation_that_is_paid_for_makes_a_shape_cheaper():
+    def cost(paid):
+        def look(points, _ways):
+            wide = Unlike(more=frozenset({"k"}), compiled=kernel)
+            usual = Unlike(compiled=kernel if paid else frozenset())
+            return {"sideways": {p: wide if p[1] > 4096 else usual for p in points}}
+
+        return unlike_shapes(look, ENDS, TRIED, frozenset(), lambda _: True)[0].seconds
+
     kernel = frozenset({("k[16]", 4096)})
+    assert cost(paid=False) > cost(paid=True) + 0.3
 
-    def look(points, _ways):
-        unlike = Unlike(more=frozenset({"k"}), compiled=kernel)
-        return {"sideways": {p: unlike if p[1] > 4096 else Unlike() for p in points}}
 
-    dear, cheap = (
-        unlike_shapes(look, ENDS, Tried(points=TRIED.points, compiled=known), frozenset(), lambda _: True)[0]
-        for known in (frozenset(), kernel)
-    )
-    assert dear.seconds > cheap.seconds + 0.3
+def test_the_ends_are_the_largest_extents_at_which_the_wrapper_answers():
+    known = {
+        (1, 8192, 0): Planned(),
+        (1, 65537, 0): Planned(refused="too long"),
+        (1 << 17, 2, 0): Planned(),
+        (4096, 4096, 0): Planned(),
+        (1, 1 << 18, 1): Planned(),
+    }
+    assert ends_of(known) == ((1, 8192, 0), (1 << 17, 2, 0), (4096, 4096, 0))
+    assert ends_of({}) == ()

@@ -12,6 +12,7 @@ from verifier.audit.request import BUDGETS
 from verifier.audit.search import LEAST_STEERED, Ahead, Budget, Search
 from verifier.audit.source_names import code_near_subject
 from verifier.audit.sweep import Sweep, sweep
+from verifier.audit.sweep_of_ways import CalledApart, called_apart
 from verifier.audit.trial import Failure, Trial
 from verifier.audit.undeclared_dtypes import refused
 from verifier.audit.witnesses import replay_witnesses
@@ -19,6 +20,7 @@ from verifier.cases.plan import Plan
 from verifier.cases.reaching_shapes import Reaching
 from verifier.cases.recipe import Recipe
 from verifier.cases.steering import Steering, steering, wanted_bare
+from verifier.checks.support.check import no_ways
 from verifier.execution.backends import backend
 from verifier.execution.compiled_code import remarks, summary
 from verifier.records.case import Case
@@ -181,7 +183,10 @@ class Examination(Trial):
         )
         reaching = found.whole if plan.gradients else found.forward
         if plan.most_reaching is not None:
-            return self._few(plan, budget, line, reaching, found.apart.get(self.check_name, ()))
+            apart: CalledApart = {}
+            if cases and seconds and self.check.dry_ways is not no_ways:
+                apart = called_apart(self.subject, self.dtype, self.runner.backend, self.runner.options)
+            return self._few(plan, budget, line, reaching, apart.get(self.check_name, ()))
         brief = budget.size == "quick"
         by_bounds = self.check_name in CODE_SHOWN_BY
         bare = wanted_bare(self.subject, plan, few=brief)

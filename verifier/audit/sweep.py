@@ -14,8 +14,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from verifier.audit import sweep_of_ways
-from verifier.audit.sweep_of_ways import CalledApart, called_apart, checks_with_ways
 from verifier.cases import reaching_shapes, unlike_shapes
 from verifier.cases.reaching_shapes import (
     CASE_SECONDS,
@@ -28,6 +26,7 @@ from verifier.cases.reaching_shapes import (
     too_wide,
 )
 from verifier.cases.recipe import Recipe, build, has_room
+from verifier.cases.unlike_shapes import ends_of
 from verifier.execution import Runner
 from verifier.execution.backend import Power
 from verifier.execution.backends import can
@@ -58,8 +57,8 @@ class Sweep:
 
     Last come those that are too dear to be run. forward: for checks that run the forward pass alone.
     why: why they are a plain list, or not all, in words. launched: kernels that any shape launches. loops: by
-    file and line, whether one of theirs may turn more than once at a shape: True, False, or both. apart: by
-    check, shapes where one of its ways of calling differs from plain calls as at none that it tries anyway.
+    file and line, whether one of theirs may turn more than once at a shape: True, False, or both. features:
+    all that any shape shows. ends: as of `ends_of`.
     """
 
     whole: tuple[Reaching, ...] = ()
@@ -67,7 +66,8 @@ class Sweep:
     why: str = ""
     launched: frozenset[str] = frozenset()
     loops: frozenset[tuple[str, int, bool]] = frozenset()
-    apart: CalledApart = field(default_factory=dict)
+    features: frozenset[str] = frozenset()
+    ends: tuple[ShapePoint, ...] = ()
 
 
 _known: dict[str, Sweep] = {}
@@ -81,7 +81,7 @@ def sweep(subject: Subject, dtype: str, backend: str, options: Mapping[str, obje
     if subject.language == "torch" or not can(backend, Power.READS_CODE):
         return Sweep()
     played = dict(options or {}) if backend == PLACE else {}
-    key = _key(subject, dtype, played)
+    key = key_of(subject, dtype, played)
     if key not in _known:
         file = cache_folder("sweeps") / f"{key}.json"
         kept = _read(file)
@@ -103,14 +103,14 @@ def _made(
     reached: the shapes of another dtype, if they are known.
     """
     the_op = op(subject.op)
-    like = _like(the_op, subject, dtype)
+    like = like_of(the_op, subject, dtype)
     if like is None:
         return Sweep(why="no case tells its dtypes"), ()
     with Runner(PLACE, options=played, case_seconds=BATCH_SECONDS) as runner:
         asking = _Asking(runner=runner, subject=subject, case=like, gradients=_backward(subject, the_op))
         known = seen_around(
             asking,
-            lambda point: _allowed(subject, the_op, point),
+            lambda point: is_allowed(subject, the_op, point),
             the_op.variants,
             lambda: literals(asking.files),
             reached,
@@ -119,14 +119,8 @@ def _made(
         whole, forward = _shown(known), _shown({p: seen.forward or seen for p, seen in known.items()})
         refusals = [seen.refused for seen in known.values() if seen.refused]
         why = asking.ended or ("" if whole else next(iter(refusals), "it launches no kernel"))
-        apart: CalledApart = {}
-        files = frozenset[str]()
-        if not why:
-            apart, files = called_apart(
-                runner, subject, dtype, like, known, whole, forward, lambda p: _allowed(subject, the_op, p)
-            )
     if not whole and why:
-        whole = forward = [shape for shape in _plain(the_op) if _allowed(subject, the_op, _point(shape))]
+        whole = forward = [shape for shape in _plain(the_op) if is_allowed(subject, the_op, _point(shape))]
     launched, loops = _in_any(known.values()) if whole and not why else (frozenset(), frozenset())
     found = Sweep(
         whole=tuple(whole),
@@ -134,9 +128,10 @@ def _made(
         why=why,
         launched=launched,
         loops=loops,
-        apart=apart,
+        features=frozenset[str]().union(*(seen.features for seen in known.values())),
+        ends=ends_of(known),
     )
-    return found, tuple(sorted(asking.files | files))
+    return found, tuple(sorted(asking.files))
 
 
 def _in_any(planned: Iterable[Planned]) -> tuple[frozenset[str], frozenset[tuple[str, int, bool]]]:
@@ -169,7 +164,7 @@ def _backward(subject: Subject, the_op: Op) -> bool:
     return bool(the_op.differentiable) and subject.differentiable
 
 
-def _like(the_op: Op, subject: Subject, dtype: str) -> Case | None:
+def like_of(the_op: Op, subject: Subject, dtype: str) -> Case | None:
     """Return a small case with everything given."""
     made = (
         build(the_op, subject, dtype, Recipe(rows=rows, columns=columns, variant=variant), gradients=True)
@@ -179,7 +174,7 @@ def _like(the_op: Op, subject: Subject, dtype: str) -> Case | None:
     return next((case for case in made if case is not None), None)
 
 
-def _allowed(subject: Subject, the_op: Op, point: ShapePoint) -> bool:
+def is_allowed(subject: Subject, the_op: Op, point: ShapePoint) -> bool:
     """Return whether the op and the subject have such a case, inside the promised extents."""
     shapes = the_op.shapes(*point)
     if shapes is None or not has_room(the_op, subject, shapes):
@@ -231,7 +226,7 @@ class _Asking:
 # What is kept
 
 
-def _key(subject: Subject, dtype: str, played: Mapping[str, object]) -> str:
+def key_of(subject: Subject, dtype: str, played: Mapping[str, object]) -> str:
     """Return a hash of what the answer follows from, but for sources that only the dry run names.
 
     The machine's architecture and its number of multiprocessors are a part: wrappers ask for both.
@@ -241,7 +236,7 @@ def _key(subject: Subject, dtype: str, played: Mapping[str, object]) -> str:
     parts += [
         repr(Machine()),
         repr(sorted(played.items())),
-        _hash_of(str(subject.path)),
+        hash_of(str(subject.path)),
         *map(_version, ("torch", "triton", "norm-verifier")),
     ]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
@@ -261,11 +256,8 @@ def _own_sources() -> str:
     own = (
         Path(__file__),
         Path(reaching_shapes.__file__),
-        Path(sweep_of_ways.__file__),
         Path(unlike_shapes.__file__),
-        *(Path(str(vars(check)["__file__"])) for check in checks_with_ways()),
         root / "execution" / "dry_run.py",
-        root / "execution" / "dry_ways.py",
         root / "execution" / "loops_of_source.py",
         root / "execution" / "turns_of_loops.py",
         root / "execution" / "wrapper_lines.py",
@@ -276,28 +268,32 @@ def _own_sources() -> str:
         root / "machine" / "device" / "without_memory.py",
         root / "machine" / "model.py",
     )
-    return hashlib.sha256("".join(map(_hash_of, map(str, own))).encode()).hexdigest()
+    return hashlib.sha256("".join(map(hash_of, map(str, own))).encode()).hexdigest()
 
 
-def _hash_of(file: str) -> str:
+def hash_of(file: str) -> str:
+    """Return a hash of what a file holds."""
     try:
         return hashlib.sha256(Path(file).read_bytes()).hexdigest()
     except OSError:
         return "unreadable"
 
 
-def _document(made: Sweep, sources: Iterable[str]) -> str:
-    def listed(shapes: Iterable[Reaching]) -> list[list[object]]:
-        return [[s.rows, s.columns, s.variant, s.seconds, s.opens, s.shows] for s in shapes]
+def listed(shapes: Iterable[Reaching]) -> list[list[object]]:
+    """Return shapes as plain data."""
+    return [[s.rows, s.columns, s.variant, s.seconds, s.opens, s.shows] for s in shapes]
 
+
+def _document(made: Sweep, sources: Iterable[str]) -> str:
     record = {
-        "sources": {file: _hash_of(file) for file in sources},
+        "sources": {file: hash_of(file) for file in sources},
         "whole": listed(made.whole),
         "forward": listed(made.forward),
         "why": made.why,
         "launched": sorted(made.launched),
         "loops": sorted(made.loops),
-        "apart": {check: listed(shapes) for check, shapes in made.apart.items()},
+        "features": sorted(made.features),
+        "ends": made.ends,
     }
     return json.dumps(record)
 
@@ -306,10 +302,10 @@ def _read(file: Path) -> Sweep | None:
     """Return what is kept, unless it is damaged or one of its sources has changed."""
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
-        if any(_hash_of(source) != known for source, known in record["sources"].items()):
+        if any(hash_of(source) != known for source, known in record["sources"].items()):
             return None
-        whole, forward = _shapes(record["whole"]), _shapes(record["forward"])
-        apart = {str(check): _shapes(shapes) for check, shapes in record["apart"].items()}
+        whole, forward = shapes_of(record["whole"]), shapes_of(record["forward"])
+        ends = tuple((int(rows), int(columns), int(variant)) for rows, columns, variant in record["ends"])
         loops = frozenset((str(path), int(line), bool(again)) for path, line, again in record["loops"])
         launched = frozenset(map(str, record["launched"]))
         return Sweep(
@@ -318,13 +314,15 @@ def _read(file: Path) -> Sweep | None:
             why=str(record["why"]),
             launched=launched,
             loops=loops,
-            apart=apart,
+            features=frozenset(map(str, record["features"])),
+            ends=ends,
         )
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
 
 
-def _shapes(listed: Iterable[Any]) -> tuple[Reaching, ...]:
+def shapes_of(several: Iterable[Any]) -> tuple[Reaching, ...]:
+    """Return the shapes of which `listed` made plain data."""
     return tuple(
         Reaching(
             rows=int(rows),
@@ -334,5 +332,5 @@ def _shapes(listed: Iterable[Any]) -> tuple[Reaching, ...]:
             opens=bool(opens),
             shows=bool(shows),
         )
-        for rows, columns, variant, seconds, opens, shows in listed
+        for rows, columns, variant, seconds, opens, shows in several
     )

@@ -1,14 +1,33 @@
-"""Asks a subject's process what it does in each way of calling, and keeps shapes where only that matters."""
+"""Asks a subject's process what it does in each way of calling, and keeps shapes where only that matters.
+
+The answer is kept like that of a sweep, and made when a check that calls so is to begin.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 
 from verifier.audit.search import STEERED_SECONDS
+from verifier.audit.sweep import (
+    BATCH_SECONDS,
+    PLACE,
+    Sweep,
+    hash_of,
+    is_allowed,
+    key_of,
+    like_of,
+    listed,
+    shapes_of,
+    sweep,
+)
+from verifier.cases import unlike_shapes
 from verifier.cases.reaching_shapes import Reaching
 from verifier.cases.steering import steering
-from verifier.cases.unlike_shapes import Tried, points_for_ways, unlike_shapes
 from verifier.checks import checks
 from verifier.checks.support.check import Check, no_ways
 from verifier.execution import Runner
@@ -17,7 +36,8 @@ from verifier.execution.preloaded import StartError
 from verifier.execution.ways_of_calling import CallingWay
 from verifier.ops import op
 from verifier.records.case import Case
-from verifier.records.planned_launches import Planned, ShapePoint, Unlike, WaysRun
+from verifier.records.files import cache_folder, keep
+from verifier.records.planned_launches import ShapePoint, Unlike, WaysRun
 from verifier.records.subject import Subject
 from verifier.subjects.source_integers import compared_sizes, wrapper_sizes
 
@@ -27,64 +47,71 @@ MOST_COPIES = 10
 CalledApart = Mapping[str, tuple[Reaching, ...]]
 """By check, shapes where one of its ways of calling differs as at none that it tries anyway."""
 
+_known: dict[str, CalledApart] = {}
+
 
 def checks_with_ways() -> list[Check]:
     """Return the checks that call subjects in ways which a dry run can make."""
     return [one for one in checks().values() if one.dry_ways is not no_ways]
 
 
-def called_apart(  # noqa: PLR0917 (what the plain calls have shown)
-    runner: Runner,
-    subject: Subject,
-    dtype: str,
-    like: Case,
-    known: Mapping[ShapePoint, Planned],
-    whole: Sequence[Reaching],
-    forward: Sequence[Reaching],
-    allowed: Callable[[ShapePoint], bool],
-) -> tuple[CalledApart, frozenset[str]]:
-    """Return shapes for each check, and the sources that had a part in them.
+def called_apart(
+    subject: Subject, dtype: str, place: str, options: Mapping[str, object] | None = None
+) -> CalledApart:
+    """Return shapes for each check; none where a sweep says why it chose no shapes, or there is none."""
+    found = sweep(subject, dtype, place, options)
+    if found.why or not found.whole:
+        return {}
+    played = dict(options or {}) if place == PLACE else {}
+    key = hashlib.sha256(f"{key_of(subject, dtype, played)}{_own_sources()}".encode()).hexdigest()
+    if key not in _known:
+        file = cache_folder("sweeps") / f"{key}.json"
+        kept = _read(file)
+        if kept is None:
+            kept, sources = _made(subject, dtype, found, played)
+            keep(file, _document(kept, sources))
+        _known[key] = kept
+    return _known[key]
 
-    like: a case that tells dtypes and scalars. known: what plain calls showed. whole, forward: the shapes
-    that are chosen because of it.
-    """
+
+def _made(
+    subject: Subject, dtype: str, found: Sweep, played: Mapping[str, object]
+) -> tuple[CalledApart, frozenset[str]]:
+    """Make the dry runs; also return the sources that had a part in them."""
     the_op = op(subject.op)
+    like = like_of(the_op, subject, dtype)
+    assert like is not None  # or there was no sweep
     numbers = sorted({*wrapper_sizes(subject), *compared_sizes(subject)})
-    points = points_for_ways(known, whole, numbers)
-    plain = frozenset[str]().union(*(seen.features for seen in known.values()))
-    gradients = bool(the_op.differentiable) and subject.differentiable
+    points = unlike_shapes.points_for_ways(found.ends, found.whole, numbers)
     asked = []
     for check in checks_with_ways():
-        if not check.skips(subject, the_op, dtype, runner.backend):
-            ways: Mapping[str, CallingWay] = check.dry_ways(subject, backend(runner.backend))
+        if not check.skips(subject, the_op, dtype, PLACE):
+            ways: Mapping[str, CallingWay] = check.dry_ways(subject, backend(PLACE))
             asked.append((check, any(way.history for way in ways.values())))
-    runner.renew()  # first calls are to be first
-    found: dict[str, tuple[Reaching, ...]] = {}
+    made: dict[str, tuple[Reaching, ...]] = {}
     files: set[str] = set()
-    for check, alone in sorted(asked, key=lambda one: not one[1]):
-        look = _Look(runner=runner, subject=subject, case=like, gradients=gradients, check=check)
-        tried = _tried(check, subject, known, whole, forward)
-        few = points[:MOST_COPIES] if alone else points
-        found[check.NAME] = unlike_shapes(look, few, tried, plain, allowed)
-        files |= look.files
-    return {name: shapes for name, shapes in found.items() if shapes}, frozenset(files)
+    with Runner(PLACE, options=played, case_seconds=BATCH_SECONDS) as runner:
+        for check, alone in sorted(asked, key=lambda one: not one[1]):  # first calls are to be first
+            look = _Look(runner=runner, subject=subject, case=like, check=check)
+            made[check.NAME] = unlike_shapes.unlike_shapes(
+                look,
+                points[:MOST_COPIES] if alone else points,
+                _tried(check, subject, found),
+                found.features,
+                lambda point: is_allowed(subject, the_op, point),
+            )
+            files |= look.files
+    return {name: shapes for name, shapes in made.items() if shapes}, frozenset(files)
 
 
-def _tried(
-    check: Check,
-    subject: Subject,
-    known: Mapping[ShapePoint, Planned],
-    whole: Iterable[Reaching],
-    forward: Iterable[Reaching],
-) -> Tried:
+def _tried(check: Check, subject: Subject, found: Sweep) -> list[ShapePoint]:
     """Return what a check tries anyway: the shapes of its plan, and those that reach most."""
     plan = check.plan(subject, op(subject.op))
-    reaching = [*(whole if plan.gradients else forward)] if plan.reaching else []
+    reaching = (found.whole if plan.gradients else found.forward) if plan.reaching else ()
     most = steering((), reaching, cases=plan.most_reaching or 0, seconds=STEERED_SECONDS["quick"])
     points = [(rows, columns, 0) for rows, columns in plan.shapes or ()]
     points += [(shape.rows, shape.columns, shape.variant) for shape in most.shapes]
-    compiled = (known[point].compiled for point in points if point in known)
-    return Tried(points=tuple(dict.fromkeys(points)), compiled=frozenset[tuple[str, int]]().union(*compiled))
+    return [*dict.fromkeys(points)]
 
 
 @dataclass(kw_only=True)
@@ -94,7 +121,6 @@ class _Look:
     runner: Runner
     subject: Subject
     case: Case
-    gradients: bool
     check: Check
     files: set[str] = field(default_factory=set)
     ended: bool = False
@@ -111,7 +137,7 @@ class _Look:
                 self.case,
                 experiment=EXPERIMENT,
                 points=points,
-                gradients=self.gradients,
+                gradients=bool(op(self.subject.op).differentiable) and self.subject.differentiable,
                 of=f"{self.check.__name__}:dry_ways",
                 only=tuple(sorted(ways)),
             )
@@ -125,3 +151,39 @@ class _Look:
         self.files.update(answer.files)
         self.ended = bool(answer.ended)
         return answer.ways
+
+
+# What is kept
+
+
+@cache
+def _own_sources() -> str:
+    """Return a hash of the code that makes these dry runs and chooses shapes, beside that of sweeps."""
+    execution = Path(__file__).parents[1] / "execution"
+    own = (
+        __file__,
+        str(unlike_shapes.__file__),
+        *(str(vars(check)["__file__"]) for check in checks_with_ways()),
+        str(execution / "dry_ways.py"),
+        str(execution / "ways_of_calling.py"),
+    )
+    return "".join(map(hash_of, own))
+
+
+def _document(made: CalledApart, sources: Iterable[str]) -> str:
+    record = {
+        "sources": {file: hash_of(file) for file in sorted(sources)},
+        "apart": {check: listed(shapes) for check, shapes in made.items()},
+    }
+    return json.dumps(record)
+
+
+def _read(file: Path) -> CalledApart | None:
+    """Return what is kept, unless it is damaged or one of its sources has changed."""
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+        if any(hash_of(source) != known for source, known in record["sources"].items()):
+            return None
+        return {str(check): shapes_of(shapes) for check, shapes in record["apart"].items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None

@@ -8,7 +8,6 @@ anyway needs no other, and of the rest the cheapest shapes are looked for.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from verifier.cases.reaching_shapes import CASE_SECONDS, Reaching, compilation, price
 from verifier.records.planned_launches import WRAPPER, Planned, ShapePoint, Unlike
@@ -27,48 +26,45 @@ _News = tuple[str, str, str]
 """The way, "more", "less" or "other", and what it is, in words."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tried:
-    """What a check tries anyway: points, and compilations that these need."""
-
-    points: tuple[ShapePoint, ...]
-    compiled: frozenset[tuple[str, int]] = frozenset()
-
-
-def points_for_ways(
-    known: Mapping[ShapePoint, Planned], chosen: Iterable[Reaching], numbers: Iterable[int]
-) -> list[ShapePoint]:
-    """Return the points to be looked at: those beyond every threshold, sides of numbers, a few chosen shapes.
-
-    known: what was seen in the plain call. chosen: of the shapes that reach launches in it, the most worth
-    first. numbers: integers that the sources compare with. A dry run costs the same at any extents.
-    """
+def ends_of(known: Mapping[ShapePoint, Planned]) -> tuple[ShapePoint, ...]:
+    """Return the points with the most columns, rows and elements at which a plain call did not raise."""
     answered = [p for p, seen in known.items() if not seen.refused and p[2] == 0]
     rows = max((p for p in answered if p[1] <= SMALL), default=None)
     columns = max((p for p in answered if p[0] <= SMALL), key=lambda p: p[1], default=None)
     largest = max(answered, key=lambda p: (p[0] * p[1], p), default=None)
+    return tuple(dict.fromkeys(p for p in (columns, rows, largest) if p is not None))
+
+
+def points_for_ways(
+    ends: Iterable[ShapePoint], chosen: Iterable[Reaching], numbers: Iterable[int]
+) -> list[ShapePoint]:
+    """Return the points to be looked at: those beyond every threshold, sides of numbers, a few chosen shapes.
+
+    ends: as of `ends_of`. chosen: of the shapes that reach launches in the plain call, the most worth first.
+    numbers: integers that the sources compare with. A dry run costs the same at any extents.
+    """
     sides = [(n + more, n + more, 0) for n in numbers for more in (0, 1)]
     others = [(s.rows, s.columns, s.variant) for s in chosen if s.seconds <= CASE_SECONDS][:MOST_OTHERS]
-    ends = [p for p in (columns, rows, largest) if p is not None]
     return [*dict.fromkeys((*ends, *sides, *others))]
 
 
 def unlike_shapes(
     look: LookInWays,
     points: Sequence[ShapePoint],
-    tried: Tried,
+    tried: Sequence[ShapePoint],
     plain: frozenset[str],
     allowed: Callable[[ShapePoint], bool],
 ) -> tuple[Reaching, ...]:
     """Return shapes where a way of calling differs as at none that is tried, the most worth first.
 
-    plain: all features of plain calls, anywhere: sizes that occur in one are nothing new.
+    tried: points that a check runs anyway. plain: all features of plain calls, anywhere: sizes that occur in
+    one are nothing new.
     """
     search = _Search(look=look, tried=tried, plain=plain, allowed=allowed)
-    search.see([*tried.points, *points])
+    search.see([*tried, *points])
     found: list[Reaching] = []
     met: set[_News] = set()
-    compiled = set(tried.compiled)
+    compiled = {one for point in tried for one in search.compiled(point)}
     while len(found) < MOST_NAMED:
         offers = (
             (len(new) / search.cost(point, compiled), (-point[0], -point[1], -point[2]), frozenset(new))
@@ -94,7 +90,7 @@ class _Search:
         self,
         *,
         look: LookInWays,
-        tried: Tried,
+        tried: Sequence[ShapePoint],
         plain: frozenset[str],
         allowed: Callable[[ShapePoint], bool],
     ) -> None:
@@ -120,7 +116,7 @@ class _Search:
 
     def _of(self, way: str, unlike: Unlike) -> Iterator[_News]:
         at = self.seen[way]
-        usual = [at[point] for point in self.tried.points if point in at]
+        usual = [at[point] for point in self.tried if point in at]
         ran = frozenset[str]().union(*(one.ran for one in usual))
         for one in unlike.more.difference(*(u.more for u in usual)):
             if not (_is_size(one) and one in self.plain):
