@@ -42,7 +42,7 @@ from verifier.records.subject import Subject
 from verifier.subjects.source_integers import compared_sizes, wrapper_sizes
 
 EXPERIMENT = "verifier.execution.dry_ways:plan_ways"
-MOST_COPIES = 10
+MOST_COPIES = 8
 """Points at which first calls are looked at, each in a copy of the process: a copy costs as ten calls."""
 CalledApart = Mapping[str, tuple[Reaching, ...]]
 """By check, shapes where one of its ways of calling differs as at none that it tries anyway."""
@@ -96,7 +96,7 @@ def _made(
             made[check.NAME] = unlike_shapes.unlike_shapes(
                 look,
                 points[:MOST_COPIES] if alone else points,
-                _tried(check, subject, found),
+                _tried(check, subject, found, first_calls=alone),
                 found.features,
                 lambda point: is_allowed(subject, the_op, point),
             )
@@ -104,12 +104,16 @@ def _made(
     return {name: shapes for name, shapes in made.items() if shapes}, frozenset(files)
 
 
-def _tried(check: Check, subject: Subject, found: Sweep) -> list[ShapePoint]:
-    """Return what a check tries anyway: the shapes of its plan, and those that reach most."""
+def _tried(check: Check, subject: Subject, found: Sweep, *, first_calls: bool) -> list[ShapePoint]:
+    """Return what a check tries anyway: the shapes of its plan, and those that reach most.
+
+    first_calls: whether it makes first calls, which it does in the first of its small shapes alone.
+    """
     plan = check.plan(subject, op(subject.op))
     reaching = (found.whole if plan.gradients else found.forward) if plan.reaching else ()
     most = steering((), reaching, cases=plan.most_reaching or 0, seconds=STEERED_SECONDS["quick"])
-    points = [(rows, columns, 0) for rows, columns in plan.shapes or ()]
+    small = (plan.shapes or ())[: 1 if first_calls else None]
+    points = [(rows, columns, 0) for rows, columns in small]
     points += [(shape.rows, shape.columns, shape.variant) for shape in most.shapes]
     return [*dict.fromkeys(points)]
 
