@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from verifier.audit.request import BUDGETS, Requirements, parse_requirements
 from verifier.audit.run_audit import select
 from verifier.audit.shape_text import USUAL, asked_shapes
-from verifier.audit.sweep import _key
+from verifier.audit.sweep import key_of
 from verifier.commands.command_line import app
 from verifier.commands.project_settings import SettingsError, project_settings
 from verifier.subjects.load_file import load_subjects
@@ -141,7 +141,7 @@ def test_a_device_of_so_many_multiprocessors_is_played_and_played_again(tmp_path
 def test_shapes_that_were_chosen_for_one_device_are_not_those_of_another():
     (subject,) = load_subjects(LOST)
     keys = {
-        _key(subject, "float32", played) for played in ({}, {"multiprocessors": 1}, {"multiprocessors": 2})
+        key_of(subject, "float32", played) for played in ({}, {"multiprocessors": 1}, {"multiprocessors": 2})
     }
     assert len(keys) == 3
 
