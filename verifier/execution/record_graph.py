@@ -116,13 +116,15 @@ class RecordedGraph(Recorded):
 
     graph: only what results reach, each distinct expression once. nodes: how many were computed for them.
     digest: of these, as they were computed. paths: the predicates by which branches were taken, each once:
-    those that held, as the output "true", and those that did not. unlike: the first result of the run of
-    which the expressions, computed on the same inputs, give other bits, "" where there is none.
+    those that held, as the output "true", and those that did not. taken: a digest of these. unlike: the first
+    result of the run of which the expressions, computed on the same inputs, give other bits, "" where there
+    is none.
     """
 
     graph: Graph
     nodes: int = 0
     digest: str = ""
+    taken: str = ""
     unlike: str = ""
     paths: Graph = field(default_factory=lambda: Builder().graph({}))
 
@@ -139,6 +141,7 @@ def recorded_graph(subject: Subject, case: Case, *, backend: Backend, gradients:
         graph=shared(one.nodes, kept, one.outputs, one.formats),
         nodes=int(kept.sum()),
         digest=digest(one.nodes, kept, one.outputs),
+        taken=digest(one.nodes, live(one.nodes, taken), taken),
         paths=shared(one.nodes, live(one.nodes, taken), taken, one.formats),
         decisions=one.decisions,
         asked=one.asked,

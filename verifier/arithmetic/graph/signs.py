@@ -43,6 +43,7 @@ class Signs:
         self._falls: Mask = np.zeros(terms.count, dtype=np.bool_)
         self._powers: dict[int, bool] = {}
         self._nested = 0
+        self._asked, self._answer = (b"", b""), ids(np.zeros(0))
         for name, level in _by_operation(terms, reached(terms, edges)):
             self._least[level] = self._of_terms(name, level)
             self._falls[level] = self._not_above_zero(name, level)
@@ -214,6 +215,12 @@ class Signs:
 
     def _signs(self, first: Ids, second: Ids) -> Ids:
         """Return 1 for products that are never negative, -1 for those never positive, 0 for others."""
+        asked = first.tobytes(), second.tobytes()
+        if self._asked != asked:  # which each level is twice
+            self._asked, self._answer = asked, self._signs_of(first, second)
+        return self._answer
+
+    def _signs_of(self, first: Ids, second: Ids) -> Ids:
         square = (first >> 1 == second >> 1) & ~self._several[first >> 1]
         found = np.where(square, 1 - 2 * ((first ^ second) & 1), 0)
         for one, other in ((0, 0), (1, 1), (0, 1), (1, 0)):

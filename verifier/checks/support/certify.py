@@ -115,20 +115,25 @@ def _depends_on_lanes(
 
 def _proofs(subject: Subject, case: Case, found: Recordings, *, gradients: bool) -> Iterator[CodeProof]:
     """Yield what is proved with products fused and not; where both recorded the same, it is proved once."""
-    known: dict[str, CodeProof] = {}
+    known: dict[tuple[str, str], CodeProof] = {}
     for mode, one in found.by_mode.items():
         must_hold_for_all_inputs(one, paths=True)
-        if one.digest in known and not any(nodes.size for nodes in one.paths.outputs.values()):
-            yield replace(known[one.digest], contraction=mode, kernels=dict(one.kernels), mixed=())
+        said = one.digest, one.taken
+        if said in known:
+            yield replace(known[said], contraction=mode, kernels=dict(one.kernels), mixed=())
             continue
-        known[one.digest] = _proved(subject, case, mode, one, gradients=gradients)
-        yield known[one.digest]
+        known[said] = _proved(subject, case, mode, one, gradients=gradients)
+        yield known[said]
 
 
 def _proved(subject: Subject, case: Case, mode: str, one: RecordedGraph, *, gradients: bool) -> CodeProof:
     """Prove what the certificate says of one recording, or raise."""
     must_hold_for_all_inputs(one, paths=True)
-    found = compared(one.graph, op(subject.op), subject, case, gradients=gradients)
+    terms = SharedTerms()
+    form = Normaliser(terms, "EZ").normal(one.graph)
+    finite_to = finite_terms(terms).exponent
+    open_products = _mixed(terms, form) if mode == "off" else ()
+    found = compared(one.graph, op(subject.op), subject, case, gradients=gradients, plain=(terms, form))
     if not isinstance(found, Agreement):
         raise RefusedError("the code is the declared computation", found.why)
     sums = tuple(
@@ -146,8 +151,6 @@ def _proved(subject: Subject, case: Case, mode: str, one: RecordedGraph, *, grad
     path = same_for_all(one.paths, one.graph)
     within = finite_within(found.kernel, found.kernel.outputs.values(), found.vanished, found.terms)
     used = {one.graph.names[code] for code in np.unique(one.graph.operation)}
-    terms = SharedTerms()
-    form = Normaliser(terms, "EZ").normal(one.graph)
     return CodeProof(
         contraction=mode,
         kernels=dict(one.kernels),
@@ -170,9 +173,9 @@ def _proved(subject: Subject, case: Case, mode: str, one: RecordedGraph, *, grad
         approximate=tuple(sorted(name for name in used if any(part in name for part in _APPROXIMATE))),
         expressions=one.digest,
         nodes=one.nodes,
-        finite_to=finite_terms(terms).exponent,
+        finite_to=finite_to,
         within=None if within is None or _holds_all(case, within.exponent) else within.exponent,
-        mixed=_mixed(terms, form) if mode == "off" else (),
+        mixed=open_products,
         bound=bound_read(subject, case, found),
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.graph import Ids, ids
-from verifier.arithmetic.graph.growing_form import GrowingForm
+from verifier.arithmetic.graph.growing_form import Form
 from verifier.arithmetic.graph.merges_read import MergeReader, Root
 from verifier.arithmetic.graph.normal_form import NormalForm
 from verifier.arithmetic.graph.online_read import OnlineReader, Rescalings
@@ -51,11 +51,12 @@ class OrderOfSum:
 class CodeOrders:
     """The orders in a kernel's normal form.
 
-    form: of what asks for them. found: of each sum, and each mean, that was asked for.
+    form: of what asks for them. found: of each sum, and each mean, that was asked for. asked: all edges that
+    were asked about.
     """
 
     terms: SharedTerms
-    form: GrowingForm
+    form: Form
     sums: OrderReader
     maxima: OnlineReader
     merges: MergeReader
@@ -63,6 +64,7 @@ class CodeOrders:
     op: Op
     case: Case
     found: list[OrderOfSum] = field(default_factory=list)
+    asked: list[Ids] = field(default_factory=list)
 
     def of_sum(self, nodes: Ids, declared: Tree) -> list[Step]:
         """Return the order of a sum."""
@@ -157,4 +159,5 @@ class CodeOrders:
         return ids(np.round(np.log2(bits.astype(np.float64))).astype(np.int64))
 
     def _edges(self, nodes: Ids) -> Ids:
-        return self.form.edges(nodes[0])
+        self.asked.append(self.form.edges(nodes[0]))
+        return self.asked[-1]
