@@ -42,7 +42,7 @@ def _bytes(values: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> _Array:
     return values.shape, values.tobytes()
 
 
-class Form(Protocol):
+class BuilderForm(Protocol):
     """What gives the edges of nodes of a builder."""
 
     builder: Builder

@@ -13,7 +13,7 @@ from verifier.arithmetic.formats import Contraction, DivideByN
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.device_functions import with_functions
 from verifier.arithmetic.graph.graph import Builder, Graph, Ids
-from verifier.arithmetic.graph.growing_form import Form, GrowingForm, RecalledForm, SharingBuilder
+from verifier.arithmetic.graph.growing_form import BuilderForm, GrowingForm, RecalledForm, SharingBuilder
 from verifier.arithmetic.graph.merges_read import MergeReader
 from verifier.arithmetic.graph.normal_form import (
     NormalForm,
@@ -249,7 +249,7 @@ class _Comparison:
 
     def along(self, way: Way, tried: CodeOrders | None) -> Agreement | Disagreement:
         """Compare each result with the declared one; tried: orders that were found before."""
-        form: Form = _growing(Builder(), self.terms, self.claims, self.case)
+        form: BuilderForm = _growing(Builder(), self.terms, self.claims, self.case)
         if tried is not None:
             form = RecalledForm(Builder(), tried.asked)
         orders, nodes = self._declared(way, form)
@@ -273,7 +273,7 @@ class _Comparison:
             orders=tuple(orders.found),
         )
 
-    def _declared(self, way: Way, form: Form) -> tuple[CodeOrders, dict[str, Ids] | Disagreement]:
+    def _declared(self, way: Way, form: BuilderForm) -> tuple[CodeOrders, dict[str, Ids] | Disagreement]:
         """Build what is declared; return the orders that it was given, and the nodes of its results."""
         orders = CodeOrders(
             terms=self.terms, form=form, sums=self.sums, maxima=self.maxima, merges=self.merges,

@@ -9,7 +9,7 @@ import numpy as np
 
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.graph import Ids, ids
-from verifier.arithmetic.graph.growing_form import Form
+from verifier.arithmetic.graph.growing_form import BuilderForm
 from verifier.arithmetic.graph.merges_read import MergeReader, Root
 from verifier.arithmetic.graph.normal_form import NormalForm
 from verifier.arithmetic.graph.online_read import OnlineReader, Rescalings
@@ -56,7 +56,7 @@ class CodeOrders:
     """
 
     terms: SharedTerms
-    form: Form
+    form: BuilderForm
     sums: OrderReader
     maxima: OnlineReader
     merges: MergeReader
