@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypedDict
 
@@ -81,9 +82,10 @@ class Nodes:
 
         operands: copied.
         """
-        size = int(np.prod(shape, dtype=np.int64))
+        size = math.prod(shape)
         small = np.int32 if self.count + size < 2**31 else np.int64  # wide rows have many nodes
-        flat = tuple(np.broadcast_to(o, shape).astype(small).reshape(-1) for o in operands)
+        whole = (o if o.shape == shape else np.broadcast_to(o, shape) for o in operands)
+        flat = tuple(one.astype(small).reshape(-1) for one in whole)
         held = None if value is None else np.array(np.broadcast_to(value, shape), dtype=np.uint64).reshape(-1)
         first, self.count = self.count, self.count + size
         self.rows.append(Row(name=name, first=first, count=size, operands=flat, value=held, line=line))
