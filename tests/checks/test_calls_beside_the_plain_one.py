@@ -19,9 +19,10 @@ from checks_support import (
     subject_of,
 )
 
+from verifier import Domain
 from verifier.cases.plan import Plan
 from verifier.checks import check, modes, partial_gradients, repeated_calls
-from verifier.checks.support.attempts import EVALUATION, Attempt, Attempts, key
+from verifier.checks.support.attempts import EVALUATION, FEW_SHAPES, Attempt, Attempts, key
 from verifier.checks.support.attempts import outcomes_of as judged
 from verifier.checks.support.session import Session
 from verifier.execution import Runner
@@ -129,6 +130,16 @@ def test_everything_that_must_be_tried_is_tried_in_one_case(name):
         found = outcomes_of(subject, name, count=1)
     assert {t for o in passes(found) for t in o.tried} == {*check(name).must_be_tried(subject)}
     assert {o.verdict for o in found} == {Verdict.PASS}
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_of_small_shapes_first_calls_are_made_in_the_first_or_in_all_where_that_one_may_be_left_out(inside):
+    subject = subject_of(RIGHT)
+    limited = subject.differing(domain=Domain(min_columns=0 if inside else 100))
+    found = judged_by_children(limited, "eager", 1, FEW_SHAPES[1:])
+    assert not against(found)
+    tried = {t for o in found for t in o.tried}
+    assert (repeated_calls.FIRST in tried, repeated_calls.AFTER in tried) == (not inside, not inside)
 
 
 def test_halves_are_tried_in_float32_under_autocast_too():
