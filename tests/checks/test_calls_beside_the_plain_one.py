@@ -142,6 +142,20 @@ def test_of_small_shapes_first_calls_are_made_in_the_first_or_in_all_where_that_
     assert (repeated_calls.FIRST in tried, repeated_calls.AFTER in tried) == (not inside, not inside)
 
 
+def test_a_smaller_call_that_ends_in_an_error_is_no_failure_of_the_larger_one(tmp_path):
+    (tmp_path / "long_alone.py").write_text(
+        RIGHT.read_text().replace(
+            "    return _LayerNorm.apply",
+            "    if input.shape[-1] < 20:\n        raise KeyError(20)\n    return _LayerNorm.apply",
+        )
+    )
+    found = judged_by_children(subject_of(tmp_path / "long_alone.py"), "eager", 1, SMALL)
+    assert not against(found)
+    assert [o.message for o in found if repeated_calls.AFTER in o.tried] == [
+        "the smaller case ends in an error: KeyError: 20"
+    ]
+
+
 def test_halves_are_tried_in_float32_under_autocast_too():
     found = outcomes_of(subject_of(RIGHT), "modes", "float16", count=1)
     assert [o.tried for o in passes(found)][-1] == (modes.SINGLE,)

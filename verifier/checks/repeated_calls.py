@@ -34,12 +34,12 @@ from verifier.execution.call_subject import (
     named_results,
 )
 from verifier.execution.ways_of_calling import CallingWay
-from verifier.machine.culprit import in_backward, is_own
+from verifier.machine.culprit import is_own
 from verifier.ops import Op
 from verifier.ops import op as named_op
 from verifier.records.case import Case, as_bytes, from_document, to_document
 from verifier.records.observation import Observation
-from verifier.records.printable import text_of
+from verifier.records.printable import said
 from verifier.records.subject import Subject
 from verifier.records.verdict import Outcome, Verdict
 
@@ -157,7 +157,8 @@ def _smaller(session: Session) -> Case | None:
         return None
     rank = made.given["input"].dim()
     outside = subject.domain is not None and any(subject.domain.exceeded(rows, columns, rank=rank))
-    return None if outside else made
+    known = any(d.concerns(NAME) and (d.where is None or d.where(made)) for d in subject.known_defects)
+    return None if outside or known else made
 
 
 # -- in the child --------------------------------------------------------------------------------------
@@ -224,13 +225,18 @@ class _Calls:
         return self.results(forward(self.subject, call), call)
 
     def after(self, small: Case) -> Shown:
-        """Call with another case first, which the subject may refuse."""
+        """Call with another case first; where that ends in an error, cases of its own tell."""
         try:
             self.called(self.laid_out(small))
-        except REFUSALS as error:
-            if is_own(error) or in_backward(error):
+            self.backend.finish()
+            failed = self.backend.failed()
+        except Exception as error:
+            if is_own(error):
                 raise
-            return Shown(excused=f"the smaller case is refused: {text_of(error)}")
+            failed = error
+        if failed is not None:
+            self.backend.begin()  # what failed is not of the case
+            return Shown(excused=f"the smaller case ends in an error: {said(failed, first_line=True)}")
         call = self.laid_out(self.case)
         outputs = forward(self.subject, call)
         return Shown(results=(kept(self.results(outputs, call) | mutated(self.subject, call)),))
