@@ -44,7 +44,7 @@ UNMEASURED = (
 class Contender:
     """One implementation of one op: `call` takes the op's arguments by name and returns the output.
 
-    kind: "corrected", "published" or "peer".
+    kind: "corrected", "published" or "peer". subject: whose declaration says what is proved of it.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Contender:
     call: Callable[[dict[str, Any]], Any]
     dtypes: tuple[str, ...] = ("float16", "bfloat16", "float32")
     differentiable: bool = True
+    subject: Subject | None = None
 
 
 def arguments(work: Work, device: str, seed: int = 0) -> dict[str, Any]:
@@ -114,6 +115,7 @@ def _ours(op: str) -> Iterator[Contender]:
                 call=_calls(subject),
                 dtypes=subject.dtypes,
                 differentiable=subject.differentiable,
+                subject=subject,
             )
 
 

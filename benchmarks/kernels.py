@@ -331,23 +331,25 @@ def document(
     records: list[dict[str, Any]], copies: list[float], notes: list[str], took: float
 ) -> dict[str, Any]:
     """Return everything that the report is written from."""
-    import triton
-
     properties = torch.cuda.get_device_properties(0)
     return {
         "device": properties.name,
         "l2_bytes": properties.L2_cache_size,
-        "versions": {
-            "torch": torch.__version__,
-            "triton": triton.__version__,
-            "python": platform.python_version(),
-        },
+        "versions": versions(),
         "copy_bytes_per_second": statistics.median(copies),
         "copies": copies,
         "seconds": took,
         "notes": notes,
         "records": records,
     }
+
+
+def versions() -> dict[str, str]:
+    """Return what a measurement was made with."""
+    import triton
+
+    own = {"torch": torch.__version__, "triton": triton.__version__}
+    return {**own, "python": platform.python_version()}
 
 
 if __name__ == "__main__":
