@@ -46,7 +46,7 @@ def test_errors_are_those_of_the_rows_and_bounds_those_of_the_declaration(pareto
         assert 0 < found["observed"] <= found["bound"]
     assert better["bound"] < far["bound"] / 100
     assert better["observed"] < far["observed"] / 100
-    assert wrong["observed"] == pytest.approx(1e-3, rel=0.01)
+    assert abs(wrong["observed"] - 1e-3) <= 2 * near["observed"]
     assert wrong["bound"] == near["bound"] < 1e-4
 
 
