@@ -64,3 +64,12 @@ def test_an_order_is_admitted_only_where_the_bound_of_the_declared_tree_holds():
     )
     assert "merges" in not_admitted(tree(lanes=2), list(tree(lanes=4).steps(4)), 4, own=True)
     assert not_admitted(tile(block=4, threads=4, element_bytes=16), far, n, own=True) == ""
+
+
+def test_elements_that_the_code_never_reads_are_in_no_mean():
+    reader, _, form = read(sequential(), 6)
+    terms = reader._terms
+    absent = np.full((3, 3), -1, dtype=np.int64)
+    later = 2 * terms.shared("input:x:f32", absent, np.arange(6, 9, dtype=np.uint64))
+    with pytest.raises(OrderError, match="no mean of all 9 elements"):
+        reader.roots(np.concatenate([form.outputs["x"], later]))

@@ -220,8 +220,9 @@ class MergeReader:
     def _parts(self, leaves: Ids) -> _Parts:
         columns = np.zeros((len(fields(_Parts)), self._room), dtype=np.int64)
         known = _Parts(**{one.name: column for one, column in zip(fields(_Parts), columns, strict=True)})
-        known.count[leaves >> 1], known.head[leaves >> 1] = 1, np.arange(len(leaves))
-        known.negative[leaves >> 1] = leaves & 1
+        places = np.flatnonzero(leaves >> 1 < self._room - 1)  # the code does not have those formed later
+        met = leaves[places] >> 1
+        known.count[met], known.head[met], known.negative[met] = 1, places, leaves[places] & 1
         for readings in self._readings:
             self._merge(known, readings[known.count[readings.term] == 0])
         return known
