@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 
-from verifier.arithmetic.graph.graph import Ids, ids
+from verifier.arithmetic.graph.graph import Ids, distinct, ids
 from verifier.arithmetic.graph.normal_form import NormalForm
 
 _PRODUCT = re.compile(r"mul(\.ftz)?\.(f16|bf16|f32|f64)")
@@ -37,7 +37,9 @@ def mixed(form: NormalForm) -> Ids:
     used = held[graph.operands[user, place]]
     fusible = np.unique(used[(used >= 0) & summed[user]])
     # Equal sums are one use: the same sum is computed by many threads.
-    uses = np.unique(np.stack([used, term[user], place])[:, used >= 0], axis=1)[0]
+    each = used >= 0
+    room = int(term.max(initial=0)) + 1
+    uses = distinct((used[each] * room + term[user[each]]) * 3 + place[each]) // (3 * room)
     results = held[graph.output_nodes()]
     count = np.bincount(np.concatenate([uses, results[results >= 0]]), minlength=1)
     return ids(fusible[count[fusible] > 1])

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -42,6 +43,9 @@ TEXTS = {
 Triton 3.9 has it, and what these ask before they compute: whether x is finite and has no sign bit."""
 POWER_OF_TWO = "from_bits.f32"
 """What an exponential is multiplied with at last: rounding this product changes subnormal results alone."""
+
+_known: WeakKeyDictionary[Graph, dict[tuple[bool, bool], tuple[Graph, dict[str, int]]]] = WeakKeyDictionary()
+"""What `with_functions` made of graphs, as long as these are kept."""
 
 
 @dataclass(kw_only=True)
@@ -96,6 +100,14 @@ def with_functions(
     """
     if not {"to_bits.b32", POWER_OF_TWO} & set(graph.names):
         return graph, {}
+    known = _known.setdefault(graph, {})
+    if (fused, marked) not in known:
+        known[fused, marked] = _with_functions(graph, fused=fused, marked=marked)
+    found, fired = known[fused, marked]
+    return found, dict(fired)
+
+
+def _with_functions(graph: Graph, *, fused: bool, marked: bool) -> tuple[Graph, dict[str, int]]:
     fired: dict[str, int] = {}
     if fused:
         graph, fired["contraction"] = _split(graph, SUM_WITH_PRODUCT if marked else "add.f32")

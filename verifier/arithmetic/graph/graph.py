@@ -229,9 +229,14 @@ def distinct(values: Ids) -> Ids:
 
 
 def pruned(graph: Graph) -> Graph:
-    """Return the nodes that outputs reach, in the same order, numbered anew."""
-    kept = np.zeros(len(graph), dtype=np.bool_)
+    """Return the nodes that outputs reach, in the same order, numbered anew: the graph itself if all are."""
+    used = np.zeros(len(graph) + 1, dtype=np.bool_)
+    used[graph.operands.ravel()] = True
     frontier = graph.output_nodes()
+    used[frontier] = True
+    if used[:-1].all():  # each is an output or used later on, where again each is
+        return graph
+    kept = np.zeros(len(graph), dtype=np.bool_)
     while frontier.size:
         kept[frontier] = True
         below = graph.operands[frontier].ravel()

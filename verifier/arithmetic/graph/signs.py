@@ -42,6 +42,7 @@ class Signs:
         self._least: Array = np.full(terms.count, _ANY)
         self._falls: Mask = np.zeros(terms.count, dtype=np.bool_)
         self._powers: dict[int, bool] = {}
+        self._codes: dict[str, Mask] = {}
         self._nested = 0
         self._asked, self._answer = (b"", b""), ids(np.zeros(0))
         for name, level in _by_operation(terms, reached(terms, edges)):
@@ -226,89 +227,97 @@ class Signs:
         for one, other in ((0, 0), (1, 1), (0, 1), (1, 0)):
             fits = (self._lows(first ^ one) >= 0.0) & (self._lows(second ^ other) >= 0.0)
             found = np.where((found == 0) & fits, -1 if one ^ other else 1, found)
-        joins = [code for code, n in enumerate(self._terms.names) if _rounded(n, "add") or _rounded(n, "mul")]
-        composed = np.isin(self._terms.operation[first >> 1], joins)
-        composed &= np.isin(self._terms.operation[second >> 1], joins)
-        composed |= self._scaled(first) | self._scaled(second)
-        for place in np.flatnonzero((found == 0) & composed).tolist():
-            found[place] = self._sign(int(first[place]), int(second[place]))
+        sums, products = (self._are(name, first, second) for name in ("add", "mul"))
+        composed = (sums | products).all(axis=0) | self._scaled(first) | self._scaled(second)
+        open_ = np.flatnonzero((found == 0) & composed)
+        found[open_] = self._of_factors(first[open_], second[open_])
         return ids(found)
+
+    def _are(self, family: str, *edges: Ids) -> Mask:
+        """Return which edges, (k, m) for k arrays of them, are of a family that is rounded to nearest."""
+        if family not in self._codes:
+            self._codes[family] = np.array([_rounded(n, family) for n in self._terms.names], dtype=np.bool_)
+        found: Mask = self._codes[family][self._terms.operation[np.stack(edges) >> 1]]
+        return found
 
     def _scaled(self, edges: Ids) -> Mask:
         """Return whether edges are products with a constant."""
-        products = [code for code, name in enumerate(self._terms.names) if _rounded(name, "mul")]
         factors = np.maximum(self._terms.edges[edges >> 1, :2], 0) >> 1
         constant = ~np.isnan(self._terms.number[factors]).all(axis=1)
-        return np.asarray(np.isin(self._terms.operation[edges >> 1], products) & constant)
+        return np.asarray(self._are("mul", edges)[0] & constant)
 
-    def _sign(self, first: int, second: int) -> int:
-        """Return the sign of one product, constant factors left out: see `_signs`."""
-        first, second = (self._without_constant(edge) for edge in (first, second))
-        if self._several[first >> 1] or self._several[second >> 1]:
-            return 0
-        if first >> 1 == second >> 1:
-            return -1 if (first ^ second) & 1 else 1
-        for one in (0, 1):
-            for other in (0, 1):
-                if self.nonnegative(first ^ one) and self.nonnegative(second ^ other):
-                    return -1 if one ^ other else 1
-        between = self._between(first >> 1, second >> 1) or self._between(second >> 1, first >> 1)
-        return -between if (first ^ second) & 1 else between
+    def _of_factors(self, first: Ids, second: Ids) -> Ids:
+        """Return the signs of products, constant factors left out: see `_signs`."""
+        first, second = self._without_constant(first), self._without_constant(second)
+        turned = (first ^ second) & 1
+        found = np.where(first >> 1 == second >> 1, 1 - 2 * turned, 0)
+        for one, other in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            fits = (self._lows(first ^ one) >= 0.0) & (self._lows(second ^ other) >= 0.0)
+            found = np.where((found == 0) & fits, -1 if one ^ other else 1, found)
+        for before, after in ((first, second), (second, first)):
+            between = self._between(before >> 1, after >> 1)
+            found = np.where(found == 0, np.where(turned == 1, -between, between), found)
+        found[self._several[first >> 1] | self._several[second >> 1]] = 0
+        return ids(found)
 
-    def _without_constant(self, edge: int) -> int:
-        """Return x for c * x, c a constant that is not NaN, with the sign of the product."""
-        while _rounded(self._name(edge >> 1), "mul"):
-            a, b = (int(part) for part in self._terms.edges[edge >> 1][:2])
-            if np.isnan(self._terms.number[a >> 1]) == np.isnan(self._terms.number[b >> 1]):
-                break
-            constant, other = (b, a) if np.isnan(self._terms.number[a >> 1]) else (a, b)
-            edge = other ^ ((edge ^ constant) & 1)
-        return edge
+    def _without_constant(self, edges: Ids) -> Ids:
+        """Return x for each c * x, c a constant that is not NaN, with the sign of the product."""
+        found, pending = edges.copy(), np.arange(len(edges))
+        while pending.size:
+            edge = found[pending]
+            a, b = self._terms.edges[edge >> 1, :2].T
+            of_data = np.isnan(self._terms.number[a >> 1])
+            scaled = self._are("mul", edge)[0] & (of_data != np.isnan(self._terms.number[b >> 1]))
+            constant, other = np.where(of_data, b, a), np.where(of_data, a, b)
+            found[pending[scaled]] = (other ^ ((edge ^ constant) & 1))[scaled]
+            pending = pending[scaled]
+        return found
 
-    def _between(self, before: int, after: int) -> int:
-        """Return the sign of the product of x - m and x - t, t between m and x; 0 where that is not so."""
-        for x, m in self._difference(before):
-            for x_again, t in self._difference(after):
-                if x >> 1 != x_again >> 1:
-                    continue
-                share, turned = self._share(t >> 1, m >> 1, before)
-                if 0.0 < share <= _LARGEST_SHARE and (turned ^ x) & 1 == 0:
-                    return -1 if (x ^ x_again) & 1 else 1
-        return 0
+    def _between(self, before: Ids, after: Ids) -> Ids:
+        """Return the signs of products of x - m and x - t, t between m and x; 0 where that is not so."""
+        found = np.zeros(len(before), dtype=np.int64)
+        both = self._differs(before) & self._differs(after)
+        first, second = self._terms.edges[before, :2], self._terms.edges[after, :2]
+        for own, other in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            x, m, again, t = first[:, own], first[:, 1 - own], second[:, other], second[:, 1 - other]
+            at = np.flatnonzero(both & (found == 0) & (x >> 1 == again >> 1))
+            share, turned = self._share(t[at] >> 1, m[at] >> 1, before[at])
+            fits = (share > 0.0) & (share <= _LARGEST_SHARE) & ((turned ^ x[at]) & 1 == 0)
+            found[at[fits]] = 1 - 2 * ((x ^ again) & 1)[at[fits]]
+        return found
 
-    def _difference(self, term: int) -> Iterator[tuple[int, int]]:
-        """Yield the edges of a sum of two, of which one is subtracted, in both orders."""
-        if _rounded(self._name(term), "add"):
-            a, b = (int(edge) for edge in self._terms.edges[term][:2])
-            if (a ^ b) & 1:
-                yield a, b
-                yield b, a
+    def _differs(self, terms: Ids) -> Mask:
+        """Return which terms are sums of two, of which one is subtracted."""
+        a, b = self._terms.edges[terms, :2].T
+        return np.asarray(self._are("add", 2 * terms)[0] & ((a ^ b) & 1 == 1))
 
-    def _share(self, t: int, m: int, difference: int) -> tuple[float, int]:
-        """Return how much of a difference t adds to m, and 1 where it subtracts; 0.0 for any other t."""
-        edges = [int(edge) for edge in self._terms.edges[t] if edge >= 0]
-        if _rounded(self._name(t), "fma"):
-            return self._part(edges[:2], difference) if edges[2] == 2 * m else (0.0, 0)
-        if not _rounded(self._name(t), "add") or 2 * m not in edges:
-            return 0.0, 0
-        product = edges[1 - edges.index(2 * m)]
-        factors = [int(edge) for edge in self._terms.edges[product >> 1][:2]]
-        name = self._name(product >> 1)
-        if not (_rounded(name, "mul") or _rounded(name, "div")) or (
-            name.startswith("div") and factors[0] >> 1 != difference
-        ):
-            return 0.0, 0
+    def _share(self, t: Ids, m: Ids, difference: Ids) -> tuple[Array, Ids]:
+        """Return how much of differences t adds to m, and 1 where it subtracts; 0.0 for any other t."""
+        edges = self._terms.edges[t]
+        fused = self._are("fma", 2 * t)[0] & (edges[:, 2] == 2 * m)
+        first = edges[:, 0] == 2 * m
+        product = np.where(first, edges[:, 1], edges[:, 0])
+        added = self._are("add", 2 * t)[0] & (first | (edges[:, 1] == 2 * m))
+        factors = np.where(fused[:, None], edges[:, :2], self._terms.edges[product >> 1, :2])
+        divides = self._are("div", product)[0] & (factors[:, 0] >> 1 == difference)
+        added &= self._are("mul", product)[0] | divides
         share, turned = self._part(factors, difference)
-        share = 1.0 / share if name.startswith("div") and share else share
-        return share, turned ^ (product & 1)
+        inverse = np.divide(1.0, share, out=np.zeros_like(share), where=share != 0.0)
+        share = np.where(added & divides, inverse, share)
+        turned = np.where(added, turned ^ (product & 1), turned)
+        return np.where(fused | added, share, 0.0), np.where(fused | added, turned, 0)
 
-    def _part(self, factors: list[int], difference: int) -> tuple[float, int]:
-        """Return the other factor of a difference, a constant, and 1 where the sign is turned."""
-        for one, other in (factors, factors[::-1]):
-            number = float(self._terms.number[other >> 1])
-            if one >> 1 == difference and not np.isnan(number):
-                return number, (one ^ other) & 1
-        return 0.0, 0
+    def _part(self, factors: Ids, difference: Ids) -> tuple[Array, Ids]:
+        """Return the other factors of differences, constants, and 1 where the sign is turned."""
+        share, turned = np.zeros(len(factors)), np.zeros(len(factors), dtype=np.int64)
+        for own, other in ((1, 0), (0, 1)):
+            number = self._terms.number[factors[:, other] >> 1]
+            fits = (factors[:, own] >> 1 == difference) & ~np.isnan(number)
+            share, turned = (
+                np.where(fits, number, share),
+                np.where(fits, (factors[:, own] ^ factors[:, other]) & 1, turned),
+            )
+        return share, turned
 
     def _of_larger(self, edges: Ids) -> Array:
         numbers = self._terms.number[edges[:, :2] >> 1]

@@ -107,6 +107,7 @@ def _depends_on_lanes(
     except RefusedError as error:
         return str(error)
     try:
+        must_hold_for_all_inputs(one, paths=True)
         _proved(subject, case, MODES[0], one, gradients=gradients)
     except RefusedError as error:
         return f"with NaN in them: {error}"
@@ -127,8 +128,7 @@ def _proofs(subject: Subject, case: Case, found: Recordings, *, gradients: bool)
 
 
 def _proved(subject: Subject, case: Case, mode: str, one: RecordedGraph, *, gradients: bool) -> CodeProof:
-    """Prove what the certificate says of one recording, or raise."""
-    must_hold_for_all_inputs(one, paths=True)
+    """Prove what the certificate says of one recording that must hold for all inputs, or raise."""
     terms = SharedTerms()
     form = Normaliser(terms, "EZ").normal(one.graph)
     finite_to = finite_terms(terms).exponent

@@ -11,6 +11,8 @@ from verifier.machine.execute.lane_groups import WARP, Everyone, Group, Warps
 
 _LANES = np.arange(WARP)
 _BITS = np.uint32(1) << _LANES.astype(np.uint32)
+EVERY_LANE = np.ones((1, 1), dtype=np.bool_)
+"""What `defined` says where whole warps exchange values, whichever lane each names: a lane of its warp."""
 
 
 @lru_cache(maxsize=512)
@@ -63,6 +65,8 @@ def shuffle(group: Group, mode: str, value: Array, distance: Array, control: Arr
 
 def defined(group: Group, mode: str, distance: Array, control: Array, members: Array) -> Array:
     """Whether `shfl.sync` says what a lane gets: it and the lane that it reads execute it and are members."""
+    if isinstance(group, Everyone) and group.threads % WARP == 0 and (members == 0xFFFFFFFF).all():
+        return EVERY_LANE
     warps = group.warps
     there = warps.present & _named(warps, members)
     source, _ = _source_lanes(

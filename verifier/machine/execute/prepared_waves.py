@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import numpy as np
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from verifier.machine.arithmetic.numerics import Array
     from verifier.machine.execute.lane_groups import Group
     from verifier.machine.execute.launch_record import LaunchRecord
+    from verifier.machine.shadow.slots import Slots
     from verifier.machine.translate.emitter import Emitted
 
 
@@ -47,6 +49,7 @@ class PreparedWave:
 
     `key`: of launches that may use it. `octets`: bytes that it holds. `names`: what the emitted code sees.
     `members`: for blocks that begin with a collective, its member mask where that is in a register.
+    `shadows`: the shadows of its registers, and their tags; `slots`: those of whose session they are.
     """
 
     key: Hashable
@@ -57,6 +60,17 @@ class PreparedWave:
     renew: Callable[[], None]
     members: dict[int, Callable[[Group], Array]]
     names: dict[str, Any]
+    shadows: tuple[Array, ...] = ()
+    slots: ref[Slots] | None = None
+
+    def belong_to(self, slots: Slots | None) -> None:
+        """Move the shadows of a session, beginning with none where they were another's."""
+        self.wave.slots = self.names["slots"] = slots
+        if slots is not None and (self.slots is None or self.slots() is not slots):
+            for array in self.shadows:
+                array.fill(0)
+            self.names["renew_shadows"]()
+            self.slots = ref(slots)
 
 
 _FREE = ReuseCache()
@@ -79,6 +93,7 @@ def take(launch: LaunchRecord, ids: Array) -> PreparedWave:
     wave.model, wave.monitors, wave.symbols = machine.approximation, launch.monitors, frame.symbols
     prepared.names["model"] = wave.model
     wave.restart(ids)
+    prepared.belong_to(launch.slots)
     prepared.renew()
     return prepared
 
@@ -87,11 +102,12 @@ def give_back(launch: LaunchRecord, prepared: PreparedWave) -> None:
     """Keep a wave for other launches after one that ended well."""
     if prepared.wave.flags is None:
         prepared.wave.forget()
+        prepared.belong_to(None)
         free_waves(launch).give_back(prepared.key, prepared, prepared.octets)
 
 
 def free_waves(launch: LaunchRecord) -> ReuseCache:
-    """Give the waves that wait; slots have their own, which end with them."""
+    """Give the waves that wait; slots have their own."""
     return _FREE if launch.slots is None else launch.slots.prepared_waves
 
 
@@ -125,7 +141,8 @@ def prepare(launch: LaunchRecord, ids: Array, key: Hashable) -> PreparedWave:
         names[f"{name}_flat"] = names[name].reshape(-1)
     run_translation(compiled.prologue, names)
     held = [one for one in registers.values() if one.base is None]  # others are views of them
-    held += [names[name] for name in compiled.emitted.shadows]
+    shadows = tuple(names[name] for name in compiled.emitted.shadows)
+    held += shadows
     held += [wave.shared.region.octets, wave.local.region.octets, wave.local_windows]
     prepared = PreparedWave(
         key=key,
@@ -136,6 +153,8 @@ def prepare(launch: LaunchRecord, ids: Array, key: Hashable) -> PreparedWave:
         renew=names["renew"],
         members={number: names[f"members_{number}"] for number in compiled.emitted.members},
         names=names,
+        shadows=shadows,
+        slots=None if launch.slots is None else ref(launch.slots),
     )
     watch = Watch(launch.reached, compiled, names)
     for number in range(len(compiled.emitted.full)):

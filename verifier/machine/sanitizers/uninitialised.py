@@ -131,6 +131,10 @@ class FlagEmitter:
         """Expression that allocates a flag register."""
         return "flags.fresh()"
 
+    def follows(self, instruction: Instruction) -> bool:
+        """Whether there is anything to write for an operation without side effects."""
+        return True
+
     def broken(self) -> tuple[Instruction, ...]:
         """Give nothing: flags pass through every instruction."""
         return ()

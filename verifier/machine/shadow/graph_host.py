@@ -38,7 +38,6 @@ class HostGraph(Dispatching):
             return run_custom(self, func, args, kwargs)
         name = func.overloadpacket.__name__
         tensors = [t for a in (*args, *kwargs.values()) for t in _tensors(a)]
-        read = any(self.slots.tells(t) for t in tensors)
         result = passed_on(func, *args, **kwargs)
         if name in VIEWS:
             return result
@@ -61,6 +60,7 @@ class HostGraph(Dispatching):
         if isinstance(origin, _tensor_type()) and _same_floats(origin, written):
             self.slots.set(written[0], np.broadcast_to(self.slots.get(origin), tuple(written[0].shape)))
             return result
+        read = any(self.slots.tells(t) for t in tensors)
         if read and len(written) == 1 and self.computed(base, args, kwargs, written[0], inplace=base != name):
             return result
         if read:

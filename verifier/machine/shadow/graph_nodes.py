@@ -13,7 +13,7 @@ from verifier.machine.operations.resolve import resolve
 from verifier.machine.ptx.syntax import BITS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from verifier.machine.arithmetic.approximation import Approximation
     from verifier.machine.arithmetic.numerics import Array
@@ -26,11 +26,14 @@ _TORCH = {
 """What torch's operations are among the machine's: on single precision, and conversions from and to it."""
 
 
+NUMBER_BITS = 56
+"""Bits of a number of a node: above them a code says what of it is meant (`graph_slots`)."""
+_NUMBER = (1 << NUMBER_BITS) - 1
 MOST_OPERANDS = 3
 """Operands that a row of the table has room for."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(eq=False, slots=True)
 class Row:
     """Nodes of one operation that were made together: `count` of them, from number `first` on.
 
@@ -78,18 +81,30 @@ class Nodes:
         value: Array | None = None,
         line: str = "",
     ) -> Array:
-        """Make a node for each place of a shape; return their numbers in that shape.
+        """Make a node for each place of a shape; return their numbers in that shape: see `append`."""
+        first = self.append(name, shape, operands, value, line)
+        return np.arange(first, self.count, dtype=np.int64).reshape(shape)
 
-        operands: copied.
+    def append(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        operands: Sequence[Array] = (),
+        value: Array | None = None,
+        line: str = "",
+    ) -> int:
+        """Make a node for each place of a shape; return the first number.
+
+        operands: numbers of nodes, copied; what stands above `NUMBER_BITS` of them is left out.
         """
-        size = math.prod(shape)
-        small = np.int32 if self.count + size < 2**31 else np.int64  # wide rows have many nodes
-        whole = (o if o.shape == shape else np.broadcast_to(o, shape) for o in operands)
-        flat = tuple(one.astype(small).reshape(-1) for one in whole)
+        first, self.count = self.count, self.count + math.prod(shape)
+        whole = (one if one.shape == shape else np.broadcast_to(one, shape) for one in operands)
+        # Wide rows have many nodes: where they can, numbers have 32 bits.
+        narrow = self.count < 2**31
+        flat = tuple((one.astype(np.int32) if narrow else one & _NUMBER).reshape(-1) for one in whole)
         held = None if value is None else np.array(np.broadcast_to(value, shape), dtype=np.uint64).reshape(-1)
-        first, self.count = self.count, self.count + size
-        self.rows.append(Row(name=name, first=first, count=size, operands=flat, value=held, line=line))
-        return np.arange(first, first + size, dtype=np.int64).reshape(shape)
+        self.rows.append(Row(name, first, self.count - first, flat, held, line))
+        return first
 
     def unordered_sum(self, terms: Array, bits: Array, total: Array) -> Array:
         """Make the nodes of sums over the first axis of terms, in an order that is not known.

@@ -1,6 +1,6 @@
 """Where the nodes of floats lie: each half-word has a code that says of which node it is which part.
 
-A code is `node << 5 | format << 2 | part`. Format 0 is unknown, so that all memory and every register is
+A code is `format << 58 | part << 56 | node`. Format 0 is unknown, so that all memory and every register is
 unknown until something writes it; `LITERAL` marks bits that no data can change, which become a literal where
 they are read. Nothing here asks whether bits fit: what is not exactly a node's own half-words is unknown.
 """
@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from verifier.machine.shadow.graph_nodes import Nodes, as_bits
+from verifier.machine.execute.collectives import EVERY_LANE
+from verifier.machine.execute.reuse_cache import ReuseCache
+from verifier.machine.shadow.graph_nodes import NUMBER_BITS, Nodes, as_bits
 from verifier.machine.shadow.shadow_memory import Store, Stores
 from verifier.machine.shadow.slots import Slots
 
@@ -26,13 +28,30 @@ if TYPE_CHECKING:
     from verifier.machine.arithmetic.numerics import Array, ArrayOrNumber
     from verifier.machine.execute.atomics import Atomic
     from verifier.machine.execute.memory import Located
+    from verifier.machine.ptx.syntax import Instruction
     from verifier.machine.shadow.slots import ShadowArithmetic
 
 FORMATS = {"f16": 1, "bf16": 2, "f32": 3, "f64": 4, "pred": 5, "b32": 7}
 _NAMES = {number: name for name, number in FORMATS.items()}
-LITERAL = 6 << 2
+_FORMAT, _PART = NUMBER_BITS + 2, NUMBER_BITS
+"""Bits below the format, and below the part, of a code."""
+_WHOLE = {kind: number << 2 for kind, number in FORMATS.items()}
+"""What lies above the node in the code of a whole float."""
+HALF = 1 << _PART
+"""What is added to the code of a half-word to have that of the next one of the float."""
+_FIXED = 6
+LITERAL = _FIXED << _FORMAT
+NUMBER = (1 << _PART) - 1
+"""The bits of a code that are the number of its node."""
+_NONE = np.zeros(0, dtype=np.int64)
+_MARK = np.zeros((), dtype=np.uint64)
+"""A mark beside each code that is loaded, where other slots have tags; nothing reads it."""
 _OTHER = {"f32": ("b32", "from_bits.f32"), "b32": ("f32", "to_bits.b32")}
 KINDS = {"torch.float16": "f16", "torch.bfloat16": "bf16", "torch.float32": "f32", "torch.float64": "f64"}
+
+
+_WAVES = ReuseCache()
+"""Waves that wait for another recording: a session is short, and records few launches of each kernel."""
 
 
 class _Fresh(Stores):
@@ -66,17 +85,27 @@ class GraphSlots(Slots):
         """Start with no node; everything is unknown."""
         super().__init__(arithmetic)
         self.stores = _Fresh(arithmetic.dtype)
+        self.prepared_waves = _WAVES
         self.nodes = Nodes()
         self.asked: set[str] = set()
         self.conditions: list[TakenBranch] = []
+        self._lines: dict[int, str] = {}
 
     # Nodes.
 
+    def enter(self, kernel: str, sites: list[Instruction]) -> None:
+        """Take note of the kernel that runs next, as `Slots` does."""
+        if sites is not self.sites:
+            self._lines = {}
+        super().enter(kernel, sites)
+
     def line(self, site: int) -> str:
         """Line of the user's source of an instruction of the kernel that runs."""
-        if not 0 <= site < len(self.sites) or self.sites[site].location is None:
-            return ""
-        return str(self.sites[site].location)
+        found = self._lines.get(site)
+        if found is None:
+            known = 0 <= site < len(self.sites) and self.sites[site].location is not None
+            found = self._lines[site] = str(self.sites[site].location) if known else ""
+        return found
 
     def literal(self, bits: int, kind: str) -> Array:
         """Code of a literal of the program's text."""
@@ -86,24 +115,31 @@ class GraphSlots(Slots):
     @staticmethod
     def coded(numbers: Array, kind: str) -> Array:
         """Codes of whole floats."""
-        return np.asarray(numbers << 5 | FORMATS[kind] << 2)
+        return np.asarray(numbers | FORMATS[kind] << _FORMAT)
 
     def numbers(self, codes: Array, values: Array, kind: str, site: int) -> Array:
         """Give the nodes of floats; literals and unknown ones become nodes here."""
+        return self._known(codes, values, kind, site) & NUMBER
+
+    def _known(self, codes: Array, values: Array, kind: str, site: int) -> Array:
+        """Give codes of floats, or numbers of nodes that are made here."""
         codes = np.asarray(codes)
+        fits = codes >> _PART == _WHOLE[kind]
+        if np.count_nonzero(fits) == codes.size:
+            return codes
         if kind in _OTHER:
             codes = self._reread(codes, kind, site)
-        fits = (codes & 31) == FORMATS[kind] << 2
-        if fits.all():
-            return codes >> 5
-        fixed = (codes >> 2 & 7) == LITERAL >> 2
+            fits = codes >> _PART == _WHOLE[kind]
+            if fits.all():
+                return codes
+        fixed = codes >> _FORMAT == _FIXED
         shape = np.broadcast_shapes(codes.shape, np.shape(values))
         line = self.line(site)
         if fixed.all():
             return self.nodes.add(
                 f"literal:{kind}", shape, value=as_bits(np.asarray(values), kind), line=line
             )
-        found = np.array(np.broadcast_to(codes >> 5, shape))
+        found = np.array(np.broadcast_to(codes, shape))
         fits, fixed = np.broadcast_to(fits, shape), np.broadcast_to(fixed, shape)
         lost = ~(fits | fixed)
         if fixed.any():
@@ -117,7 +153,7 @@ class GraphSlots(Slots):
         """Note predicates by which branches are taken, unless they are constants, and what the run found."""
         shape = np.broadcast_shapes(np.shape(codes), np.shape(truth))
         codes, truth = np.broadcast_to(codes, shape), np.broadcast_to(truth, shape)
-        by_data = (codes >> 2 & 7) != LITERAL >> 2
+        by_data = codes >> _FORMAT != _FIXED
         if by_data.any():
             nodes = self.numbers(codes[by_data], truth[by_data], "pred", site)
             self.conditions.append(TakenBranch(nodes=nodes, truth=truth[by_data], line=self.line(site)))
@@ -125,10 +161,10 @@ class GraphSlots(Slots):
     def _reread(self, codes: Array, kind: str, site: int) -> Array:
         """Codes where a float32 is read as 32 bits, or the other way round, by a node that says so."""
         other, name = _OTHER[kind]
-        found = (codes & 31) == FORMATS[other] << 2
+        found = codes >> _PART == _WHOLE[other]
         if not found.any():
             return codes
-        made = self.nodes.add(name, codes[found].shape, (codes[found] >> 5,), line=self.line(site))
+        made = self.nodes.add(name, codes[found].shape, (codes[found],), line=self.line(site))
         result = codes.copy()
         result[found] = self.coded(made, kind)
         return result
@@ -149,11 +185,13 @@ class GraphSlots(Slots):
         site: int,
     ) -> Array:
         """Make the nodes of an operation's results; return their codes."""
-        operands = [self.numbers(c, v, k, site) for c, v, k in zip(codes, values, kinds, strict=True)]
-        shape = np.broadcast_shapes(np.shape(result), *(o.shape for o in operands))
-        first, fixed = self.nodes.count, FORMATS[kind] << 2
-        self.nodes.add(name, shape, tuple(operands), line=self.line(site))
-        return np.arange(first << 5 | fixed, self.nodes.count << 5 | fixed, 32).reshape(shape)
+        operands = [self._known(c, v, k, site) for c, v, k in zip(codes, values, kinds, strict=True)]
+        shape = np.shape(result)
+        if any(one.shape != shape for one in operands):
+            shape = np.broadcast_shapes(shape, *(one.shape for one in operands))
+        first = self.nodes.append(name, shape, operands, line=self.line(site))
+        fixed = FORMATS[kind] << _FORMAT
+        return np.arange(first | fixed, self.nodes.count | fixed).reshape(shape)
 
     def select(
         self,
@@ -170,9 +208,7 @@ class GraphSlots(Slots):
 
         The format is that of the operands, which have `width` bits.
         """
-        formats = {int(f) for c in (first, second) for f in np.unique(np.asarray(c) >> 2 & 7)} - {
-            LITERAL >> 2
-        }
+        formats = {int(f) for c in (first, second) for f in np.unique(np.asarray(c) >> _FORMAT)} - {_FIXED}
         if formats == {FORMATS["f32"], FORMATS["b32"]}:
             formats = {FORMATS["f32"]}
         kind = _NAMES.get(formats.pop(), "") if len(formats) == 1 else "f32" if width == 32 else ""
@@ -207,9 +243,9 @@ class GraphSlots(Slots):
             self.joined(halves, bits, "f32", site)
             for halves, bits in ((first, first_bits), (second, second_bits))
         ]
-        if all(((side >> 2 & 7) != 0).all() for side in sides):
+        if all((side >> _FORMAT != 0).all() for side in sides):
             found = self.select(condition, chosen, sides[0], first_bits, sides[1], second_bits, 32, site)
-            return found, found + 1
+            return found, found + HALF
         low, high = (
             self.select(
                 condition,
@@ -231,34 +267,41 @@ class GraphSlots(Slots):
         A bfloat16 above 16 bits that are zero is a float32.
         """
         low = np.asarray(halves[0])
-        fits = (low & 31) == FORMATS[kind] << 2
+        whole = low >> _PART
+        fits = whole == _WHOLE[kind]
         if kind == "f32":
-            fits = fits | ((low & 31) == FORMATS["b32"] << 2)  # which is reread where it is used
-        fixed = (low >> 2 & 7) == LITERAL >> 2
+            fits = fits | (whole == _WHOLE["b32"])  # which is reread where it is used
         for part, code in enumerate(halves[1:], 1):
-            fits = fits & (np.asarray(code) == low + part)
-            fixed = fixed & ((np.asarray(code) >> 2 & 7) == LITERAL >> 2)
+            fits = fits & (code == low + part * HALF)
         if fits.all():
             return low
+        fixed = whole >> 2 == _FIXED
+        for code in halves[1:]:
+            fixed = fixed & (np.asarray(code) >> _FORMAT == _FIXED)
         found = np.where(fits, low, np.where(fixed, LITERAL, 0))
         if kind != "f32":
             return found
         high = np.asarray(halves[1])
         empty = (np.asarray(bits).view("u4") & np.uint32(0xFFFF)) == 0
-        wide = ((low >> 2 & 7) == LITERAL >> 2) & empty & ((high & 31) == FORMATS["bf16"] << 2)
+        wide = (whole >> 2 == _FIXED) & empty & (high >> _PART == _WHOLE["bf16"])
         if wide.any():
             wide, high = np.broadcast_arrays(wide, high)
             found = np.array(np.broadcast_to(found, wide.shape))
             made = self.nodes.add(
-                "cvt.f32.bf16", (int(np.count_nonzero(wide)),), (high[wide] >> 5,), line=self.line(site)
+                "cvt.f32.bf16", (int(np.count_nonzero(wide)),), (high[wide],), line=self.line(site)
             )
             found[wide] = self.coded(made, "f32")
         return found
 
     @staticmethod
+    def exchanged(defined: Array, codes: Array) -> Array:
+        """Code of what lanes get from others; unknown where that is not defined."""
+        return codes if defined is EVERY_LANE else np.where(defined, codes, 0)
+
+    @staticmethod
     def merged(first: Array, first_bits: Array, second: Array, second_bits: Array) -> Array:
         """Code of a half-word of `a | b`: that of one side where the other is a literal zero."""
-        fixed = [(np.asarray(c) >> 2 & 7) == LITERAL >> 2 for c in (first, second)]
+        fixed = [np.asarray(c) >> _FORMAT == _FIXED for c in (first, second)]
         none = [f & (np.asarray(b) == 0) for f, b in zip(fixed, (first_bits, second_bits), strict=True)]
         both = np.where(fixed[0] & fixed[1], LITERAL, 0)
         return np.where(none[0], second, np.where(none[1], first, both))
@@ -270,20 +313,17 @@ class GraphSlots(Slots):
     ) -> list[list[tuple[Array, Array]]]:
         """Codes of each half-word of each loaded element, each with a mark that nothing reads."""
         halves = max(width // 2, 1)
-        mark = np.zeros((), dtype=np.uint64)
-        result = [[(np.zeros(shape, dtype=np.int64), mark) for _ in range(halves)] for _ in range(count)]
-        if width < 2:
-            return result
-        for located in found:
+        codes: Array = np.zeros((count * halves, *shape), dtype=np.int64) if width < 2 or not found else _NONE
+        for located in found if width > 1 else ():
             store, base = self.store_of(located.region), located.offsets >> 1
-            for element in range(count):
-                for half in range(halves):
-                    codes = np.take(store.shadows, base + (element * halves + half))
-                    if located.selection is None:
-                        result[element][half] = (codes, mark)
-                    else:
-                        result[element][half][0][located.selection] = codes
-        return result
+            slots = base + np.arange(count * halves).reshape((-1,) + (1,) * base.ndim)
+            taken = store.shadows.take(slots)
+            if located.selection is None:
+                codes = taken
+                continue
+            codes = codes if codes.size else np.zeros((count * halves, *shape), dtype=np.int64)
+            codes[:, located.selection] = taken
+        return [[(codes[n * halves + half], _MARK) for half in range(halves)] for n in range(count)]
 
     def zeros_beyond(
         self, moved: list[list[tuple[Array, Array]]], inside: Array
@@ -296,19 +336,20 @@ class GraphSlots(Slots):
     ) -> None:
         """Write the code of each half-word; a byte leaves a half-word known only if both are literals."""
         for located in found:
-            store = self.store_of(located.region)
+            store, base = self.store_of(located.region), located.offsets >> 1
             store.used = True
             for number, pieces in enumerate(elements):
                 given = [located.active(c) if isinstance(c, np.ndarray) else c for c, _ in pieces]
                 if width < 2:
                     slots = (located.offsets + number) >> 1
-                    fixed = (np.asarray(given[0]) >> 2 & 7) == LITERAL >> 2
-                    fixed = fixed & ((store.shadows[slots] >> 2 & 7) == LITERAL >> 2)
+                    fixed = np.asarray(given[0]) >> _FORMAT == _FIXED
+                    fixed = fixed & (store.shadows[slots] >> _FORMAT == _FIXED)
                     # Two lanes may write the bytes of one half-word: it is known if each leaves it so.
                     store.shadows[slots[~np.broadcast_to(fixed, slots.shape)]] = 0
                     continue
                 for half, code in enumerate(given):
-                    store.shadows[(located.offsets >> 1) + (number * (width // 2) + half)] = code
+                    place = number * (width // 2) + half
+                    store.shadows[base + place if place else base] = code
 
     def atomic(
         self, located: Located, what: Atomic, number: int, values: object, operands: list[Array]
@@ -335,7 +376,7 @@ class GraphSlots(Slots):
             store.shadows[np.unique(index_of_bytes(tensor))] = 0
             return
         for half in range(width // 2):
-            store.shadows[index + half] = np.asarray(values) + half
+            store.shadows[index + half] = np.asarray(values) + half * HALF
 
     def get(self, tensor: torch.Tensor) -> Array:
         """Codes of a tensor's elements, as whole floats."""
@@ -362,14 +403,14 @@ class GraphSlots(Slots):
     def tells(self, tensor: torch.Tensor) -> bool:
         """Whether anything in a tensor's storage depends on data."""
         store = self.stores.known(tensor)
-        return store is not None and bool(((store.shadows >> 2 & 7) % 6).any())
+        return store is not None and bool(((store.shadows >> _FORMAT) % _FIXED).any())
 
     def fixed(self, tensor: torch.Tensor) -> bool:
         """Whether all elements of a tensor are the same for all inputs."""
         if self.stores.known(tensor) is None or tensor.element_size() < 2:
             return False
         store, index, width = self.slots_of(tensor)
-        return all(((store.shadows[index + n] >> 2 & 7) == LITERAL >> 2).all() for n in range(width // 2))
+        return all((store.shadows[index + n] >> _FORMAT == _FIXED).all() for n in range(width // 2))
 
     def clear(self, tensor: torch.Tensor) -> None:
         """Forget what a tensor's elements are."""

@@ -27,9 +27,10 @@ def make_shadow_emitter(kind: EmitterKind, program: Program, shapes: RegisterSha
 
         return TaintEmitter(program, shapes, taint_registers.analyse(program))
     if kind is EmitterKind.GRAPH:
-        from verifier.machine.translate.emit_graph import GraphEmitter, analyse
+        from verifier.machine.translate import graph_registers
+        from verifier.machine.translate.emit_graph import GraphEmitter
 
-        return GraphEmitter(program, shapes, analyse(program))
+        return GraphEmitter(program, shapes, graph_registers.analyse(program))
     from verifier.machine.sanitizers.uninitialised import FlagEmitter
 
     return FlagEmitter(program, shapes)

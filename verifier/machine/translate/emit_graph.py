@@ -10,38 +10,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from verifier.machine.ptx.independence import depending, reads_changing
+from verifier.machine.ptx.independence import reads_changing
 from verifier.machine.ptx.syntax import BITS, Immediate, Instruction, Operand, Pair, Register, Vector
-from verifier.machine.shadow.graph_slots import LITERAL
-from verifier.machine.translate import slot_layouts, types_read
-from verifier.machine.translate.expressions import immediate
-from verifier.machine.translate.slot_layouts import LAYOUTS, ShadowedRegisters
-from verifier.machine.translate.slot_operands import SCALAR, SlotOperands
+from verifier.machine.shadow.graph_slots import HALF
+from verifier.machine.translate.graph_operands import FIXED, UNKNOWN, GraphOperands
+from verifier.machine.translate.slot_layouts import LAYOUTS
+from verifier.machine.translate.slot_operands import SCALAR
 from verifier.machine.translate.uniformity import FULL
 
 if TYPE_CHECKING:
     from verifier.machine.operations.operation import Operation
-    from verifier.machine.ptx.basic_blocks import Program
     from verifier.machine.translate.expressions import Writer
 
-_FIXED = str(LITERAL)
-_UNKNOWN = "0"
 _SCALARS = frozenset({"f16", "bf16", "f32", "f64"})
 _HALF_OF_NIBBLES = {0x10: 0, 0x32: 1, 0x54: 2, 0x76: 3}
 _WORDS = frozenset({"b32", "u32", "s32", "f32"})
 _JOINS = ("and", "or", "xor")
-
-
-def analyse(program: Program) -> ShadowedRegisters:
-    """Find the registers that depend on data; a float32 that is read as nothing else has one code."""
-    tainted = depending(program)
-    kinds = types_read.kinds(list(program.instructions()), program.registers)
-    layouts: dict[str, slot_layouts.SlotLayout] = {}
-    for name in tainted & set(program.registers):
-        width = BITS[program.registers[name]]
-        single = kinds.get(name) in ({0: "f32"}, {0: "f64"})
-        layouts[name] = ((0, width),) if single or width <= 16 else ()
-    return ShadowedRegisters(layouts=layouts, kinds=kinds, broken=())
 
 
 def _of_words(operation: Operation) -> bool:
@@ -50,98 +34,8 @@ def _of_words(operation: Operation) -> bool:
     return len(operation.results) == 1 and not operation.model and {*kinds} <= _WORDS
 
 
-class GraphEmitter(SlotOperands):
+class GraphEmitter(GraphOperands):
     """Writes the lines of one program that make nodes and move their codes."""
-
-    # Codes of operands, as expressions.
-
-    def half(self, writer: Writer, operand: Operand, half: int) -> str:  # type: ignore[override]
-        """Code of one half-word of an operand; what does not depend on data is a literal."""
-        if not isinstance(operand, Register) or not self.shadowed.has(operand.name):
-            return _FIXED
-        if half * 16 >= max(writer.code.width(operand.name), 16):
-            return _FIXED  # a narrower register is extended by zeros
-        if self.shadowed.layouts[operand.name]:
-            slot = self.slot(writer, operand.name, 0)
-            return f"({slot} + {half})" if half else slot
-        return self.slot(writer, operand.name, half)
-
-    def tainted(self, operand: Operand) -> bool:
-        """Whether an operand depends on data."""
-        if isinstance(operand, Vector):
-            return any(self.tainted(item) for item in operand.items)
-        return isinstance(operand, Register) and self.shadowed.has(operand.name)
-
-    def code(self, writer: Writer, operand: Operand, kind: str, piece: int) -> str:
-        """Code of one float, or predicate, of an operand."""
-        if kind == "pred":
-            if not self.tainted(operand):
-                return _FIXED
-            assert isinstance(operand, Register)
-            slot = self.slot(writer, operand.name, 0)
-            if not operand.negated:
-                return slot
-            value = f"(~{writer.source(operand, 'pred')})"
-            return f"slots.node('not.pred', 'pred', {value}, ('pred',), ({slot},), ({value},), {writer.site})"
-        scalar = SCALAR.get(kind, kind)
-        if isinstance(operand, Immediate):
-            half, width = LAYOUTS[kind][piece]
-            bits = int(immediate(operand, kind).view(f"u{BITS[kind] // 8}")) >> (16 * half)
-            return writer.code.once_a_wave(f"slots.literal({bits & ((1 << width) - 1)}, {scalar!r})")
-        if not self.tainted(operand):
-            return _FIXED
-        assert isinstance(operand, Register)
-        half, width = LAYOUTS[kind][piece]
-        if writer.code.width(operand.name) < BITS[kind]:
-            return _UNKNOWN
-        if width == 16 or self.shadowed.layouts[operand.name] == ((0, width),):
-            return self.half(writer, operand, half)
-        halves = ", ".join(self.half(writer, operand, half + n) for n in range(width // 16))
-        value = self.float_piece(writer, operand, kind, piece)
-        whole = f"np.ascontiguousarray({value}).view('u{width // 8}')"
-        return f"slots.joined(({halves},), {whole}, {scalar!r}, {writer.site})"
-
-    # Writing.
-
-    def put(self, writer: Writer, target: Operand, found: list[str], guard: str | None) -> None:
-        """Write the codes of a target, given by half-word; all are computed before any is written."""
-        if not isinstance(target, Register) or not self.shadowed.has(target.name):
-            return
-        writer.narrow = writer.part and self.shapes.of(target.name) != FULL
-        width = BITS[self.program.registers[target.name]]
-        if self.shadowed.layouts[target.name]:
-            self.write(writer, target.name, 0, found[0], guard)
-            return
-        for half in range(width // 16):
-            writer.add(f"z{half} = np.array({found[half] if half < len(found) else _FIXED})")
-        for half in range(width // 16):
-            self.write(writer, target.name, half, f"z{half}", guard)
-
-    def put_bits(
-        self, writer: Writer, target: Operand, found: list[str], bits: str, guard: str | None
-    ) -> None:
-        """Write codes of half-words to a target that may have one code; bits: what it will hold."""
-        if not isinstance(target, Register) or not self.shadowed.has(target.name):
-            return
-        width = BITS[self.program.registers[target.name]]
-        if self.shadowed.layouts[target.name] and width > 16:
-            kind = "f32" if width == 32 else "f64"
-            found = (found + [_FIXED] * 4)[: width // 16]
-            whole = f"np.ascontiguousarray({bits}).astype('u{width // 8}', copy=False)"
-            found = [f"slots.joined(({', '.join(found)},), {whole}, {kind!r}, {writer.site})"]
-        self.put(writer, target, found, guard)
-
-    def lose(self, writer: Writer, instruction: Instruction, guard: str | None) -> None:
-        """Leave all that an instruction writes unknown."""
-        for name in instruction.written:
-            if self.shadowed.has(name):
-                self.put(writer, Register(name), [_UNKNOWN] * 4, guard)
-
-    def on_data(self, instruction: Instruction) -> bool:
-        """Whether data decide if an instruction takes place: a decision, of which nothing more is known."""
-        return instruction.guard is not None and self.shadowed.has(instruction.guard.name)
-
-    # Instructions.
 
     def before(self, writer: Writer, instruction: Instruction) -> None:
         """Lose what is written without another call of this class; note by what data a branch is taken."""
@@ -168,7 +62,7 @@ class GraphEmitter(SlotOperands):
         elif not any(map(self.tainted, read)) and not operation.carry_in:
             for name in instruction.written:
                 if self.shadowed.has(name):
-                    self.put(writer, Register(name), [_FIXED] * 4, guard)
+                    self.put(writer, Register(name), [FIXED] * 4, guard)
         elif operation.carry_in or operation.carry_out:
             self.lose(writer, instruction, guard)
         elif operation.name == "setp":
@@ -178,7 +72,7 @@ class GraphEmitter(SlotOperands):
         elif operation.name == "mov" and isinstance(target, Register):
             halves = max(BITS[instruction.parts[-1]] // 16, 1)
             found = [self.half(writer, read[0], n) for n in range(halves)]
-            self.put_bits(writer, target, found, self.v0_bits(operation), guard)
+            self.put_moved(writer, target, read[:1], found, self.v0_bits(operation), guard)
         elif instruction.parts[0] in (*_JOINS, "not") and instruction.parts[-1] == "pred":
             codes = ", ".join(self.code(writer, o, "pred", 0) for o in read)
             values = ", ".join(writer.source(o, "pred") for o in read)
@@ -230,11 +124,13 @@ class GraphEmitter(SlotOperands):
                 f"({values},), {writer.site})"
             )
             width = 1 if kind == "pred" else LAYOUTS[kind][piece][1] // 16
-            found += [f"(y{piece} + {n})" if n else f"y{piece}" for n in range(max(width, 1))]
-        if kind == "pred":
-            self.put(writer, instruction.operands[0], found, guard)
+            found += [f"(y{piece} + {n * HALF})" if n else f"y{piece}" for n in range(max(width, 1))]
+        target = instruction.operands[0]
+        width = BITS[self.program.registers[target.name]] if isinstance(target, Register) else 0
+        if kind == "pred" or (kind in ("f32", "f64") and width == BITS[kind]):
+            self.put(writer, target, found, guard)
         else:
-            self.put_bits(writer, instruction.operands[0], found, self.v0_bits(operation), guard)
+            self.put_bits(writer, target, found, self.v0_bits(operation), guard)
 
     def compare(
         self, writer: Writer, instruction: Instruction, operation: Operation, guard: str | None
@@ -281,7 +177,7 @@ class GraphEmitter(SlotOperands):
                 f"where({condition}, {self.half(writer, first, n)}, {self.half(writer, second, n)})"
                 for n in range(max(width // 16, 1))
             ]
-            self.put_bits(writer, target, found, self.v0_bits(operation), guard)
+            self.put_moved(writer, target, (first, second), found, self.v0_bits(operation), guard)
             return
         assert isinstance(target, Register)
         code = self.code(writer, predicate, "pred", 0)
@@ -289,7 +185,7 @@ class GraphEmitter(SlotOperands):
         if width > 16 and self.shadowed.layouts[target.name]:
             float_kind = "f32" if width == 32 else "f64"
             sides = [
-                self.code(writer, o, float_kind, 0) if self.tainted(o) else _FIXED for o in (first, second)
+                self.code(writer, o, float_kind, 0) if self.tainted(o) else FIXED for o in (first, second)
             ]
             writer.add(
                 f"y0 = slots.select({code}, {condition}, {sides[0]}, {unsigned[0]}, {sides[1]}, "
@@ -326,13 +222,13 @@ class GraphEmitter(SlotOperands):
         found = self.moved(writer, instruction, BITS[kind] // 16)
         masked = any(isinstance(o, Immediate) and o.value for o in instruction.operands[1:])
         masked = masked and operation.name in ("or", "xor")
-        lost = [code for code in found if code == _UNKNOWN]
+        lost = [code for code in found if code == UNKNOWN]
         if (masked or len(lost) == len(found) or (lost and operation.name == "and")) and _of_words(operation):
             made = "f32" if kind == "f32" else "b32"
             writer.add(f"z = {self.words(writer, instruction, operation, instruction.opcode, made)}")
-            self.put_bits(writer, target, ["z", "(z + 1)"], self.v0_bits(operation), guard)
+            self.put_bits(writer, target, ["z", f"(z + {HALF})"], self.v0_bits(operation), guard)
             return
-        found += [_FIXED if kind[0] in "bu" else _UNKNOWN] * 4  # what is extended by zeros
+        found += [FIXED if kind[0] in "bu" else UNKNOWN] * 4  # what is extended by zeros
         self.put_bits(writer, target, found, self.v0_bits(operation), guard)
 
     def words(
@@ -355,24 +251,23 @@ class GraphEmitter(SlotOperands):
     def moved(self, writer: Writer, instruction: Instruction, count: int) -> list[str]:
         """Give the code of each half-word of an integer result."""
         name, parts, read = instruction.parts[0], instruction.parts, instruction.operands[1:]
-        lost = [_UNKNOWN] * count
+        lost = [UNKNOWN] * count
         if name == "cvt" and len(parts) == 3 and {parts[1][0], parts[2][0]} == {"u"}:
             moved = min(BITS[parts[1]], BITS[parts[2]]) // 16
-            return [self.half(writer, read[0], n) if n < moved else _FIXED for n in range(count)]
+            return [self.half(writer, read[0], n) if n < moved else FIXED for n in range(count)]
         if name in ("shl", "shr") and isinstance(read[1], Immediate) and parts[-1][0] in "bu":
             if read[1].value % 16:
                 return lost
             step = read[1].value // 16 * (1 if name == "shl" else -1)
             return [
-                self.half(writer, read[0], n - step) if 0 <= n - step < count else _FIXED
-                for n in range(count)
+                self.half(writer, read[0], n - step) if 0 <= n - step < count else FIXED for n in range(count)
             ]
         if name == "and" and any(isinstance(o, Immediate) for o in read):
             mask = next(o for o in read if isinstance(o, Immediate)).value
             other = next(o for o in read if not isinstance(o, Immediate))
             kept = [mask >> 16 * n & 0xFFFF for n in range(count)]
             return [
-                self.half(writer, other, n) if k == 0xFFFF else _FIXED if k == 0 else _UNKNOWN
+                self.half(writer, other, n) if k == 0xFFFF else FIXED if k == 0 else UNKNOWN
                 for n, k in enumerate(kept)
             ]
         if name in ("or", "xor"):
@@ -384,7 +279,7 @@ class GraphEmitter(SlotOperands):
             ]
         if name == "prmt" and len(parts) == 2 and len(read) == 3 and isinstance(read[2], Immediate):
             origins = [_HALF_OF_NIBBLES.get(read[2].value >> 8 * n & 0xFF) for n in range(2)]
-            return [_UNKNOWN if o is None else self.half(writer, read[o // 2], o % 2) for o in origins]
+            return [UNKNOWN if o is None else self.half(writer, read[o // 2], o % 2) for o in origins]
         return lost
 
     def move(self, writer: Writer, instruction: Instruction, kind: str) -> None:
@@ -400,7 +295,7 @@ class GraphEmitter(SlotOperands):
         elif kind in ("parameter", "address") and not any(map(self.tainted, instruction.operands[1:])):
             for name in instruction.written:
                 if self.shadowed.has(name):
-                    self.put(writer, Register(name), [_FIXED] * 4, guard)
+                    self.put(writer, Register(name), [FIXED] * 4, guard)
         elif self.on_data(instruction):
             self.lose(writer, instruction, guard)
         elif kind == "pack":
@@ -431,7 +326,7 @@ class GraphEmitter(SlotOperands):
                 item = part
                 if isinstance(item, Register) and self.shadowed.has(item.name):
                     writer.narrow = writer.part and self.shapes.of(item.name) != FULL
-                    found = [self.half(writer, origin, number * each + n) for n in range(each)] or [_UNKNOWN]
+                    found = [self.half(writer, origin, number * each + n) for n in range(each)] or [UNKNOWN]
                     bits = writer.source(item, f"u{BITS[self.program.registers[item.name]]}")
                     self.put_bits(writer, item, found, bits, guard)
 
@@ -457,9 +352,9 @@ class GraphEmitter(SlotOperands):
         lost = self.on_data(instruction)
         rows = []
         for item in items:
-            halves = [_UNKNOWN if lost else self.half(writer, item, n) for n in range(max(width // 2, 1))]
+            halves = [UNKNOWN if lost else self.half(writer, item, n) for n in range(max(width // 2, 1))]
             if width < 2 and self.tainted(item):
-                halves = [_UNKNOWN]
+                halves = [UNKNOWN]
             rows.append("[" + ", ".join(f"({h}, 0)" for h in halves) + "]")
         writer.add(f"slots.save(wave.found, {width}, [{', '.join(rows)}])")
 
@@ -468,24 +363,15 @@ class GraphEmitter(SlotOperands):
         target, origin = instruction.operands[:2]
         if isinstance(target, Pair):
             if self.tainted(target.second):
-                self.put(writer, target.second, [_UNKNOWN if self.tainted(origin) else _FIXED], None)
+                self.put(writer, target.second, [UNKNOWN if self.tainted(origin) else FIXED], None)
             target = target.first
         if not isinstance(target, Register) or not self.shadowed.has(target.name):
             return
         found = [self.half(writer, origin, half) for half in range(2)]
         if self.tainted(origin):
-            found = [
-                f"where({self.defined(writer, instruction)}, {self.exchanged(writer, instruction, code)}, 0)"
-                for code in found
-            ]
-        if self.shadowed.layouts[target.name] and not self.single(origin):
-            self.put_bits(writer, target, found, "np.ascontiguousarray(v0).view('u4')", None)
-        else:
-            self.put(writer, target, found, None)
-
-    def single(self, operand: Operand) -> bool:
-        """Whether an operand has one code for all of it."""
-        return isinstance(operand, Register) and bool(self.shadowed.layouts.get(operand.name))
+            writer.add(f"z = {self.defined(writer, instruction)}")
+            found = [f"slots.exchanged(z, {self.exchanged(writer, instruction, code)})" for code in found]
+        self.put_moved(writer, target, (origin,), found, "np.ascontiguousarray(v0).view('u4')", None)
 
     def matrix(self, writer: Writer, item: Operand, half: int, loading: bool) -> None:
         """`ldmatrix` and `stmatrix`, one half-word at a time, after its access."""

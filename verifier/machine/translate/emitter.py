@@ -60,10 +60,10 @@ class RegisterViews(NamedTuple):
 class Emitted:
     """Python of a program: what prepares a wave, and a function for each block.
 
-    prologue: what is constant over a wave, `renew` and the `members_<block>` of some. full, part: by block,
-    for all lanes and for a subset; `part` is empty where lanes never part. members: blocks that begin with a
-    collective whose member mask is in a register. registers, shadows: what to allocate, by name; a shadow by
-    an expression.
+    prologue: what is constant over a wave, `renew`, `renew_shadows` and the `members_<block>` of some. full,
+    part: by block, for all lanes and for a subset; `part` is empty where lanes never part. members: blocks
+    that begin with a collective whose member mask is in a register. registers, shadows: what to allocate, by
+    name; a shadow by an expression.
     """
 
     prologue: str
@@ -145,10 +145,17 @@ class Emitter:
         ]
 
     def renewal(self) -> list[str]:
-        """Write `renew()`, which computes anew, in place, what the wave tells for another launch."""
+        """Write `renew()`, which computes anew, in place, what the wave tells for another launch.
+
+        And `renew_shadows()`, which does so for what the slots of another session tell.
+        """
         lines = ["def renew():", "    pass"]
         for expression, name in self.code.lazy.items():
             if expression.startswith("wave."):
+                lines.append(f"    copyto({name}, {expression})")
+        lines += ["def renew_shadows():", "    pass"]
+        for expression, name in self.code.lazy.items():
+            if expression.startswith("slots."):
                 lines.append(f"    copyto({name}, {expression})")
         return lines
 
@@ -280,7 +287,8 @@ class Emitter:
         if operation.model:
             sources.insert(0, "model")
         guard = writer.guard(instruction)
-        plain = self.shadow_emitter is None and len(targets) == 1 and not operation.carry_out
+        shadowed = self.shadow_emitter is not None and self.shadow_emitter.follows(instruction)
+        plain = not shadowed and len(targets) == 1 and not operation.carry_out
         if plain and operation.moves:
             writer.assign(targets[0], operation.results[0], sources[0], guard)
             return

@@ -32,6 +32,10 @@ class ShadowEmitter(Protocol):
     def before(self, writer: Writer, instruction: Instruction) -> None:
         """Look at an instruction before it executes."""
 
+    def follows(self, instruction: Instruction) -> bool:
+        """Whether there is anything to write for an operation without side effects."""
+        ...
+
     def broken(self) -> tuple[Instruction, ...]:
         """Give the instructions that the shadow cannot follow."""
         ...

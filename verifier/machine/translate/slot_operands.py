@@ -40,6 +40,10 @@ class SlotOperands:
     def before(self, writer: Writer, instruction: Instruction) -> None:
         """Shadows take no effect by themselves."""
 
+    def follows(self, instruction: Instruction) -> bool:
+        """Whether there is anything to write for an operation without side effects."""
+        return True
+
     def broken(self) -> tuple[Instruction, ...]:
         """Give the integer operations by which a chain of shadows may be lost."""
         return self.shadowed.broken
