@@ -233,6 +233,24 @@ def test_a_fused_product_does_not_cancel_a_rounded_one(ask, out):
     assert found.stage == "the code is the declared computation"
 
 
+def in_a_loop(*turn):
+    """Sum the squares of a row in a loop, whose turns have these lines."""
+    lines = "".join(f"    {line}\n" for line in turn)
+    start = "total, square = tl.full((), 0.0, tl.float32), tl.full((), 0.0, tl.float32)\n"
+    value = "    part = tl.load(x + row * columns + i).to(tl.float32) - mean\n"
+    return f"{start}for i in range(columns):\n{value}{lines}variance = tl.div_rn(total, columns * 1.0)"
+
+
+def test_a_product_that_the_next_turn_of_a_loop_adds_is_recorded_as_it_runs_in_neither_mode(ask):
+    """ptxas unrolls the loop and fuses it in three turns of four."""
+    right = ask(VARIANCE=in_a_loop("total += part * part"))
+    assert isinstance(right, Certificate), right
+    late = in_a_loop("total += square", "square = part * part").replace("(total,", "(total + square,")
+    found = ask(VARIANCE=late)
+    assert isinstance(found, Refusal), found.statement
+    assert found.stage == "products are fused in every turn of a loop or in none"
+
+
 RMS_NORM = """
 __device__ __noinline__ float factor(float v) { return v > 100.0f ? 0.0f : 1.0f; }
 extern "C" __global__ void rms(float* out, const float* input, const float* weight, int columns, float eps) {

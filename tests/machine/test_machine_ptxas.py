@@ -17,6 +17,7 @@ import triton
 from verifier import machine
 from verifier.machine.device.triton_driver import Launcher
 from verifier.machine.ptx.basic_blocks import build
+from verifier.machine.ptx.carried_products import carried
 from verifier.machine.ptx.parser import parse
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
@@ -83,3 +84,63 @@ def test_what_is_contracted_in_the_forward_changes_the_counts(monkeypatch):
     )
     assert fused[0] > plain[0]
     assert fused[1] < plain[1]
+
+
+LOOP = """
+.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 p, .param .u64 q, .param .u32 n)
+{
+.reg .b64 %rd<9>; .reg .f32 %f<20>; .reg .pred %p<3>; .reg .b32 %r<9>;
+ld.param.u64 %rd1, [p];
+ld.param.u64 %rd2, [q];
+ld.param.u32 %r2, [n];
+mov.f32 %f1, 0f00000000;
+mov.f32 %f2, 0f00000000;
+mov.b32 %r1, 0;
+BEFORE
+$L1:
+EARLY
+ld.global.f32 %f3, [%rd1];
+ld.global.f32 %f4, [%rd1+4];
+LATE
+add.s64 %rd1, %rd1, 8;
+add.s32 %r1, %r1, 1;
+setp.lt.s32 %p1, %r1, %r2;
+@%p1 bra $L1;
+add.f32 %f5, %f1, %f2;
+st.global.f32 [%rd2], %f5;
+ret;
+}
+"""
+SUM = "add.f32 %f1, %f1, %f2;"
+SQUARE = "ld.global.f32 %f6, [%rd1];\nmul.f32 %f2, %f6, %f6;"
+
+
+@pytest.mark.parametrize(
+    ("places", "fuses"),
+    [
+        ({"EARLY": SUM, "LATE": "mul.f32 %f2, %f3, %f4;"}, True),
+        ({"EARLY": SUM, "LATE": "mul.f32 %f6, %f3, %f4;\nneg.f32 %f2, %f6;"}, True),
+        ({"EARLY": SUM, "LATE": "mul.rn.f32 %f2, %f3, %f4;"}, False),
+        (
+            {
+                "EARLY": "ld.global.f32 %f6, [%rd1+8];\nmul.f32 %f2, %f6, %f6;",
+                "LATE": "add.f32 %f1, %f1, %f3;",
+            },
+            False,
+        ),
+        ({"BEFORE": SQUARE, "EARLY": SUM}, False),
+    ],
+    ids=["next_turn", "its_negative", "rounded", "after_the_loop", "before_the_loop"],
+)
+def test_ptxas_fuses_a_product_into_a_sum_of_the_next_turn_of_a_loop(places, fuses, tmp_path):
+    text = LOOP
+    for place in ("BEFORE", "EARLY", "LATE"):
+        text = text.replace(place, places.get(place, ""))
+    module = parse(text)
+    program = build(module, module.functions["k"])
+    assert [one.parts[0] for one in carried(program)] == ["mul"] * fuses
+    assert counts_of_the_pass(text, "k", contraction=True)[0] == 0
+    assert ("FFMA" in machine_code(text, tmp_path)) == fuses

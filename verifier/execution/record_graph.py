@@ -21,6 +21,7 @@ from verifier.execution.backend import Backend
 from verifier.execution.call_subject import execute
 from verifier.execution.shadow_run import shadow_session
 from verifier.execution.shared_nodes import digest, live, shared
+from verifier.machine.ptx.carried_products import carried
 from verifier.machine.ptx.independence import DataDecision, decisions
 from verifier.machine.ptx.instruction_counts import count_instructions
 from verifier.machine.shadow import arithmetics
@@ -61,6 +62,7 @@ class Recorded:
     of either, and for those alone on which each branch goes as it went (`conditions`).
     uncovered: torch operations that are not followed; what they give is unknown. kernels: name and SHA-256 of
     the PTX of each kernel that ran. fusible: whether ptxas may fuse a product of any of them into a sum.
+    carried: products that ptxas may fuse in some turns of a loop alone, in words.
     """
 
     decisions: tuple[tuple[str, DataDecision], ...]
@@ -71,6 +73,7 @@ class Recorded:
     tensors: Mapping[str, LaidOut]
     scalars: Mapping[str, object]
     fusible: bool = True
+    carried: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +154,7 @@ def recorded_graph(subject: Subject, case: Case, *, backend: Backend, gradients:
         tensors=one.tensors,
         scalars=one.scalars,
         fusible=one.fusible,
+        carried=one.carried,
         unlike=_unlike(one, case),
     )
     return replace(one.seen, found=found)
@@ -176,10 +180,11 @@ def _unlike(one: GraphRecording, case: Case) -> str:
 
 
 @lru_cache(maxsize=256)
-def _read(ptx: str, kernel: str, contraction: str) -> tuple[tuple[DataDecision, ...], bool]:
-    """Return what decides on data in a program, and whether a product may be fused into a sum."""
-    found = decisions(compiled(ptx, kernel, contraction, False, EmitterKind.GRAPH).program)
-    return found, bool(count_instructions(ptx, kernel).contractible)
+def _read(ptx: str, kernel: str, contraction: str) -> tuple[tuple[DataDecision, ...], bool, tuple[str, ...]]:
+    """Return what decides on data in a program, whether a product may be fused, and which are carried."""
+    program = compiled(ptx, kernel, contraction, False, EmitterKind.GRAPH).program
+    words = (f"{kernel}: {one.opcode} {one.location or ''}".strip() for one in carried(program))
+    return decisions(program), bool(count_instructions(ptx, kernel).contractible), tuple(words)
 
 
 def _distinct(conditions: tuple[TakenBranch, ...], truth: bool) -> Ids:
@@ -247,6 +252,7 @@ def record(subject: Subject, case: Case, *, backend: Backend, gradients: bool = 
             launches=tuple(opened.launches),
             tensors=tensors,
             scalars=dict(case.scalars),
-            fusible=any(fuses for _, fuses in read.values()),
+            fusible=any(fuses for _, fuses, _ in read.values()),
+            carried=tuple(one for _, _, several in read.values() for one in several),
             model=machine.approximation,
         )

@@ -159,6 +159,9 @@ def must_hold_for_all_inputs(recorded: RecordedGraph, *, paths: bool = False) ->
         for name, nodes in recorded.paths.outputs.items():
             for node in nodes[:1]:
                 raise RefusedError("nothing decides on data", branch_of(recorded.paths, int(node), name))
+    for product in recorded.carried:
+        why = f"a sum in the next turn of a loop takes a product: {product}"
+        raise RefusedError("products are fused in every turn of a loop or in none", why)
     for operation in recorded.uncovered:
         raise RefusedError("every operation is recorded", f"torch's {operation} is not followed")
     for what, graph in (("a result", recorded.graph), ("what a branch is taken by", recorded.paths)):

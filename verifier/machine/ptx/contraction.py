@@ -57,7 +57,7 @@ def _regions(items: list[Item]) -> list[Label | list[Instruction]]:
     return [*regions, current]
 
 
-def _is_product(instruction: Instruction) -> bool:
+def is_product(instruction: Instruction) -> bool:
     """`mul` without a rounding modifier, or the approximate divisions; never guarded."""
     parts = set(instruction.parts[1:]) - {"ftz"}
     if instruction.guard is not None or instruction.parts[-1] not in _TYPES:
@@ -67,7 +67,7 @@ def _is_product(instruction: Instruction) -> bool:
     return instruction.parts[0] == "div" and parts in ({"full", "f32"}, {"approx", "f32"})
 
 
-def _is_sum(instruction: Instruction) -> bool:
+def is_sum(instruction: Instruction) -> bool:
     """`add` or `sub` without a rounding modifier."""
     parts = set(instruction.parts[1:]) - {"ftz", "sat"}
     return instruction.parts[0] in ("add", "sub") and parts == {instruction.parts[-1]} and parts <= _TYPES
@@ -100,7 +100,7 @@ def _follow(place: int, item: Instruction, products: dict[str, _Product], counts
     target = item.operands[0] if item.operands else None
     if not isinstance(target, Register) or counts[target.name] != 1:
         return
-    if _is_product(item) and all(_stable(o, counts) for o in item.operands[1:]):
+    if is_product(item) and all(_stable(o, counts) for o in item.operands[1:]):
         products[target.name] = _Product(place=place, instruction=item)
     elif item.parts[0] in ("neg", "mov") and item.guard is None and isinstance(item.operands[1], Register):
         origin = products.get(item.operands[1].name)
@@ -133,7 +133,7 @@ def _choose(
     blocked: set[int] = set()
     for single in (True, False):
         for place, item in enumerate(items):
-            if place in sums or not _is_sum(item):
+            if place in sums or not is_sum(item):
                 continue
             for operand in item.operands[1:]:
                 if not isinstance(operand, Register) or operand.name not in products:
@@ -165,7 +165,7 @@ def _final_uses(
             target = items[use].operands[0]
             if use != place and isinstance(target, Register) and target.name in names:
                 continue
-            if not _is_sum(items[use]):
+            if not is_sum(items[use]):
                 return None
             final.append(use)
     return final if final and len(set(final)) == len(final) else None
