@@ -91,6 +91,18 @@ def test_a_file_is_written_as_triton_writes_it_or_not_at_all(cache, monkeypatch)
     assert FileCacheManager.put.__module__ == FileCacheManager.__module__
 
 
+def test_a_long_name_and_a_folder_that_is_gone_are_written_as_by_triton(cache):
+    from triton.runtime.cache import FileCacheManager
+
+    name = f"{'fused' * 49}.ttgir"  # as long as file systems take names
+    FileCacheManager("OWN").put("code", name)
+    with machine.session():
+        kept = FileCacheManager("KEPT")
+        (cache / "KEPT").rmdir()
+        kept.put("code", name)
+    assert (cache / "KEPT" / name).read_text() == (cache / "OWN" / name).read_text()
+
+
 def test_a_cache_that_cannot_be_written_is_replaced_and_another_is_kept(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "fine"))

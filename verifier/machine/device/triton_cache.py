@@ -63,7 +63,9 @@ def _put(self: FileCacheManager, data: object, filename: str, binary: bool = Tru
     """Do what Triton's own method does: nobody sees a file that is not whole."""
     content = data if isinstance(data, bytes) else str(data).encode()
     path: str = self._make_path(filename)
-    part = f"{path}.{uuid.uuid4().hex}"
+    folder = os.path.dirname(path)  # noqa: PTH120 (its paths are strings)
+    part = os.path.join(folder, f"part.{uuid.uuid4().hex}")  # noqa: PTH118 (a long name has no room for more)
+    os.makedirs(folder, exist_ok=True)  # noqa: PTH103 (it may be gone meanwhile)
     try:
         with open(part, "wb") as file:  # noqa: PTH123 (its paths are strings)
             file.write(content)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from verifier.machine.ptx.contraction import is_product, is_sum
+from verifier.machine.ptx.half_sums import ReachingDefinitions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,36 +15,32 @@ if TYPE_CHECKING:
 
 
 def carried(program: Program) -> Iterator[Instruction]:
-    """Yield the products that a sum takes in the next turn of a loop.
+    """Yield the products that a sum takes in the next turn of a loop of one block.
 
-    ptxas unrolls loops, and then fuses such a product in the turns that it puts together and in no other:
-    neither the program as it is nor `contract` of it is what runs.
+    ptxas unrolls such loops, to which no other path leads, and then fuses a product in the turns that it puts
+    together and in no other: neither the program as it is nor `contract` of it is what runs.
     """
-    at = [(number, one) for number, block in enumerate(program.blocks) for one in block.instructions]
-    loops = [(b.target, n) for n, b in enumerate(program.blocks) if b.target is not None and b.target <= n]
-    counts = Counter(name for _, one in at for name in one.written)
-    moved: dict[str, set[str]] = {}
-    for _, one in at:
-        if one.parts[0] in ("neg", "mov"):
-            for name in one.read:
-                moved.setdefault(name, set()).update(one.written)
-    sums = [(place, block, one) for place, (block, one) in enumerate(at) if is_sum(one)]
-    for place, (block, one) in enumerate(at):
-        names = _held_by(one.written, moved) if is_product(one) else frozenset[str]()
-        if any(counts[name] > 1 for name in names) and any(
-            earlier < place
-            and not names.isdisjoint(taker.read)
-            and any(start <= where and block <= end for start, end in loops)
-            for earlier, where, taker in sums
-        ):
-            yield one
+    flow = ReachingDefinitions(program)
+    found: set[int] = set()
+    for place, one in enumerate(flow.instructions):
+        block = flow.blocks[place]
+        if is_sum(one) and program.blocks[block].target == block:
+            found |= _over_a_turn(flow, place)
+    yield from (flow.instructions[place] for place in sorted(found))
 
 
-def _held_by(names: tuple[str, ...], moved: dict[str, set[str]]) -> frozenset[str]:
-    """Return the registers that a value comes to by moves, negated or not."""
-    found, pending = set(names), list(names)
+def _over_a_turn(flow: ReachingDefinitions, reader: int) -> set[int]:
+    """Return the products that a sum takes, perhaps moved or negated, where one link leads back."""
+    met, found, pending = set[tuple[int, bool]](), set[int](), [(reader, False)]
     while pending:
-        more = moved.get(pending.pop(), set()) - found
-        found |= more
-        pending += more
-    return frozenset(found)
+        at, back = pending.pop()
+        for source in flow.sources(at, flow.instructions[at].operands[1:]):
+            link = source, back or source >= at
+            if link in met or flow.blocks[source] != flow.blocks[reader]:
+                continue
+            met.add(link)
+            if is_product(flow.instructions[source]):
+                found |= {source} if link[1] else set()
+            elif flow.instructions[source].parts[0] in ("neg", "mov"):
+                pending.append(link)
+    return found
