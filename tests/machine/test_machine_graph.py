@@ -1,5 +1,8 @@
 """Recorded expressions: whatever is lost on the way is unknown, and never a literal."""
 
+import gc
+from weakref import ref
+
 import numpy as np
 import pytest
 import torch
@@ -259,3 +262,20 @@ def test_torch_between_launches_rounds_as_its_nodes_say(dtype):
 def test_a_time_is_no_literal():
     found, nodes = recorded("mov.u32 %r0, %clock; cvt.rn.f32.u32 %f1, %r0; " + WRITE)
     assert not nodes.evaluate({"x": np.zeros(THREADS, dtype=np.uint64)}, Correct())[1][found].any()
+
+
+def test_a_wave_that_waited_has_nothing_of_the_recording_before():
+    """Literals are nodes of a recording: those of another would be other nodes of this one."""
+    body, x = READ + "add.f32 %f1, %f0, 0f40490FDB; " + WRITE, values_of(0)
+    bits = {"x": x.numpy().view(np.uint32).astype(np.uint64)}
+    with session():  # about both recordings, so that the wave of the first is for the second
+        first, nodes = recorded(body, x=x)
+        before = nodes.evaluate(bits, Correct())[0][first]
+        count, gone = nodes.count, ref(nodes)
+        del nodes
+        gc.collect()
+        assert gone() is None
+        second, nodes = recorded(body, x=x)
+    assert nodes.count == count
+    assert (first == second).all()
+    assert (nodes.evaluate(bits, Correct())[0][second] == before).all()

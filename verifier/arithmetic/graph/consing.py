@@ -44,9 +44,7 @@ class SharedTerms:
 
     def shared(self, name: str, edges: Ids, value: Bits | None = None) -> Ids:
         """Return the terms (m,) of one operation with edges (m, 3) and values (m,)."""
-        code = self._codes.setdefault(name, len(self._codes))
-        if code == len(self.names):
-            self.names.append(name)
+        code = self._code(name)
         values = np.zeros(len(edges), dtype=np.uint64) if value is None else value
         self._grow(len(edges))
         found = np.empty(len(edges), dtype=np.int64)
@@ -75,9 +73,12 @@ class SharedTerms:
 
     def unknowns(self, count: int) -> Ids:
         """Return the edges of new terms that equal no other term."""
-        values = np.arange(self._unknowns, self._unknowns + count, dtype=np.uint64)
-        self._unknowns += count
-        return 2 * self.shared("unknown", np.full((count, 3), -1, dtype=np.int64), values)
+        self._grow(count)
+        terms = np.arange(self.count, self.count + count)
+        self.operation[terms], self.edges[terms] = self._code("unknown"), -1
+        self.value[terms] = np.arange(self._unknowns, self._unknowns + count, dtype=np.uint64)
+        self._unknowns, self.count = self._unknowns + count, self.count + count
+        return ids(2 * terms)  # nobody looks for them
 
     def numbers(self, edges: Ids) -> Array:
         """Return the values of edges of constants, NaN for other edges."""
@@ -96,6 +97,12 @@ class SharedTerms:
             return f"{sign}{name.removeprefix('input:')}[{int(self.value[term])}]"
         inside = ", ".join(self.text(e, depth - 1) for e in below) if depth else "..."
         return f"{sign}{name}({inside})"
+
+    def _code(self, name: str) -> int:
+        code = self._codes.setdefault(name, len(self._codes))
+        if code == len(self.names):
+            self.names.append(name)
+        return code
 
     def _insert(self, rows: Ids, slot: Ids, code: int, edges: Ids, values: Bits) -> None:
         """Put one row into each free slot that rows ask for; the others find it there."""

@@ -100,7 +100,7 @@ def with_functions(
     """
     if not {"to_bits.b32", POWER_OF_TWO} & set(graph.names):
         return graph, {}
-    known = _known.setdefault(graph, {})
+    known, marked = _known.setdefault(graph, {}), fused and marked
     if (fused, marked) not in known:
         known[fused, marked] = _with_functions(graph, fused=fused, marked=marked)
     found, fired = known[fused, marked]

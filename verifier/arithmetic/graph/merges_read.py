@@ -77,19 +77,20 @@ class MergeReader:
         self._users: dict[tuple[tuple[int, ...], bytes], Ids] = {}
         self.unlike: dict[tuple[int, int, bool], str] = {}
         """What orders lack of declared trees, by root, tree, and whether lanes keep means of their own."""
-        self._live = reached(terms, outputs)
+        self.live = reached(terms, outputs)
+        """The terms that the outputs reach."""
 
     @cached_property
     def _place(self) -> Ids:
         """The place of each term among the live ones, -1 of all others."""
         place = np.full(self._room, -1, dtype=np.int64)
-        place[self._live] = np.arange(len(self._live))
+        place[self.live] = np.arange(len(self.live))
         return place
 
     @cached_property
     def _operands(self) -> Ids:
         """The places of the operands of live terms, -1 where absent."""
-        edges = self._terms.edges[self._live]
+        edges = self._terms.edges[self.live]
         return ids(self._place[np.where(edges < 0, -1, edges >> 1)])
 
     @cached_property
@@ -101,7 +102,7 @@ class MergeReader:
         """Return which terms are live and of some families, (terms,)."""
         codes = [code for code, name in enumerate(self._terms.names) if name.split(".")[0] in families]
         found = np.zeros(self._room, dtype=np.bool_)
-        found[self._live] = np.isin(self._terms.operation[self._live], codes)
+        found[self.live] = np.isin(self._terms.operation[self.live], codes)
         return found
 
     def _pair(self, a: Ids, b: Ids) -> Ids:
@@ -134,7 +135,7 @@ class MergeReader:
         found = list(self._read_as())
         columns = {name: [vars(part)[name] for part in found] for name in vars(found[0])}
         joined = _Readings(**{name: np.concatenate(parts) for name, parts in columns.items()})
-        level = np.empty(len(self._live), dtype=np.int64)
+        level = np.empty(len(self.live), dtype=np.int64)
         for number, places in enumerate(self._levels):
             level[places] = number
         of = level[self._place[joined.term]]
@@ -209,7 +210,7 @@ class MergeReader:
         """Return for each edge a number that has a bit for each root that the edge reaches."""
         key = tuple(root.term for root in roots), edges.tobytes()
         if key not in self._users:
-            bits = np.zeros(len(self._live) + 1, dtype=np.int64)
+            bits = np.zeros(len(self.live) + 1, dtype=np.int64)
             bits[self._place[list(key[0])]] = np.int64(1) << np.arange(len(roots))
             for level in self._levels:
                 for place in range(3):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -66,8 +66,14 @@ class OrderReader:
         """Look among the additions that `outputs` reach; line_of: the place of an edge in the source."""
         self._terms, self._outputs, self._line_of = terms, outputs, line_of
         self._found: dict[bytes, list[Step] | OrderError] = {}
-        self._live = reached(terms, outputs)
-        self._rounds = self._additions(self._live)
+
+    @cached_property
+    def _live(self) -> Ids:
+        return reached(self._terms, self._outputs)
+
+    @cached_property
+    def _rounds(self) -> list[tuple[Ids, Ids, bool]]:
+        return self._additions(self._live)
 
     def _additions(self, live: Ids) -> list[tuple[Ids, Ids, bool]]:
         """Return additions (m,) and their edges (m, 3) in turn, operands first; last: whether they fuse."""

@@ -7,6 +7,7 @@ hold: `x + 0 * y` reaches y. So it is asked of the graph as recorded, where noth
 from __future__ import annotations
 
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -18,6 +19,7 @@ Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 _NONE_LOW = np.iinfo(np.int64).max
 _NONE_HIGH = np.int64(-1)
+_known: WeakKeyDictionary[Graph, list[tuple[Ids, list[Ids]]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,12 +51,27 @@ def reach(graph: Graph, labels: Ids) -> Support:
     """
     low = np.append(np.where(labels < 0, _NONE_LOW, labels), _NONE_LOW)
     high = np.append(np.where(labels < 0, _NONE_HIGH, labels), _NONE_HIGH)
-    for level in levels(graph):
-        for place in range(graph.operands.shape[1]):
-            below = graph.operands[level, place]  # -1, absent, is the entry at the end, which reaches nothing
-            low[level] = np.minimum(low[level], low[below])
-            high[level] = np.maximum(high[level], high[below])
+    for level, operands in _steps(graph):
+        least, most = low[level], high[level]
+        for below in operands:
+            np.minimum(least, low[below], out=least)
+            np.maximum(most, high[below], out=most)
+        low[level], high[level] = least, most
     return Support(low=low[:-1], high=high[:-1])
+
+
+def _steps(graph: Graph) -> list[tuple[Ids, list[Ids]]]:
+    """Return the nodes of each level but the first with their operands, kept as long as the graph is.
+
+    An absent operand is -1, the entry at the end, which reaches nothing.
+    """
+    found = _known.get(graph)
+    if found is None:
+        found = _known[graph] = []
+        for level in levels(graph)[1:]:
+            columns = graph.operands[level].T
+            found.append((level, [column.copy() for column in columns if (column >= 0).any()]))
+    return found
 
 
 def leaves_of(graph: Graph, nodes: Ids) -> Ids:

@@ -129,7 +129,7 @@ def compared(
             maxima=OnlineReader(terms, outputs), merges=MergeReader(terms, outputs),
         )  # fmt: skip
         differences = []
-        clamps = _may_clamp(terms, outputs)
+        clamps = _may_clamp(terms, comparison.merges.live)
         for way in ways(known, op, subject, fused="C" not in claims, clamps=clamps):
             tried = comparison.tried(way)
             found = tried if isinstance(tried, Disagreement) else comparison.along(way, tried)
@@ -155,9 +155,9 @@ def _merges(op: Op, subject: Subject) -> bool:
     return named is not None and variance_options.merges(named)
 
 
-def _may_clamp(terms: SharedTerms, outputs: Ids) -> bool:
+def _may_clamp(terms: SharedTerms, live: Ids) -> bool:
     """Whether any of the terms that results reach chooses or takes the larger of two."""
-    names = {terms.names[code] for code in np.unique(terms.operation[reached(terms, outputs)])}
+    names = {terms.names[code] for code in np.unique(terms.operation[live])}
     return any(name.startswith(("ite", "max")) for name in names)
 
 

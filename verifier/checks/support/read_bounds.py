@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 
-from verifier.arithmetic.row_statistics import exact_statistics
+from verifier.arithmetic.row_statistics import RowStatistics, exact_statistics
 from verifier.arithmetic.trees.tree import Tree, tree
 from verifier.bounds import variance
 from verifier.bounds.table import hold_rows, proved
@@ -73,10 +74,9 @@ def _declared(statistics: Iterable[OrderOfSum]) -> int:
 
 def _rows(name: str, case: Case, read: Reduction, declared: Reduction) -> Iterable[RowBound]:
     for kappa in KAPPAS if case.columns > 1 else ():
-        rows = hold_rows(case.columns, kappa, case.dtype, SEED)
-        if rows is None:
+        statistics = _statistics(case.columns, kappa, case.dtype)
+        if statistics is None:
             continue
-        statistics = exact_statistics(rows)
         tight, loose = (proved(name, statistics, one) for one in (read, declared))
         yield RowBound(
             kappa=kappa,
@@ -84,6 +84,13 @@ def _rows(name: str, case: Case, read: Reduction, declared: Reduction) -> Iterab
             rstd=_known(tight.rstd),
             declared_variance=_known(loose.variance),
         )
+
+
+@lru_cache(maxsize=8)
+def _statistics(columns: int, kappa: float, dtype: str) -> RowStatistics | None:
+    """Return the statistics of the rows of which a bound is told; None: the dtype has no such rows."""
+    rows = hold_rows(columns, kappa, dtype, SEED)
+    return None if rows is None else exact_statistics(rows)
 
 
 def _known(error: float) -> float | None:

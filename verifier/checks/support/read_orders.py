@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
@@ -14,7 +13,6 @@ from verifier.arithmetic.graph.merges_read import MergeReader, Root
 from verifier.arithmetic.graph.normal_form import NormalForm
 from verifier.arithmetic.graph.online_read import OnlineReader, Rescalings
 from verifier.arithmetic.graph.order_read import OrderReader, Unordered
-from verifier.arithmetic.graph.signs import reached
 from verifier.arithmetic.trees.admitted import not_admitted
 from verifier.arithmetic.trees.steps import Step
 from verifier.arithmetic.trees.tree import Tree
@@ -82,13 +80,7 @@ class CodeOrders:
 
     def holds(self, nodes: Ids) -> bool:
         """Return whether the code computes each of these terms of the first row on the way to its results."""
-        return bool(np.isin(self._edges(nodes) >> 1, self.computed).all())
-
-    @cached_property
-    def computed(self) -> Ids:
-        """The terms that results reach."""
-        outputs = np.concatenate([edges.ravel() for edges in self.kernel.outputs.values()])
-        return reached(self.terms, outputs)
+        return bool(np.isin(self._edges(nodes) >> 1, self.merges.live).all())
 
     def of_parts(self, nodes: Ids) -> list[Step]:
         """Return the order of a sum that is a part of another."""

@@ -170,7 +170,7 @@ def must_hold_for_all_inputs(recorded: RecordedGraph, *, paths: bool = False) ->
     if recorded.unlike:
         why = f"{recorded.unlike} has other bits in the run than its expressions give"
         raise RefusedError("the expressions give what the run gave", why)
-    graph, _ = with_functions(recorded.graph, fused=True)
+    graph, _ = with_functions(recorded.graph, fused=True, marked=True)
     for code in np.unique(graph.operation).tolist():
         if not graph.names[code].startswith(LEAVES) and opcode(graph.names[code]) is None:
             line = graph.lines[int(graph.line[graph.operation == code][0])]
