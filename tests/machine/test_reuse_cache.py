@@ -40,3 +40,14 @@ def test_no_more_wait_than_so_many(monkeypatch):
     for key in "abc":
         cache.give_back(key, key.upper(), 1)
     assert kept(cache) == ["b", "c"]
+
+
+def test_a_cache_that_shrinks_gives_up_what_has_waited_longest():
+    cache = ReuseCache()
+    for key, octets in {"a": 40, "b": 50, "c": 10}.items():
+        cache.give_back(key, key.upper(), octets)
+    cache.shrink(60)
+    assert kept(cache) == ["b", "c"]
+    cache.give_back("d", "D", 500)
+    cache.shrink(60)
+    assert kept(cache) == []

@@ -192,6 +192,8 @@ def _distinct(conditions: tuple[TakenBranch, ...], truth: bool) -> Ids:
     return np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
 
 
+MOST_WAITING = 24 << 20
+"""Bytes of prepared waves that wait for the next recording."""
 _STREAMS = ("order of several streams",)
 """What is said where launches may run at once: the machine ends each before it begins the next."""
 FORMAT_OF = {"torch.float16": "f16", "torch.bfloat16": "bf16", "torch.float32": "f32", "torch.float64": "f64"}
@@ -240,6 +242,7 @@ def record(subject: Subject, case: Case, *, backend: Backend, gradients: bool = 
             for one in read[ptx, kernel][0]
             if not one.by_predicate
         ]
+        slots.prepared_waves.shrink(MOST_WAITING)
         return GraphRecording(
             seen=replace(seen, outputs={n: t.clone() for n, t in kept.items()}),
             nodes=slots.nodes,

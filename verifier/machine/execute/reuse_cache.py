@@ -32,3 +32,8 @@ class ReuseCache:
         self.octets += octets
         while len(self.free) > 1 and (self.octets > MOST_BYTES or len(self.free) > MOST_KEPT):
             self.octets -= self.free.popitem(last=False)[1][1]
+
+    def shrink(self, most: int) -> None:
+        """Give up what has waited longest until at most so many bytes wait."""
+        while self.octets > most:
+            self.octets -= self.free.popitem(last=False)[1][1]
