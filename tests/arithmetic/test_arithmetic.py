@@ -53,6 +53,12 @@ def hard_to_round(held):
     units = random.integers(-3, 40, count) + held.subnormal_exponent
     yield np.ldexp(random.integers(-4096, 4096, count).astype(np.float64), units)
     middle = held.maximum * (1.0 + held.u / 2)
+    # Beside ties by less than another format in between would keep: rounded twice, half of these go wrong.
+    least, most = 2 ** (held.precision - 1), 2**held.precision
+    ties = np.ldexp(
+        random.integers(least, most, count) + 0.5, random.integers(-20, 2, count) - held.precision
+    )
+    yield np.concatenate([ties * (1.0 - 2.0**-45), ties * (1.0 + 2.0**-45), np.nextafter(ties, np.inf)])
     edges = [0.0, 5e-324, held.omega, held.smallest_normal, held.maximum, middle, np.inf, np.nan]
     near = np.concatenate([np.nextafter(edges, -np.inf), edges, np.nextafter(edges, np.inf)])
     yield np.concatenate([near, -near])
