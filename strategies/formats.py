@@ -107,17 +107,51 @@ def float_format(dtype: str | torch.dtype) -> Format:
     return FORMATS[dtype_name(dtype)]
 
 
+def nearest(target: Format, values: Reals) -> Reals:
+    """Round float64 values to nearest, ties to even: gradual underflow, and overflow to infinity."""
+    if target.precision == 53:
+        return values
+    given = np.asarray(values, dtype=np.float64)
+    held = _OF_NUMPY.get((target.precision, target.minimum_exponent, target.maximum))
+    if held is None:
+        return _shortened(target, np.atleast_1d(given)).reshape(given.shape)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        return given.astype(held).astype(np.float64)
+
+
+_OF_NUMPY = {
+    (one.precision, one.minimum_exponent, one.maximum): held
+    for one, held in ((FORMATS["float16"], np.float16), (FORMATS["float32"], np.float32))
+}
+"""The formats whose conversions NumPy has."""
+
+
+def _shortened(target: Format, given: Reals) -> Reals:
+    """Round in the bits of float64: half a unit less one, and the last bit that stays, are added and cut off.
+
+    A carry into the exponent is as it should be. What is subnormal in the format is rounded by adding a
+    number so large that its last bit is the format's smallest number, and taking it away.
+    """
+    size, dropped = np.abs(given), 53 - target.precision
+    bits = given.view(np.int64)
+    last = (bits >> dropped) & 1
+    rounded: Reals = ((bits + last + ((1 << (dropped - 1)) - 1)) & -(1 << dropped)).view(np.float64)
+    if not size.min(initial=np.inf) >= target.smallest_normal:
+        small = size < target.smallest_normal
+        part, large = given[small], 1.5 * 2.0 ** (target.subnormal_exponent + 52)
+        rounded[small] = np.copysign((part + large) - large, part)
+    if not size.max(initial=0.0) <= target.maximum:
+        whole = np.where(np.abs(rounded) > target.maximum, np.copysign(np.inf, given), rounded)
+        rounded = np.where(np.isnan(given), given, whole)
+    return rounded
+
+
 def round_to_format(values: Reals, target: Format) -> Reals:
     """Round to nearest, ties to even, and hold what would overflow at the largest finite number.
 
     Infinities and NaN stay. One rounding only: torch's own float64 -> float16 rounds twice.
     """
-    rounded = values
-    if target.precision < 53:
-        exponents = np.frexp(values)[1]
-        quantum = np.maximum(exponents - target.precision, target.subnormal_exponent)
-        with np.errstate(over="ignore"):
-            rounded = np.ldexp(np.rint(np.ldexp(values, -quantum)), quantum)
+    rounded = nearest(target, values)
     too_large = np.isfinite(values) & (np.abs(rounded) > target.maximum)
     return np.where(too_large, np.copysign(target.maximum, values), rounded)
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from verifier.arithmetic.formats import FORMATS, Array, Format
+from strategies.formats import nearest
+from verifier.arithmetic.formats import Array, Format
 from verifier.arithmetic.trees.steps import Step
 from verifier.arithmetic.trees.tree import Tree
 
@@ -17,44 +18,9 @@ def round_to(format: Format, values: Array, *, flush_to_zero: bool = False) -> A
     One rounding from exact values; a result of one float64 operation on numbers of at most 25 bits
     of precision rounds innocuously (Figueroa 1995).
     """
-    if format.precision == 53:
-        return values
-    given = np.asarray(values, dtype=np.float64)
-    held = _OF_NUMPY.get((format.precision, format.minimum_exponent, format.maximum))
-    if held is None:
-        rounded = _shortened(format, np.atleast_1d(given)).reshape(given.shape)
-    else:
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            rounded = given.astype(held).astype(np.float64)
-    if flush_to_zero:
-        rounded = np.where(np.abs(rounded) < format.smallest_normal, np.copysign(0.0, given), rounded)
-    return rounded
-
-
-_OF_NUMPY = {
-    (one.precision, one.minimum_exponent, one.maximum): held
-    for one, held in ((FORMATS["float16"], np.float16), (FORMATS["float32"], np.float32))
-}
-"""The formats whose conversions NumPy has."""
-
-
-def _shortened(format: Format, given: Array) -> Array:
-    """Round in the bits of float64: half a unit less one, and the last bit that stays, are added and cut off.
-
-    A carry into the exponent is as it should be. What is subnormal in the format is rounded by adding a
-    number so large that its last bit is the format's smallest number, and taking it away.
-    """
-    size, dropped = np.abs(given), 53 - format.precision
-    bits = given.view(np.int64)
-    last = (bits >> dropped) & 1
-    rounded: Array = ((bits + last + ((1 << (dropped - 1)) - 1)) & -(1 << dropped)).view(np.float64)
-    if not size.min(initial=np.inf) >= format.smallest_normal:
-        small = size < format.smallest_normal
-        part, large = given[small], 1.5 * 2.0 ** (format.subnormal_exponent + 52)
-        rounded[small] = np.copysign((part + large) - large, part)
-    if not size.max(initial=0.0) <= format.maximum:
-        whole = np.where(np.abs(rounded) > format.maximum, np.copysign(np.inf, given), rounded)
-        rounded = np.where(np.isnan(given), given, whole)
+    rounded = nearest(format, values)
+    if flush_to_zero and format.precision < 53:
+        rounded = np.where(np.abs(rounded) < format.smallest_normal, np.copysign(0.0, values), rounded)
     return rounded
 
 
