@@ -275,13 +275,13 @@ QUICK = ("--check", "forward_error", "--workers", "1")
 
 
 @pytest.fixture
-def audited(command, kernel_file, tmp_path, tmp_path_factory, monkeypatch, short_sweep):
+def audited(command, kernel_file, tmp_path, monkeypatch, short_sweep):
     """Return a function that audits a subject for a release, briefly: (status, output, its JSON).
 
     An audit without options of its own is made once, by whichever test comes first: all read one file.
     """
     monkeypatch.setitem(BUDGETS, "quick", 2)
-    file = kernel_file(KERNELS, folder=tmp_path_factory.getbasetemp() / "release")
+    file = kernel_file(KERNELS, folder=tmp_path.parent / "release")
 
     def run(name, *options):
         if not options and name in _audits:

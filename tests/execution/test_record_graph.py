@@ -1,5 +1,8 @@
 """The recorded expressions of a kernel give every bit of its runs on other inputs."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 pytest.importorskip("triton", reason="recorded are Triton's kernels; Triton is missing")
@@ -80,6 +83,24 @@ def test_expressions_that_do_not_give_what_the_run_gave_are_named(monkeypatch):
     assert found.unlike == "output"
     with pytest.raises(RefusedError, match="output has other bits in the run than its expressions give"):
         must_hold_for_all_inputs(found)
+
+
+def test_graphs_are_those_of_the_recording_before_only_where_nothing_else_was_computed():
+    subject, place = subject_of("softmax_triton"), backend("machine")
+    one = case_of(subject, "float16", 0, gradients=False)
+    with session():
+        first = recorded_graph(subject, one, backend=place).found
+        again = recorded_graph(subject, one, backend=place, before=first).found
+        others = [
+            recorded_graph(subject, one, backend=place, before=replace(first, **told)).found
+            for told in ({"digest": "of another"}, {"taken": "of another"})
+        ]
+    assert (again.digest, again.taken, again.nodes) == (first.digest, first.taken, first.nodes)
+    assert again.graph is first.graph
+    assert again.paths is first.paths
+    for other in others:
+        assert other.graph is not first.graph
+        assert np.array_equal(other.graph.operands, first.graph.operands)
 
 
 def test_a_child_records_what_its_process_can_prove_of():

@@ -24,7 +24,7 @@ def recorded():
 def test_equal_expressions_are_one_and_are_counted():
     nodes, outputs = recorded()
     kept = live(nodes, outputs)
-    graph = shared(nodes, kept, outputs, FORMATS)
+    (graph,) = shared(nodes, [(kept, outputs)], FORMATS)
     assert kept.tolist() == [True] * 8 + [False] * 2
     assert [graph.names[code] for code in graph.operation] == ["input:x"] * 2 + ["add.rn.f32", "mul.rn.f32"]
     assert graph.made.tolist() == [2, 2, 2, 2]
@@ -40,7 +40,7 @@ def test_the_normal_form_and_what_rules_counted_are_those_of_all_nodes():
     whole = Graph(**nodes.columns(), outputs=outputs, formats=FORMATS)
     forms = [
         Normaliser(terms).normal(graph)
-        for graph in (whole, shared(nodes, live(nodes, outputs), outputs, FORMATS))
+        for graph in (whole, *shared(nodes, [(live(nodes, outputs), outputs)], FORMATS))
     ]
     assert all(np.array_equal(forms[0].outputs[name], forms[1].outputs[name]) for name in outputs)
     assert forms[0].fired["times_one"] == forms[1].fired["times_one"] == 2
@@ -52,7 +52,7 @@ def test_what_is_unknown_or_summed_in_an_unknown_order_equals_nothing_else():
     lost = nodes.add("unknown:a read", (2,))
     total = nodes.add("torch.sum.f32", (2,), (x, x))
     outputs = {"lost": lost, "total": total}
-    graph = shared(nodes, live(nodes, outputs), outputs, FORMATS)
+    (graph,) = shared(nodes, [(live(nodes, outputs), outputs)], FORMATS)
     assert all(len({*ids.tolist()}) == 2 for ids in graph.outputs.values())
     assert not graph.value.any()
 
@@ -70,3 +70,19 @@ def test_nodes_that_results_reach_are_those_of_the_whole_graph():
     nodes, outputs = recorded()
     whole = Graph(**nodes.columns(), outputs=outputs, formats=FORMATS)
     assert int(live(nodes, outputs).sum()) == len(pruned(whole))
+
+
+def test_graphs_that_are_shared_at_once_are_those_that_are_shared_alone():
+    nodes, outputs = recorded()
+    half = nodes.add("literal:f32", (1,), value=np.array([0x3F000000]))
+    asked = {"true": nodes.add("setp.gt.f32", (1,), (half, nodes.add("abs.f32", (1,), (outputs["s"],))))}
+    parts = [(live(nodes, wanted), wanted) for wanted in (outputs, asked, {})]
+    for graph, part in zip(shared(nodes, parts, FORMATS), parts, strict=True):
+        (alone,) = shared(nodes, [part], FORMATS)
+        for column in ("names", "lines", "formats"):
+            assert getattr(graph, column) == getattr(alone, column)
+        for column in ("operation", "operands", "value", "line", "made"):
+            assert np.array_equal(getattr(graph, column), getattr(alone, column))
+        assert {n: e.tolist() for n, e in graph.outputs.items()} == {
+            n: e.tolist() for n, e in alone.outputs.items()
+        }

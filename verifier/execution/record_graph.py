@@ -132,20 +132,35 @@ class RecordedGraph(Recorded):
     paths: Graph = field(default_factory=lambda: Builder().graph({}))
 
 
-def recorded_graph(subject: Subject, case: Case, *, backend: Backend, gradients: bool = False) -> Observation:
-    """Run a case once; what is found is a `RecordedGraph`, where the subject ran to its end."""
+def recorded_graph(
+    subject: Subject,
+    case: Case,
+    *,
+    backend: Backend,
+    gradients: bool = False,
+    before: RecordedGraph | None = None,
+) -> Observation:
+    """Run a case once; what is found is a `RecordedGraph`, where the subject ran to its end.
+
+    before: of the same case, whose graphs are taken where nothing else was computed.
+    """
     if not all(tensor.is_floating_point() for tensor in case.given.values()):
         return Observation(status="undecided", message=NO_EXPRESSION)
     one = record(subject, case, backend=backend, gradients=gradients)
     if one.seen.status != "ok":
         return one.seen
-    kept, taken = live(one.nodes, one.outputs), one.taken
+    results, taken = ((live(one.nodes, wanted), wanted) for wanted in (one.outputs, one.taken))
+    digests = [digest(one.nodes, *part) for part in (results, taken)]
+    if before is not None and digests == [before.digest, before.taken]:
+        graph, paths = before.graph, before.paths
+    else:
+        graph, paths = shared(one.nodes, (results, taken), one.formats)
     found = RecordedGraph(
-        graph=shared(one.nodes, kept, one.outputs, one.formats),
-        nodes=int(kept.sum()),
-        digest=digest(one.nodes, kept, one.outputs),
-        taken=digest(one.nodes, live(one.nodes, taken), taken),
-        paths=shared(one.nodes, live(one.nodes, taken), taken, one.formats),
+        graph=graph,
+        nodes=int(results[0].sum()),
+        digest=digests[0],
+        taken=digests[1],
+        paths=paths,
         decisions=one.decisions,
         asked=one.asked,
         uncovered=one.uncovered,

@@ -6,7 +6,8 @@ kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 
 import numpy as np
@@ -36,15 +37,19 @@ def live(nodes: Nodes, outputs: Mapping[str, Ids]) -> Mask:
     return kept
 
 
-def shared(nodes: Nodes, kept: Mask, outputs: Mapping[str, Ids], formats: Mapping[str, str]) -> Graph:
-    """Return the graph of the nodes kept, each distinct expression once, at its first place.
+def shared(
+    nodes: Nodes, parts: Sequence[tuple[Mask, Mapping[str, Ids]]], formats: Mapping[str, str]
+) -> tuple[Graph, ...]:
+    """Return for each part the graph of the nodes that it keeps, each distinct expression once.
 
-    What is unknown, or summed in an order that is not known, equals nothing else: each is kept.
+    parts: the nodes to keep, which have all their operands among them, and the outputs among them. What
+    several parts keep is looked for once. What is unknown, or summed in an order that is not known, equals
+    nothing else: each is kept.
     """
     terms, place = SharedTerms(), np.full(nodes.count, -1, dtype=_numbers(nodes))
     lines = {where: code for code, where in enumerate(dict.fromkeys(("", *(r.line for r in nodes.rows))))}
     line = np.zeros(0, dtype=np.int32)
-    for row, mine in _rows(nodes, kept):
+    for row, mine in _rows(nodes, np.logical_or.reduce([kept for kept, _ in parts])):
         numbers = row.first + np.flatnonzero(mine)
         edges = np.full((len(numbers), MOST_OPERANDS), -1, dtype=np.int64)
         for number, column in enumerate(_operands(row)):
@@ -59,16 +64,35 @@ def shared(nodes: Nodes, kept: Mask, outputs: Mapping[str, Ids], formats: Mappin
     code = np.array([names.index(name) for name in terms.names], dtype=np.int32)
     apart = np.array([_apart(name) for name in terms.names], dtype=np.bool_)
     operation = terms.operation[: terms.count]
-    return Graph(
+    whole = Graph(
         names=names,
         operation=code[operation],
         operands=terms.edges[: terms.count],
         value=np.where(apart[operation], np.uint64(0), terms.value[: terms.count]),
         line=line[: terms.count],
         lines=tuple(lines),
-        outputs={name: ids(place[wanted]) for name, wanted in outputs.items()},
+        outputs={},
         formats=formats,
-        made=_counted(place, kept, terms.count),
+    )
+    return tuple(_part(whole, place, kept, outputs) for kept, outputs in parts)
+
+
+def _part(whole: Graph, place: Ids, kept: Mask, outputs: Mapping[str, Ids]) -> Graph:
+    """Return the graph of what some nodes became; place: where each node lies in the whole, (count,)."""
+    made = _counted(place, kept, len(whole))
+    mine = made > 0
+    ends = {name: ids(place[wanted]) for name, wanted in outputs.items()}
+    if mine.all():
+        return replace(whole, outputs=ends, made=made)
+    number = np.append(np.cumsum(mine) - 1, -1)  # an operand that is absent stays so
+    return replace(
+        whole,
+        operation=whole.operation[mine],
+        operands=number[whole.operands[mine]],
+        value=whole.value[mine],
+        line=whole.line[mine],
+        outputs={name: number[wanted] for name, wanted in ends.items()},
+        made=made[mine],
     )
 
 

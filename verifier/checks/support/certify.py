@@ -117,23 +117,31 @@ def _depends_on_lanes(
 def _proofs(subject: Subject, case: Case, found: Recordings, *, gradients: bool) -> Iterator[CodeProof]:
     """Yield what is proved with products fused and not; where both recorded the same, it is proved once."""
     known: dict[tuple[str, str], CodeProof] = {}
+    admitted = ""
     for mode, one in found.by_mode.items():
         must_hold_for_all_inputs(one, paths=True)
         said = one.digest, one.taken
         if said in known:
             yield replace(known[said], contraction=mode, kernels=dict(one.kernels), mixed=())
             continue
-        known[said] = _proved(subject, case, mode, one, gradients=gradients)
+        known[said], admitted = _proved(subject, case, mode, one, gradients=gradients, first=admitted)
         yield known[said]
 
 
-def _proved(subject: Subject, case: Case, mode: str, one: RecordedGraph, *, gradients: bool) -> CodeProof:
-    """Prove what the certificate says of one recording that must hold for all inputs, or raise."""
+def _proved(
+    subject: Subject, case: Case, mode: str, one: RecordedGraph, *, gradients: bool, first: str = ""
+) -> tuple[CodeProof, str]:
+    """Prove what the certificate says of one recording that must hold for all inputs, or raise.
+
+    Returns the claims, too, that had to be admitted; first: those to admit first.
+    """
     terms = SharedTerms()
     form = Normaliser(terms, "EZ").normal(one.graph)
     finite_to = finite_terms(terms).exponent
     open_products = _mixed(terms, form) if mode == "off" else ()
-    found = compared(one.graph, op(subject.op), subject, case, gradients=gradients, plain=(terms, form))
+    found = compared(
+        one.graph, op(subject.op), subject, case, gradients=gradients, plain=(terms, form), first=first
+    )
     if not isinstance(found, Agreement):
         raise RefusedError("the code is the declared computation", found.why)
     sums = tuple(
@@ -151,7 +159,7 @@ def _proved(subject: Subject, case: Case, mode: str, one: RecordedGraph, *, grad
     path = same_for_all(one.paths, one.graph)
     within = finite_within(found.kernel, found.kernel.outputs.values(), found.vanished, found.terms)
     used = {one.graph.names[code] for code in np.unique(one.graph.operation)}
-    return CodeProof(
+    proof = CodeProof(
         contraction=mode,
         kernels=dict(one.kernels),
         launches=one.launches,
@@ -178,6 +186,7 @@ def _proved(subject: Subject, case: Case, mode: str, one: RecordedGraph, *, grad
         mixed=open_products,
         bound=bound_read(subject, case, found),
     )
+    return proof, found.admitted
 
 
 def _holds_all(case: Case, exponent: int) -> bool:

@@ -53,12 +53,14 @@ _RECIPROCALS = ("rcp.rn", "rcp.approx", "rcp.approx.ftz")
 class Agreement:
     """A way along which the kernel is the declared computation.
 
-    fired: how often each rule was applied, on either side. vanished, divisors: what must be finite, and what
-    must not be zero, as edges of `terms`. orders: of each sum, as the declaration makes them.
+    claims: those of the rules that were needed; admitted: those of all that might be. fired: how often each
+    rule was applied, on either side. vanished, divisors: what must be finite, and what must not be zero, as
+    edges of `terms`. orders: of each sum, as the declaration makes them.
     """
 
     way: Way
     claims: str
+    admitted: str
     fired: Mapping[str, int]
     terms: SharedTerms
     kernel: NormalForm
@@ -102,17 +104,18 @@ def compared(
     *,
     gradients: bool = False,
     plain: tuple[SharedTerms, NormalForm] | None = None,
+    first: str = "",
 ) -> Agreement | Disagreement:
     """Find a way along which each recorded result is the declared one.
 
     plain: the graph's normal form by claims E and Z, if it is known; more terms are put into its table.
+    first: the claims that are admitted first, where another recording of the kernel needed them.
     """
     if user := used_after_sums(graph):
         return Disagreement(told=f"{user} takes a sum that torch makes in an order of its own")
     best = Disagreement(told="of these operations no way is known that a declaration may go")
-    # Parts that are empty, or one element, are merged as declared where values are finite.
-    parts = _merges(op, subject) or op.form(subject.claim, case.dtype).name.startswith("online")
-    for claims in LEVELS[2:] if parts else LEVELS:
+    levels = _levels(op, subject, case, gradients=gradients)
+    for claims in sorted(levels, key=lambda level: level != first):
         known, used = with_functions(graph, fused="C" in claims, marked=True)
         if plain is not None and claims == "EZ" and known is graph and UNORDERED_SUM not in graph.names:
             terms, kernel = plain
@@ -139,6 +142,18 @@ def compared(
         # Of equally good ones the last: where products are not fused, no difference is one of fusing alone.
         best = max((*differences, best), key=_reached)
     return best
+
+
+def _levels(op: Op, subject: Subject, case: Case, *, gradients: bool) -> tuple[str, ...]:
+    """Return the claims to admit, one after the other.
+
+    Parts that are empty, or one element, are merged as declared where values are finite. There are many ways
+    to merge, and the backward passes met so far fuse some products alone, which none of them says.
+    """
+    merges = _merges(op, subject)
+    if not merges and not op.form(subject.claim, case.dtype).name.startswith("online"):
+        return LEVELS
+    return LEVELS[:1:-1] if merges and gradients else LEVELS[2:]
 
 
 def _growing(builder: Builder, terms: SharedTerms, claims: str, case: Case) -> GrowingForm:
@@ -176,7 +191,7 @@ def ways(graph: Graph, op: Op, subject: Subject, *, fused: bool, clamps: bool = 
     divisions: tuple[DivideByN, ...] = (
         ("division", "reciprocal") if claim.divide_by_n == "either" else (claim.divide_by_n,)
     )
-    clamped = (False, True) if clamps else (False,)
+    clamped = (True, False) if clamps else (False,)
     if not op.needs_variance:
         roots, clamped = roots or [()], (False,)
     elif claim.clamp and not variance.algorithm(claim.variance or "").NONNEGATIVE:
@@ -266,6 +281,7 @@ class _Comparison:
         return Agreement(
             way=way,
             claims="".join(sorted(known, key="EZFC".index)),
+            admitted=self.claims,
             fired={name: count for name, count in fired.items() if count},
             terms=self.terms,
             kernel=self.kernel,

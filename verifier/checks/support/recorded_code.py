@@ -76,7 +76,9 @@ def recordings(subject: Subject, case: Case, *, backend: Backend, gradients: boo
                 found[mode] = found[MODES[0]]
                 continue
             with backend.varied(contraction=mode):
-                seen = recorded_graph(subject, case, backend=backend, gradients=gradients)
+                seen = recorded_graph(
+                    subject, case, backend=backend, gradients=gradients, before=found.get(MODES[0])
+                )
             found[mode] = seen.found
             if mode == MODES[0] and seen.status == "ok":
                 unlike = unlike or _different(first, seen)
