@@ -98,3 +98,36 @@ def test_a_zero_that_is_the_nearest_number_is_never_beyond_a_running_bound():
         outcomes = examination(flash, "running_bound", "float32", place).judge(odd)[0]
     assert not failures(outcomes)
     assert {o.output for o in passes(outcomes)} == {"output", "grad_input"}
+
+
+class _LogSoftmax(torch.autograd.Function):
+    """A causal log-softmax with a backward pass of its own, which may forget the sum of the gradient."""
+
+    @staticmethod
+    def forward(ctx, scores, whole):
+        ctx.output = torch.log_softmax(scores, -1)
+        ctx.whole = whole
+        return ctx.output
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        total = grad_output.sum(-1, keepdim=True) if ctx.whole else grad_output[..., :1]
+        return grad_output - ctx.output.exp() * total, None
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_differences_are_taken_where_logarithms_of_what_is_masked_out_are_infinite(whole):
+    library = TORCH["causal_log_softmax_torch"]
+
+    def kernel(input, mask=None, attn_bias=None, scale=1.0, diagonal=0):
+        scores = input * scale if attn_bias is None else input * scale + attn_bias
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(diagonal)
+        seen = seen if mask is None else seen & mask
+        return _LogSoftmax.apply(scores.masked_fill(~seen, float("-inf")), whole)
+
+    outcomes = outcomes_of(replace(library, function=kernel), "gradcheck", "float64", count=12)
+    if whole:
+        assert not failures(outcomes)
+        assert passes(outcomes)
+    else:
+        assert "the backward pass is not the derivative" in failures(outcomes)[0].message

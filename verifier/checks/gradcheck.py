@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,14 @@ from verifier.arithmetic.formats import ieee
 from verifier.cases.plan import Plan
 from verifier.checks.memory import unwritten
 from verifier.checks.support import lifted_radii
-from verifier.checks.support.difference_quotients import Differences, Tolerance, compared, step_of, tolerance
+from verifier.checks.support.difference_quotients import (
+    Differences,
+    Tolerance,
+    compared,
+    step_of,
+    tolerance,
+    without_derivative,
+)
 from verifier.checks.support.lifted_radii import LiftedRun
 from verifier.checks.support.output_verdict import judge
 from verifier.checks.support.session import Session, gradient_names
@@ -130,6 +138,7 @@ def check(session: Session) -> list[Outcome]:
         names=_names(session),
         step=found.step,
         tolerance=found.absolute,
+        without=without_derivative(session.truth),
     )
     return [_outcome(found, seen.found, seen.message)]
 
@@ -210,7 +219,10 @@ def _check_lifted(session: Session) -> list[Outcome]:
     found = None
     if names and session.case.hazard == DIFFERENCED and _elements(session) <= MOST_QUOTIENTS:
         found = tolerance(truth, names)
-    asked = None if found is None or found.why else {"step": found.step, "tolerance": found.absolute}
+    asked: dict[str, Any] | None = None
+    if found is not None and not found.why:
+        without = without_derivative(truth)
+        asked = {"step": found.step, "tolerance": found.absolute, "without": without}
     seen = session.execute(
         experiment="verifier.checks.gradcheck:lifted", gradients=differentiates, names=names, asked=asked
     )
@@ -305,7 +317,7 @@ def lifted(
     backend: Backend,
     gradients: bool,
     names: list[str],
-    asked: dict[str, float] | None,
+    asked: dict[str, Any] | None,
 ) -> Observation:
     """Run the subject lifted, and gradcheck on it if asked; runs in the child."""
     from verifier.machine.shadow.arithmetics.lifted import build
@@ -399,7 +411,14 @@ def _differenced(run: LiftedRun, message: str, asked: dict[str, float]) -> Outco
 
 
 def experiment(
-    subject: Subject, case: Case, *, backend: Backend, names: list[str], step: float, tolerance: float
+    subject: Subject,
+    case: Case,
+    *,
+    backend: Backend,
+    names: list[str],
+    step: float,
+    tolerance: float,
+    without: torch.Tensor | None,
 ) -> Observation:
     """Call torch.autograd.gradcheck on the subject; runs in the child."""
     call = lay_out(subject, case, device=backend.device(), gradients=False)
@@ -411,4 +430,4 @@ def experiment(
         first: torch.Tensor = output[0] if isinstance(output, tuple | list) else output
         return first
 
-    return compared(function, tensors, step, tolerance)
+    return compared(function, tensors, step, tolerance, without)

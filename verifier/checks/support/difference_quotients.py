@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from verifier.checks.batch_invariance import RowPlaces, arranged, row_places
 from verifier.checks.support.truth import Truth
 from verifier.machine.culprit import passed_on
 from verifier.ops import Index, op
+from verifier.oracle.enclosure import Mask
 from verifier.oracle.solve import solve
 from verifier.records.case import Case
 from verifier.records.observation import Observation
@@ -59,6 +60,9 @@ def tolerance(truth: Truth, names: Sequence[str]) -> Tolerance:
     difference quotient - exact derivative|. Rows do not depend on each other, so that one tall case holds a
     copy of all rows for each column that is moved. Output is affine in weight and bias: their quotients have
     no truncation, and a bound at weights and biases of larger size holds for those of smaller.
+
+    Elements that are no finite number, such as logarithms of what is masked out, have no derivative: they are
+    left out, here and in `compared`.
     """
     step = step_of(truth.case)
     flat = _with_row_axis(truth.case)
@@ -82,6 +86,22 @@ def tolerance(truth: Truth, names: Sequence[str]) -> Tolerance:
     )
 
 
+def without_derivative(truth: Truth) -> torch.Tensor | None:
+    """Return which elements of the output, in its shape, are no finite number; None if all are."""
+    infinite = _infinite(truth)
+    if not infinite.any():
+        return None
+    shape = tuple(truth.case.given["input"].shape)
+    found = torch.zeros(shape, dtype=torch.bool)
+    found.view(-1)[torch.from_numpy(truth.op.flat_index(truth.case, "output", shape)[infinite])] = True
+    return found
+
+
+def _infinite(truth: Truth) -> Mask:
+    """Return which elements of the output are no finite number, in canonical rows."""
+    return ~np.isfinite(np.asarray(truth.exact["output"].high))
+
+
 def step_of(case: Case) -> float:
     """Return the step of differences, a power of two near a part of the largest input: their sum is exact."""
     return STEP * 2.0 ** math.frexp(max(case.largest, 1e-3))[1]
@@ -102,7 +122,7 @@ def _with_row_axis(case: Case) -> Case:
 def _largest_entries(truth: Truth, names: Sequence[str], derivatives: Mapping[str, Array]) -> list[float]:
     """Return the largest |entry| of the exact Jacobian by each tensor; derivatives: by tensors of rows."""
     found = {name: float(np.max(np.abs(by), initial=0.0)) for name, by in derivatives.items()}
-    output = np.asarray(truth.exact["output"].high)
+    output = np.where(_infinite(truth), 0.0, np.asarray(truth.exact["output"].high))
     place = np.unravel_index(int(np.argmax(np.abs(output))), output.shape)
     at = truth.op.flat_index(truth.case, "output", tuple(truth.case.given["input"].shape))[place]
     gradient = torch.zeros_like(truth.case.given["grad_output"])
@@ -130,6 +150,7 @@ class _Tall:
         """Find out where the copies of each row stand."""
         self.truth, self.case, self.places = truth, case, places
         self.axis = next(axis for name, axis in places if name == "input")
+        self.infinite = _infinite(truth)
 
     def copies(self, count: int) -> tuple[Case, Index, Index]:
         """Return a case of so many copies; which copy each canonical row is, and each element's index."""
@@ -167,15 +188,18 @@ class _Tall:
             tensor = case.given[name]
             outwards = torch.where(tensor < 0, -step, step).to(tensor.dtype)
             case = _with(case, **{name: tensor + outwards})
-        return _worst(self.truth_of(case), ["output"])
+        truth = self.truth_of(case)
+        return _worst(truth, ["output"], ~_infinite(truth))
 
     def derivatives(self, moved: Sequence[str], names: Sequence[str]) -> tuple[dict[str, Array], float]:
         """Return d output[row, column] / d tensor[row, :] as (columns, rows, columns), and a bound on all."""
         tall, copy, number = self.copies(self.case.columns)
-        gradient = torch.zeros_like(tall.given["grad_output"])
-        gradient.view(-1)[torch.from_numpy(number[np.arange(len(copy)), copy])] = 1.0
-        truth = self.truth_of(_of_gradient(tall, gradient))
         order = np.argsort(copy, kind="stable")
+        finite = np.empty(len(copy), dtype=np.bool_)  # whether the column of a row's copy has a derivative
+        finite[order] = ~self.infinite.T.ravel()
+        gradient = torch.zeros_like(tall.given["grad_output"])
+        gradient.view(-1)[torch.from_numpy(number[np.arange(len(copy)), copy][finite])] = 1.0
+        truth = self.truth_of(_of_gradient(tall, gradient))
         exact = {name: np.asarray(self.exact(truth.case, f"grad_{name}")[0])[order] for name in moved}
         bound = _worst(truth, [f"grad_{name}" for name in names])
         shape = (self.case.columns, self.case.rows, self.case.columns)
@@ -197,28 +221,48 @@ class _Tall:
             part[order].reshape(self.case.columns, 2, self.case.rows, -1)
             for part in self.exact(case, "output")
         )
+        high, low = (np.where(self.infinite, 0.0, part) for part in (high, low))
         quotient = ((high[:, 0] - high[:, 1]) + (low[:, 0] - low[:, 1])) / (2.0 * step)
         # quotient[c, r, j] is d output[r, j] / d tensor[r, c]; derivative[j, r, c] the same.
         return float(np.max(np.abs(quotient - derivative.transpose(2, 1, 0)), initial=0.0)) * (1.0 + 2.0**-10)
 
 
-def _worst(truth: Truth, names: Sequence[str]) -> float:
-    """Return the largest bound of the named results; infinity where one has no theorem."""
+def _worst(truth: Truth, names: Sequence[str], among: Mask | None = None) -> float:
+    """Return the largest bound of the named results; infinity where one has no theorem.
+
+    among: the elements that count, in canonical rows; all if None.
+    """
     found = [truth.bounds[name] for name in names] if truth.bounds else []
-    if not found or not all(b.covered.all() for b in found):
+    if not found:
         return math.inf
-    return float(max(np.max(b.bound, initial=0.0) for b in found))
+    worst = 0.0
+    for one in found:
+        covered, bound = (part if among is None else part[among] for part in (one.covered, one.bound))
+        if not covered.all():
+            return math.inf
+        worst = max(worst, float(np.max(bound, initial=0.0)))
+    return worst
 
 
-def compared(function: object, tensors: list[torch.Tensor], step: float, tolerance: float) -> Observation:
-    """Let torch compare the two Jacobians, entry by entry."""
+def compared(
+    function: Callable[..., torch.Tensor],
+    tensors: list[torch.Tensor],
+    step: float,
+    tolerance: float,
+    without: torch.Tensor | None = None,
+) -> Observation:
+    """Let torch compare the two Jacobians, entry by entry; without: elements of the output to leave out."""
     from torch.autograd.gradcheck import GradcheckError
+
+    def finite(*inputs: torch.Tensor) -> torch.Tensor:
+        output = function(*inputs)
+        return output if without is None else output.masked_fill(without.to(output.device), 0.0)
 
     leaves = [t.detach().clone().requires_grad_(True) for t in tensors]
     try:
         passed_on(
             torch.autograd.gradcheck,
-            function,
+            finite,
             leaves,
             eps=step,
             atol=tolerance,
