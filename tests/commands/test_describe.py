@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from verifier.audit.request import SelectionError
+from verifier.audit.request import BUDGETS, SelectionError
 from verifier.audit.rules import line_verdict
 from verifier.audit.run_audit import audit, select
 from verifier.bounds.variance import algorithms
@@ -207,7 +207,8 @@ def test_the_algorithm_of_a_torch_operator_is_known_by_its_name(file):
 
 
 @pytest.mark.parametrize("name", ["two_pass", "textbook", "root_mean_square", "softmax", "forward_only"])
-def test_a_proposal_loads_and_passes_as_it_is_pasted(name, file):
+def test_a_proposal_loads_and_passes_as_it_is_pasted(name, file, monkeypatch):
+    monkeypatch.setitem(BUDGETS, "quick", 12)
     head = f"def {name}(input"
     pasted = file.with_name("pasted.py")
     pasted.write_text(file.read_text().replace(head, f"{describe(file, name)}\n{head}"))
@@ -232,7 +233,8 @@ def test_what_a_kernel_refuses_lies_outside_of_the_domain_that_is_proposed(file)
     assert "refuted" not in text
     pasted = file.with_name("pasted.py")
     pasted.write_text(f"{file.read_text()}\n{text}\n")
-    lines = audit(select([pasted], check_names=["forward_error", "layouts"], dtypes=["float32"])).lines
+    jobs = select([pasted], check_names=["forward_error", "layouts"], dtypes=["float32"])
+    lines = audit(jobs).lines
     assert {line_verdict(line) for line in lines} == {Verdict.PASS}, lines
 
 

@@ -13,6 +13,7 @@ from collections import defaultdict
 from itertools import chain
 
 import pytest
+from families import family
 
 from verifier.checks import checks
 from verifier.commands.conformance import assert_conforms, examine_job, parameters
@@ -46,17 +47,6 @@ bound, and of one sample no rows may be exchanged."""
 ON_EACH = frozenset(["forward_error", "gradient"])
 """Checks that run on every subject, whatever its family."""
 SUBJECTS = tuple(chain.from_iterable(load_subjects(file) for file in builtin_files()))
-
-
-def family(subject):
-    """Tell subjects that share most of their code from others: op and language, published or not.
-
-    Gated norms share a skeleton; norms that multiply by 1 + weight are launches of the norm's own kernels;
-    masked softmaxes are one launch.
-    """
-    op = "gated" if "_gate" in subject.op else subject.op.removesuffix("_one_plus_weight")
-    op = "masked" if op.startswith(("masked_", "causal_")) else op
-    return op, subject.language, "published" in subject.name
 
 
 def in_turn(jobs):
