@@ -94,3 +94,14 @@ def test_a_mode_or_a_second_call_that_is_wrong_where_other_kernels_are_launched_
     assert [finding.verdict for finding in line.findings] == [Verdict.FAIL]
     assert line.findings[0].case.columns > 16384
     assert not searched(faulty, CONTROL, check=check, only=lambda case: case.columns <= 16384).findings
+
+
+def test_an_overflow_where_other_kernels_are_launched_is_found():
+    """Rows that fit into no tile take another kernel; that one forgets the largest element."""
+    top = "    top = tl.max(largest, axis=0)\n"
+    changes = {top: top.replace("\n", " * 0.0\n")}
+    faulty = planted(changes, KERNELS / "softmax_triton.py", ("softmax_tiled_triton",))
+    line = searched(faulty, check="finite")
+    assert [finding.verdict for finding in line.findings] == [Verdict.FAIL]
+    assert line.findings[0].case.columns > 8192
+    assert not searched(faulty, check="forward_error").findings

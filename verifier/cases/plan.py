@@ -38,8 +38,9 @@ class Plan:
 
     layouts: kinds of layouts to draw; hazards: of the input (None: every finite one).
     reaching: whether the search begins with shapes that reach what a wrapper launches, beyond the limits;
-    most_reaching: how many of them at most, with the first dtype that is asked for alone. apart: elements
-    from the first row of such a shape to its last, in input and grad_output (0: rows lie together).
+    most_reaching: how many of them at most, with the first dtype that is asked for alone.
+    reaching_hazards: of the input in them; the first inside the domain is taken. apart: elements from the
+    first row of such a shape to its last, in input and grad_output (0: rows lie together).
     literals: whether it tries elements that the kernels' sources name, too.
     gradients: whether grad_output is part of the case. Extents that are drawn stay within the limits.
     shapes: draw (rows, columns) from these alone, where every new shape is a compilation.
@@ -60,6 +61,7 @@ class Plan:
     reaching: bool = False
     literals: bool = False
     most_reaching: int | None = None
+    reaching_hazards: tuple[str, ...] = ("ordinary", "alternating_signs")
     apart: int = 0
     max_elements: int = 16384
     max_rows: int = 4096

@@ -15,8 +15,6 @@ from verifier.cases.recipe import Recipe
 from verifier.ops import Op, op
 from verifier.records.subject import Subject
 
-MILD = ("ordinary", "alternating_signs")
-"""Hazards of these shapes, tried in turn."""
 ROWS_APART = 3
 """Rows that lie apart, at least: of two the stride needs 64 bits, and then the product has as many."""
 LONGEST_APART = 2**16
@@ -142,15 +140,17 @@ def _ordinary(subject: Subject, plan: Plan, shape: Reaching, values: Values) -> 
 def steered(subject: Subject, plan: Plan, shapes: Iterable[Reaching]) -> Iterator[tuple[Recipe, ...]]:
     """Yield recipes for each shape, of which the first inside the domain is to be run.
 
-    Numbers are ordinary, so that the bound judges; of many short rows, one may have a spread so small that
-    nothing is promised of it, and signs that alternate give it one. Where a plan asks for elements that lie
-    apart, rows do, and then columns.
+    Numbers are ordinary where a plan asks for no others, so that the bound judges; of many short rows, one
+    may have a spread so small that nothing is promised of it, and signs that alternate give it one. Where a
+    plan asks for elements that lie apart, rows do, and then columns.
     """
     for number, shape in enumerate(shapes):
         values = Values(seed=number)
         ordinary = _ordinary(subject, plan, shape, values)
         for placed in _apart(op(subject.op), ordinary, plan.apart) if plan.apart else (ordinary,):
-            yield tuple(replace(placed, input=replace(values, hazard=hazard)) for hazard in MILD)
+            yield tuple(
+                replace(placed, input=replace(values, hazard=hazard)) for hazard in plan.reaching_hazards
+            )
 
 
 def _apart(the_op: Op, recipe: Recipe, apart: int) -> Iterator[Recipe]:

@@ -48,9 +48,19 @@ _HAZARDS = (
 )
 
 
+MOST_REACHING = 2
+"""Shapes at most that reach kernels which the others do not, with numbers as large as the domain has them."""
+
+
 def plan(_subject: Subject, _op: Op) -> Plan:
-    """Ask for magnitudes at both ends of the format."""
-    return Plan(hazards=_HAZARDS, joint=False)
+    """Ask for magnitudes at both ends of the format, and large ones where other kernels run."""
+    return Plan(
+        hazards=_HAZARDS,
+        joint=False,
+        reaching=True,
+        most_reaching=MOST_REACHING,
+        reaching_hazards=("overflow_of_squares", "max_magnitude", "ordinary"),
+    )
 
 
 def skips(_subject: Subject, op: Op, _dtype: str, _backend: str) -> str | None:

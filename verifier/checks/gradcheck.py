@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -219,10 +218,9 @@ def _check_lifted(session: Session) -> list[Outcome]:
     found = None
     if names and session.case.hazard == DIFFERENCED and _elements(session) <= MOST_QUOTIENTS:
         found = tolerance(truth, names)
-    asked: dict[str, Any] | None = None
+    asked = None
     if found is not None and not found.why:
-        without = without_derivative(truth)
-        asked = {"step": found.step, "tolerance": found.absolute, "without": without}
+        asked = found.step, found.absolute, without_derivative(truth)
     seen = session.execute(
         experiment="verifier.checks.gradcheck:lifted", gradients=differentiates, names=names, asked=asked
     )
@@ -317,9 +315,12 @@ def lifted(
     backend: Backend,
     gradients: bool,
     names: list[str],
-    asked: dict[str, Any] | None,
+    asked: tuple[float, float, torch.Tensor | None] | None,
 ) -> Observation:
-    """Run the subject lifted, and gradcheck on it if asked; runs in the child."""
+    """Run the subject lifted, and gradcheck on it if asked; runs in the child.
+
+    asked: step, tolerance, and the elements of the output to leave out, of `compared`.
+    """
     from verifier.machine.shadow.arithmetics.lifted import build
 
     arithmetic = build()
@@ -337,7 +338,7 @@ def lifted(
                 subject=subject, case=case, backend=backend, opened=opened, names=tuple(names)
             )
             tensors = [case.given[name].double() for name in names]
-            tried = attempt(backend, lambda: compared(function, tensors, **asked))
+            tried = attempt(backend, lambda: compared(function, tensors, *asked))
             if tried.status != "ok":
                 return tried
         outputs = {name: torch.from_numpy(np.array(values)) for name, values in shadows.items()}
