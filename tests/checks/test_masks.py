@@ -115,19 +115,40 @@ class _LogSoftmax(torch.autograd.Function):
         return grad_output - ctx.output.exp() * total, None
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_differences_are_taken_where_logarithms_of_what_is_masked_out_are_infinite(whole):
+def _differenced(change=lambda output: output, *, whole=True):
+    """Return what gradcheck says of a causal log-softmax of which the output is changed."""
     library = TORCH["causal_log_softmax_torch"]
 
     def kernel(input, mask=None, attn_bias=None, scale=1.0, diagonal=0):
         scores = input * scale if attn_bias is None else input * scale + attn_bias
         seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(diagonal)
         seen = seen if mask is None else seen & mask
-        return _LogSoftmax.apply(scores.masked_fill(~seen, float("-inf")), whole)
+        return change(_LogSoftmax.apply(scores.masked_fill(~seen, float("-inf")), whole))
 
-    outcomes = outcomes_of(replace(library, function=kernel), "gradcheck", "float64", count=12)
+    return outcomes_of(replace(library, function=kernel), "gradcheck", "float64", count=12)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_differences_are_taken_where_logarithms_of_what_is_masked_out_are_infinite(whole):
+    outcomes = _differenced(whole=whole)
     if whole:
         assert not failures(outcomes)
         assert passes(outcomes)
     else:
         assert "the backward pass is not the derivative" in failures(outcomes)[0].message
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda output: output.reshape(-1), "the output has shape ("),
+        (lambda output: output[..., :-1], "the output has shape ("),
+        (lambda _: None, "the output is no tensor"),
+    ],
+    ids=["flat", "cut", "nothing"],
+)
+def test_an_output_of_another_shape_is_a_failure_where_elements_are_left_out(change, why):
+    outcomes = _differenced(change)
+    assert why in failures(outcomes)[0].message
+    assert not passes(outcomes)
+    assert Verdict.ERROR not in {outcome.verdict for outcome in outcomes}

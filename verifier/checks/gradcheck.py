@@ -431,4 +431,4 @@ def experiment(
         first: torch.Tensor = output[0] if isinstance(output, tuple | list) else output
         return first
 
-    return compared(function, tensors, step, tolerance, without)
+    return attempt(backend, lambda: compared(function, tensors, step, tolerance, without))

@@ -12,6 +12,7 @@ import torch
 from verifier.arithmetic.formats import Array
 from verifier.checks.batch_invariance import RowPlaces, arranged, row_places
 from verifier.checks.support.truth import Truth
+from verifier.execution.call_subject import UnusableError
 from verifier.machine.culprit import passed_on
 from verifier.ops import Index, op
 from verifier.oracle.enclosure import Mask
@@ -251,12 +252,23 @@ def compared(
     tolerance: float,
     without: torch.Tensor | None = None,
 ) -> Observation:
-    """Let torch compare the two Jacobians, entry by entry; without: elements of the output to leave out."""
+    """Let torch compare the two Jacobians, entry by entry; without: elements of the output to leave out.
+
+    Raises:
+        UnusableError: elements are to be left out of an output that has not their shape.
+
+    """
     from torch.autograd.gradcheck import GradcheckError
 
     def finite(*inputs: torch.Tensor) -> torch.Tensor:
         output = function(*inputs)
-        return output if without is None else output.masked_fill(without.to(output.device), 0.0)
+        if without is None:
+            return output
+        shape = tuple(output.shape) if isinstance(output, torch.Tensor) else None
+        if shape != (wanted := tuple(without.shape)):
+            has = "is no tensor" if shape is None else f"has shape {shape}"
+            raise UnusableError(f"the output {has}; a tensor of shape {wanted} is expected")
+        return output.masked_fill(without.to(output.device), 0.0)
 
     leaves = [t.detach().clone().requires_grad_(True) for t in tensors]
     try:
