@@ -10,8 +10,8 @@ from checks_support import FAULTY, KERNELS, examination, machine, subject_of
 from in_process import InProcess
 
 from verifier import load
+from verifier.audit import causes, sweep_of_ways
 from verifier.audit import sweep as sweeping
-from verifier.audit import sweep_of_ways
 from verifier.audit.search import Budget
 from verifier.cases.reaching_shapes import CASE_SECONDS, Reaching, price
 from verifier.cases.recipe import Recipe, build
@@ -208,7 +208,8 @@ def test_a_fresh_child_knows_nothing_of_the_calls_before():
     assert not torch.equal(first, again)
 
 
-def test_a_quick_search_finds_what_is_wrong_in_a_mode_and_beyond_a_threshold_alone():
+def test_a_quick_search_finds_what_is_wrong_in_a_mode_and_beyond_a_threshold_alone(monkeypatch):
+    monkeypatch.setattr(causes, "SECONDS", 0.0)  # found is enough here
     subject = subject_of(FAULTY / "eps_larger_in_many_rows_under_autocast_triton.py")
     with Runner("machine") as runner:
         one = examination(subject, "modes", "float32", "machine", budget=Budget(cases=25, findings=1))

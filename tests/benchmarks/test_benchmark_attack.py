@@ -12,7 +12,7 @@ from verifier.bounds import affine
 from verifier.bounds.variance import two_pass
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-SECONDS = {"control": 6.0, "compose": 6.0}
+SECONDS = {"control": 4.0, "compose": 4.0}
 """Of one attack; the first result of some takes longer than others."""
 
 
@@ -28,7 +28,7 @@ def attack(monkeypatch):
 
 def tally_of(attack, name, seed=0):
     tally = attack.Tally()
-    attack.ATTACKS[name](tally, SECONDS.get(name, 3.0), np.random.default_rng(seed))
+    attack.ATTACKS[name](tally, SECONDS.get(name, 2.0), np.random.default_rng(seed))
     return tally
 
 

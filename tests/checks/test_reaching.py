@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 from checks_support import KERNELS, planted
 
-from verifier.audit import shrink
+from verifier.audit import causes, shrink
 from verifier.audit.examination import Examination
 from verifier.audit.request import BUDGETS
 from verifier.audit.search import Budget
@@ -20,9 +20,10 @@ SKELETON = (KERNELS / "layer_norm_skeleton_triton.py").read_text(encoding="utf-8
 
 
 @pytest.fixture(autouse=True)
-def _hardly_shrunk(monkeypatch):
-    """What is found is looked at, and not made small: cases that reach far are slow."""
+def _as_found(monkeypatch):
+    """What is found is neither made small nor asked for its cause: cases that reach far are slow."""
     monkeypatch.setattr(shrink, "REDUCTION_CALLS", 1)
+    monkeypatch.setattr(causes, "SECONDS", 0.0)
 
 
 def mutant(name, old, new):

@@ -9,7 +9,7 @@ from itertools import chain, groupby
 
 import pytest
 
-from verifier.audit import shrink
+from verifier.audit import causes, shrink
 from verifier.audit.examination import Examination
 from verifier.audit.search import Budget
 from verifier.checks import check
@@ -85,6 +85,7 @@ def within(defect, columns):
 @pytest.mark.parametrize(("subject", "defect"), DEFECTS)
 def test_the_search_finds_the_defect_without_its_witness(subject, defect, runners, monkeypatch):
     monkeypatch.setattr(shrink, "REDUCTION_CALLS", 1)  # found is enough here; shrinking has its own tests
+    monkeypatch.setattr(causes, "SECONDS", 0.0)  # and so have causes
     place = place_of(subject, defect)
     dtypes = observable_dtypes(subject, defect, place)
     runner = runners.setdefault(place, Runner(place))
