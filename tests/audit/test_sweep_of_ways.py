@@ -212,7 +212,8 @@ def test_a_quick_search_finds_what_is_wrong_in_a_mode_and_beyond_a_threshold_alo
     monkeypatch.setattr(causes, "SECONDS", 0.0)  # found is enough here
     subject = subject_of(FAULTY / "eps_larger_in_many_rows_under_autocast_triton.py")
     with Runner("machine") as runner:
-        one = examination(subject, "modes", "float32", "machine", budget=Budget(cases=25, findings=1))
+        budget = Budget(cases=25, findings=1)
+        one = examination(subject, "modes", "float32", "machine", budget=budget, shrinks=False)
         one.runner = runner
         line = one.run()
     assert [finding.verdict for finding in line.findings] == [Verdict.FAIL]
