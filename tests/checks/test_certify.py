@@ -221,6 +221,25 @@ def test_a_length_norm_with_another_root_or_none_is_refused(runner, root):
     assert isinstance(certified(subject, case, runner=runner), Refusal)
 
 
+@pytest.mark.parametrize(("columns", "claims"), [(8, "EZF"), (33, "EZFC")])
+def test_merges_with_gradients_are_certified_by_the_claims_that_are_needed(runner, columns, claims):
+    found = asked(runner, built_in("layer_norm_welford_triton"), "float32", gradients=True, columns=columns)
+    assert [proof.claims for proof in found.proofs] == [claims, claims]
+    assert ("Lemma 2" in found.statement) == ("C" in claims)
+
+
+def test_a_refusal_names_no_difference_of_fusing_alone(runner):
+    written = "        c2 = divide(tl.sum(g, axis=0), count)\n        tl.store"
+    subject = planted(
+        {written: written.replace("count)", "count - 1.0)")}, KERNELS / "layer_norm_welford_triton.py"
+    )
+    case = build(op("layer_norm"), subject, "float16", Recipe(rows=3, columns=33), gradients=True)
+    found = certified(subject, case, runner=runner, gradients=True)
+    assert isinstance(found, Refusal)
+    assert found.why.startswith("grad_input: ")
+    assert "fma" not in found.why
+
+
 def test_sums_deeper_than_declared_are_refused(runner):
     from verifier import Trees, tree
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 
@@ -41,6 +41,8 @@ from verifier.records.subject import Subject
 LEVELS = ("EZ", "EZC", "EZF", "EZFC")
 """Claims that are admitted, one after the other, until the graphs agree."""
 _FEW = 16
+_NO = (-1, -1, -1)
+"""Less than any way reaches: results that agree, sums that the code has, place of its claims."""
 _CLAIM = {rule.name: rule.claim for rule in RULES}
 _ROOTS = ("rsqrt.approx", "rsqrt.approx.ftz", "sqrt.rn", "sqrt.approx", "sqrt.approx.ftz")
 _SQUARES: tuple[SquareOrder, ...] = ("scaled", "nested", "delta_first", "crossed", "counts_first")
@@ -113,55 +115,80 @@ def compared(
     """
     if user := used_after_sums(graph):
         return Disagreement(told=f"{user} takes a sum that torch makes in an order of its own")
-    best = Disagreement(told="of these operations no way is known that a declaration may go")
-    levels = _levels(op, subject, case, gradients=gradients)
-    for claims in sorted(levels, key=lambda level: level != first):
-        known, used = with_functions(graph, fused="C" in claims, marked=True)
-        if plain is not None and claims == "EZ" and known is graph and UNORDERED_SUM not in graph.names:
-            terms, kernel = plain
-        else:
-            terms = SharedTerms()
-            kernel = Normaliser(terms, claims, unordered=True).normal(known)
-        for name, count in used.items():
-            kernel.fired[name] = kernel.fired.get(name, 0) + count
-        outputs = np.concatenate([edges.ravel() for edges in kernel.outputs.values()])
-        comparison = _Comparison(
-            graph=graph, op=op, subject=subject, case=case, gradients=gradients, claims=claims, kernel=kernel,
-            shared=_growing(SharingBuilder(), terms, claims, case),
-            terms=terms, sums=OrderReader(terms, outputs, kernel.line_of),
-            maxima=OnlineReader(terms, outputs), merges=MergeReader(terms, outputs),
-        )  # fmt: skip
-        differences = []
-        clamps = _may_clamp(terms, comparison.merges.live)
-        for way in ways(known, op, subject, fused="C" not in claims, clamps=clamps):
-            tried = comparison.tried(way)
-            found = tried if isinstance(tried, Disagreement) else comparison.along(way, tried)
+    best, most = Disagreement(told="of these operations no way is known that a declaration may go"), _NO
+    levels, guess = _levels(op, subject, case), "" if first else _guess(op, subject, gradients=gradients)
+    at = partial(_at, graph=graph, op=op, subject=subject, case=case, gradients=gradients, plain=plain)
+    for claims in sorted(levels, key=lambda level: level != (first or guess)):
+        for found in at(claims):
             if isinstance(found, Agreement):
-                return found
-            differences.append(found)
-        # Of equally good ones the last: where products are not fused, no difference is one of fusing alone.
-        best = max((*differences, best), key=_reached)
+                fewer = levels[: levels.index(claims)] if claims == guess and "C" in found.claims else ()
+                others = (one for less in fewer for one in at(less, like=found.way))
+                return next((one for one in others if isinstance(one, Agreement)), found)
+            # Of equally good ones that of most claims: there no difference is one of fusing alone.
+            reached_now = len(found.results), found.sums, levels.index(claims)
+            if reached_now > most:
+                best, most = found, reached_now
     return best
 
 
-def _levels(op: Op, subject: Subject, case: Case, *, gradients: bool) -> tuple[str, ...]:
+def _at(
+    claims: str,
+    *,
+    graph: Graph,
+    op: Op,
+    subject: Subject,
+    case: Case,
+    gradients: bool,
+    plain: tuple[SharedTerms, NormalForm] | None,
+    like: Way | None = None,
+) -> Iterator[Agreement | Disagreement]:
+    """Compare along each way with these claims admitted; like: along those alone that fuse otherwise."""
+    known, used = with_functions(graph, fused="C" in claims, marked=True)
+    if plain is not None and claims == "EZ" and known is graph and UNORDERED_SUM not in graph.names:
+        terms, kernel = plain
+    else:
+        terms = SharedTerms()
+        kernel = Normaliser(terms, claims, unordered=True).normal(known)
+    for name, count in used.items():
+        kernel.fired[name] = kernel.fired.get(name, 0) + count
+    outputs = np.concatenate([edges.ravel() for edges in kernel.outputs.values()])
+    comparison = _Comparison(
+        graph=graph, op=op, subject=subject, case=case, gradients=gradients, claims=claims, kernel=kernel,
+        shared=_growing(SharingBuilder(), terms, claims, case),
+        terms=terms, sums=OrderReader(terms, outputs, kernel.line_of),
+        maxima=OnlineReader(terms, outputs), merges=MergeReader(terms, outputs),
+    )  # fmt: skip
+    clamps = _may_clamp(terms, comparison.merges.live)
+    for way in ways(known, op, subject, fused="C" not in claims, clamps=clamps):
+        if like is None or _without_fusing(way) == _without_fusing(like):
+            tried = comparison.tried(way)
+            yield tried if isinstance(tried, Disagreement) else comparison.along(way, tried)
+
+
+def _levels(op: Op, subject: Subject, case: Case) -> tuple[str, ...]:
     """Return the claims to admit, one after the other.
 
-    Parts that are empty, or one element, are merged as declared where values are finite. There are many ways
-    to merge, and the backward passes met so far fuse some products alone, which none of them says.
+    Parts that are empty, or one element, are merged as declared where values are finite.
     """
-    merges = _merges(op, subject)
-    if not merges and not op.form(subject.claim, case.dtype).name.startswith("online"):
-        return LEVELS
-    return LEVELS[:1:-1] if merges and gradients else LEVELS[2:]
+    parts = _merges(op, subject) or op.form(subject.claim, case.dtype).name.startswith("online")
+    return LEVELS[2:] if parts else LEVELS
+
+
+def _guess(op: Op, subject: Subject, *, gradients: bool) -> str:
+    """Return the claims that are most likely needed where to find that fewer do not suffice takes long.
+
+    There are many ways to merge, and the backward passes met so far fuse some products alone, which none of
+    them says. Whether fewer claims suffice is then asked along the way that was found.
+    """
+    return LEVELS[-1] if gradients and _merges(op, subject) else ""
+
+
+def _without_fusing(way: Way) -> Way:
+    return replace(way, mean_contraction="none", fuses=False, contracted=False)
 
 
 def _growing(builder: Builder, terms: SharedTerms, claims: str, case: Case) -> GrowingForm:
     return GrowingForm(builder, Normaliser(terms, claims, unordered=True), formats_of(case))
-
-
-def _reached(found: Disagreement) -> tuple[int, int]:
-    return len(found.results), found.sums
 
 
 def _merges(op: Op, subject: Subject) -> bool:
