@@ -1,10 +1,12 @@
 """A recording keeps each distinct expression once, and says how often it was computed."""
 
 import numpy as np
+import pytest
 
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.graph import Graph, pruned
 from verifier.arithmetic.graph.normal_form import Normaliser
+from verifier.execution import shared_nodes
 from verifier.execution.shared_nodes import digest, live, shared
 from verifier.machine.shadow.graph_nodes import Nodes
 
@@ -72,11 +74,14 @@ def test_nodes_that_results_reach_are_those_of_the_whole_graph():
     assert int(live(nodes, outputs).sum()) == len(pruned(whole))
 
 
-def test_graphs_that_are_shared_at_once_are_those_that_are_shared_alone():
+@pytest.mark.parametrize("several", [True, False])
+def test_graphs_of_several_parts_are_those_of_each_alone(several, monkeypatch):
+    """Where no part computes an expression earlier than another one does, in each column."""
+    monkeypatch.setattr(shared_nodes, "_UNLIKE", 8 if several else 0)
     nodes, outputs = recorded()
     half = nodes.add("literal:f32", (1,), value=np.array([0x3F000000]))
     asked = {"true": nodes.add("setp.gt.f32", (1,), (half, nodes.add("abs.f32", (1,), (outputs["s"],))))}
-    parts = [(live(nodes, wanted), wanted) for wanted in (outputs, asked, {})]
+    parts = [(live(nodes, wanted), wanted) for wanted in (outputs, asked, *([] if several else [{}]))]
     for graph, part in zip(shared(nodes, parts, FORMATS), parts, strict=True):
         (alone,) = shared(nodes, [part], FORMATS)
         for column in ("names", "lines", "formats"):

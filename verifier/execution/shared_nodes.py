@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from hashlib import sha256
 
 import numpy as np
@@ -19,6 +20,8 @@ from verifier.machine.shadow.graph_nodes import MOST_OPERANDS, Nodes, Row
 
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 _PART = 1 << 23
+_UNLIKE = 8
+"""Times the size of the smallest part that the largest may have, where all are looked through at once."""
 
 
 def live(nodes: Nodes, outputs: Mapping[str, Ids]) -> Mask:
@@ -42,14 +45,24 @@ def shared(
 ) -> tuple[Graph, ...]:
     """Return for each part the graph of the nodes that it keeps, each distinct expression once.
 
-    parts: the nodes to keep, which have all their operands among them, and the outputs among them. What
-    several parts keep is looked for once. What is unknown, or summed in an order that is not known, equals
-    nothing else: each is kept.
+    parts: the nodes to keep, which have all their operands among them, and the outputs among them. What is
+    unknown, or summed in an order that is not known, equals nothing else: each is kept. Parts of like sizes
+    are looked through at once, since they have much in common; that takes more memory.
     """
+    sizes = [np.count_nonzero(kept) for kept, _ in parts]
+    alike = max(sizes) <= _UNLIKE * min(sizes)
+    together = [parts] if alike else [[part] for part in parts]
+    return tuple(graph for group in together for graph in _shared(nodes, group, formats))
+
+
+def _shared(
+    nodes: Nodes, parts: Sequence[tuple[Mask, Mapping[str, Ids]]], formats: Mapping[str, str]
+) -> Iterator[Graph]:
+    """Yield the graph of each part, of which all are looked through at once."""
     terms, place = SharedTerms(), np.full(nodes.count, -1, dtype=_numbers(nodes))
     lines = {where: code for code, where in enumerate(dict.fromkeys(("", *(r.line for r in nodes.rows))))}
     line = np.zeros(0, dtype=np.int32)
-    for row, mine in _rows(nodes, np.logical_or.reduce([kept for kept, _ in parts])):
+    for row, mine in _rows(nodes, reduce(np.logical_or, (kept for kept, _ in parts))):
         numbers = row.first + np.flatnonzero(mine)
         edges = np.full((len(numbers), MOST_OPERANDS), -1, dtype=np.int64)
         for number, column in enumerate(_operands(row)):
@@ -74,14 +87,14 @@ def shared(
         outputs={},
         formats=formats,
     )
-    return tuple(_part(whole, place, kept, outputs) for kept, outputs in parts)
+    yield from (_part(whole, place, kept, outputs) for kept, outputs in parts)
 
 
 def _part(whole: Graph, place: Ids, kept: Mask, outputs: Mapping[str, Ids]) -> Graph:
     """Return the graph of what some nodes became; place: where each node lies in the whole, (count,)."""
+    ends = {name: ids(place[wanted]) for name, wanted in outputs.items()}
     made = _counted(place, kept, len(whole))
     mine = made > 0
-    ends = {name: ids(place[wanted]) for name, wanted in outputs.items()}
     if mine.all():
         return replace(whole, outputs=ends, made=made)
     number = np.append(np.cumsum(mine) - 1, -1)  # an operand that is absent stays so
