@@ -6,7 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from verifier.execution.source_reach import SourceReach, _Outline, _Part, _turned, _turns_of_loads
+from verifier.execution.source_reach import (
+    SourceReach,
+    _Outline,
+    _Part,
+    _Reader,
+    _turned,
+    _turns_of_loads,
+)
 from verifier.machine.execute.findings import Location
 from verifier.machine.execute.reached_code import ReachedCode
 from verifier.records.reach import MANY, CompiledForm, SourcePlace
@@ -87,3 +94,32 @@ def test_a_launched_kernel_that_stands_in_no_source_is_noted(known):
     )
     reached = ReachedCode(changed={kernel}, blocks={kernel: {0}})
     assert reach.news(reached).unfollowed == (frozenset() if known else {"launched"})
+
+
+@pytest.mark.parametrize(
+    ("lines", "inside", "found"),
+    [
+        ((4,), (), "outer"),
+        ((6,), (), "inner"),
+        ((6, 4), (), "outer"),  # past a loop inside that has no turn, and after its last
+        ((6,), ("inner",), "outer"),
+        ((6, 7), (), "inner"),
+        ((20,), (), None),
+    ],
+)
+def test_a_compiled_loop_is_the_one_about_all_its_branches_back_and_none_of_those_inside_it(
+    lines, inside, found
+):
+    ranges = {"outer": (range(4, 5), range(5, 10)), "inner": (range(6, 7), range(7, 9))}
+    loops = {
+        name: SourceLoop(
+            place=SourcePlace(file="k.py", function="kernel", line=head.start),
+            path="/k.py",
+            head=head,
+            body=body,
+        )
+        for name, (head, body) in ranges.items()
+    }
+    reader = _Reader(SourceMap(loops=tuple(loops.values())))
+    ends = [SimpleNamespace(location=Location(file="/k.py", line=line)) for line in lines]
+    assert reader.loop_of(ends, {loops[name] for name in inside}) == loops.get(found)

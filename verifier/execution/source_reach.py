@@ -208,10 +208,14 @@ class _Reader:
         """Read a kernel."""
         blocks = kernel.program.blocks
         regions: dict[SourceLoop, list[Loop]] = {}
-        for loop in kernel.loops:
+        for loop in sorted(kernel.loops, key=lambda one: one.last - one.first):  # inner ones first
             ends = [blocks[number].instructions[-1] for number in sorted(loop.latches)]
-            found = next((one for end in ends if (one := self.loop_of(end)) is not None), None)
-            if found is not None:
+            within = {
+                one
+                for one, inner in regions.items()
+                if any(loop.first <= i.first <= loop.last for i in inner)
+            }
+            if (found := self.loop_of(ends, within)) is not None:
                 regions.setdefault(found, []).append(loop)
         parts = tuple(self.part(b.instructions) for b in blocks)
         compared = compared_numbers(kernel.program)
@@ -240,10 +244,18 @@ class _Reader:
                     return min(inside)[1]._replace(line=line)
         return None
 
-    def loop_of(self, instruction: Instruction) -> SourceLoop | None:
-        """Return the innermost loop of the source about an instruction."""
-        loops = () if instruction.location is None else self.at(instruction.location)[1]
-        return loops[0] if loops else None
+    def loop_of(self, ends: Sequence[Instruction], within: Collection[SourceLoop]) -> SourceLoop | None:
+        """Return the innermost loop of the source about all branches back of a compiled loop.
+
+        A branch from the end of a loop inside may lead back to the outer one, and stand at the inner one's
+        line. within: what loops inside have become, which it is not if there is another about it.
+        """
+        around = [self.at(end.location)[1] for end in ends if end.location is not None]
+        known = [loops for loops in around if loops]
+        if not known:
+            return None
+        common = [one for one in known[0] if all(one in loops for loops in known)] or [known[0][0]]
+        return next((one for one in common if one not in within), common[0])
 
     def part(self, instructions: Sequence[Instruction]) -> _Part:
         """Read a basic block."""
