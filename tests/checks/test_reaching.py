@@ -105,4 +105,12 @@ def test_an_overflow_where_other_kernels_are_launched_is_found():
     line = searched(faulty, check="finite")
     assert [finding.verdict for finding in line.findings] == [Verdict.FAIL]
     assert line.findings[0].case.columns > 8192
-    assert not searched(faulty, check="forward_error").findings
+
+
+def test_sums_that_overflow_far_below_the_largest_number_promised_are_found():
+    """Scaled by 2**60 and back, which changes nothing until a square is beyond 2**68."""
+    mean = "    mean_square = divide(tl.sum(total, axis=0), tl.cast(columns, ACCUMULATE))\n"
+    scaled = mean.replace("tl.sum(total, axis=0)", "tl.sum(total * 1152921504606846976.0, axis=0) * 2**-60")
+    line = searched(planted({mean: scaled}, KERNELS / "rms_norm_triton.py"), check="forward_error")
+    assert [finding.verdict for finding in line.findings] == [Verdict.FAIL]
+    assert 2.0**34 < line.findings[0].case.largest < 1e15

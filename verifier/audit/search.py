@@ -21,7 +21,7 @@ from verifier.cases.drawn import recipes
 from verifier.cases.fixed_list import covering, to_be_tried, tried
 from verifier.cases.plan import Plan
 from verifier.cases.recipe import Recipe, build
-from verifier.cases.steering import Steering, at_numbers, steered
+from verifier.cases.steering import Steering, at_numbers, near_the_largest, steered
 from verifier.records.case import Case
 from verifier.records.subject import KnownDefect
 from verifier.records.verdict import BAD, FailureKey, Finding, Line, Outcome, Verdict
@@ -247,17 +247,20 @@ class Search:
         return enough or late or self.budget.spent(count) or self._found_enough()
 
     def _steer(self, plan: Plan) -> None:
-        """Run numbers of the sources, shapes that come first, then what compiled code alone compares with.
+        """Run numbers of the sources, shapes that come first, large numbers, then what code compares with.
 
         If they lie inside and time allows.
         """
         subject, dtype = self.trial.subject, self.trial.dtype
-        planted = plan.literals and self.budget.cases >= LEAST_STEERED and subject.language != "torch"
+        enough = plan.literals and self.budget.cases >= LEAST_STEERED
+        planted = enough and subject.language != "torch"
 
         def in_turn() -> Iterator[Iterable[Recipe]]:
             if planted:
                 yield at_numbers(subject, plan, dtype, source_numbers(subject))
             yield from steered(subject, plan, self.steering.shapes)
+            if enough:
+                yield from near_the_largest(subject, plan, dtype, self.steering.shapes)
             if planted:  # known now that kernels were launched
                 yield at_numbers(subject, plan, dtype, further_numbers(subject, self.trial.reach.compared))
 

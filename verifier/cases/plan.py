@@ -41,7 +41,7 @@ class Plan:
     most_reaching: how many of them at most, with the first dtype that is asked for alone.
     reaching_hazards: of the input in them; the first inside the domain is taken. apart: elements from the
     first row of such a shape to its last, in input and grad_output (0: rows lie together).
-    literals: whether it tries elements that the kernels' sources name, too.
+    literals: whether it tries elements that the kernels' sources name, too, and large ones.
     gradients: whether grad_output is part of the case. Extents that are drawn stay within the limits.
     shapes: draw (rows, columns) from these alone, where every new shape is a compilation.
     parameters: whether weight and bias occur where they may be left out. placements: layouts by tensor to

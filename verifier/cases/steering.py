@@ -21,6 +21,8 @@ LONGEST_APART = 2**16
 """Columns that lie apart, at most: each touches a page of its own, 256 MiB a tensor."""
 PLANTED = (16, 64)
 """Rows and columns of the case with numbers of the sources: a shape that the fixed list has anyway."""
+LARGE_SHAPES, LARGE_SECONDS = 2, 1.5
+"""Shapes where other kernels run that are tried with large numbers, and the price of each, at most."""
 SHOWN = 3
 """Shapes that a note names of those that are left out; of the others it says how many there are."""
 
@@ -111,6 +113,44 @@ def at_numbers(subject: Subject, plan: Plan, dtype: str, numbers: Sequence[float
         if inside and columns and plan.fits(rows, columns):
             planted = tuple(sign * number for number in inside for sign in (1, -1))
             yield _ordinary(subject, plan, Reaching(rows=rows, columns=columns), Values(planted=planted))
+
+
+def near_the_largest(
+    subject: Subject, plan: Plan, dtype: str, shapes: Iterable[Reaching]
+) -> Iterator[tuple[Recipe, ...]]:
+    """Yield recipes of ordinary rows whose numbers go as far as is promised, and whose squares can be summed.
+
+    One small case has rows of rising magnitudes; a few of the shapes where other kernels run have the largest
+    alone. The first recipe of each that is a case inside the domain is to be run.
+    """
+    top = _largest_power(subject, dtype)
+    if top < len(_MAGNITUDES):
+        return
+    rows, columns = min(PLANTED[0], plan.max_rows), min(PLANTED[1], plan.max_columns)
+    if rows and columns and plan.fits(rows, columns):
+        step, rest = divmod(top, len(_MAGNITUDES) - 1)
+        steps = Values(scale=rest, row_scale=step)
+        yield (_ordinary(subject, plan, Reaching(rows=rows, columns=columns), steps),)
+    large = [s for s in shapes if s.opens and not s.bare and s.seconds <= LARGE_SECONDS]
+    for number, shape in enumerate(large[:LARGE_SHAPES]):
+        each = (Values(seed=number, scale=power) for power in (top, top - 2))
+        yield tuple(_ordinary(subject, plan, shape, values) for values in each)
+
+
+_MAGNITUDES = range(8)
+"""Multiples of `Values.row_scale` by which rows are scaled in turn."""
+
+
+def _largest_power(subject: Subject, dtype: str) -> int:
+    """Return the power of two by which ordinary numbers, below 8, may be multiplied."""
+    domain = subject.domain
+    held, summed = (math.frexp(float_format(n).maximum)[1] for n in (dtype, _summed_in(dtype)))
+    top = min(held - 4, summed // 2 - 14)
+    return top if domain is None or domain.max_abs is None else min(top, math.frexp(domain.max_abs)[1] - 4)
+
+
+def _summed_in(dtype: str) -> str:
+    return "float64" if dtype == "float64" else "float32"
 
 
 def _ordinary(subject: Subject, plan: Plan, shape: Reaching, values: Values) -> Recipe:
