@@ -140,10 +140,13 @@ def test_sums_of_two_products_of_which_either_is_fused_do_not_cancel(ask):
         ({"AFTER": "y = None"}, SHAPE, "output is None"),
         ({"AHEAD": "KEPT = {}", "BEFORE": "y = KEPT.setdefault(x.shape, y)"}, CALLS, "the next call writes"),
         ({"AHEAD": "N = []", "AFTER": "N.append(y if N else y.zero_())"}, CALLS, "in a call before"),
+        ({"AHEAD": "N = []", "AFTER": "N.append(0)\nif len(N) == 2: y.zero_()"}, CALLS, "in a call before"),
+        ({"AHEAD": "N = []", "AFTER": "N.append(0)\nif len(N) == 3: y.zero_()"}, CALLS, "in a call before"),
     ],
     ids=[
         "numpy", "array", "tolist", "dlpack", "shape_by_data", "multiprocessor", "flat", "transposed",
         "one_row", "integers", "nothing", "one_buffer_for_all_calls", "first_call_differs",
+        "second_call_differs", "third_call_differs",
     ],
 )  # fmt: skip
 def test_a_wrapper_that_hides_what_it_does_is_refused(ask, places, stage, why):

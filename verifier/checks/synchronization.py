@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from verifier.cases.plan import Plan
 from verifier.checks.support.session import Session, StoppedError
 from verifier.execution.backend import Backend, Power
@@ -77,10 +79,15 @@ def check(session: Session) -> list[Outcome]:
 
 def experiment(subject: Subject, case: Case, *, backend: Backend, gradients: bool) -> Observation:
     """Execute in order and in other orders, every access watched; runs in the child."""
-    seen = Observation(status="ok")
+    *_, last = watched_runs(subject, case, backend=backend, gradients=gradients)
+    return last
+
+
+def watched_runs(subject: Subject, case: Case, *, backend: Backend, gradients: bool) -> Iterator[Observation]:
+    """Yield a run in each order, every access watched, as far as they end well."""
     for seed in ORDERS:
         with backend.varied(schedule_seed=seed, sanitize=SANITIZERS):
             seen = execute(subject, case, backend=backend, gradients=gradients)
+        yield seen
         if seen.status != "ok":
-            break
-    return seen
+            return

@@ -13,7 +13,7 @@ from verifier.arithmetic.graph.graph import LEAVES, Graph
 from verifier.arithmetic.graph.opcodes import opcode
 from verifier.arithmetic.graph.support import unknown_leaves
 from verifier.checks.support.session import gradient_names, mismatch
-from verifier.checks.synchronization import experiment as watched
+from verifier.checks.synchronization import watched_runs
 from verifier.execution.backend import Backend
 from verifier.execution.call_subject import execute
 from verifier.execution.child_process import Runner
@@ -66,9 +66,11 @@ def recordings(subject: Subject, case: Case, *, backend: Backend, gradients: boo
     with backend.tuned() as tuning:
         with backend.varied(contraction=MODES[0]):
             first = seen = execute(subject, case, backend=backend, gradients=gradients)
+            unlike = ""
             if first.status == "ok" and not first.damage:
-                seen = watched(subject, case, backend=backend, gradients=gradients)
-            undefined, unlike = backend.unfilled(), _shared(first, seen)
+                for seen in watched_runs(subject, case, backend=backend, gradients=gradients):
+                    unlike = unlike or _shared(first, seen) or _different(first, seen)
+            undefined = backend.unfilled()
         for mode in MODES:
             if seen.status != "ok" or seen.damage:
                 return seen
@@ -80,7 +82,7 @@ def recordings(subject: Subject, case: Case, *, backend: Backend, gradients: boo
                     subject, case, backend=backend, gradients=gradients, before=found.get(MODES[0])
                 )
             found[mode] = seen.found
-            if mode == MODES[0] and seen.status == "ok":
+            if seen.status == "ok" and found[mode].graph is found[MODES[0]].graph:  # nothing is fused
                 unlike = unlike or _different(first, seen)
         known = Recordings(
             by_mode=found,
@@ -102,16 +104,19 @@ def _shared(first: Observation, second: Observation) -> str:
     return ""
 
 
-def _different(first: Observation, recorded: Observation) -> str:
-    """Say which result of a plain call has other bits than the same call when it was recorded."""
-    for name, tensor in recorded.outputs.items():
+def _different(first: Observation, later: Observation) -> str:
+    """Say which result of a plain call has other bits than a later one with the same arguments."""
+    for name, tensor in later.outputs.items() if later.status == "ok" else ():
         other = first.outputs.get(name)
-        if other is None or tensor is None or not _same_bits(other, tensor):
+        same = other is tensor if other is None or tensor is None else _same_bits(other, tensor)
+        if not same:
             return f"{name} is not what it was in a call before, with the same arguments"
     return ""
 
 
 def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if not one.is_floating_point():
+        return one.dtype == other.dtype and torch.equal(one, other)
     return one.dtype == other.dtype and np.array_equal(bits_of(one), bits_of(other))
 
 
