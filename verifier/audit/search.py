@@ -252,14 +252,14 @@ class Search:
         If they lie inside and time allows.
         """
         subject, dtype = self.trial.subject, self.trial.dtype
-        enough = plan.literals and self.budget.cases >= LEAST_STEERED
-        planted = enough and subject.language != "torch"
+        planted = plan.literals and self.budget.cases >= LEAST_STEERED and subject.language != "torch"
+        large = plan.literals and self.budget.cases >= BUDGETS["quick"]  # of fewer each has its place
 
         def in_turn() -> Iterator[Iterable[Recipe]]:
             if planted:
                 yield at_numbers(subject, plan, dtype, source_numbers(subject))
             yield from steered(subject, plan, self.steering.shapes)
-            if enough:
+            if large:
                 yield from near_the_largest(subject, plan, dtype, self.steering.shapes)
             if planted:  # known now that kernels were launched
                 yield at_numbers(subject, plan, dtype, further_numbers(subject, self.trial.reach.compared))
