@@ -71,6 +71,7 @@ ONLY = {
     "rows_lost_by_small_devices_triton": "modes",
     "weight_left_out_of_lone_gradient_triton": "partial_gradients",
     "eps_larger_in_first_call_triton": "repeated_calls",
+    "long_rows_in_32_bits_triton": "huge_extents",
     "buffer_of_first_call_kept_triton": "repeated_calls",
     "gradient_of_bias_only_with_weight": "partial_gradients",
     "gradient_of_one_lost_in_long_rows_triton": "partial_gradients",
@@ -96,6 +97,7 @@ SHOWN_BY = {
     "sums_of_no_rows_unwritten": lambda case: not case.rows,
     "output_in_weight_dtype": lambda case: case.dtype_of("weight") != case.dtype,
     "weight_rounded_to_input_dtype": lambda case: case.dtype_of("weight") != case.dtype,
+    "rows_beyond_bounded_grid_triton": lambda case: case.rows > 80_000,
     "rows_along_y_triton": lambda case: case.rows > 65535,
     "grad_weight_in_input_dtype": lambda case: {case.dtype_of(n) for n in PARAMETERS} - {case.dtype, None},
     "bias_read_as_weight_triton": lambda case: case.mixes_dtypes,
@@ -113,6 +115,7 @@ SHOWN_BY = {
     "rows_lost_by_small_devices_triton": lambda case: case.rows > 2000,
     "weight_left_out_of_lone_gradient_triton": lambda case: case.rows > 1000,
     "eps_larger_in_first_call_triton": lambda case: case.columns == 1536,
+    "long_rows_in_32_bits_triton": lambda case: case.columns > 3000,
     "buffer_of_first_call_kept_triton": lambda case: case.rows > 4096,
 }
 

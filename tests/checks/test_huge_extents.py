@@ -6,13 +6,17 @@ from pathlib import Path
 import pytest
 from checks_support import FAULTY, KERNELS, cases_of, examination, failures, machine, planted, subject_of
 
-from verifier import load
+from verifier import Domain, load
+from verifier.audit.examination import Examination
+from verifier.audit.request import BUDGETS
+from verifier.audit.search import Budget
 from verifier.cases.reaching_shapes import Reaching
 from verifier.cases.recipe import Recipe, build
 from verifier.cases.steering import steered
 from verifier.checks import check
-from verifier.checks.huge_extents import EXTENT, ROWS
+from verifier.checks.huge_extents import COLUMNS, LOOKED_AT, Extents
 from verifier.checks.large_offsets import far_columns
+from verifier.execution import Runner
 from verifier.execution.backends import backend
 from verifier.ops import op
 from verifier.records.verdict import Verdict
@@ -21,6 +25,7 @@ from verifier.subjects.libraries import library_files
 pytest.importorskip("triton")
 
 SOURCE = FAULTY / "rows_in_32_bits_triton.py"
+HUGE = Extents.huge(COLUMNS)
 LAUNCHED = "row = tl.program_id(0)"
 GIBIBYTES_TOUCHED = 1.5
 
@@ -37,7 +42,8 @@ def test_an_offset_in_32_bits_is_found_at_the_first_row_that_it_does_not_reach()
     (found,) = judged(subject_of(SOURCE))
     assert found.verdict is Verdict.CRASH
     assert found.machine_finding == "out_of_bounds"
-    assert f"block ({ROWS[-2]}, 0, 0)" in found.message
+    assert f"block ({HUGE.rows[-2]}, 0, 0)" in found.message
+    assert found.message.endswith(f"in chosen rows of a tensor of {HUGE.extent} x {COLUMNS}")
     assert "source rows_in_32_bits_triton.py:" in found.message
 
 
@@ -268,4 +274,49 @@ def test_what_has_no_such_rows_is_skipped():
     assert skips(layer_norm, op("layer_norm"), "float16", "machine") is None
     assert "chosen blocks" in skips(layer_norm, op("layer_norm"), "float16", "eager")
     assert backend("machine").followed() == ()
-    assert EXTENT * 1024 > 2**31
+
+
+@pytest.mark.parametrize("columns", [1, 3, 1000, 1024, 65537])
+def test_rows_lie_on_both_sides_of_2_30_and_2_31_elements(columns):
+    huge, few = Extents.huge(columns), Extents.few(columns)
+    _, below, first, before, second, last = huge.rows
+    assert (below + 1, before + 1, last + 1) == (first, second, huge.extent)
+    assert below * columns < 2**30 <= first * columns
+    assert before * columns < 2**31 <= second * columns
+    assert len(set(few.rows)) == len(few.rows) == len(huge.rows)
+    assert max(few.rows) + 1 == few.extent < huge.extent
+
+
+LONG = FAULTY / "long_rows_in_32_bits_triton.py"
+PRODUCT = "# The bug: row and columns are 32-bit numbers, and so is their product."
+CAST = {f"{PRODUCT}\n    row = tl.program_id(0)": "row = tl.program_id(0).to(tl.int64)"}
+
+
+def searched(subject):
+    """Return what a search of huge_extents finds."""
+    with Runner("machine") as runner:
+        budget = Budget(cases=BUDGETS["quick"], findings=1)
+        return Examination(
+            subject=subject, check_name="huge_extents", dtype="float16", runner=runner, budget=budget
+        ).run()
+
+
+def test_kernels_of_other_rows_have_huge_tensors_too():
+    (finding,) = searched(subject_of(LONG)).findings
+    assert finding.outcome.machine_finding == "out_of_bounds"
+    assert finding.case.columns == 3001
+    assert not searched(planted(CAST, LONG)).findings
+
+
+def test_a_domain_of_fewer_rows_leaves_short_rows_out_alone():
+    right = planted(CAST, LONG)
+    most = Extents.huge(COLUMNS).extent
+    few = right.differing(domain=Domain(max_abs=1e15, max_kappa=1e3, max_rows=most))
+    assert check("huge_extents").skips(few, op("layer_norm"), "float32", "machine") is None
+    with machine(poison=0xFF):
+        examining = examination(few, "huge_extents", "float32", "machine")
+        for columns, rows in ((COLUMNS // 2, 0), (COLUMNS, 1)):
+            case = build(
+                op("layer_norm"), few, "float32", Recipe(rows=LOOKED_AT, columns=columns), gradients=False
+            )
+            assert len(examining.judge(case)[0]) == rows

@@ -18,12 +18,20 @@ ROWS = ChosenRows(extent=131, rows=(0, 65, 66, 130))
         ((2, 131, 1), 1, 1, [0, 1, 130, 131, 132, 133, 260, 261]),
         ((33, 1, 1), 0, 4, [0, 16, 32]),
         ((9, 1, 1), 0, 15, [0, 4, 8]),
+        ((131, 12, 1), 0, 1, [131 * y + x for y in range(12) for x in (0, 65, 66, 130)]),
     ],
 )
 def test_the_blocks_of_the_rows_are_found_whatever_the_other_axes_are(grid, axis, share, numbers):
     known = followed("k", grid, ROWS, 0)
     assert (known.axis, known.rows_per_block) == (axis, share)
     assert list(numbers_of(known, grid, ROWS)) == numbers
+
+
+def test_blocks_of_many_rows_are_known_where_there_are_as_many_of_them():
+    many = ChosenRows(extent=4099, rows=(0, 2049, 4098))
+    assert followed("k", (65, 1, 1), many, 0).rows_per_block == 64
+    assert list(numbers_of(followed("k", (65, 1, 1), many, 0), (65, 1, 1), many)) == [0, 32, 64]
+    assert followed("k", (64, 1, 1), many, 0).axis is None
 
 
 @pytest.mark.parametrize("grid", [(131, 131, 1), (5000, 1, 1), (70, 70, 1)])

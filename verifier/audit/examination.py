@@ -19,7 +19,7 @@ from verifier.audit.witnesses import replay_witnesses
 from verifier.cases.plan import Plan
 from verifier.cases.reaching_shapes import Reaching
 from verifier.cases.recipe import Recipe
-from verifier.cases.steering import Steering, steering, wanted_bare
+from verifier.cases.steering import Steering, lengths_alone, steering, wanted_bare
 from verifier.checks.support.check import no_ways
 from verifier.execution.backends import backend
 from verifier.execution.compiled_code import remarks, summary
@@ -218,6 +218,9 @@ class Examination(Trial):
         """
         cases, seconds = budget.steered
         once = self.dtype != (self.first_dtype or self.subject.dtypes[0])
+        if plan.reaching_rows is not None:
+            tried = {columns for _, columns in plan.shapes or ()}
+            reaching = [s for s in lengths_alone(reaching, plan.reaching_rows) if s.columns not in tried]
         few = steering(
             (), () if once else reaching, cases=min(cases, plan.most_reaching or 0), seconds=seconds
         )

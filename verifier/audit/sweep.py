@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from verifier.cases import reaching_shapes, unlike_shapes
+from verifier.cases import bounded_grids, reaching_shapes, unlike_shapes
 from verifier.cases.reaching_shapes import (
     CASE_SECONDS,
     PLAIN,
@@ -256,6 +256,7 @@ def _own_sources() -> str:
     own = (
         Path(__file__),
         Path(reaching_shapes.__file__),
+        Path(bounded_grids.__file__),
         Path(unlike_shapes.__file__),
         root / "execution" / "dry_run.py",
         root / "execution" / "loops_of_source.py",

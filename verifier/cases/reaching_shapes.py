@@ -13,6 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from verifier.cases.bounded_grids import BOUNDED, beyond_bounded_grids
 from verifier.machine.model import MAX_GRID_YZ
 from verifier.records.planned_launches import AGAIN, WRAPPER, Planned, ShapePoint
 
@@ -134,6 +135,9 @@ def seen_around(  # noqa: PLR0917 (what is looked at, and around what)
     see(sides)
     for point in known.keys() & sides:
         known[point] = _with_feature(known[point], sides[point])
+    for point, features in beyond_bounded_grids(known, see, TELLING_COLUMNS).items():
+        for feature in features:
+            known[point] = _with_feature(known[point], feature)
     return known
 
 
@@ -435,7 +439,7 @@ def _loop_of(demand: str) -> str:
     return demand.rpartition(" ")[0]
 
 
-_ALONE = (WRAPPER, NUMBER)
+_ALONE = (WRAPPER, NUMBER, BOUNDED)
 """How what no launch tells begins: it is wanted wherever it shows first."""
 _SIDES = (", before it changes", ", after it changes")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -42,16 +43,19 @@ WHY = (
     "a row number times a row length is a 32-bit product in most kernels, and a wrapper that makes its input"
     " contiguous hides that from large strides: batches of two million tokens overwrite each other"
 )
-CATCHES = ("rows_in_32_bits_triton",)
+CATCHES = ("rows_in_32_bits_triton", "long_rows_in_32_bits_triton")
 
 COLUMNS = 1024
-ROWS = (0, 2**20 - 1, 2**20, 2**21 - 1, 2**21, 2**21 + 7)
-"""Rows that are looked at: the first, the last, and those about 2^30 and 2^31 elements."""
-EXTENT = ROWS[-1] + 1
-FEW_ROWS = (0, 1, 65, 66, 129, 130)
-FEW = FEW_ROWS[-1] + 1
-"""Rows of a small tensor, on which leaving blocks out has to change nothing; a prime number, so that few
-grids have as many blocks by chance."""
+"""Elements of a row, where nothing says that other kernels are launched for other rows."""
+MOST_REACHING = 3
+"""Lengths of rows for which the subject launches other kernels that are tried besides."""
+LOOKED_AT = 6
+"""Rows that are looked at: the first, the last, and those on both sides of 2^30 and of 2^31 elements."""
+PRIMES = (37, 131, 1031, 4099)
+"""Rows of a small tensor, on which leaving blocks out has to change nothing; prime numbers, so that few grids
+have as many blocks by chance."""
+SMALL = 2**17
+"""Elements of it, at most, where that leaves as many rows as the least of these numbers."""
 MOST_CASES = 4
 _PROOFS = frozenset({"out_of_bounds", "misaligned"})
 """What the machine finds of a wrong offset. Whatever else ends a call may be due to blocks that were left
@@ -62,35 +66,65 @@ _NO_RESERVE = 0x4000
 """MAP_NORESERVE of Linux, which Python names from 3.13 on: no promise of memory for what is never touched."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Extents:
+    """How many rows a tensor has, and which of them are looked at."""
+
+    extent: int
+    rows: tuple[int, ...]
+
+    @classmethod
+    def huge(cls, columns: int) -> Extents:
+        """Return those of a tensor of more than 2^31 elements."""
+        first, second = (-(-(2**power) // columns) for power in (30, 31))
+        return cls(extent=second + 8, rows=(0, first - 1, first, second - 1, second, second + 7))
+
+    @classmethod
+    def few(cls, columns: int) -> Extents:
+        """Return those of a small tensor."""
+        extent = next((n for n in reversed(PRIMES) if n * columns <= SMALL + 2**12), PRIMES[0])
+        return cls(extent=extent, rows=(0, 1, extent // 2, extent // 2 + 1, extent - 2, extent - 1))
+
+
 def plan(subject: Subject, op: Op) -> Plan:
-    """Ask for as many rows as are looked at."""
+    """Ask for as many rows as are looked at, and for few lengths of rows for which other kernels run."""
     return Plan(
         gradients=subject.differentiable or not op.differentiable,
         hazards=("ordinary",),
         joint=False,
-        shapes=((len(ROWS), COLUMNS),),
+        shapes=((LOOKED_AT, COLUMNS),),
         eps=(1e-5,),
         max_rank=2,
         most=MOST_CASES,
+        reaching=True,
+        most_reaching=MOST_REACHING,
+        reaching_rows=LOOKED_AT,
     )
 
 
 def skips(subject: Subject, op: Op, _dtype: str, backend: str) -> str | None:
     """Apply where blocks can be left out, unless the domain ends before."""
-    shapes = op.shapes(len(ROWS), COLUMNS, 0)
-    if shapes is None or tuple(shapes.tensors["input"]) != (len(ROWS), COLUMNS):
+    shapes = op.shapes(LOOKED_AT, COLUMNS, 0)
+    if shapes is None or tuple(shapes.tensors["input"]) != (LOOKED_AT, COLUMNS):
         return "its rows are not those of a matrix, of which some could be chosen"
     if not can(backend, Power.CHOOSES_ROWS):
         return "it needs a backend that runs chosen blocks alone (machine)"
+    limit = _most_rows(subject)
+    return f"the declared domain ends at {limit} rows" if limit < Extents.huge(COLUMNS).extent else None
+
+
+def _most_rows(subject: Subject) -> float:
     limit = None if subject.domain is None else subject.domain.max_rows
-    if limit is not None and limit < EXTENT:
-        return f"the declared domain ends at {limit} rows"
-    return None
+    return math.inf if limit is None else limit
 
 
 def check(session: Session) -> list[Outcome]:
     """Judge the chosen rows of a huge tensor, if a small one shows that the others may be left out."""
-    if session.case.input_shape != (len(ROWS), COLUMNS) or session.case.rows != len(ROWS):
+    if len(session.case.input_shape) != 2 or session.case.input_shape[0] != LOOKED_AT:
+        return []
+    columns = session.case.columns
+    huge = Extents.huge(columns)
+    if _most_rows(session.subject) < huge.extent:
         return []
     backward = bool(session.op.differentiable) and session.subject.differentiable
     left_out = []
@@ -100,14 +134,19 @@ def check(session: Session) -> list[Outcome]:
         if small is None:
             left_out.append(_not_judged(what, reason))
             continue
-        seen = _run(
-            session, gradients=gradients, extent=EXTENT, rows=ROWS, alone=True, as_before=small.followed
-        )
+        seen = _run(session, huge, gradients=gradients, alone=True, as_before=small.followed)
         if why := _untold(seen, small.followed) or _dependent(session, gradients, small):
             left_out.append(_not_judged(what, why))
             continue
+        where = f"in chosen rows of a tensor of {huge.extent} x {columns}"
+        if seen.status != "ok":
+            seen = replace(seen, message=f"{seen.message}; {where}")
         session.accept(seen)
-        return [*left_out, *_judged(session, seen), *_sums_judged(session, seen, small)]
+        judged = [*_judged(session, seen), *_sums_judged(session, seen, small)]
+        told = (
+            replace(o, message=f"{o.message}, {where}") if o.verdict is Verdict.FAIL else o for o in judged
+        )
+        return [*left_out, *told]
     return left_out[-1:]
 
 
@@ -126,7 +165,7 @@ def _sums_judged(session: Session, seen: Observation, small: _Small) -> list[Out
     """
     if not small.sums:
         return []
-    zeros = _run(session, gradients=True, extent=FEW, rows=FEW_ROWS, alone=False, filled=False)
+    zeros = _run(session, _few(session), gradients=True, alone=False, filled=False)
     if zeros.status != "ok":
         return [_not_judged("sums of columns", f"a small tensor is not computed: {zeros.message}")]
     words = "with all blocks of a small tensor and with those of its rows that are not zero"
@@ -172,7 +211,7 @@ class _Small:
 
 def _small(session: Session, gradients: bool) -> tuple[_Small | None, str]:
     """Run some rows of a small tensor alone; return what came of it, or why nothing did."""
-    alone = _run(session, gradients=gradients, extent=FEW, rows=FEW_ROWS, alone=True)
+    alone = _run(session, _few(session), gradients=gradients, alone=True)
     if alone.status != "ok":
         return None, f"blocks of a small tensor's rows do not run alone: {alone.message}"
     if not alone.found.followed:
@@ -185,7 +224,7 @@ def _small(session: Session, gradients: bool) -> tuple[_Small | None, str]:
 
 def _dependent(session: Session, gradients: bool, small: _Small) -> str:
     """Say why chosen rows of a small tensor are not what they are among others, if so."""
-    whole = _run(session, gradients=gradients, extent=FEW, rows=FEW_ROWS, alone=False)
+    whole = _run(session, _few(session), gradients=gradients, alone=False)
     if whole.status != "ok":
         return f"a small tensor is not computed: {whole.message}"
     words = "with all blocks of a small tensor and with those of some rows"
@@ -194,9 +233,18 @@ def _dependent(session: Session, gradients: bool, small: _Small) -> str:
     return f"blocks depend on each other ({texts[0]})" if texts else ""
 
 
-def _run(session: Session, **settings: object) -> Observation:
+def _few(session: Session) -> Extents:
+    return Extents.few(session.case.columns)
+
+
+def _run(session: Session, extents: Extents, **settings: object) -> Observation:
     return session.run(
-        session.subject, session.case, experiment="verifier.checks.huge_extents:experiment", **settings
+        session.subject,
+        session.case,
+        experiment="verifier.checks.huge_extents:experiment",
+        extent=extents.extent,
+        rows=extents.rows,
+        **settings,
     )
 
 

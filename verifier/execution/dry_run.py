@@ -165,15 +165,16 @@ def called(
 class _Noted:
     """One launch: its features, its compilation with the widest tile, and the sources that made it.
 
-    widest: the largest extent of its grid along y or z. loops: as in `Planned`.
+    grid: its extents along x, y and z. loops: as in `Planned`.
     """
 
+    kernel: str
     features: frozenset[str]
     loops: frozenset[tuple[str, int, bool]]
     compiled: tuple[str, int]
     files: tuple[str, ...]
     backward: bool
-    widest: int
+    grid: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,10 +217,19 @@ def _joined(launches: Sequence[_Noted], lines: frozenset[str], refused: str) -> 
     return Planned(
         features=ran.union(*(launch.features for launch in launches)),
         compiled=frozenset(launch.compiled for launch in launches),
-        widest=max((launch.widest for launch in launches), default=0),
+        widest=max((max(launch.grid[1:], default=1) for launch in launches), default=0),
+        grids=_grids(launches),
         loops=frozenset().union(*(launch.loops for launch in launches)),
         refused=refused,
     )
+
+
+def _grids(launches: Iterable[_Noted]) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
+    for launch in launches:
+        full = (*launch.grid, 1, 1)[:3]
+        found[launch.kernel] = tuple(map(max, full, found.get(launch.kernel, full)))
+    return found
 
 
 _NO_LOOPS = Loops(products={})
@@ -343,12 +353,13 @@ class Recorder:
         special, width = compilation
         self.launches.append(
             _Noted(
+                kernel=name,
                 features=frozenset({name, *features}),
                 loops=frozenset((*where, n is None or n > 1) for where, n in turns.items()),
                 compiled=(f"{name}[{special}]", width),
                 files=self._sources[name],
                 backward=self.backward,
-                widest=max(grid[1:], default=1),
+                grid=(*grid,),
             )
         )
 

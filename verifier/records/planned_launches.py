@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 ShapePoint = tuple[int, int, int]
 """Rows, columns and the variant in which an op lays them out."""
@@ -23,6 +24,7 @@ class Planned:
     compiled: each compilation that the call needs, with the widest tile in it, in elements.
     forward: the same of the forward pass alone, if there is a backward pass.
     widest: the largest extent of a grid along y or z, 0 without a launch.
+    grids: the extents of each kernel's grid along x, y and z, at most, where it is launched several times.
     loops: file's name and line of each loop of the kernels, and whether it may turn more than once, as far
     as its head says.
     refused: what the wrapper raised, if it did; features and compilations are those seen until then.
@@ -32,6 +34,7 @@ class Planned:
     compiled: frozenset[tuple[str, int]] = frozenset()
     forward: Planned | None = None
     widest: int = 0
+    grids: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     loops: frozenset[tuple[str, int, bool]] = frozenset()
     refused: str = ""
 

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from verifier.machine.arithmetic.numerics import Array
     from verifier.machine.model import ChosenRows
 
-MOST_ROWS = 16
-"""Rows of a block, at most: blocks of more may as well go through all rows in steps."""
+MOST_ROWS, MOST_ROWS_OF_MANY = 16, 64
+"""Rows of a block, at most, and of one of at least as many blocks: blocks of more may as well go through all
+rows in steps."""
 _MOST_BLOCKS = 1 << 12
 MOST_STEPS = 2000
 """Basic blocks that a grid may run whole beside a huge tensor: one that goes through all its rows runs more,
@@ -51,21 +52,25 @@ class FollowedRows:
 def followed(kernel: str, grid: tuple[int, int, int], rows: ChosenRows, number: int) -> FollowedRows:
     """Return how the grid follows the rows, if the blocks along one axis can divide them evenly.
 
-    That they do is to be seen from results. A small grid none of whose axes can divide them runs whole.
+    Of several axes it is that along which blocks have the fewest rows. That they do is to be seen from
+    results. A small grid none of whose axes can divide them runs whole.
     number: of the launch; what `rows.as_before` holds of it is demanded.
 
     Raises:
-        RowsNotFollowedError: several axes can, the grid is too large to run whole, or is another one.
+        RowsNotFollowedError: several axes can alike, the grid is too large to run whole, or is another one.
 
     """
     found = []
     for axis, extent in enumerate(grid):
         share = -(-rows.extent // max(extent, 1))
-        if share <= MOST_ROWS and -(-rows.extent // share) == extent:
+        if (share <= MOST_ROWS or share <= min(extent, MOST_ROWS_OF_MANY)) and -(
+            -rows.extent // share
+        ) == extent:
             found.append(FollowedRows(kernel=kernel, axis=axis, rows_per_block=share))
     if not found and math.prod(grid) <= _MOST_BLOCKS:
         found = [FollowedRows(kernel=kernel, axis=None, grid=grid)]
-    if len(found) != 1:
+    found.sort(key=lambda one: one.rows_per_block)
+    if not found or (len(found) > 1 and found[0].rows_per_block == found[1].rows_per_block):
         raise RowsNotFollowedError(grid, kernel)
     if rows.as_before is not None and found[0] not in rows.as_before[number : number + 1]:
         raise RowsNotFollowedError(grid, kernel)
