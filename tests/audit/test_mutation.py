@@ -11,7 +11,7 @@ from verifier.audit.mutation import cuda_text, kills, python_source
 from verifier.audit.mutation.alike import alike
 from verifier.audit.mutation.family import copied, family, mutations
 from verifier.audit.mutation.in_sources import ran, used
-from verifier.audit.mutation.kills import BUILD, Fate, Kill, Question, fate
+from verifier.audit.mutation.kills import BUILD, Fate, Kill, Question, fate, lines_in_order
 from verifier.audit.mutation.mutants import Ending, Mutants, document, lines_of, run_mutants, status_of
 from verifier.audit.mutation.mutation import Mutation
 from verifier.records.reach import Reach, SourcePlace
@@ -283,6 +283,17 @@ def test_mutants_run_on_workers_and_a_sample_is_the_seed_s(kernel_file):
     assert all(one.seconds > 0 for one in found.fates)
 
 
+FOLDER = Path(__file__).parents[1] / "faulty_kernels"
+
+
+def test_only_the_dtypes_that_are_asked_for_are_audited():
+    both = load_subjects(FOLDER / "rows_in_32_bits_triton.py")
+    assert {d for _, _, d in lines_in_order(both, ("forward_error",))} == {"float16", "float32"}
+    alone = lines_in_order(both, ("forward_error",), ("float32", "float64"))
+    assert [(name, d) for _, name, d in alone] == [("forward_error", "float32")]
+    assert lines_in_order(both, (), ("float64",)) == []
+
+
 REFUSING = '''
 """A torch subject that refuses what no case has."""
 import torch
@@ -319,7 +330,7 @@ def test_a_refusal_that_no_case_meets_lies_outside_of_the_domain(tmp_path):
     assert every.ending(unasked) is Ending.SURVIVED
 
 
-SUMMING = Path(__file__).parents[1] / "faulty_kernels" / "variance_off_by_one_ulp_triton.py"
+SUMMING = FOLDER / "variance_off_by_one_ulp_triton.py"
 MASKED = "mask=inside, other=0.0).to(tl.float32)"
 WEIGHT, VALUE = f"weight + column, {MASKED}", f"x + row * columns + column, {MASKED}"
 

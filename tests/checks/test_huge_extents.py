@@ -14,7 +14,7 @@ from verifier.cases.reaching_shapes import Reaching
 from verifier.cases.recipe import Recipe, build
 from verifier.cases.steering import steered
 from verifier.checks import check
-from verifier.checks.huge_extents import COLUMNS, LOOKED_AT, Extents
+from verifier.checks.huge_extents import COLUMNS, LOOKED_AT, ChosenExtents
 from verifier.checks.large_offsets import far_columns
 from verifier.execution import Runner
 from verifier.execution.backends import backend
@@ -25,7 +25,7 @@ from verifier.subjects.libraries import library_files
 pytest.importorskip("triton")
 
 SOURCE = FAULTY / "rows_in_32_bits_triton.py"
-HUGE = Extents.huge(COLUMNS)
+HUGE = ChosenExtents.huge(COLUMNS)
 LAUNCHED = "row = tl.program_id(0)"
 GIBIBYTES_TOUCHED = 1.5
 
@@ -278,7 +278,7 @@ def test_what_has_no_such_rows_is_skipped():
 
 @pytest.mark.parametrize("columns", [1, 3, 1000, 1024, 65537])
 def test_rows_lie_on_both_sides_of_2_30_and_2_31_elements(columns):
-    huge, few = Extents.huge(columns), Extents.few(columns)
+    huge, few = ChosenExtents.huge(columns), ChosenExtents.few(columns)
     _, below, first, before, second, last = huge.rows
     assert (below + 1, before + 1, last + 1) == (first, second, huge.extent)
     assert below * columns < 2**30 <= first * columns
@@ -310,7 +310,7 @@ def test_kernels_of_other_rows_have_huge_tensors_too():
 
 def test_a_domain_of_fewer_rows_leaves_short_rows_out_alone():
     right = planted(CAST, LONG)
-    most = Extents.huge(COLUMNS).extent
+    most = ChosenExtents.huge(COLUMNS).extent
     few = right.differing(domain=Domain(max_abs=1e15, max_kappa=1e3, max_rows=most))
     assert check("huge_extents").skips(few, op("layer_norm"), "float32", "machine") is None
     with machine(poison=0xFF):

@@ -64,6 +64,7 @@ fuzz KERNEL --budget soon
 list nowhere.py
 mutate KERNEL --check beauty
 mutate KERNEL --budget 10s
+mutate KERNEL --dtype float99
 replay nowhere.json
 explain nowhere.json
 explain KERNEL --dtype float99

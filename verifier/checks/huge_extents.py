@@ -67,20 +67,20 @@ _NO_RESERVE = 0x4000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Extents:
+class ChosenExtents:
     """How many rows a tensor has, and which of them are looked at."""
 
     extent: int
     rows: tuple[int, ...]
 
     @classmethod
-    def huge(cls, columns: int) -> Extents:
+    def huge(cls, columns: int) -> ChosenExtents:
         """Return those of a tensor of more than 2^31 elements."""
         first, second = (-(-(2**power) // columns) for power in (30, 31))
         return cls(extent=second + 8, rows=(0, first - 1, first, second - 1, second, second + 7))
 
     @classmethod
-    def few(cls, columns: int) -> Extents:
+    def few(cls, columns: int) -> ChosenExtents:
         """Return those of a small tensor."""
         extent = next((n for n in reversed(PRIMES) if n * columns <= SMALL + 2**12), PRIMES[0])
         return cls(extent=extent, rows=(0, 1, extent // 2, extent // 2 + 1, extent - 2, extent - 1))
@@ -110,7 +110,7 @@ def skips(subject: Subject, op: Op, _dtype: str, backend: str) -> str | None:
     if not can(backend, Power.CHOOSES_ROWS):
         return "it needs a backend that runs chosen blocks alone (machine)"
     limit = _most_rows(subject)
-    return f"the declared domain ends at {limit} rows" if limit < Extents.huge(COLUMNS).extent else None
+    return f"the declared domain ends at {limit} rows" if limit < ChosenExtents.huge(COLUMNS).extent else None
 
 
 def _most_rows(subject: Subject) -> float:
@@ -123,7 +123,7 @@ def check(session: Session) -> list[Outcome]:
     if len(session.case.input_shape) != 2 or session.case.input_shape[0] != LOOKED_AT:
         return []
     columns = session.case.columns
-    huge = Extents.huge(columns)
+    huge = ChosenExtents.huge(columns)
     if _most_rows(session.subject) < huge.extent:
         return []
     backward = bool(session.op.differentiable) and session.subject.differentiable
@@ -233,11 +233,11 @@ def _dependent(session: Session, gradients: bool, small: _Small) -> str:
     return f"blocks depend on each other ({texts[0]})" if texts else ""
 
 
-def _few(session: Session) -> Extents:
-    return Extents.few(session.case.columns)
+def _few(session: Session) -> ChosenExtents:
+    return ChosenExtents.few(session.case.columns)
 
 
-def _run(session: Session, extents: Extents, **settings: object) -> Observation:
+def _run(session: Session, extents: ChosenExtents, **settings: object) -> Observation:
     return session.run(
         session.subject,
         session.case,

@@ -10,7 +10,7 @@ import typer
 from verifier.audit.request import BUDGETS, did_you_mean
 from verifier.commands.early_answers import reject_early
 from verifier.commands.kernel_files import usable_files
-from verifier.commands.options import CheckOption, JsonOption, SeedOption, WorkersOption
+from verifier.commands.options import CheckOption, DtypeOption, JsonOption, SeedOption, WorkersOption
 from verifier.commands.outcome import clear_errors, must_be_writable, say, stop, write_json
 from verifier.commands.own_process import copy_ahead
 
@@ -18,6 +18,7 @@ from verifier.commands.own_process import copy_ahead
 def mutate(  # noqa: PLR0917
     path: Annotated[Path, typer.Argument(help="A kernel file.")],
     check: CheckOption = None,
+    dtype: DtypeOption = None,
     budget: Annotated[str, typer.Option(help="Of each line: quick, standard or deep.")] = "quick",
     sample: Annotated[
         int | None, typer.Option(min=1, help="So many mutants, chosen by the seed; else all.")
@@ -41,7 +42,7 @@ def mutate(  # noqa: PLR0917
             named = f"{', '.join(BUDGETS)}{did_you_mean(budget, BUDGETS)}"
             raise typer.BadParameter(f"{budget!r} is none of {named}", param_hint="--budget")
         must_be_writable(json_file)
-        reject_early([path], None, check)
+        reject_early([path], dtype, check)
         from verifier.audit.mutation.kills import Question
         from verifier.audit.mutation.mutants import document, fate_in_a_line, lines_of, run_mutants, status_of
         from verifier.audit.run_audit import default_workers, select
@@ -49,8 +50,14 @@ def mutate(  # noqa: PLR0917
         workers = workers or default_workers()
         copy_ahead(workers=max(workers, 2))  # mutants have processes of their own, however few
         files, _ = usable_files([path])
-        select(files, check_names=check or ())
-        question = Question(cases=BUDGETS[budget], seed=seed, checks=tuple(check or ()), every=matrix)
+        select(files, dtypes=dtype or (), check_names=check or ())
+        question = Question(
+            cases=BUDGETS[budget],
+            seed=seed,
+            checks=tuple(check or ()),
+            every=matrix,
+            dtypes=tuple(dtype or ()),
+        )
         found = run_mutants(
             files[0].resolve(),
             question,

@@ -68,13 +68,14 @@ class Question:
     """How a mutant is audited.
 
     cases: of each line. checks: their names, all if there are none. every: ask all checks, even of a mutant
-    that one of them has found.
+    that one of them has found. dtypes: which are asked, all that are declared if there are none.
     """
 
     cases: int
     seed: int = 0
     checks: tuple[str, ...] = ()
     every: bool = False
+    dtypes: tuple[str, ...] = ()
 
 
 def fate(path: str, mutation: Mutation | None, question: Question) -> Fate:
@@ -107,7 +108,7 @@ def fate_of_copy(
     except LoadError as error:
         kills.append(Kill(check=BUILD, message=one_line(str(error).replace(f"{copy.parent}/", ""))))
         subjects = ()
-    for subject, check_name, dtype in lines_in_order(subjects, question.checks):
+    for subject, check_name, dtype in lines_in_order(subjects, question.checks, question.dtypes):
         if only not in {None, (subject.name, check_name, dtype)}:
             continue
         line, texts = _line(subject, check_name, dtype, question)
@@ -132,12 +133,18 @@ def fate_of_copy(
     )
 
 
-def lines_in_order(subjects: Sequence[Subject], names: Sequence[str]) -> list[tuple[Subject, str, str]]:
-    """Return subject, check and dtype of each line: what decides most first, on the first dtype first."""
+def lines_in_order(
+    subjects: Sequence[Subject], names: Sequence[str], dtypes: Sequence[str] = ()
+) -> list[tuple[Subject, str, str]]:
+    """Return subject, check and dtype of each line: what decides most first, on the first dtype first.
+
+    names, dtypes: of which checks and dtypes alone, unless there are none.
+    """
     wanted = [name for name in checks() if not names or name in names]
     order = [name for name in FIRST if name in wanted] + [name for name in wanted if name not in FIRST]
-    every = [(s, n, d) for s in subjects for n in order for d in s.dtypes if runs_on(s, n, d)]
-    return sorted(every, key=lambda one: one[2] != one[0].dtypes[0])
+    asked = {s.name: [d for d in s.dtypes if not dtypes or d in dtypes] for s in subjects}
+    every = [(s, n, d) for s in subjects for n in order for d in asked[s.name] if runs_on(s, n, d)]
+    return sorted(every, key=lambda one: one[2] != asked[one[0].name][0])
 
 
 def _line(subject: Subject, check_name: str, dtype: str, question: Question) -> tuple[Line, frozenset[str]]:
@@ -156,6 +163,7 @@ def _line(subject: Subject, check_name: str, dtype: str, question: Question) -> 
             budget=Budget(cases=question.cases, findings=1),
             seed=question.seed,
             shrinks=False,
+            first_dtype=next((d for d in subject.dtypes if d in question.dtypes), ""),
         )
         line = examination.run()
     return line, frozenset() if examination.code is None else examination.code.texts
