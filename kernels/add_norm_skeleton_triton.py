@@ -248,7 +248,7 @@ class _AddNorm(torch.autograd.Function):
             for dtype, needed in zip(ctx.dtypes, ctx.needs_input_grad[:2], strict=True)
         ]
         parameters = [
-            torch.zeros(like[0], dtype=like[1], device=total.device) if needed else None
+            skeleton.sum_over(rows, *like, total.device) if needed else None
             for like, needed in zip(ctx.parameters, ctx.needs_input_grad[2:4], strict=True)
         ]
         if rows:

@@ -204,7 +204,7 @@ class _BatchNorm(torch.autograd.Function):
         space = math.prod(saved.shape[2:])
         grad_input = torch.empty(saved.shape, dtype=saved.dtype, device=saved.device)
         grad_weight, grad_bias = (
-            torch.zeros(channels, dtype=dtype, device=saved.device) if needed else None
+            skeleton.sum_over(saved.numel(), channels, dtype, saved.device) if needed else None
             for dtype, needed in zip(ctx.dtypes, ctx.needs_input_grad[2:4], strict=True)
         )
         if saved.numel():

@@ -261,7 +261,7 @@ class _GatedNorm(torch.autograd.Function):
             for tensor, needed in zip((x, gate), ctx.needs_input_grad[:2], strict=True)
         )
         parameters = [
-            torch.zeros(like.shape, dtype=like.dtype, device=like.device) if needed else None
+            skeleton.sum_over(rows, like.shape, like.dtype, like.device) if needed else None
             for like, needed in zip((weight, bias), ctx.needs_input_grad[2:4], strict=True)
         ]
         if rows:

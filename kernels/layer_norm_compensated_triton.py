@@ -215,7 +215,7 @@ class _LayerNorm(torch.autograd.Function):
         columns = x.numel() // rows if rows else 0
         grad_input = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         grad_weight, grad_bias = (
-            torch.zeros(like[0], dtype=like[1], device=x.device) if needed else None
+            skeleton.sum_over(rows, *like, x.device) if needed else None
             for like, needed in zip(ctx.parameters, ctx.needs_input_grad[1:3], strict=True)
         )
         if not rows:

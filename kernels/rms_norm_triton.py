@@ -159,7 +159,7 @@ class _RMSNorm(torch.autograd.Function):
         grad_input = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         grad_weight = parts = None
         if ctx.needs_input_grad[1]:
-            grad_weight = torch.zeros(weight.shape, dtype=weight.dtype, device=x.device)
+            grad_weight = skeleton.sum_over(rows, weight.shape, weight.dtype, x.device)
         if not rows:
             return grad_input, grad_weight, None, None
         x, dy = x.reshape(rows, columns), grad_output.reshape(rows, columns)

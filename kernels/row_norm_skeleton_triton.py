@@ -76,6 +76,11 @@ def scalar(value, like):
 # ---- The second kernel of a backward ----
 
 
+def sum_over(rows, shape, dtype, device):
+    """Memory for a sum over rows: kernels write all of it, unless there is no row to sum."""
+    return (torch.empty if rows else torch.zeros)(shape, dtype=dtype, device=device)
+
+
 @triton.jit
 def _total(parts, count, column, columns, PARTS: tl.constexpr, BLOCK: tl.constexpr):
     total = tl.zeros((PARTS, BLOCK), parts.dtype.element_ty)

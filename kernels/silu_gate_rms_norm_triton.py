@@ -156,7 +156,7 @@ class _GatedRMSNorm(torch.autograd.Function):
         )
         grad_weight = None
         if ctx.needs_input_grad[2]:
-            grad_weight = torch.zeros(weight.shape, dtype=weight.dtype, device=x.device)
+            grad_weight = skeleton.sum_over(rows, weight.shape, weight.dtype, x.device)
         if rows:
             tensors = [tensor.reshape(rows, columns) for tensor in (grad_output, x, gate)]
             with skeleton.on(x):
