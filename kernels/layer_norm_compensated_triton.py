@@ -9,9 +9,9 @@ gradients do not feel the mean either.
 Forward, a program has whole rows in registers, one long or several short ones, so l takes no further sweep
 over memory. Backward, a fixed number of programs takes tiles of rows in turns, the next tiles on their way
 while one is computed, and keeps its part of the weight's and bias's gradients in fp32; a last kernel joins
-the parts in a fixed order. Rows beyond 8192 columns do not fit beside those parts: they go tile by tile, and
-the gradients of weight and bias through a kernel of their own. There is no lock and no atomic, and no device
-changes the bits. Rows beyond the largest block are refused.
+the parts in a fixed order. Beyond 8192 columns two programs share a row; beyond 16384, rows go tile by tile,
+and the gradients of weight and bias through a kernel of their own. There is no lock and no atomic, and no
+device changes the bits. Rows beyond the largest block are refused.
 """
 
 from pathlib import Path
@@ -70,16 +70,17 @@ def _forward(
     tl.store(y + row[:, None] * columns + column[None, :], out, mask=inside)
 
 
-# ---- Backward of rows that fit into a tile: PROGRAMS programs, each every PROGRAMS-th tile ----
+# ---- Backward of rows of one tile, or of two: a fixed number of programs, each some of the tiles ----
 
 
 @triton.jit
 def _backward(
-    dx, dy, x, weight, highs, lows, rstds, parts_dw, parts_db, dy_row, x_row, weight_step, rows,
-    columns, TALL: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr, ACCUMULATE: tl.constexpr,
+    dx, dy, x, weight, highs, lows, rstds, parts_dw, parts_db, dy_row, x_row, weight_step, rows, columns,
+    TALL: tl.constexpr, BLOCK: tl.constexpr, PIECES: tl.constexpr, AHEAD: tl.constexpr,
+    ACCUMULATE: tl.constexpr,
 ):  # fmt: skip
-    program = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, BLOCK).to(tl.int64)
+    program, piece = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    column = piece * BLOCK + tl.arange(0, BLOCK).to(tl.int64)
     within = column < columns
     count = tl.cast(columns, ACCUMULATE)
     if weight is not None:
@@ -101,8 +102,22 @@ def _backward(
         g = d
         if weight is not None:
             g = d * w
-        c1 = divide(tl.sum(hat * g, axis=1), count)
-        c2 = divide(tl.sum(g, axis=1), count)
+        hat_g, sum_g = hat * g, g
+        if PIECES == 2:  # the row's other piece, for its sums alone
+            other = (1 - piece) * BLOCK + tl.arange(0, BLOCK).to(tl.int64)
+            there_too = there[:, None] & (other < columns)[None, :]
+            place = row[:, None] * x_row + other[None, :]
+            value = tl.load(x + place, mask=there_too, other=0.0).to(ACCUMULATE)
+            place = row[:, None] * dy_row + other[None, :]
+            other_g = tl.load(dy + place, mask=there_too, other=0.0).to(ACCUMULATE)
+            if weight is not None:
+                place = weight + other[None, :] * weight_step
+                other_g *= tl.load(place, mask=(other < columns)[None, :], other=0.0).to(ACCUMULATE)
+            other_hat = ((value - high[:, None]) - low[:, None]) * rstd[:, None]
+            hat_g += tl.where(there_too, other_hat * other_g, 0.0)
+            sum_g += other_g
+        c1 = divide(tl.sum(hat_g, axis=1), count)
+        c2 = divide(tl.sum(sum_g, axis=1), count)
         out = (g - (hat * c1[:, None] + c2[:, None])) * rstd[:, None]
         tl.store(dx + row[:, None] * columns + column[None, :], out, mask=inside)
         part_dw += d * hat
@@ -222,10 +237,10 @@ class _LayerNorm(torch.autograd.Function):
             return grad_input, grad_weight, grad_bias, None, None
         x, dy = (tiles.as_rows(tensor.reshape(rows, columns)) for tensor in (x, grad_output))
         w = None if weight is None else weight.reshape(columns)
-        tall, block, ahead, warps = tiles.backward_tile(rows, columns, x.dtype)
-        fits = columns <= block
+        tall, block, ahead, warps, pieces = tiles.backward_tile(rows, columns, x.dtype)
+        fits = pieces <= tiles.PIECES
         if fits:
-            programs = min(triton.cdiv(rows, tall), tiles.PROGRAMS)
+            programs = tiles.backward_programs(rows, tall, warps, pieces)
         else:
             programs, chunk = tiles.column_chunks(rows, columns)
         parts_dw, parts_db = (
@@ -235,9 +250,10 @@ class _LayerNorm(torch.autograd.Function):
         accumulate = skeleton.accumulator(x.dtype)[1]
         with skeleton.on(x):
             if fits:
-                _backward[(programs,)](
+                _backward[(programs, pieces)](
                     grad_input, dy, x, w, high, low, rstd, parts_dw, parts_db, *strides, step(w), rows,
-                    columns, TALL=tall, BLOCK=block, AHEAD=ahead, ACCUMULATE=accumulate, num_warps=warps,
+                    columns, TALL=tall, BLOCK=block, PIECES=pieces, AHEAD=ahead, ACCUMULATE=accumulate,
+                    num_warps=warps,
                 )  # fmt: skip
             else:
                 _backward_input[(rows,)](
@@ -282,7 +298,7 @@ class _LayerNorm(torch.autograd.Function):
     ),
     returns=("output", "mean", "rstd"),
     guarantees=skeleton.GUARANTEES,
-    extents=((133, 2048),),  # more tiles than programs of the backward
+    extents=((67, 8193),),  # more tiles than programs of the backward
 )
 def layer_norm_compensated_triton(input, normalized_shape, weight=None, bias=None, eps=1e-5):
     columns = skeleton.normalized_columns(

@@ -2,7 +2,8 @@
 
 Forward, a row is read once. Backward, a fixed number of programs takes tiles of rows in turns, the next tiles
 on their way while one is computed, and keeps its part of the weight's gradient in fp32; a last kernel joins
-the parts in a fixed order. There is no lock and no atomic, and no device changes the bits.
+the parts in a fixed order. Beyond 8192 columns two programs share a row. There is no lock and no atomic, and
+no device changes the bits.
 Rows that fit into no tile go through the kernels of rms_norm_triton.py, which take any width.
 
 A row that holds NaN comes out as NaN. Beyond |x| = 1e15 the sum of squares may overflow in fp32: the kernel
@@ -59,10 +60,11 @@ def _forward(
 @triton.jit
 def _backward(
     dx, dy, x, weight, rstds, parts_dw, dy_row, x_row, weight_step, rows, columns,
-    TALL: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr, ACCUMULATE: tl.constexpr,
+    TALL: tl.constexpr, BLOCK: tl.constexpr, PIECES: tl.constexpr, AHEAD: tl.constexpr,
+    ACCUMULATE: tl.constexpr,
 ):  # fmt: skip
-    program = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, BLOCK).to(tl.int64)
+    program, piece = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    column = piece * BLOCK + tl.arange(0, BLOCK).to(tl.int64)
     within = column < columns
     count = tl.cast(columns, ACCUMULATE)
     if weight is not None:
@@ -81,7 +83,19 @@ def _backward(
         g = d
         if weight is not None:
             g = d * w
-        c1 = divide(tl.sum(hat * g, axis=1), count)
+        hat_g = hat * g
+        if PIECES == 2:  # the row's other piece, for its sum alone
+            other = (1 - piece) * BLOCK + tl.arange(0, BLOCK).to(tl.int64)
+            there_too = there[:, None] & (other < columns)[None, :]
+            place = row[:, None] * x_row + other[None, :]
+            other_hat = tl.load(x + place, mask=there_too, other=0.0).to(ACCUMULATE) * rstd[:, None]
+            place = row[:, None] * dy_row + other[None, :]
+            other_g = tl.load(dy + place, mask=there_too, other=0.0).to(ACCUMULATE)
+            if weight is not None:
+                place = weight + other[None, :] * weight_step
+                other_g *= tl.load(place, mask=(other < columns)[None, :], other=0.0).to(ACCUMULATE)
+            hat_g += tl.where(there_too, other_hat * other_g, 0.0)
+        c1 = divide(tl.sum(hat_g, axis=1), count)
         out = (g - hat * c1[:, None]) * rstd[:, None]
         tl.store(dx + row[:, None] * columns + column[None, :], out, mask=inside)
         part_dw += d * hat
@@ -125,10 +139,10 @@ class _RMSNorm(torch.autograd.Function):
         if not rows:
             return grad_input, grad_weight, None, None
         x, dy = (tiles.as_rows(tensor.reshape(rows, columns)) for tensor in (x, grad_output))
-        tall, block, ahead, warps = tiles.backward_tile(rows, columns, x.dtype)
-        fits = columns <= block
+        tall, block, ahead, warps, pieces = tiles.backward_tile(rows, columns, x.dtype)
+        fits = pieces <= tiles.PIECES
         if fits:
-            programs = min(triton.cdiv(rows, tall), tiles.PROGRAMS)
+            programs = tiles.backward_programs(rows, tall, warps, pieces)
         else:
             programs, chunk = skeleton.chunks(rows, columns)
         if grad_weight is not None:
@@ -136,10 +150,10 @@ class _RMSNorm(torch.autograd.Function):
         with skeleton.on(x):
             if fits:
                 w = None if weight is None else weight.reshape(columns)
-                _backward[(programs,)](
+                _backward[(programs, pieces)](
                     grad_input, dy, x, w, rstd, parts, dy.stride(0), x.stride(0), step(w), rows, columns,
-                    TALL=tall, BLOCK=block, AHEAD=ahead, ACCUMULATE=skeleton.accumulator(x.dtype)[1],
-                    num_warps=warps,
+                    TALL=tall, BLOCK=block, PIECES=pieces, AHEAD=ahead,
+                    ACCUMULATE=skeleton.accumulator(x.dtype)[1], num_warps=warps,
                 )  # fmt: skip
             else:
                 wide.launch_backward(grad_input, dy, x, weight, rstd, parts, programs, chunk)
@@ -179,7 +193,7 @@ def _column_depth(rows):
     domain=Domain(max_abs=1e15, max_columns=tiles.LONGEST_ROW, parameter_dtypes=skeleton.PARAMETER_DTYPES),
     returns=("output", "rstd"),
     guarantees=skeleton.GUARANTEES,
-    extents=((133, 2048),),  # more tiles than programs of the backward
+    extents=((67, 8193),),  # more tiles than programs of the backward
 )
 def rms_norm_tiled_triton(input, normalized_shape, weight=None, eps=None):
     columns = skeleton.normalized_columns(

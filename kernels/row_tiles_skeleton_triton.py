@@ -3,6 +3,8 @@
 A tile is `tall` rows of `block` columns. Forward, a program has one tile. Backward, where columns are summed
 too, a fixed number of programs takes the tiles in turns, and the next tiles are on their way while one is
 computed; each program keeps its part of the sums, and a last kernel joins the parts in a fixed order.
+A row of two pieces has two programs: each keeps and writes its own piece, and reads the other, which the
+cache still holds, for the row's sums.
 Tiles, warps and programs follow from shape and dtype alone, so that no device changes the bits; a row's lanes
 follow from its length alone, so that no batch changes them.
 """
@@ -17,6 +19,7 @@ from verifier import load, tile
 skeleton = load(Path(__file__).with_name("row_norm_skeleton_triton.py")).module
 LONGEST_ROW = 2**16  # of the forward; beyond it nothing is left in registers
 WIDEST = 8192  # elements of a tile of a backward that sums columns: two inputs and two sums fill 8 warps
+PIECES = 2  # of a row that several programs share: each reads all of it, and three would read too much
 PROGRAMS = 132  # of that backward: one on each multiprocessor of an H100, and as many on every other device
 COLUMN_TILE = 32, 128  # rows and columns of a tile where nothing but columns is summed
 
@@ -39,14 +42,23 @@ def forward_tile(columns):
 
 
 def backward_tile(rows, columns, dtype):
-    """Rows and columns of a tile, tiles that are loaded ahead, and warps.
+    """Rows and columns of a tile, tiles that are loaded ahead, warps, and tiles beside each other.
 
-    Tiles have fewer rows where large ones would leave multiprocessors without work.
+    A warp has 1024 elements. Tiles have half the rows where whole ones would leave multiprocessors without
+    work.
     """
     block = min(triton.next_power_of_2(columns), WIDEST)
-    elements = WIDEST if rows * block >= WIDEST * PROGRAMS else WIDEST // 4
-    ahead = {2: 3, 4: 2}.get(dtype.itemsize, 1)
-    return max(1, elements // block), block, ahead, 8
+    warps = 4 if block <= 1024 else 8
+    elements = 1024 * warps
+    if rows * block < elements * 64:
+        elements //= 2
+    ahead = {2: 3, 4: warps // 4}.get(dtype.itemsize, 1)
+    return max(1, elements // block), block, ahead, warps, triton.cdiv(columns, block)
+
+
+def backward_programs(rows, tall, warps, pieces):
+    """Programs that share the tiles: eight warps on each multiprocessor, and one program of each piece."""
+    return min(triton.cdiv(rows, tall), PROGRAMS * 8 // warps // pieces)
 
 
 def column_chunks(rows, columns):
@@ -69,16 +81,17 @@ def forward_depth(columns):
 
 def backward_depth(columns):
     """Additions that a leaf of a row's sum meets at most in a tile of the backward."""
-    _, block, _, warps = backward_tile(1, columns, torch.float16)
+    _, block, _, warps, _ = backward_tile(1, columns, torch.float16)
     return tile(block=block, threads=32 * warps, element_bytes=2).depth(columns)
 
 
 def column_depth(rows):
     """Additions that a leaf of a column's sum meets at most, for rows of whichever length.
 
-    A lane adds a row of each tile in turns: PROGRAMS programs share the tiles, or 2 and more share tiles of
-    32 rows. Then a tile's rows are added, at most 32 of them by one lane and 256 lanes by halves, then parts.
+    A lane adds a row of each tile in turns: some PROGRAMS programs share the tiles, half as many where rows
+    have two pieces, and twice as many of four warps; or 2 and more share tiles of 32 rows. Then a tile's rows
+    are added, at most 32 of them by one lane and 256 lanes by halves, then parts.
     """
-    turns = max(triton.cdiv(rows, PROGRAMS), triton.cdiv(rows, 2 * COLUMN_TILE[0]))
-    parts = triton.cdiv(min(rows, PROGRAMS), skeleton.PARTS) - 1 + skeleton.PARTS - 1
+    turns = max(triton.cdiv(rows, PROGRAMS // PIECES), triton.cdiv(rows, 2 * COLUMN_TILE[0]))
+    parts = triton.cdiv(min(rows, 2 * PROGRAMS), skeleton.PARTS) - 1 + skeleton.PARTS - 1
     return turns - 1 + min(rows - 1, 31 + 8) + parts

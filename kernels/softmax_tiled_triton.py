@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from verifier import Source, Trees, load, subject, tree
+from verifier import Source, Trees, load, subject, tile, tree
 
 SOURCE = Source(
     title="Articles on an efficient LayerNorm and Softmax CUDA kernel",
@@ -100,7 +100,7 @@ class _Softmax(torch.autograd.Function):
         x, dy = (tiles.as_rows(wide.as_rows(tensor, ctx.dim)) for tensor in (saved, grad_output))
         rows, columns = x.shape
         grad_input = torch.empty(rows, columns, dtype=x.dtype, device=x.device)
-        tall, block, warps = tiles.forward_tile(columns)
+        tall, block, warps = backward_tile(columns)
         with skeleton.on(x):
             _backward[(triton.cdiv(rows, tall),)](
                 grad_input, dy, x, top, total, dy.stride(0), x.stride(0), rows, columns,
@@ -117,12 +117,26 @@ def softmax_by(op, input, dim):
     return _Softmax.apply(input, dim % input.dim(), op == "log_softmax")
 
 
+def backward_tile(columns):
+    """Rows and columns of a tile of the backward, and its warps: the longest rows need registers."""
+    tall, block, warps = tiles.forward_tile(columns)
+    return tall, block, 16 if block == LONGEST_ROW else max(warps, min(block // 512, 32))
+
+
 def _row_depth(columns):
     """Additions that a leaf of a row's sum meets at most, in a tile or beyond."""
     return tiles.forward_depth(columns) if columns <= LONGEST_ROW else wide.row_depth(columns)
 
 
-TREES = Trees(statistics=tree(depth=_row_depth), row_gradients=tree(depth=_row_depth))
+def _backward_depth(columns):
+    """The same of the backward."""
+    if columns > LONGEST_ROW:
+        return wide.row_depth(columns)
+    _, block, warps = backward_tile(columns)
+    return tile(block=block, threads=32 * warps, element_bytes=2).depth(columns)
+
+
+TREES = Trees(statistics=tree(depth=_row_depth), row_gradients=tree(depth=_backward_depth))
 
 
 @subject(

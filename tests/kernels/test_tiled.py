@@ -17,6 +17,11 @@ FAULTS = {
     "tiles left out": ("rows, tl.num_programs(0) * TALL", "rows, tl.num_programs(0) * TALL * 2"),
     "the sums of the last tile alone": ("part_dw += d * hat", "part_dw = d * hat"),
 }
+OF_TWO_PIECES = {
+    "the other piece left out": ("hat_g += tl.where(there_too, other_hat * other_g, 0.0)", "pass"),
+    "its own piece twice": ("(1 - piece) * BLOCK", "piece * BLOCK"),
+    "the other piece without weight": ("other_g *= tl.load", "tl.load"),
+}
 
 
 def with_fault(right, wrong):
@@ -26,9 +31,9 @@ def with_fault(right, wrong):
     return subject_of_texts(texts, RMS.name)
 
 
-def judged(subject, rows):
+def judged(subject, rows, columns=8193):
     """Return the failures of one case of more tiles, or fewer, than programs."""
-    recipe = Recipe(rows=rows, columns=2048, input=Values(seed=1))
+    recipe = Recipe(rows=rows, columns=columns, input=Values(seed=1))
     case = build(op("rms_norm"), subject, "float16", recipe, gradients=True)
     with Runner("machine") as runner:
         trial = Trial(subject=subject, check_name="gradient", dtype="float16", runner=runner)
@@ -38,6 +43,13 @@ def judged(subject, rows):
 @pytest.mark.parametrize("name", list(FAULTS))
 def test_a_fault_of_later_turns_shows_where_there_are_more_tiles_than_programs(name):
     subject = with_fault(*FAULTS[name])
-    assert not judged(subject, 132)  # every program has one tile: the fault changes no number
-    assert {failure.output for failure in judged(subject, 133)} >= {"grad_weight"}
-    assert not judged(subject_of(RMS), 133)
+    assert not judged(subject, 66)  # every program has one tile: the fault changes no number
+    assert {failure.output for failure in judged(subject, 67)} >= {"grad_weight"}
+    assert not judged(subject_of(RMS), 67)
+
+
+@pytest.mark.parametrize("name", list(OF_TWO_PIECES))
+def test_a_fault_of_rows_of_two_pieces_shows_in_them_alone(name):
+    subject = with_fault(*OF_TWO_PIECES[name])
+    assert {failure.output for failure in judged(subject, 2)} == {"grad_input"}
+    assert not judged(subject, 2, columns=8192)
