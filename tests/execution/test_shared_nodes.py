@@ -63,9 +63,22 @@ def test_a_digest_is_of_all_nodes_that_results_reach():
     (nodes, outputs), (again, same) = recorded(), recorded()
     first = digest(nodes, live(nodes, outputs), outputs)
     again.add("abs.f32", (2,), (same["y"],))
-    assert first != digest(again, live(again, same), same)  # its name is one of the names
+    assert first == digest(again, live(again, same), same)  # no result reaches it
+    turned = {name: ids.reshape(-1, 1) for name, ids in outputs.items()}
+    assert first != digest(nodes, live(nodes, outputs), turned)
     nodes.rows[2].operands[0][:] = nodes.rows[0].first
     assert first != digest(nodes, live(nodes, outputs), outputs)
+
+
+def test_a_line_is_one_of_the_part_that_computes_the_node():
+    """A branch asks first for what a result computes elsewhere."""
+    nodes = Nodes()
+    x = nodes.add("input:x", (2,), value=np.array([0, 1]))
+    asked = nodes.add("add.rn.f32", (1,), (x[:1], x[1:]), line="k.py:1")
+    total = nodes.add("add.rn.f32", (1,), (x[:1], x[1:]), line="k.py:9")
+    parts = [(live(nodes, wanted), wanted) for wanted in ({"y": total}, {"true": asked})]
+    result, path = shared(nodes, parts, FORMATS)
+    assert [graph.lines[graph.line[-1]] for graph in (result, path)] == ["k.py:9", "k.py:1"]
 
 
 def test_nodes_that_results_reach_are_those_of_the_whole_graph():

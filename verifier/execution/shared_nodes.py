@@ -14,7 +14,7 @@ from hashlib import sha256
 import numpy as np
 
 from verifier.arithmetic.graph.consing import SharedTerms
-from verifier.arithmetic.graph.graph import Graph, Ids, ids
+from verifier.arithmetic.graph.graph import Bits, Codes, Graph, Ids, ids
 from verifier.arithmetic.graph.opcodes import UNORDERED_SUM
 from verifier.machine.shadow.graph_nodes import MOST_OPERANDS, Nodes, Row
 
@@ -60,19 +60,23 @@ def _shared(
 ) -> Iterator[Graph]:
     """Yield the graph of each part, of which all are looked through at once."""
     terms, place = SharedTerms(), np.full(nodes.count, -1, dtype=_numbers(nodes))
-    lines = {where: code for code, where in enumerate(dict.fromkeys(("", *(r.line for r in nodes.rows))))}
-    line = np.zeros(0, dtype=np.int32)
+    places = tuple(dict.fromkeys(("", *(row.line for row in nodes.rows))))
+    line_of = {where: code for code, where in enumerate(places)}
+    lines = [np.zeros(0, dtype=np.int32) for _ in parts]
     for row, mine in _rows(nodes, reduce(np.logical_or, (kept for kept, _ in parts))):
         numbers = row.first + np.flatnonzero(mine)
-        edges = np.full((len(numbers), MOST_OPERANDS), -1, dtype=np.int64)
-        for number, column in enumerate(_operands(row)):
-            edges[:, number] = place[column[mine]]
-        name, value = _name(row), _value(row, mine)
-        found = terms.shared(name, edges, numbers.astype(np.uint64) if _apart(name) else value)
+        name = _name(row)
+        value = numbers.astype(np.uint64) if _apart(name) else _value(row, mine)
+        found = _found(terms, name, len(numbers), [place[column[mine]] for column in _operands(row)], value)
         place[numbers] = found
-        if len(line) < terms.count:
-            line = np.concatenate([line, np.zeros(2 * terms.count - len(line), dtype=np.int32)])
-        line[found[line[found] == 0]] = lines[row.line]
+        if not row.line:
+            continue
+        for part, (kept, _) in enumerate(parts):
+            if len(lines[part]) < terms.count:
+                room = np.zeros(2 * terms.count - len(lines[part]), dtype=np.int32)
+                lines[part] = np.concatenate([lines[part], room])
+            own = found if len(parts) == 1 else found[kept[numbers]]
+            lines[part][own[lines[part][own] == 0]] = line_of[row.line]
     names = _names(nodes)
     code = np.array([names.index(name) for name in terms.names], dtype=np.int32)
     apart = np.array([_apart(name) for name in terms.names], dtype=np.bool_)
@@ -82,28 +86,49 @@ def _shared(
         operation=code[operation],
         operands=terms.edges[: terms.count],
         value=np.where(apart[operation], np.uint64(0), terms.value[: terms.count]),
-        line=line[: terms.count],
-        lines=tuple(lines),
+        line=np.zeros(terms.count, dtype=np.int32),  # each part has its own
+        lines=places,
         outputs={},
         formats=formats,
     )
-    yield from (_part(whole, place, kept, outputs) for kept, outputs in parts)
+    for (kept, outputs), line in zip(parts, lines, strict=True):
+        known = np.zeros(terms.count, dtype=np.int32)
+        known[: len(line)] = line[: terms.count]
+        yield _part(whole, known, place, kept, outputs)
 
 
-def _part(whole: Graph, place: Ids, kept: Mask, outputs: Mapping[str, Ids]) -> Graph:
-    """Return the graph of what some nodes became; place: where each node lies in the whole, (count,)."""
+def _found(terms: SharedTerms, name: str, count: int, operands: Sequence[Ids], value: Bits | None) -> Ids:
+    """Return the terms (count,) of one operation; operands, value: (count,) each, None where all have none.
+
+    Many rows have a single one: what all threads begin with, or make of it.
+    """
+    columns = [*operands, *([] if value is None else [value])]
+    alike = all(bool((column == column[0]).all()) for column in columns)
+    made = 1 if alike else count
+    edges = np.full((made, MOST_OPERANDS), -1, dtype=np.int64)
+    for number, column in enumerate(operands):
+        edges[:, number] = column[:made]
+    found = terms.shared(name, edges, None if value is None else value[:made])
+    return ids(np.broadcast_to(found, (count,))) if alike else found
+
+
+def _part(whole: Graph, line: Codes, place: Ids, kept: Mask, outputs: Mapping[str, Ids]) -> Graph:
+    """Return the graph of what some nodes became; place: where each node lies in the whole, (count,).
+
+    line: where the part computes each node of the whole first, (terms,).
+    """
     ends = {name: ids(place[wanted]) for name, wanted in outputs.items()}
     made = _counted(place, kept, len(whole))
     mine = made > 0
     if mine.all():
-        return replace(whole, outputs=ends, made=made)
+        return replace(whole, line=line, outputs=ends, made=made)
     number = np.append(np.cumsum(mine) - 1, -1)  # an operand that is absent stays so
     return replace(
         whole,
         operation=whole.operation[mine],
         operands=number[whole.operands[mine]],
         value=whole.value[mine],
-        line=whole.line[mine],
+        line=line[mine],
         outputs={name: number[wanted] for name, wanted in ends.items()},
         made=made[mine],
     )
@@ -119,20 +144,20 @@ def _counted(place: Ids, kept: Mask, count: int) -> Ids:
 
 
 def digest(nodes: Nodes, kept: Mask, outputs: Mapping[str, Ids]) -> str:
-    """Return a digest of all that the graph of the nodes kept says, as they were computed."""
-    names, number = _names(nodes), np.cumsum(kept, dtype=_numbers(nodes)) - 1
-    found = sha256("\n".join(names).encode())
+    """Return a digest of all that the graph of the nodes kept says, as they were computed, lines apart."""
+    number = np.cumsum(kept, dtype=_numbers(nodes)) - 1
+    found = sha256()
     for row, mine in _rows(nodes, kept):
-        found.update(np.full(np.count_nonzero(mine), names.index(_name(row)), dtype=np.int32).tobytes())
-    for row, mine in _rows(nodes, kept):
-        columns = np.full((np.count_nonzero(mine), MOST_OPERANDS), -1, dtype=np.int64)
-        for place, column in enumerate(_operands(row)):
-            columns[:, place] = number[column[mine]]
-        found.update(columns.tobytes())
-    for row, mine in _rows(nodes, kept):
-        found.update(_value(row, mine).tobytes())
+        whole, operands, value = bool(mine.all()), _operands(row), _value(row, mine)
+        columns = [number[column if whole else column[mine]] for column in operands]
+        if value is not None:  # of literals most are one number many times
+            columns.append(value[:1] if (value == value[0]).all() else value)
+        counts = (int(np.count_nonzero(mine)), len(operands), *map(len, columns))
+        found.update(f"{_name(row)} {counts}\n".encode())
+        for column in columns:
+            found.update(column.tobytes())
     for name, wanted in sorted(outputs.items()):
-        found.update(name.encode() + ids(number[wanted]).tobytes())
+        found.update(f"{name} {wanted.shape}\n".encode() + ids(number[wanted]).tobytes())
     return found.hexdigest()
 
 
@@ -153,9 +178,9 @@ def _operands(row: Row) -> tuple[Ids, ...]:
     return row.operands if len(row.operands) <= MOST_OPERANDS else ()
 
 
-def _value(row: Row, mine: Mask) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
+def _value(row: Row, mine: Mask) -> Bits | None:
     if row.value is None:
-        return np.zeros(np.count_nonzero(mine), dtype=np.uint64)
+        return None
     return np.ascontiguousarray(row.value[mine], dtype=np.uint64)
 
 

@@ -10,15 +10,16 @@ import numpy as np
 from verifier.arithmetic.formats import Array
 from verifier.arithmetic.graph.graph import Bits, Ids, ids
 
-_MIXERS = tuple(
-    np.uint64(odd)
-    for odd in (
+Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+_MIXERS = np.array(
+    [
         0x9E3779B97F4A7C15,
         0xBF58476D1CE4E5B9,
         0x94D049BB133111EB,
         0xD6E8FEB86659FD93,
         0xFF51AFD7ED558CCD,
-    )
+    ],
+    dtype=np.uint64,
 )
 
 
@@ -33,35 +34,58 @@ class SharedTerms:
         """Begin with no term."""
         self.names: list[str] = []
         self.count = 0
-        self.operation = np.zeros(1024, dtype=np.int64)
-        self.edges: Ids = np.full((1024, 3), -1, dtype=np.int64)
+        self._hold(np.full((1024, 4), -1, dtype=np.int64))
         self.value: Bits = np.zeros(1024, dtype=np.uint64)
         self.number: Array = np.full(1024, np.nan)
         """The magnitude of a constant, NaN for every other term."""
         self._codes: dict[str, int] = {}
         self._table = np.full(4096, -1, dtype=np.int32)
+        self._valued = set[int]()
+        """Operations of which any term has a value other than 0, perhaps."""
         self._unknowns = 0
+
+    def _hold(self, rows: Ids) -> None:
+        """Keep three edges and the operation of each term beside each other: they are looked at together."""
+        self._rows = rows
+        self.edges, self.operation = rows[:, :3], rows[:, 3]
 
     def shared(self, name: str, edges: Ids, value: Bits | None = None) -> Ids:
         """Return the terms (m,) of one operation with edges (m, 3) and values (m,)."""
         code = self._code(name)
         values = np.zeros(len(edges), dtype=np.uint64) if value is None else value
+        if value is not None:
+            self._valued.add(code)
         self._grow(len(edges))
-        found = np.empty(len(edges), dtype=np.int64)
-        slot = self._keys(code, edges, values)
-        pending = np.arange(len(edges))
+        keys = self._keys(code, edges, values)
+        slot = keys & (len(self._table) - 1)
+        found = self._held(np.arange(len(edges)), slot, code, edges, values)
+        pending = np.flatnonzero(~self._same(found, code, edges, values))
         while pending.size:
-            free = pending[self._table[slot[pending]] == -1]
-            if free.size:
-                self._insert(free, slot, code, edges, values)
-            held = self._table[slot[pending]]
-            same = (self.operation[held] == code) & (self.value[held] == values[pending])
-            for place in range(3):
-                same &= self.edges[held, place] == edges[pending, place]
+            slot[pending] = self._next(slot[pending], keys[pending])
+            held = self._held(pending, slot, code, edges, values)
+            same = self._same(held, code, edges[pending], values[pending])
             found[pending[same]] = held[same]
             pending = pending[~same]
-            slot[pending] = (slot[pending] + 1) & (len(self._table) - 1)
         return found
+
+    def _held(self, rows: Ids, slot: Ids, code: int, edges: Ids, values: Bits) -> Ids:
+        """Return the terms in the slots of some rows; into those that are free a row is put."""
+        held = self._table[slot[rows]]
+        free = np.flatnonzero(held == -1)
+        if free.size:
+            self._insert(rows[free], slot, code, edges, values)
+            held[free] = self._table[slot[rows[free]]]
+        return held.astype(np.int64)
+
+    def _same(self, terms: Ids, code: int, edges: Ids, values: Bits) -> Mask:
+        """Return which terms are an operation on these edges (m, 3), with these values."""
+        held = self._rows[terms]
+        same: Mask = held[:, 3] == code
+        if code in self._valued:
+            same &= self.value[terms] == values
+        for place in range(3):
+            same &= held[:, place] == edges[:, place]
+        return same
 
     def constants(self, numbers: Array) -> Ids:
         """Return the edges of numbers that are not NaN."""
@@ -114,29 +138,34 @@ class SharedTerms:
         self.count += len(winners)
 
     def _keys(self, code: int | Ids, edges: Ids, values: Bits) -> Ids:
-        key = values * _MIXERS[0] + np.asarray(code).astype(np.uint64) * _MIXERS[1]
-        for place in range(3):
-            key = (key ^ (key >> np.uint64(29))) * _MIXERS[2 + place] + edges[:, place].astype(np.uint64)
-        key = (key ^ (key >> np.uint64(32))) * _MIXERS[0]
-        return ids((key >> np.uint64(20)).astype(np.int64) & (len(self._table) - 1))
+        key = edges.view(np.uint64) @ _MIXERS[:3]
+        key += np.asarray(code).astype(np.uint64) * _MIXERS[3] + values * _MIXERS[4]
+        key ^= key >> np.uint64(32)
+        key *= _MIXERS[0]
+        key >>= np.uint64(20)
+        return ids(key.view(np.int64))
+
+    def _next(self, slot: Ids, keys: Ids) -> Ids:
+        """Return the slots to look at next: keys that share one go on to different ones."""
+        return (slot + (keys >> 20 | 1)) & (len(self._table) - 1)
 
     def _grow(self, more: int) -> None:
         """Make room for so many more terms."""
         need = self.count + more
         if need > len(self.operation):
             room = need + need // 2 - len(self.operation)
-            self.operation = np.concatenate([self.operation, np.zeros(room, np.int64)])
-            self.edges = np.concatenate([self.edges, np.full((room, 3), -1, np.int64)])
+            self._hold(np.concatenate([self._rows, np.full((room, 4), -1, np.int64)]))
             self.value = np.concatenate([self.value, np.zeros(room, np.uint64)])
             self.number = np.concatenate([self.number, np.full(room, np.nan)])
         if 2 * need > len(self._table):
             self._table = np.full(1 << (4 * need).bit_length(), -1, dtype=np.int32)
             pending = np.arange(self.count)
-            slot = self._keys(
+            keys = self._keys(
                 self.operation[: self.count], self.edges[: self.count], self.value[: self.count]
             )
+            slot = keys & (len(self._table) - 1)
             while pending.size:
                 free = pending[self._table[slot[pending]] == -1]
                 self._table[slot[free]] = free
                 pending = pending[self._table[slot[pending]] != pending]
-                slot[pending] = (slot[pending] + 1) & (len(self._table) - 1)
+                slot[pending] = self._next(slot[pending], keys[pending])

@@ -31,6 +31,14 @@ _FOLLOWED = {
     "rsqrt.approx.f32": "rsqrt",
     "rsqrt.approx.ftz.f32": "rsqrt",
 }
+_FAMILIES = frozenset({
+    *("add", "mul", "fma", "divfma", "div", "rcp", "sqrt", "rsqrt"),
+    *("max", "min", "abs", "narrow", "choice"),
+})  # fmt: skip
+"""Families of operations of which something is known: those of `results`, and choices."""
+_LEAST, _MOST, _AT_ONCE = -10, 128, 12
+"""The exponents that are tried, the last one excluded, and about how many at once."""
+_SQUARE, _COMPARED = np.uint64(1), np.uint64(2)
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
@@ -69,31 +77,40 @@ def finite_below(graph: Graph) -> Finite:
 
 def finite_terms(terms: SharedTerms) -> Finite:
     """Return what `finite_below` does, of the terms of a graph that was formed by claims E and Z alone."""
-    order = _order(terms)
-    why = _unbounded(terms, order, -10)
-    if why:
-        return Finite(exponent=None, why=why)
-    low, high = -10, 128
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _unbounded(terms, order, middle):
-            high = middle
-        else:
-            low = middle
-    return Finite(exponent=low)
+    for code in np.unique(terms.operation[: terms.count]).tolist():
+        if not _understood(terms.names[code]):
+            first = int(np.flatnonzero(terms.operation[: terms.count] == code)[0])
+            return Finite(exponent=None, why=terms.text(2 * first))
+    alike = _alike(terms)
+    order, known, step = _order(alike), _LEAST, _MOST - _LEAST
+    lost = _first_lost(alike, order, [known])[0]
+    if lost >= 0:
+        return Finite(exponent=None, why=alike.text(2 * lost))
+    while step > 1:  # finite at the known exponent, and not, or not tried, `step` above it
+        each = max(step // _AT_ONCE, 1)
+        tried = list(range(known + each, min(known + step, _MOST), each))
+        lost_at = [place for place, term in enumerate(_first_lost(alike, order, tried)) if term >= 0]
+        known, step = ([known, *tried][min(lost_at, default=len(tried))], each)
+    return Finite(exponent=known)
 
 
-def _unbounded(terms: SharedTerms, order: list[tuple[str, Ids]], exponent: int) -> str:
-    """Return the first term that may be infinite, or is not understood, where elements reach 2**exponent."""
-    low, high = np.full(terms.count, -np.inf), np.full(terms.count, np.inf)
-    known = Intervals(low=low, high=high)
+def _first_lost(terms: SharedTerms, order: list[tuple[str, Ids]], exponents: list[int]) -> list[int]:
+    """Return for each exponent the first term that may be infinite, or is not understood; -1: there is none.
+
+    Elements of arguments reach 2**exponent.
+    """
+    most = 2.0 ** np.array(exponents, dtype=np.float64)
+    low, high = np.full((terms.count, len(most)), -np.inf), np.full((terms.count, len(most)), np.inf)
+    known, found = Intervals(low=low, high=high), np.full(len(most), -1, dtype=np.int64)
     for name, level in order:
-        found = _of_terms(terms, name, level, known, 2.0**exponent)
-        low[level], high[level] = found.low, found.high
-        lost = level[~(np.isfinite(found.low) & np.isfinite(found.high))]
-        if lost.size and not _is_truth(name):
-            return terms.text(2 * int(lost[0]))
-    return ""
+        bounds = _of_terms(terms, name, level, known, most)
+        low[level], high[level] = bounds.low, bounds.high
+        lost = ~(np.isfinite(bounds.low) & np.isfinite(bounds.high))
+        if not _is_truth(name) and lost.any():
+            found = np.where((found < 0) & lost.any(axis=0), level[lost.argmax(axis=0)], found)
+            if (found >= 0).all():
+                break
+    return [int(term) for term in found]
 
 
 def _order(terms: SharedTerms) -> list[tuple[str, Ids]]:
@@ -106,31 +123,67 @@ def _order(terms: SharedTerms) -> list[tuple[str, Ids]]:
     return found
 
 
+def _alike(terms: SharedTerms) -> SharedTerms:
+    """Return a table in which terms are one that have the same interval: they differ in elements alone.
+
+    value: of an operation, whether its first two operands are one term (`_SQUARE`), and whether a choice is
+    between what was compared and another (`_COMPARED`); operands that are alike need not be the same.
+    """
+    found, place = SharedTerms(), np.full(terms.count, -1, dtype=np.int64)
+    for name, level in _order(terms):
+        edges = terms.edges[level]
+        if name == "constant":
+            place[level] = found.constants(terms.number[level]) >> 1
+            continue
+        alike = np.where(edges < 0, -1, 2 * place[edges >> 1] | (edges & 1))
+        told = np.zeros(len(level), dtype=np.uint64)
+        if (edges >= 0).any():
+            told |= np.where(edges[:, 0] == edges[:, 1], _SQUARE, np.uint64(0))
+            compared = terms.edges[edges[:, 0] >> 1, 0] == edges[:, 2]
+            told |= np.where(compared & (name.partition(".")[0] == "ite"), _COMPARED, np.uint64(0))
+        place[level] = found.shared(name, alike, told)
+    return found
+
+
+def _understood(name: str) -> bool:
+    """Whether anything is known of the results of an operation."""
+    if name == "constant" or _is_truth(name):
+        return True
+    if name.startswith("input:"):
+        return bool(name.rpartition(":")[2])
+    meant = _meaning(name)
+    return meant is not None and _FOLLOWED.get(name, meant.family) in _FAMILIES
+
+
 def _is_truth(name: str) -> bool:
     known = opcode(name)
     return known is not None and known.result == "pred"
 
 
-def _of_terms(terms: SharedTerms, name: str, level: Ids, known: Intervals, most: float) -> Intervals:
-    """Return intervals of terms of one operation; infinite ones where nothing is known."""
-    edges = terms.edges[level]
-    nothing = Intervals(low=np.full(len(level), -np.inf), high=np.full(len(level), np.inf))
+def _of_terms(terms: SharedTerms, name: str, level: Ids, known: Intervals, most: Array) -> Intervals:
+    """Return intervals (m, k) of terms (m,) of one operation; infinite ones where nothing is known.
+
+    known: those of all terms (terms, k). most: the magnitudes of elements of arguments (k,).
+    """
+    edges, shape = terms.edges[level], (len(level), len(most))
+    nothing = Intervals(low=np.full(shape, -np.inf), high=np.full(shape, np.inf))
     if name == "constant":
-        return Intervals(low=terms.number[level], high=terms.number[level])
+        number = np.broadcast_to(terms.number[level, None], shape)
+        return Intervals(low=number, high=number)
     if name.startswith("input:"):
         held = name.rpartition(":")[2]
         if not held:
             return nothing
-        size = np.full(len(level), min(most, format_of(held).maximum))
+        size = np.broadcast_to(np.minimum(most, format_of(held).maximum), shape)
         return Intervals(low=-size, high=size)
     meant = _meaning(name)
     if meant is None or meant.result == "pred":
         return nothing
     if meant.family == "choice":
-        return _choice(terms, edges, known)
+        return _choice(terms, level, known)
     family = _FOLLOWED.get(name, meant.family)
     operands = [_signed(known, edges[:, place]) for place in range(meant.arity)]
-    same = edges[:, 0] == edges[:, 1]
+    same = ((terms.value[level] & _SQUARE) != 0)[:, None]
     found = results(family, format_of(meant.result), operands, same)
     if found is None:
         return nothing
@@ -165,18 +218,19 @@ def _meaning(name: str) -> Opcode | None:
 
 
 def _signed(known: Intervals, edges: Ids) -> Intervals:
-    low, high, negative = known.low[edges >> 1], known.high[edges >> 1], (edges & 1) == 1
+    low, high, negative = known.low[edges >> 1], known.high[edges >> 1], ((edges & 1) == 1)[:, None]
     return Intervals(low=np.where(negative, -high, low), high=np.where(negative, -low, high))
 
 
-def _choice(terms: SharedTerms, edges: Ids, known: Intervals) -> Intervals:
+def _choice(terms: SharedTerms, level: Ids, known: Intervals) -> Intervals:
     """Return the intervals of choices; of `x < c ? t : x` what is kept of x is at least c."""
+    edges = terms.edges[level]
     then, otherwise = _signed(known, edges[:, 1]), _signed(known, edges[:, 2])
     asked = edges[:, 0] >> 1
     below = np.isin(terms.operation[asked], [k for k, n in enumerate(terms.names) if _asks_below(n)])
     below &= (edges[:, 0] & 1) == 0
-    below &= terms.edges[asked, 0] == edges[:, 2]
-    least = np.where(below, _signed(known, terms.edges[asked, 1]).low, -np.inf)
+    below &= (terms.value[level] & _COMPARED) != 0
+    least = np.where(below[:, None], _signed(known, terms.edges[asked, 1]).low, -np.inf)
     kept = np.maximum(otherwise.low, least)
     return Intervals(
         low=np.minimum(then.low, kept), high=np.maximum(then.high, np.maximum(otherwise.high, kept))

@@ -71,15 +71,44 @@ class Signs:
         return self._powers[term]
 
     def _has_largest(self, term: int) -> bool:
-        met: set[int] = set()
-        largest: set[int] = set()
-        for weight, power in self._weighted(2 * term):
+        met, largest = self._exponentials(term) or (set[int](), set[int]())
+        for weight, power in () if met else self._weighted(2 * term):
             pair = self._shifted(power)
             if pair is None or not (weight is None or self._above_zero(weight)):
                 return False
             met.add(pair[0])
             largest.add(pair[1])
-        return len(largest) == 1 and set(self._leaves(largest.pop(), "max", met)) <= met
+        if any(self._several[x >> 1] for x in met):  # x may be one number here and another in m
+            return False
+        return len(largest) == 1 and {*self._joined(largest.pop(), "max", met).tolist()} <= met
+
+    def _exponentials(self, term: int) -> tuple[set[int], set[int]] | None:
+        """Return all x and all m of a plain sum of exp(x - m), as `_shifted` has them.
+
+        None: it is no such sum, or an x is a choice.
+        """
+        powers = self._joined(2 * term, "add")
+        if not (self._of_family("exp", powers) & (powers & 1 == 0)).all():
+            return None
+        rests = self._terms.edges[powers >> 1, 0]
+        parts = self._terms.edges[rests >> 1, :2] ^ (rests & 1)[:, None]
+        x, m = np.where(parts[:, :1] & 1 == 1, parts[:, ::-1], parts).T
+        if not (self._of_family("add", rests) & (x & 1 == 0) & (m & 1 == 1)).all():
+            return None
+        return None if self._of_family("ite", x).any() else ({*x.tolist()}, {*(m ^ 1).tolist()})
+
+    def _joined(self, edge: int, family: str, stop: Collection[int] = ()) -> Ids:
+        """Return the edges that operations of two operands of a family join; stop: not looked into."""
+        edges, found, ends = np.array([edge]), list[Ids](), ids([*stop])
+        while edges.size:
+            inner = (edges & 1 == 0) & self._of_family(family, edges) & ~np.isin(edges, ends)
+            found.append(edges[~inner])
+            edges = distinct(self._terms.edges[edges[inner] >> 1, :2].ravel())
+        return distinct(np.concatenate(found))
+
+    def _of_family(self, family: str, edges: Ids) -> Mask:
+        codes = [code for code, name in enumerate(self._terms.names) if name.partition(".")[0] == family]
+        return np.isin(self._terms.operation[edges >> 1], codes)
 
     def _above_zero(self, edge: int) -> bool:
         return self._low(edge) > 0.0 or (not edge & 1 and self._sums_powers(edge >> 1))
@@ -98,15 +127,15 @@ class Signs:
                 a, b = int(edges[0]), int(edges[1])
                 yield (b, a) if self._shifted(a) else (a, b)
 
-    def _leaves(self, edge: int, family: str, stop: Collection[int] = ()) -> Iterator[int]:
-        """Yield the edges that are joined into an edge by operations of a family; stop: not looked into."""
+    def _leaves(self, edge: int, family: str) -> Iterator[int]:
+        """Yield the edges that are joined into an edge by operations of a family."""
         pending, seen = [edge], set()
         while pending:
             found = pending.pop()
             if found in seen:
                 continue
             seen.add(found)
-            if found in stop or found & 1 or self._name(found >> 1).partition(".")[0] != family:
+            if found & 1 or self._name(found >> 1).partition(".")[0] != family:
                 yield found
             else:
                 pending += [int(below) for below in self._terms.edges[found >> 1] if below >= 0]

@@ -17,8 +17,8 @@ from verifier.arithmetic.graph.opcodes import UNORDERED_SUM
 
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
-_NONE_LOW = np.iinfo(np.int64).max
-_NONE_HIGH = np.int64(-1)
+_NONE_LOW = np.iinfo(np.int32).max
+_NONE_HIGH = np.int32(-1)
 _known: WeakKeyDictionary[Graph, list[tuple[Ids, list[Ids]]]] = WeakKeyDictionary()
 
 
@@ -49,8 +49,9 @@ def reach(graph: Graph, labels: Ids) -> Support:
 
     labels: (n,) a number of at least 0 for each leaf in question (for instance its row), -1 elsewhere.
     """
-    low = np.append(np.where(labels < 0, _NONE_LOW, labels), _NONE_LOW)
-    high = np.append(np.where(labels < 0, _NONE_HIGH, labels), _NONE_HIGH)
+    narrow = labels.astype(np.int32)  # fewer bytes are moved: there are not 2**31 elements
+    low = np.append(np.where(narrow < 0, _NONE_LOW, narrow), _NONE_LOW)
+    high = np.append(np.where(narrow < 0, _NONE_HIGH, narrow), _NONE_HIGH)
     for level, operands in _steps(graph):
         least, most = low[level], high[level]
         for below in operands:

@@ -19,7 +19,7 @@ from verifier.arithmetic.graph.ranges import finite_terms
 from verifier.bounds import variance
 from verifier.checks.support.compared_graphs import Agreement, compared
 from verifier.checks.support.obligations import discharged, finite_within
-from verifier.checks.support.only_path import same_for_all
+from verifier.checks.support.only_path import CLAIMS, same_for_all
 from verifier.checks.support.reached_elements import elements_reached
 from verifier.checks.support.read_bounds import bound_read
 from verifier.checks.support.recorded_code import (
@@ -156,7 +156,7 @@ def _proved(
             met = f"a term of a sum of {order.terms} meets {order.depth} additions"
             why = f"{met}, {order.declared} are declared"
             raise RefusedError("sums are no deeper than declared", why)
-    path = same_for_all(one.paths, one.graph)
+    path = same_for_all(one.paths, one.graph, _formed_for_paths(found, one.graph))
     within = finite_within(found.kernel, found.kernel.outputs.values(), found.vanished, found.terms)
     used = {one.graph.names[code] for code in np.unique(one.graph.operation)}
     proof = CodeProof(
@@ -187,6 +187,12 @@ def _proved(
         bound=bound_read(subject, case, found),
     )
     return proof, found.admitted
+
+
+def _formed_for_paths(found: Agreement, graph: Graph) -> tuple[SharedTerms, NormalForm] | None:
+    """Return the normal form of what was compared, if it is the one that branches are looked at in."""
+    same = found.admitted == CLAIMS and UNORDERED_SUM not in graph.names
+    return (found.terms, found.kernel) if same else None
 
 
 def _holds_all(case: Case, exponent: int) -> bool:

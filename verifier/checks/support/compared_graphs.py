@@ -31,7 +31,8 @@ from verifier.arithmetic.graph.support import labels_of, reach, used_after_sums
 from verifier.bounds import variance
 from verifier.bounds.variance import SquareOrder
 from verifier.bounds.variance import options as variance_options
-from verifier.checks.support.read_orders import CodeOrders, OrderOfSum
+from verifier.checks.support.few_elements import differ_in_a_few
+from verifier.checks.support.read_orders import Answer, CodeOrders, OrderOfSum
 from verifier.ops import Op
 from verifier.ops.rows.twin import formats_of, twin
 from verifier.ops.rows.twin_numbers import QUOTIENTS, NoTwinError, Way
@@ -57,7 +58,7 @@ class Agreement:
 
     claims: those of the rules that were needed; admitted: those of all that might be. fired: how often each
     rule was applied, on either side. vanished, divisors: what must be finite, and what must not be zero, as
-    edges of `terms`. orders: of each sum, as the declaration makes them.
+    edges of `terms`. orders: of each sum, as the declaration makes them. answers: all that was read of them.
     """
 
     way: Way
@@ -68,6 +69,7 @@ class Agreement:
     kernel: NormalForm
     twin: NormalForm
     orders: tuple[OrderOfSum, ...]
+    answers: tuple[Answer, ...]
 
     @property
     def vanished(self) -> Ids:
@@ -116,12 +118,23 @@ def compared(
     if user := used_after_sums(graph):
         return Disagreement(told=f"{user} takes a sum that torch makes in an order of its own")
     best, most = Disagreement(told="of these operations no way is known that a declaration may go"), _NO
-    levels, guess = _levels(op, subject, case), "" if first else _guess(op, subject, gradients=gradients)
+    levels = _levels(op, subject, case)
+    guess = "" if first else _guess(graph, op, subject, gradients=gradients)
     at = partial(_at, graph=graph, op=op, subject=subject, case=case, gradients=gradients, plain=plain)
+
+    def few_differ(found: Agreement, less: str) -> bool:
+        possible = ways(graph, op, subject, fused="C" not in less)
+        return differ_in_a_few(
+            graph, op, subject, case, claims=less, answers=found.answers, gradients=gradients,
+            ways=(way for way in possible if _without_fusing(way) == _without_fusing(found.way)),
+        )  # fmt: skip
+
     for claims in sorted(levels, key=lambda level: level != (first or guess)):
         for found in at(claims):
             if isinstance(found, Agreement):
-                fewer = levels[: levels.index(claims)] if claims == guess and "C" in found.claims else ()
+                if claims != guess or "C" not in found.claims:
+                    return found
+                fewer = [one for one in _fewer(levels, claims, graph) if not few_differ(found, one)]
                 others = (one for less in fewer for one in at(less, like=found.way))
                 return next((one for one in others if isinstance(one, Agreement)), found)
             # Of equally good ones that of most claims: there no difference is one of fusing alone.
@@ -174,13 +187,25 @@ def _levels(op: Op, subject: Subject, case: Case) -> tuple[str, ...]:
     return LEVELS[2:] if parts else LEVELS
 
 
-def _guess(op: Op, subject: Subject, *, gradients: bool) -> str:
+def _guess(graph: Graph, op: Op, subject: Subject, *, gradients: bool) -> str:
     """Return the claims that are most likely needed where to find that fewer do not suffice takes long.
 
     There are many ways to merge, and the backward passes met so far fuse some products alone, which none of
-    them says. Whether fewer claims suffice is then asked along the way that was found.
+    them says; nor does any say that the last product of an exponential is fused. Whether fewer claims suffice
+    is then asked along the way that was found.
     """
-    return LEVELS[-1] if gradients and _merges(op, subject) else ""
+    return LEVELS[-1] if _fuses_exponentials(graph) or (gradients and _merges(op, subject)) else ""
+
+
+def _fewer(levels: tuple[str, ...], claims: str, graph: Graph) -> list[str]:
+    """Return the levels of fewer claims that may suffice where some do."""
+    fewer = levels[: levels.index(claims)]
+    return [level for level in fewer if "C" in level or not _fuses_exponentials(graph)]
+
+
+def _fuses_exponentials(graph: Graph) -> bool:
+    """Whether the last product of an exponential is fused: claim C alone makes it one that is declared."""
+    return "contraction" in with_functions(graph, fused=True, marked=True)[1]
 
 
 def _without_fusing(way: Way) -> Way:
@@ -314,6 +339,7 @@ class _Comparison:
             kernel=self.kernel,
             twin=declared,
             orders=tuple(orders.found),
+            answers=tuple(orders.answers),
         )
 
     def _declared(self, way: Way, form: BuilderForm) -> tuple[CodeOrders, dict[str, Ids] | Disagreement]:

@@ -7,7 +7,7 @@ import numpy as np
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.device_functions import with_functions
 from verifier.arithmetic.graph.graph import Graph, Ids
-from verifier.arithmetic.graph.normal_form import Normaliser, cancelled_ambiguously
+from verifier.arithmetic.graph.normal_form import NormalForm, Normaliser, cancelled_ambiguously
 from verifier.arithmetic.graph.signs import Signs, reached
 from verifier.arithmetic.graph.support import reach
 from verifier.checks.support.obligations import discharged
@@ -17,24 +17,31 @@ CONSTANTS = "what constants decide"
 _NOT_BELOW = {"setp.lt", "setp.gt"}
 
 
-def same_for_all(paths: Graph, results: Graph) -> tuple[str, ...]:
+CLAIMS = "EZFC"
+"""Claims of the rules by which predicates and results are formed here."""
+
+
+def same_for_all(
+    paths: Graph, results: Graph, formed: tuple[SharedTerms, NormalForm] | None = None
+) -> tuple[str, ...]:
     """Return what was shown of the predicates by which branches were taken, where all values are finite.
 
     paths: the predicates that held, as the output "true", and those that did not, as "false".
-    results: the recorded expressions, which are finite and so are their parts.
+    results: the recorded expressions, which are finite and so are their parts. formed: their normal form by
+    `CLAIMS`, if it is known; more terms are put into its table.
 
     Raises:
         RefusedError: one might be other than it was.
 
     """
-    if not any(nodes.size for nodes in paths.outputs.values()):
-        return ()
-    terms = SharedTerms()
+    by_data = reach(paths, _data(paths))
+    fixed = {truth: by_data.none(nodes) for truth, nodes in paths.outputs.items()}
+    shown = {CONSTANTS for constant in fixed.values() if constant.any()}
+    if all(constant.all() for constant in fixed.values()):
+        return tuple(shown)
     # What is shown of a sum of exponentials holds whether their last products are rounded or fused.
-    known, form = (
-        Normaliser(terms, "EZFC").normal(with_functions(graph, fused=True, marked=True)[0])
-        for graph in (results, paths)
-    )
+    terms, known = formed or _formed(SharedTerms(), results)
+    terms, form = _formed(terms, paths)
     several = np.unique(np.concatenate([known.mixed, known.either, form.mixed, form.either]))
     if cancelled_ambiguously(terms, [known, form]).size:
         raise RefusedError(
@@ -43,16 +50,20 @@ def same_for_all(paths: Graph, results: Graph) -> tuple[str, ...]:
     discharged(terms, known.outputs.values(), form.divisors, form.vanished)
     finite = reached(terms, np.concatenate([edges.ravel() for edges in known.outputs.values()]))
     asked = np.unique(np.concatenate([edges.ravel() for edges in form.outputs.values()]))
-    signs, shown = Signs(terms, asked, several), set[str]()
-    by_data = reach(paths, _data(paths))
+    signs = Signs(terms, asked, several)
     for truth in ("true", "false"):
-        fixed = by_data.none(paths.outputs[truth])
-        for edge, node, constant in zip(form.outputs[truth], paths.outputs[truth], fixed, strict=True):
-            why = CONSTANTS if constant else _holds(terms, signs, finite, int(edge), held=truth == "true")
+        for edge, node in zip(form.outputs[truth], paths.outputs[truth], strict=True):
+            if by_data.none(node):
+                continue
+            why = _holds(terms, signs, finite, int(edge), held=truth == "true")
             if not why:
                 raise RefusedError("nothing decides on data", branch_of(paths, int(node), truth))
             shown.add(why)
     return tuple(sorted(shown))
+
+
+def _formed(terms: SharedTerms, graph: Graph) -> tuple[SharedTerms, NormalForm]:
+    return terms, Normaliser(terms, CLAIMS).normal(with_functions(graph, fused=True, marked=True)[0])
 
 
 def _data(graph: Graph) -> Ids:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -45,12 +47,17 @@ class OrderOfSum:
         return int(heights.max(initial=0)) + anywhere
 
 
+_Said = TypeVar("_Said")
+Answer = tuple[str, object]
+"""The name of a question of `Orders`, and what was answered."""
+
+
 @dataclass(kw_only=True)
 class CodeOrders:
     """The orders in a kernel's normal form.
 
     form: of what asks for them. found: of each sum, and each mean, that was asked for. asked: all edges that
-    were asked about.
+    were asked about. answers: what was said, by what was asked.
     """
 
     terms: SharedTerms
@@ -63,28 +70,29 @@ class CodeOrders:
     case: Case
     found: list[OrderOfSum] = field(default_factory=list)
     asked: list[Ids] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
 
     def of_sum(self, nodes: Ids, declared: Tree) -> list[Step]:
         """Return the order of a sum."""
         steps = self.sums.steps(self._edges(nodes))
         self.found.append(OrderOfSum(terms=nodes.shape[1], steps=tuple(steps), declared=declared))
-        return steps
+        return self._said("of_sum", steps)
 
     def of_maximum(self, nodes: Ids) -> list[Step]:
         """Return the order of a maximum."""
-        return self.maxima.steps(self._edges(nodes))
+        return self._said("of_maximum", self.maxima.steps(self._edges(nodes)))
 
     def of_online_sum(self, nodes: Ids) -> Rescalings:
         """Return in which order the parts of an online sum are rescaled and added."""
-        return self.maxima.rescalings(self._edges(nodes))
+        return self._said("of_online_sum", self.maxima.rescalings(self._edges(nodes)))
 
     def holds(self, nodes: Ids) -> bool:
         """Return whether the code computes each of these terms of the first row on the way to its results."""
-        return bool(np.isin(self._edges(nodes) >> 1, self.merges.live).all())
+        return self._said("holds", bool(np.isin(self._edges(nodes) >> 1, self.merges.live).all()))
 
     def of_parts(self, nodes: Ids) -> list[Step]:
         """Return the order of a sum that is a part of another."""
-        return self.sums.steps(self._edges(nodes))
+        return self._said("of_parts", self.sums.steps(self._edges(nodes)))
 
     def note(self, terms: int, steps: tuple[Step, ...], declared: Tree) -> None:
         """Take the order of a whole sum of which parts were asked for."""
@@ -98,6 +106,9 @@ class CodeOrders:
             OrderError: see `MergeReader.roots`.
 
         """
+        return self._said("of_merges", self._merges(nodes, declared, own=own))
+
+    def _merges(self, nodes: Ids, declared: Tree, *, own: bool) -> Merges:
         roots = self.merges.roots(self._edges(nodes))
         if len(roots) == 1:  # perhaps no result shows it: of one element, x - x
             return self._of_roots(
@@ -153,3 +164,55 @@ class CodeOrders:
     def _edges(self, nodes: Ids) -> Ids:
         self.asked.append(self.form.edges(nodes[0]))
         return self.asked[-1]
+
+    def _said(self, asked: str, answer: _Said) -> _Said:
+        self.answers.append((asked, answer))
+        return answer
+
+
+class RecalledOrders:
+    """The orders that a twin was given, for one that asks the same in turn."""
+
+    def __init__(self, answers: Iterable[Answer]) -> None:
+        """Begin with the first."""
+        self._answers = iter(answers)
+
+    def of_sum(self, _nodes: Ids, _declared: Tree) -> list[Step]:
+        """Return the order of a sum."""
+        return cast("list[Step]", self._next("of_sum"))
+
+    def of_maximum(self, _nodes: Ids) -> list[Step]:
+        """Return the order of a maximum."""
+        return cast("list[Step]", self._next("of_maximum"))
+
+    def of_merges(self, _nodes: Ids, _declared: Tree, *, own: bool) -> Merges:
+        """Return the orders in which means are merged."""
+        del own
+        return cast("Merges", self._next("of_merges"))
+
+    def of_online_sum(self, _nodes: Ids) -> Rescalings:
+        """Return in which order the parts of an online sum are rescaled and added."""
+        return cast("Rescalings", self._next("of_online_sum"))
+
+    def holds(self, _nodes: Ids) -> bool:
+        """Return whether the code computes these terms."""
+        return bool(self._next("holds"))
+
+    def of_parts(self, _nodes: Ids) -> list[Step]:
+        """Return the order of a sum that is a part of another."""
+        return cast("list[Step]", self._next("of_parts"))
+
+    def note(self, terms: int, steps: tuple[Step, ...], declared: Tree) -> None:
+        """Take the order of a whole sum, which is known."""
+
+    def _next(self, asked: str) -> object:
+        """Return the next answer.
+
+        Raises:
+            NoTwinError: it was given to another question.
+
+        """
+        question, answer = next(self._answers, ("", None))
+        if question != asked:
+            raise NoTwinError("what is asked for is not what was asked for before")
+        return answer
