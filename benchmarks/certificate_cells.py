@@ -66,7 +66,7 @@ def _told(found: Certificate | Refusal) -> dict[str, object]:
         return {"refused": f"{error}{found.stage}: {found.why}"}
     return {
         "claims": max((one.claims for one in found.proofs), key=len),
-        "depths": sorted({(one.terms, one.depth, one.declared) for p in found.proofs for one in p.sums}),
+        "depths": sorted({(one.terms, one.depth, one.declared or 0) for p in found.proofs for one in p.sums}),
         "nodes": max(one.nodes for one in found.proofs),
         "finite_to": [one.finite_to for one in found.proofs],
     }

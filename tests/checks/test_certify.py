@@ -21,6 +21,7 @@ from verifier.execution.child_process import Runner
 from verifier.execution.record_graph import RecordedGraph
 from verifier.ops import op
 from verifier.records.certificate import Certificate, Refusal
+from verifier.records.subject import Trees
 from verifier.subjects.load_file import builtin_files, load
 
 MIXED = {
@@ -78,7 +79,7 @@ def test_a_certificate_says_what_was_proved_of_the_code(runner, name, dtype, gra
     found = asked(runner, built_in(name), dtype, gradients=gradients)
     assert isinstance(found, Certificate), found
     assert [proof.contraction for proof in found.proofs] == ["off", "on"]
-    assert all(one.depth <= one.declared for proof in found.proofs for one in proof.sums)
+    assert all(one.depth <= (one.declared or one.terms) for proof in found.proofs for one in proof.sums)
     assert ("grad_input" in found.outputs) == (gradients or "backward" in name)
     assert found.proofs[0].mixed == MIXED.get((name, gradients), ())
     reaches = [proof.finite_to for proof in found.proofs]
@@ -90,9 +91,44 @@ def test_a_certificate_says_what_was_proved_of_the_code(runner, name, dtype, gra
     if "output" in found.support:
         assert found.support["output"]["input"] == "its row"
     for bound in (proof.bound for proof in found.proofs if proof.bound is not None):
-        assert bound.depth <= bound.declared_depth
+        assert bound.depth <= (bound.declared_depth or 33)
         assert all(row.variance <= row.declared_variance for row in bound.rows)
     assert (found.proofs[0].bound is not None) == op(found.op).needs_variance
+
+
+def test_sums_are_told_apart_by_their_line_and_by_the_results_that_use_them(runner):
+    found = asked(runner, built_in("layer_norm_two_pass_triton"), "float32", gradients=True)
+    (results, lines) = zip(*[(one.results, one.line) for one in found.proofs[0].sums], strict=True)
+    assert set(results) == {
+        ("output", "mean", "rstd", "grad_input", "grad_weight"),  # mean
+        ("output", "rstd", "grad_input", "grad_weight"),  # variance, which mean does not need
+        ("grad_input",),
+        ("grad_weight",),
+        ("grad_bias",),
+    }
+    assert {line.partition(":")[0] for line in lines} == {
+        "layer_norm_skeleton_triton.py",
+        "row_norm_skeleton_triton.py",
+    }
+    assert found.proofs[0].sums[0].of == "input[0]"
+    assert {one.of for one in found.proofs[0].sums} != {"input[0]"}
+
+
+def test_where_no_tree_is_declared_none_is_said_to_be(runner):
+    found = asked(runner, built_in("rms_norm_triton"), "float32", trees=Trees())
+    (one,) = found.proofs[0].sums
+    assert one.declared is None
+    assert one.text.endswith("(no tree is declared)")
+    assert found.proofs[0].bound.declared_depth is None
+    assert 0 < one.depth < 33 - 1
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_a_certificate_says_of_which_call_it_is(runner, gradients):
+    found = asked(runner, built_in("rms_norm_triton"), "float32", gradients=gradients)
+    needed = "input and weight need a gradient" if gradients else "no argument needs a gradient"
+    assert needed in found.call
+    assert ("torch.no_grad()" in found.call) is not gradients
 
 
 def graph_of(reads):

@@ -158,7 +158,7 @@ def certificates(subject, path):
     about = {"subject": subject, "path": str(path), "rows": 2, "columns": 512, "gradients": False}
     about |= {"judged": 3, "contradicted": ""}
     given = {
-        "statement": "For all inputs laid out so ...",
+        "statement": "For all inputs of these shapes ...",
         "source": "a" * 64,
         "version": 1,
         "proofs": [proof],

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ from verifier.commands.outcome import clear_errors, must_be_writable, say, stop,
 if TYPE_CHECKING:
     from verifier.checks.support.recorded_code import Recordings
     from verifier.records.case import Case
-    from verifier.records.certificate import Certificate, Refusal, TheoremBound
+    from verifier.records.certificate import Certificate, CodeProof, ReadSum, Refusal, TheoremBound
     from verifier.records.subject import Subject
 
 UNDECIDED_STATUS = 3
@@ -160,14 +161,47 @@ def _bound_lines(bound: TheoremBound | None) -> Iterator[str]:
     """Yield the theorem that bounds the statistics, and what the tree that was read makes of it."""
     if bound is None:
         return
-    yield f"  bound: {', '.join(bound.theorems)} with sums {bound.depth} deep in {bound.format}"
-    if bound.depth < bound.declared_depth:
-        yield f"    shallower than the {bound.declared_depth} that are declared, so that the bound is smaller"
+    theorems = ", ".join(bound.theorems)
+    yield f"bound of the statistics: {theorems} with sums {bound.depth} deep in {bound.format}"
+    declared = bound.declared_depth
+    if declared is not None and bound.depth < declared:
+        yield f"  shallower than the {declared} that are declared, so that the bound is smaller"
     for row in bound.rows:
         named = {"variance": row.variance, "rstd": row.rstd}
-        errors = [f"{name} within {error:.3g}" for name, error in named.items() if error is not None]
-        wide = "" if row.declared_variance is None else f" (variance as declared {row.declared_variance:.3g})"
-        yield f"    at kappa {row.kappa:g}, relative: {', '.join(errors) or 'no theorem'}{wide}"
+        errors = [f"{name} at most {error:.3g}" for name, error in named.items() if error is not None]
+        wider = row.declared_variance
+        by = "in any order" if declared is None else "with the declared tree"
+        wide = f" (variance {by} {wider:.3g})" if wider is not None and wider != row.variance else ""
+        yield f"  relative error on rows of kappa {row.kappa:g}: {', '.join(errors) or 'no theorem'}{wide}"
+
+
+def _sum_line(one: ReadSum) -> str:
+    """Say which sum one is, and how deep."""
+    at = f" at {one.line}" if one.line else ""
+    of = f", the first {one.of}" if one.of else ""
+    used = f"; used by {', '.join(one.results)}" if one.results else ""
+    return f"sum{at} of {one.text}{of}{used}"
+
+
+_MODES = {
+    "off": "with products fused as the PTX says",
+    "on": "with every product fused that ptxas may fuse",
+}
+
+
+def _proof_lines(proofs: Sequence[CodeProof]) -> Iterator[str]:
+    """Yield what is said of the code with products fused and not, once where it is the same."""
+    alike = len({str(replace(proof, contraction="", mixed=())) for proof in proofs}) == 1
+    for proof in proofs[: 1 if alike else None]:
+        modes = [_MODES[one.contraction] for one in (proofs if alike else [proof])]
+        yield f"{' and '.join(modes)}: rules of claims {proof.claims or 'none'}"
+        yield f"  PTX {', '.join(f'{name} {digest[:12]}' for name, digest in proof.kernels.items())}"
+        yield from dict.fromkeys(f"  {_sum_line(one)}" for one in proof.sums)
+        yield from (f"  {line}" for line in _bound_lines(proof.bound))
+        if proof.obligations:
+            yield f"  holds: {'; '.join(proof.obligations)}"
+        if proof.mixed:
+            yield f"  products that ptxas may fuse in one use and round in another: {', '.join(proof.mixed)}"
 
 
 def _lines(found: Certificate | Refusal) -> Iterator[str]:
@@ -178,19 +212,11 @@ def _lines(found: Certificate | Refusal) -> Iterator[str]:
         yield f"  {found.why}"
         return
     yield f"CERTIFIED {found.statement}"
-    for proof in found.proofs:
-        sums = ", ".join(
-            f"{one.terms} terms {one.depth} deep ({one.declared} declared)" for one in proof.sums
-        )
-        kernels = ", ".join(f"{name} {digest[:12]}" for name, digest in proof.kernels.items())
-        summed = f"; sums of {sums}" if sums else ""
-        yield f"products fused {proof.contraction}: rules of claims {proof.claims or 'none'}{summed}"
-        yield f"  PTX {kernels}"
-        yield from _bound_lines(proof.bound)
-        yield f"  holds: {'; '.join(proof.obligations)}"
+    yield f"of {found.call}"
+    yield from _proof_lines(found.proofs)
     for result, reached in found.support.items():
         on = "; ".join(f"{argument}: {elements}" for argument, elements in reached.items())
-        yield f"{result} depends on no more than {on or 'nothing'}"
+        yield f"an element of {result} depends on no more than {on or 'nothing'}"
     yield f"watched: {', '.join(found.watched)}; theorems: {', '.join(found.theorems)}"
     yield f"assumed: {'; '.join(found.assumptions)}"
     yield f"not covered: {'; '.join(found.not_covered)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-VERSION = 3
+VERSION = 4
 NOT_COVERED = (
     "other shapes, strides, alignments and scalars, eps among them",
     "arguments left out, other modes, and other choices of what needs a gradient",
@@ -20,11 +20,25 @@ NOT_COVERED = (
 
 @dataclass(frozen=True, kw_only=True)
 class ReadSum:
-    """One sum of the code: its terms, the additions that a term meets at most, and those declared."""
+    """One sum of the code: of how many terms, and how many additions a term meets at most.
+
+    declared: additions that the declared tree allows; None: none is declared, so that any order is. of: the
+    first term of the first row. line: where the code makes the sum, "" where unknown. results: those that
+    use it.
+    """
 
     terms: int
     depth: int
-    declared: int
+    declared: int | None
+    of: str = ""
+    line: str = ""
+    results: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """How many terms it has, and how many additions one meets and may meet, in words."""
+        allowed = "no tree is declared" if self.declared is None else f"{self.declared} declared"
+        return f"{self.terms} terms {self.depth} deep ({allowed})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,15 +60,15 @@ class TheoremBound:
     """The bound of the statistics as a function of the row: the theorems with these constants.
 
     theorems: of docs/explanation/bounds.md. depth: additions that an element meets at most in sums of the
-    statistics, as the code makes them; declared_depth: as declared. u: unit roundoff of the format. root:
-    opcodes of 1 / sqrt, in order. rows: its value on some rows.
+    statistics, as the code makes them; declared_depth: as declared, None where no tree is. u: unit roundoff
+    of the format. root: opcodes of 1 / sqrt, in order. rows: its value on some rows.
     """
 
     theorems: tuple[str, ...]
     format: str
     u: float
     depth: int
-    declared_depth: int
+    declared_depth: int | None
     divide_by_n: str
     mean_contraction: str
     clamp: bool
@@ -101,11 +115,11 @@ class CodeProof:
 class Certificate:
     """What is proved of one subject, dtype and shape.
 
-    source: SHA-256 of the kernel's file. tensors: shape, strides (in elements), alignment (bytes) and dtype
-    of each argument. support: for each result, on which elements of each argument one of its elements depends
-    at most, in canonical rows, whatever the inputs are. theorems: those that bound the declared computation.
-    watched: sanitizers that ran and found nothing; no address depends on data, so that they would find
-    nothing on other inputs either.
+    source: SHA-256 of the kernel's file. call: what kind of call was recorded, in words. tensors: shape,
+    strides (in elements), alignment (bytes) and dtype of each argument. support: for each result, on which
+    elements of each argument one of its elements depends at most, in canonical rows, whatever the inputs
+    are. theorems: those that bound the declared computation. watched: sanitizers that ran and found nothing;
+    no address depends on data, so that they would find nothing on other inputs either.
     """
 
     subject: str
@@ -118,6 +132,7 @@ class Certificate:
     scalars: Mapping[str, object]
     outputs: tuple[str, ...]
     support: Mapping[str, Mapping[str, str]]
+    call: str
     statement: str
     theorems: tuple[str, ...]
     proofs: tuple[CodeProof, ...]

@@ -66,6 +66,7 @@ class OrderReader:
         """Look among the additions that `outputs` reach; line_of: the place of an edge in the source."""
         self._terms, self._outputs, self._line_of = terms, outputs, line_of
         self._found: dict[bytes, list[Step] | OrderError] = {}
+        self._roots: dict[bytes, int] = {}
 
     @cached_property
     def _live(self) -> Ids:
@@ -122,12 +123,17 @@ class OrderReader:
             raise found
         return found
 
+    def root(self, leaves: Ids) -> int:
+        """Return the term that `steps` has found to be the sum of these edges; -1: none was looked for."""
+        return int(leaves[0] >> 1) if len(leaves) == 1 else self._roots.get(leaves.tobytes(), -1)
+
     def _read(self, leaves: Ids) -> list[Step]:
         known = self._partials(leaves)
         roots = np.flatnonzero(known.count == len(leaves))
         steps = _steps(known, int(roots[0]), len(leaves)) if roots.size else None
         if steps is None:
             raise OrderError(partial(self._why, leaves))
+        self._roots[leaves.tobytes()] = int(roots[0])
         return steps
 
     def _why(self, leaves: Ids) -> str:

@@ -61,6 +61,17 @@ def reach(graph: Graph, labels: Ids) -> Support:
     return Support(low=low[:-1], high=high[:-1])
 
 
+def marks(graph: Graph, own: Ids) -> Ids:
+    """Return the bits that each node or any node that it reaches has; own: (n,) those of nodes themselves."""
+    found = np.append(own, np.int64(0))
+    for level, operands in _steps(graph):
+        mine = found[level]
+        for below in operands:
+            mine |= found[below]
+        found[level] = mine
+    return found[:-1]
+
+
 def _steps(graph: Graph) -> list[tuple[Ids, list[Ids]]]:
     """Return the nodes of each level but the first with their operands, kept as long as the graph is.
 

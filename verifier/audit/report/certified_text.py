@@ -38,9 +38,8 @@ def _limit(ones: Sequence[AskedCertificate]) -> str:
 def _depth_lines(one: AskedCertificate) -> Iterator[str]:
     """Yield how many additions a term of each sum meets, compiled and declared."""
     if isinstance(one.found, Certificate):
-        sums = dict.fromkeys(made for proof in one.found.proofs for made in proof.sums)
-        told = [f"{made.terms} terms {made.depth} deep ({made.declared} declared)" for made in sums]
-        yield f"    {_shape(one)}: sums of {', '.join(told)}" if told else f"    {_shape(one)}: no sums"
+        sums = dict.fromkeys(made.text for proof in one.found.proofs for made in proof.sums)
+        yield f"    {_shape(one)}: sums of {', '.join(sums)}" if sums else f"    {_shape(one)}: no sums"
 
 
 def uncertified(found: Iterable[AskedCertificate]) -> Iterator[str]:

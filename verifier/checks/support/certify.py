@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from hashlib import sha256
 
@@ -18,6 +18,7 @@ from verifier.arithmetic.graph.opcodes import UNORDERED_SUM
 from verifier.arithmetic.graph.ranges import finite_terms
 from verifier.bounds import variance
 from verifier.checks.support.compared_graphs import Agreement, compared
+from verifier.checks.support.named_sums import named_sums
 from verifier.checks.support.obligations import discharged, finite_within
 from verifier.checks.support.only_path import CLAIMS, same_for_all
 from verifier.checks.support.reached_elements import elements_reached
@@ -37,7 +38,7 @@ from verifier.execution.child_process import Runner
 from verifier.execution.record_graph import RecordedGraph
 from verifier.ops import op
 from verifier.records.case import Case
-from verifier.records.certificate import Certificate, CodeProof, ReadSum, Refusal
+from verifier.records.certificate import Certificate, CodeProof, Refusal
 from verifier.records.subject import Subject
 
 DOCUMENTED = "the CUDA C++ Programming Guide says"
@@ -67,7 +68,7 @@ def certified_recordings(
     why = _depends_on_lanes(subject, case, found, runner=runner, gradients=gradients)
     if why:
         return Refusal(stage=LANES, why=why), None
-    return _certificate(subject, case, proofs, found), found
+    return _certificate(subject, case, proofs, found, gradients=gradients), found
 
 
 def first_certified(
@@ -92,7 +93,7 @@ def first_certified(
             continue
         if why := _depends_on_lanes(subject, case, found, runner=runner, gradients=gradients):
             return Refusal(stage=LANES, why=why)
-        return subject, _certificate(subject, case, proofs, found)
+        return subject, _certificate(subject, case, proofs, found, gradients=gradients)
     return refused or Refusal(stage="the code is the declared computation", why="no claim was tried")
 
 
@@ -144,17 +145,14 @@ def _proved(
     )
     if not isinstance(found, Agreement):
         raise RefusedError("the code is the declared computation", found.why)
-    sums = tuple(
-        ReadSum(terms=order.terms, depth=order.depth, declared=order.declared.depth(order.terms))
-        for order in found.orders
-    )
     for read in found.orders:
         if read.unlike:
             raise RefusedError("parts are merged as declared", f"of {read.terms} elements {read.unlike}")
-    for order in sums:
-        if order.depth > order.declared:
+    for order in found.orders:
+        allowed = order.declared.depth(order.terms)
+        if order.depth > allowed:
             met = f"a term of a sum of {order.terms} meets {order.depth} additions"
-            why = f"{met}, {order.declared} are declared"
+            why = f"{met}, {allowed} are declared"
             raise RefusedError("sums are no deeper than declared", why)
     path = same_for_all(one.paths, one.graph, _formed_for_paths(found, one.graph))
     within = finite_within(found.kernel, found.kernel.outputs.values(), found.vanished, found.terms)
@@ -177,7 +175,7 @@ def _proved(
             ),
         ),
         way=asdict(found.way),
-        sums=sums,
+        sums=named_sums(found),
         approximate=tuple(sorted(name for name in used if any(part in name for part in _APPROXIMATE))),
         expressions=one.digest,
         nodes=one.nodes,
@@ -209,17 +207,16 @@ def _mixed(terms: SharedTerms, form: NormalForm) -> tuple[str, ...]:
 
 
 def _certificate(
-    subject: Subject, case: Case, proofs: tuple[CodeProof, ...], found: Recordings
+    subject: Subject, case: Case, proofs: tuple[CodeProof, ...], found: Recordings, *, gradients: bool
 ) -> Certificate:
     claim, shown = subject.claim, found.by_mode[MODES[0]]
     outputs = tuple(shown.graph.outputs)
     algorithm = claim.variance if op(subject.op).needs_variance else None
     evaluates = not case.scalars.get("training", True)
-    from_row = f"the variance algorithm {algorithm} and " if algorithm else ""
     form = op(subject.op).form(claim, case.dtype).name
     approximate = sorted({name for proof in proofs for name in proof.approximate})
     claims = {claim for proof in proofs for claim in proof.claims}
-    up_to = "" if claims <= {"E"} else ", up to the sign of a zero"
+    up_to = "" if claims <= {"E"} else ", but for the sign of a zero"
     reaches = [proof.finite_to for proof in proofs]
     known = [exponent for exponent in reaches if exponent is not None]
     magnitude = f"2^{min(known)} in magnitude" if known == reaches else ""
@@ -230,7 +227,13 @@ def _certificate(
     finite = (
         f"finite and no element of an argument exceeds 2^{min(limits)} in magnitude" if limits else "finite"
     )
-    fused = ", and to products fused into sums (Lemma 2)" if "C" in claims else ""
+    fused = ", and but for products fused into sums (Lemma 2)" if "C" in claims else ""
+    sources = [f"the form {form} of {subject.op}"]
+    if evaluates:
+        sources.insert(0, "the running statistics")
+    elif algorithm:
+        sources.insert(0, f"the variance algorithm {algorithm}")
+    gives, verb = "give" if len(sources) > 1 else "gives", "are" if len(outputs) > 1 else "is"
     return Certificate(
         subject=subject.name,
         source=sha256(subject.path.read_bytes()).hexdigest(),
@@ -242,12 +245,11 @@ def _certificate(
         scalars=dict(shown.scalars),
         outputs=outputs,
         support=elements_reached(shown.graph, op(subject.op), case),
+        call=_call(subject, case, gradients=gradients),
         statement=(
-            f"For all inputs laid out so of which every value computed is {finite}, {', '.join(outputs)} are "
-            f"what {'the running statistics and ' if evaluates else from_row}"
-            f"the form {form} of {subject.op} give in "
-            f"{subject.accumulation(case.dtype)}, summed in the orders read off the code"
-            f"{up_to}{fused}.{where}"
+            "For all inputs of these shapes, strides and alignments, as long as every value computed is "
+            f"{finite}, {_listed(outputs)} {verb} what {_listed(sources)} {gives} in "
+            f"{subject.accumulation(case.dtype)}, summed in orders read off the code{up_to}{fused}.{where}"
         ),
         theorems=("T9", "T10") if evaluates else _theorems(subject.op, algorithm),
         proofs=proofs,
@@ -265,6 +267,23 @@ def _certificate(
                 else []
             ),
         ),
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names as words: "a, b and c"."""
+    return " and ".join((*([", ".join(names[:-1])] if len(names) > 1 else []), names[-1]))
+
+
+def _call(subject: Subject, case: Case, *, gradients: bool) -> str:
+    """Say which call was recorded: whether arguments need gradients, and that its mode is torch's own."""
+    if not gradients:
+        return "a call outside of torch.no_grad() in which no argument needs a gradient"
+    needed = [
+        name for name in case.given if name in op(subject.op).differentiable and subject.gives_gradient(name)
+    ]
+    return (
+        f"a call in which {_listed(needed)} need{'s' * (len(needed) == 1)} a gradient, and its backward pass"
     )
 
 

@@ -16,7 +16,7 @@ from verifier.arithmetic.graph.device_functions import with_functions
 from verifier.arithmetic.graph.graph import Graph, Ids
 from verifier.arithmetic.graph.growing_form import GrowingForm, SharingBuilder
 from verifier.arithmetic.graph.normal_form import Normaliser
-from verifier.checks.support.read_orders import Answer, RecalledOrders
+from verifier.checks.support.read_orders import OrderAnswer, RecalledOrders
 from verifier.ops import Op
 from verifier.ops.rows.twin import formats_of, twin
 from verifier.ops.rows.twin_numbers import NoTwinError, Way
@@ -35,7 +35,7 @@ def differ_in_a_few(
     *,
     ways: Iterable[Way],
     claims: str,
-    answers: Iterable[Answer],
+    answers: Iterable[OrderAnswer],
     gradients: bool,
 ) -> bool:
     """Return whether along each of the ways a few elements of results are other terms than declared.

@@ -57,7 +57,8 @@ def discharged(
         _kind(terms, edge): "finite where all results are"
         for edge in vanished[~np.isin(vanished, lost)].tolist()
     }
-    nonzero = sorted({f"{terms.text(edge, 1)} is no zero" for edge in divisors.tolist()})
+    of_data = divisors[np.isnan(terms.numbers(divisors))]
+    nonzero = sorted({f"{_text(terms, edge)} is no zero" for edge in of_data.tolist()})
     return (*nonzero, *(f"{kind} is {holds}" for kind, holds in sorted(what.items())))
 
 
@@ -109,4 +110,8 @@ def _infinite_of_zero(terms: SharedTerms, kept: Ids) -> frozenset[int]:
 def _kind(terms: SharedTerms, edge: int) -> str:
     """Return what an edge is, an element of an argument without its place."""
     name = terms.names[int(terms.operation[edge >> 1])]
-    return name.removeprefix("input:") if name.startswith("input:") else terms.text(edge, 1)
+    return f"an element of {name.split(':')[1]}" if name.startswith("input:") else _text(terms, edge)
+
+
+def _text(terms: SharedTerms, edge: int) -> str:
+    return terms.text(edge & ~1, 1)

@@ -68,8 +68,9 @@ def bound_read(subject: Subject, case: Case, found: Agreement) -> TheoremBound |
     )
 
 
-def _declared(statistics: Iterable[OrderOfSum]) -> int:
-    return max(order.declared.depth(order.terms) for order in statistics)
+def _declared(statistics: Iterable[OrderOfSum]) -> int | None:
+    depths = [order.declared_depth for order in statistics]
+    return None if None in depths else max(depth for depth in depths if depth is not None)
 
 
 def _rows(name: str, case: Case, read: Reduction, declared: Reduction) -> Iterable[RowBound]:

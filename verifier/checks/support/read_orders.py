@@ -29,12 +29,20 @@ class OrderOfSum:
     """In which order the code makes a sum, or merges parts, of so many terms, and the tree that is declared.
 
     unlike: in what an order of merges is not as declared, "" where the bound of the declaration holds for it.
+    root: the term that the first row's sum is, first: the edge of its first term; -1 where they are not kept.
     """
 
     terms: int
     steps: tuple[Step, ...]
     declared: Tree
     unlike: str = ""
+    root: int = -1
+    first: int = -1
+
+    @property
+    def declared_depth(self) -> int | None:
+        """The number of additions that the declared tree allows; None: no tree is declared."""
+        return self.declared.depth(self.terms) if self.declared.declared else None
 
     @property
     def depth(self) -> int:
@@ -48,7 +56,7 @@ class OrderOfSum:
 
 
 _Said = TypeVar("_Said")
-Answer = tuple[str, object]
+OrderAnswer = tuple[str, object]
 """The name of a question of `Orders`, and what was answered."""
 
 
@@ -70,12 +78,18 @@ class CodeOrders:
     case: Case
     found: list[OrderOfSum] = field(default_factory=list)
     asked: list[Ids] = field(default_factory=list)
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[OrderAnswer] = field(default_factory=list)
 
     def of_sum(self, nodes: Ids, declared: Tree) -> list[Step]:
         """Return the order of a sum."""
-        steps = self.sums.steps(self._edges(nodes))
-        self.found.append(OrderOfSum(terms=nodes.shape[1], steps=tuple(steps), declared=declared))
+        edges = self._edges(nodes)
+        steps = self.sums.steps(edges)
+        self.found.append(
+            OrderOfSum(
+                terms=nodes.shape[1], steps=tuple(steps), declared=declared,
+                root=self.sums.root(edges), first=int(edges[0]),
+            )
+        )  # fmt: skip
         return self._said("of_sum", steps)
 
     def of_maximum(self, nodes: Ids) -> list[Step]:
@@ -132,7 +146,7 @@ class CodeOrders:
         orders = tuple(roots[number].steps for number in used)
         self.found += [
             OrderOfSum(
-                terms=count, steps=order, declared=declared,
+                terms=count, steps=order, declared=declared, root=root.term, first=int(self.asked[-1][0]),
                 unlike=self._unlike(root, declared, count, own=own),
             )
             for root, order in zip((roots[number] for number in used), orders, strict=True)
@@ -173,7 +187,7 @@ class CodeOrders:
 class RecalledOrders:
     """The orders that a twin was given, for one that asks the same in turn."""
 
-    def __init__(self, answers: Iterable[Answer]) -> None:
+    def __init__(self, answers: Iterable[OrderAnswer]) -> None:
         """Begin with the first."""
         self._answers = iter(answers)
 
