@@ -32,7 +32,7 @@ from verifier.bounds import variance
 from verifier.bounds.variance import SquareOrder
 from verifier.bounds.variance import options as variance_options
 from verifier.checks.support.few_elements import differ_in_a_few
-from verifier.checks.support.read_orders import OrderAnswer, CodeOrders, OrderOfSum
+from verifier.checks.support.read_orders import CodeOrders, OrderAnswer, OrderOfSum
 from verifier.ops import Op
 from verifier.ops.rows.twin import formats_of, twin
 from verifier.ops.rows.twin_numbers import QUOTIENTS, NoTwinError, Way
