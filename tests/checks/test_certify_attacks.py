@@ -77,9 +77,13 @@ def kernel(places):
 def ask(tmp_path_factory):
     with Runner(backend="machine") as runner:
 
-        def asked(**places):
+        def asked(replaced=(), **places):
             path = tmp_path_factory.mktemp("attack") / "attack.py"
-            path.write_text(kernel(places))
+            text = kernel(places)
+            for old, new in replaced:
+                assert old in text
+                text = text.replace(old, new)
+            path.write_text(text)
             (subject,) = load(path).subjects
             recipe = Recipe(rows=3, columns=12, input=Values(seed=0))
             case = build(op(subject.op), subject, "float32", recipe, gradients=False)
@@ -174,18 +178,76 @@ ZEROED = "if large[0] > 1e4: y.zero_()"
         (("if os.fork() == 0: os._exit(0)",), "a process of its own"),
         (("if 'e+' in str(x[0, 0]): y.zero_()",), "__repr__"),
         (("if b'G' in pickle.dumps(x): y.zero_()",), "__reduce_ex__"),
+        (("if b'G' in pickle.dumps(x.untyped_storage()): y.zero_()",), "__reduce_ex__ of a storage"),
+        (
+            (
+                "x.untyped_storage()._write_file(held := tempfile.TemporaryFile(), False, True, 4)",
+                "if b'G' in held.read(): y.zero_()",
+            ),
+            "_write_file of a storage",
+        ),
+        (("y.untyped_storage()[0] = 0",), "__setitem__ of a storage"),
+        (("held = torch._C._to_dlpack(x.cpu())",), "_to_dlpack"),
+        (("held = torch.to_dlpack(x.cpu())",), "to_dlpack"),
         (("torch.save(x, held := io.BytesIO())", "if b'G' in held.getvalue(): y.zero_()"), "__reduce_ex__"),
         ((f"with _disable_current_modes(): {READ}", ZEROED), "operations of torch where no recorder"),
     ],
-    ids=["thread_reads", "thread_writes", "fork", "text", "pickle", "save", "modes_disabled"],
+    ids=[
+        "thread_reads",
+        "thread_writes",
+        "fork",
+        "text",
+        "pickle",
+        "storage",
+        "storage_to_file",
+        "byte_of_storage",
+        "capsule",
+        "capsule_of_torch",
+        "save",
+        "modes_disabled",
+    ],
 )
 def test_a_wrapper_that_reads_or_writes_where_no_recorder_looks_is_refused(ask, lines, why):
-    ahead = (
-        "import io, os, pickle, threading\nfrom torch.utils._python_dispatch import _disable_current_modes"
-    )
+    modes = "from torch.utils._python_dispatch import _disable_current_modes"
+    ahead = f"import io, os, pickle, tempfile, threading\n{modes}"
     found = ask(AHEAD=ahead, AFTER="\n".join(("large = []", *lines)))
     assert isinstance(found, Refusal), found.statement
     assert (found.stage, f"Python asks for {why}" in found.why) == (DATA, True), found.why
+
+
+TWO_PROGRAMS = (
+    ("_forward[(x.numel() // columns,)]", "_forward[(2 * (x.numel() // columns),)]"),
+    ("row = tl.program_id(0)", "row = tl.program_id(0) // 2"),
+)
+STORED = "    tl.store(y + row * columns + column, OUT, mask=inside)"
+CLAMPED = "tl.maximum(out, -50.0)"  # no case that runs has so small a result
+RUNS = "the kernel runs to its end, without a race or a stray write"
+
+
+@pytest.mark.parametrize(
+    ("stored", "stage"),
+    [
+        ("    out = tl.where(tl.program_id(0) % 2 == 0, OTHER, out)\n" + STORED, "what is stored"),
+        (
+            "    if tl.program_id(0) % 2 == 0:\n    "
+            + STORED.replace("OUT", "OTHER")
+            + "\n    else:\n    "
+            + STORED,
+            RUNS,
+        ),
+    ],
+    ids=["by_one_instruction", "by_two"],
+)
+def test_programs_that_store_equal_numbers_in_one_place_may_store_others(ask, stored, stage):
+    """The machine lets the odd program be the last one; a device may not."""
+    lines = stored.replace("OTHER", CLAMPED).replace("OUT", "out")
+    found = ask(replaced=(*TWO_PROGRAMS, (STORED.replace("OUT", "out"), lines)))
+    assert isinstance(found, Refusal), found.statement
+    assert found.stage.startswith(stage), found
+
+
+def test_programs_that_store_the_same_expression_by_one_instruction_do_not_differ(ask):
+    assert isinstance(ask(replaced=TWO_PROGRAMS), Certificate)
 
 
 def rounded(code, *values):
@@ -207,6 +269,20 @@ def test_a_byte_of_data_is_no_constant(ask, code):
     add = "out += tl.maximum(byte * 1.2676506e30 * 5.62949953e14 - 250.0, 0.0)"  # 0 in every case that runs
     found = ask(OUT=f"byte = {rounded(code, 'value')}\n{add}")
     assert (found.stage, "unknown value" in found.why) == (RECORDED, True)
+
+
+@pytest.mark.parametrize(
+    ("uses", "stage", "why"),
+    [
+        ("selp.f32 $0, 0f00000000, $1, p;", RECORDED, "unknown value"),
+        ("mov.f32 $0, $1; @p mov.f32 $0, 0f00000000;", DATA, "guard"),
+    ],
+)
+def test_which_lanes_are_active_together_is_no_constant(ask, uses, stage, why):
+    """No warp of the machine has 7 active lanes alone; a device may let some go ahead."""
+    active = "{ .reg .b32 a; .reg .pred p; activemask.b32 a; setp.eq.u32 p, a, 7;"
+    found = ask(OUT=f"out = {rounded(f'{active} {uses} }}', 'out')}")
+    assert (found.stage, why in found.why) == (stage, True), found.why
 
 
 def test_what_takes_four_operands_is_unknown(ask):
@@ -309,3 +385,50 @@ def test_what_the_recorder_must_not_take_for_a_constant_or_for_ordered(
     with Runner(backend="machine") as runner:
         found = certified(subject, case, runner=runner)
     assert getattr(found, "stage", "") == stage, found
+
+
+SHARED = """
+  __shared__ float kept;
+  STORE
+  __syncthreads();
+  const float rstd = kept;
+"""
+
+
+TWO_STORES = """
+  if (threadIdx.x < 32) kept = fminf(root, 1e6f);
+  asm volatile("" ::: "memory");
+  if (threadIdx.x > 31) kept = root;
+"""
+
+
+@pytest.mark.parametrize(
+    ("store", "stage"),
+    [
+        ("if (threadIdx.x == 0) kept = root;", ""),
+        ("kept = root;", ""),
+        ("kept = threadIdx.x < 32 ? fminf(root, 1e6f) : root;", "what is stored"),
+        (TWO_STORES, RUNS),
+    ],
+    ids=["one_thread", "all_the_same", "by_one_instruction", "by_two"],
+)
+def test_warps_that_store_equal_numbers_in_shared_memory_may_store_others(tmp_path, store, stage):
+    """Two warps have the same sum; on a device the first may be the last to store."""
+    text = RMS_NORM.replace("FACTOR", "").replace("MEMBERS", "0xffffffffu")
+    text = text.replace(
+        "i = threadIdx.x; i < columns; i += blockDim.x) total",
+        "i = threadIdx.x % 32; i < columns; i += 32) total",
+    )
+    text = text.replace("const float rstd", "const float root", 1)
+    text = text.replace("+ eps));", "+ eps));" + SHARED.replace("STORE", store), 1)
+    (tmp_path / "attack.cu").write_text(text)
+    launch = LAUNCH.replace("STREAM", "None").replace("columns, 32](", "columns, 64](")
+    (tmp_path / "attack.py").write_text(launch)
+    (subject,) = load(tmp_path / "attack.py").subjects
+    case = build(
+        op(subject.op), subject, "float32", Recipe(rows=3, columns=40, input=Values(seed=0)), gradients=False
+    )
+    with Runner(backend="machine") as runner:
+        found = certified(subject, case, runner=runner)
+    assert getattr(found, "stage", "").startswith(stage), found
+    assert isinstance(found, Refusal) is bool(stage), found

@@ -119,6 +119,39 @@ def test_copies_stored_by_two_instructions_or_read_by_another_warp_race():
         assert races(body, SharedRace, replicated=True)
 
 
+ONE_PLACE = "shr.u32 %r2, %t, 5; st.global.b32 [%base0], %r2;"
+
+
+def test_warps_that_store_unequal_values_by_one_instruction_race_and_so_do_copies_in_several_blocks():
+    assert races(ONE_PLACE, GlobalRace, replicated=False)
+    assert not races(ONE_PLACE, GlobalRace, replicated=True)
+    equal = ONE_PLACE.replace("shr.u32 %r2, %t, 5", "mov.u32 %r2, 9")
+    assert not races(equal, GlobalRace, replicated=False)
+    by_block = ONE_PLACE.replace("shr.u32 %r2, %t, 5", "mov.u32 %r2, %ctaid.x")
+    with pytest.raises(GlobalRace):
+        run(by_block, 32, grid=(2,), machine=Machine(sanitize=RACES), replicated=True)
+
+
+def test_stores_of_what_is_there_already_are_reported_on_request():
+    """By another warp at another instruction; copies that store by one instruction are not meant."""
+    first = "setp.lt.u32 %p1, %t, 32; mov.u32 %r2, 9; @%p1 ST [PLACE], %r2; @!%p1 ST [PLACE], %r2;"
+    watched = Machine(sanitize=RACES | {"equal_stores"})
+    for kind, store, place, copies in (
+        (GlobalRace, "st.global.b32", "%base0", True),
+        (GlobalRace, "st.global.b32", "%base0", False),
+        (SharedRace, "st.shared.b32", "tile", False),
+    ):
+        body = first.replace("ST", store).replace("PLACE", place)
+        assert not races(body, kind, replicated=copies)
+        with pytest.raises(kind):
+            run(body, 64, machine=watched, replicated=copies)
+    run("st.global.b32 [%base0], 9; bar.sync 0; st.global.b32 [%base0], 9;", 32, machine=watched)
+    again = "mov.u32 %r3, 0; TURN: st.global.b32 [%base0], 9; add.u32 %r3, %r3, 1; setp.lt.u32 %p1, %r3, 2; @%p1 bra TURN;"
+    run(again, 64, machine=watched, replicated=True)
+    with pytest.raises(GlobalRace):
+        run(again, 64, machine=watched, replicated=False)
+
+
 def test_the_middle_one_of_many_readers_is_not_forgotten():
     body = """
     ld.global.b32 %r1, [%base0]; setp.eq.u32 %p1, %t, 127; mov.u32 %r2, 5;

@@ -83,10 +83,12 @@ def experiment(subject: Subject, case: Case, *, backend: Backend, gradients: boo
     return last
 
 
-def watched_runs(subject: Subject, case: Case, *, backend: Backend, gradients: bool) -> Iterator[Observation]:
+def watched_runs(
+    subject: Subject, case: Case, *, backend: Backend, gradients: bool, sanitize: frozenset[str] = SANITIZERS
+) -> Iterator[Observation]:
     """Yield a run in each order, every access watched, as far as they end well."""
     for seed in ORDERS:
-        with backend.varied(schedule_seed=seed, sanitize=SANITIZERS):
+        with backend.varied(schedule_seed=seed, sanitize=sanitize):
             seen = execute(subject, case, backend=backend, gradients=gradients)
         yield seen
         if seen.status != "ok":

@@ -16,7 +16,9 @@ import torch
 
 from strategies.layouts import Layout
 from strategies.placement import Placed
+from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.graph import Bits, Builder, Graph, Ids
+from verifier.arithmetic.graph.normal_form import Normaliser
 from verifier.execution.backend import Backend
 from verifier.execution.call_subject import execute
 from verifier.execution.shadow_run import shadow_session
@@ -62,7 +64,8 @@ class Recorded:
     of either, and for those alone on which each branch goes as it went (`conditions`).
     uncovered: torch operations that are not followed; what they give is unknown. kernels: name and SHA-256 of
     the PTX of each kernel that ran. fusible: whether ptxas may fuse a product of any of them into a sum.
-    carried: products that ptxas may fuse in some turns of a loop alone, in words.
+    carried: products that ptxas may fuse in some turns of a loop alone, in words. clash: where two lanes may
+    store different numbers at once, "" where they store none.
     """
 
     decisions: tuple[tuple[str, DataDecision], ...]
@@ -74,6 +77,7 @@ class Recorded:
     scalars: Mapping[str, object]
     fusible: bool = True
     carried: tuple[str, ...] = ()
+    clash: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +85,8 @@ class GraphRecording(Recorded):
     """The expressions of all results of one run.
 
     nodes: as they were computed. outputs: node of every element, by result. model: of the instructions that
-    are approximate, as the machine that ran has it.
+    are approximate, as the machine that ran has it. twice: nodes that lanes stored in one place at once, with
+    those that stayed there.
     """
 
     seen: Observation
@@ -89,6 +94,7 @@ class GraphRecording(Recorded):
     outputs: Mapping[str, Ids]
     conditions: tuple[TakenBranch, ...] = ()
     model: Approximation | None = None
+    twice: tuple[tuple[Ids, Ids], ...] = ()
 
     @property
     def graph(self) -> Graph:
@@ -171,8 +177,20 @@ def recorded_graph(
         fusible=one.fusible,
         carried=one.carried,
         unlike=_unlike(one, case),
+        clash=one.clash or _stored_twice(one),
     )
     return replace(one.seen, found=found)
+
+
+def _stored_twice(one: GraphRecording) -> str:
+    """Say that two lanes may store different numbers at once: other expressions, whatever they were."""
+    if not one.twice:
+        return ""
+    pairs = (np.concatenate(column) for column in zip(*one.twice, strict=True))
+    wanted = dict(zip(("lost", "kept"), pairs, strict=True))
+    (graph,) = shared(one.nodes, [(live(one.nodes, wanted), wanted)], one.formats)
+    found = Normaliser(SharedTerms()).normal(graph).outputs
+    return "" if np.array_equal(found["lost"], found["kept"]) else CLASH
 
 
 def _unlike(one: GraphRecording, case: Case) -> str:
@@ -212,6 +230,7 @@ MOST_WAITING = 24 << 20
 _STREAMS = ("order of several streams",)
 """What is said where launches may run at once: the machine ends each before it begins the next."""
 FORMAT_OF = {"torch.float16": "f16", "torch.bfloat16": "bf16", "torch.float32": "f32", "torch.float64": "f64"}
+CLASH = "two lanes may store different numbers in one place, and nothing says which stays"
 NO_EXPRESSION = "a boolean mask decides what is computed, and no expression has it"
 _WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -273,4 +292,6 @@ def record(subject: Subject, case: Case, *, backend: Backend, gradients: bool = 
             fusible=any(fuses for _, fuses, _ in read.values()),
             carried=tuple(one for _, _, several in read.values() for one in several),
             model=machine.approximation,
+            twice=tuple(slots.stored_twice),
+            clash=f"{CLASH}: {min(slots.clashes)}" if slots.clashes else "",
         )

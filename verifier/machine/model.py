@@ -64,7 +64,8 @@ class Machine:
     `bounds`: "storage" lets a kernel touch all of a tensor's storage, "view" only the bytes between the
     first and the last element of the tensor it was given.
     `sanitize`: names of the optional sanitizers: uninitialised, shared_races, unequal_stores (by
-    lanes of one warp to one shared byte in one instruction), global_races, inputs
+    lanes of one warp to one shared byte in one instruction), equal_stores (races by stores of what is there
+    already), global_races, inputs
     (no store to the arguments named in `read_only`), outputs (every element of those in `outputs` written).
     """
 

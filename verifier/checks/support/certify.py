@@ -26,6 +26,7 @@ from verifier.checks.support.read_bounds import bound_read
 from verifier.checks.support.recorded_code import (
     LANES,
     MODES,
+    WATCHED,
     Recordings,
     RefusedError,
     must_be_what_each_call_gives,
@@ -33,7 +34,6 @@ from verifier.checks.support.recorded_code import (
     recorded,
     recorded_filled,
 )
-from verifier.checks.synchronization import SANITIZERS
 from verifier.execution.child_process import Runner
 from verifier.execution.record_graph import RecordedGraph
 from verifier.ops import op
@@ -253,7 +253,7 @@ def _certificate(
         ),
         theorems=("T9", "T10") if evaluates else _theorems(subject.op, algorithm),
         proofs=proofs,
-        watched=tuple(sorted(SANITIZERS)),
+        watched=tuple(sorted(WATCHED)),
         assumptions=(
             "the machine executes PTX as the PTX ISA says",
             "the lanes of a warp run in step where they exchange values through memory",

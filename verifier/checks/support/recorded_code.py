@@ -13,7 +13,7 @@ from verifier.arithmetic.graph.graph import LEAVES, Graph
 from verifier.arithmetic.graph.opcodes import opcode
 from verifier.arithmetic.graph.support import unknown_leaves
 from verifier.checks.support.session import gradient_names, mismatch
-from verifier.checks.synchronization import watched_runs
+from verifier.checks.synchronization import SANITIZERS, watched_runs
 from verifier.execution.backend import Backend
 from verifier.execution.call_subject import execute
 from verifier.execution.child_process import Runner
@@ -29,6 +29,8 @@ from verifier.records.subject import Subject
 preload([__name__])
 MODES = ("off", "on")
 """Whether products are fused into sums where ptxas may do so."""
+WATCHED = SANITIZERS | {"equal_stores"}
+"""What races are looked for: also those that show on other inputs alone."""
 LANES = "nothing depends on what a load gives lanes that its mask leaves out"
 
 
@@ -68,7 +70,9 @@ def recordings(subject: Subject, case: Case, *, backend: Backend, gradients: boo
             first = seen = execute(subject, case, backend=backend, gradients=gradients)
             unlike = ""
             if first.status == "ok" and not first.damage:
-                for seen in watched_runs(subject, case, backend=backend, gradients=gradients):
+                for seen in watched_runs(
+                    subject, case, backend=backend, gradients=gradients, sanitize=WATCHED
+                ):
                     unlike = unlike or _shared(first, seen) or _different(first, seen)
             undefined = backend.unfilled()
         for mode in MODES:
@@ -166,6 +170,8 @@ def must_hold_for_all_inputs(recorded: RecordedGraph, *, paths: bool = False) ->
         for name, nodes in recorded.paths.outputs.items():
             for node in nodes[:1]:
                 raise RefusedError("nothing decides on data", branch_of(recorded.paths, int(node), name))
+    if recorded.clash:
+        raise RefusedError("what is stored does not depend on which lane is last", recorded.clash)
     for product in recorded.carried:
         why = f"a sum in the next turn of a loop takes a product: {product}"
         raise RefusedError("products are fused in every turn of a loop or in none", why)

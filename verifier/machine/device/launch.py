@@ -122,6 +122,7 @@ def prepare(
     if slots is not None:
         slots.counters.broken.update(code.broken)
         slots.enter(kernel, code.sites)
+        slots.replicated = replicated
     frame = lay_out(code.program, code.used, memory, shape[2])
     known = list(names) if names else [p.name for p in code.program.kernel.parameters]
     return LaunchRecord(

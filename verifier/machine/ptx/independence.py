@@ -113,8 +113,13 @@ def _of_arguments(instruction: Instruction, arguments: frozenset[str]) -> bool:
 
 
 def reads_changing(instruction: Instruction) -> bool:
-    """Whether an instruction reads a time or a place, which another run, or device, would find changed."""
-    return any(part in name for name in _specials(instruction.operands) for part in _CHANGING)
+    """Whether an instruction reads a time or a place, which another run, or device, would find changed.
+
+    Which lanes of a warp are active together is left open where they have parted (PTX ISA, activemask).
+    """
+    return instruction.parts[0] == "activemask" or any(
+        part in name for name in _specials(instruction.operands) for part in _CHANGING
+    )
 
 
 def _specials(operands: tuple[Operand, ...]) -> Iterator[str]:

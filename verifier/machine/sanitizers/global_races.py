@@ -43,7 +43,7 @@ def _join(into: Knowledge, other: Knowledge) -> None:
             into[warp] = epoch
 
 
-SANITIZES = frozenset({"global_races"})
+SANITIZES = frozenset({"global_races", "equal_stores"})
 
 
 @dataclass(kw_only=True)
@@ -52,6 +52,7 @@ class _Bytes:
 
     writer: Array
     write_epoch: Array
+    write_site: Array
     atomic: Array
     reader: Array
     read_epoch: Array
@@ -75,12 +76,14 @@ class GlobalRaces:
 
     every_lane = True
 
-    def __init__(self, *, replicated: bool) -> None:
+    def __init__(self, *, replicated: bool, equal_stores: bool = False) -> None:
         """Start with an empty history; it spans all waves of a launch, since all blocks may run at once.
 
-        replicated: threads may be copies of each other, as the compiler lays out elements.
+        replicated: threads may be copies of each other, as the compiler lays out elements. equal_stores:
+        report stores of the value that is there already, too, those of copies by one instruction apart: on
+        other inputs it may be another.
         """
-        self.replicated = replicated
+        self.replicated, self.equal_stores = replicated, equal_stores
         self.bytes: dict[int, _Bytes] = {}
         self.warps: dict[int, _Warp] = {}
         self.epochs: dict[int, int] = {}
@@ -122,8 +125,27 @@ class GlobalRaces:
         cells = located.offsets.reshape(-1)
         state = self.cells_of(located)
         harmless = same_as_before(located, values, width) if kind == "write" else None
+        if kind == "write":
+            self.same_instruction(site, located, values, width, warp)
         for byte in range(0, width, 2 if width % 2 == 0 and located.region.base % 2 == 0 else 1):
             self.compare(site, kind, located, cells + byte, warp, epoch, state, harmless)
+
+    def same_instruction(
+        self, site: int, located: Located, values: list[Array] | None, width: int, warp: Array
+    ) -> None:
+        """Report warps that store different values to one place in one instruction; of copies, blocks."""
+        cells = located.offsets.reshape(-1)
+        order = np.argsort(cells, kind="stable")
+        same = cells[order][1:] == cells[order][:-1]
+        if values is None or not same.any():
+            return
+        who = (warp // _WARPS if self.replicated else warp)[order]
+        unequal = np.zeros(len(same), dtype=bool)
+        for value in values:
+            stored = np.broadcast_to(located.active(value), located.offsets.shape).reshape(-1)[order]
+            unequal |= stored[1:] != stored[:-1]
+        for place in np.flatnonzero(same & unequal & (who[1:] != who[:-1])):
+            self.report(site, int(order[place + 1]), located, int(warp[order[place]]), "written", "write")
 
     def cells_of(self, located: Located) -> _Bytes:
         """History of a tensor."""
@@ -133,6 +155,7 @@ class GlobalRaces:
             state = self.bytes[located.region.number] = _Bytes(
                 writer=np.full(size, _NOBODY, dtype=np.int64),
                 write_epoch=np.full(size, -1, dtype=np.int64),
+                write_site=np.full(size, -1, dtype=np.int32),
                 atomic=np.zeros(size, dtype=bool),
                 reader=np.full(size, _NOBODY, dtype=np.int64),
                 read_epoch=np.full(size, -1, dtype=np.int64),
@@ -162,7 +185,9 @@ class GlobalRaces:
         for other, when, word in suspects:
             strange = (other != _NOBODY) & (other != warp)
             if harmless is not None:
-                strange &= ~harmless
+                copies = (other // _WARPS == warp // _WARPS) & (state.write_site[cells] == site)
+                copies &= self.replicated and word == "written"
+                strange &= ~(harmless & copies) if self.equal_stores else ~harmless
             if kind == "atomic" and word == "written":
                 strange &= ~state.atomic[cells]
             if kind == "write" and word == "read" and self.replicated:
@@ -195,6 +220,7 @@ class GlobalRaces:
             return
         state.writer[cells] = warp
         state.write_epoch[cells] = epoch
+        state.write_site[cells] = site
         state.atomic[cells] = kind == "atomic"
 
     def ordered(self, other: int, when: int, warp: int, epoch: int) -> bool:
@@ -286,4 +312,4 @@ def same_as_before(located: Located, values: list[Array] | None, width: int) -> 
 
 def monitor(machine: Machine, *, replicated: bool) -> GlobalRaces:
     """Make what watches one launch."""
-    return GlobalRaces(replicated=replicated)
+    return GlobalRaces(replicated=replicated, equal_stores="equal_stores" in machine.sanitize)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _NOBODY, _SEVERAL = -1, -2
 
-SANITIZES = frozenset({"shared_races", "unequal_stores"})
+SANITIZES = frozenset({"shared_races", "unequal_stores", "equal_stores"})
 
 
 @dataclass(kw_only=True)
@@ -49,14 +49,16 @@ class SharedRaces:
 
     every_lane = True
 
-    def __init__(self, *, unequal_stores: bool, replicated: bool) -> None:
+    def __init__(self, *, unequal_stores: bool, replicated: bool, equal_stores: bool = False) -> None:
         """Start without any wave.
 
         unequal_stores: also report lanes of one warp that store different values to one byte in one
         instruction. PTX leaves open which of them stays; Triton does this knowingly, where the lanes of a
         butterfly hold the same sum up to rounding (every reduction whose merge does not commute exactly).
         replicated: threads may be copies of each other, as the compiler lays out elements.
+        equal_stores: of threads that are no copies, report stores of the value that is there already, too.
         """
+        self.equal_stores = equal_stores and not replicated
         self.unequal_stores, self.replicated = unequal_stores, replicated and not unequal_stores
         self.states: WeakKeyDictionary[Wave, _Shadow] = WeakKeyDictionary()
 
@@ -98,7 +100,9 @@ class SharedRaces:
         epoch = state.epoch[owner // wave.threads]
         warp = (owner // wave.threads * 64 + owner % wave.threads // WARP).astype(np.int32)
         harmless = (
-            self.unchanged(located, values, width) if kind == "write" else np.zeros(len(cells), dtype=bool)
+            self.unchanged(located, values, width)
+            if kind == "write" and not self.equal_stores
+            else np.zeros(len(cells), dtype=bool)
         )
         if kind == "write":
             self.same_instruction(site, cells, located, values, width, warp)
@@ -216,4 +220,8 @@ class SharedRaces:
 
 def monitor(machine: Machine, *, replicated: bool) -> SharedRaces:
     """Make what watches one launch."""
-    return SharedRaces(unequal_stores="unequal_stores" in machine.sanitize, replicated=replicated)
+    return SharedRaces(
+        unequal_stores="unequal_stores" in machine.sanitize,
+        replicated=replicated,
+        equal_stores="equal_stores" in machine.sanitize,
+    )

@@ -78,7 +78,10 @@ class GraphSlots(Slots):
     """Codes of all that a session runs, and the nodes to which they belong.
 
     `asked`: host operations by which Python learns what data are, and may decide on it.
-    `conditions`: by which data branches were taken.
+    `conditions`: by which data branches were taken. `stored_twice`: nodes that one lane stored where
+    another, at the same instruction, stored the other; nothing orders the two. Shared memory is left out
+    where threads may be copies of each other, whose sums may differ by rounding. `clashes`: names of memory
+    in which something else than nodes was stored so.
     """
 
     def __init__(self, arithmetic: ShadowArithmetic) -> None:
@@ -89,6 +92,8 @@ class GraphSlots(Slots):
         self.nodes = Nodes()
         self.asked: set[str] = set()
         self.conditions: list[TakenBranch] = []
+        self.stored_twice: list[tuple[Array, Array]] = []
+        self.clashes: set[str] = set()
         self._lines: dict[int, str] = {}
 
     # Nodes.
@@ -349,7 +354,23 @@ class GraphSlots(Slots):
                     continue
                 for half, code in enumerate(given):
                     place = number * (width // 2) + half
-                    store.shadows[base + place if place else base] = code
+                    slots = base + place if place else base
+                    store.shadows[slots] = code
+                    compares = located.region.keep is not None or not self.replicated
+                    if compares and np.ndim(code) and slots.size > 1:
+                        self._compare(located, store.shadows[slots], np.asarray(code))
+
+    def _compare(self, located: Located, kept: Array, stored: Array) -> None:
+        """Note which lanes stored something else than what another lane left there."""
+        lost = kept != stored
+        if not lost.any():
+            return
+        kept, stored = np.broadcast_to(kept, lost.shape)[lost], np.broadcast_to(stored, lost.shape)[lost]
+        alike = kept >> _PART == stored >> _PART
+        nodes = alike & (kept >> _FORMAT != 0) & (kept >> _FORMAT != _FIXED)
+        if not nodes.all():
+            self.clashes.add(located.region.name)
+        self.stored_twice.append((stored[nodes] & NUMBER, kept[nodes] & NUMBER))
 
     def atomic(
         self, located: Located, what: Atomic, number: int, values: object, operands: list[Array]

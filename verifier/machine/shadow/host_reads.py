@@ -21,6 +21,11 @@ _SHARING = ("numpy", "__dlpack__")
 """Methods of tensors that hand out their memory: `np.asarray` calls the first."""
 _TELLING = ("tolist", "__repr__", "__reduce_ex__")
 """Methods that tell what a tensor holds; copies are pickled, and `torch.save` pickles."""
+_OF_STORAGES = (
+    *("__reduce__", "__reduce_ex__", "_write_file", "_share_fd_cpu_", "_share_filename_cpu_", "_share_cuda_"),
+    *("__setitem__", "fill_", "copy_", "resize_", "_byteswap", "_swap_data_ptr_", "_set_from_file"),
+)
+"""Methods of the storage below a tensor that hand out its bytes, or write them."""
 _UNSEEN = "operations of torch where no recorder sees them"
 
 
@@ -57,7 +62,12 @@ def reads_noted(asked: set[str], fixed: Callable[[torch.Tensor], bool]) -> Itera
             patch(torch.Tensor, name)
         for name in _TELLING:
             patch(torch.Tensor, name, shares=False)
+        for name in _OF_STORAGES:
+            patch(torch.UntypedStorage, name, what=f"{name} of a storage")
         patch(torch.utils.dlpack, "to_dlpack")
+        patch(torch, "to_dlpack")
+        for name in ("_to_dlpack", "_to_dlpack_versioned"):
+            patch(torch._C, name)
         # A dispatch mode is one thread's: what another does to tensors is neither seen nor ordered.
         patch(threading.Thread, "start", what="a thread of its own")
         patch(_thread, "start_new_thread", what="a thread of its own")

@@ -123,6 +123,9 @@ class Counters:
 class Slots:
     """The slots of all that a session runs, and the operations on shadows that emitted code calls."""
 
+    replicated = True
+    """Whether threads of the kernel that runs may be copies of each other: see `launch_ptx`."""
+
     def __init__(self, arithmetic: ShadowArithmetic) -> None:
         """Start with no shadow anywhere."""
         self.arithmetic = arithmetic
