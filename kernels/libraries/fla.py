@@ -30,17 +30,17 @@ NO_ROWS = KnownDefect(
 )
 
 
-def _is_padded_row(case):
-    """Whether a row has a kernel of its own and fewer columns than lanes."""
-    return case.columns > 512 and case.columns & (case.columns - 1) != 0
+def _is_padded_with_weight(case):
+    """Whether a row has fewer columns than lanes, and each a weight."""
+    return case.columns & (case.columns - 1) != 0 and case.tensors.get("weight") is not None
 
 
 UNDEFINED_LANES = KnownDefect(
     id="undefined-lanes",
     check="memory",
-    reason="In rows of more than 512 columns backward loads weight without other=, and sums products of "
-    "zeros with lanes that are undefined: one that holds infinity or NaN makes grad_input NaN.",
-    where=_is_padded_row,
+    reason="Backward loads weight without other=, and sums products of zeros with lanes that are undefined "
+    "where the number of columns is no power of two: one that holds infinity or NaN makes grad_input NaN.",
+    where=_is_padded_with_weight,
 )
 DECLARED = {"language": "triton", "dtypes": DTYPES, "known_defects": (NO_ROWS, UNDEFINED_LANES)}
 LAYER_NORM = {"variance": "two_pass", "domain": CENTRED, **DECLARED}
@@ -88,45 +88,28 @@ def fla_l2_norm(input, eps=1e-6):
     return l2norm(input, eps)
 
 
-def _is_padded_with_weight(case):
-    """Whether a row has fewer columns than lanes, and each a weight."""
-    return case.columns & (case.columns - 1) != 0 and case.tensors.get("weight") is not None
-
-
-UNDEFINED_LANES_OF_GATED = KnownDefect(
-    id="undefined-lanes",
-    check="memory",
-    reason="Backward loads weight without other=, and sums products of zeros with lanes that are undefined "
-    "where the number of columns is no power of two: one that holds infinity or NaN makes grad_input NaN.",
-    where=_is_padded_with_weight,
-)
-GATED = {**DECLARED, "known_defects": (NO_ROWS, UNDEFINED_LANES_OF_GATED)}
-GATED_RMS_NORM = {**RMS_NORM, **GATED}
-GATED_LAYER_NORM = {**LAYER_NORM, **GATED}
-
-
-@subject(op="rms_norm_silu_gate", **GATED_RMS_NORM)
+@subject(op="rms_norm_silu_gate", **RMS_NORM)
 def fla_rms_norm_gated_silu(input, gate, weight=None, eps=1e-6):
     from fla.modules.norm.fused_norm_gate import rms_norm_gated
 
     return rms_norm_gated(input, gate, weight, None, activation="swish", eps=eps)
 
 
-@subject(op="rms_norm_sigmoid_gate", **GATED_RMS_NORM)
+@subject(op="rms_norm_sigmoid_gate", **RMS_NORM)
 def fla_rms_norm_gated_sigmoid(input, gate, weight=None, eps=1e-6):
     from fla.modules.norm.fused_norm_gate import rms_norm_gated
 
     return rms_norm_gated(input, gate, weight, None, activation="sigmoid", eps=eps)
 
 
-@subject(op="layer_norm_silu_gate", **GATED_LAYER_NORM)
+@subject(op="layer_norm_silu_gate", **LAYER_NORM)
 def fla_layer_norm_gated_silu(input, gate, weight=None, bias=None, eps=1e-6):
     from fla.modules.norm.fused_norm_gate import layer_norm_gated
 
     return layer_norm_gated(input, gate, weight, bias, activation="swish", eps=eps)
 
 
-@subject(op="layer_norm_sigmoid_gate", **GATED_LAYER_NORM)
+@subject(op="layer_norm_sigmoid_gate", **LAYER_NORM)
 def fla_layer_norm_gated_sigmoid(input, gate, weight=None, bias=None, eps=1e-6):
     from fla.modules.norm.fused_norm_gate import layer_norm_gated
 
