@@ -58,5 +58,5 @@ def _launched(trial: Subject, runner: Runner) -> tuple[list[str], tuple[str, ...
     found: DryRun = seen.found
     if not found.planned:
         return [], (), found.ended or "nothing was seen"
-    names = sorted({feature.partition(":")[0] for feature in found.planned[0].features})
+    names = sorted(feature for feature in found.planned[0].features if ": " not in feature)
     return names, found.files, found.planned[0].refused
