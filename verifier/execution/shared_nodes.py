@@ -92,8 +92,8 @@ def _shared(
         formats=formats,
     )
     for (kept, outputs), line in zip(parts, lines, strict=True):
-        known = np.zeros(terms.count, dtype=np.int32)
-        known[: len(line)] = line[: terms.count]
+        short = max(terms.count - len(line), 0)
+        known = np.append(line, np.zeros(short, dtype=np.int32)) if short else line[: terms.count]
         yield _part(whole, known, place, kept, outputs)
 
 

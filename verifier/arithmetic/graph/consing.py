@@ -34,7 +34,8 @@ class SharedTerms:
         """Begin with no term."""
         self.names: list[str] = []
         self.count = 0
-        self._hold(np.full((1024, 4), -1, dtype=np.int64))
+        self.operation = np.zeros(1024, dtype=np.int64)
+        self.edges: Ids = np.full((1024, 3), -1, dtype=np.int64)
         self.value: Bits = np.zeros(1024, dtype=np.uint64)
         self.number: Array = np.full(1024, np.nan)
         """The magnitude of a constant, NaN for every other term."""
@@ -43,11 +44,6 @@ class SharedTerms:
         self._valued = set[int]()
         """Operations of which any term has a value other than 0, perhaps."""
         self._unknowns = 0
-
-    def _hold(self, rows: Ids) -> None:
-        """Keep three edges and the operation of each term beside each other: they are looked at together."""
-        self._rows = rows
-        self.edges, self.operation = rows[:, :3], rows[:, 3]
 
     def shared(self, name: str, edges: Ids, value: Bits | None = None) -> Ids:
         """Return the terms (m,) of one operation with edges (m, 3) and values (m,)."""
@@ -79,8 +75,8 @@ class SharedTerms:
 
     def _same(self, terms: Ids, code: int, edges: Ids, values: Bits) -> Mask:
         """Return which terms are an operation on these edges (m, 3), with these values."""
-        held = self._rows[terms]
-        same: Mask = held[:, 3] == code
+        same: Mask = self.operation[terms] == code
+        held = self.edges[terms]
         if code in self._valued:
             same &= self.value[terms] == values
         for place in range(3):
@@ -154,7 +150,8 @@ class SharedTerms:
         need = self.count + more
         if need > len(self.operation):
             room = need + need // 2 - len(self.operation)
-            self._hold(np.concatenate([self._rows, np.full((room, 4), -1, np.int64)]))
+            self.operation = np.concatenate([self.operation, np.zeros(room, np.int64)])
+            self.edges = np.concatenate([self.edges, np.full((room, 3), -1, np.int64)])
             self.value = np.concatenate([self.value, np.zeros(room, np.uint64)])
             self.number = np.concatenate([self.number, np.full(room, np.nan)])
         if 2 * need > len(self._table):
