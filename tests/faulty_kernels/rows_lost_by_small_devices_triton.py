@@ -34,7 +34,7 @@ def rows_lost_by_small_devices_triton(input, eps=1e-5):
     if x.numel():
         rows, block = x.numel() // columns, triton.next_power_of_2(columns)
         processors = torch.cuda.get_device_properties(x.device).multi_processor_count
-        programs = processors if rows > 2000 else 64
+        programs = processors if rows > 2000 else 256
         # The bug: of few processors each has more rows than these; the last ones stay zero.
         chunk = min(triton.cdiv(rows, programs), max(32, triton.cdiv(rows, 128)))
         _forward[(programs,)](x, y, rows, columns, eps, chunk, BLOCK=block)
