@@ -16,6 +16,7 @@ from verifier.cases.steering import steered
 from verifier.checks import check
 from verifier.checks.huge_extents import COLUMNS, LOOKED_AT, ChosenExtents
 from verifier.checks.large_offsets import far_columns
+from verifier.checks.support.untouched_pages import untouched_pages
 from verifier.execution import Runner
 from verifier.execution.backends import backend
 from verifier.ops import op
@@ -53,6 +54,12 @@ def test_large_offsets_does_not_see_it_since_the_wrapper_copies():
         examining = examination(subject, "large_offsets", "float16", "machine")
         (case,) = cases_of(subject, "large_offsets", "float16", 1)
         assert not failures(examining.judge(case)[0])
+
+
+def test_pages_that_nobody_touches_need_no_memory():
+    pages = untouched_pages(2**40)
+    pages[2**39] = 1
+    assert (pages[2**39], pages[0]) == (1, 0)
 
 
 def test_large_offsets_tries_kernels_of_long_rows_too():

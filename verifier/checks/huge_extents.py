@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import mmap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -16,6 +15,7 @@ from verifier.cases.plan import Plan
 from verifier.checks.support.bits import differing
 from verifier.checks.support.output_verdict import judge
 from verifier.checks.support.session import Session, gradient_names, result_names
+from verifier.checks.support.untouched_pages import untouched_pages
 from verifier.execution.backend import Backend, Power
 from verifier.execution.backends import can
 from verifier.execution.call_subject import execute
@@ -60,10 +60,6 @@ MOST_CASES = 4
 _PROOFS = frozenset({"out_of_bounds", "misaligned"})
 """What the machine finds of a wrong offset. Whatever else ends a call may be due to blocks that were left
 out, or be a refusal of so many rows, which is safe."""
-
-
-_NO_RESERVE = 0x4000
-"""MAP_NORESERVE of Linux, which Python names from 3.13 on: no promise of memory for what is never touched."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,6 +331,4 @@ def _pages(extent: int, values: torch.Tensor) -> torch.Tensor:
     """Return zeros of `extent` rows, of which pages exist once they are written."""
     shape = (extent, *values.shape[1:])
     octets = torch.Size(shape).numel() * values.dtype.itemsize
-    kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
-    pages = mmap.mmap(-1, octets, flags=kind)
-    return put(torch.frombuffer(pages, dtype=values.dtype), values.device).view(shape)
+    return put(torch.frombuffer(untouched_pages(octets), dtype=values.dtype), values.device).view(shape)

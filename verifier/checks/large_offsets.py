@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from verifier.cases.plan import Plan
 from verifier.cases.steering import columns_apart, runs_apart
 from verifier.checks.support.output_verdict import judge
 from verifier.checks.support.session import Session, result_names
+from verifier.checks.support.untouched_pages import untouched_pages
 from verifier.execution.backend import Backend, Power
 from verifier.execution.backends import can
 from verifier.execution.call_subject import execute
@@ -179,13 +179,12 @@ def _place(
 
 
 def _on_cpu(size: int, values: torch.Tensor) -> torch.Tensor:
-    """Return pages of zeros that exist once they are written; they are unmapped with their tensor."""
+    """Return pages of zeros that exist once they are written."""
     octets = size * values.dtype.itemsize
     if octets > MOST_BYTES:
         raise LackingError(f"{octets / 2**30:.0f} GiB of address space for one tensor")
-    kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
     try:
-        pages = mmap.mmap(-1, octets, flags=kind)
+        pages = untouched_pages(octets)
     except (OSError, ValueError, OverflowError) as error:
         raise LackingError(f"{octets / 2**30:.0f} GiB cannot be mapped ({error})") from error
     return put(torch.frombuffer(pages, dtype=values.dtype), values.device)
