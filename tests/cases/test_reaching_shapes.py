@@ -331,7 +331,10 @@ def test_what_only_shapes_beyond_the_limit_reach_is_named_with_its_price_and_nev
 )
 def test_the_least_shape_is_found_whose_grid_no_device_launches(grid, found):
     def look(points):
-        return [Planned(features=frozenset({"kernel"}), widest=grid(*point[:2])) for point in points]
+        return [
+            Planned(features=frozenset({"kernel"}), grids={"kernel": (1, grid(*point[:2]), 1)})
+            for point in points
+        ]
 
     known = seen_around(look, lambda point: True, 1, tuple)
     wide = too_wide(known)
@@ -341,7 +344,7 @@ def test_the_least_shape_is_found_whose_grid_no_device_launches(grid, found):
         assert shape.columns == 1
         assert found[0] <= shape.rows < 1.01 * found[0]
     refusing = {
-        p: Planned(features=seen.features, widest=seen.widest, refused="no") for p, seen in known.items()
+        p: Planned(features=seen.features, grids=seen.grids, refused="no") for p, seen in known.items()
     }
     assert too_wide(refusing) == []
 
@@ -349,7 +352,10 @@ def test_the_least_shape_is_found_whose_grid_no_device_launches(grid, found):
 def test_no_point_beyond_what_grids_have_is_looked_at_outside_the_domain():
     def look(points):
         asked.extend(points)
-        return [Planned(features=frozenset({"kernel"}), widest=-(-point[0] // 4)) for point in points]
+        return [
+            Planned(features=frozenset({"kernel"}), grids={"kernel": (1, -(-point[0] // 4), 1)})
+            for point in points
+        ]
 
     asked = []
     assert too_wide(seen_around(look, lambda point: point[0] <= 200_000, 1, tuple)) == []

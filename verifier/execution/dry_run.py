@@ -217,7 +217,6 @@ def _joined(launches: Sequence[_Noted], lines: frozenset[str], refused: str) -> 
     return Planned(
         features=ran.union(*(launch.features for launch in launches)),
         compiled=frozenset(launch.compiled for launch in launches),
-        widest=max((max(launch.grid[1:], default=1) for launch in launches), default=0),
         grids=_grids(launches),
         loops=frozenset().union(*(launch.loops for launch in launches)),
         refused=refused,
@@ -227,8 +226,7 @@ def _joined(launches: Sequence[_Noted], lines: frozenset[str], refused: str) -> 
 def _grids(launches: Iterable[_Noted]) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {}
     for launch in launches:
-        full = (*launch.grid, 1, 1)[:3]
-        found[launch.kernel] = tuple(map(max, full, found.get(launch.kernel, full)))
+        found[launch.kernel] = tuple(map(max, launch.grid, found.get(launch.kernel, launch.grid)))
     return found
 
 
@@ -359,7 +357,7 @@ class Recorder:
                 compiled=(f"{name}[{special}]", width),
                 files=self._sources[name],
                 backward=self.backward,
-                grid=(*grid,),
+                grid=(*grid, 1, 1)[:3],
             )
         )
 

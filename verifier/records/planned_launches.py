@@ -23,7 +23,6 @@ class Planned:
     of the wrapper that ran.
     compiled: each compilation that the call needs, with the widest tile in it, in elements.
     forward: the same of the forward pass alone, if there is a backward pass.
-    widest: the largest extent of a grid along y or z, 0 without a launch.
     grids: the extents of each kernel's grid along x, y and z, at most, where it is launched several times.
     loops: file's name and line of each loop of the kernels, and whether it may turn more than once, as far
     as its head says.
@@ -33,10 +32,14 @@ class Planned:
     features: frozenset[str] = frozenset()
     compiled: frozenset[tuple[str, int]] = frozenset()
     forward: Planned | None = None
-    widest: int = 0
     grids: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     loops: frozenset[tuple[str, int, bool]] = frozenset()
     refused: str = ""
+
+    @property
+    def widest(self) -> int:
+        """The largest extent of a grid along y or z, 0 without a launch."""
+        return max((max(grid[1:]) for grid in self.grids.values()), default=0)
 
 
 @dataclass(frozen=True, kw_only=True)
