@@ -76,12 +76,12 @@ template <typename Variance, typename T, typename W, typename Output, bool kResi
           typename Compute = typename ComputeOf<T>::type>
 __global__ void __launch_bounds__(1024) layer_norm_shared(LAYER_NORM_PARAMETERS(T, W, Output, Compute)) {
   LAYER_NORM_PARTS(Variance, T, W, Output, Compute, kResidual)
-  shared_tier<Compute, kPack, kVector>(load, store, rows, columns, work);
+  shared_tier<Compute, kPack, kVector>(load, store, columns, work);
 }
 
 template <typename Variance, typename T, typename W, typename Output, bool kResidual, int kPack, bool kVector,
           typename Compute = typename ComputeOf<T>::type>
 __global__ void __launch_bounds__(1024) layer_norm_streamed(LAYER_NORM_PARAMETERS(T, W, Output, Compute)) {
   LAYER_NORM_PARTS(Variance, T, W, Output, Compute, kResidual)
-  streamed_tier<Compute, kPack, kVector>(load, store, rows, columns, work);
+  streamed_tier<Compute, kPack, kVector>(load, store, columns, work);
 }

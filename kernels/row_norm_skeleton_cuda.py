@@ -32,7 +32,6 @@ WARP_TIER_THREADS = 128
 BLOCKS = (128, 256, 512, 1024)
 VECTOR_BYTES = 16  # the widest load of one thread
 COMPUTE_DTYPES = (torch.float32, torch.float64)  # what a plan depends on besides the number of columns
-LARGEST_GRID = 2**31 - 1  # the kernels stride over rows, so a capped grid loses nothing
 RESERVED_SHARED = (
     1024  # bytes that the system takes from each block's share, compute capability 8.0 and later
 )
@@ -156,4 +155,4 @@ def launch_rows(module, name, chosen, rows, template, vector, arguments):
     else:
         kernel = module.kernel(f"{name}_{chosen.tier}", *template, chosen.pack, vector)
         grid, block = rows, chosen.width
-    kernel[min(grid, LARGEST_GRID), block, chosen.shared_bytes](*arguments)
+    kernel[grid, block, chosen.shared_bytes](*arguments)

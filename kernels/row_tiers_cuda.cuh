@@ -310,44 +310,39 @@ struct StreamedValues {
   }
 };
 
-// ---- 5. The three tiers: Work is the kernel proper, work(values, group, row, stores) ----
+// ---- 5. The three tiers: Work is the kernel proper, work(values, group, row, stores, leads) ----
 
-// blockDim = (kWidth, groups). The loop runs alike in all threads of a block, because shuffles name the whole
-// warp: a group beyond the last row repeats the last rows and stores nothing.
+// blockDim = (kWidth, groups). All threads of a block go through, because shuffles name the whole warp: a group
+// beyond the last row repeats the last rows and stores nothing.
 template <typename Compute, int kPack, bool kVector, int kColumnsPerThread, int kWidth, int kRowsPerAccess, bool kPadding,
           typename Load, typename Store, typename Work>
 __device__ void warp_tier(const Load& load, const Store&, int64 rows, int64 columns, Work work) {
   using Values = RegisterValues<Load, Store, Compute, kPack, kVector, kColumnsPerThread, kWidth, kPadding>;
-  const int64 rows_per_block = static_cast<int64>(blockDim.y) * kRowsPerAccess;
-  for (int64 base = blockIdx.x * rows_per_block; base < rows; base += gridDim.x * rows_per_block) {
-    const int64 wanted = base + threadIdx.y * kRowsPerAccess;
-    const bool stores = wanted < rows;
-    const int64 first = stores ? wanted : rows - kRowsPerAccess;
-    Values values[kRowsPerAccess];
+  const int64 group = static_cast<int64>(blockIdx.x) * blockDim.y + threadIdx.y;
+  const int64 wanted = group * kRowsPerAccess;
+  const bool stores = wanted < rows;
+  const int64 first = stores ? wanted : rows - kRowsPerAccess;
+  Values values[kRowsPerAccess];
 #pragma unroll
-    for (int i = 0; i < kRowsPerAccess; ++i) {
-      values[i].columns = columns;
-      values[i].load(load, first + i);
-    }
-#pragma unroll
-    for (int i = 0; i < kRowsPerAccess; ++i) work(values[i], WarpGroup<kWidth>(), first + i, stores, threadIdx.x == 0);
+  for (int i = 0; i < kRowsPerAccess; ++i) {
+    values[i].columns = columns;
+    values[i].load(load, first + i);
   }
+#pragma unroll
+  for (int i = 0; i < kRowsPerAccess; ++i) work(values[i], WarpGroup<kWidth>(), first + i, stores, threadIdx.x == 0);
 }
 
+// A block has a row: rows of more than 1024 columns never come near the 2^31 blocks of a grid.
 template <typename Compute, int kPack, bool kVector, typename Load, typename Store, typename Work>
-__device__ void shared_tier(const Load& load, const Store&, int64 rows, int64 columns, Work work) {
+__device__ void shared_tier(const Load& load, const Store&, int64 columns, Work work) {
   extern __shared__ __align__(16) unsigned char row_buffer[];
   SharedValues<Load, Store, Compute, kPack, kVector> values{reinterpret_cast<Compute*>(row_buffer), columns};
-  for (int64 row = blockIdx.x; row < rows; row += gridDim.x) {
-    values.load(load, row);
-    work(values, BlockGroup(), row, true, threadIdx.x == 0);
-  }
+  values.load(load, blockIdx.x);
+  work(values, BlockGroup(), blockIdx.x, true, threadIdx.x == 0);
 }
 
 template <typename Compute, int kPack, bool kVector, typename Load, typename Store, typename Work>
-__device__ void streamed_tier(const Load& load, const Store&, int64 rows, int64 columns, Work work) {
-  for (int64 row = blockIdx.x; row < rows; row += gridDim.x) {
-    StreamedValues<Load, Store, Compute, kPack, kVector> values{load, row, columns};
-    work(values, BlockGroup(), row, true, threadIdx.x == 0);
-  }
+__device__ void streamed_tier(const Load& load, const Store&, int64 columns, Work work) {
+  StreamedValues<Load, Store, Compute, kPack, kVector> values{load, blockIdx.x, columns};
+  work(values, BlockGroup(), blockIdx.x, true, threadIdx.x == 0);
 }

@@ -83,8 +83,7 @@ def _launch_backward(module, kind, grad_output, output, grad_input):
     block = (BLOCK, 1) if by_block else (tiers.WARP, WARPS)
     kernel = module.kernel("softmax_backward", kind, y.dtype, pack, vector, by_block)
     rows = y.shape[0]
-    grid = min(-(-rows // block[1]), tiers.LARGEST_GRID)
-    kernel[grid, block](dy, *dy.stride(), y, *y.stride(), grad_input, rows, columns)
+    kernel[-(-rows // block[1]), block](dy, *dy.stride(), y, *y.stride(), grad_input, rows, columns)
 
 
 def softmax_by(module, kind, input, dim):

@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(1024)
   using Store = DirectStore<T, Compute>;
   const DirectLoad<T, Compute> load{input, input_row, input_column};
   const Store store{output, columns};
-  shared_tier<Compute, kPack, kVector>(load, store, rows, columns, RowSoftmax<Kind, Compute, Store>{store});
+  shared_tier<Compute, kPack, kVector>(load, store, columns, RowSoftmax<Kind, Compute, Store>{store});
 }
 
 template <typename Kind, typename T, int kPack, bool kVector, typename Compute = typename ComputeOf<T>::type>
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(1024)
   using Store = DirectStore<T, Compute>;
   const DirectLoad<T, Compute> load{input, input_row, input_column};
   const Store store{output, columns};
-  streamed_tier<Compute, kPack, kVector>(load, store, rows, columns, RowSoftmax<Kind, Compute, Store>{store});
+  streamed_tier<Compute, kPack, kVector>(load, store, columns, RowSoftmax<Kind, Compute, Store>{store});
 }
 
 // The gradient needs one sum a row, over output and grad_output, and then both again: two sweeps by a warp (up
@@ -80,28 +80,26 @@ __global__ void __launch_bounds__(1024)
   const DirectStore<T, Compute> store{grad_input, columns};
   const int64 packs = columns / kPack;
   Compute grad[kPack], value[kPack];
-  for (int64 base = static_cast<int64>(blockIdx.x) * blockDim.y; base < rows;
-       base += static_cast<int64>(gridDim.x) * blockDim.y) {
-    const bool stores = base + threadIdx.y < rows;  // a warp beyond the end repeats the last row
-    const int64 row = stores ? base + threadIdx.y : rows - 1;
-    Compute sum = 0;
-    for (int64 pack = threadIdx.x; pack < packs; pack += blockDim.x) {
-      load_grad.template load<kPack, kVector>(grad, row, pack * kPack);
-      load_output.template load<kPack, kVector>(value, row, pack * kPack);
+  const int64 wanted = static_cast<int64>(blockIdx.x) * blockDim.y + threadIdx.y;
+  const bool stores = wanted < rows;  // a warp beyond the end repeats the last row
+  const int64 row = stores ? wanted : rows - 1;
+  Compute sum = 0;
+  for (int64 pack = threadIdx.x; pack < packs; pack += blockDim.x) {
+    load_grad.template load<kPack, kVector>(grad, row, pack * kPack);
+    load_output.template load<kPack, kVector>(value, row, pack * kPack);
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) sum += Kind::term(value[i], grad[i]);
-    }
-    if constexpr (kBlock)
-      sum = BlockGroup().sum(sum);
-    else
-      sum = WarpGroup<kWarpSize>().sum(sum);
-    if (!stores) continue;
-    for (int64 pack = threadIdx.x; pack < packs; pack += blockDim.x) {
-      load_grad.template load<kPack, kVector>(grad, row, pack * kPack);
-      load_output.template load<kPack, kVector>(value, row, pack * kPack);
+    for (int i = 0; i < kPack; ++i) sum += Kind::term(value[i], grad[i]);
+  }
+  if constexpr (kBlock)
+    sum = BlockGroup().sum(sum);
+  else
+    sum = WarpGroup<kWarpSize>().sum(sum);
+  if (!stores) return;
+  for (int64 pack = threadIdx.x; pack < packs; pack += blockDim.x) {
+    load_grad.template load<kPack, kVector>(grad, row, pack * kPack);
+    load_output.template load<kPack, kVector>(value, row, pack * kPack);
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) grad[i] = Kind::gradient(value[i], grad[i], sum);
-      store.template store<kPack, kVector>(grad, row, pack * kPack);
-    }
+    for (int i = 0; i < kPack; ++i) grad[i] = Kind::gradient(value[i], grad[i], sum);
+    store.template store<kPack, kVector>(grad, row, pack * kPack);
   }
 }

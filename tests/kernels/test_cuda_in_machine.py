@@ -199,16 +199,6 @@ def test_the_gradient_of_the_bias_is_an_exact_sum_of_integers():
     assert torch.equal(grad_bias.double(), grad.double().sum(0))
 
 
-@pytest.mark.parametrize("stem", ["layer_norm_welford_cuda", "layer_norm_two_pass_cuda"])
-@pytest.mark.parametrize("columns", [8, 1028])
-def test_a_smaller_grid_strides_over_the_rows(stem, columns, monkeypatch):
-    tiers = row_norms()
-    x = draw(70, columns)
-    whole = bits(run(stem, x))
-    monkeypatch.setattr(tiers, "LARGEST_GRID", 1)
-    assert bits(run(stem, x)) == whole
-
-
 # Ends of the domain
 
 
