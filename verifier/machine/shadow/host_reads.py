@@ -51,7 +51,9 @@ def reads_noted(asked: set[str], fixed: Callable[[torch.Tensor], bool]) -> Itera
     with ExitStack() as stack:
 
         def patch(owner: object, name: str, *, shares: bool = True, what: str = "") -> None:
-            original = getattr(owner, name)
+            original = getattr(owner, name, None)
+            if original is None:
+                return  # this version of torch has no such method: nobody can call it
             if name in vars(owner):
                 stack.callback(setattr, owner, name, original)
             else:
