@@ -126,7 +126,7 @@ def _part(whole: Graph, line: Codes, place: Ids, kept: Mask, outputs: Mapping[st
     return replace(
         whole,
         operation=whole.operation[mine],
-        operands=number[whole.operands[mine]],
+        operands=number[whole.operands.compress(mine, axis=0)],
         value=whole.value[mine],
         line=line[mine],
         outputs={name: number[wanted] for name, wanted in ends.items()},

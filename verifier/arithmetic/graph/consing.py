@@ -59,7 +59,7 @@ class SharedTerms:
         while pending.size:
             slot[pending] = self._next(slot[pending], keys[pending])
             held = self._held(pending, slot, code, edges, values)
-            same = self._same(held, code, edges[pending], values[pending])
+            same = self._same(held, code, edges.take(pending, axis=0), values[pending])
             found[pending[same]] = held[same]
             pending = pending[~same]
         return found
@@ -76,7 +76,7 @@ class SharedTerms:
     def _same(self, terms: Ids, code: int, edges: Ids, values: Bits) -> Mask:
         """Return which terms are an operation on these edges (m, 3), with these values."""
         same: Mask = self.operation[terms] == code
-        held = self.edges[terms]
+        held = self.edges.take(terms, axis=0)
         if code in self._valued:
             same &= self.value[terms] == values
         for place in range(3):
@@ -129,7 +129,11 @@ class SharedTerms:
         self._table[slot[rows]] = -2 - rows
         winners = rows[self._table[slot[rows]] == -2 - rows]
         terms = np.arange(self.count, self.count + len(winners))
-        self.operation[terms], self.edges[terms], self.value[terms] = code, edges[winners], values[winners]
+        self.operation[terms], self.edges[terms], self.value[terms] = (
+            code,
+            edges.take(winners, axis=0),
+            values[winners],
+        )
         self._table[slot[winners]] = terms
         self.count += len(winners)
 

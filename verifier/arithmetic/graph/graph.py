@@ -239,7 +239,7 @@ def pruned(graph: Graph) -> Graph:
     kept = np.zeros(len(graph), dtype=np.bool_)
     while frontier.size:
         kept[frontier] = True
-        below = graph.operands[frontier].ravel()
+        below = graph.operands.take(frontier, axis=0).ravel()
         below = below[below >= 0]
         frontier = distinct(below[~kept[below]])
     number = np.full(len(graph) + 1, -1, dtype=np.int64)
@@ -247,7 +247,7 @@ def pruned(graph: Graph) -> Graph:
     return Graph(
         names=graph.names,
         operation=graph.operation[kept],
-        operands=number[graph.operands[kept]],
+        operands=number[graph.operands.compress(kept, axis=0)],
         value=graph.value[kept],
         line=graph.line[kept],
         lines=graph.lines,

@@ -90,12 +90,12 @@ class GrowingForm:
         names, wanted = self.builder.names(), self._unformed(nodes)
         place = np.full(len(self._edges), -1, dtype=np.int64)
         place[wanted] = np.arange(len(wanted))
-        for level in levels_of(place[self._operands[wanted]]):
+        for level in levels_of(place[self._operands.take(wanted, axis=0)]):
             at = wanted[level]
             operations = self._operation[at]
             for code in distinct(operations).tolist():
                 these = at[operations == code]
-                below = self._operands[these]
+                below = self._operands.take(these, axis=0)
                 self._edges[these], self._held[these] = self._normaliser.nodes(
                     names[code], below, self._value[these], self._edges[below], self._held[below],
                     self._formats,
@@ -130,7 +130,7 @@ class GrowingForm:
         frontier = frontier[self._edges[frontier] < 0]
         while frontier.size:
             found[frontier] = True
-            below = self._operands[frontier].ravel()
+            below = self._operands.take(frontier, axis=0).ravel()
             below = below[(below >= 0) & (self._edges[below] < 0)]
             frontier = distinct(below[~found[below]])
         return np.flatnonzero(found)

@@ -112,7 +112,7 @@ class MergeReader:
     def _pairs(self, found: Mask) -> tuple[Ids, Ids]:
         """Return the pairs of operands of terms in order, each once, and the last term of each."""
         terms = np.flatnonzero(found)
-        edges = self._terms.edges[terms]
+        edges = self._terms.edges.take(terms, axis=0)
         pairs = self._pair(edges[:, 0] >> 1, edges[:, 1] >> 1)
         order = np.argsort(pairs, kind="stable")
         pairs, terms = pairs[order], terms[order]
@@ -147,13 +147,13 @@ class MergeReader:
         """Yield each way of reading fused terms, and sums of products or quotients."""
         fused, sums = (np.flatnonzero(self._are(family)) for family in ("fma", "add"))
         parted = self._are("mul", "div")
-        edges = self._terms.edges[fused]
+        edges = self._terms.edges.take(fused, axis=0)
         for difference, share in ((0, 1), (1, 0)):
             yield from self._shares(fused, edges[:, 2], edges[:, difference], edges[:, share])
-        edges = self._terms.edges[sums]
+        edges = self._terms.edges.take(sums, axis=0)
         for kept, product in ((0, 1), (1, 0)):
             right = parted[edges[:, product] >> 1]
-            outer = edges[right]
+            outer = edges.compress(right, axis=0)
             factors = self._terms.edges[outer[:, product] >> 1]
             sign = outer[:, product] & 1
             for difference, share in ((0, 1), (1, 0)):
@@ -164,7 +164,7 @@ class MergeReader:
     def _shares(self, term: Ids, kept: Ids, difference: Ids, share: Ids) -> Iterator[_Readings]:
         """Yield kept + difference * share where share is a constant, the difference one of kept's term."""
         right = ~np.isnan(self._terms.number[share >> 1]) & self._are("add")[difference >> 1]
-        ends = self._terms.edges[difference >> 1]
+        ends = self._terms.edges.take(difference >> 1, axis=0)
         for u, v in ((ends[:, 0], ends[:, 1]), (ends[:, 1], ends[:, 0])):
             found = _Readings(
                 term=term, kept=kept, difference=difference >> 1, u=u, v=v, turn=(share ^ difference) & 1

@@ -100,7 +100,7 @@ class Normaliser:
             for code in np.unique(operations):
                 nodes = level[operations == code]
                 self._made = None if small.made is None else small.made[nodes]
-                below = small.operands[nodes]
+                below = small.operands.take(nodes, axis=0)
                 edges[nodes], held[nodes] = self.nodes(
                     small.names[code], below, small.value[nodes], edges[below], held[below], small.formats
                 )
@@ -166,8 +166,9 @@ class Normaliser:
             if found.into is not None:
                 done = self._formed(found.into, found.edges, part, without)
             result[rows[found.where]] = done
-            rows, edges = rows[~found.where], edges[~found.where]
-            made = None if made is None else made[~found.where]
+            kept = ~found.where
+            rows, edges = rows[kept], edges.compress(kept, axis=0)
+            made = None if made is None else made[kept]
             if not rows.size:
                 break
         if rows.size:
@@ -194,7 +195,6 @@ class Normaliser:
         the elements of arguments.
         """
         kind, _, detail = name.partition(":")
-        absent = np.full((len(value), 3), -1, dtype=np.int64)
         if kind == "literal" and detail in FULL_NAMES:
             numbers = decoded(detail, value)
             known = ~np.isnan(numbers)
@@ -203,15 +203,17 @@ class Normaliser:
             found[~known] = self.terms.unknowns(int((~known).sum()))
             return found, _CODE[detail]
         if kind in {"input", "scalar"} and detail:
-            kept = formats.get(detail, "")
+            kept, absent = formats.get(detail, ""), np.full((len(value), 3), -1, dtype=np.int64)
             found = 2 * self.terms.shared(f"{name}:{kept}", absent, value)
             return found, _CODE.get(kept, 0)
         operation = opcode(name)
         if operation is None or (operation.family == "unordered" and not self._unordered):
             return self.terms.unknowns(len(value)), 0
         typed, result = _typed(operation, held, operands)
+        if typed.all():
+            return self.formed(operation, edges), result
         found = np.empty(len(value), dtype=np.int64)
-        found[typed] = self.formed(operation, edges[typed], typed)
+        found[typed] = self.formed(operation, edges.compress(typed, axis=0), typed)
         found[~typed] = self.terms.unknowns(int((~typed).sum()))
         return found, ids(np.where(typed, result, 0))
 

@@ -136,7 +136,7 @@ class OnlineReader(MaximumReader):
         """The choices between two terms, by these."""
         codes = [code for code, name in enumerate(self._terms.names) if name == "ite"]
         terms = self._live[np.isin(self._terms.operation[self._live], codes)]
-        edges = self._terms.edges[terms]
+        edges = self._terms.edges.take(terms, axis=0)
         plain = ((edges[:, 1] | edges[:, 2]) & 1) == 0
         pairs = (edges[plain, 1:] >> 1).tolist()
         return {(a, b): int(term) for (a, b), term in zip(pairs, terms[plain], strict=True)}

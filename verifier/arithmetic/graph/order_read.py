@@ -88,7 +88,7 @@ class OrderReader:
         return np.isin(self._terms.operation[terms], codes)
 
     def _in_turn(self, additions: Ids) -> list[tuple[Ids, Ids, bool]]:
-        edges, names = self._terms.edges[additions], self._terms.names
+        edges, names = self._terms.edges.take(additions, axis=0), self._terms.names
         place = np.full(self._terms.count + 1, -1, dtype=np.int64)
         place[additions] = np.arange(len(additions))
         fused = np.array([name.startswith("fma") for name in names])[self._terms.operation[additions]]
@@ -98,7 +98,7 @@ class OrderReader:
         for level in levels_of(joined):
             for fuses in (False, True):
                 part = level[fused[level] == fuses]
-                found += [(additions[part], edges[part], fuses)] if part.size else []
+                found += [(additions[part], edges.take(part, axis=0), fuses)] if part.size else []
         return found
 
     def steps(self, leaves: Ids) -> list[Step]:
@@ -171,7 +171,7 @@ class OrderReader:
         terms = distinct(leaves >> 1)
         codes = [code for code, name in enumerate(self._terms.names) if name.startswith("mul.")]
         terms = terms[np.isin(self._terms.operation[terms], codes)]
-        pairs = _pair(self._terms.edges[terms], self._terms.count + 1)
+        pairs = _pair(self._terms.edges.take(terms, axis=0), self._terms.count + 1)
         order = np.argsort(pairs, kind="stable")
         return pairs[order], terms[order]
 

@@ -131,7 +131,7 @@ def _alike(terms: SharedTerms) -> SharedTerms:
     """
     found, place = SharedTerms(), np.full(terms.count, -1, dtype=np.int64)
     for name, level in _order(terms):
-        edges = terms.edges[level]
+        edges = terms.edges.take(level, axis=0)
         if name == "constant":
             place[level] = found.constants(terms.number[level]) >> 1
             continue
@@ -165,7 +165,7 @@ def _of_terms(terms: SharedTerms, name: str, level: Ids, known: Intervals, most:
 
     known: those of all terms (terms, k). most: the magnitudes of elements of arguments (k,).
     """
-    edges, shape = terms.edges[level], (len(level), len(most))
+    edges, shape = terms.edges.take(level, axis=0), (len(level), len(most))
     nothing = Intervals(low=np.full(shape, -np.inf), high=np.full(shape, np.inf))
     if name == "constant":
         number = np.broadcast_to(terms.number[level, None], shape)
@@ -218,13 +218,17 @@ def _meaning(name: str) -> Opcode | None:
 
 
 def _signed(known: Intervals, edges: Ids) -> Intervals:
-    low, high, negative = known.low[edges >> 1], known.high[edges >> 1], ((edges & 1) == 1)[:, None]
+    low, high, negative = (
+        known.low.take(edges >> 1, axis=0),
+        known.high.take(edges >> 1, axis=0),
+        ((edges & 1) == 1)[:, None],
+    )
     return Intervals(low=np.where(negative, -high, low), high=np.where(negative, -low, high))
 
 
 def _choice(terms: SharedTerms, level: Ids, known: Intervals) -> Intervals:
     """Return the intervals of choices; of `x < c ? t : x` what is kept of x is at least c."""
-    edges = terms.edges[level]
+    edges = terms.edges.take(level, axis=0)
     then, otherwise = _signed(known, edges[:, 1]), _signed(known, edges[:, 2])
     asked = edges[:, 0] >> 1
     below = np.isin(terms.operation[asked], [k for k, n in enumerate(terms.names) if _asks_below(n)])

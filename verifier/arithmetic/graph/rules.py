@@ -44,7 +44,7 @@ def _narrow(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
 
 def _magnitude(_: Former, operation: Opcode, edges: Ids) -> Rewrite:
     where = (edges[:, 0] & 1) == 1
-    return Rewrite(where=where, into=operation, edges=_first_unsigned(edges[where]))
+    return Rewrite(where=where, into=operation, edges=_first_unsigned(edges.compress(where, axis=0)))
 
 
 def _first_unsigned(edges: Ids) -> Ids:
@@ -56,20 +56,20 @@ def _first_unsigned(edges: Ids) -> Ids:
 def _signs_of_factors(_: Former, operation: Opcode, edges: Ids) -> Rewrite:
     first, second = edges[:, 0] & 1, edges[:, 1] & 1
     where = (first | second) == 1
-    changed = edges[where]
+    changed = edges.compress(where, axis=0)
     changed[:, :2] &= ~1
     return Rewrite(where=where, into=operation, edges=changed, flip=(first ^ second)[where])
 
 
 def _sign_of_operand(_: Former, operation: Opcode, edges: Ids) -> Rewrite:
     where = (edges[:, 0] & 1) == 1
-    return Rewrite(where=where, into=operation, edges=_first_unsigned(edges[where]), flip=1)
+    return Rewrite(where=where, into=operation, edges=_first_unsigned(edges.compress(where, axis=0)), flip=1)
 
 
 def _sign_of_dividend(_: Former, operation: Opcode, edges: Ids) -> Rewrite:
     """Take the sign out of `div.full`, a product of the dividend: of the measured model, not of its name."""
     where = ((edges[:, 0] & 1) == 1) & operation.name.startswith("div.full.")
-    return Rewrite(where=where, into=operation, edges=_first_unsigned(edges[where]), flip=1)
+    return Rewrite(where=where, into=operation, edges=_first_unsigned(edges.compress(where, axis=0)), flip=1)
 
 
 def _sign_of_product(_: Former, operation: Opcode, edges: Ids) -> Rewrite:
@@ -84,7 +84,7 @@ def _sign_of_product(_: Former, operation: Opcode, edges: Ids) -> Rewrite:
 
 def _commuted(_: Former, operation: Opcode, edges: Ids) -> Rewrite:
     where = edges[:, 0] > edges[:, 1]
-    changed = edges[where]
+    changed = edges.compress(where, axis=0)
     changed[:, :2] = changed[:, 1::-1]
     return Rewrite(where=where, into=operation, edges=changed)
 
@@ -145,7 +145,7 @@ def _times_one(form: Former, __: Opcode, edges: Ids) -> Rewrite:
 
 def _over_one(form: Former, __: Opcode, edges: Ids) -> Rewrite:
     where = np.abs(form.terms.numbers(edges[:, 1])) == 1.0
-    return Rewrite(where=where, into=None, edges=edges[where], flip=edges[where, 1] & 1)
+    return Rewrite(where=where, into=None, edges=edges.compress(where, axis=0), flip=edges[where, 1] & 1)
 
 
 def _over_power_of_two(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
@@ -153,7 +153,7 @@ def _over_power_of_two(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
     fraction, exponent = np.frexp(np.where(np.isfinite(numbers), numbers, 0.0))
     power = np.ldexp(1.0, 1 - exponent)
     where = (np.abs(fraction) == 0.5) & (power >= held.smallest_normal) & (power <= held.maximum)
-    changed = edges[where]
+    changed = edges.compress(where, axis=0)
     changed[:, 1] = form.terms.constants(np.copysign(power, fraction)[where])
     return Rewrite(where=where, into=in_format("mul", operation.result), edges=changed)
 
@@ -168,14 +168,14 @@ def _plus_zero(form: Former, __: Opcode, edges: Ids) -> Rewrite:
 
 def _sign_of_sum(_: Former, operation: Opcode, edges: Ids) -> Rewrite:
     where = (edges[:, 0] & 1) == 1
-    changed = edges[where]
+    changed = edges.compress(where, axis=0)
     changed[:, :2] ^= 1
     return Rewrite(where=where, into=operation, edges=changed, flip=1)
 
 
 def _sign_of_fused(_: Former, operation: Opcode, edges: Ids) -> Rewrite:
     where = (edges[:, 0] & 1) == 1
-    changed = edges[where]
+    changed = edges.compress(where, axis=0)
     changed[:, 0] ^= 1
     changed[:, 2] ^= 1
     return Rewrite(where=where, into=operation, edges=changed, flip=1)
@@ -191,15 +191,28 @@ def _equal_terms(form: Former, _: Opcode, edges: Ids) -> Rewrite:
 def _parts_of_whole(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
     """Take x for x * c + (x - x * c), each part rounded, perhaps to the narrower format that holds x."""
     found = np.full(len(edges), -1, dtype=np.int64)
-    if operation.result == "f32":
+    for narrow in _parted(form.terms, edges) if operation.result == "f32" else ():
         for part, rest in ((edges[:, 0], edges[:, 1]), (edges[:, 1], edges[:, 0])):
-            for narrow in ("", "f16", "bf16"):
-                whole = _whole_of(form, part, rest, narrow)
-                found = np.where(found < 0, whole, found)
+            whole = _whole_of(form, part, rest, narrow)
+            found = np.where(found < 0, whole, found)
     where = found >= 0
     kept = np.full((int(where.sum()), 3), -1, dtype=np.int64)
     kept[:, 0] = found[where]
     return Rewrite(where=where, into=None, edges=kept, vanishes=found[where])
+
+
+def _parted(terms: SharedTerms, edges: Ids) -> list[str]:
+    """Return to which formats both parts of any sum may be rounded, "" where to none: most are no parts."""
+    first, second = terms.operation[edges[:, :2] >> 1].T
+    product, difference = (_code(terms, name) for name in ("mul.f32", "add.f32"))
+    found = []
+    if ((first == product) & (second == difference) | (first == difference) & (second == product)).any():
+        found.append("")
+    for narrow in ("f16", "bf16"):
+        rounded = _code(terms, f"cvt.rn.{narrow}.f32")
+        if rounded >= 0 and ((first == rounded) & (second == rounded)).any():
+            found.append(narrow)
+    return found
 
 
 def _whole_of(form: Former, part: Ids, rest: Ids, narrow: str) -> Ids:
@@ -235,9 +248,12 @@ def _whole_of(form: Former, part: Ids, rest: Ids, narrow: str) -> Ids:
 
 
 def _is(terms: SharedTerms, places: Ids, name: str) -> Mask:
-    code = terms.names.index(name) if name in terms.names else -1
-    found: Mask = terms.operation[places] == code
+    found: Mask = terms.operation[places] == _code(terms, name)
     return found
+
+
+def _code(terms: SharedTerms, name: str) -> int:
+    return terms.names.index(name) if name in terms.names else -1
 
 
 def _times_zero(form: Former, _: Opcode, edges: Ids) -> Rewrite:
@@ -261,19 +277,21 @@ def _fused_with_one(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
 def _fused_with_zero(form: Former, _: Opcode, edges: Ids) -> Rewrite:
     where, __, other = _other_of(form, edges, 0.0)
     where &= np.isfinite(form.terms.numbers(edges[np.arange(len(edges)), other]))
-    return Rewrite(where=where, into=None, edges=edges[where][:, [2, 1, 0]])
+    return Rewrite(where=where, into=None, edges=edges.compress(where, axis=0)[:, [2, 1, 0]])
 
 
 def _fused_with_data_times_zero(form: Former, _: Opcode, edges: Ids) -> Rewrite:
     where, __, other = _other_of(form, edges, 0.0)
     factor = edges[np.arange(len(edges)), other]
     where &= np.isnan(form.terms.numbers(factor))
-    return Rewrite(where=where, into=None, edges=edges[where][:, [2, 1, 0]], vanishes=factor[where])
+    return Rewrite(
+        where=where, into=None, edges=edges.compress(where, axis=0)[:, [2, 1, 0]], vanishes=factor[where]
+    )
 
 
 def _fused_into_zero(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
     where = form.terms.numbers(edges[:, 2]) == 0.0
-    changed = edges[where]
+    changed = edges.compress(where, axis=0)
     changed[:, 2] = -1
     return Rewrite(where=where, into=in_format("mul", operation.result), edges=changed)
 

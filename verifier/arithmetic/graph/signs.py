@@ -194,7 +194,7 @@ class Signs:
         """Return the lower bounds of terms (m,) of one operation, whose operands have theirs."""
         if name == "constant":
             return self._terms.number[level]
-        edges, nothing = self._terms.edges[level], np.full(len(level), _ANY)
+        edges, nothing = self._terms.edges.take(level, axis=0), np.full(len(level), _ANY)
         family, *rest = name.split(".")
         if edges[0, 0] < 0:
             return nothing
@@ -231,7 +231,7 @@ class Signs:
 
     def _not_above_zero(self, name: str, level: Ids) -> Mask:
         """Return whether terms (m,), rounded to nearest, are never above zero, or are NaN."""
-        edges = self._terms.edges[level]
+        edges = self._terms.edges.take(level, axis=0)
         if _rounded(name, "mul"):
             return np.asarray(self._signs(edges[:, 0], edges[:, 1]) < 0)
         if _rounded(name, "div"):
@@ -322,7 +322,7 @@ class Signs:
 
     def _share(self, t: Ids, m: Ids, difference: Ids) -> tuple[Array, Ids]:
         """Return how much of differences t adds to m, and 1 where it subtracts; 0.0 for any other t."""
-        edges = self._terms.edges[t]
+        edges = self._terms.edges.take(t, axis=0)
         fused = self._are("fma", 2 * t)[0] & (edges[:, 2] == 2 * m)
         first = edges[:, 0] == 2 * m
         product = np.where(first, edges[:, 1], edges[:, 0])
@@ -400,7 +400,7 @@ def _by_operation(terms: SharedTerms, wanted: Ids) -> Iterator[tuple[str, Ids]]:
     """Yield terms of one operation and level together, operands first."""
     places = np.full(terms.count + 1, -1, dtype=np.int64)
     places[wanted] = np.arange(len(wanted))
-    edges = terms.edges[wanted]
+    edges = terms.edges.take(wanted, axis=0)
     for level in levels_of(places[np.where(edges < 0, terms.count, edges >> 1)]):
         found = wanted[level]
         codes = terms.operation[found]
@@ -414,7 +414,7 @@ def reached(terms: SharedTerms, edges: Ids) -> Ids:
     frontier = np.unique(edges >> 1)
     while frontier.size:
         seen[frontier] = True
-        below = terms.edges[frontier].ravel()
+        below = terms.edges.take(frontier, axis=0).ravel()
         below = below[below >= 0] >> 1
         frontier = distinct(below[~seen[below]])
     return np.flatnonzero(seen)

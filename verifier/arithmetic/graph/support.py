@@ -92,7 +92,7 @@ def leaves_of(graph: Graph, nodes: Ids) -> Ids:
     frontier = np.unique(nodes)
     while frontier.size:
         seen[frontier] = True
-        below = graph.operands[frontier].ravel()
+        below = graph.operands.take(frontier, axis=0).ravel()
         below = below[below >= 0]
         frontier = distinct(below[~seen[below]])
     return np.flatnonzero(seen & (graph.operands[:, 0] < 0))
