@@ -128,13 +128,10 @@ class SharedTerms:
         """Put one row into each free slot that rows ask for; the others find it there."""
         self._table[slot[rows]] = -2 - rows
         winners = rows[self._table[slot[rows]] == -2 - rows]
-        terms = np.arange(self.count, self.count + len(winners))
-        self.operation[terms], self.edges[terms], self.value[terms] = (
-            code,
-            edges.take(winners, axis=0),
-            values[winners],
-        )
-        self._table[slot[winners]] = terms
+        place = slice(self.count, self.count + len(winners))
+        self.operation[place], self.value[place] = code, values[winners]
+        self.edges[place] = edges.take(winners, axis=0)
+        self._table[slot[winners]] = np.arange(place.start, place.stop)
         self.count += len(winners)
 
     def _keys(self, code: int | Ids, edges: Ids, values: Bits) -> Ids:

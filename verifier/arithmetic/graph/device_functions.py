@@ -124,6 +124,8 @@ def _without_zeros(graph: Graph) -> tuple[Graph, int]:
     added = np.array([name in {"add.f32", "add.rn.f32"} for name in graph.names], dtype=np.bool_)
     first, second = (np.maximum(graph.operands[:, place], 0) for place in range(2))
     sums = np.flatnonzero(added[graph.operation] & zero[second] & (graph.operands[:, 1] >= 0))
+    if not len(sums):
+        return graph, 0
     place = np.arange(len(graph) + 1)
     place[-1] = -1
     for node in sums:  # operands come first

@@ -310,7 +310,7 @@ class _Comparison:
         if isinstance(nodes, Disagreement):
             found = nodes
         else:
-            same, why = self._same(nodes, self.shared.edges)
+            same, why = self._same(nodes, self.shared.edges, seems=True)
             found = orders if why is None else Disagreement(results=same, sums=len(orders.found), told=why)
         return None if self.shared.depends_on_order else found
 
@@ -325,7 +325,7 @@ class _Comparison:
         expected = form.builder.graph(nodes, formats_of(self.case))
         declared = Normaliser(self.terms, self.claims, unordered=True).normal(expected)
         same, differs = self._same(declared.outputs, lambda edges: edges)
-        why = differs or self._mixes() or self._reaches_more(expected)
+        why = differs or self._mixes() or self._reaches_more(declared.graph)
         if why:
             return Disagreement(results=same, sums=len(orders.found), told=why)
         fired = {name: self.kernel.fired.get(name, 0) + declared.fired.get(name, 0) for name in _CLAIM}
@@ -374,24 +374,35 @@ class _Comparison:
         return ""
 
     def _same(
-        self, declared: Mapping[str, Ids], edges_of: Callable[[Ids], Ids]
+        self, declared: Mapping[str, Ids], edges_of: Callable[[Ids], Ids], *, seems: bool = False
     ) -> tuple[tuple[str, ...], str | Callable[[], str] | None]:
         """Return the results of which every element is the declared term, and what tells a difference.
 
         edges_of: gives the edges of what is declared. A few are asked for first: most ways differ in these.
+        seems: whether it is enough that no result differs in a few, since all are compared later.
         """
-        same, why = list[str](), None
-        for name, edges in self.kernel.outputs.items():
+        same, why, few = list[str](), None, dict[str, bool]()
+        pairs = {name: self._pair(name, declared[name]) for name in self.kernel.outputs if name in declared}
+        for name in self.kernel.outputs:
             if name not in declared:
                 return (), f"the declaration does not say what {name} is"
-            places = self.op.flat_index(self.case, name, edges.shape).ravel()
-            computed, wanted = edges.ravel()[places], declared[name].ravel()
-            few = slice(None, None, max(len(wanted) // _FEW, 1))
-            if all(np.array_equal(computed[part], edges_of(wanted[part])) for part in (few, slice(None))):
+            computed, wanted = pairs[name]
+            part = slice(None, None, max(len(wanted) // _FEW, 1))
+            few[name] = np.array_equal(computed[part], edges_of(wanted[part]))
+        if seems and all(few.values()):
+            return tuple(few), None
+        for name, (computed, wanted) in pairs.items():
+            if few[name] and np.array_equal(computed, edges_of(wanted)):
                 same.append(name)
             elif not why:
                 why = partial(self._first, name, computed, wanted, edges_of)
         return tuple(same), why
+
+    def _pair(self, name: str, declared: Ids) -> tuple[Ids, Ids]:
+        """Return the edges of a result's elements and what is declared of each, in canonical rows."""
+        edges = self.kernel.outputs[name]
+        places = self.op.flat_index(self.case, name, edges.shape).ravel()
+        return edges.ravel()[places], declared.ravel()
 
     def _reaches_more(self, expected: Graph) -> str:
         """Say which result depends on an element that the declared one does not, before any rule; or nothing.
