@@ -10,7 +10,7 @@ import numpy as np
 
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.constants import FULL_NAMES, decoded
-from verifier.arithmetic.graph.graph import Bits, Graph, Ids, ids, pruned
+from verifier.arithmetic.graph.graph import Bits, Graph, Ids, distinct, ids, pruned
 from verifier.arithmetic.graph.levels import levels
 from verifier.arithmetic.graph.opcodes import Opcode, opcode
 from verifier.arithmetic.graph.rewriting import Mask, RewriteRule
@@ -97,7 +97,7 @@ class Normaliser:
         held = np.zeros(len(small) + 1, dtype=np.int64)
         for level in levels(small):
             operations = small.operation[level]
-            for code in np.unique(operations):
+            for code in distinct(ids(operations)).tolist():
                 nodes = level[operations == code]
                 self._made = None if small.made is None else small.made[nodes]
                 below = small.operands.take(nodes, axis=0)

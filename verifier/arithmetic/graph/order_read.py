@@ -78,10 +78,8 @@ class OrderReader:
 
     def _additions(self, live: Ids) -> list[tuple[Ids, Ids, bool]]:
         """Return additions (m,) and their edges (m, 3) in turn, operands first; last: whether they fuse."""
-        families = np.array([name.split(".")[0] for name in self._terms.names], dtype=np.str_)
-        family = families[self._terms.operation[live]]
-        added = (family == "add") | (family == "fma") | self._is_unordered(live)
-        return self._in_turn(live[added])
+        adds = np.array([name.split(".")[0] in {"add", "fma"} for name in self._terms.names], dtype=np.bool_)
+        return self._in_turn(live[adds[self._terms.operation[live]] | self._is_unordered(live)])
 
     def _is_unordered(self, terms: Ids) -> Mask:
         codes = [code for code, name in enumerate(self._terms.names) if name == UNORDERED_SUM]

@@ -15,7 +15,7 @@ import numpy as np
 from verifier.arithmetic.formats import Array, Format
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.constants import FULL_NAMES, format_of
-from verifier.arithmetic.graph.graph import Graph, Ids
+from verifier.arithmetic.graph.graph import Graph, Ids, distinct
 from verifier.arithmetic.graph.levels import levels_of
 from verifier.arithmetic.graph.normal_form import Normaliser
 from verifier.arithmetic.graph.opcodes import Opcode, in_format, opcode
@@ -119,7 +119,7 @@ def _order(terms: SharedTerms) -> list[tuple[str, Ids]]:
     found = []
     for level in levels_of(np.where(edges < 0, -1, edges >> 1)):
         codes = terms.operation[level]
-        found += [(terms.names[code], level[codes == code]) for code in np.unique(codes).tolist()]
+        found += [(terms.names[code], level[codes == code]) for code in distinct(codes).tolist()]
     return found
 
 
