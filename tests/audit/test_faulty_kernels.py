@@ -37,6 +37,7 @@ ONLY = {
     "saved_rstd_evenly_spaced": "layouts",
     "row_stride_taken_for_column": "layouts",
     "weight_aligned_as_input_cuda": "layouts",
+    "first_row_aligned_cuda": "layouts",
     "modifies_input": "memory",
     "writes_past_the_end": "memory",
     "sums_in_random_order": "determinism",

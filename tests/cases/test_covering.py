@@ -13,6 +13,7 @@ from verifier.audit.report.columns import COLUMNS
 from verifier.audit.report.json_document import _line
 from verifier.audit.rules import line_verdict, unexpected
 from verifier.audit.search import Budget, Search
+from verifier.cases.extents_and_layouts import PADDED
 from verifier.cases.fixed_list import covering, factors, to_be_tried, tried
 from verifier.cases.pairwise import Factor, pairwise
 from verifier.cases.recipe import build
@@ -365,6 +366,22 @@ def test_columns_far_apart_are_tried_where_rows_can_be_read_as_vectors():
     plan = check("layouts").plan(one, op("softmax")).few_shapes()
     early = list(islice(covering(one, plan), 12))
     assert any(r.columns % 4 == 0 and dict(r.layouts).get("input", Layout()).column_step == 2 for r in early)
+
+
+@pytest.mark.parametrize("name", ["softmax", "layer_norm", "add_rms_norm"])
+def test_rows_of_wider_matrices_are_tried_where_each_tensor_can_be_read_as_vectors(name):
+    """A kernel that asks only where the first row begins was seen in no row whose length has vectors."""
+    the_op = op(name)
+    one = taking(name, *every_argument(name))
+    plan = check("layouts").plan(one, the_op).few_shapes()
+    for recipe in islice(covering(one, plan), 12):
+        shapes = the_op.shapes(recipe.rows, recipe.columns, recipe.variant)
+        laid_out = {n: shapes.tensors.get(n) for n in plan.laid_out(the_op, one)}
+        like = {n for n, shape in laid_out.items() if shape == shapes.tensors["input"]}
+        padded = {n for n, layout in recipe.layouts if layout == PADDED}
+        if recipe.columns % 8 == 0 and recipe.rows > 1 and padded == like:
+            return
+    pytest.fail("no such case among the first twelve")
 
 
 @pytest.mark.parametrize("name", ["layer_norm_backward", "group_norm_backward", "softmax_backward"])

@@ -25,9 +25,12 @@ CUT = Layout(order="transposed", row_padding=3)
 LEADING = (Layout(order="leading_reversed"), Layout(leading_step=2))
 """Of tensors of rows alone: batch and sequence exchanged, or cut out of a longer sequence."""
 
+PADDED = Layout(row_padding=3)
+"""Rows of a wider matrix, of which not each begins where a vector may."""
+
 PATTERNS: tuple[Layout, ...] = (
     Layout(column_step=2),
-    Layout(row_padding=3),
+    PADDED,
     Layout(order="transposed"),
     *LEADING,
     Layout(expanded="rows"),

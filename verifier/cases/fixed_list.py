@@ -9,7 +9,7 @@ from typing import NamedTuple
 from strategies.hazards import hazard_names
 from strategies.layouts import Layout
 from strategies.values import Values
-from verifier.cases.extents_and_layouts import CUT, cover_layouts, cover_shapes
+from verifier.cases.extents_and_layouts import CUT, PADDED, cover_layouts, cover_shapes
 from verifier.cases.hazards import joint_hazards
 from verifier.cases.pairwise import Choice, Factor, pairwise
 from verifier.cases.plan import EDGE_EPS, GRADIENT_HAZARDS, Plan
@@ -74,10 +74,10 @@ def covering(
         return accept(made[0])
 
     early = [*_aligned_otherwise(subject, plan, possible).values()]
-    small_numbers = (
+    besides = (
         _small_beside_tiny_eps(subject, plan, possible),
         _far_from_zero(subject, plan, possible),
-        _row_cut_from_columns(subject, plan, possible),
+        *_cut_from_matrices(subject, plan, possible),
     )
     for _ in pairwise(
         factors(subject, plan), possible=possible, accept=wanted, patience=patience, early=early
@@ -85,7 +85,7 @@ def covering(
         yield made[0]
         number += 1
         if number == max(2, 1 + len(early)):
-            yield from (recipe for recipe in small_numbers if recipe is not None and accept(recipe))
+            yield from (recipe for recipe in besides if recipe is not None and accept(recipe))
 
 
 def factors(subject: Subject, plan: Plan) -> list[Factor]:
@@ -193,19 +193,23 @@ def _shape_of_spread(plan: Plan, possible: _Possible) -> tuple[int, int] | None:
     return next((shape for shape in wide if possible.shapes(*shape, 0)), None)
 
 
-def _row_cut_from_columns(subject: Subject, plan: Plan, possible: _Possible) -> Recipe | None:
-    """Return one row, of whole vectors, that was a column of a matrix: its elements lie apart, a row by 1.
+def _cut_from_matrices(subject: Subject, plan: Plan, possible: _Possible) -> Iterator[Recipe]:
+    """Yield rows of whole vectors that were cut out of matrices, in all tensors like the input alike.
 
-    No level of layouts alone shows that: of one row, other layouts leave the columns together, or rows apart.
+    One that was a column: its elements lie apart, a row by 1. No level of layouts alone shows that: of one
+    row, other layouts leave the columns together, or rows apart. And rows of wider matrices: only the first
+    begins where a vector may, and no other tensor keeps a kernel from reading vectors.
     """
-    shape = next((s for s in cover_shapes(plan) if s[0] == 1 and _in_vectors(*s)), None)
-    if shape is None or not {*CUT.kinds} <= {*plan.layouts} or plan.placements:
-        return None
-    found = possible.shapes(*shape, 0)
-    names = [n for n in plan.laid_out(possible.op, subject) if n not in subject.mutates]
-    like = [n for n in names if found and found.tensors.get(n, ()) == found.tensors["input"]]
-    laid = tuple((n, CUT) for n in like if found and _shows(found, n, CUT))
-    return _plain(shape, possible, layout=laid) if laid else None
+    for cut, several in ((CUT, False), (PADDED, True)):
+        shapes = (s for s in cover_shapes(plan) if (s[0] > 1) == several and _in_vectors(*s))
+        shape = next((s for s in shapes if possible.shapes(*s, 0)), None)
+        if shape is None or not {*cut.kinds} <= {*plan.layouts} or plan.placements:
+            continue
+        found = possible.shapes(*shape, 0)
+        names = [n for n in plan.laid_out(possible.op, subject) if n not in subject.mutates]
+        like = [n for n in names if found and found.tensors.get(n, ()) == found.tensors["input"]]
+        if laid := tuple((n, cut) for n in like if found and _shows(found, n, cut)):
+            yield _plain(shape, possible, layout=laid)
 
 
 def _plain(shape: tuple[int, int], possible: _Possible, **levels: object) -> Recipe:

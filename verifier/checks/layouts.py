@@ -31,6 +31,7 @@ CATCHES = (
     "saved_rstd_evenly_spaced",
     "row_stride_taken_for_column",
     "weight_aligned_as_input_cuda",
+    "first_row_aligned_cuda",
 )
 
 
