@@ -61,7 +61,9 @@ def _row_depth(columns):
     return skeleton.grouped_depth(columns, _tile)
 
 
-DESIGN = layer_norm.Design(forward=_forward, tile=_tile, longest_row=LONGEST_ROW)
+DESIGN = layer_norm.Design(
+    forward=_forward, backward=layer_norm.backward_in_one_tile, tile=_tile, longest_row=LONGEST_ROW
+)
 
 
 @subject(

@@ -23,7 +23,7 @@ step, scalar = skeleton.step, skeleton.scalar
 
 
 @triton.jit
-def forward(
+def forward_in_tiles(
     x, y, weight, bias, means, rstds, x_row, x_column, weight_step, bias_step, columns, eps,
     MOMENTS: tl.constexpr, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
 ):  # fmt: skip
@@ -145,14 +145,53 @@ def _backward_columns(
         tl.store(parts_db + program * columns + column, part_db, mask=inside)
 
 
+def backward_in_one_tile(
+    grad_input, dy, x, weight, mean, rstd, parts_dw, parts_db, programs, chunk, block, warps
+):  # fmt: skip
+    """Launches the backward of rows that fit a tile."""
+    rows, columns = x.shape
+    w = None if weight is None else weight.reshape(columns)
+    _backward_rows[(programs,)](
+        grad_input, dy, x, w, mean, rstd, parts_dw, parts_db, *dy.stride(), *x.stride(), step(w), rows,
+        columns, chunk, BLOCK=block, ACCUMULATE=skeleton.accumulator(x.dtype)[1], num_warps=warps,
+    )  # fmt: skip
+
+
+def backward_in_tiles(
+    grad_input, dy, x, weight, mean, rstd, parts_dw, parts_db, programs, chunk, block, warps
+):  # fmt: skip
+    """Launches the backward of rows of any width."""
+    rows, columns = x.shape
+    if columns <= block:
+        backward_in_one_tile(
+            grad_input, dy, x, weight, mean, rstd, parts_dw, parts_db, programs, chunk, block, warps
+        )
+        return
+    w = None if weight is None else weight.reshape(columns)
+    accumulate = skeleton.accumulator(x.dtype)[1]
+    strides = (*dy.stride(), *x.stride())
+    _backward_input[(rows,)](
+        grad_input, dy, x, w, mean, rstd, *strides, step(w), columns,
+        BLOCK=block, ACCUMULATE=accumulate, num_warps=warps,
+    )  # fmt: skip
+    if parts_dw is not None or parts_db is not None:
+        _backward_columns[(triton.cdiv(columns, 128), programs)](
+            dy, x, mean, rstd, parts_dw, parts_db, *strides, rows, columns, chunk,
+            BLOCK=128, ACCUMULATE=accumulate,
+        )  # fmt: skip
+
+
 @dataclass(frozen=True, kw_only=True)
 class Design:
     """What tells one layer norm from another: how the forward sees a row, and how a row is tiled.
 
+    backward: what launches the backward of rows that `tile` was asked for.
+
     tile: (columns of a tile, warps) for so many columns of a dtype, in the forward and in the backward.
     """
 
-    forward: Any = forward
+    forward: Any
+    backward: Callable[..., None]
     constants: Mapping[str, Any] = field(default_factory=dict)
     tile: Callable[[int, torch.dtype], tuple[int, int]] = skeleton.row_tile
     longest_row: int = skeleton.LONGEST_ROW
@@ -176,7 +215,7 @@ class _LayerNorm(torch.autograd.Function):
                     **design.constants, BLOCK=block, ACCUMULATE=accumulate, num_warps=warps,
                 )  # fmt: skip
         ctx.save_for_backward(input, weight, mean, rstd)
-        ctx.tile = design.tile
+        ctx.design = design
         ctx.parameters = [
             None if vector is None else (vector.shape, vector.dtype) for vector in (weight, bias)
         ]
@@ -202,36 +241,12 @@ class _LayerNorm(torch.autograd.Function):
             None if out is None else mean.new_empty(programs, columns) for out in (grad_weight, grad_bias)
         )
         with skeleton.on(x):
-            plan = (programs, chunk, *ctx.tile(columns, x.dtype))
-            _launch_backward(grad_input, dy, x, weight, mean, rstd, parts_dw, parts_db, *plan)
+            plan = (programs, chunk, *ctx.design.tile(columns, x.dtype))
+            ctx.design.backward(grad_input, dy, x, weight, mean, rstd, parts_dw, parts_db, *plan)
             for parts, out in ((parts_dw, grad_weight), (parts_db, grad_bias)):
                 if out is not None:
                     skeleton.join_parts(parts, out, programs, columns)
         return grad_input, grad_weight, grad_bias, None, None, None
-
-
-def _launch_backward(
-    grad_input, dy, x, weight, mean, rstd, parts_dw, parts_db, programs, chunk, block, warps
-):  # fmt: skip
-    rows, columns = x.shape
-    w = None if weight is None else weight.reshape(columns)
-    accumulate = skeleton.accumulator(x.dtype)[1]
-    strides = (*dy.stride(), *x.stride())
-    if columns <= block:
-        _backward_rows[(programs,)](
-            grad_input, dy, x, w, mean, rstd, parts_dw, parts_db, *strides, step(w), rows, columns, chunk,
-            BLOCK=block, ACCUMULATE=accumulate, num_warps=warps,
-        )  # fmt: skip
-        return
-    _backward_input[(rows,)](
-        grad_input, dy, x, w, mean, rstd, *strides, step(w), columns,
-        BLOCK=block, ACCUMULATE=accumulate, num_warps=warps,
-    )  # fmt: skip
-    if parts_dw is not None or parts_db is not None:
-        _backward_columns[(triton.cdiv(columns, 128), programs)](
-            dy, x, mean, rstd, parts_dw, parts_db, *strides, rows, columns, chunk,
-            BLOCK=128, ACCUMULATE=accumulate,
-        )  # fmt: skip
 
 
 def layer_norm_by(design, input, normalized_shape, weight, bias, eps):

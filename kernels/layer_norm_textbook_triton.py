@@ -39,7 +39,11 @@ def _moments(x, x_column, columns, count, BLOCK: tl.constexpr, ACCUMULATE: tl.co
     return mean, tl.where(variance < 0.0, 0.0, variance)  # keeps NaN, which a maximum would not
 
 
-DESIGN = layer_norm.Design(constants={"MOMENTS": _moments})
+DESIGN = layer_norm.Design(
+    forward=layer_norm.forward_in_tiles,
+    backward=layer_norm.backward_in_tiles,
+    constants={"MOMENTS": _moments},
+)
 
 
 @subject(

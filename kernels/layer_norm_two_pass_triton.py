@@ -47,7 +47,11 @@ def _moments(x, x_column, columns, count, BLOCK: tl.constexpr, ACCUMULATE: tl.co
     return mean, divide(tl.sum(total, axis=0), count)
 
 
-DESIGN = layer_norm.Design(constants={"MOMENTS": _moments})
+DESIGN = layer_norm.Design(
+    forward=layer_norm.forward_in_tiles,
+    backward=layer_norm.backward_in_tiles,
+    constants={"MOMENTS": _moments},
+)
 
 
 @subject(

@@ -64,7 +64,12 @@ def _lanes(columns, dtype):
     return LANES, LANES // 32
 
 
-DESIGN = layer_norm.Design(constants={"MOMENTS": _moments}, tile=_lanes)
+DESIGN = layer_norm.Design(
+    forward=layer_norm.forward_in_tiles,
+    backward=layer_norm.backward_in_tiles,
+    constants={"MOMENTS": _moments},
+    tile=_lanes,
+)
 
 
 @subject(

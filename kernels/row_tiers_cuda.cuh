@@ -48,13 +48,12 @@ struct alignas(sizeof(T) * kPack) Pack {
 
 template <int kPack, bool kVector, typename T, typename Compute>
 __device__ void fetch(const T* from, int64 step, Compute* values) {
-  if constexpr (kVector) {
-    const Pack<T, kPack> pack = *reinterpret_cast<const Pack<T, kPack>*>(from);
+  Pack<T, kPack> pack;
+  if constexpr (kVector) pack = *reinterpret_cast<const Pack<T, kPack>*>(from);
 #pragma unroll
-    for (int i = 0; i < kPack; ++i) values[i] = static_cast<Compute>(pack.elements[i]);
-  } else {
-#pragma unroll
-    for (int i = 0; i < kPack; ++i) values[i] = static_cast<Compute>(from[i * step]);
+  for (int i = 0; i < kPack; ++i) {
+    if constexpr (!kVector) pack.elements[i] = from[i * step];
+    values[i] = static_cast<Compute>(pack.elements[i]);
   }
 }
 

@@ -66,7 +66,7 @@ def _row_depth(columns):
     return library.skeleton.grouped_depth(columns, _tile)
 
 
-DESIGN = library.SoftmaxDesign(sums=_sums, tile=_tile)
+ONLINE = library.SoftmaxDesign(sums=_sums, tile=_tile)
 TREES = Trees(statistics=tree(depth=_row_depth), row_gradients=tree(depth=_row_depth))
 
 
@@ -82,4 +82,4 @@ TREES = Trees(statistics=tree(depth=_row_depth), row_gradients=tree(depth=_row_d
     guarantees=library.skeleton.GUARANTEES,
 )
 def softmax_online_triton(input, dim):
-    return library.softmax_by("softmax", input, dim, DESIGN)
+    return library.softmax_by("softmax", input, dim, ONLINE)

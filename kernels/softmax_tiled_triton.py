@@ -113,7 +113,7 @@ def softmax_by(op, input, dim):
     """Softmax, or its logarithm, over one dimension; what is no row of a tile goes the way of any width."""
     fits = input.dim() and -input.dim() <= dim < input.dim() and input.shape[dim] <= LONGEST_ROW
     if not fits or not input.numel() or str(input.dtype).removeprefix("torch.") not in wide.DTYPES:
-        return wide.softmax_by(op, input, dim)
+        return wide.softmax_by(op, input, dim, wide.DESIGN)
     return _Softmax.apply(input, dim % input.dim(), op == "log_softmax")
 
 

@@ -127,7 +127,7 @@ class SoftmaxDesign:
     tile: (columns of a tile, warps) for so many columns of a dtype, in the forward and in the backward.
     """
 
-    sums: Any = _sums
+    sums: Any
     tile: Callable[[int, torch.dtype], tuple[int, int]] = row_tile
 
 
@@ -176,10 +176,10 @@ def row_depth(columns):
     return max(tile(block=b, threads=32 * w, element_bytes=size).depth(columns) for b, w, size in tiles)
 
 
-DESIGN = SoftmaxDesign()
+DESIGN = SoftmaxDesign(sums=_sums)
 
 
-def softmax_by(op, input, dim, design=DESIGN):
+def softmax_by(op, input, dim, design):
     """Softmax, or its logarithm, over one dimension; refuses before the first launch what it cannot take."""
     if str(input.dtype).removeprefix("torch.") not in DTYPES:
         raise ValueError(f"{op} takes {', '.join(DTYPES)}, not {input.dtype}.")
@@ -205,4 +205,4 @@ TREES = Trees(statistics=tree(depth=row_depth), row_gradients=tree(depth=row_dep
     guarantees=skeleton.GUARANTEES,
 )
 def softmax_triton(input, dim):
-    return softmax_by("softmax", input, dim)
+    return softmax_by("softmax", input, dim, DESIGN)
