@@ -11,6 +11,7 @@ WARP = 32
 @subject(
     op="rms_norm",
     language="cuda",
+    variance="rms",
     accumulates="float32",
     domain=Domain(max_abs=1e15, min_columns=2),
     dtypes=("float32",),
