@@ -156,7 +156,7 @@ class _RMSNorm(torch.autograd.Function):
                     ACCUMULATE=skeleton.accumulator(x.dtype)[1], num_warps=warps,
                 )  # fmt: skip
             else:
-                wide.launch_backward(grad_input, dy, x, weight, rstd, parts, programs, chunk)
+                wide.backward_in_tiles(grad_input, dy, x, weight, rstd, parts, programs, chunk)
             if grad_weight is not None:
                 skeleton.join_parts(parts, grad_weight, programs, columns)
         return grad_input, grad_weight, None, None

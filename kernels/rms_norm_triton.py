@@ -167,25 +167,32 @@ class _RMSNorm(torch.autograd.Function):
         if grad_weight is not None:
             parts = rstd.new_empty(programs, columns)
         with skeleton.on(x):
-            launch_backward(grad_input, dy, x, weight, rstd, parts, programs, chunk)
+            _launch_backward(grad_input, dy, x, weight, rstd, parts, programs, chunk)
             if grad_weight is not None:
                 skeleton.join_parts(parts, grad_weight, programs, columns)
         return grad_input, grad_weight, None, None
 
 
-def launch_backward(grad_input, dy, x, weight, rstd, parts, programs, chunk):
+def _launch_backward(grad_input, dy, x, weight, rstd, parts, programs, chunk):
+    rows, columns = x.shape
+    block, warps = skeleton.row_tile(columns, x.dtype)
+    if columns > block:
+        backward_in_tiles(grad_input, dy, x, weight, rstd, parts, programs, chunk)
+        return
+    w = None if weight is None else weight.reshape(columns)
+    _backward_rows[(programs,)](
+        grad_input, dy, x, w, rstd, parts, *dy.stride(), *x.stride(), skeleton.step(w), rows, columns, chunk,
+        BLOCK=block, ACCUMULATE=skeleton.accumulator(x.dtype)[1], num_warps=warps,
+    )  # fmt: skip
+
+
+def backward_in_tiles(grad_input, dy, x, weight, rstd, parts, programs, chunk):
     """Launches what takes rows of any width: their dx, and parts of dw."""
     rows, columns = x.shape
     w = None if weight is None else weight.reshape(columns)
     accumulate = skeleton.accumulator(x.dtype)[1]
     block, warps = skeleton.row_tile(columns, x.dtype)
     strides = (*dy.stride(), *x.stride())
-    if columns <= block:
-        _backward_rows[(programs,)](
-            grad_input, dy, x, w, rstd, parts, *strides, skeleton.step(w), rows, columns, chunk,
-            BLOCK=block, ACCUMULATE=accumulate, num_warps=warps,
-        )  # fmt: skip
-        return
     _backward_input[(rows,)](
         grad_input, dy, x, w, rstd, *strides, skeleton.step(w), columns,
         BLOCK=block, ACCUMULATE=accumulate, num_warps=warps,
