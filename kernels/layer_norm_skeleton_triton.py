@@ -186,7 +186,6 @@ class Design:
     """What tells one layer norm from another: how the forward sees a row, and how a row is tiled.
 
     backward: what launches the backward of rows that `tile` was asked for.
-
     tile: (columns of a tile, warps) for so many columns of a dtype, in the forward and in the backward.
     """
 
