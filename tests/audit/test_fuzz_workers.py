@@ -27,18 +27,23 @@ LANES, CASES, GENERATIONS = 2, 4, 4
 
 
 def test_a_worker_that_dies_is_replaced_and_what_kills_two_is_given_up(tmp_path):
-    with contextlib.closing(LocalWorkers(2, lambda _: None)) as pool:
-        places = [pool.begin(worker_tasks.run, ("place", None)) for _ in range(4)]
+    with contextlib.closing(LocalWorkers(1, lambda _: None)) as pool:
+        first = pool.begin(worker_tasks.run, ("place", None))
         once = pool.begin(worker_tasks.run, ("die_once", str(tmp_path / "died")))
+        second = pool.begin(worker_tasks.run, ("place", None))
         always = pool.begin(worker_tasks.run, ("die", None))
-        later = pool.begin(worker_tasks.run, ("place", None))
-        found = {task.result(timeout=120) for task in places}
+        third = pool.begin(worker_tasks.run, ("place", None))
         assert once.result(timeout=120) == "done"
         with pytest.raises(WorkerDiedError, match="SIGKILL"):
             always.result(timeout=120)
-        assert later.result(timeout=120) not in {*found, os.getpid()}
-    assert len(found) == 2
-    assert os.getpid() not in found
+        places = {os.getpid(), *(task.result(timeout=120) for task in (first, second, third))}
+    assert len(places) == 4
+
+
+def test_tasks_are_done_side_by_side(tmp_path):
+    with contextlib.closing(LocalWorkers(2, lambda _: None)) as pool:
+        both = [pool.begin(worker_tasks.run, ("meet", (str(tmp_path), 2))) for _ in range(2)]
+        assert len({task.result(timeout=120) for task in both}) == 2
 
 
 @pytest.fixture
