@@ -4,13 +4,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from checks_support import KERNELS, planted
 
 pytest.importorskip("triton", reason="recorded are Triton's kernels; Triton is missing")
 
 from verifier.arithmetic.graph.normal_form import Normaliser
 from verifier.cases.recipe import Recipe, Values, build
 from verifier.checks.support import compared_graphs
-from verifier.checks.support.compared_graphs import Agreement, compared
+from verifier.checks.support.compared_graphs import Agreement, Disagreement, compared
 from verifier.execution.backends import backend
 from verifier.execution.record_graph import record
 from verifier.machine import session
@@ -88,7 +89,13 @@ def test_the_first_difference_is_named_with_its_line():
         ("layer_norm_two_pass_triton", False, "", 1, 1),
         ("layer_norm_two_pass_triton", True, "", 2, 5),
         ("layer_norm_two_pass_triton", True, "EZC", 1, 1),
-        ("layer_norm_welford_triton", True, "", 2, 1),  # a few elements tell that fewer claims do not do
+        (
+            "layer_norm_welford_triton",
+            True,
+            "",
+            1,
+            1,
+        ),  # it fuses products as no way does
         ("layer_norm_welford_triton", True, "EZF", 2, 21),
         ("rms_norm_triton", True, "", 4, 10),
     ],
@@ -115,3 +122,30 @@ def test_the_twin_is_built_as_a_whole_once_and_what_ways_share_is_formed_once(  
     # Each level forms the kernel, a few elements of it where fewer claims are asked about;
     # the twin of the way that agrees is formed once more, to be compared.
     assert counted == {"tried": ways, "along": 1, "normal": levels + 1}
+
+
+@pytest.mark.parametrize("name", ["layer_norm_welford_triton", "log_softmax_cuda"])
+def test_what_spares_comparing_with_fewer_claims_decides_nothing(name, monkeypatch):
+    found = found_of(built_in(name), "float16", 33, gradients=True)
+    monkeypatch.setattr(compared_graphs._Comparison, "_fuses_some", lambda *_: False)
+    monkeypatch.setattr(compared_graphs, "differ_in_a_few", lambda *_, **__: False)
+    compared_whole = found_of(built_in(name), "float16", 33, gradients=True)
+    assert (found.claims, found.fired) == (compared_whole.claims, compared_whole.fired)
+    assert found.claims == "EZFC"
+
+
+def test_an_element_beside_the_few_that_are_looked_at_first_differs(monkeypatch):
+    said = []
+    asked = compared_graphs._Comparison.tried
+    monkeypatch.setattr(
+        compared_graphs._Comparison, "tried", lambda *given: said.append(asked(*given)) or said[-1]
+    )
+    line = "tl.store(y + row * y_row + column, centred * rstd * w + b, mask=inside)"
+    wrong = line.replace("rstd * w", "tl.where(column == 1, rstd * 2.0, rstd) * w")
+    file = planted({line: wrong}, KERNELS / "layer_norm_published_series_triton.py").path
+    found = found_of(file, "float16", 33)
+    assert any(not isinstance(one, Disagreement) for one in said)  # nothing showed at first
+    assert isinstance(found, Disagreement)
+    assert "output" not in found.results
+    assert found.why.startswith("output: add.f32(")  # 2 * rstd is rstd + rstd
+    assert "layer_norm_published_series_triton.py:38" in found.why

@@ -6,8 +6,7 @@ of them has appended is there for the next, in its normal form.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -40,35 +39,6 @@ class SharingBuilder(Builder):
 
 def _bytes(values: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> _Array:
     return values.shape, values.tobytes()
-
-
-class BuilderForm(Protocol):
-    """What gives the edges of nodes of a builder."""
-
-    builder: Builder
-
-    def edges(self, nodes: Ids) -> Ids:
-        """Return the edges of nodes of the builder."""
-
-
-class RecalledForm:
-    """The edges of what is built again as it was built before: the same questions have the same answers."""
-
-    def __init__(self, builder: Builder, answers: Iterable[Ids]) -> None:
-        """Begin with the first of the answers that were given."""
-        self.builder, self._answers = builder, iter(answers)
-
-    def edges(self, nodes: Ids) -> Ids:
-        """Return the next answer.
-
-        Raises:
-            ValueError: it was given for other nodes.
-
-        """
-        found = next(self._answers, None)
-        if found is None or found.shape != nodes.shape:
-            raise ValueError("what is built is not what was built before")
-        return found
 
 
 class GrowingForm:

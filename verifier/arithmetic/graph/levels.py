@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from verifier.arithmetic.graph.graph import Graph, Ids, distinct, ids
+from verifier.arithmetic.graph.graph import Graph, Ids, distinct, ids, ordering
 
 _known: WeakKeyDictionary[Graph, Sequence[Ids]] = WeakKeyDictionary()
 
@@ -29,7 +29,7 @@ def levels_of(operands: Ids) -> Iterator[Ids]:
     waiting = present.sum(axis=1)
     user, place = np.nonzero(present)
     used = operands[user, place]
-    user = user[np.argsort(used, kind="stable")]
+    user = user[ordering(used)]
     starts = np.concatenate([[0], np.cumsum(np.bincount(used, minlength=len(operands)))])
     level = ids(np.flatnonzero(waiting == 0))
     while level.size:

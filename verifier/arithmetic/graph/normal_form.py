@@ -35,8 +35,8 @@ class NormalForm:
     fired: how often each rule was applied.
     vanished: edges that the result no longer speaks of and that must be finite (rules of claim F).
     divisors: edges that must not be zero, because a zero's sign is not kept (see `signs`).
-    mixed: terms of sums of which a product is fused in one place and rounded in another, and of quotients
-    that are (rule of claim C), so that each stands for two numbers.
+    fused, rounded: terms of sums of which a product is fused in some place, of sums of which none is in some
+    place, and of quotients that are (rule of claim C): what is in both stands for two numbers (`mixed`).
     either: terms of sums of two products of which one is fused in one place and the other in another: two
     numbers, too. cancelled: edges that were taken for equal ones (`rules.CANCELS`).
     """
@@ -47,9 +47,15 @@ class NormalForm:
     fired: dict[str, int]
     vanished: Ids
     divisors: Ids
-    mixed: Ids
+    fused: Ids
+    rounded: Ids
     either: Ids
     cancelled: Ids
+
+    @property
+    def mixed(self) -> Ids:
+        """Terms of which a product is fused in one place and rounded in another."""
+        return np.intersect1d(self.fused, self.rounded, assume_unique=True)
 
     def line_of(self, edge: int) -> str:
         """Return the place in the source of the first node that became this term, "" where unknown."""
@@ -112,7 +118,8 @@ class Normaliser:
             fired=dict(self.fired),
             vanished=_distinct(self._vanished),
             divisors=_distinct(self._divisors),
-            mixed=ids(np.flatnonzero((self._sums & _PLAIN != 0) & (self._sums & _FUSED != 0))),
+            fused=ids(np.flatnonzero(self._sums & _FUSED)),
+            rounded=ids(np.flatnonzero(self._sums & _PLAIN)),
             either=ids(np.flatnonzero(self._sums & _FUSED == _FUSED)),
             cancelled=_distinct(self._cancelled),
         )
@@ -233,7 +240,7 @@ def _typed(operation: Opcode, held: Ids, operands: Ids) -> tuple[Mask, Ids]:
 
 
 def _distinct(parts: list[Ids]) -> Ids:
-    return np.unique(np.concatenate([np.zeros(0, np.int64), *parts]))
+    return distinct(np.concatenate([np.zeros(0, np.int64), *parts]))
 
 
 def cancelled_ambiguously(terms: SharedTerms, forms: Iterable[NormalForm]) -> Ids:

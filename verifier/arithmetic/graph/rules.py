@@ -82,6 +82,11 @@ def _sign_of_product(_: Former, operation: Opcode, edges: Ids) -> Rewrite:
     return Rewrite(where=where, into=operation, edges=changed[where])
 
 
+def _nowhere(edges: Ids) -> Rewrite:
+    """Return that a rule applies to no row, as is usual."""
+    return Rewrite(where=np.zeros(len(edges), dtype=np.bool_), into=None, edges=edges[:0])
+
+
 def _commuted(_: Former, operation: Opcode, edges: Ids) -> Rewrite:
     where = edges[:, 0] > edges[:, 1]
     changed = edges.compress(where, axis=0)
@@ -93,16 +98,15 @@ def _folded(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
     used = edges[:, : operation.arity]
     numbers = form.terms.numbers(used)
     constant = ~np.isnan(numbers).any(axis=1)
-    where = np.zeros(len(edges), np.bool_)
-    results: list[int] = []
-    if constant.any():
-        held = format_of(operation.result)
-        given, which = np.unique(used[constant], axis=0, return_inverse=True)
-        known = [folded(operation.family, held, row) for row in form.terms.numbers(given).tolist()]
-        done = np.array([k is not None for k in known], dtype=np.bool_)[which.ravel()]
-        where[np.flatnonzero(constant)[done]] = True
-        numbers_of = np.array([0.0 if k is None else k for k in known])
-        results = form.terms.constants(numbers_of[which.ravel()[done]]).tolist()
+    if not constant.any():
+        return _nowhere(edges)
+    where, held = np.zeros(len(edges), np.bool_), format_of(operation.result)
+    given, which = np.unique(used[constant], axis=0, return_inverse=True)
+    known = [folded(operation.family, held, row) for row in form.terms.numbers(given).tolist()]
+    done = np.array([k is not None for k in known], dtype=np.bool_)[which.ravel()]
+    where[np.flatnonzero(constant)[done]] = True
+    numbers_of = np.array([0.0 if k is None else k for k in known])
+    results = form.terms.constants(numbers_of[which.ravel()[done]])
     changed = np.full((len(results), 3), -1, dtype=np.int64)
     changed[:, 0] = results
     return Rewrite(where=where, into=None, edges=changed)
@@ -153,6 +157,8 @@ def _over_power_of_two(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
     fraction, exponent = np.frexp(np.where(np.isfinite(numbers), numbers, 0.0))
     power = np.ldexp(1.0, 1 - exponent)
     where = (np.abs(fraction) == 0.5) & (power >= held.smallest_normal) & (power <= held.maximum)
+    if not where.any():
+        return _nowhere(edges)
     changed = edges.compress(where, axis=0)
     changed[:, 1] = form.terms.constants(np.copysign(power, fraction)[where])
     return Rewrite(where=where, into=in_format("mul", operation.result), edges=changed)
@@ -183,6 +189,8 @@ def _sign_of_fused(_: Former, operation: Opcode, edges: Ids) -> Rewrite:
 
 def _equal_terms(form: Former, _: Opcode, edges: Ids) -> Rewrite:
     where = (edges[:, 0] == (edges[:, 1] ^ 1)) & np.isnan(form.terms.numbers(edges[:, 0]))
+    if not where.any():
+        return _nowhere(edges)
     zero = np.full((int(where.sum()), 3), -1, dtype=np.int64)
     zero[:, 0] = form.terms.constants(np.zeros(len(zero)))
     return Rewrite(where=where, into=None, edges=zero, vanishes=edges[where, 0])
@@ -190,8 +198,11 @@ def _equal_terms(form: Former, _: Opcode, edges: Ids) -> Rewrite:
 
 def _parts_of_whole(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
     """Take x for x * c + (x - x * c), each part rounded, perhaps to the narrower format that holds x."""
+    possible = _parted(form.terms, edges) if operation.result == "f32" else []
+    if not possible:
+        return _nowhere(edges)
     found = np.full(len(edges), -1, dtype=np.int64)
-    for narrow in _parted(form.terms, edges) if operation.result == "f32" else ():
+    for narrow in possible:
         for part, rest in ((edges[:, 0], edges[:, 1]), (edges[:, 1], edges[:, 0])):
             whole = _whole_of(form, part, rest, narrow)
             found = np.where(found < 0, whole, found)

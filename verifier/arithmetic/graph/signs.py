@@ -411,7 +411,7 @@ def _by_operation(terms: SharedTerms, wanted: Ids) -> Iterator[tuple[str, Ids]]:
 def reached(terms: SharedTerms, edges: Ids) -> Ids:
     """Return the terms that edges reach, operands before uses."""
     seen = np.zeros(terms.count, dtype=np.bool_)
-    frontier = np.unique(edges >> 1)
+    frontier = distinct(edges.ravel() >> 1)
     while frontier.size:
         seen[frontier] = True
         below = terms.edges.take(frontier, axis=0).ravel()

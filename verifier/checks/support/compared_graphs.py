@@ -12,8 +12,8 @@ import numpy as np
 from verifier.arithmetic.formats import Contraction, DivideByN
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.device_functions import with_functions
-from verifier.arithmetic.graph.graph import Builder, Graph, Ids
-from verifier.arithmetic.graph.growing_form import BuilderForm, GrowingForm, RecalledForm, SharingBuilder
+from verifier.arithmetic.graph.graph import Graph, Ids
+from verifier.arithmetic.graph.growing_form import GrowingForm, SharingBuilder
 from verifier.arithmetic.graph.merges_read import MergeReader
 from verifier.arithmetic.graph.normal_form import (
     NormalForm,
@@ -35,7 +35,7 @@ from verifier.checks.support.few_elements import differ_in_a_few
 from verifier.checks.support.read_orders import CodeOrders, OrderAnswer, OrderOfSum
 from verifier.ops import Op
 from verifier.ops.rows.twin import formats_of, twin
-from verifier.ops.rows.twin_numbers import QUOTIENTS, NoTwinError, Way
+from verifier.ops.rows.twin_numbers import QUOTIENTS, NoTwinError, UnfusedSums, Way
 from verifier.records.case import Case
 from verifier.records.subject import Subject
 
@@ -59,6 +59,7 @@ class Agreement:
     claims: those of the rules that were needed; admitted: those of all that might be. fired: how often each
     rule was applied, on either side. vanished, divisors: what must be finite, and what must not be zero, as
     edges of `terms`. orders: of each sum, as the declaration makes them. answers: all that was read of them.
+    fuses_some: the kernel fuses products that no way fuses, or not all of those that a way fuses.
     """
 
     way: Way
@@ -70,6 +71,7 @@ class Agreement:
     twin: NormalForm
     orders: tuple[OrderOfSum, ...]
     answers: tuple[OrderAnswer, ...]
+    fuses_some: Callable[[], bool]
 
     @property
     def vanished(self) -> Ids:
@@ -123,6 +125,8 @@ def compared(
     at = partial(_at, graph=graph, op=op, subject=subject, case=case, gradients=gradients, plain=plain)
 
     def few_differ(found: Agreement, less: str) -> bool:
+        if "C" not in less and found.fuses_some():
+            return True
         possible = ways(graph, op, subject, fused="C" not in less)
         return differ_in_a_few(
             graph, op, subject, case, claims=less, answers=found.answers, gradients=gradients,
@@ -167,7 +171,7 @@ def _at(
     outputs = np.concatenate([edges.ravel() for edges in kernel.outputs.values()])
     comparison = _Comparison(
         graph=graph, op=op, subject=subject, case=case, gradients=gradients, claims=claims, kernel=kernel,
-        shared=_growing(SharingBuilder(), terms, claims, case),
+        shared=_growing(terms, claims, case),
         terms=terms, sums=OrderReader(terms, outputs, kernel.line_of),
         maxima=OnlineReader(terms, outputs), merges=MergeReader(terms, outputs),
     )  # fmt: skip
@@ -212,8 +216,8 @@ def _without_fusing(way: Way) -> Way:
     return replace(way, mean_contraction="none", fuses=False, contracted=False)
 
 
-def _growing(builder: Builder, terms: SharedTerms, claims: str, case: Case) -> GrowingForm:
-    return GrowingForm(builder, Normaliser(terms, claims, unordered=True), formats_of(case))
+def _growing(terms: SharedTerms, claims: str, case: Case) -> GrowingForm:
+    return GrowingForm(SharingBuilder(), Normaliser(terms, claims, unordered=True), formats_of(case))
 
 
 def _merges(op: Op, subject: Subject) -> bool:
@@ -281,6 +285,15 @@ def _family(name: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Declared:
+    """What is declared along a way: the nodes of its results, and the orders that it was given."""
+
+    orders: CodeOrders
+    nodes: Mapping[str, Ids]
+    unfused: UnfusedSums
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Comparison:
     """A kernel in its normal form, to be compared with the declared computation along several ways."""
 
@@ -297,32 +310,28 @@ class _Comparison:
     maxima: OnlineReader
     merges: MergeReader
 
-    def tried(self, way: Way) -> Disagreement | CodeOrders | None:
-        """Return in what results differ along a way, or the orders of one along which they seem to agree.
+    def tried(self, way: Way) -> Disagreement | _Declared | None:
+        """Return in what results differ along a way, or what is declared where they seem to agree.
 
         What the ways have in common is made once for all of them. So it is not used where the order in which
         terms are formed matters: None.
         """
         if self.shared.depends_on_order:
             return None
-        orders, nodes = self._declared(way, self.shared)
-        found: Disagreement | CodeOrders
-        if isinstance(nodes, Disagreement):
-            found = nodes
-        else:
-            same, why = self._same(nodes, self.shared.edges, seems=True)
-            found = orders if why is None else Disagreement(results=same, sums=len(orders.found), told=why)
+        found = self._declared(way, self.shared)
+        if isinstance(found, _Declared):
+            same, why = self._same(found.nodes, self.shared.edges, seems=True)
+            if why is not None:
+                found = Disagreement(results=same, sums=len(found.orders.found), told=why)
         return None if self.shared.depends_on_order else found
 
-    def along(self, way: Way, tried: CodeOrders | None) -> Agreement | Disagreement:
-        """Compare each result with the declared one; tried: orders that were found before."""
-        form: BuilderForm = _growing(Builder(), self.terms, self.claims, self.case)
-        if tried is not None:
-            form = RecalledForm(Builder(), tried.asked)
-        orders, nodes = self._declared(way, form)
-        if isinstance(nodes, Disagreement):
-            return nodes
-        expected = form.builder.graph(nodes, formats_of(self.case))
+    def along(self, way: Way, tried: _Declared | None) -> Agreement | Disagreement:
+        """Compare each result with the declared one; tried: what was declared before."""
+        found = tried or self._declared(way, _growing(self.terms, self.claims, self.case))
+        if isinstance(found, Disagreement):
+            return found
+        orders = found.orders
+        expected = orders.form.builder.graph(found.nodes, formats_of(self.case))
         declared = Normaliser(self.terms, self.claims, unordered=True).normal(expected)
         same, differs = self._same(declared.outputs, lambda edges: edges)
         why = differs or self._mixes() or self._reaches_more(declared.graph)
@@ -340,22 +349,39 @@ class _Comparison:
             twin=declared,
             orders=tuple(orders.found),
             answers=tuple(orders.answers),
+            fuses_some=partial(self._fuses_some, found),
         )
 
-    def _declared(self, way: Way, form: BuilderForm) -> tuple[CodeOrders, dict[str, Ids] | Disagreement]:
-        """Build what is declared; return the orders that it was given, and the nodes of its results."""
+    def _declared(self, way: Way, form: GrowingForm) -> _Declared | Disagreement:
+        """Build what is declared."""
         orders = CodeOrders(
             terms=self.terms, form=form, sums=self.sums, maxima=self.maxima, merges=self.merges,
             kernel=self.kernel, op=self.op, case=self.case,
         )  # fmt: skip
+        unfused = UnfusedSums()
         try:
-            return orders, twin(
-                self.op, self.subject, self.case, way, orders, form.builder, gradients=self.gradients
-            )
+            nodes = twin(
+                self.op, self.subject, self.case, way, orders, form.builder,
+                gradients=self.gradients, unfused=unfused,
+            )  # fmt: skip
         except NoTwinError as error:
-            return orders, Disagreement(sums=len(orders.found), told=str(error))
+            return Disagreement(sums=len(orders.found), told=str(error))
         except OrderError as error:
-            return orders, Disagreement(sums=len(orders.found), told=error)
+            return Disagreement(sums=len(orders.found), told=error)
+        return _Declared(orders=orders, nodes=nodes, unfused=unfused)
+
+    def _fuses_some(self, declared: _Declared) -> bool:
+        """Whether the kernel fuses products as no way does; see `Agreement`."""
+        fused, rounded = np.zeros((2, self.terms.count), dtype=np.bool_)
+        fused[self.kernel.fused], rounded[self.kernel.rounded] = True, True
+
+        def terms(nodes: list[Ids]) -> Ids:
+            empty = np.zeros(0, dtype=np.int64)
+            return declared.orders.form.edges(np.concatenate([empty, *(n.ravel() for n in nodes)])) >> 1
+
+        sums, chosen = declared.unfused, terms(declared.unfused.by_choice)
+        some = fused[chosen].any() and (rounded[chosen] & ~fused[chosen]).any()
+        return bool(some or fused[terms(sums.always)].any())
 
     def _mixes(self) -> str:
         """Say which sum is one number where its product is fused, and another where it is rounded.

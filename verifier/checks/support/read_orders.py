@@ -10,7 +10,7 @@ import numpy as np
 
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.graph import Ids, ids
-from verifier.arithmetic.graph.growing_form import BuilderForm
+from verifier.arithmetic.graph.growing_form import GrowingForm
 from verifier.arithmetic.graph.merges_read import MergeReader, Root
 from verifier.arithmetic.graph.normal_form import NormalForm
 from verifier.arithmetic.graph.online_read import OnlineReader, Rescalings
@@ -69,7 +69,7 @@ class CodeOrders:
     """
 
     terms: SharedTerms
-    form: BuilderForm
+    form: GrowingForm
     sums: OrderReader
     maxima: OnlineReader
     merges: MergeReader

@@ -17,7 +17,7 @@ from verifier.arithmetic.formats import FORMATS, Array
 from verifier.arithmetic.graph.graph import Builder, Ids
 from verifier.arithmetic.graph.symbols import SHORT_NAMES, SymbolicRounded, Symbols, converted
 from verifier.ops import Op
-from verifier.ops.rows.twin_numbers import NoTwinError, TwinNumbers, Way
+from verifier.ops.rows.twin_numbers import NoTwinError, TwinNumbers, UnfusedSums, Way
 from verifier.ops.rows.twin_online import online_sum
 from verifier.ops.rows.twin_orders import Orders
 from verifier.ops.rows.twin_statistics import (
@@ -51,8 +51,11 @@ def twin(  # noqa: PLR0917
     builder: Builder,
     *,
     gradients: bool = False,
+    unfused: UnfusedSums | None = None,
 ) -> dict[str, Ids]:
     """Append the expressions of all results, and return their nodes in canonical rows.
+
+    unfused: takes the nodes of sums into which code may fuse products.
 
     Raises:
         NoTwinError: the declaration is not of a kind that has a twin.
@@ -81,6 +84,7 @@ def twin(  # noqa: PLR0917
         reduction=reduction_of(op, claim, way, form, accumulation, saved),
         dtypes={**dtypes, "output": dtypes["input"]}, mixes=claim.mean_contraction == "mixed",
         trees=claim.trees, parameter=parameter, orders=orders, online=online_sum,
+        unfused=unfused or UnfusedSums(),
     )  # fmt: skip
     if "residual" in leaves:
         total = rounded.add(leaves["input"], leaves["residual"])

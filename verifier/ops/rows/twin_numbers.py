@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -66,10 +66,11 @@ class Held:
 
     def __sub__(self, other: Held) -> Held:
         """Return the rounded difference."""
-        fuses = self.numbers.way.fuses and (self.product or other.product)
-        if fuses:
+        product = self.product or other.product
+        if self.numbers.way.fuses and product:
             return self.numbers.added(self, -other)
-        return self.numbers.plain(self.numbers.rounded.subtract(self.array, other.array))
+        array = self.numbers.rounded.subtract(self.array, other.array)
+        return self.numbers.not_fused(array) if product else self.numbers.plain(array)
 
     def __neg__(self) -> Held:
         """Return the negative."""
@@ -84,6 +85,17 @@ class Held:
     def __truediv__(self, other: Held) -> Held:
         """Return the rounded quotient."""
         return self.numbers.quotient(self, other)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnfusedSums:
+    """Nodes of sums into which compiled code may fuse a product, where a twin does not.
+
+    by_choice: another way would. always: those of a row's or a column's terms, into which none does.
+    """
+
+    by_choice: list[Ids] = field(default_factory=list)
+    always: list[Ids] = field(default_factory=list)
 
 
 @dataclass(kw_only=True)
@@ -106,6 +118,7 @@ class TwinNumbers:
     parts: tuple[Held, Held] | None = None
     spread: Array | None = None
     backward: bool = False
+    unfused: UnfusedSums = field(default_factory=UnfusedSums)
 
     def plain(self, array: Array) -> Held:
         """Return a value that is no product."""
@@ -114,9 +127,15 @@ class TwinNumbers:
     def added(self, a: Held, b: Held) -> Held:
         """Return a + b; a product is fused into it, if products are fused."""
         product, other = (b, a) if b.product is not None else (a, b)
-        if product.product is None or not self.way.fuses:
-            return self.plain(self.rounded.add(a.array, b.array))
-        return self.plain(self.rounded.multiply_add(*product.product, other.array))
+        if product.product is not None and self.way.fuses:
+            return self.plain(self.rounded.multiply_add(*product.product, other.array))
+        array = self.rounded.add(a.array, b.array)
+        return self.plain(array) if product.product is None else self.not_fused(array)
+
+    def not_fused(self, array: Array) -> Held:
+        """Return a sum into which no product is fused, though one could be."""
+        self.unfused.by_choice.append(self.rounded.nodes(array))
+        return self.plain(array)
 
     def quotient(self, a: Held, b: Held) -> Held:
         """Return a / b: by the opcode of the way, or by another that the code has there."""
@@ -300,5 +319,6 @@ class TwinNumbers:
                 nodes[:, step.left] = rounded.symbols(rounded.builder.append(UNORDERED_SUM, *pair))
             else:
                 nodes[:, step.left] = rounded.add(left, right)
+                self.unfused.always.append(rounded.nodes(nodes[:, step.left]))
             root = int(step.left[0])
         return nodes[:, root]
