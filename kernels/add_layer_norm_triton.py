@@ -43,5 +43,13 @@ skeleton = add_norm.skeleton
 )
 def add_layer_norm_triton(input, residual, normalized_shape, weight=None, bias=None, eps=1e-5):
     return add_norm.add_norm(
-        "add_layer_norm", input, residual, normalized_shape, weight, bias, eps, centred=True, keep=True
+        "add_layer_norm",
+        input,
+        residual,
+        normalized_shape,
+        weight,
+        bias,
+        eps,
+        mean_of=add_norm.mean_of_row,
+        keep=True,
     )

@@ -2,7 +2,8 @@
 
 Forward: each sweep over a row adds both tensors anew, which gives the same bits; one of them stores the sum.
 KEEP says what is normalized: the sum in the accumulation format, or as the residual's dtype stores it.
-CENTRED says whether a mean is taken away, as a layer norm does.
+CENTRED says whether a mean is taken away, as a layer norm does, which names the function that computes it
+(MEAN).
 Backward: two gradients come in, of the output and of the sum. That of the norm is computed from the stored
 sum, the other one is added in the accumulation format, and both summands get the total. A program takes a
 fixed chunk of rows and keeps its part of the weight's and bias's gradients in fp32; a second kernel joins the
@@ -30,9 +31,21 @@ def _added(x, r, total, column, inside, x_column, r_column, KEEP: tl.constexpr, 
 
 
 @triton.jit
+def mean_of_row(
+    x, r, total, x_column, r_column, columns,
+    KEEP: tl.constexpr, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
+):  # fmt: skip
+    lanes = tl.zeros((BLOCK,), ACCUMULATE)
+    for start in range(0, columns, BLOCK):
+        column = start + tl.arange(0, BLOCK).to(tl.int64)
+        lanes += _added(x, r, total, column, column < columns, x_column, r_column, KEEP, ACCUMULATE)
+    return divide(tl.sum(lanes, axis=0), tl.cast(columns, ACCUMULATE))
+
+
+@triton.jit
 def _forward(
     x, r, y, total, weight, bias, means, rstds, x_row, x_column, r_row, r_column, weight_step, bias_step,
-    columns, eps, CENTRED: tl.constexpr, KEEP: tl.constexpr, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
+    columns, eps, MEAN: tl.constexpr, KEEP: tl.constexpr, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     x += row * x_row
@@ -43,19 +56,15 @@ def _forward(
     if rstds.dtype.element_ty == tl.float64:
         eps = tl.load(eps)  # a Python float reaches a kernel as fp32
     mean = tl.full((), 0.0, ACCUMULATE)
-    if CENTRED:
-        lanes = tl.zeros((BLOCK,), ACCUMULATE)
-        for start in range(0, columns, BLOCK):
-            column = start + tl.arange(0, BLOCK).to(tl.int64)
-            lanes += _added(x, r, total, column, column < columns, x_column, r_column, KEEP, ACCUMULATE)
-        mean = divide(tl.sum(lanes, axis=0), count)
+    if MEAN is not None:
+        mean = MEAN(x, r, total, x_column, r_column, columns, KEEP, BLOCK, ACCUMULATE)
         tl.store(means + row, mean)
     lanes = tl.zeros((BLOCK,), ACCUMULATE)
     for start in range(0, columns, BLOCK):
         column = start + tl.arange(0, BLOCK).to(tl.int64)
         inside = column < columns
         value = _added(x, r, total, column, inside, x_column, r_column, KEEP, ACCUMULATE)
-        if CENTRED:
+        if MEAN is not None:
             value = tl.where(inside, value - mean, 0.0)  # a masked lane would add mean^2
         lanes += value * value
     rstd = divide(tl.full((), 1.0, ACCUMULATE), root(divide(tl.sum(lanes, axis=0), count) + eps))
@@ -66,7 +75,7 @@ def _forward(
         inside = column < columns
         value = _added(x, r, total, column, inside, x_column, r_column, KEEP, ACCUMULATE)
         tl.store(total + column, value, mask=inside)
-        if CENTRED:
+        if MEAN is not None:
             value = value - mean
         out = value * rstd
         if weight is not None:
@@ -208,13 +217,13 @@ def _backward_columns(
 
 class _AddNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, input, residual, weight, bias, columns, eps, centred, keep):
+    def forward(ctx, input, residual, weight, bias, columns, eps, mean_of, keep):
         rows = input.numel() // columns if columns else 0
         statistics, accumulate = skeleton.accumulator(input.dtype)
         output = torch.empty(input.shape, dtype=input.dtype, device=input.device)
         total = torch.empty(input.shape, dtype=residual.dtype, device=input.device)
         rstd = torch.empty(rows, dtype=statistics, device=input.device)
-        mean = torch.empty_like(rstd) if centred else None
+        mean = torch.empty_like(rstd) if mean_of else None
         x, r = input.reshape(rows, columns), residual.reshape(rows, columns)
         w, b = (None if vector is None else vector.reshape(columns) for vector in (weight, bias))
         if rows:
@@ -222,7 +231,7 @@ class _AddNorm(torch.autograd.Function):
             with skeleton.on(input):
                 _forward[(rows,)](
                     x, r, output, total, w, b, mean, rstd, *x.stride(), *r.stride(), step(w), step(b),
-                    columns, skeleton.scalar(eps, input), CENTRED=centred, KEEP=keep, BLOCK=block,
+                    columns, skeleton.scalar(eps, input), MEAN=mean_of, KEEP=keep, BLOCK=block,
                     ACCUMULATE=accumulate, num_warps=warps,
                 )  # fmt: skip
         ctx.save_for_backward(total, weight, mean, rstd)
@@ -231,7 +240,7 @@ class _AddNorm(torch.autograd.Function):
             None if vector is None else (vector.shape, vector.dtype) for vector in (weight, bias)
         ]
         ctx.set_materialize_grads(False)
-        statistics = (mean, rstd) if centred else (rstd,)
+        statistics = (mean, rstd) if mean_of else (rstd,)
         ctx.mark_non_differentiable(*statistics)
         return output, total, *statistics
 
@@ -296,9 +305,12 @@ def _launch_backward(summands, parameters, dy, grad_total_rows, total, weight, m
             skeleton.join_parts(part, out, programs, columns)
 
 
-def add_norm(op, input, residual, normalized_shape, weight, bias, eps, *, centred, keep):
-    """Normalizes input + residual over the last dimensions; returns the output, the sum and statistics."""
+def add_norm(op, input, residual, normalized_shape, weight, bias, eps, *, mean_of, keep):
+    """Normalizes input + residual over the last dimensions; returns the output, the sum and statistics.
+
+    mean_of: `mean_of_row`, or None for a norm that takes no mean away.
+    """
     columns = skeleton.normalized_columns(op, input, normalized_shape, weight=weight, bias=bias)
     if residual.shape != input.shape or residual.dtype != input.dtype or residual.device != input.device:
         raise ValueError(f"{op} takes a residual of the shape, dtype and device of input.")
-    return _AddNorm.apply(input, residual, weight, bias, columns, float(eps), centred, keep)
+    return _AddNorm.apply(input, residual, weight, bias, columns, float(eps), mean_of, keep)

@@ -46,5 +46,5 @@ def add_rms_norm_triton(input, residual, normalized_shape, weight=None, eps=None
     if eps is None:  # as PyTorch's rms_norm does
         eps = torch.finfo(skeleton.accumulator(input.dtype)[0]).eps
     return add_norm.add_norm(
-        "add_rms_norm", input, residual, normalized_shape, weight, None, eps, centred=False, keep=False
+        "add_rms_norm", input, residual, normalized_shape, weight, None, eps, mean_of=None, keep=False
     )

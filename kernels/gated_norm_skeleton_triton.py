@@ -1,7 +1,8 @@
 """Gated norms in Triton, one program a row, forward and backward, for any layout: no subject.
 
 The output of the norm is multiplied by gate * sigmoid(gate) (SILU) or by sigmoid(gate), and rounded then.
-CENTRED says whether a mean is taken away, as a layer norm does.
+CENTRED says whether a mean is taken away, as a layer norm does, which names the function that computes it
+(MEAN).
 Backward: the norm and the gate are computed again in fp32 from the input, the gate and the row's saved
 statistics. A program takes a fixed chunk of rows and keeps its part of the weight's and bias's gradients in
 fp32; a second kernel joins the parts in a fixed order, so there is no lock and no atomic, and the bits do not
@@ -38,9 +39,18 @@ def _affine(value, weight, bias, column, inside, weight_step, bias_step, ACCUMUL
 
 
 @triton.jit
+def mean_of_row(x, x_column, columns, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr):
+    lanes = tl.zeros((BLOCK,), ACCUMULATE)
+    for start in range(0, columns, BLOCK):
+        column = start + tl.arange(0, BLOCK).to(tl.int64)
+        lanes += tl.load(x + column * x_column, mask=column < columns, other=0.0).to(ACCUMULATE)
+    return divide(tl.sum(lanes, axis=0), tl.cast(columns, ACCUMULATE))
+
+
+@triton.jit
 def _forward(
     x, gate, y, weight, bias, means, rstds, x_row, x_column, gate_row, gate_column, weight_step, bias_step,
-    columns, eps, CENTRED: tl.constexpr, SILU: tl.constexpr, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
+    columns, eps, MEAN: tl.constexpr, SILU: tl.constexpr, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     x += row * x_row
@@ -50,19 +60,15 @@ def _forward(
     if rstds.dtype.element_ty == tl.float64:
         eps = tl.load(eps)  # a Python float reaches a kernel as fp32
     mean = tl.full((), 0.0, ACCUMULATE)
-    if CENTRED:
-        lanes = tl.zeros((BLOCK,), ACCUMULATE)
-        for start in range(0, columns, BLOCK):
-            column = start + tl.arange(0, BLOCK).to(tl.int64)
-            lanes += tl.load(x + column * x_column, mask=column < columns, other=0.0).to(ACCUMULATE)
-        mean = divide(tl.sum(lanes, axis=0), count)
+    if MEAN is not None:
+        mean = MEAN(x, x_column, columns, BLOCK, ACCUMULATE)
         tl.store(means + row, mean)
     lanes = tl.zeros((BLOCK,), ACCUMULATE)
     for start in range(0, columns, BLOCK):
         column = start + tl.arange(0, BLOCK).to(tl.int64)
         inside = column < columns
         value = tl.load(x + column * x_column, mask=inside, other=0.0).to(ACCUMULATE)
-        if CENTRED:
+        if MEAN is not None:
             value = tl.where(inside, value - mean, 0.0)  # a masked lane would add mean^2
         lanes += value * value
     rstd = divide(tl.full((), 1.0, ACCUMULATE), root(divide(tl.sum(lanes, axis=0), count) + eps))
@@ -72,7 +78,7 @@ def _forward(
         column = start + tl.arange(0, BLOCK).to(tl.int64)
         inside = column < columns
         value = tl.load(x + column * x_column, mask=inside, other=0.0).to(ACCUMULATE)
-        if CENTRED:
+        if MEAN is not None:
             value = value - mean
         out = _affine(value * rstd, weight, bias, column, inside, weight_step, bias_step, ACCUMULATE)
         z = tl.load(gate + column * gate_column, mask=inside, other=0.0).to(ACCUMULATE)
@@ -228,12 +234,12 @@ def _backward_columns(
 
 class _GatedNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, input, gate, weight, bias, columns, eps, centred, silu):
+    def forward(ctx, input, gate, weight, bias, columns, eps, mean_of, silu):
         rows = input.numel() // columns if columns else 0
         statistics, accumulate = skeleton.accumulator(input.dtype)
         output = torch.empty(input.shape, dtype=input.dtype, device=input.device)
         rstd = torch.empty(rows, dtype=statistics, device=input.device)
-        mean = torch.empty_like(rstd) if centred else None
+        mean = torch.empty_like(rstd) if mean_of else None
         x, z = input.reshape(rows, columns), gate.reshape(rows, columns)
         w, b = (None if vector is None else vector.reshape(columns) for vector in (weight, bias))
         if rows:
@@ -241,12 +247,12 @@ class _GatedNorm(torch.autograd.Function):
             with skeleton.on(input):
                 _forward[(rows,)](
                     x, z, output, w, b, mean, rstd, *x.stride(), *z.stride(), step(w), step(b), columns,
-                    skeleton.scalar(eps, input), CENTRED=centred, SILU=silu, BLOCK=block,
+                    skeleton.scalar(eps, input), MEAN=mean_of, SILU=silu, BLOCK=block,
                     ACCUMULATE=accumulate, num_warps=warps,
                 )  # fmt: skip
         ctx.save_for_backward(input, gate, weight, bias, mean, rstd)
         ctx.silu = silu
-        found = (output, mean, rstd) if centred else (output, rstd)
+        found = (output, mean, rstd) if mean_of else (output, rstd)
         ctx.mark_non_differentiable(*found[1:])
         return found
 
@@ -299,9 +305,12 @@ def _launch_backward(gradients, parameters, tensors, vectors, mean, rstd, silu):
             skeleton.join_parts(part, out, programs, columns)
 
 
-def gated_norm(op, input, gate, normalized_shape, weight, bias, eps, *, centred, silu):
-    """Normalizes over the last dimensions and multiplies by the gate; returns the output and statistics."""
+def gated_norm(op, input, gate, normalized_shape, weight, bias, eps, *, mean_of, silu):
+    """Normalizes over the last dimensions and multiplies by the gate; returns the output and statistics.
+
+    mean_of: `mean_of_row`, or None for a norm that takes no mean away.
+    """
     columns = skeleton.normalized_columns(op, input, normalized_shape, weight=weight, bias=bias)
     if gate.shape != input.shape or gate.dtype != input.dtype or gate.device != input.device:
         raise ValueError(f"{op} takes a gate of the shape, dtype and device of input.")
-    return _GatedNorm.apply(input, gate, weight, bias, columns, float(eps), centred, silu)
+    return _GatedNorm.apply(input, gate, weight, bias, columns, float(eps), mean_of, silu)

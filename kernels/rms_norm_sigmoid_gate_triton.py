@@ -40,5 +40,5 @@ skeleton = gated_norm.skeleton
 )
 def rms_norm_sigmoid_gate_triton(input, gate, normalized_shape, weight=None, eps=1e-6):
     return gated_norm.gated_norm(
-        "rms_norm_sigmoid_gate", input, gate, normalized_shape, weight, None, eps, centred=False, silu=False
+        "rms_norm_sigmoid_gate", input, gate, normalized_shape, weight, None, eps, mean_of=None, silu=False
     )

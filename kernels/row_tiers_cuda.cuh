@@ -321,14 +321,13 @@ __device__ void warp_tier(const Load& load, const Store&, int64 rows, int64 colu
   const int64 wanted = group * kRowsPerAccess;
   const bool stores = wanted < rows;
   const int64 first = stores ? wanted : rows - kRowsPerAccess;
-  Values values[kRowsPerAccess];
-#pragma unroll
-  for (int i = 0; i < kRowsPerAccess; ++i) {
-    values[i].columns = columns;
-    values[i].load(load, first + i);
-  }
-#pragma unroll
-  for (int i = 0; i < kRowsPerAccess; ++i) work(values[i], WarpGroup<kWidth>(), first + i, stores, threadIdx.x == 0);
+  static_assert(kRowsPerAccess == 1 || kRowsPerAccess == 2);
+  Values here, next;  // of two rows both are loaded before either is worked on
+  here.columns = next.columns = columns;
+  here.load(load, first);
+  if constexpr (kRowsPerAccess == 2) next.load(load, first + 1);
+  work(here, WarpGroup<kWidth>(), first, stores, threadIdx.x == 0);
+  if constexpr (kRowsPerAccess == 2) work(next, WarpGroup<kWidth>(), first + 1, stores, threadIdx.x == 0);
 }
 
 // A block has a row: rows of more than 1024 columns never come near the 2^31 blocks of a grid.

@@ -22,7 +22,7 @@ SKELETON = (KERNELS / "layer_norm_skeleton_triton.py").read_text(encoding="utf-8
 @pytest.fixture(autouse=True)
 def _as_found(monkeypatch):
     """What is found is neither made small nor asked for its cause: cases that reach far are slow."""
-    monkeypatch.setattr(shrink, "REDUCTION_CALLS", 1)
+    monkeypatch.setattr(shrink, "REDUCTION_SECONDS", -1.0)
     monkeypatch.setattr(causes, "SECONDS", 0.0)
 
 

@@ -84,7 +84,7 @@ def within(defect, columns):
 
 @pytest.mark.parametrize(("subject", "defect"), DEFECTS)
 def test_the_search_finds_the_defect_without_its_witness(subject, defect, runners, monkeypatch):
-    monkeypatch.setattr(shrink, "REDUCTION_CALLS", 1)  # found is enough here; shrinking has its own tests
+    monkeypatch.setattr(shrink, "REDUCTION_SECONDS", -1.0)  # found is enough: shrinking has tests
     monkeypatch.setattr(causes, "SECONDS", 0.0)  # and so have causes
     place = place_of(subject, defect)
     dtypes = observable_dtypes(subject, defect, place)

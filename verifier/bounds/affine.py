@@ -54,12 +54,12 @@ class Affine:
     rest: Array
     reasons: frozenset[str] = frozenset()
 
-    @property
+    @functools.cached_property
     def magnitude(self) -> Array:
         """Upper bound on the exact value."""
         return np.abs(self.centre) + self.slack
 
-    @property
+    @functools.cached_property
     def total(self) -> Array:
         """Bound on |computed - exact|."""
         total = self.rest
