@@ -18,6 +18,8 @@ Integers: TypeAlias = npt.NDArray[np.int64]
 LOG_2 = 0.6931471805599453
 
 # Elements drawn at a time: 7 words of 8 bytes each keep the scratch memory near 4 MB.
+_KEPT = 1 << 16
+"""Most numbers of a draw that is kept."""
 _BLOCK = 2**16
 
 _LEAST_CONSTANT = 100
@@ -79,11 +81,9 @@ class Draw:
         """(rows, columns)."""
         return self.rows, self.columns
 
-    def _generator(self, stream: int) -> np.random.PCG64:
-        return np.random.PCG64(np.random.SeedSequence((self.seed, stream)))
-
     def _words(self, stream: int, shape: tuple[int, int]) -> Words:
-        return np.asarray(self._generator(stream).random_raw(math.prod(shape)), np.uint64).reshape(shape)
+        words = _generator(self.seed, stream).random_raw(math.prod(shape))
+        return np.asarray(words, np.uint64).reshape(shape)
 
     def integers(self, low: int, high: int, *, stream: int = 0) -> Integers:
         """Draw (rows, columns) integers from low to high, both included."""
@@ -111,7 +111,10 @@ class Draw:
         if self.distinct is not None:
             steps = max(self.distinct - 1, 1)
             return (2.0 * self.integers(0, self.distinct - 1, stream=stream) - steps) / steps
-        return _normal(self._generator(2 * stream), self.rows * self.columns).reshape(self.shape)
+        count = self.rows * self.columns
+        if count > _KEPT:
+            return _normal(self.seed, 2 * stream, count).reshape(self.shape)
+        return _kept_normal(self.seed, 2 * stream, count).reshape(self.shape).copy()
 
     @functools.cached_property
     def column_index(self) -> Integers:
@@ -126,9 +129,13 @@ def _in_range(words: Words, low: int, high: int) -> Integers:
     return (top % np.uint64(span)).astype(np.int64) + low
 
 
-def _normal(generator: np.random.PCG64, count: int) -> Reals:
+def _generator(seed: int, stream: int) -> np.random.PCG64:
+    return np.random.PCG64(np.random.SeedSequence((seed, stream)))
+
+
+def _normal(seed: int, stream: int, count: int) -> Reals:
     """Sum twelve uniform numbers less six (Irwin-Hall): variance 1 and tails up to 6, with no logarithm."""
-    result = np.empty(count)
+    generator, result = _generator(seed, stream), np.empty(count)
     for start in range(0, count, _BLOCK):
         size = min(_BLOCK, count - start)
         words = np.asarray(generator.random_raw(7 * size), np.uint64).reshape(size, 7)
@@ -138,3 +145,9 @@ def _normal(generator: np.random.PCG64, count: int) -> Reals:
         fine = (words[:, 6] >> np.uint64(11)).astype(np.float64) * 2.0**-53 - 0.5
         result[start : start + size] = (coarse + fine) * 2.0**-32
     return result
+
+
+@functools.lru_cache(maxsize=64)
+def _kept_normal(seed: int, stream: int, count: int) -> Reals:
+    """Return `_normal`, not to be written to: many cases are made of the same draws."""
+    return _normal(seed, stream, count)
