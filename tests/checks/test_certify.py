@@ -14,7 +14,7 @@ from verifier.arithmetic.graph.graph import Builder
 from verifier.audit.shape_text import extents, ranged
 from verifier.cases.recipe import Recipe, Values, build
 from verifier.checks.support.certify import certified
-from verifier.checks.support.reached_elements import elements_reached
+from verifier.checks.support.reached_elements import elements_reached, told_apart
 from verifier.checks.support.recorded_code import RefusedError, must_hold_for_all_inputs
 from verifier.checks.support.rows_alike import rows_alike
 from verifier.execution.child_process import Runner
@@ -156,6 +156,24 @@ def test_a_certificate_says_which_elements_a_result_reaches_before_any_rule(read
     subject = load(built_in("layer_norm_two_pass_triton")).subjects[0]
     case = build(op("layer_norm"), subject, "float32", Recipe(rows=3, columns=4), gradients=False)
     assert elements_reached(graph_of(reads), op("layer_norm"), case) == {"output": {"input": words}}
+
+
+@pytest.mark.parametrize("name", ["layer_norm_two_pass_triton", "group_norm_triton", "instance_norm_triton"])
+def test_what_the_gradient_of_an_entry_may_take_is_told_from_all_else(name):
+    subject = load(built_in(name)).subjects[0]
+    the_op = op(subject.op)
+    case = build(the_op, subject, "float32", Recipe(rows=12, columns=6), gradients=True)
+    shape = tuple(case.given["grad_output"].shape)
+    index, entries = the_op.flat_index(case, "grad_output", shape), the_op.problem(case).parameter
+    if isinstance(entries, str):
+        entries = np.broadcast_to(np.arange(6), index.shape)
+    labels = [found for _, found in told_apart(the_op, case, "grad_output", shape, ["output", "grad_bias"])]
+    for entry in np.unique(entries):
+        own = entries == entry
+        for taken in (index[own], index[own.any(axis=1)].ravel()):  # of grad_output, and of input
+            ends = [(found[taken].min(), found[taken].max()) for found in labels]
+            told = [(low <= found) & (found <= high) for found, (low, high) in zip(labels, ends, strict=True)]
+            assert np.flatnonzero(np.all(told, axis=0)).tolist() == sorted(taken.tolist())
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,8 @@ def test_without_an_attack_the_backward_pass_is_certified(ask, dtype):
 
 
 DECLARED = "the code is the declared computation"
+BESIDE = "tl.load(dy + row * columns + (column + 1) % columns, mask=inside, other=0.0).to(tl.float32)"
+"""Of the next column, in a row between the first and the last that a sum takes."""
 
 
 @pytest.mark.parametrize(
@@ -147,6 +149,8 @@ DECLARED = "the code is the declared computation"
         ({"SUMS": "sum_dw = sum_dw.to(x.dtype.element_ty).to(tl.float32)"}, DECLARED),
         ({"SUMS": "sum_db += tl.where(row == 1, d, 0.0)"}, DECLARED),
         ({"SUMS": "sum_dw += tl.where(d > 60000.0, d, 0.0)"}, DECLARED),
+        ({"SUMS": f"if row == 1:\n    sum_dw += 0.0 * {BESIDE}"}, DECLARED),
+        ({"SUMS": f"if row == 1:\n    sum_db += 0.0 * {BESIDE}"}, DECLARED),
         ({"MEANS": "if c2 > 1.0e30:\n    c2 = c1"}, DECLARED),
         ({"AFTER": "dw = dw.float().mul(1.0009765625).to(dw.dtype)"}, DECLARED),
         ({"AFTER": "dw, db = db, dw"}, DECLARED),
@@ -157,6 +161,7 @@ DECLARED = "the code is the declared computation"
     ids=[
         "g_rounded", "rstd_rounded", "mean_rounded", "rstd_off_by_an_ulp", "mean_over_n_minus_one",
         "c1_rounded", "zero_times_another_row", "sums_rounded", "a_row_twice", "rare_values_twice",
+        "zero_times_another_column_in_dw", "zero_times_another_column_in_db",
         "branch_in_the_backward",
         "dw_off_by_an_ulp", "exchanged", "saved_mean_rounded", "branch", "choice",
     ],

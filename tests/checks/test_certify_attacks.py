@@ -3,6 +3,7 @@
 import re
 import textwrap
 
+import numpy as np
 import pytest
 
 pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is missing")
@@ -379,6 +380,39 @@ def test_what_the_recorder_must_not_take_for_a_constant_or_for_ordered(
     text = RMS_NORM.replace("FACTOR", factor).replace("MEMBERS", members)
     (tmp_path / "attack.cu").write_text(text)
     (tmp_path / "attack.py").write_text(LAUNCH.replace("STREAM", stream))
+    (subject,) = load(tmp_path / "attack.py").subjects
+    recipe = Recipe(rows=3, columns=40, input=Values(seed=0))
+    case = build(op(subject.op), subject, "float32", recipe, gradients=False)
+    with Runner(backend="machine") as runner:
+        found = certified(subject, case, runner=runner)
+    assert getattr(found, "stage", "") == stage, found
+
+
+BRANCH = """
+    const float a = x[(i + 1) % columns], part = __fmul_rn(a, 0.6572265625f), difference = DIFFERENCE;
+    const float after = __fsub_rn(x[i], __fadd_rn(part, __fmul_rn(difference, 0.75f)));
+    asm volatile("{ .reg .pred p; setp.lt.f32 p, %1, 0f00000000; @!p bra DONE;"
+                 "mov.f32 %0, 0f00000000; DONE: }" : "+f"(value) : "f"(__fmul_rn(difference, after)));
+"""
+
+
+@pytest.mark.parametrize(
+    ("difference", "stage"),
+    [("__fsub_rn(x[i], part)", ""), ("__fmaf_rn(-a, 0.6572265625f, x[i])", DATA)],
+    ids=["rounded", "fused"],
+)
+def test_a_product_of_differences_may_be_negative_where_one_takes_an_unrounded_product(
+    tmp_path, difference, stage
+):
+    value, a, scale = (np.float32(number) for number in (2.0**-24 - 1, -24929 / 16384, 673 / 1024))
+    unrounded = np.float32(float(value) - float(a) * float(scale))
+    after = value - (a * scale + unrounded * np.float32(0.75))
+    assert value - a * scale > 0 < unrounded
+    assert after < 0
+    text = RMS_NORM.replace("FACTOR", "").replace("MEMBERS", "0xffffffffu")
+    text = text.replace("    if (weight)", BRANCH.replace("DIFFERENCE", difference) + "    if (weight)")
+    (tmp_path / "attack.cu").write_text(text)
+    (tmp_path / "attack.py").write_text(LAUNCH.replace("STREAM", "None"))
     (subject,) = load(tmp_path / "attack.py").subjects
     recipe = Recipe(rows=3, columns=40, input=Values(seed=0))
     case = build(op(subject.op), subject, "float32", recipe, gradients=False)

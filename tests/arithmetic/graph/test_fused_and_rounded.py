@@ -92,3 +92,21 @@ def test_what_may_be_two_numbers_is_no_square():
     two = terms.edges[edge >> 1, :1] >> 1
     assert Signs(terms, np.array([edge])).nonnegative(edge)
     assert not Signs(terms, np.array([edge]), two).nonnegative(edge)
+
+
+@pytest.mark.parametrize("family", ["ex2.approx", "exp.cuda"])
+def test_a_power_of_what_is_left_of_a_fused_product_is_perhaps_a_zero(family):
+    """a * b - m with m the product rounded is its rounding error, which a constant may make large."""
+    terms, builder = SharedTerms(), Builder()
+    a, b = (builder.append(f"input:{name}") for name in "ab")
+    two = builder.append("literal:f32", value=0x40000000)
+    product = builder.append("mul.f32", a, b)
+    largest = builder.append("max.f32", product, b)
+    rests = [builder.append("sub.f32", one, largest) for one in (product, b)]
+    shifted = [builder.append("mul.f32", one, two) if family == "ex2.approx" else one for one in rests]
+    total = builder.append("add.f32", *(builder.append(f"{family}.f32", one) for one in shifted))
+    graph = builder.graph({"y": total, "rest": rests[0]}, dict.fromkeys("ab", "f32"))
+    found = Normaliser(terms, "EZ").normal(graph).outputs
+    (edge,), (rest,) = (found[name].ravel() for name in ("y", "rest"))
+    assert Signs(terms, np.array([edge])).nonzero(edge)
+    assert not Signs(terms, np.array([edge]), fused=np.array([rest >> 1])).nonzero(edge)

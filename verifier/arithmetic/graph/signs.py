@@ -27,18 +27,24 @@ class Signs:
     is no less than each of them, a product of two such is not negative, a root is no less than its operand
     or 1. A product may underflow, so that none counts as positive.
     In (x - m) * (x - t), t = m + (x - m) * f with a constant f of at most 3/4, or a quotient, t lies between
-    m and x, so that the product is not negative (docs/explanation/certificates.md).
+    m and x, so that the product is not negative (docs/explanation/certificates.md). Where x or m is a product
+    that was fused into a difference, that is one of other numbers, and nothing is said of it.
     Approximate quotients and roots (`.approx`, `.full`) are taken to have a relative error below 1/2, and
     the right sign where their results are subnormal.
     """
 
-    def __init__(self, terms: SharedTerms, edges: Ids, either: Ids | None = None) -> None:
+    def __init__(
+        self, terms: SharedTerms, edges: Ids, either: Ids | None = None, fused: Ids | None = None
+    ) -> None:
         """Find the signs of what the edges reach.
 
-        either: terms that may stand for two numbers; what reaches them is equal to nothing here.
+        either: terms that may stand for two numbers; what reaches them is equal to nothing here. fused: sums
+        of which a product was fused somewhere, and so was not the number that its term is elsewhere.
         """
         self._terms = terms
         self._several = _reaching(terms, either)
+        self._fused: Mask = np.zeros(terms.count, dtype=np.bool_)
+        self._fused[[] if fused is None else fused] = True
         self._least: Array = np.full(terms.count, _ANY)
         self._falls: Mask = np.zeros(terms.count, dtype=np.bool_)
         self._powers: dict[int, bool] = {}
@@ -93,7 +99,8 @@ class Signs:
         rests = self._terms.edges[powers >> 1, 0]
         parts = self._terms.edges[rests >> 1, :2] ^ (rests & 1)[:, None]
         x, m = np.where(parts[:, :1] & 1 == 1, parts[:, ::-1], parts).T
-        if not (self._of_family("add", rests) & (x & 1 == 0) & (m & 1 == 1)).all():
+        rounded = self._of_family("add", rests) & ~self._fused[rests >> 1]
+        if not (rounded & (x & 1 == 0) & (m & 1 == 1)).all():
             return None
         return None if self._of_family("ite", x).any() else ({*x.tolist()}, {*(m ^ 1).tolist()})
 
@@ -157,7 +164,7 @@ class Signs:
 
     def _apart(self, rest: int) -> tuple[int, int] | None:
         """Return x and m of x - m, x and m no negatives; None for all else."""
-        if self._name(rest >> 1).partition(".")[0] != "add":
+        if self._name(rest >> 1).partition(".")[0] != "add" or self._fused[rest >> 1]:
             return None
         turned = [int(part) ^ (rest & 1) for part in self._terms.edges[rest >> 1][:2]]
         x, m = sorted(turned, key=lambda part: part & 1)
@@ -316,9 +323,9 @@ class Signs:
         return found
 
     def _differs(self, terms: Ids) -> Mask:
-        """Return which terms are sums of two, of which one is subtracted."""
+        """Return which terms are sums of two, of which one is subtracted, and neither is a fused product."""
         a, b = self._terms.edges[terms, :2].T
-        return np.asarray(self._are("add", 2 * terms)[0] & ((a ^ b) & 1 == 1))
+        return np.asarray(self._are("add", 2 * terms)[0] & ((a ^ b) & 1 == 1) & ~self._fused[terms])
 
     def _share(self, t: Ids, m: Ids, difference: Ids) -> tuple[Array, Ids]:
         """Return how much of differences t adds to m, and 1 where it subtracts; 0.0 for any other t."""
@@ -330,6 +337,8 @@ class Signs:
         factors = np.where(fused[:, None], edges[:, :2], self._terms.edges[product >> 1, :2])
         divides = self._are("div", product)[0] & (factors[:, 0] >> 1 == difference)
         added &= self._are("mul", product)[0] | divides
+        added &= ~(self._fused[t] & self._of_family("mul", 2 * m))  # perhaps it is m that was fused
+        added &= ~(self._fused[t] & self._of_family("div", 2 * m))
         share, turned = self._part(factors, difference)
         inverse = np.divide(1.0, share, out=np.zeros_like(share), where=share != 0.0)
         share = np.where(added & divides, inverse, share)

@@ -172,6 +172,7 @@ def _proved(
                 found.vanished,
                 within=None if within is None else within.terms,
                 either=found.kernel.either,
+                fused=np.union1d(found.kernel.fused, found.twin.fused),
             ),
         ),
         way=asdict(found.way),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -32,6 +32,7 @@ from verifier.bounds import variance
 from verifier.bounds.variance import SquareOrder
 from verifier.bounds.variance import options as variance_options
 from verifier.checks.support.few_elements import differ_in_a_few
+from verifier.checks.support.reached_elements import told_apart
 from verifier.checks.support.read_orders import CodeOrders, OrderAnswer, OrderOfSum
 from verifier.ops import Op
 from verifier.ops.rows.twin import formats_of, twin
@@ -439,22 +440,28 @@ class _Comparison:
         for argument in sorted(
             {n.removeprefix("input:") for n in self.graph.names if n.startswith("input:")}
         ):
-            index = self.op.flat_index(self.case, argument, tuple(self.case.given[argument].shape)).ravel()
-            place = np.empty_like(index)
-            place[index] = np.arange(index.size)
-            mine, declared = (reach(g, labels_of(g, argument, place)) for g in (self.graph, expected))
-            for name, nodes in self.graph.outputs.items():
-                own = nodes.ravel()[self.op.flat_index(self.case, name, nodes.shape).ravel()]
-                wanted = expected.outputs[name].ravel()
-                if argument == "input" and self.case.columns == 1 and own.size == self.case.rows:
-                    rows = np.arange(own.size)
-                    if not mine.outside(own, rows).any():
-                        continue
-                more = ~mine.none(own) & (
-                    (mine.low[own] < declared.low[wanted]) | (mine.high[own] > declared.high[wanted])
-                )
-                if more.any():
-                    return f"{name} depends on elements of {argument} on which it may not depend"
+            shape = tuple(self.case.given[argument].shape)
+            for names, labels in told_apart(self.op, self.case, argument, shape, self.graph.outputs):
+                if more := self._reaching_more(expected, names, argument, labels):
+                    return f"{more} depends on elements of {argument} on which it may not depend"
+        return ""
+
+    def _reaching_more(self, expected: Graph, names: Collection[str], argument: str, labels: Ids) -> str:
+        """Return which of some results reaches a label that the declared one does not, "" where none does."""
+        mine, declared = (reach(g, labels_of(g, argument, labels)) for g in (self.graph, expected))
+        for name in names:
+            nodes = self.graph.outputs[name]
+            own = nodes.ravel()[self.op.flat_index(self.case, name, nodes.shape).ravel()]
+            wanted = expected.outputs[name].ravel()
+            if argument == "input" and self.case.columns == 1 and own.size == self.case.rows:
+                rows = np.arange(own.size)
+                if not mine.outside(own, rows).any():
+                    continue
+            more = ~mine.none(own) & (
+                (mine.low[own] < declared.low[wanted]) | (mine.high[own] > declared.high[wanted])
+            )
+            if more.any():
+                return name
         return ""
 
     def _first(self, name: str, computed: Ids, wanted: Ids, edges_of: Callable[[Ids], Ids]) -> str:

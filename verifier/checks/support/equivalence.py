@@ -202,6 +202,8 @@ def _allowed(  # noqa: PLR0917 (what a level has)
             (edges for form in forms for edges in form.outputs.values()),
             np.union1d(forms[0].divisors, forms[1].divisors),
             np.union1d(forms[0].vanished, forms[1].vanished),
+            either=np.union1d(forms[0].either, forms[1].either),
+            fused=np.union1d(forms[0].fused, forms[1].fused),
         )
     except RefusedError as error:
         why.update(dict.fromkeys(same, f"it was not shown that {error.refusal.stage}: {error}"))

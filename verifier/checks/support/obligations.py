@@ -31,18 +31,19 @@ def discharged(
     *,
     within: Ids | None = None,
     either: Ids | None = None,
+    fused: Ids | None = None,
 ) -> tuple[str, ...]:
     """Return the obligations of the rules, all of which hold.
 
     results: edges of what is compared. divisors, vanished: edges that must not be zero, must be finite.
-    within: terms that are finite for another reason. either: terms that may stand for two numbers.
+    within: terms that are finite for another reason. either, fused: see `Signs`.
 
     Raises:
         RefusedError: one is not shown to hold.
 
     """
     kept = reached(terms, np.concatenate([edges.ravel() for edges in results]))
-    signs = Signs(terms, np.union1d(divisors, vanished), either)
+    signs = Signs(terms, np.union1d(divisors, vanished), either, fused)
     known = np.zeros(0, np.int64) if within is None else within
     lost = lost_from(terms, kept, signs, vanished)
     for edge in lost[~np.isin(lost >> 1, known)].tolist():
@@ -84,7 +85,7 @@ def finite_within(
     None: nothing is so removed, or no magnitude is known.
     """
     kept = reached(terms, np.concatenate([edges.ravel() for edges in results]))
-    lost = lost_from(terms, kept, Signs(terms, vanished, form.either), vanished)
+    lost = lost_from(terms, kept, Signs(terms, vanished, form.either, form.fused), vanished)
     nodes = np.flatnonzero(np.isin(form.edges >> 1, lost >> 1))
     if not lost.size or not np.isin(lost >> 1, form.edges[nodes] >> 1).all():
         return None

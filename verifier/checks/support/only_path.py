@@ -47,10 +47,11 @@ def same_for_all(
         raise RefusedError(
             "nothing decides on data", "a sum that may stand for two numbers would have to cancel"
         )
-    discharged(terms, known.outputs.values(), form.divisors, form.vanished)
+    fused = np.union1d(known.fused, form.fused)
+    discharged(terms, known.outputs.values(), form.divisors, form.vanished, either=several, fused=fused)
     finite = reached(terms, np.concatenate([edges.ravel() for edges in known.outputs.values()]))
     asked = np.unique(np.concatenate([edges.ravel() for edges in form.outputs.values()]))
-    signs = Signs(terms, asked, several)
+    signs = Signs(terms, asked, several, fused)
     for truth in ("true", "false"):
         for edge, node in zip(form.outputs[truth], paths.outputs[truth], strict=True):
             if by_data.none(node):

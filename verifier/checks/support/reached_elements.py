@@ -7,6 +7,7 @@ change with it, whatever the inputs are.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -28,12 +29,10 @@ def elements_reached(graph: Graph, op: Op, case: Case) -> dict[str, dict[str, st
     given = {name.removeprefix("input:") for name in graph.names if name.startswith("input:")}
     for argument in sorted(given & {*case.given}):
         shape = tuple(case.given[argument].shape)
-        index = op.flat_index(case, argument, shape).ravel()
+        index = op.flat_index(case, argument, shape)
         kept: dict[str, dict[str, bool]] = {}
         for axis, place in places(op, case, argument, shape).items():
-            labels = np.zeros(index.size, dtype=np.int64)
-            labels[index] = place.ravel()
-            reached = reach(graph, labels_of(graph, argument, labels))
+            reached = reach(graph, labels_of(graph, argument, _in_memory(index, place)))
             for name, nodes in graph.outputs.items():
                 own = nodes.ravel()[op.flat_index(case, name, nodes.shape).ravel()]
                 if reached.none(own).all():
@@ -63,6 +62,34 @@ def places(op: Op, case: Case, name: str, shape: tuple[int, ...]) -> dict[str, I
         return {"row": grid.reshape(-1)}
     axis = "entry" if isinstance(parameter, np.ndarray) else str(parameter).removesuffix("s")
     return {axis: grid.reshape(-1)}
+
+
+def told_apart(
+    op: Op, case: Case, argument: str, shape: tuple[int, ...], results: Iterable[str]
+) -> Iterator[tuple[list[str], Ids]]:
+    """Yield labels of an argument's elements, with the results whose support the least and largest tell.
+
+    A result of a row reaches elements that follow each other in canonical rows. The gradient of a parameter
+    reaches some of every row: its own column, or what has its entry, in rows that have its entry somewhere.
+    """
+    index = op.flat_index(case, argument, shape)
+    parameter = getattr(op.problem(case), "parameter", "columns")
+    yield [*results], _in_memory(index, np.arange(index.size))
+    summed = [name for name in results if name.removeprefix("grad_") in PARAMETERS]
+    if not summed or index.ndim != 2 or (isinstance(parameter, str) and parameter != "columns"):
+        return
+    if isinstance(parameter, str):
+        yield summed, _in_memory(index, np.indices(index.shape)[1])
+        return
+    yield summed, _in_memory(index, parameter)
+    yield summed, _in_memory(index, np.broadcast_to(parameter.min(axis=1, keepdims=True), index.shape))
+
+
+def _in_memory(index: Ids, labels: Ids) -> Ids:
+    """Return labels, given in canonical rows, by place in memory."""
+    found = np.zeros(index.size, dtype=np.int64)
+    found[index.ravel()] = labels.ravel()
+    return found
 
 
 def _words(alone: dict[str, bool]) -> str:
