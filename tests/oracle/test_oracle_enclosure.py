@@ -5,6 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from verifier.arithmetic import blocks
 from verifier.arithmetic.formats import FORMATS
 from verifier.oracle.enclosure import Enclosure, undefined
 
@@ -35,6 +36,21 @@ def test_error_bounds_bracket_the_error_of_every_contained_value(seed):
             error = abs(Fraction(actual[k]) - centre - place * Fraction(exact.radius[k]))
             assert Fraction(lower[k]) <= error <= Fraction(upper[k])
         assert Fraction(exact.magnitude()[k]) >= abs(centre) + Fraction(exact.radius[k])
+
+
+def test_errors_by_blocks_have_the_bits_of_those_of_the_whole(monkeypatch):
+    random, exact = random_enclosures(7, size=13 * 17)
+    actual = exact.high * (1 + random.integers(-2, 3, size=exact.high.size) * 2.0**-52)
+    actual[::29], exact.high[::31] = np.nan, np.inf
+    exact = exact.reshape(13, 17)
+    whole = exact.error_of(actual.reshape(13, 17))
+    seen = []
+    original = Enclosure._error_of
+    monkeypatch.setattr(blocks, "MOST", 16)
+    monkeypatch.setattr(Enclosure, "_error_of", lambda *given: seen.append(given) or original(*given))
+    for expected, found in zip(whole, exact.error_of(actual.reshape(13, 17)), strict=True):
+        np.testing.assert_array_equal(expected, found)
+    assert len(seen) > 10
 
 
 def test_error_bounds_hold_without_a_radius():

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from verifier.arithmetic.blocks import Tile, cut
 from verifier.arithmetic.formats import (
     FORMATS,
     INFLATION,
@@ -30,6 +31,7 @@ from verifier.arithmetic.formats import (
 )
 from verifier.arithmetic.trees.tree import Tree
 from verifier.bounds import elementary_functions
+from verifier.bounds.affine_value import Affine, by_blocks
 from verifier.bounds.parameter_entries import Index, element_entries
 from verifier.bounds.why_none import NO_PARTS, NOT_FINITE, OVERFLOW, VANISHES
 
@@ -38,54 +40,6 @@ _TINY = 2.0**-1074
 _LN_2, _LOG2_E = math.log(2.0), math.log2(math.e)
 """Both within one ulp of float64, which is 2^-52 of them at most."""
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Affine:
-    """One value of a formula for all elements; see the module.
-
-    `reasons` says why elements have no bound, if some have none.
-    """
-
-    numbers: AffineNumbers
-    centre: Array
-    slack: Array
-    symbols: Mapping[str, Array]
-    rest: Array
-    reasons: frozenset[str] = frozenset()
-
-    @functools.cached_property
-    def magnitude(self) -> Array:
-        """Upper bound on the exact value."""
-        return np.abs(self.centre) + self.slack
-
-    @functools.cached_property
-    def total(self) -> Array:
-        """Bound on |computed - exact|."""
-        total = self.rest
-        for coefficient in self.symbols.values():
-            total = total + np.abs(coefficient)
-        return total
-
-    def __add__(self, other: Affine) -> Affine:
-        """Return the rounded sum."""
-        return self.numbers.add(self, other, 1.0)
-
-    def __sub__(self, other: Affine) -> Affine:
-        """Return the rounded difference."""
-        return self.numbers.add(self, other, -1.0)
-
-    def __mul__(self, other: Affine) -> Affine:
-        """Return the rounded product."""
-        return self.numbers.rounded(self.numbers.product(self, other), 1.0)
-
-    def __truediv__(self, other: Affine) -> Affine:
-        """Return the rounded quotient."""
-        return self.numbers.divide(self, other)
-
-    def __neg__(self) -> Affine:
-        """Return the exact negative."""
-        return self.numbers.scaled(self, -1.0)
 
 
 @dataclass(kw_only=True)
@@ -121,6 +75,16 @@ class AffineNumbers:
     vanishing: Mask | None = None
     judged: Mask | None = None
     _names: Iterator[int] = field(default_factory=itertools.count)
+
+    def within(self, block: Tile, shape: tuple[int, int]) -> AffineNumbers:
+        """Return the numbers of a block of an array (rows, columns)."""
+        if shape[0] != self.rows:
+            return self
+        judged, absent, vanishing = (
+            None if mask is None else cut(mask, block) for mask in (self.judged, self.absent, self.vanishing)
+        )
+        rows = len(range(*block[0].indices(self.rows)))
+        return replace(self, rows=rows, judged=judged, absent=absent, vanishing=vanishing)
 
     def exact(self, centre: Array, slack: Array | float = 0.0) -> Affine:
         """Return a value without error, known to within `slack`."""
@@ -189,10 +153,16 @@ class AffineNumbers:
             raise ValueError("this formula asks for saved statistics, and none are declared")
         return self.saved
 
+    @by_blocks
+    def multiply(self, a: Affine, b: Affine) -> Affine:
+        """Return fl(a * b)."""
+        return self.rounded(self.product(a, b), 1.0)
+
     def rounded(self, value: Affine, errors: float) -> Affine:
         """Add the rounding of one operation of relative error `errors` * u to an unrounded result."""
         return self._round(value, errors * self.arithmetic.u, self.arithmetic.omega, self.arithmetic.format)
 
+    @by_blocks
     def add(self, a: Affine, b: Affine, sign: float) -> Affine:
         """Return fl(a + sign * b)."""
         centre = a.centre + sign * b.centre
@@ -203,6 +173,7 @@ class AffineNumbers:
         value = self._joined(centre, slack, symbols, a.rest + b.rest, (a, b))
         return self._round(value, self.arithmetic.u, self.arithmetic.addition_omega, self.arithmetic.format)
 
+    @by_blocks
     def product(self, a: Affine, b: Affine) -> Affine:
         """Return the product of two computed values, not yet rounded."""
         centre = a.centre * b.centre
@@ -228,6 +199,7 @@ class AffineNumbers:
             reasons=a.reasons,
         )
 
+    @by_blocks
     def divide(self, a: Affine, b: Affine) -> Affine:
         """Return fl(a / b); rows in which b may vanish have no bound."""
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -423,6 +395,7 @@ class AffineNumbers:
         had = np.isfinite(of[0].magnitude + of[0].total) & np.isfinite(of[1].magnitude + of[1].total)
         return self.without_bound(value, lost, OVERFLOW, had)
 
+    @by_blocks
     def _round(self, value: Affine, relative: float, absolute: float, to: Format) -> Affine:
         reach = value.magnitude + value.total
         # A result below the largest number plus half its last place still rounds to a finite number.

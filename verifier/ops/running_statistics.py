@@ -13,7 +13,8 @@ import numpy as np
 from verifier.arithmetic.abstract_number import Numbers, Value
 from verifier.arithmetic.formats import FORMATS, INFLATION, Array, theta
 from verifier.arithmetic.simulated import round_to
-from verifier.bounds.affine import Affine, bound_of
+from verifier.bounds.affine import bound_of
+from verifier.bounds.affine_value import Affine
 from verifier.ops import Bounded
 from verifier.ops.rows.compose_bounds import Composer, combined_reasons
 from verifier.oracle.balls import Ball, ball, enclose, precision

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from verifier.arithmetic.blocks import blocks, cut, is_large
 from verifier.arithmetic.error_free.double_double import two_sum
 from verifier.arithmetic.formats import Array, Format
 from verifier.arithmetic.lazy_fields import LazyField
@@ -77,6 +78,16 @@ class Enclosure:
         actual = np.asarray(actual, dtype=np.float64)
         if actual.shape != self.shape:
             raise ValueError(f"actual has shape {actual.shape}, the exact values {self.shape}")
+        if not is_large(self.shape):
+            return self._error_of(actual)
+        lower, upper = np.empty((2, *self.shape))
+        for tile in blocks((self.shape[0], self.shape[1])):
+            high, low, radius = (cut(array, tile) for array in (self.high, self.low, self.radius))
+            part = Enclosure(high=high, low=low, radius=radius)
+            lower[tile], upper[tile] = part._error_of(actual[tile])
+        return lower, upper
+
+    def _error_of(self, actual: Array) -> tuple[Array, Array]:
         with np.errstate(invalid="ignore", over="ignore"):
             difference, tail = two_sum(actual, -self.high)
             correction = tail - self.low

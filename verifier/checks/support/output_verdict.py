@@ -62,7 +62,8 @@ def judge_output(truth: Truth, name: str, actual: torch.Tensor) -> Outcome:
     # The ladder climbs for the oracle's own results; what an op makes of them is certain enough.
     if truth.solved.decides(name) and not np.all(passed | failed | ~covered):
         passed, failed, low, high, rungs = _escalate(truth, name, values, bound, covered)
-    worst = _worst(truth, name, format_name, values, np.maximum(low, 0.0), bound, covered)
+    rows = _Rows(exact, shape, format_name)
+    worst = _worst(truth, name, values, np.maximum(low, 0.0), bound, covered, rows)
     decided, wrong = int(np.sum(passed | failed)), int(np.sum(failed))
     # An element that stays open between bound and radius leaves the output without a pass.
     still_open = bool(np.any(covered & ~passed & ~failed))
@@ -72,7 +73,7 @@ def judge_output(truth: Truth, name: str, actual: torch.Tensor) -> Outcome:
         *((STILL_OPEN,) if still_open else ()),
     )
     verdict = Verdict.FAIL if wrong else Verdict.PASS if decided and not still_open else Verdict.NO_THEOREM
-    mean_ulp, signed_ulp = _mean_ulps(exact, values, format_name, covered)
+    mean_ulp, signed_ulp = _mean_ulps(values, covered, rows)
     return Outcome(
         verdict=verdict,
         output=name,
@@ -121,10 +122,26 @@ def row_scale(expected: Array) -> Array:
         )
 
 
+class _Rows:
+    """What an output should be, and how large its rows are.
+
+    expected, scale: the exact values and the root mean square of each row, in the shape of the output.
+    unit: the unit in the last place of the larger of the two.
+    """
+
+    def __init__(self, exact: Enclosure, shape: tuple[int, ...], format_name: str) -> None:
+        """Measure the rows of exact values."""
+        self.format_name = format_name
+        self.expected = np.broadcast_to(exact.high, shape)
+        self.scale = row_scale(self.expected)
+        with np.errstate(all="ignore"):
+            self.unit = ulp_of(np.maximum(self.scale, np.abs(self.expected)), format_name)
+
+
 def _worst(  # noqa: PLR0917
-    truth: Truth, name: str, format_name: str, values: Array, error: Array, bound: Array, covered: Mask
+    truth: Truth, name: str, values: Array, error: Array, bound: Array, covered: Mask, rows: _Rows
 ) -> Worst:
-    expected = np.broadcast_to(truth.exact[name].high, values.shape)
+    expected, format_name, unit = rows.expected, rows.format_name, rows.unit
     with np.errstate(all="ignore"):
         utilisation = np.where(bound > 0, error / bound, np.where(error > 0, np.inf, 0.0))
         ranked = (
@@ -136,8 +153,7 @@ def _worst(  # noqa: PLR0917
     at = np.unravel_index(place, values.shape)
     with np.errstate(over="ignore"):
         ulp = error / ulp_of(np.abs(expected), format_name)
-        scale = row_scale(expected)
-        row_ulp = error / ulp_of(np.maximum(scale, np.abs(expected)), format_name)
+        row_ulp = error / unit
     within = covered if covered.any() else np.ones_like(covered)
     apart = np.abs(expected) > np.where(covered, bound, 0.0)
     canonical = truth.canonical_bounds.get(name)
@@ -158,7 +174,7 @@ def _worst(  # noqa: PLR0917
         row_ulp=float(np.max(row_ulp[within], initial=0.0)),
         utilisation=float(utilisation[at]) if covered.any() else math.nan,
         canonical=ratio,
-        nonzero_row_ulp=float(np.max(row_ulp[within & apart & np.isfinite(scale)], initial=0.0)),
+        nonzero_row_ulp=float(np.max(row_ulp[within & apart & np.isfinite(rows.scale)], initial=0.0)),
     )
 
 
@@ -173,10 +189,11 @@ def _observed(truth: Truth, name: str, actual: torch.Tensor, values: Array, erro
     """Report errors of a subject that claims nothing: never PASS, never FAIL."""
     format_name = str(actual.dtype).removeprefix("torch.")
     nothing = np.zeros(values.shape, dtype=np.bool_)
-    worst = _worst(truth, name, format_name, values, error, np.full(values.shape, math.nan), nothing)
+    rows = _Rows(truth.exact[name], values.shape, format_name)
+    worst = _worst(truth, name, values, error, np.full(values.shape, math.nan), nothing, rows)
     missing = "variance algorithm" if truth.op.needs_variance else "algorithm and no form"
     message = f"the subject declares no {missing}, so no bound applies"
-    mean_ulp, signed_ulp = _mean_ulps(truth.exact[name], values, format_name, ~nothing)
+    mean_ulp, signed_ulp = _mean_ulps(values, ~nothing, rows)
     return Outcome(
         verdict=Verdict.NO_THEOREM,
         output=name,
@@ -188,12 +205,10 @@ def _observed(truth: Truth, name: str, actual: torch.Tensor, values: Array, erro
     )
 
 
-def _mean_ulps(exact: Enclosure, values: Array, format_name: str, covered: Mask) -> tuple[float, float]:
+def _mean_ulps(values: Array, covered: Mask, rows: _Rows) -> tuple[float, float]:
     """Return the means of |error| and of the error in the unit of `row_ulp`, so that no mean exceeds it."""
     with np.errstate(all="ignore"):
-        expected = np.broadcast_to(exact.high, values.shape)
-        scale = np.maximum(row_scale(expected), np.abs(expected))
-        signed = (values - expected) / ulp_of(scale, format_name)
+        signed = (values - rows.expected) / rows.unit
         usable = covered & np.isfinite(signed)
         if not usable.any():
             return 0.0, 0.0

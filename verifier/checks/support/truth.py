@@ -121,6 +121,9 @@ class Truth:
         form = next(iter(self.op.forms.values()))
         name = subject.accumulation(self.case.dtype)
         setting = self.setting.with_format(name)
+        own = self.subject.claim, self.op.form(self.subject.claim, self.case.dtype), self.setting
+        if self.substitute is None and own == (subject.claim, form, setting):
+            return self.bounds
         return self.op.bounds(self.solved, subject.claim, form, setting)
 
     def bounded_by(self, bounds: Mapping[str, Bounded]) -> Truth:

@@ -10,7 +10,8 @@ import torch
 
 from verifier.arithmetic.abstract_number import Form, Numbers, Terms, Value
 from verifier.arithmetic.formats import Array
-from verifier.bounds.affine import Affine, AffineNumbers, bound_of
+from verifier.bounds.affine import AffineNumbers, bound_of
+from verifier.bounds.affine_value import Affine
 from verifier.ops import Bounded, Setting, Shapes, Solved, Tensors
 from verifier.ops.rows.compose_bounds import case_array, combined_reasons
 from verifier.ops.rows.results import stored

@@ -13,7 +13,8 @@ from verifier.arithmetic.formats import FORMATS, INFLATION, Array
 from verifier.arithmetic.row_statistics import RowStatistics
 from verifier.arithmetic.simulated import round_to
 from verifier.bounds import variance
-from verifier.bounds.affine import Affine, AffineNumbers, bound_of
+from verifier.bounds.affine import AffineNumbers, bound_of
+from verifier.bounds.affine_value import Affine
 from verifier.bounds.parameter_entries import element_entries
 from verifier.bounds.variance import options as variance_options
 from verifier.bounds.variance.rstd import RstdBound, rstd_bound

@@ -14,7 +14,8 @@ import numpy as np
 
 from verifier.arithmetic.abstract_number import Form, Terms
 from verifier.arithmetic.formats import FORMATS, INFLATION
-from verifier.bounds.affine import Affine, bound_of
+from verifier.bounds.affine import bound_of
+from verifier.bounds.affine_value import Affine
 from verifier.ops import Bounded, Expected, Setting
 from verifier.ops.rows import trailing_dimensions
 from verifier.ops.rows.compose_bounds import Composer, RowsSolved, case_array

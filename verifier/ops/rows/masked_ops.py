@@ -15,7 +15,8 @@ import numpy as np
 
 from verifier.arithmetic.abstract_number import Form, Numbers, Terms, Value
 from verifier.arithmetic.formats import FORMATS, INFLATION, Array
-from verifier.bounds.affine import Affine, AffineNumbers
+from verifier.bounds.affine import AffineNumbers
+from verifier.bounds.affine_value import Affine
 from verifier.ops import Bounded, Op, Setting, Solved
 from verifier.ops.rows import any_dimension, masks, results
 from verifier.ops.rows.compose_bounds import error_of_scalar
