@@ -73,6 +73,7 @@ ONLY = {
     "weight_left_out_of_lone_gradient_triton": "partial_gradients",
     "eps_larger_in_first_call_triton": "repeated_calls",
     "long_rows_in_32_bits_triton": "huge_extents",
+    "samples_in_32_bits_triton": "huge_extents",
     "buffer_of_first_call_kept_triton": "repeated_calls",
     "gradient_of_bias_only_with_weight": "partial_gradients",
     "gradient_of_one_lost_in_long_rows_triton": "partial_gradients",

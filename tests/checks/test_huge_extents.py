@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from checks_support import FAULTY, KERNELS, cases_of, examination, failures, machine, planted, subject_of
 
+from strategies.values import Values
 from verifier import Domain, load
 from verifier.audit.examination import Examination
 from verifier.audit.request import BUDGETS
@@ -14,7 +15,7 @@ from verifier.cases.reaching_shapes import Reaching
 from verifier.cases.recipe import Recipe, build
 from verifier.cases.steering import steered
 from verifier.checks import check
-from verifier.checks.huge_extents import COLUMNS, LOOKED_AT, ChosenExtents
+from verifier.checks.huge_extents import COLUMNS, COLUMNS_IN_CHANNELS, LOOKED_AT, ChosenExtents
 from verifier.checks.large_offsets import far_columns
 from verifier.checks.support.untouched_pages import untouched_pages
 from verifier.execution import Runner
@@ -276,7 +277,7 @@ def test_a_refusal_of_so_many_rows_is_no_finding():
 def test_what_has_no_such_rows_is_skipped():
     skips = check("huge_extents").skips
     batch_norm = subject_of(KERNELS / "batch_norm_triton.py")
-    assert "not those of a matrix" in skips(batch_norm, op("batch_norm"), "float16", "machine")
+    assert "does not go by rows" in skips(batch_norm, op("batch_norm"), "float16", "machine")
     layer_norm = subject_of(SOURCE)
     assert skips(layer_norm, op("layer_norm"), "float16", "machine") is None
     assert "chosen blocks" in skips(layer_norm, op("layer_norm"), "float16", "eager")
@@ -292,6 +293,42 @@ def test_rows_lie_on_both_sides_of_2_30_and_2_31_elements(columns):
     assert before * columns < 2**31 <= second * columns
     assert len(set(few.rows)) == len(few.rows) == len(huge.rows)
     assert max(few.rows) + 1 == few.extent < huge.extent
+
+
+CHANNELS = FAULTY / "samples_in_32_bits_triton.py"
+
+
+def test_samples_of_channels_are_rows_where_each_is_one_group():
+    huge = ChosenExtents.huge(COLUMNS_IN_CHANNELS)
+    (found,) = judged(subject_of(CHANNELS))
+    assert found.machine_finding == "out_of_bounds"
+    assert f"block ({huge.rows[-2]}, 0, 0)" in found.message
+    assert found.message.endswith(f"in chosen rows of a tensor of {huge.extent} x {COLUMNS_IN_CHANNELS}")
+    right = planted({LAUNCHED: f"{LAUNCHED}.to(tl.int64)"}, CHANNELS)
+    assert verdicts_of(judged(right)) == {("output", Verdict.PASS)}
+
+
+def test_the_corrected_group_norm_passes_and_is_found_without_its_cast():
+    source = KERNELS / "group_norm_triton.py"
+    passed = [o for o in judged(subject_of(source)) if o.verdict is not Verdict.SKIPPED]
+    assert ("output", Verdict.PASS) in verdicts_of(passed)
+    assert not failures(passed)
+    cast = "row = tl.program_id(0).to(tl.int64)\n    sample, group = row // groups, row % groups\n"
+    strided = "return sample * sample_step"
+    narrow = "return sample.to(tl.int32) * sample_step.to(tl.int32)"
+    head = f"{cast}    columns = channels * space\n    count = tl.cast(columns, ACCUMULATE)\n    if means"
+    narrow_row = head.replace(".to(tl.int64)", "")
+    for change in ({strided: narrow}, {head: narrow_row}):
+        assert failures(judged(planted(change, source)))
+
+
+def test_parameters_of_as_many_elements_as_there_are_rows_have_no_rows():
+    right = planted({LAUNCHED: f"{LAUNCHED}.to(tl.int64)"}, SOURCE)
+    recipe = Recipe(rows=LOOKED_AT, columns=LOOKED_AT, weight=Values(), bias=Values())
+    case = build(op("layer_norm"), right, "float16", recipe, gradients=False)
+    with machine(poison=0xFF):
+        outcomes = examination(right, "huge_extents", "float16", "machine").judge(case)[0]
+    assert verdicts_of(outcomes) == {("output", Verdict.PASS)}
 
 
 LONG = FAULTY / "long_rows_in_32_bits_triton.py"

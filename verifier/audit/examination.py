@@ -220,7 +220,8 @@ class Examination(Trial):
         once = self.dtype != (self.first_dtype or self.subject.dtypes[0])
         if plan.reaching_rows is not None:
             tried = {columns for _, columns in plan.shapes or ()}
-            reaching = [s for s in lengths_alone(reaching, plan.reaching_rows) if s.columns not in tried]
+            lengths = lengths_alone(reaching, plan.reaching_rows, plan.variants_of(self.op)[0])
+            reaching = [s for s in lengths if s.columns not in tried]
         few = steering(
             (), () if once else reaching, cases=min(cases, plan.most_reaching or 0), seconds=seconds
         )

@@ -41,7 +41,8 @@ def recipes(draw: st.DrawFn, op: Op, subject: Subject, dtype: str, plan: Plan) -
     if plan.gradients:
         gradient = draw(values(hazards=GRADIENT_HAZARDS, dtype=dtype))
     joint = draw(st.sampled_from((None, None, None, *joint_hazards()))) if plan.joint else None
-    variant = draw(st.integers(0, op.variants - 1))
+    variants = plan.variants_of(op)
+    variant = variants[draw(st.integers(0, len(variants) - 1))]
     recipe = Recipe(
         rows=rows,
         columns=columns,

@@ -92,7 +92,7 @@ def factors(subject: Subject, plan: Plan) -> list[Factor]:
     """Return what the fixed list varies, the first factor's levels being taken in turn."""
     the_op = named_op(subject.op)
     hazards = plan.hazards or hazard_names(finite_only=True)
-    given = plan.parameters_of(the_op, subject)
+    given, variants = plan.parameters_of(the_op, subject), plan.variants_of(the_op)
     gradients = plan.gradients or "grad_output" in the_op.tensors
     joints = [
         name
@@ -107,9 +107,7 @@ def factors(subject: Subject, plan: Plan) -> list[Factor]:
             name="hazard", levels=hazards, weights=[_PLAIN if h == "ordinary" else 1.0 for h in hazards]
         ),
         "shape": Factor(name="shape", levels=cover_shapes(plan)),
-        "variant": Factor(
-            name="variant", levels=range(the_op.variants), weights=[_USUAL] + [1.0] * (the_op.variants - 1)
-        ),
+        "variant": Factor(name="variant", levels=variants, weights=[_USUAL] + [1.0] * (len(variants) - 1)),
         "strength": _strengths(hazards, plan, plan.carried_by(the_op, subject)),
         "gradient": Factor(name="gradient", levels=GRADIENT_HAZARDS if gradients else GRADIENT_HAZARDS[:1]),
         "joint": Factor(name="joint", levels=(None, *joints), weights=[_ALONE] + [1.0] * len(joints)),
@@ -316,7 +314,7 @@ class _Possible:
         key = (choice.get("shape"), choice.get("variant"), layout)
         if key not in self.fits:
             extents = cover_shapes(self.plan) if key[0] is None else [key[0]]
-            variants = range(self.op.variants) if key[1] is None else [key[1]]
+            variants = self.plan.variants_of(self.op) if key[1] is None else [key[1]]
             laid = (self.shapes(rows, columns, variant) for rows, columns in extents for variant in variants)
             self.fits[key] = any(s is not None and all(_shows(s, n, p) for n, p in layout) for s in laid)
         return self.fits[key]
@@ -360,7 +358,7 @@ def to_be_tried(subject: Subject, plan: Plan) -> list[str]:
     every = {
         (r, c, v): s
         for r, c in cover_shapes(plan)
-        for v in range(possible.op.variants)
+        for v in plan.variants_of(possible.op)
         if (s := possible.shapes(r, c, v))
     }
     wanted = {

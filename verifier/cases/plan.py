@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from strategies.layouts import Layout
@@ -52,7 +53,7 @@ class Plan:
     nothing new, whatever the budget is. share: how much of the cases of a budget it takes, less than all
     where numbers hardly matter to the answer. carriers: tensors besides the input that have the hazard in its
     place, one in a case. parameter_dtypes: whether weight and bias come in every dtype that is promised, not
-    in the first alone.
+    in the first alone. variants: which of the op's forms of shapes cases have, by number (None: all).
     """
 
     gradients: bool = False
@@ -81,6 +82,7 @@ class Plan:
     share: float = 1.0
     carriers: tuple[str, ...] = ()
     parameter_dtypes: bool = False
+    variants: tuple[int, ...] | None = None
 
     def within(self, domain: Domain | None) -> Plan:
         """Return the plan restricted to what a domain accepts, as far as that is known without numbers."""
@@ -131,6 +133,10 @@ class Plan:
             and self.min_rows <= rows <= self.max_rows
             and self.min_columns <= columns <= self.max_columns
         )
+
+    def variants_of(self, op: Op) -> Sequence[int]:
+        """Return the numbers of the op's forms of shapes that cases have."""
+        return range(op.variants) if self.variants is None else self.variants
 
     def _given(self, op: Op, subject: Subject, name: str) -> tuple[bool, ...]:
         if name not in op.tensors or name not in subject.signature:

@@ -85,17 +85,18 @@ def steering(
     return Steering(shapes=(*first, *rising), left_out=tuple(left_out))
 
 
-def lengths_alone(reaching: Iterable[Reaching], rows: int) -> list[Reaching]:
+def lengths_alone(reaching: Iterable[Reaching], rows: int, variant: int) -> list[Reaching]:
     """Return shapes of so many rows, one of each length among others that show a kernel or a loop first.
 
     A shape that is chosen for its many rows stands for its length: whoever asks has more rows in the end.
+    variant: the form of all of them.
     """
     first: dict[int, Reaching] = {}
     for shape in reaching:
         if (shape.opens or shape.shows) and shape.seconds <= CASE_SECONDS:
             rest = max(0.0, shape.seconds - price(shape.rows, shape.columns))
             seconds = round(rest + price(rows, shape.columns), 2)
-            first.setdefault(shape.columns, replace(shape, rows=rows, variant=0, seconds=seconds))
+            first.setdefault(shape.columns, replace(shape, rows=rows, variant=variant, seconds=seconds))
     return [*first.values()]
 
 

@@ -12,6 +12,7 @@ from strategies.layouts import Layout
 from strategies.placement import Placed
 from verifier.arithmetic.trees.tree import any_order
 from verifier.cases.plan import Plan
+from verifier.cases.recipe import has_room
 from verifier.checks.support.bits import differing
 from verifier.checks.support.output_verdict import judge
 from verifier.checks.support.session import Session, gradient_names, result_names
@@ -26,7 +27,7 @@ from verifier.ops import Op
 from verifier.ops.unknown import NO_BOUND
 from verifier.records.case import Case
 from verifier.records.observation import Observation
-from verifier.records.subject import Subject
+from verifier.records.subject import PARAMETERS, Subject
 from verifier.records.verdict import Measured, Outcome, Verdict
 
 NAME = "huge_extents"
@@ -43,10 +44,13 @@ WHY = (
     "a row number times a row length is a 32-bit product in most kernels, and a wrapper that makes its input"
     " contiguous hides that from large strides: batches of two million tokens overwrite each other"
 )
-CATCHES = ("rows_in_32_bits_triton", "long_rows_in_32_bits_triton")
+CATCHES = ("rows_in_32_bits_triton", "long_rows_in_32_bits_triton", "samples_in_32_bits_triton")
 
 COLUMNS = 1024
 """Elements of a row, where nothing says that other kernels are launched for other rows."""
+COLUMNS_IN_CHANNELS = 1001
+"""The same of a row that has channels, 7 of 143: of fewer, each would have more than 2^30 elements, which
+kernels that count them in 32 bits refuse."""
 MOST_REACHING = 3
 """Lengths of rows for which the subject launches other kernels that are tried besides."""
 LOOKED_AT = 6
@@ -84,13 +88,14 @@ class ChosenExtents:
 
 def plan(subject: Subject, op: Op) -> Plan:
     """Ask for as many rows as are looked at, and for few lengths of rows for which other kernels run."""
+    forms = _by_rows(subject, op)
     return Plan(
         gradients=subject.differentiable or not op.differentiable,
         hazards=("ordinary",),
         joint=False,
-        shapes=((LOOKED_AT, COLUMNS),),
+        shapes=((LOOKED_AT, _columns(op, forms)),),
         eps=(1e-5,),
-        max_rank=2,
+        variants=forms or None,  # of none, nothing is run
         most=MOST_CASES,
         reaching=True,
         most_reaching=MOST_REACHING,
@@ -100,13 +105,34 @@ def plan(subject: Subject, op: Op) -> Plan:
 
 def skips(subject: Subject, op: Op, _dtype: str, backend: str) -> str | None:
     """Apply where blocks can be left out, unless the domain ends before."""
-    shapes = op.shapes(LOOKED_AT, COLUMNS, 0)
-    if shapes is None or tuple(shapes.tensors["input"]) != (LOOKED_AT, COLUMNS):
-        return "its rows are not those of a matrix, of which some could be chosen"
+    forms = _by_rows(subject, op)
+    if not forms:
+        return "its first axis does not go by rows, of which some could be chosen"
     if not can(backend, Power.CHOOSES_ROWS):
         return "it needs a backend that runs chosen blocks alone (machine)"
     limit = _most_rows(subject)
-    return f"the declared domain ends at {limit} rows" if limit < ChosenExtents.huge(COLUMNS).extent else None
+    few = limit < ChosenExtents.huge(_columns(op, forms)).extent
+    return f"the declared domain ends at {limit} rows" if few else None
+
+
+def _by_rows(subject: Subject, op: Op) -> tuple[int, ...]:
+    """Return the op's forms of shapes whose first axis goes by rows, those of the fewest dimensions."""
+    ranks: dict[int, int] = {}
+    most = math.inf if subject.domain is None or subject.domain.max_rank is None else subject.domain.max_rank
+    for variant in range(op.variants):
+        shapes = op.shapes(LOOKED_AT, COLUMNS, variant)
+        if shapes is not None and has_room(op, subject, shapes):
+            first, *others = shapes.tensors["input"]
+            if (first, math.prod(others)) == (LOOKED_AT, COLUMNS) and len(others) < most:
+                ranks[variant] = len(others)
+    return tuple(variant for variant, rank in ranks.items() if rank == min(ranks.values()))
+
+
+def _columns(op: Op, forms: tuple[int, ...]) -> int:
+    """Return how long the rows of these forms are, which are all alike in whether a row has channels."""
+    found = (op.shapes(LOOKED_AT, COLUMNS, variant) for variant in forms)
+    in_channels = any(shapes is not None and len(shapes.tensors["input"]) > 2 for shapes in found)
+    return COLUMNS_IN_CHANNELS if in_channels else COLUMNS
 
 
 def _most_rows(subject: Subject) -> float:
@@ -116,7 +142,7 @@ def _most_rows(subject: Subject) -> float:
 
 def check(session: Session) -> list[Outcome]:
     """Judge the chosen rows of a huge tensor, if a small one shows that the others may be left out."""
-    if len(session.case.input_shape) != 2 or session.case.input_shape[0] != LOOKED_AT:
+    if (session.case.input_shape[0], session.case.rows) != (LOOKED_AT, LOOKED_AT):
         return []
     columns = session.case.columns
     huge = ChosenExtents.huge(columns)
@@ -313,10 +339,10 @@ class _Placer:
     filled: bool
 
     def __call__(
-        self, _name: str, layout: Layout, values: torch.Tensor, *, guard_elements: int, poison: str
+        self, name: str, layout: Layout, values: torch.Tensor, *, guard_elements: int, poison: str
     ) -> Placed | RowsPlaced:
         """Return the tensor with its values in place."""
-        if values.dim() == 0 or values.shape[0] != len(self.rows):
+        if name in PARAMETERS or values.dim() == 0 or values.shape[0] != len(self.rows):
             return layout.place(values, guard_elements=guard_elements, poison=poison)
         tensor = _pages(self.extent, values)
         if self.filled:
