@@ -8,11 +8,12 @@ import pytest
 
 from verifier.execution.source_reach import (
     SourceReach,
+    _moves,
     _Outline,
     _Part,
     _Reader,
     _turned,
-    _turns_of_loads,
+    _turns_of_moves,
 )
 from verifier.machine.execute.findings import Location
 from verifier.machine.execute.reached_code import ReachedCode
@@ -35,7 +36,7 @@ def part(one=None, *, instructions=0, accesses=0, additions=0, loads=0):
         accesses=Counter({one: accesses} if accesses else {}),
         copies={one: Counter({("add.f32", LOCATION): additions})} if additions else {},
         stores={},
-        loads={one: loads} if loads else {},
+        moved={one: loads} if loads else {},
     )
 
 
@@ -74,9 +75,26 @@ def test_loads_count_once_for_each_turn_of_a_loop_about_them():
     inner, outer = loop("/k.cu"), loop("/j.cu")
     load, branch = ("ld.global.f32", LOCATION), ("bra", LOCATION)
     about = {outer: Counter({branch: 4})}
-    assert _turns_of_loads({((inner, outer), load): 4}, about) == {inner: 1}
-    assert _turns_of_loads({((inner, outer), load): 8}, about) == {inner: 2}
-    assert _turns_of_loads({((inner,), load): 4}, {}) == {inner: 4}
+    assert _turns_of_moves({((inner, outer), load): 4}, about) == {inner: 1}
+    assert _turns_of_moves({((inner, outer), load): 8}, about) == {inner: 2}
+    assert _turns_of_moves({((inner,), load): 4}, {}) == {inner: 4}
+
+
+@pytest.mark.parametrize(
+    ("opcode", "moves"),
+    [
+        ("ld.global.v4.f32", True),
+        ("ld.param.u64", False),
+        ("cvt.f32.f16", True),
+        ("cvt.rn.bf16.f32", True),
+        ("cvt.rn.f32.s64", False),  # a count
+        ("cvt.u64.u32", False),
+        ("st.global.f32", False),
+        ("mov.b32", False),
+    ],
+)
+def test_what_loads_or_converts_elements_stands_for_turns(opcode, moves):
+    assert _moves(opcode.split(".")) == moves
 
 
 class Kernel(SimpleNamespace):

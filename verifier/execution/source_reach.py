@@ -35,7 +35,8 @@ class _Part:
     loops: of each loop, how many instructions are of its body; accesses: how many of these touch memory,
     which no compiler moves in front of a loop that may not turn. copies: of each loop, its branches and float
     arithmetic by place, which stand once for each turn that was written out; stores: its stores, which stand
-    for the turns of a loop without either; loads: how many turns stand here of a loop that only loads.
+    for the turns of a loop without either; moved: how many turns stand here of a loop that only loads or
+    converts.
     """
 
     functions: frozenset[SourcePlace]
@@ -43,7 +44,7 @@ class _Part:
     accesses: Counter[SourceLoop]
     copies: dict[SourceLoop, Counter[tuple[str, Location]]]
     stores: dict[SourceLoop, Counter[tuple[str, Location]]]
-    loads: dict[SourceLoop, int]
+    moved: dict[SourceLoop, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,20 +170,26 @@ def _copies(outline: _Outline, loop: SourceLoop, blocks: Collection[int]) -> int
         stored.update(outline.parts[number].stores.get(loop, ()))
     if count or stored:
         return max((count or stored).values())
-    return max((outline.parts[number].loads.get(loop, 1) for number in blocks), default=1)
+    return max((outline.parts[number].moved.get(loop, 1) for number in blocks), default=1)
 
 
-def _turns_of_loads(
-    loads: Mapping[tuple[tuple[SourceLoop, ...], tuple[str, Location]], int],
+def _moves(parts: Sequence[str]) -> bool:
+    """Whether an opcode of these parts loads an element, or converts one to another format."""
+    loads = parts[0] == "ld" and parts[1] != "param"
+    return loads or (parts[0] == "cvt" and len(_FLOATS & set(parts)) > 1)
+
+
+def _turns_of_moves(
+    moves: Mapping[tuple[tuple[SourceLoop, ...], tuple[str, Location]], int],
     copies: Mapping[SourceLoop, Counter[tuple[str, Location]]],
 ) -> dict[SourceLoop, int]:
-    """Return how many turns of loops stand in one block by what they load.
+    """Return how many turns of loops stand in one block by what they load or convert.
 
-    loads: how often each stands there, with the loops about it, innermost first; one about it may be written
+    moves: how often each stands there, with the loops about it, innermost first; one about it may be written
     out in the same block, and copies tell how often.
     """
     turns: dict[SourceLoop, int] = {}
-    for ((inner, *about), _), count in loads.items():
+    for ((inner, *about), _), count in moves.items():
         outer = max((n for one in about for n in copies.get(one, Counter()).values()), default=1)
         turns[inner] = max(turns.get(inner, 1), count // outer)
     return turns
@@ -264,7 +271,7 @@ class _Reader:
         accesses: Counter[SourceLoop] = Counter()
         copies: dict[SourceLoop, Counter[tuple[str, Location]]] = {}
         stores: dict[SourceLoop, Counter[tuple[str, Location]]] = {}
-        loads: Counter[tuple[tuple[SourceLoop, ...], tuple[str, Location]]] = Counter()
+        moves: Counter[tuple[tuple[SourceLoop, ...], tuple[str, Location]]] = Counter()
         for instruction in instructions:
             if instruction.location is None:
                 continue
@@ -276,8 +283,8 @@ class _Reader:
                 copies.setdefault(around[0], Counter())[place] += 1
             elif around and parts[0] == "st":
                 stores.setdefault(around[0], Counter())[place] += 1
-            elif around and parts[0] == "ld" and parts[1] != "param":
-                loads[around, place] += 1
+            elif around and _moves(parts):
+                moves[around, place] += 1
             if parts[0] in _ACCESSES and parts[1] != "param":
                 accesses.update(around)
         return _Part(
@@ -286,7 +293,7 @@ class _Reader:
             accesses=accesses,
             copies=copies,
             stores=stores,
-            loads=_turns_of_loads(loads, copies),
+            moved=_turns_of_moves(moves, copies),
         )
 
     def path_of(self, file: str) -> str:
