@@ -59,6 +59,7 @@ ONLY = {
     "grad_mode_left_off": "global_state",
     "random_numbers_drawn": "global_state",
     "random_numbers_seeded": "global_state",
+    "random_numbers_seeded_in_long_rows_triton": "global_state",
     "flag_left_set": "global_state",
     "version_read_in_inference_mode": "modes",
     "bias_forgotten_without_grad": "modes",
@@ -117,6 +118,7 @@ SHOWN_BY = {
     "rows_lost_by_small_devices_triton": lambda case: case.rows > 2000,
     "weight_left_out_of_lone_gradient_triton": lambda case: case.rows > 1000,
     "eps_larger_in_first_call_triton": lambda case: case.columns == 1536,
+    "random_numbers_seeded_in_long_rows_triton": lambda case: case.columns > 4096,
     "long_rows_in_32_bits_triton": lambda case: case.columns > 3000,
     "buffer_of_first_call_kept_triton": lambda case: case.rows > 4096,
 }

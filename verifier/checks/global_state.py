@@ -23,12 +23,18 @@ CATCHES = (
     "grad_mode_left_off",
     "random_numbers_drawn",
     "random_numbers_seeded",
+    "random_numbers_seeded_in_long_rows_triton",
     "flag_left_set",
 )
 
 
+MOST_CASES = 40
+MOST_REACHING = 8
+"""Shapes that reach other kernels or statements of the wrapper, most first: each may change something."""
+
+
 def plan(subject: Subject, op: Op) -> Plan:
-    """Ask for few shapes: a wrapper has few paths."""
+    """Ask for few shapes, and for those in which the wrapper takes another path."""
     return Plan(
         gradients=subject.differentiable or not op.differentiable,
         hazards=("ordinary",),
@@ -37,6 +43,9 @@ def plan(subject: Subject, op: Op) -> Plan:
         shapes=((4, 33), (2, 1000), (1, 1), (129, 16)),
         eps=(1e-5,),
         share=0.2,
+        most=MOST_CASES,
+        reaching=True,
+        most_reaching=MOST_REACHING,
     )
 
 
