@@ -124,6 +124,16 @@ def test_where_no_tree_is_declared_none_is_said_to_be(runner):
     assert 0 < one.depth < 33 - 1
 
 
+@pytest.mark.parametrize(
+    ("name", "fuses"), [("layer_norm_two_pass_triton", True), ("rms_norm_triton", False)]
+)
+def test_a_statement_says_whether_products_are_fused_as_they_are_declared(runner, name, fuses):
+    found = asked(runner, built_in(name), "float32")
+    assert [proof.way["fuses"] for proof in found.proofs] == [fuses, fuses]
+    assert "C" not in found.proofs[0].claims
+    assert ("with products fused into sums as the code fuses them" in found.statement) is fuses
+
+
 @pytest.mark.parametrize("gradients", [False, True])
 def test_a_certificate_says_of_which_call_it_is(runner, gradients):
     found = asked(runner, built_in("rms_norm_triton"), "float32", gradients=gradients)

@@ -83,7 +83,8 @@ class CodeProof:
     contraction: "off" as the PTX says, "on" with every product fused that ptxas may fuse.
     kernels: SHA-256 of the PTX of each kernel that ran. launches: kernels and their grids, in order.
     claims: the claims of the rules that were used (docs/explanation/certificates.md); rules: how often each.
-    obligations: what had to hold for the rules, and does. way: what the declaration leaves to the code.
+    obligations: what had to hold for the rules, and does. way: what the declaration leaves to the code;
+    its `fuses` says whether products are fused into sums in the declared computation that the code is.
     approximate: operations that are not rounded correctly; their errors are an assumption.
     expressions: SHA-256 of the recorded table. nodes: its length. finite_to: every value is finite where no
     element of an argument exceeds 2**finite_to in magnitude; None: nothing was shown of that.

@@ -175,7 +175,7 @@ def _proved(
                 fused=np.union1d(found.kernel.fused, found.twin.fused),
             ),
         ),
-        way=asdict(found.way),
+        way={**asdict(found.way), "fuses": _fuses(found.twin.graph)},
         sums=named_sums(found),
         approximate=tuple(sorted(name for name in used if any(part in name for part in _APPROXIMATE))),
         expressions=one.digest,
@@ -186,6 +186,11 @@ def _proved(
         bound=bound_read(subject, case, found),
     )
     return proof, found.admitted
+
+
+def _fuses(graph: Graph) -> bool:
+    """Whether products are fused into sums."""
+    return any(graph.names[code].startswith("fma.") for code in np.unique(graph.operation))
 
 
 def _formed_for_paths(found: Agreement, graph: Graph) -> tuple[SharedTerms, NormalForm] | None:
@@ -228,7 +233,11 @@ def _certificate(
     finite = (
         f"finite and no element of an argument exceeds 2^{min(limits)} in magnitude" if limits else "finite"
     )
-    fused = ", and but for products fused into sums (Lemma 2)" if "C" in claims else ""
+    fused = ", with products fused into sums as the code fuses them"
+    if "C" in claims:
+        fused = ", and but for products fused into sums (Lemma 2)"
+    elif not any(proof.way["fuses"] for proof in proofs):
+        fused = ""
     sources = [f"the form {form} of {subject.op}"]
     if evaluates:
         sources.insert(0, "the running statistics")
