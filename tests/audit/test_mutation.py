@@ -35,6 +35,7 @@ def _kernel(x, y, columns, eps, BLOCK: tl.constexpr):
     value = tl.load(x + at, mask=at < columns, other=0.0).to(tl.float32)
     total = tl.zeros((BLOCK,), tl.float32)
     total += value
+    total = tl.max(tl.cast(total, tl.float32), axis=1)
     tl.debug_barrier()
     tl.store(y + at, value / tl.sqrt(tl.sum(total, axis=0) + eps), mask=at < columns)
 
@@ -48,6 +49,7 @@ def norm(input):
     return wrapper(input, input)
 '''
 CUDA = """
+#include <cuda_fp16.h>
 #define TWO (1 + 1)
 // a + b
 __global__ void add(const float *x, float *y, int n) {  /* n < 5 */
@@ -84,6 +86,8 @@ def test_mutations_of_triton_change_one_place_each_and_leave_python(tmp_path):
         ("cast", ".to(tl.float32)", ""),
         ("copy", ".contiguous()", ""),
         ("stride", "0", "-1"),
+        ("axis", "1", "0"),
+        ("cast", "tl.cast(total, tl.float32)", "(total)"),
         ("name", "float32", "float16"),
         ("name", "zeros", "empty"),
         ("eps", "+ eps", ""),
@@ -122,6 +126,8 @@ def test_mutations_of_cuda_leave_comments_strings_and_directives(tmp_path):
         ("barrier", "__syncthreads();", ";"),
         ("store", "y[i] = rsqrtf(sum + eps) - 1e-5f;", ";"),
         ("eps", "+ eps", ""),
+        ("eps", "rsqrtf(sum + eps)", "(rsqrtf(sum) + eps)"),
+        ("dtype", "sum += x[i] * 2", "sum = __half2float(__float2half_rn(sum + (x[i] * 2)))"),
         ("name", "rsqrtf", "sqrtf"),
         ("name", "blockIdx.x", "blockIdx.y"),
         ("operator", "+", "-"),
@@ -138,6 +144,35 @@ def test_mutations_of_cuda_leave_comments_strings_and_directives(tmp_path):
     }
     assert {m.within for m in found} == {"add"}
     assert all(m.in_kernel for m in found)
+
+
+def test_sums_of_cuda_are_rounded_to_half_where_the_file_or_its_headers_know_halves(tmp_path):
+    path = tmp_path / "kernel.cu"
+    outer = tmp_path / "outer.cuh"
+    without = CUDA.replace("#include <cuda_fp16.h>", "")
+    path.write_text(without)
+    assert not [m for m in cuda_text.mutations(path) if "half" in m.after]
+    path.write_text(f'#include "outer.cuh"\n{without.replace("if (i < n) sum", "for (; i < n; i += 2) sum")}')
+    outer.write_text('#include "inner.cuh"\n')
+    (tmp_path / "inner.cuh").write_text("#include <cuda_fp16.h>\n")
+    (rounded,) = [m for m in cuda_text.mutations(path) if "half" in m.after]
+    assert rounded.before == "sum += x[i] * 2"
+
+
+@pytest.mark.parametrize(
+    ("call", "after"),
+    [
+        ("1.0f / sqrtf(a[i] * (b + c) + eps)", "(sqrtf(a[i] * (b + c)) + eps)"),
+        ("work.inverse_root(clamped(x) + work.eps)", "(work.inverse_root(clamped(x)) + work.eps)"),
+        ("larger(x, y + eps)", None),
+        ("rsqrtf(x + eps * y)", None),
+    ],
+)
+def test_eps_of_cuda_is_added_behind_roots_alone(tmp_path, call, after):
+    path = tmp_path / "kernel.cu"
+    path.write_text(f"__global__ void f(float *y, int i) {{\n    y[i] = {call};\n}}\n")
+    found = [m.after for m in cuda_text.mutations(path) if m.kind == "eps" and m.after]
+    assert found == ([] if after is None else [after])
 
 
 def test_a_source_that_has_changed_meanwhile_is_not_mutated_elsewhere(tmp_path):

@@ -44,6 +44,8 @@ _CAST = re.compile(r"\bstatic_cast<(?:[^<>]|<[^<>]*>)*>(?=\()")
 _WIDE = re.compile(r"(?<![\w<])double(?=\s+\w+\s*[=;\[])")
 _STORED = re.compile(r"(?<=[;{}\n)])[ \t]*\*?[\w.>-]+\[[^;=\n]*\]\s*=(?!=)\s*([^;]*);")
 _CALL = re.compile(r"[(,]\s*([A-Za-z_]\w*),\s*([A-Za-z_]\w*)(?=\s*[,)])")
+_ADDED = re.compile(r"(?<=[;{}\n)])[ \t]*([\w.>-]+(?:\[[^;=\n]*\])?)\s*\+=\s*")
+_NAME = re.compile(r"(?:\w+(?:::|\.|->))*\w+$")
 _EPS = re.compile(r"\s*\+\s*(?:\w+\.)?eps(?:ilon)?\b")
 
 
@@ -51,6 +53,7 @@ def mutations(path: Path) -> list[Mutation]:
     """List the single mutations of a CUDA C++ file, in the order of its text."""
     text = path.read_text(encoding="utf-8")
     code, functions = code_alone(text), outline_of(str(path)).functions
+    halves = any("cuda_fp16.h" in source for source in (text, *_included(path, text)))
 
     def made(start: int, end: int, after: str, kind: str) -> Mutation:
         line = text.count("\n", 0, start) + 1
@@ -67,7 +70,8 @@ def mutations(path: Path) -> list[Mutation]:
             in_kernel=True,
         )
 
-    found = {made(*place) for place in _places(code)}
+    every = (*_places(code), *_outside_roots(code), *(_in_half(code) if halves else ()))
+    found = {made(*place) for place in every}
     return sorted(mutation for mutation in found if mutation.within)
 
 
@@ -100,3 +104,41 @@ def _places(code: str) -> Iterator[tuple[int, int, str, str]]:
         yield found.start(), found.end(), f"{2 * number or 1.0!r}{suffix}", "constant"
     for found in _EPS.finditer(code):
         yield found.start(), found.end(), "", "eps"
+
+
+def _included(path: Path, text: str) -> Iterator[str]:
+    """Yield the texts of headers beside a file that it includes, and of those that these include."""
+    for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', text, re.MULTILINE):
+        header = path.parent / name
+        if header.is_file():
+            yield (inner := header.read_text(encoding="utf-8"))
+            yield from _included(header, inner)
+
+
+def _in_half(code: str) -> Iterator[tuple[int, int, str, str]]:
+    """Yield sums that are rounded to half precision after each addition, as an accumulator in it would be."""
+    for found in _ADDED.finditer(code):
+        total, term = found[1], code[found.end() :].partition(";")[0]
+        if term.count("(") == term.count(")") and "{" not in term:  # or it is the end of a loop's head
+            rounded = f"{total} = __half2float(__float2half_rn({total} + ({term})))"
+            yield found.start(1), found.end() + len(term), rounded, "dtype"
+
+
+def _outside_roots(code: str) -> Iterator[tuple[int, int, str, str]]:
+    """Yield calls of a root to which eps is added that add it behind the root instead."""
+    for found in _EPS.finditer(code):
+        opening = _opening(code, found.start())
+        named = _NAME.search(code, 0, opening) if code[found.end() : found.end() + 1] == ")" else None
+        if named and re.search("sqrt|root", named[0]):
+            inner, added = code[opening : found.start()], found[0].strip()
+            yield named.start(), found.end() + 1, f"({named[0]}{inner}) {added})", "eps"
+
+
+def _opening(code: str, end: int) -> int:
+    """Return where the bracket opens that is not closed before a place."""
+    depth = 0
+    for place in range(end - 1, -1, -1):
+        depth += {")": 1, "(": -1}.get(code[place], 0)
+        if depth < 0:
+            return place
+    return 0

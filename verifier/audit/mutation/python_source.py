@@ -51,6 +51,8 @@ _WITHOUT = {"to": "cast", "float": "cast", "contiguous": "copy"}
 """Methods whose call is left out, and what kind of mistake that is."""
 _STORES = {"store", "atomic_add", "debug_barrier"}
 """Functions of Triton that are called for what they do: the statement is left out."""
+_ALONG = {"sum", "mean", "max", "min", "var", "cumsum"}
+"""Functions whose last argument is an axis, if it is a number."""
 _EPS = ("eps", "epsilon")
 
 
@@ -281,7 +283,7 @@ def _attribute(source: _Source, node: ast.AST, within: ast.FunctionDef) -> Itera
 
 
 def _cast(source: _Source, node: ast.AST, within: ast.FunctionDef) -> Iterator[Mutation]:
-    """Leave out `.to(...)`, `.float()` or `.contiguous()`; read the stride of another axis."""
+    """Leave out `.to(...)`, `.float()`, `tl.cast` or `.contiguous()`; read the stride of another axis."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
         return
     name, owner, (_, end) = node.func.attr, source.span(node.func.value)[1], source.span(node)
@@ -291,6 +293,19 @@ def _cast(source: _Source, node: ast.AST, within: ast.FunctionDef) -> Iterator[M
         start, last = source.span(node.args[0])
         other = "0" if source.text[start:last].strip() != "0" else "-1"
         yield source.change(start, last, other, "stride", within)
+    elif name == "cast" and len(node.args) == 2:
+        yield source.change(source.span(node)[0], end, f"({source.of(node.args[0])})", "cast", within)
+
+
+def _axis(source: _Source, node: ast.AST, within: ast.FunctionDef) -> Iterator[Mutation]:
+    """Go along the first axis instead of another; of the first, `_constant` makes the second."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        return
+    positional = node.args[-1:] if node.func.attr in _ALONG and not node.keywords else []
+    named = [keyword.value for keyword in node.keywords if keyword.arg in {"axis", "dim"}]
+    for axis in (*positional, *named):
+        if ast.unparse(axis) in {"1", "2", "-1", "-2"}:
+            yield source.change(*source.span(axis), "0", "axis", within)
 
 
 def _closing(text: str) -> str:
@@ -356,6 +371,7 @@ _RULES: tuple[Callable[[_Source, ast.AST, ast.FunctionDef], Iterator[Mutation]],
     _keyword,
     _attribute,
     _cast,
+    _axis,
     _eps,
     _tail,
     _exchanged,
