@@ -100,6 +100,8 @@ def test_a_kernel_that_no_shape_launches_is_named_and_fails_what_requires_all(su
     assert found.loops == (2, 3)
     report = report_of(subject, found.found)
     assert "not run  endless_row" in text_of(report)
+    assert f" compiled form{'s' * (len(found.code.forms) != 1)}\n" in text_of(report)
+    assert found.code.forms
     assert summary(report).splitlines()[-1] == (
         f"PASS of what ran: {subject.name} 2 of 3 functions, 2 of 3 loops more than once"
     )

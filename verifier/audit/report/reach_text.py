@@ -22,7 +22,7 @@ MANY_SUBJECTS = 5
 def reach_lines(one: SubjectReach, subjects: int = 1) -> Iterator[str]:
     """Yield what of a subject ran, then what did not, and why; subjects: of how many the report is."""
     shown = _SHOWN if subjects < MANY_SUBJECTS else _SHOWN_OF_MANY
-    yield f"reach  {one.subject}  {counts(one)}"
+    yield f"reach  {one.subject}  {counts(one)}{_forms_in_words(one)}"
     lacking = list(one.lacking())
     parts = [part for part in lacking if part.kind != "line"]
     for part in parts[:shown]:
@@ -43,6 +43,12 @@ def reach_lines(one: SubjectReach, subjects: int = 1) -> Iterator[str]:
         yield f"  shapes   left out: {_priced(one.left_out)}"
     for why in sorted(one.found.unswept):
         yield f"  shapes   not chosen by what they launch: {why}"
+
+
+def _forms_in_words(one: SubjectReach) -> str:
+    """Say in how many compiled forms its kernels were launched, where that is known."""
+    count = len(one.code.forms) if one.known else 0
+    return f", {count} compiled form{'s' * (count != 1)}" if count else ""
 
 
 def _compiled(code: CodeReach) -> Iterator[str]:
