@@ -6,6 +6,8 @@ import pytest
 
 pytest.importorskip("triton", reason="compared are Triton's kernels; Triton is missing")
 
+from checks_support import planted
+
 from verifier.arithmetic.graph.graph import Builder
 from verifier.cases.recipe import Recipe, Values, build
 from verifier.checks.support.equivalence import compared_codes
@@ -114,6 +116,23 @@ def test_zero_times_a_neighbour_is_a_difference(runner, tmp_path):
     assert "depends on elements of input on which only one" in only(found).why
     assert only(found).witness is None
     assert _status(found, UpTo.ZEROS) == 3
+
+
+def test_zero_times_an_element_of_a_group_between_is_a_difference(runner):
+    """A group of the first sample lies between those of two samples that the sum takes."""
+    path = built_in("group_norm_triton")
+    last = "\n        return grad_input, grad_weight, grad_bias, None, None\n"
+    term = "0.0 * saved[0, channels - 1].reshape(-1)[0].to(grad_weight.dtype)"
+    other = planted({last: f"\n        grad_weight[0] = grad_weight[0] + {term}{last}"}, path)
+    (one,) = load(path).subjects
+    case = build(
+        op(one.op), one, "float32", Recipe(rows=12, columns=8, weight=Values(seed=0)), gradients=True
+    )
+    found = compared_codes(one, other, case, runner=runner, gradients=True)
+    assert isinstance(found, CodeComparison), found
+    (result,) = (result for result in found.results if result.result == "grad_weight")
+    assert result.degree == "formula"
+    assert "depends on elements of input on which only one" in result.why
 
 
 def test_a_product_that_is_fused_is_the_same_up_to_fusing(runner):

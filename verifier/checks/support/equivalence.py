@@ -19,6 +19,7 @@ from verifier.arithmetic.graph.normal_form import (
 from verifier.arithmetic.graph.support import labels_of, reach
 from verifier.checks.support.field_values import field_values
 from verifier.checks.support.obligations import discharged
+from verifier.checks.support.reached_elements import in_memory, told_apart
 from verifier.checks.support.recorded_code import (
     MODES,
     Recordings,
@@ -218,12 +219,12 @@ def _allowed(  # noqa: PLR0917 (what a level has)
 def _reaches_more(pair: _Pair, name: str) -> str:
     """Say on which argument's elements one result alone depends, before any rule; or nothing.
 
-    Elements are told apart by the rows and by the columns between which they lie.
+    Elements are told apart by the rows and by the columns between which they lie, and by entries of weight.
     """
     place = pair.op.flat_index(pair.case, name, pair.first.outputs[name].shape).ravel()
     arguments = {n.removeprefix("input:") for g in (pair.first, pair.second) for n in g.names if ":" in n}
     for argument in sorted(arguments & set(pair.case.given)):
-        for labels in _labels(pair, argument):
+        for labels in _labels(pair, argument, name):
             bounds = []
             for graph in (pair.first, pair.second):
                 nodes = graph.outputs[name].ravel()[place]
@@ -234,12 +235,13 @@ def _reaches_more(pair: _Pair, name: str) -> str:
     return ""
 
 
-def _labels(pair: _Pair, argument: str) -> Iterator[Ids]:
-    """Yield the row of each element of an argument, and its column, in row-major order."""
-    index = pair.op.flat_index(pair.case, argument, tuple(pair.case.given[argument].shape))
+def _labels(pair: _Pair, argument: str, name: str) -> Iterator[Ids]:
+    """Yield labels of an argument's elements in row-major order: the row, the column, see `told_apart`."""
+    shape = tuple(pair.case.given[argument].shape)
+    index = pair.op.flat_index(pair.case, argument, shape)
     for axis in np.indices(index.shape):
-        labels = np.zeros(index.size, dtype=np.int64)
-        labels[index.ravel()] = axis.ravel()
+        yield in_memory(index, axis)
+    for _, labels in told_apart(pair.op, pair.case, argument, shape, [name]):
         yield labels
 
 

@@ -69,7 +69,7 @@ def _computed(name: str, seed: int, operands: list[Bits]) -> Bits:
         raise ValueError(f"nothing is known of {name}")
     if operation.family in {"widen", "narrow"}:
         return operands[0]
-    family, *rest = name.split(".")
+    family, *rest = name.removeprefix("torch.").split(".")
     if family in _EXACT:
         return _EXACT[family](*operands)
     if family in _SYMMETRIC:
@@ -90,6 +90,7 @@ def _quotient(a: Bits, b: Bits) -> Bits:
 
 _EXACT: dict[str, Callable[..., Bits]] = {
     "add": field.add,
+    "sum": field.add,  # of torch, in any order
     "sub": field.subtract,
     "mul": field.multiply,
     "fma": _fused,

@@ -32,7 +32,7 @@ def elements_reached(graph: Graph, op: Op, case: Case) -> dict[str, dict[str, st
         index = op.flat_index(case, argument, shape)
         kept: dict[str, dict[str, bool]] = {}
         for axis, place in places(op, case, argument, shape).items():
-            reached = reach(graph, labels_of(graph, argument, _in_memory(index, place)))
+            reached = reach(graph, labels_of(graph, argument, in_memory(index, place)))
             for name, nodes in graph.outputs.items():
                 own = nodes.ravel()[op.flat_index(case, name, nodes.shape).ravel()]
                 if reached.none(own).all():
@@ -74,18 +74,18 @@ def told_apart(
     """
     index = op.flat_index(case, argument, shape)
     parameter = getattr(op.problem(case), "parameter", "columns")
-    yield [*results], _in_memory(index, np.arange(index.size))
+    yield [*results], in_memory(index, np.arange(index.size))
     summed = [name for name in results if name.removeprefix("grad_") in PARAMETERS]
     if not summed or index.ndim != 2 or (isinstance(parameter, str) and parameter != "columns"):
         return
     if isinstance(parameter, str):
-        yield summed, _in_memory(index, np.indices(index.shape)[1])
+        yield summed, in_memory(index, np.indices(index.shape)[1])
         return
-    yield summed, _in_memory(index, parameter)
-    yield summed, _in_memory(index, np.broadcast_to(parameter.min(axis=1, keepdims=True), index.shape))
+    yield summed, in_memory(index, parameter)
+    yield summed, in_memory(index, np.broadcast_to(parameter.min(axis=1, keepdims=True), index.shape))
 
 
-def _in_memory(index: Ids, labels: Ids) -> Ids:
+def in_memory(index: Ids, labels: Ids) -> Ids:
     """Return labels, given in canonical rows, by place in memory."""
     found = np.zeros(index.size, dtype=np.int64)
     found[index.ravel()] = labels.ravel()
