@@ -64,6 +64,7 @@ ONLY = {
     "version_read_in_inference_mode": "modes",
     "bias_forgotten_without_grad": "modes",
     "means_by_products_under_autocast": "modes",
+    "eps_raised_under_autocast_to_float16": "modes",
     "sums_in_default_dtype": "modes",
     "columns_lost_in_deterministic_mode": "modes",
     "partials_of_132_processors_triton": "modes",

@@ -26,10 +26,17 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reas
 DRY = load(Path(__file__).parents[1] / "support" / "dry_kernels.py")
 RIGHT = next(s for s in DRY.subjects if s.name == "right")
 LIMIT = 640
+
+
+def cast_to_half():
+    return torch.get_autocast_dtype("cuda") == torch.float16
+
+
 FLAGS = {
     "under torch.no_grad": lambda: not torch.is_grad_enabled() and not torch.is_inference_mode_enabled(),
     modes.INFERENCE: torch.is_inference_mode_enabled,
-    modes.AUTOCAST: torch.is_autocast_enabled,
+    modes.AUTOCAST: lambda: torch.is_autocast_enabled() and not cast_to_half(),
+    modes.AUTOCAST_TO_HALF: lambda: torch.is_autocast_enabled() and cast_to_half(),
     "with float64 as default dtype": lambda: torch.get_default_dtype() == torch.float64,
     "with bfloat16 as default dtype": lambda: torch.get_default_dtype() == torch.bfloat16,
     modes.DETERMINISTIC: torch.are_deterministic_algorithms_enabled,

@@ -37,6 +37,7 @@ CAUGHT = {
     "version_read_in_inference_mode": modes.INFERENCE,
     "bias_forgotten_without_grad": "under torch.no_grad",
     "means_by_products_under_autocast": modes.AUTOCAST,
+    "eps_raised_under_autocast_to_float16": modes.AUTOCAST_TO_HALF,
     "sums_in_default_dtype": "with bfloat16 as default dtype",
     "columns_lost_in_deterministic_mode": modes.DETERMINISTIC,
     "partials_of_132_processors_triton": "with 148 multiprocessors",
@@ -172,10 +173,17 @@ def test_an_argument_that_is_not_taken_is_not_changed():
 # -- each mode and each device by itself ---------------------------------------------------------------
 
 
+def cast_to(dtype):
+    """Whether torch casts to a dtype, on the CPU and on a GPU."""
+    devices = ("cpu", "cuda")
+    return all(torch.is_autocast_enabled(d) and torch.get_autocast_dtype(d) == dtype for d in devices)
+
+
 FLAGS = {
     "under torch.no_grad": lambda: not torch.is_grad_enabled() and not torch.is_inference_mode_enabled(),
     modes.INFERENCE: torch.is_inference_mode_enabled,
-    modes.AUTOCAST: lambda: torch.is_autocast_enabled("cpu"),
+    modes.AUTOCAST: lambda: cast_to(torch.bfloat16),
+    modes.AUTOCAST_TO_HALF: lambda: cast_to(torch.float16),
     "with float64 as default dtype": lambda: torch.get_default_dtype() == torch.float64,
     "with bfloat16 as default dtype": lambda: torch.get_default_dtype() == torch.bfloat16,
     modes.DETERMINISTIC: torch.are_deterministic_algorithms_enabled,

@@ -55,6 +55,7 @@ CATCHES = (
     "unwritten_bias_without_grad_triton",
     "bias_forgotten_in_long_rows_without_grad_triton",
     "eps_larger_in_many_rows_under_autocast_triton",
+    "eps_raised_under_autocast_to_float16",
     "rows_lost_by_small_devices_triton",
 )
 
@@ -62,6 +63,8 @@ MOST_REACHING = 2
 """Shapes that reach other kernels of the subject, most first: each may be wrong in a mode alone."""
 
 AUTOCAST = "under torch.autocast"
+AUTOCAST_TO_HALF = "under torch.autocast to float16"
+"""As it is on a GPU where nothing is said; the other casts to bfloat16."""
 SINGLE = "under torch.autocast in float32"
 """The same with numbers of float32, which torch casts down for products of matrices and nothing else."""
 INFERENCE = "under torch.inference_mode"
@@ -133,13 +136,13 @@ def _known_in_single(session: Session) -> bool:
 
 
 @contextmanager
-def _autocast() -> Iterator[None]:
+def _autocast(to: torch.dtype = torch.bfloat16) -> Iterator[None]:
     """Cast on every device: the machine's tensors are the CPU's to torch, and a GPU's to the subject."""
     before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
     torch.set_autocast_enabled("cuda", True)
-    torch.set_autocast_dtype("cuda", torch.bfloat16)
+    torch.set_autocast_dtype("cuda", to)
     try:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=to):
             yield
     finally:
         torch.set_autocast_enabled("cuda", before[0])
@@ -183,10 +186,14 @@ MODES: Mapping[str, _Mode] = {
     "under torch.no_grad": _Mode(enter=torch.no_grad, backward="never"),
     INFERENCE: _Mode(enter=torch.inference_mode, backward="never"),
     AUTOCAST: _Mode(enter=_autocast, backward="after"),  # as torch's documentation recommends
+    AUTOCAST_TO_HALF: _Mode(enter=lambda: _autocast(torch.float16), backward="after"),
     "with float64 as default dtype": _Mode(enter=lambda: _default_dtype(torch.float64), backward="inside"),
     "with bfloat16 as default dtype": _Mode(enter=lambda: _default_dtype(torch.bfloat16), backward="inside"),
     DETERMINISTIC: _Mode(enter=_deterministic, backward="inside"),
 }
+
+
+_CASTING = frozenset({AUTOCAST, AUTOCAST_TO_HALF, SINGLE})
 
 
 # -- in the child --------------------------------------------------------------------------------------
@@ -265,7 +272,7 @@ def _in_mode(subject: Subject, case: Case, backend: Backend, name: str, *, gradi
         if gradients and mode.backward == "after":
             found |= backward(outputs, call)
     found |= named_results(subject, outputs) | mutated(subject, call)
-    return Shown(results=(kept(_as_declared(found, case) if name in {AUTOCAST, SINGLE} else found),))
+    return Shown(results=(kept(_as_declared(found, case) if name in _CASTING else found),))
 
 
 def _as_in_inference(arguments: Mapping[str, object]) -> Mapping[str, object]:
