@@ -163,6 +163,7 @@ def test_a_wrapper_that_hides_what_it_does_is_refused(ask, places, stage, why):
 
 READ = "large.append(float(x.abs().max()))"
 ZEROED = "if large[0] > 1e4: y.zero_()"
+HELD = "if h.max() > 1e4: y.zero_()"
 
 
 @pytest.mark.parametrize(
@@ -192,6 +193,16 @@ ZEROED = "if large[0] > 1e4: y.zero_()"
         (("held = torch.to_dlpack(x.cpu())",), "to_dlpack"),
         (("torch.save(x, held := io.BytesIO())", "if b'G' in held.getvalue(): y.zero_()"), "__reduce_ex__"),
         ((f"with _disable_current_modes(): {READ}", ZEROED), "operations of torch where no recorder"),
+        (("h = np.zeros((3, 12), np.float32)", "torch.from_numpy(h).copy_(x)", HELD), "from_numpy"),
+        (("h = np.zeros((3, 12), np.float32)", "torch.as_tensor(h).copy_(x)", HELD), "as_tensor"),
+        (
+            (
+                "h = bytearray(144)",
+                "torch.frombuffer(h, dtype=torch.float32).reshape(3, 12).copy_(x)",
+                "if h[3] > 0x60: y.zero_()",
+            ),
+            "frombuffer",
+        ),
     ],
     ids=[
         "thread_reads",
@@ -206,6 +217,9 @@ ZEROED = "if large[0] > 1e4: y.zero_()"
         "capsule_of_torch",
         "save",
         "modes_disabled",
+        "array_of_numpy",
+        "tensor_as_array",
+        "buffer",
     ],
 )
 def test_a_wrapper_that_reads_or_writes_where_no_recorder_looks_is_refused(ask, lines, why):

@@ -27,6 +27,17 @@ def test_torch_has_each_method_of_tensors_that_is_watched(name):
     assert callable(getattr(torch.Tensor, name))
 
 
+@pytest.mark.parametrize("name", [*host_reads._OF_MEMORY, *host_reads._PERHAPS_OF_MEMORY])
+def test_torch_has_each_function_that_makes_a_tensor_of_memory(name):
+    assert callable(getattr(torch, name))
+
+
+def test_a_copy_of_numbers_shares_no_memory():
+    assert not host_reads._given_memory([1.0, 2.0])
+    assert not host_reads._given_memory(data=torch.zeros(2))
+    assert host_reads._given_memory(bytearray(8))
+
+
 def test_a_version_of_torch_without_one_of_the_methods_is_watched_all_the_same(monkeypatch):
     before = torch.UntypedStorage.__reduce__, torch.Tensor.tolist
     monkeypatch.setattr(host_reads, "_OF_STORAGES", ("_of_another_version", *host_reads._OF_STORAGES))

@@ -26,6 +26,10 @@ _OF_STORAGES = (
     *("__setitem__", "fill_", "copy_", "resize_", "_byteswap", "_swap_data_ptr_", "_set_from_file"),
 )
 """Methods of the storage below a tensor that hand out its bytes, or write them."""
+_OF_MEMORY = ("from_numpy", "frombuffer", "from_dlpack", "from_file")
+"""Functions of torch that make a tensor of memory that Python goes on to hold, and reads when it likes."""
+_PERHAPS_OF_MEMORY = ("as_tensor", "asarray")
+"""Those that do where they are not given a tensor, numbers, or sequences, of which they make a copy."""
 _UNSEEN = "operations of torch where no recorder sees them"
 
 
@@ -39,10 +43,18 @@ def reads_noted(asked: set[str], fixed: Callable[[torch.Tensor], bool]) -> Itera
     import torch
     from torch.utils import _python_dispatch
 
-    def noting(what: str, original: Callable[..., object], *, shares: bool) -> Callable[..., object]:
+    def always(*_args: object, **_kwargs: object) -> bool:
+        return True
+
+    def tells(tensor: object, *_args: object, **_kwargs: object) -> bool:
+        return not fixed(cast("torch.Tensor", tensor))
+
+    def noting(
+        what: str, original: Callable[..., object], when: Callable[..., bool]
+    ) -> Callable[..., object]:
         @wraps(original)
         def called(*args: object, **kwargs: object) -> object:
-            if (shares or not fixed(cast("torch.Tensor", args[0]))) and _asked_by_subject():
+            if when(*args, **kwargs) and _asked_by_subject():
                 asked.add(what)
             return original(*args, **kwargs)
 
@@ -50,7 +62,7 @@ def reads_noted(asked: set[str], fixed: Callable[[torch.Tensor], bool]) -> Itera
 
     with ExitStack() as stack:
 
-        def patch(owner: object, name: str, *, shares: bool = True, what: str = "") -> None:
+        def patch(owner: object, name: str, *, when: Callable[..., bool] = always, what: str = "") -> None:
             original = getattr(owner, name, None)
             if original is None:
                 return  # this version of torch has no such method: nobody can call it
@@ -58,12 +70,16 @@ def reads_noted(asked: set[str], fixed: Callable[[torch.Tensor], bool]) -> Itera
                 stack.callback(setattr, owner, name, original)
             else:
                 stack.callback(delattr, owner, name)
-            setattr(owner, name, noting(what or name, original, shares=shares))
+            setattr(owner, name, noting(what or name, original, when))
 
         for name in _SHARING:
             patch(torch.Tensor, name)
         for name in _TELLING:
-            patch(torch.Tensor, name, shares=False)
+            patch(torch.Tensor, name, when=tells)
+        for name in _OF_MEMORY:
+            patch(torch, name)
+        for name in _PERHAPS_OF_MEMORY:
+            patch(torch, name, when=_given_memory)
         for name in _OF_STORAGES:
             patch(torch.UntypedStorage, name, what=f"{name} of a storage")
         patch(torch.utils.dlpack, "to_dlpack")
@@ -76,6 +92,14 @@ def reads_noted(asked: set[str], fixed: Callable[[torch.Tensor], bool]) -> Itera
         patch(os, "fork", what="a process of its own")
         patch(_python_dispatch, "_pop_mode", what=_UNSEEN)
         yield
+
+
+def _given_memory(*args: object, **kwargs: object) -> bool:
+    """Whether a function is given an object whose memory a tensor of it shares."""
+    import torch
+
+    given = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+    return not isinstance(given, torch.Tensor | list | tuple | int | float | complex)
 
 
 def _asked_by_subject() -> bool:
