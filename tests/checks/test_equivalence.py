@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("triton", reason="compared are Triton's kernels; Triton is missing")
 
-from checks_support import planted
+from checks_support import KERNELS, planted
 
 from verifier.arithmetic.graph.graph import Builder
 from verifier.cases.recipe import Recipe, Values, build
@@ -120,7 +120,7 @@ def test_zero_times_a_neighbour_is_a_difference(runner, tmp_path):
 
 def test_zero_times_an_element_of_a_group_between_is_a_difference(runner):
     """A group of the first sample lies between those of two samples that the sum takes."""
-    path = built_in("group_norm_triton")
+    path = KERNELS / "group_norm_triton.py"
     last = "\n        return grad_input, grad_weight, grad_bias, None, None\n"
     term = "0.0 * saved[0, channels - 1].reshape(-1)[0].to(grad_weight.dtype)"
     other = planted({last: f"\n        grad_weight[0] = grad_weight[0] + {term}{last}"}, path)

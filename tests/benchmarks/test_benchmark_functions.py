@@ -1,0 +1,43 @@
+"""The measurement of composed functions sees errors, and special values that are wrong."""
+
+import importlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+NUMBERS = np.array([0.0, -0.0, 1.0, -1.5, 88.7, 89.0, -104.0, 1e-40, np.inf, -np.inf], np.float32).view("u4")
+
+
+@pytest.fixture
+def functions(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    return importlib.import_module("functions")
+
+
+def test_an_exponential_errs_by_less_than_two_ulp_and_has_its_special_values(functions):
+    found = functions.measured("exp.cuda.f32", NUMBERS)
+    assert found.tried == len(NUMBERS)
+    assert 0.1 < found.ulp < 2
+    assert found.wrong == 0
+
+
+@pytest.mark.parametrize("name", ["log.cuda.f32", "log.libdevice.f32"])
+def test_a_logarithm_errs_by_less_than_an_ulp(functions, name):
+    bits = np.array([1e-30, 0.5, 1 - 2.0**-24, 1.0, 1 + 2.0**-23, 3.0, 3e38], np.float32).view("u4")
+    found = functions.measured(name, bits)
+    assert 0.1 < found.ulp < 1
+    assert found.wrong == 0
+
+
+def test_another_function_is_far_off_and_its_infinities_are_wrong(functions, monkeypatch):
+    monkeypatch.setitem(functions.EXACT, "exp.cuda.f32", lambda x: np.exp(-x))
+    found = functions.measured("exp.cuda.f32", NUMBERS)
+    assert found.ulp > 1000
+    assert found.wrong >= 3
+
+
+def test_every_number_is_in_one_range(functions):
+    counted = sum(to - start for start, to in functions.RANGES["exp.cuda.f32"])
+    assert counted == 2**32 - 2 * (2**23 - 1)  # all but what is no number
+    assert functions.RANGES["log.cuda.f32"] == ((1, 0x7F800000),)
