@@ -47,7 +47,7 @@ def reads_before_the_row_triton(input, weight=None, bias=None, eps=1e-5):
     x = input.detach().reshape(-1, input.shape[-1])
     x = x if x.stride(1) == 1 and x.stride(0) > x.shape[1] else x.contiguous()
     w, b = (None if vector is None else vector.detach().contiguous() for vector in (weight, bias))
-    y = torch.empty(input.shape, dtype=input.dtype)
+    y = torch.empty(input.shape, dtype=input.dtype, device=input.device)
     columns = x.shape[-1]
     if x.numel():
         block = triton.next_power_of_2(columns)

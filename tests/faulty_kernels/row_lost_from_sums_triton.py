@@ -67,9 +67,9 @@ class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx, input, weight, bias, eps):
         rows, columns = input.numel() // max(input.shape[-1], 1), input.shape[-1]
-        x, y = input.contiguous(), torch.empty(input.shape, dtype=input.dtype)
+        x, y = input.contiguous(), torch.empty(input.shape, dtype=input.dtype, device=input.device)
         w, b = (None if vector is None else vector.contiguous() for vector in (weight, bias))
-        means, rstds = torch.empty(rows), torch.empty(rows)
+        means, rstds = (torch.empty(rows, device=input.device) for _ in range(2))
         if x.numel():
             block = triton.next_power_of_2(columns)
             _forward[(rows,)](x, y, means, rstds, w, b, columns, float(eps), BLOCK=block)
