@@ -19,6 +19,7 @@ from pathlib import Path
 
 from verifier.audit.examination import Examination
 from verifier.audit.rules import outside
+from verifier.audit.source_names import near_subject
 from verifier.checks.support.certify import certified
 from verifier.commands.explain import case_for
 from verifier.execution import Runner
@@ -62,7 +63,8 @@ def asked(subject: Subject, rows: int, columns: int, runner: Runner, *, gradient
     case = case_for(subject, subject.dtypes[0], rows, columns, 0.0, 0)
     found = certified(subject, case, runner=runner, gradients=gradients)
     if not isinstance(found, Certificate):
-        return Answer(name=subject.name, gradients=gradients, said=f"{found.stage}: {found.why}", given=False)
+        why = near_subject(f"{found.stage}: {found.why}", subject.path)
+        return Answer(name=subject.name, gradients=gradients, said=why, given=False)
     judged = wrong = 0
     check = "gradient" if gradients else "forward_error"
     examination = Examination(subject=subject, check_name=check, dtype=case.dtype, runner=runner)

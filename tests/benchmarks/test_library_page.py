@@ -1,11 +1,11 @@
 """Every known defect of a library is confirmed by other means, and the page has no other findings."""
 
+import importlib
 import re
 
 import pytest
 from import_graph import ROOT
 
-from benchmarks.libraries import CHECKS, UncheckedError, confirmed, main
 from verifier.records import witness
 from verifier.subjects.libraries import library_files
 
@@ -17,27 +17,35 @@ WITNESSES = [
 ]
 
 
+@pytest.fixture
+def libraries(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("libraries")
+
+
 @pytest.mark.parametrize("path", WITNESSES, ids=lambda path: path.name)
-def test_a_witness_is_confirmed_by_other_means(path):
-    assert re.search("torch|mpmath", confirmed(path))
+def test_a_witness_is_confirmed_by_other_means(libraries, path):
+    assert re.search("torch|mpmath", libraries.confirmed(path))
 
 
-def test_what_nothing_confirms_is_not_printed(tmp_path, capsys):
+def test_what_nothing_confirms_is_not_printed(libraries, tmp_path, capsys):
     path = WITNESSES[0]
-    with pytest.raises(UncheckedError, match="nothing here confirms it"):
-        confirmed(path.with_name(path.name.replace("#", "#other-")))
+    with pytest.raises(libraries.UncheckedError, match="nothing here confirms it"):
+        libraries.confirmed(path.with_name(path.name.replace("#", "#other-")))
     group = next(p for p in WITNESSES if "#sums-through-bfloat16" in p.name)
     case, document = witness.load(group)
-    with pytest.raises(UncheckedError, match="rounded to bfloat16"):
-        CHECKS["sums-through-bfloat16"](case, {**document, "seen": "grad_bias[1] is 1.5, exactly 1.25"})
+    with pytest.raises(libraries.UncheckedError, match="rounded to bfloat16"):
+        libraries.CHECKS["sums-through-bfloat16"](
+            case, {**document, "seen": "grad_bias[1] is 1.5, exactly 1.25"}
+        )
     overflowing = next(p for p in WITNESSES if "#sums-overflow" in p.name)
     small, document = witness.load(overflowing)
     small.tensors["input"].fill_(1.0)
-    with pytest.raises(UncheckedError, match="no sum overflows: the variance is"):
-        CHECKS["sums-overflow"](small, document)
+    with pytest.raises(libraries.UncheckedError, match="no sum overflows: the variance is"):
+        libraries.CHECKS["sums-overflow"](small, document)
     report = tmp_path / "report.json"
     report.write_text('{"libraries": [], "lines": [], "findings": []}')
-    assert main([str(report), "--out", str(tmp_path / "page.md")]) == 0
+    assert libraries.main([str(report), "--out", str(tmp_path / "page.md")]) == 0
     assert (tmp_path / "page.md").read_text().startswith("# Norms of installed libraries")
 
 

@@ -3,8 +3,8 @@
 A function is known by the text of its expression: `x` is the argument, a hexadecimal number a literal of
 that many bits, `#0` a term that an earlier line defines. A graph has the function where it has this very
 expression of one node, bit for bit; that node is then the only operand of a node of the function's name.
-How far a function is from what it is named after is an assumption of certificates, measured for every number
-of float32 (`benchmarks/functions.py`).
+How far a function is from what it is named after is an assumption of certificates, which
+`benchmarks/functions.py` measures for every number of float32.
 """
 
 from __future__ import annotations

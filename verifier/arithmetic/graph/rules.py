@@ -82,6 +82,13 @@ def _sign_of_product(_: Former, operation: Opcode, edges: Ids) -> Rewrite:
     return Rewrite(where=where, into=operation, edges=changed[where])
 
 
+def _alone(first: Ids) -> Ids:
+    """Return rows of edges of which only the first is there."""
+    edges = np.full((len(first), 3), -1, dtype=np.int64)
+    edges[:, 0] = first
+    return edges
+
+
 def _nowhere(edges: Ids) -> Rewrite:
     """Return that a rule applies to no row, as is usual."""
     return Rewrite(where=np.zeros(len(edges), dtype=np.bool_), into=None, edges=edges[:0])
@@ -107,9 +114,7 @@ def _folded(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
     where[np.flatnonzero(constant)[done]] = True
     numbers_of = np.array([0.0 if k is None else k for k in known])
     results = form.terms.constants(numbers_of[which.ravel()[done]])
-    changed = np.full((len(results), 3), -1, dtype=np.int64)
-    changed[:, 0] = results
-    return Rewrite(where=where, into=None, edges=changed)
+    return Rewrite(where=where, into=None, edges=_alone(results))
 
 
 def _compared(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
@@ -118,17 +123,15 @@ def _compared(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
     where: Mask = np.asarray(~np.isnan(numbers).any(axis=1) & (not flushes))
     found = [holds(comparison, float(a), float(b)) for a, b in numbers[where]]
     where[np.flatnonzero(where)[[one is None for one in found]]] = False
-    changed = np.full((int(where.sum()), 3), -1, dtype=np.int64)
-    changed[:, 0] = form.terms.constants(np.array([float(one) for one in found if one is not None]))
-    return Rewrite(where=where, into=None, edges=changed)
+    known = form.terms.constants(np.array([float(one) for one in found if one is not None]))
+    return Rewrite(where=where, into=None, edges=_alone(known))
 
 
 def _chosen(form: Former, _: Opcode, edges: Ids) -> Rewrite:
     known = form.terms.numbers(edges[:, 0])
     where = ~np.isnan(known)
-    changed = np.full((int(where.sum()), 3), -1, dtype=np.int64)
-    changed[:, 0] = np.where(known[where] != 0.0, edges[where, 1], edges[where, 2])
-    return Rewrite(where=where, into=None, edges=changed)
+    taken = np.where(known[where] != 0.0, edges[where, 1], edges[where, 2])
+    return Rewrite(where=where, into=None, edges=_alone(taken))
 
 
 def _other_of(form: Former, edges: Ids, number: float) -> tuple[Mask, Ids, Ids]:
@@ -142,8 +145,7 @@ def _other_of(form: Former, edges: Ids, number: float) -> tuple[Mask, Ids, Ids]:
 def _times_one(form: Former, __: Opcode, edges: Ids) -> Rewrite:
     where, place, other = _other_of(form, edges, 1.0)
     rows = np.flatnonzero(where)
-    changed = np.full((len(rows), 3), -1, dtype=np.int64)
-    changed[:, 0] = edges[rows, other[rows]]
+    changed = _alone(edges[rows, other[rows]])
     return Rewrite(where=where, into=None, edges=changed, flip=edges[rows, place[rows]] & 1)
 
 
@@ -167,9 +169,7 @@ def _over_power_of_two(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
 def _plus_zero(form: Former, __: Opcode, edges: Ids) -> Rewrite:
     where, _, other = _other_of(form, edges, 0.0)
     rows = np.flatnonzero(where)
-    changed = np.full((len(rows), 3), -1, dtype=np.int64)
-    changed[:, 0] = edges[rows, other[rows]]
-    return Rewrite(where=where, into=None, edges=changed)
+    return Rewrite(where=where, into=None, edges=_alone(edges[rows, other[rows]]))
 
 
 def _sign_of_sum(_: Former, operation: Opcode, edges: Ids) -> Rewrite:
@@ -191,8 +191,7 @@ def _equal_terms(form: Former, _: Opcode, edges: Ids) -> Rewrite:
     where = (edges[:, 0] == (edges[:, 1] ^ 1)) & np.isnan(form.terms.numbers(edges[:, 0]))
     if not where.any():
         return _nowhere(edges)
-    zero = np.full((int(where.sum()), 3), -1, dtype=np.int64)
-    zero[:, 0] = form.terms.constants(np.zeros(len(zero)))
+    zero = _alone(form.terms.constants(np.zeros(int(where.sum()))))
     return Rewrite(where=where, into=None, edges=zero, vanishes=edges[where, 0])
 
 
@@ -207,8 +206,7 @@ def _parts_of_whole(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
             whole = _whole_of(form, part, rest, narrow)
             found = np.where(found < 0, whole, found)
     where = found >= 0
-    kept = np.full((int(where.sum()), 3), -1, dtype=np.int64)
-    kept[:, 0] = found[where]
+    kept = _alone(found[where])
     return Rewrite(where=where, into=None, edges=kept, vanishes=found[where])
 
 
@@ -271,8 +269,7 @@ def _times_zero(form: Former, _: Opcode, edges: Ids) -> Rewrite:
     where, place, other = _other_of(form, edges, 0.0)
     where &= np.isnan(form.terms.numbers(edges[:, :2])).any(axis=1)
     rows = np.flatnonzero(where)
-    zero = np.full((len(rows), 3), -1, dtype=np.int64)
-    zero[:, 0] = edges[rows, place[rows]]
+    zero = _alone(edges[rows, place[rows]])
     return Rewrite(where=where, into=None, edges=zero, vanishes=edges[rows, other[rows]])
 
 
@@ -314,8 +311,7 @@ def _larger_than_all(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
     where: Mask = np.asarray(beyond.any(axis=1))
     rows = np.flatnonzero(where)
     other = edges[rows, np.where(beyond[rows, 0], 1, 0)]
-    kept = np.full((len(rows), 3), -1, dtype=np.int64)
-    kept[:, 0] = other
+    kept = _alone(other)
     return Rewrite(where=where, into=None, edges=kept, vanishes=other[np.isnan(form.terms.numbers(other))])
 
 
@@ -325,8 +321,7 @@ def _infinite_sum(form: Former, _: Opcode, edges: Ids) -> Rewrite:
     where &= np.isnan(numbers).any(axis=1)
     rows = np.flatnonzero(where)
     place = np.where(np.isinf(numbers[rows, 0]), 0, 1)
-    kept = np.full((len(rows), 3), -1, dtype=np.int64)
-    kept[:, 0] = edges[rows, place]
+    kept = _alone(edges[rows, place])
     return Rewrite(where=where, into=None, edges=kept, vanishes=edges[rows, 1 - place])
 
 
@@ -335,33 +330,27 @@ def _infinite_sum_of_constants(form: Former, _: Opcode, edges: Ids) -> Rewrite:
     infinite = np.isinf(numbers)
     where: Mask = np.asarray((infinite.sum(axis=1) == 1) & ~np.isnan(numbers).any(axis=1))
     rows = np.flatnonzero(where)
-    kept = np.full((len(rows), 3), -1, dtype=np.int64)
-    kept[:, 0] = edges[rows, np.where(infinite[rows, 0], 0, 1)]
-    return Rewrite(where=where, into=None, edges=kept)
+    return Rewrite(where=where, into=None, edges=_alone(edges[rows, np.where(infinite[rows, 0], 0, 1)]))
 
 
 def _infinite_product(form: Former, _: Opcode, edges: Ids) -> Rewrite:
     numbers = form.terms.numbers(edges[:, :2])
     where: Mask = np.asarray(np.isinf(numbers).any(axis=1))
     where &= (np.abs(numbers) > 0.0).all(axis=1)
-    kept = np.full((int(where.sum()), 3), -1, dtype=np.int64)
-    kept[:, 0] = form.terms.constants(np.prod(numbers[where], axis=1))
-    return Rewrite(where=where, into=None, edges=kept)
+    return Rewrite(
+        where=where, into=None, edges=_alone(form.terms.constants(np.prod(numbers[where], axis=1)))
+    )
 
 
 def _power_of_minus_infinity(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
     powers = operation.name.startswith(("ex2.approx", "exp."))
     where = (form.terms.numbers(edges[:, 0]) == -np.inf) & powers
-    kept = np.full((int(where.sum()), 3), -1, dtype=np.int64)
-    kept[:, 0] = form.terms.constants(np.zeros(len(kept)))
-    return Rewrite(where=where, into=None, edges=kept)
+    return Rewrite(where=where, into=None, edges=_alone(form.terms.constants(np.zeros(int(where.sum())))))
 
 
 def _power_of_zero(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
     where = (form.terms.numbers(edges[:, 0]) == 0.0) & operation.name.startswith(("ex2.approx", "exp."))
-    kept = np.full((int(where.sum()), 3), -1, dtype=np.int64)
-    kept[:, 0] = form.terms.constants(np.ones(len(kept)))
-    return Rewrite(where=where, into=None, edges=kept)
+    return Rewrite(where=where, into=None, edges=_alone(form.terms.constants(np.ones(int(where.sum())))))
 
 
 def _larger_by_difference(form: Former, _: Opcode, edges: Ids) -> Rewrite:
@@ -383,8 +372,7 @@ def _larger_by_difference(form: Former, _: Opcode, edges: Ids) -> Rewrite:
             pair[:, 0], pair[:, 1] = a[right], b[right]
             result[right] = form.formed(in_format("max", held), pair, right)
     where: Mask = np.asarray(result >= 0)
-    kept = np.full((int(where.sum()), 3), -1, dtype=np.int64)
-    kept[:, 0] = result[where]
+    kept = _alone(result[where])
     return Rewrite(where=where, into=None, edges=kept, vanishes=np.concatenate([a[where], b[where]]))
 
 
