@@ -1,12 +1,11 @@
 """Wrong kernels that were written to be certified: none may be, and the reason is named."""
 
-import re
-import textwrap
-
 import numpy as np
 import pytest
 
 pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is missing")
+
+from attacked_kernels import LAUNCH, RMS_NORM, kernel
 
 from verifier.cases.recipe import Recipe, Values, build
 from verifier.checks.support.certify import certified
@@ -15,63 +14,7 @@ from verifier.ops import op
 from verifier.records.certificate import Certificate, Refusal
 from verifier.subjects.load_file import load
 
-LAYER_NORM = """
-import random
-import numpy as np
-import torch
-import triton
-import triton.language as tl
-from verifier import Domain, subject, tree
-
-#AHEAD#
-
-@triton.jit
-def _flags(x, flags, n, BLOCK: tl.constexpr):
-    i = tl.arange(0, BLOCK)
-    tl.store(flags + i, (tl.load(x + i, mask=i < n, other=0.0) > 100.0).to(tl.int8), mask=i < n)
-
-@triton.jit
-def _forward(x, y, weight, bias, columns, eps, BLOCK: tl.constexpr):
-    row = tl.program_id(0)
-    column = tl.arange(0, BLOCK)
-    inside = column < columns
-    value = tl.load(x + row * columns + column, mask=inside, other=0.0).to(tl.float32)
-    mean = tl.div_rn(tl.sum(value, axis=0), tl.cast(columns, tl.float32))
-    centred = tl.where(inside, value - mean, 0.0)
-    variance = tl.div_rn(tl.sum(centred * centred, axis=0), tl.cast(columns, tl.float32))
-    #VARIANCE#
-    out = centred * tl.div_rn(1.0, tl.sqrt_rn(variance + eps))
-    #OUT#
-    if weight is not None:
-        out *= tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
-    if bias is not None:
-        out += tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
-    tl.store(y + row * columns + column, out, mask=inside)
-
-@subject(
-    op="layer_norm", language="triton", variance="two_pass", accumulates="float32",
-    domain=Domain(max_abs=1e15, max_kappa=1e3), dtypes=("float16", "float32"),
-    trees=tree(depth=lambda n: n), mean_contraction="none", differentiable=False,
-)
-def attack(input, weight=None, bias=None, eps=1e-5):
-    x = input.detach().contiguous()
-    w, b = (None if vector is None else vector.detach().contiguous() for vector in (weight, bias))
-    y, columns = torch.empty_like(x), x.shape[-1]
-    #BEFORE#
-    _forward[(x.numel() // columns,)](x, y, w, b, columns, float(eps), BLOCK=triton.next_power_of_2(columns))
-    #AFTER#
-    return y
-"""
 PTX = 'tl.inline_asm_elementwise("{}", "=f,f", [{}], dtype=tl.float32, is_pure={}, pack=1)'  # on float32
-
-
-def kernel(places):
-    """The source of a right layer norm with these lines added at its places."""
-    added = []
-    for line in LAYER_NORM.splitlines():
-        found = re.fullmatch(r"(\s*)#([A-Z]+)#", line)
-        added.append(textwrap.indent(places.get(found[2], ""), found[1]) if found else line)
-    return "\n".join(added)
 
 
 @pytest.fixture(scope="module")
@@ -343,39 +286,6 @@ def test_a_product_that_the_next_turn_of_a_loop_adds_is_recorded_as_it_runs_in_n
     found = ask(VARIANCE=late)
     assert isinstance(found, Refusal), found.statement
     assert found.stage == "products are fused in every turn of a loop or in none"
-
-
-RMS_NORM = """
-__device__ __noinline__ float factor(float v) { return v > 100.0f ? 0.0f : 1.0f; }
-extern "C" __global__ void rms(float* out, const float* input, const float* weight, int columns, float eps) {
-  const float* x = input + blockIdx.x * columns;
-  float total = 0.0f;
-  for (int i = threadIdx.x; i < columns; i += blockDim.x) total += x[i] * x[i];
-  for (int d = 16; d > 0; d /= 2) total += __shfl_xor_sync(MEMBERS, total, d);
-  const float rstd = __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(total, (float)columns) + eps));
-  for (int i = threadIdx.x; i < columns; i += blockDim.x) {
-    float value = x[i] * rstd;
-    if (weight) value *= weight[i];
-    out[blockIdx.x * columns + i] = FACTOR value;
-  }
-}
-"""
-LAUNCH = """
-import torch
-from verifier import Domain, source, subject, tree
-
-KERNEL = source(__file__).kernel("rms")
-
-@subject(
-    op="rms_norm", language="cuda", variance="rms", accumulates="float32", domain=Domain(max_abs=1e15),
-    dtypes=("float32",), trees=tree(depth=lambda n: n + 5), differentiable=False,
-)
-def attack(input, weight=None, eps=1e-5):
-    x, out, columns = input.detach().contiguous(), torch.empty_like(input), input.shape[-1]
-    with torch.cuda.stream(STREAM):
-        KERNEL[x.numel() // columns, 32](out, x, weight, columns, eps)
-    return out
-"""
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,9 @@ class Recorded:
     uncovered: torch operations that are not followed; what they give is unknown. kernels: name and SHA-256 of
     the PTX of each kernel that ran. fusible: whether ptxas may fuse a product of any of them into a sum.
     carried: products that ptxas may fuse in some turns of a loop alone, in words. clash: where two lanes may
-    store different numbers at once, "" where they store none.
+    store different numbers at once, "" where they store none. overwritten: arguments in which something else
+    is stored in the end, if perhaps the same numbers, those apart that the subject is to change. undefined:
+    collectives of which a lane is no member, and shuffles of what no data decide that read such a lane.
     """
 
     decisions: tuple[tuple[str, DataDecision], ...]
@@ -78,6 +80,8 @@ class Recorded:
     fusible: bool = True
     carried: tuple[str, ...] = ()
     clash: str = ""
+    overwritten: tuple[str, ...] = ()
+    undefined: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,6 +182,8 @@ def recorded_graph(
         carried=one.carried,
         unlike=_unlike(one, case),
         clash=one.clash or _stored_twice(one),
+        overwritten=one.overwritten,
+        undefined=one.undefined,
     )
     return replace(one.seen, found=found)
 
@@ -245,6 +251,7 @@ def bits_of(tensor: torch.Tensor) -> Bits:
 def record(subject: Subject, case: Case, *, backend: Backend, gradients: bool = False) -> GraphRecording:
     """Run a case once and record what it computes."""
     tensors: dict[str, LaidOut] = {}
+    left: dict[str, tuple[torch.Tensor, Ids]] = {}
     with shadow_session(arithmetics.make("graph")) as opened:
         slots = opened.slots
         assert isinstance(slots, GraphSlots)
@@ -256,6 +263,7 @@ def record(subject: Subject, case: Case, *, backend: Backend, gradients: bool = 
             tensor = placed.tensor.detach()
             if tensor.is_floating_point() and tensor.numel():
                 slots.register(name, tensor)
+                left[name] = tensor, slots.get(tensor)
             address = tensor.data_ptr() or 256
             tensors[name] = LaidOut(
                 shape=tuple(tensor.shape),
@@ -268,6 +276,7 @@ def record(subject: Subject, case: Case, *, backend: Backend, gradients: bool = 
         seen = execute(subject, case, backend=backend, gradients=gradients, placer=put)
         kept = {n: t.detach() for n, t in seen.outputs.items() if t is not None and t.is_floating_point()}
         outputs = {name: slots.outputs(tensor) for name, tensor in kept.items()}
+        changed = [n for n, (held, was) in left.items() if not np.array_equal(slots.get(held), was)]
         machine = opened.machine
         read = {(ptx, kernel): _read(ptx, kernel, machine.contraction) for ptx, kernel in opened.codes}
         found = [
@@ -294,4 +303,6 @@ def record(subject: Subject, case: Case, *, backend: Backend, gradients: bool = 
             model=machine.approximation,
             twice=tuple(slots.stored_twice),
             clash=f"{CLASH}: {min(slots.clashes)}" if slots.clashes else "",
+            overwritten=tuple(name for name in changed if name not in subject.mutates),
+            undefined=tuple(sorted(slots.undefined)),
         )

@@ -170,6 +170,11 @@ def must_hold_for_all_inputs(recorded: RecordedGraph, *, paths: bool = False) ->
         for name, nodes in recorded.paths.outputs.items():
             for node in nodes[:1]:
                 raise RefusedError("nothing decides on data", branch_of(recorded.paths, int(node), name))
+    for collective in recorded.undefined:
+        why = f"a lane gets something by {collective}, in which it or the lane that it reads takes no part"
+        raise RefusedError("every operation is defined", why)
+    for name in recorded.overwritten:
+        raise RefusedError("arguments are left as they are", f"something else is stored in {name}")
     if recorded.clash:
         raise RefusedError("what is stored does not depend on which lane is last", recorded.clash)
     for product in recorded.carried:

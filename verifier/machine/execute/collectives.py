@@ -75,6 +75,12 @@ def defined(group: Group, mode: str, distance: Array, control: Array, members: A
     return warps.collect(there & np.take_along_axis(there, np.broadcast_to(source, there.shape), axis=1))
 
 
+def takes_part(group: Group, members: Array) -> Array:
+    """Whether each lane is among the members that it names, without which a collective is undefined."""
+    warps = group.warps
+    return warps.collect(_named(warps, members) | ~warps.present)
+
+
 def _take_present(warps: Warps, grid: Array, source: Array) -> Array:
     """Read along each warp; a lane that does not take part gives the reader its own value."""
     source = np.broadcast_to(source, grid.shape)

@@ -38,7 +38,12 @@ class HostGraph(Dispatching):
             return run_custom(self, func, args, kwargs)
         name = func.overloadpacket.__name__
         tensors = [t for a in (*args, *kwargs.values()) for t in _tensors(a)]
-        result = passed_on(func, *args, **kwargs)
+        try:
+            result = passed_on(func, *args, **kwargs)
+        except Exception:
+            if name not in VIEWS and not all(map(self.slots.fixed, tensors)):
+                self.slots.asked.add(f"{name}, which raises an error")
+            raise
         if name in VIEWS:
             return result
         base = name.rstrip("_")

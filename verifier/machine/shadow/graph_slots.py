@@ -81,7 +81,8 @@ class GraphSlots(Slots):
     `conditions`: by which data branches were taken. `stored_twice`: nodes that one lane stored where
     another, at the same instruction, stored the other; nothing orders the two. Shared memory is left out
     where threads may be copies of each other, whose sums may differ by rounding. `clashes`: names of memory
-    in which something else than nodes was stored so.
+    in which something else than nodes was stored so. `undefined`: collectives of which a lane is no
+    member, and shuffles that give one what another that takes no part in them holds.
     """
 
     def __init__(self, arithmetic: ShadowArithmetic) -> None:
@@ -94,6 +95,7 @@ class GraphSlots(Slots):
         self.conditions: list[TakenBranch] = []
         self.stored_twice: list[tuple[Array, Array]] = []
         self.clashes: set[str] = set()
+        self.undefined: set[str] = set()
         self._lines: dict[int, str] = {}
 
     # Nodes.
@@ -302,6 +304,12 @@ class GraphSlots(Slots):
     def exchanged(defined: Array, codes: Array) -> Array:
         """Code of what lanes get from others; unknown where that is not defined."""
         return codes if defined is EVERY_LANE else np.where(defined, codes, 0)
+
+    def exchange(self, defined: Array, site: int) -> None:
+        """Take note where lanes exchange something, and it is not defined what one gets."""
+        if not defined.all():
+            where = self.line(site)
+            self.undefined.add(f"{self.sites[site].opcode}{f' at {where}' if where else ''}")
 
     @staticmethod
     def merged(first: Array, first_bits: Array, second: Array, second_bits: Array) -> Array:

@@ -10,6 +10,8 @@ from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, cast
 
+import numpy as np
+
 from verifier.machine.culprit import is_library, is_of_subjects
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ _OF_MEMORY = ("from_numpy", "frombuffer", "from_dlpack", "from_file")
 """Functions of torch that make a tensor of memory that Python goes on to hold, and reads when it likes."""
 _PERHAPS_OF_MEMORY = ("as_tensor", "asarray")
 """Those that do where they are not given a tensor, numbers, or sequences, of which they make a copy."""
+_FOLLOWING_CODE = ("setprofile", "settrace")
+"""Functions by which code of a subject runs inside of other code, the recorder's too."""
 _UNSEEN = "operations of torch where no recorder sees them"
 
 
@@ -79,7 +83,7 @@ def reads_noted(asked: set[str], fixed: Callable[[torch.Tensor], bool]) -> Itera
         for name in _OF_MEMORY:
             patch(torch, name)
         for name in _PERHAPS_OF_MEMORY:
-            patch(torch, name, when=_given_memory)
+            patch(torch, name, when=lambda *a, **k: _given_memory(*a, **k) or _asks_objects(*a, **k))
         for name in _OF_STORAGES:
             patch(torch.UntypedStorage, name, what=f"{name} of a storage")
         patch(torch.utils.dlpack, "to_dlpack")
@@ -91,6 +95,15 @@ def reads_noted(asked: set[str], fixed: Callable[[torch.Tensor], bool]) -> Itera
         patch(_thread, "start_new_thread", what="a thread of its own")
         patch(os, "fork", what="a process of its own")
         patch(_python_dispatch, "_pop_mode", what=_UNSEEN)
+        for name in ("_DisableTorchDispatch", "_ForceDispatchKeyGuard"):
+            patch(torch._C, name, what=_UNSEEN)
+        patch(torch._C, "_ExcludeDispatchKeyGuard", when=_of_modes, what=_UNSEEN)
+        patch(torch._C, "_dispatch_tls_set_dispatch_key_excluded", when=_key_of_modes, what=_UNSEEN)
+        patch(torch._ops.OpOverload, "redispatch", when=_past_modes, what=_UNSEEN)
+        for owner, name in ((torch, "tensor"), (torch.Tensor, "new_tensor")):
+            patch(owner, name, when=_asks_objects, what=f"{name} of objects that are no numbers")
+        for name in _FOLLOWING_CODE:
+            patch(sys, name)
         yield
 
 
@@ -100,6 +113,41 @@ def _given_memory(*args: object, **kwargs: object) -> bool:
 
     given = args[0] if args else kwargs.get("data", kwargs.get("obj"))
     return not isinstance(given, torch.Tensor | list | tuple | int | float | complex)
+
+
+def _of_modes(keys: torch._C.DispatchKeySet, *_: object) -> bool:
+    """Whether a set of keys of dispatch has that of the modes."""
+    import torch
+
+    return keys.has(torch._C.DispatchKey.Python)
+
+
+def _key_of_modes(key: torch._C.DispatchKey, *_: object) -> bool:
+    import torch
+
+    return key in {torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot}
+
+
+def _past_modes(_: object, keys: torch._C.DispatchKeySet, *_args: object, **_kwargs: object) -> bool:
+    return not _of_modes(keys)
+
+
+def _asks_objects(*args: object, **kwargs: object) -> bool:
+    """Whether a function that makes a tensor is given anything else than numbers, and sequences of them.
+
+    It asks what it is given for numbers, and torch's dispatch modes are switched off meanwhile.
+    """
+    import torch
+
+    given: list[object] = [one for one in args if not isinstance(one, torch.Tensor)] + list(kwargs.values())
+    plain = (torch.Tensor, torch.dtype, torch.device, np.ndarray, np.generic, str, type(None))
+    while given:
+        one = given.pop()
+        if isinstance(one, list | tuple) and type(one) in {list, tuple, torch.Size}:
+            given += one
+        elif type(one) not in {bool, int, float, complex} and not isinstance(one, plain):
+            return True
+    return False
 
 
 def _asked_by_subject() -> bool:

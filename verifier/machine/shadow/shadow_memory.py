@@ -61,7 +61,11 @@ class Stores:
         return Store(shadows=np.zeros(slots, dtype=self.dtype), tags=np.zeros(slots, dtype=np.uint64))
 
     def known(self, tensor: torch.Tensor) -> Store | None:
-        """Store of a tensor's storage, None if there is none."""
+        """Store of a tensor's storage, None if there is none; a sparse tensor has no storage."""
+        import torch
+
+        if not torch._C._has_storage(tensor):
+            return None
         storage = tensor.untyped_storage()
         store = self.by_address.get(storage.data_ptr()) if storage.nbytes() else None
         if store is None or store.is_vacant() or store.tags.size != _slot_count(storage.nbytes()):

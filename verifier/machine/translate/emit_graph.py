@@ -26,6 +26,8 @@ _SCALARS = frozenset({"f16", "bf16", "f32", "f64"})
 _HALF_OF_NIBBLES = {0x10: 0, 0x32: 1, 0x54: 2, 0x76: 3}
 _WORDS = frozenset({"b32", "u32", "s32", "f32"})
 _JOINS = ("and", "or", "xor")
+_ASKING_WARPS = frozenset({"vote", "match", "redux", "elect"})
+"""Instructions that are undefined in a lane that is none of the members that it names (PTX ISA)."""
 
 
 def _of_words(operation: Operation) -> bool:
@@ -286,6 +288,8 @@ class GraphEmitter(GraphOperands):
         """Follow values through memory, packing and shuffles; all else that writes is unknown."""
         narrow = writer.narrow
         guard = writer.guard(instruction)
+        if kind in _ASKING_WARPS and "sync" in instruction.parts:
+            writer.add(f"slots.exchange({self.takes_part(writer, instruction)}, {writer.site})")
         if kind == "store":
             self.store(writer, instruction)
         elif kind == "atomic":
@@ -361,6 +365,8 @@ class GraphEmitter(GraphOperands):
     def shuffle(self, writer: Writer, instruction: Instruction) -> None:
         """`shfl`: codes move as their values do."""
         target, origin = instruction.operands[:2]
+        if not self.tainted(origin):
+            writer.add(f"slots.exchange({self.defined(writer, instruction)}, {writer.site})")
         if isinstance(target, Pair):
             if self.tainted(target.second):
                 self.put(writer, target.second, [UNKNOWN if self.tainted(origin) else FIXED], None)

@@ -68,6 +68,12 @@ class SlotOperands:
         where = f"{writer.source(distance, 'b32')}, {writer.source(control, 'b32')}, {of_members}"
         return f"{writer.code.constant(collectives.defined)}({writer.group}, {mode!r}, {where})"
 
+    @staticmethod
+    def takes_part(writer: Writer, instruction: Instruction) -> str:
+        """Expression of which lanes are members of the collective that they execute."""
+        members = writer.source(instruction.operands[-1], "u32")
+        return f"{writer.code.constant(collectives.takes_part)}({writer.group}, {members})"
+
     def slot(self, writer: Writer, register: str, half: int, *, tags: bool = False) -> str:
         """Expression of the shadow or tag in a register's slot, for the lanes of this form."""
         name = self.name(writer, register, half, tags)

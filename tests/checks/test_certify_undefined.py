@@ -1,0 +1,147 @@
+"""Wrong kernels that hide in what torch does unseen, in what PTX leaves undefined, and in arguments."""
+
+import pytest
+
+pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is missing")
+
+from attacked_kernels import asked, cuda_kernel, kernel
+
+from verifier.execution.child_process import Runner
+from verifier.records.certificate import Certificate, Refusal
+
+DATA = "nothing decides on data"
+DEFINED = "every operation is defined"
+KEPT = "arguments are left as they are"
+UNSEEN = "operations of torch where no recorder sees them"
+
+
+@pytest.fixture(scope="module")
+def runner():
+    with Runner(backend="machine") as opened:
+        yield opened
+
+
+OBJECT = """
+class Number:
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __float__(self):
+        self.large = float(self.tensor.abs().max()) > 1e4
+        return 0.0
+"""
+LARGE = "large = float(x.abs().max()) > 1e4"
+ZEROED = "if large: y.zero_()"
+HOST = "torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        (
+            (
+                "try:",
+                "    torch.multinomial(x.reshape(-1) - 1e4, 1)",
+                "    y.zero_()",
+                "except RuntimeError: pass",
+            ),
+            "multinomial, which raises an error",
+        ),
+        (
+            ("number = Number(x)", "torch.tensor([number], dtype=x.dtype)", "if number.large: y.zero_()"),
+            "tensor of objects that are no numbers",
+        ),
+        (("guard = torch._C._DisableTorchDispatch()", LARGE, "del guard", ZEROED), UNSEEN),
+        (
+            (
+                "python = torch._C.DispatchKeySet(torch._C.DispatchKey.Python)",
+                "with torch._C._ExcludeDispatchKeyGuard(python):",
+                f"    {LARGE}",
+                ZEROED,
+            ),
+            UNSEEN,
+        ),
+        (
+            (
+                f"most = torch.ops.aten.max.default.redispatch({HOST}, x)",
+                f"large = torch.ops.aten._local_scalar_dense.default.redispatch({HOST}, most) > 1e4",
+                ZEROED,
+            ),
+            UNSEEN,
+        ),
+        (("sys.setprofile(lambda *_: None)", "sys.setprofile(None)"), "setprofile"),
+        (("if (x - 0).to_sparse()._nnz() < 3: y.zero_()",), "_nnz"),
+    ],
+    ids=["error", "object", "modes_disabled", "key_excluded", "redispatched", "profile", "sparse"],
+)
+def test_a_wrapper_that_learns_of_data_past_the_recorder_is_refused(tmp_path, runner, lines, why):
+    text = kernel({"AHEAD": f"import sys\n{OBJECT}", "AFTER": "\n".join(lines)})
+    found = asked(tmp_path, runner, text, columns=12)
+    assert isinstance(found, Refusal), found.statement
+    assert (found.stage, f"Python asks for {why}" in found.why) == (DATA, True), found.why
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("try:", "    x.t().view(-1)", "except RuntimeError:", "    pass"),
+        ("scale = torch.tensor([1.0, 2.0])",),
+    ],
+    ids=["error_of_a_view", "tensor_of_numbers"],
+)
+def test_errors_that_shapes_make_and_tensors_of_numbers_tell_nothing(tmp_path, runner, lines):
+    found = asked(tmp_path, runner, kernel({"AFTER": "\n".join(lines)}), columns=12)
+    assert isinstance(found, Certificate), found
+
+
+STORE = "    out[blockIdx.x * columns + i] =  value;"
+ONE = 'int one; asm volatile("mov.u32 %0, %%laneid; and.b32 %0, %0, 0; add.u32 %0, %0, 1;" : "=r"(one));'
+
+
+def scaled(line):
+    """The kernel whose results take a factor that no data decide, 1 in each run of the machine."""
+    return cuda_kernel([(STORE, f"    {ONE}\n    {line}\n{STORE.replace('value;', 'value * (float)one;')}")])
+
+
+@pytest.mark.parametrize(
+    ("line", "certified"),
+    [
+        ("if (threadIdx.x < 16) one = __shfl_sync(0x0000ffffu, one, 10);", True),
+        ("if (threadIdx.x < 16) one = __shfl_sync(0x0000ffffu, one, 20);", False),
+        ("if (threadIdx.x < 16) one = __shfl_xor_sync(0xffffffffu, one, 16);", False),
+        ("if (threadIdx.x < 16) one = 1 + (__ballot_sync(0xffff0000u, one) == 0xffff0000u);", False),
+        ("if (threadIdx.x < 16) one = 1 - (__reduce_max_sync(0xffff0000u, one) == 1u);", False),
+    ],
+    ids=["of_a_member", "of_no_member", "of_a_lane_elsewhere", "vote_of_others", "maximum_of_others"],
+)
+def test_what_a_collective_leaves_undefined_is_no_constant(tmp_path, runner, line, certified):
+    cuda, python = scaled(line)
+    found = asked(tmp_path, runner, python, cuda, columns=32)
+    if certified:
+        assert isinstance(found, Certificate), found
+    else:
+        assert isinstance(found, Refusal), found.statement
+        assert found.stage == DEFINED, found
+
+
+OWN = STORE + " float* own = (float*)input + blockIdx.x * columns;"
+
+
+@pytest.mark.parametrize(
+    ("store", "certified"),
+    [
+        ("own[i] = own[i];", True),
+        ("own[i] = fminf(own[i], 1e6f);", False),
+        ("own[i] = own[i] * 0.5f * 2.0f;", False),
+    ],
+    ids=["what_it_is", "clamped", "halved_and_doubled"],
+)
+def test_an_argument_that_rare_data_change_is_told(tmp_path, runner, store, certified):
+    """No case that runs has an element that is so large, or subnormal."""
+    cuda, python = cuda_kernel([(STORE, f"{OWN} {store}")])
+    found = asked(tmp_path, runner, python, cuda)
+    if certified:
+        assert isinstance(found, Certificate), found
+    else:
+        assert isinstance(found, Refusal), found.statement
+        assert (found.stage, found.why) == (KEPT, "something else is stored in input")
