@@ -11,6 +11,7 @@ from verifier.records.certificate import Certificate, Refusal
 
 DATA = "nothing decides on data"
 DEFINED = "every operation is defined"
+RUNS = "the kernel runs to its end, without a race or a stray write"
 KEPT = "arguments are left as they are"
 UNSEEN = "operations of torch where no recorder sees them"
 
@@ -145,3 +146,68 @@ def test_an_argument_that_rare_data_change_is_told(tmp_path, runner, store, cert
     else:
         assert isinstance(found, Refusal), found.statement
         assert (found.stage, found.why) == (KEPT, "something else is stored in input")
+
+
+ROOT = "  const float rstd = __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(total, (float)columns) + eps));"
+EXCHANGED = """
+  __shared__ QUALIFIED float parts[2];
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = total;
+  BARRIER
+""" + ROOT.replace("total", "parts[0] + parts[1]")
+OTHERS = 'if (threadIdx.x < 32) asm volatile("bar.sync 1, 32;"); else asm volatile("bar.sync 2, 32;");'
+
+
+@pytest.mark.parametrize(
+    ("barrier", "qualified", "certified"),
+    [
+        ("__syncthreads();", "", True),
+        ("__syncthreads();", "volatile", True),
+        ('asm volatile("bar.sync 1, 64;" ::: "memory");', "", True),
+        ("", "volatile", False),
+        ("__threadfence_block();", "volatile", False),
+        (OTHERS, "", False),
+    ],
+    ids=["all", "volatile", "by_number", "volatile_alone", "fence", "barriers_of_their_own"],
+)
+def test_warps_that_nothing_orders_are_refused_even_where_that_is_no_data_race(
+    tmp_path, runner, barrier, qualified, certified
+):
+    text = EXCHANGED.replace("BARRIER", barrier).replace("QUALIFIED", qualified)
+    cuda, python = cuda_kernel([(ROOT, text)], launch=[("columns, 32](", "columns, 64](")])
+    found = asked(tmp_path, runner, python, cuda, columns=100)
+    if certified:
+        assert isinstance(found, Certificate), found
+    else:
+        assert isinstance(found, Refusal), found.statement
+        assert (found.stage, "SharedRace" in found.why) == (RUNS, True), found.why
+
+
+def test_a_barrier_of_some_warps_is_refused_since_not_every_race_shows(tmp_path, runner):
+    """A third warp has nothing to do."""
+    by_two = EXCHANGED.replace("BARRIER", 'asm volatile("bar.sync 1, 64;" ::: "memory");')
+    by_two = by_two.replace("QUALIFIED", "").replace("const float rstd", "rstd")
+    first, second = "columns; i += blockDim.x) total", "columns; i += blockDim.x) {"
+    cuda, python = cuda_kernel(
+        [
+            (ROOT, f"  float rstd = 0.0f;\n  if (threadIdx.x < 64) {{{by_two}}}"),
+            (first, "columns && threadIdx.x < 64; i += 64) total"),
+            (second, "columns && threadIdx.x < 64; i += 64) {"),
+        ],
+        launch=[("columns, 32](", "columns, 96](")],
+    )
+    found = asked(tmp_path, runner, python, cuda, columns=100)
+    assert isinstance(found, Refusal), found.statement
+    assert (found.stage, "without the others" in found.why) == (RUNS, True), found
+
+
+def test_what_the_kernel_wrote_is_not_read_by_the_read_only_cache(tmp_path, runner):
+    again = """
+  }
+  for (int i = threadIdx.x; i < columns; i += blockDim.x) {
+    float* own = out + blockIdx.x * columns + i;
+    float value; asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(value) : "l"(own) : "memory");
+    *own = value;"""
+    cuda, python = cuda_kernel([(STORE, STORE + again)])
+    found = asked(tmp_path, runner, python, cuda)
+    assert isinstance(found, Refusal), found.statement
+    assert (found.stage, "reads by .nc" in found.why) == (RUNS, True), found.why

@@ -157,3 +157,57 @@ def test_the_middle_one_of_many_readers_is_not_forgotten():
     ld.global.b32 %r1, [%base0]; setp.eq.u32 %p1, %t, 127; mov.u32 %r2, 5;
     @%p1 st.global.b32 [%base0], %r2;"""
     assert races(body, GlobalRace, replicated=False)
+
+
+MEET = """
+    setp.lt.u32 %p1, %t, 64; @%p1 bra LOW; BARRIER_2; bra MET; LOW: BARRIER_1; MET: """
+"""Of 128 threads, 64 meet at one barrier and 64 at another."""
+EXCHANGE = """
+    shl.b32 %r1, %t, 2; mov.u32 %r2, tile; add.u32 %r2, %r2, %r1; st.shared.b32 [%r2], %t; MEET
+    xor.b32 %r3, %r1, FLIPPED; mov.u32 %r4, tile; add.u32 %r4, %r4, %r3; ld.shared.b32 %r0, [%r4]; """
+SEVERALLY = MEET.replace("BARRIER_1", "bar.sync 1, 64").replace("BARRIER_2", "bar.sync 2, 64")
+
+
+@pytest.mark.parametrize(("flipped", "racing"), [(128, False), (256, True)], ids=["within", "across"])
+def test_a_barrier_of_some_warps_orders_these_alone(flipped, racing):
+    body = EXCHANGE.replace("MEET", SEVERALLY).replace("FLIPPED", str(flipped)) + STORE
+    assert races(body, SharedRace, replicated=False) is racing
+
+
+@pytest.mark.parametrize(("flipped", "racing"), [(128, False), (256, True)], ids=["within", "across"])
+def test_a_barrier_of_some_warps_orders_these_alone_in_global_memory_too(flipped, racing):
+    body = f"""mad.lo.s64 %a0, %wide, 4, %base0; st.global.b32 [%a0], %t; {SEVERALLY}
+    shl.b32 %r1, %t, 2; xor.b32 %r1, %r1, {flipped}; cvt.u64.u32 %a0, %r1; add.s64 %a0, %a0, %base0;
+    ld.global.b32 %r0, [%a0];"""
+    assert races(body, GlobalRace, replicated=False) is racing
+
+
+def test_after_a_barrier_of_all_nobody_has_met_others_before():
+    late = "bar.sync 0; st.shared.b32 [%r2], %t; ld.shared.b32 %r0, [%r4]; "
+    body = EXCHANGE.replace("MEET", SEVERALLY).replace("FLIPPED", "128")
+    assert races(body + late + STORE, SharedRace, replicated=False)
+
+
+def test_the_read_only_cache_may_not_know_what_the_kernel_writes():
+    own = "mad.lo.s64 %a0, %wide, 4, %base0; FIRST LATER"
+    store, load = "st.global.b32 [%a0], %t; ", "ld.global.CACHED %r0, [%a0]; "
+    cached = load.replace("CACHED", "nc.b32")
+    for first, later, racing in ((store, cached, True), (cached, store, False), (store, load, False)):
+        body = own.replace("FIRST", first).replace("LATER", later).replace("CACHED", "b32")
+        assert races(body, GlobalRace, replicated=False) is racing
+
+
+@pytest.mark.parametrize("words", ["volatile.shared", "relaxed.cta.shared"])
+def test_strong_accesses_are_no_race_but_one_may_come_first(words):
+    body = EXCHANGE.replace("st.shared", f"st.{words}").replace("ld.shared", f"ld.{words}")
+    body = body.replace("FLIPPED", "128") + STORE
+    run(body.replace("MEET", ""), 128, machine=Machine(sanitize=RACES), replicated=False)
+    strict = Machine(sanitize=RACES | {"equal_stores"})
+    with pytest.raises(SharedRace):
+        run(body.replace("MEET", ""), 128, machine=strict, replicated=False)
+    run(body.replace("MEET", "bar.sync 0;"), 128, machine=strict, replicated=False)
+
+
+def test_a_volatile_load_of_an_input_is_no_store_to_it():
+    body = "mad.lo.s64 %a0, %wide, 4, %base0; ld.volatile.global.b32 %r0, [%a0];"
+    run(body, machine=Machine(sanitize=frozenset({"inputs"}), read_only=frozenset({"out"})))

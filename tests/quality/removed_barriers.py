@@ -146,7 +146,7 @@ class Watch:
                 (b + n, w) for b, w in zip(first.tolist(), warp.tolist(), strict=True) for n in range(width)
             }
             self.code.shared.setdefault(line, set()).update(seen)
-        if kind != "read":
+        if not kind.endswith("read"):
             self.code.written.add(name)
 
     def barrier(self, wave, lanes) -> None:

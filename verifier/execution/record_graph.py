@@ -68,6 +68,7 @@ class Recorded:
     store different numbers at once, "" where they store none. overwritten: arguments in which something else
     is stored in the end, if perhaps the same numbers, those apart that the subject is to change. undefined:
     collectives of which a lane is no member, and shuffles of what no data decide that read such a lane.
+    parted: barriers that some warps of a block pass without the others.
     """
 
     decisions: tuple[tuple[str, DataDecision], ...]
@@ -82,6 +83,7 @@ class Recorded:
     clash: str = ""
     overwritten: tuple[str, ...] = ()
     undefined: tuple[str, ...] = ()
+    parted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +186,7 @@ def recorded_graph(
         clash=one.clash or _stored_twice(one),
         overwritten=one.overwritten,
         undefined=one.undefined,
+        parted=one.parted,
     )
     return replace(one.seen, found=found)
 
@@ -305,4 +308,5 @@ def record(subject: Subject, case: Case, *, backend: Backend, gradients: bool = 
             clash=f"{CLASH}: {min(slots.clashes)}" if slots.clashes else "",
             overwritten=tuple(name for name in changed if name not in subject.mutates),
             undefined=tuple(sorted(slots.undefined)),
+            parted=tuple(sorted(slots.parted)),
         )

@@ -31,6 +31,7 @@ MODES = ("off", "on")
 """Whether products are fused into sums where ptxas may do so."""
 WATCHED = SANITIZERS | {"equal_stores"}
 """What races are looked for: also those that show on other inputs alone."""
+RUNS = "the kernel runs to its end, without a race or a stray write"
 LANES = "nothing depends on what a load gives lanes that its mask leaves out"
 
 
@@ -173,6 +174,11 @@ def must_hold_for_all_inputs(recorded: RecordedGraph, *, paths: bool = False) ->
     for collective in recorded.undefined:
         why = f"a lane gets something by {collective}, in which it or the lane that it reads takes no part"
         raise RefusedError("every operation is defined", why)
+    for barrier in recorded.parted:
+        why = (
+            f"{barrier} lets some warps of a block pass without the others: not every race between them shows"
+        )
+        raise RefusedError(RUNS, why)
     for name in recorded.overwritten:
         raise RefusedError("arguments are left as they are", f"something else is stored in {name}")
     if recorded.clash:
@@ -225,7 +231,7 @@ def recorded_run(subject: Subject, case: Case, *, runner: Runner, gradients: boo
             raise RefusedError(OWN_FAILURE, why)
         if why == NO_EXPRESSION:
             raise RefusedError("nothing decides on data", why)
-        raise RefusedError("the kernel runs to its end, without a race or a stray write", why)
+        raise RefusedError(RUNS, why)
     must_have_shape(subject, case, seen, gradients=gradients)
     must_be_one_code(seen.found)
     return seen

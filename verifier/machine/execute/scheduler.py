@@ -311,8 +311,13 @@ class Scheduler:
                 f"{int(exited.sum())} threads of the block have left the kernel, some in a warp that waits"
             )
             raise self.make(findings.DivergentBarrier, message, lanes[:1], [self.sites[wait.site]])
+        met = np.concatenate([lanes, block * self.wave.threads + np.flatnonzero(exited)])
+        if len(met) < self.wave.threads:
+            met = lanes
+            if self.wave.slots is not None:
+                self.wave.slots.met_in_part(wait.site)
         for monitor in self.wave.monitors:
-            monitor.barrier(self.wave, lanes)
+            monitor.barrier(self.wave, met)
         self.waiting_at[lanes] = -1
         self.waiting_for[lanes] = -1
         for target in targets:

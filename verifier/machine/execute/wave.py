@@ -63,10 +63,14 @@ class Monitor(Protocol):
         width: int,
         values: list[Array] | None,
     ) -> None:
-        """One access of `width` bytes a lane; kind is read, write or atomic."""
+        """One access of `width` bytes a lane; kind: "read", "write", "atomic".
+
+        Also "cached read", by a cache that does not see what the kernel writes (`ld.global.nc`), and "strong
+        read" and "strong write", of which two are no data race (`.volatile`, `.relaxed` and stronger ones).
+        """
 
     def barrier(self, wave: Wave, lanes: Array) -> None:
-        """Note that these lanes have passed a barrier together."""
+        """Note that these lanes have passed a barrier together: whole blocks, or some warps of one."""
 
     def ordering(self, wave: Wave, site: int, lanes: Array, words: tuple[str, ...]) -> None:
         """Note a fence, or the semantics of an atomic about to be performed."""
@@ -100,6 +104,7 @@ class Wave:
         self.async_copies = AsyncCopies()
         self.found: list[Located] = []
         self.strong: tuple[str, ...] = ()
+        self.cached = False
         self.operand_shadows: list[Array] = []
         self.old_shadows: list[tuple[Array, Array]] = []
         self.clock = 0
@@ -212,18 +217,18 @@ class Wave:
                     np.where(np.asarray(found.selection), v, r) for v, r in zip(values, results, strict=True)
                 ]
             )
-        self.strong = ()
+        self.strong, self.cached = (), False
         return results if results is not None else [np.zeros(address.shape, dtype=dtype)] * count
 
     def announce(
         self, site: int, group: Group, kind: str, found: Located, width: int, values: list[Array] | None
     ) -> None:
-        """Tell the monitors of an access; loads and stores that synchronise count as atomics."""
+        """Tell the monitors of an access."""
         space, lanes = self.space_of(found), group.lanes_of(found.shape, found.selection)
+        kind = f"strong {kind}" if self.strong else f"cached {kind}" if self.cached else kind
         for monitor in self.monitors:
             if self.strong:
                 monitor.ordering(self, site, group.ix, self.strong)
-            kind = "atomic" if self.strong else kind
             monitor.access(self, site, kind, space, found, lanes, width, values)
 
     def space_of(self, found: Located) -> str:

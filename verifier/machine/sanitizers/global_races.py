@@ -22,6 +22,7 @@ import numpy as np
 
 from verifier.machine.execute.lane_groups import WARP
 from verifier.machine.execute.memory import Fault
+from verifier.machine.sanitizers.access_kinds import kind_in_races
 
 if TYPE_CHECKING:
     from verifier.machine.arithmetic.numerics import Array
@@ -81,13 +82,14 @@ class GlobalRaces:
 
         replicated: threads may be copies of each other, as the compiler lays out elements. equal_stores:
         report stores of the value that is there already, too, those of copies by one instruction apart: on
-        other inputs it may be another.
+        other inputs it may be another; and strong accesses, which are no data race, but one may come first.
         """
         self.replicated, self.equal_stores = replicated, equal_stores
         self.bytes: dict[int, _Bytes] = {}
         self.warps: dict[int, _Warp] = {}
         self.epochs: dict[int, int] = {}
         self.published: dict[tuple[int, int], Knowledge] = {}
+        self.met: dict[int, set[int]] = {}
         self.pending: tuple[str, ...] = ()
 
     def block_key(self, wave: Wave, block: int) -> int:
@@ -120,10 +122,13 @@ class GlobalRaces:
             return
         lanes = np.broadcast_to(lanes, located.offsets.shape).reshape(-1)
         warp, epoch = self.warp_keys(wave, lanes)
-        if kind == "atomic":
+        if kind == "atomic" or kind.startswith("strong "):
             self.synchronise(located, lanes, warp, epoch)
         cells = located.offsets.reshape(-1)
         state = self.cells_of(located)
+        if kind == "cached read" and (late := np.flatnonzero(state.writer[cells] != _NOBODY)).size:
+            self.report_cached(site, int(late[0]), located, int(state.writer[cells[late[0]]]))
+        kind = kind_in_races(kind, ordered_alone=self.equal_stores)
         harmless = same_as_before(located, values, width) if kind == "write" else None
         if kind == "write":
             self.same_instruction(site, located, values, width, warp)
@@ -226,20 +231,30 @@ class GlobalRaces:
     def ordered(self, other: int, when: int, warp: int, epoch: int) -> bool:
         """Whether an access of `other` at epoch `when` comes before `warp` now."""
         if other // _WARPS == warp // _WARPS:
-            return when < epoch
+            return when < epoch or other in self.met.get(warp, ())
         known = self.warps.get(warp)
         return known is not None and known.known.get(other, -1) >= when
 
     def report(self, site: int, place: int, located: Located, other: int, word: str, kind: str) -> None:
         """Name both sides."""
+        verb = {"read": "reads", "write": "writes", "atomic": "updates"}[kind]
+        self.fail(site, place, located, other, verb, word, "with nothing to order them")
+
+    def report_cached(self, site: int, place: int, located: Located, other: int) -> None:
+        """Report a load that may give what was there before the kernel (PTX ISA, ld.global.nc)."""
+        self.fail(site, place, located, other, "reads by .nc", "written", "in the same kernel")
+
+    def fail(
+        self, site: int, place: int, located: Located, other: int, verb: str, word: str, how: str
+    ) -> None:
+        """Raise a fault that names both sides."""
         lane = place
         if located.selection is not None:
             lane = int(np.flatnonzero(located.selection.reshape(-1))[place])
         block, warp = divmod(other, _WARPS)
         offset = int(located.offsets.reshape(-1)[place])
-        verb = {"read": "reads", "write": "writes", "atomic": "updates"}[kind]
         who = f"block {block} warp {warp}"
-        message = f"{verb} byte {offset} of {located.region.name}, {word} by {who} with nothing to order them"
+        message = f"{verb} byte {offset} of {located.region.name}, {word} by {who} {how}"
         raise Fault("global_race", site, lane, located.shape, message, tensor=located.region.name)
 
     def synchronise(self, located: Located, lanes: Array, warp: Array, epoch: Array) -> None:
@@ -283,8 +298,15 @@ class GlobalRaces:
 
     def barrier(self, wave: Wave, lanes: Array) -> None:
         """Warps of a block tell each other what they know."""
-        for block in np.unique(lanes // wave.threads).tolist():
+        blocks, counts = np.unique(lanes // wave.threads, return_counts=True)
+        for block, count in zip(blocks.tolist(), counts.tolist(), strict=True):
             key = self.block_key(wave, block)
+            if count < wave.threads:
+                own = lanes[lanes // wave.threads == block] % wave.threads // WARP
+                self.meet({key * _WARPS + int(warp) for warp in own})
+                continue
+            for warp in range(key * _WARPS, (key + 1) * _WARPS):
+                self.met.pop(warp, None)
             members = [self.warps[w] for w in range(key * _WARPS, key * _WARPS + 32) if w in self.warps]
             shared: Knowledge = {}
             for member in members:
@@ -292,6 +314,16 @@ class GlobalRaces:
             for number in range(-(-wave.threads // WARP)):
                 _join(self.warps.setdefault(key * _WARPS + number, _Warp()).known, shared)
             self.epochs[key] = self.epochs.get(key, 0) + 1
+
+    def meet(self, warps: set[int]) -> None:
+        """Warps that are a part of a block have met: what they do until all meet is taken to be ordered."""
+        shared: Knowledge = {}
+        for warp in warps:
+            _join(shared, self.warps.setdefault(warp, _Warp()).known)
+        together = warps.union(*(self.met.get(warp, set()) for warp in warps))
+        for warp in warps:
+            _join(self.warps[warp].known, shared)
+            self.met[warp] = together
 
     def finish(self, launch: object) -> None:
         """Nothing is left to check."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from verifier.machine.execute.lane_groups import WARP
 from verifier.machine.execute.memory import Fault
+from verifier.machine.sanitizers.access_kinds import kind_in_races
 
 if TYPE_CHECKING:
     from verifier.machine.arithmetic.numerics import Array
@@ -20,13 +21,17 @@ if TYPE_CHECKING:
     from verifier.machine.model import Machine
 
 _NOBODY, _SEVERAL = -1, -2
+_WARPS = 64  # warp numbers a block may use; a block has at most 32
 
 SANITIZES = frozenset({"shared_races", "unequal_stores", "equal_stores"})
 
 
 @dataclass(kw_only=True)
 class _Shadow:
-    """Per byte of a wave's shared memory: the last writer and reader warp, and their barrier epochs."""
+    """Per byte of a wave's shared memory: the last writer and reader warp, and their barrier epochs.
+
+    met: of two warps of a block, whether the first has met the second at a barrier of a part of the block.
+    """
 
     ids: Array
     writer: Array
@@ -36,6 +41,7 @@ class _Shadow:
     reader: Array
     read_epoch: Array
     epoch: Array
+    met: Array
 
 
 class SharedRaces:
@@ -56,9 +62,10 @@ class SharedRaces:
         instruction. PTX leaves open which of them stays; Triton does this knowingly, where the lanes of a
         butterfly hold the same sum up to rounding (every reduction whose merge does not commute exactly).
         replicated: threads may be copies of each other, as the compiler lays out elements.
-        equal_stores: of threads that are no copies, report stores of the value that is there already, too.
+        equal_stores: of threads that are no copies, report stores of the value that is there already, too,
+        and of all threads strong accesses, which are no data race, but of which one may come first.
         """
-        self.equal_stores = equal_stores and not replicated
+        self.equal_stores, self.strict = equal_stores and not replicated, equal_stores
         self.unequal_stores, self.replicated = unequal_stores, replicated and not unequal_stores
         self.states: WeakKeyDictionary[Wave, _Shadow] = WeakKeyDictionary()
 
@@ -76,6 +83,7 @@ class SharedRaces:
                 reader=np.full(size, _NOBODY, dtype=np.int32),
                 read_epoch=np.full(size, -1, dtype=np.int32),
                 epoch=np.zeros(wave.blocks, dtype=np.int32),
+                met=np.zeros((wave.blocks, _WARPS, _WARPS), dtype=np.bool_),
             )
         return state
 
@@ -93,12 +101,13 @@ class SharedRaces:
         """Compare an access with the last ones of other warps in the same epoch."""
         if space != "shared":
             return
+        kind = kind_in_races(kind, ordered_alone=self.strict)
         state = self.shadow(wave)
         lanes = np.broadcast_to(lanes, located.offsets.shape).reshape(-1)
         cells = (located.offsets.reshape(-1)[:, None] + np.arange(width)).reshape(-1)
         owner = np.repeat(lanes, width)
         epoch = state.epoch[owner // wave.threads]
-        warp = (owner // wave.threads * 64 + owner % wave.threads // WARP).astype(np.int32)
+        warp = (owner // wave.threads * _WARPS + owner % wave.threads // WARP).astype(np.int32)
         harmless = (
             self.unchanged(located, values, width)
             if kind == "write" and not self.equal_stores
@@ -120,6 +129,9 @@ class SharedRaces:
             & (state.reader[cells] != warp)
             & (state.read_epoch[cells] == epoch)
         )
+        if state.met.any():
+            foreign_write &= ~self.have_met(state, warp, state.writer[cells])
+            foreign_read &= ~self.have_met(state, warp, state.reader[cells])
         wrong = foreign_write & ~harmless
         what = "reads what another warp wrote" if kind == "read" else "overwrites what another warp wrote"
         if kind != "read":
@@ -129,6 +141,15 @@ class SharedRaces:
         if wrong.any():
             self.report(site, int(np.flatnonzero(wrong)[0]), cells, width, what, wave, state, located)
         self.record(state, site, kind, cells, warp, epoch)
+
+    def have_met(self, state: _Shadow, warp: Array, other: Array) -> Array:
+        """Whether warps have met others, since all of their block met, at barriers of a part of it.
+
+        What one of them did after that is taken to be ordered, too, and so is what one of several has read.
+        """
+        block, own = np.divmod(warp, _WARPS)
+        some = state.met[block, own].any(axis=1)
+        return np.where(other == _SEVERAL, some, state.met[block, own, other % _WARPS])
 
     def record(self, state: _Shadow, site: int, kind: str, cells: Array, warp: Array, epoch: Array) -> None:
         """Remember who was here."""
@@ -199,7 +220,7 @@ class SharedRaces:
         """Name the byte and both warps."""
         cell = int(cells[place])
         other = int(state.writer[cell] if "wrote" in what else state.reader[cell])
-        who = f"warp {other % 64}" if other >= 0 else "several warps"
+        who = f"warp {other % _WARPS}" if other >= 0 else "several warps"
         message = f"{what} ({who}) at shared byte {cell % wave.shared.stride} with no barrier between"
         lane = place // width
         if located.selection is not None:
@@ -207,9 +228,17 @@ class SharedRaces:
         raise Fault("shared_race", site, lane, located.shape, message, tensor="shared memory")
 
     def barrier(self, wave: Wave, lanes: Array) -> None:
-        """All threads of these blocks have met: a new epoch."""
+        """All threads of these blocks have met: a new epoch; or some, which know what any of them knew."""
         state = self.shadow(wave)
-        state.epoch[np.unique(lanes // wave.threads)] += 1
+        blocks, counts = np.unique(lanes // wave.threads, return_counts=True)
+        whole = blocks[counts == wave.threads]
+        state.epoch[whole] += 1
+        state.met[whole] = False
+        for block in blocks[counts < wave.threads]:
+            own = lanes[lanes // wave.threads == block] % wave.threads // WARP
+            known = state.met[block, own].any(axis=0)
+            known[own] = True
+            state.met[block, own] = known
 
     def ordering(self, wave: Wave, site: int, lanes: Array, words: tuple[str, ...]) -> None:
         """Fences order nothing between warps by themselves."""

@@ -43,7 +43,7 @@ class Writes:
         values: list[Array] | None,
     ) -> None:
         """Mark the bytes of a store; a store to an input is a fault at once."""
-        if space != "global" or kind == "read":
+        if space != "global" or kind.endswith("read"):
             return
         region = located.region
         if "inputs" in self.machine.sanitize and set(region.name.split("/")) & self.machine.read_only:

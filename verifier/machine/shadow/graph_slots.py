@@ -82,7 +82,8 @@ class GraphSlots(Slots):
     another, at the same instruction, stored the other; nothing orders the two. Shared memory is left out
     where threads may be copies of each other, whose sums may differ by rounding. `clashes`: names of memory
     in which something else than nodes was stored so. `undefined`: collectives of which a lane is no
-    member, and shuffles that give one what another that takes no part in them holds.
+    member, and shuffles that give one what another that takes no part in them holds. `parted`: barriers that
+    some warps of a block pass without the others.
     """
 
     def __init__(self, arithmetic: ShadowArithmetic) -> None:
@@ -96,6 +97,7 @@ class GraphSlots(Slots):
         self.stored_twice: list[tuple[Array, Array]] = []
         self.clashes: set[str] = set()
         self.undefined: set[str] = set()
+        self.parted: set[str] = set()
         self._lines: dict[int, str] = {}
 
     # Nodes.
@@ -308,8 +310,15 @@ class GraphSlots(Slots):
     def exchange(self, defined: Array, site: int) -> None:
         """Take note where lanes exchange something, and it is not defined what one gets."""
         if not defined.all():
-            where = self.line(site)
-            self.undefined.add(f"{self.sites[site].opcode}{f' at {where}' if where else ''}")
+            self.undefined.add(self._place(site))
+
+    def met_in_part(self, site: int) -> None:
+        """Take note of a barrier that some warps of a block pass without the others."""
+        self.parted.add(self._place(site))
+
+    def _place(self, site: int) -> str:
+        where = self.line(site)
+        return f"{self.sites[site].opcode}{f' at {where}' if where else ''}"
 
     @staticmethod
     def merged(first: Array, first_bits: Array, second: Array, second_bits: Array) -> Array:

@@ -375,6 +375,9 @@ class Slots:
                         store.shadows[slots] = kept
                     slots += 1
 
+    def met_in_part(self, site: int) -> None:
+        """Take note that some warps of a block have passed a barrier without the others: nothing is lost."""
+
     def atomic(
         self,
         located: Located,

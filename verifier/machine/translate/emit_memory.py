@@ -77,9 +77,11 @@ def _space(writer: Writer, instruction: Instruction, address: Operand) -> str:
 
 
 def _announce(writer: Writer, instruction: Instruction) -> None:
-    """Tell the monitors of a load or store that synchronises."""
+    """Tell the monitors of a load or store that synchronises, or of a load past the coherent caches."""
     if _STRONG & set(instruction.parts):
         writer.add(f"wave.strong = {instruction.parts!r}")
+    elif "nc" in instruction.parts:
+        writer.add("wave.cached = True")
 
 
 def _items(operand: Operand) -> tuple[Operand, ...]:
