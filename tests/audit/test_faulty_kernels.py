@@ -57,6 +57,8 @@ ONLY = {
     "infinity_of_gradient_clamped": "special_values",
     "wrong_second_derivative": "gradgradcheck",
     "barrier_forgotten_cuda": "synchronization",
+    "barrier_of_each_warp_cuda": "synchronization",
+    "own_results_by_read_only_cache_cuda": "synchronization",
     "sums_undefined_lanes_triton": "memory",
     "default_dtype_left_changed": "global_state",
     "grad_mode_left_off": "global_state",

@@ -124,6 +124,14 @@ def test_where_no_tree_is_declared_none_is_said_to_be(runner):
     assert 0 < one.depth < 33 - 1
 
 
+@pytest.mark.parametrize(("name", "infinite"), [("softmax_triton", True), ("rms_norm_triton", False)])
+def test_a_statement_is_not_of_no_input_where_a_mask_gives_infinities(runner, name, infinite):
+    """Masked lanes of a softmax compute -inf - m for all inputs: "every value is finite" would be of none."""
+    found = asked(runner, built_in(name), "float32")
+    assert isinstance(found, Certificate), found
+    assert ("infinite constants of the code" in found.statement) is infinite
+
+
 @pytest.mark.parametrize(
     ("name", "fuses"), [("layer_norm_two_pass_triton", True), ("rms_norm_triton", False)]
 )
@@ -231,6 +239,12 @@ def test_data_change_nothing_in_a_certificate(runner):
         ("reciprocals_of_reciprocals_triton", "the code is the declared computation", "div.full"),
         ("masked_lanes_counted_triton", "the code is the declared computation", "nothing sums the 33 terms"),
         ("barrier_forgotten_cuda", "the kernel runs to its end, without a race or a stray write", "Race"),
+        ("barrier_of_each_warp_cuda", "the kernel runs to its end, without a race or a stray write", "Race"),
+        (
+            "own_results_by_read_only_cache_cuda",
+            "the kernel runs to its end, without a race or a stray write",
+            "by .nc",
+        ),
         ("stride_of_mask_ignored_triton", "nothing decides on data", "a boolean mask"),
         ("wrong_in_third_configuration_triton", "one configuration runs", "_forward"),
         (

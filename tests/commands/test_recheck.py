@@ -74,7 +74,29 @@ def test_a_changed_kernel_is_told(certificate, tmp_path, old, new, status, told)
     assert told in answer.output
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"certificates": [{"subject": 3}]}', '{"certificates": []}'])
+def test_what_a_file_says_of_rows_that_are_alike_is_shown_again(certificate, tmp_path):
+    kernel, file = certificate[0], tmp_path / "rows.json"
+    answer = run("certify", kernel, "--shape", "1..3x33", "--dtype", "float32", "--json", file)
+    assert answer.exit_code == 0, answer.output
+    assert run("recheck", file, kernel).exit_code == 0
+    document = json.loads(file.read_text(encoding="utf-8"))
+    (claim,) = document["rows_alike"]
+    claim["rows"] = [1, 2, 3, 4]
+    file.write_text(json.dumps(document), encoding="utf-8")
+    answer = run("recheck", file, kernel)
+    assert (answer.exit_code, "is certified, and not found" in answer.output) == (1, True), answer.output
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"certificates": [{"subject": 3}]}',
+        '{"certificates": []}',
+        '{"certificates": [], "rows_alike": 3}',
+    ],
+)
 def test_a_damaged_file_is_wrong_usage(tmp_path, text):
     damaged = tmp_path / "damaged.json"
     damaged.write_text(text, encoding="utf-8")

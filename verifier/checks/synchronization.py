@@ -30,6 +30,8 @@ CATCHES = (
     "lock_kept_cuda",
     "barrier_forgotten_cuda",
     "barrier_in_a_loop_cuda",
+    "barrier_of_each_warp_cuda",
+    "own_results_by_read_only_cache_cuda",
 )
 
 KINDS = frozenset(

@@ -59,7 +59,7 @@ def certify(  # noqa: PLR0917
 
         found, documents, refusals = subject_of(kernel, subject), [], list[str]()
         failed = False
-        rows_of = _RowsAlike(found)
+        rows_of = RowsAlike(found)
         with Runner("machine") as runner:
             for held in dtype or found.dtypes:
                 for rows, columns in shapes:
@@ -98,7 +98,7 @@ LEAST_COUNTS = 3
 """Numbers of rows at which expressions are compared."""
 
 
-class _RowsAlike:
+class RowsAlike:
     """Keeps what was recorded of certified shapes, to compare rows of one length."""
 
     def __init__(self, subject: Subject) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from verifier.commands.certify import UNDECIDED_STATUS
+from verifier.commands.certify import UNDECIDED_STATUS, RowsAlike
 from verifier.commands.outcome import clear_errors, say
 
 DIFFERENT_STATUS = 1
@@ -36,15 +36,15 @@ def recheck(
     """
     with clear_errors():
         from verifier.audit.read_claim import claimed_at
-        from verifier.checks.support.certify import certified
+        from verifier.checks.support.certify import certified_recordings
         from verifier.commands.early_answers import must_be_files
         from verifier.commands.explain import case_for, subject_of
         from verifier.execution import Runner
         from verifier.records.certificate import Certificate
 
-        kept = read(certificate)
+        kept, alike = read(certificate)
         must_be_files([kernel])
-        status = 0
+        status, rows_of = 0, dict[str, RowsAlike]()
         with Runner("machine") as runner:
             for one in kept:
                 subject = subject_of(kernel, str(one["subject"]))
@@ -58,7 +58,8 @@ def recheck(
                 )
                 backward = "grad_" in str(one["outputs"]) and subject.differentiable
                 subject = claimed_at(subject, case, runner, gradients=backward)
-                again = certified(subject, case, runner=runner, gradients=backward)
+                again, code = certified_recordings(subject, case, runner=runner, gradients=backward)
+                rows_of.setdefault(subject.name, RowsAlike(subject)).add(case, code)
                 say(f"{subject.name}  {case.dtype}  {rows}x{columns}")
                 if not isinstance(again, Certificate):
                     say(f"  refused now: it was not shown that {again.stage}\n    {again.why}")
@@ -68,12 +69,20 @@ def recheck(
                 for line in (*(different or ["holds"]), *chance):
                     say(f"  {line}")
                 status = DIFFERENT_STATUS if different else status
+        shown = [one for rows in rows_of.values() for one in rows.documents()]
+        for claim in alike:
+            if claim not in json.loads(json.dumps(shown)):
+                named = "  ".join(str(claim.get(name)) for name in ("subject", "dtype", "rows", "columns"))
+                say(f"rows_alike  {named}\n  is certified, and not found")
+                status = DIFFERENT_STATUS
     if status:
         raise typer.Exit(status)
 
 
-def read(path: Path) -> list[dict[str, object]]:
-    """Return the certificates of a file; refusals, which state nothing, are left out.
+def read(path: Path) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+    """Return the certificates of a file, and what it says of rows that are alike.
+
+    Refusals, which state nothing, are left out.
 
     Raises:
         ValueError: it is no file of certificates, or of another version.
@@ -86,8 +95,12 @@ def read(path: Path) -> list[dict[str, object]]:
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: is no JSON: {error}") from error
     documents = held.get("certificates") if isinstance(held, dict) else None
-    if not isinstance(documents, list) or not all(isinstance(one, dict) for one in documents):
-        raise ValueError(f"{path}: is no file of certificates")
+    alike = held.get("rows_alike", []) if isinstance(held, dict) else None
+    for several in (documents, alike):
+        if not isinstance(several, list) or not all(isinstance(one, dict) for one in several):
+            raise ValueError(f"{path}: is no file of certificates")
+    assert isinstance(documents, list)
+    assert isinstance(alike, list)
     kept = [one for one in documents if "refused" not in one]
     if not kept:
         raise ValueError(f"{path}: holds no certificate")
@@ -98,7 +111,7 @@ def read(path: Path) -> list[dict[str, object]]:
                 raise ValueError(why)  # noqa: TRY004 (what a user can cause)
         if one["version"] != VERSION:
             raise ValueError(f"{path}: a certificate of version {one['version']}; this is {VERSION}")
-    return kept
+    return kept, alike
 
 
 def told(kept: object, found: object) -> tuple[list[str], list[str]]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from verifier.arithmetic.formats import FORMATS
 from verifier.arithmetic.graph.consing import SharedTerms
+from verifier.arithmetic.graph.constants import FULL_NAMES, decoded
 from verifier.arithmetic.graph.contraction import mixed
 from verifier.arithmetic.graph.device_functions import named_functions, with_functions
 from verifier.arithmetic.graph.graph import Graph
@@ -229,10 +230,11 @@ def _certificate(
     where = (
         f" Every value is finite where no element of an argument exceeds {magnitude}." if magnitude else ""
     )
+    aside = ", what infinite constants of the code make so apart" if _has_infinities(shown.graph) else ""
     limits = [proof.within for proof in proofs if proof.within is not None]
-    finite = (
-        f"finite and no element of an argument exceeds 2^{min(limits)} in magnitude" if limits else "finite"
-    )
+    finite = f"finite{aside}"
+    if limits:
+        finite += f"{',' * bool(aside)} and no element of an argument exceeds 2^{min(limits)} in magnitude"
     fused = ", with products fused into sums as the code fuses them"
     if "C" in claims:
         fused = ", and but for products fused into sums (Lemma 2)"
@@ -277,6 +279,16 @@ def _certificate(
                 else []
             ),
         ),
+    )
+
+
+def _has_infinities(graph: Graph) -> bool:
+    """Whether an infinite constant is a part of results, as what a mask gives in the place of elements."""
+    kinds = {code: name.removeprefix("literal:") for code, name in enumerate(graph.names)}
+    return any(
+        bool(np.isinf(decoded(kind, graph.value[graph.operation == code])).any())
+        for code, kind in kinds.items()
+        if kind in FULL_NAMES
     )
 
 
