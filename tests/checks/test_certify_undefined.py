@@ -211,3 +211,30 @@ def test_what_the_kernel_wrote_is_not_read_by_the_read_only_cache(tmp_path, runn
     found = asked(tmp_path, runner, python, cuda)
     assert isinstance(found, Refusal), found.statement
     assert (found.stage, "reads by .nc" in found.why) == (RUNS, True), found.why
+
+
+SHORT = """
+  __shared__ float parts[SIZE];
+  __shared__ float later[64];
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = total;
+  __syncthreads();
+  const float all = parts[0] + parts[1];
+  __syncthreads();
+  later[threadIdx.x] = all;
+  __syncthreads();
+""" + ROOT.replace("total", "later[63 - threadIdx.x]")
+
+
+@pytest.mark.parametrize(("size", "certified"), [(2, True), (1, False)])
+def test_a_shared_array_that_is_too_short_is_told_where_another_lies_behind_it(
+    tmp_path, runner, size, certified
+):
+    cuda, python = cuda_kernel(
+        [(ROOT, SHORT.replace("SIZE", str(size)))], launch=[("columns, 32](", "columns, 64](")]
+    )
+    found = asked(tmp_path, runner, python, cuda, columns=100)
+    if certified:
+        assert isinstance(found, Certificate), found
+    else:
+        assert isinstance(found, Refusal), found.statement
+        assert (found.stage, "behind the shared variable" in found.why) == (RUNS, True), found.why

@@ -5,10 +5,10 @@
 from __future__ import annotations
 
 import pytest
-from ptx_snippets import STORE, run
+from ptx_snippets import REGISTERS, STORE, run
 
 from verifier.machine import Machine
-from verifier.machine.execute.findings import GlobalRace, SharedRace
+from verifier.machine.execute.findings import GlobalRace, OutOfBounds, SharedRace
 
 
 def test_shared_memory_race_and_its_cure():
@@ -211,3 +211,29 @@ def test_strong_accesses_are_no_race_but_one_may_come_first(words):
 def test_a_volatile_load_of_an_input_is_no_store_to_it():
     body = "mad.lo.s64 %a0, %wide, 4, %base0; ld.volatile.global.b32 %r0, [%a0];"
     run(body, machine=Machine(sanitize=frozenset({"inputs"}), read_only=frozenset({"out"})))
+
+
+TWO_ARRAYS = ".shared .align 4 .b8 first[8]; .shared .align 4 .b8 second[256]; " + REGISTERS
+
+
+@pytest.mark.parametrize(("offset", "beyond"), [(4, False), (8, True)])
+def test_what_lies_behind_a_shared_variable_is_left_open(offset, beyond):
+    body = f"""mov.u32 %r1, first; mov.u32 %r2, second; st.shared.b32 [%r2], 7; st.shared.b32 [%r1+{offset}], 8;
+    ld.shared.b32 %r0, [%r1+{offset}]; {STORE}"""
+    watched = Machine(sanitize=frozenset({"shared_bounds"}))
+    assert run(body, 1, registers=TWO_ARRAYS).tolist() == [8]
+    if not beyond:
+        assert run(body, 1, registers=TWO_ARRAYS, machine=watched).tolist() == [8]
+        return
+    with pytest.raises(OutOfBounds, match="ends 4 bytes behind the shared variable first"):
+        run(body, 1, registers=TWO_ARRAYS, machine=watched)
+
+
+@pytest.mark.parametrize(
+    "sanitize", [frozenset[str](), frozenset({"shared_bounds"})], ids=["plain", "watched"]
+)
+def test_a_kernel_learns_how_much_shared_memory_it_asked_for(sanitize):
+    machine = Machine(sanitize=sanitize)
+    for register, size in (("%dynamic_smem_size", 0), ("%total_smem_size", 4096)):
+        body = f"mov.u32 %r1, tile; st.shared.b32 [%r1], 1; mov.u32 %r0, {register}; {STORE}"
+        assert run(body, 1, machine=machine).tolist() == [size]

@@ -29,8 +29,8 @@ from verifier.records.subject import Subject
 preload([__name__])
 MODES = ("off", "on")
 """Whether products are fused into sums where ptxas may do so."""
-WATCHED = SANITIZERS | {"equal_stores"}
-"""What races are looked for: also those that show on other inputs alone."""
+WATCHED = SANITIZERS | {"equal_stores", "shared_bounds"}
+"""What is looked for: also races that show on other inputs alone, and accesses between shared variables."""
 RUNS = "the kernel runs to its end, without a race or a stray write"
 LANES = "nothing depends on what a load gives lanes that its mask leaves out"
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 # Bytes a thread. Source: CUDA C++ programming guide, "Technical specifications per compute capability".
 _MAX_LOCAL = 512 << 10
+_APART = 1024
+"""Bytes between shared variables where accesses behind them are looked for."""
 _UNREAD = ReachedCode()  # of launches outside of sessions
 
 
@@ -123,7 +125,8 @@ def prepare(
         slots.counters.broken.update(code.broken)
         slots.enter(kernel, code.sites)
         slots.replicated = replicated
-    frame = lay_out(code.program, code.used, memory, shape[2])
+    apart = _APART if "shared_bounds" in machine.sanitize else 0
+    frame = lay_out(code.program, code.used, memory, shape[2], apart=apart)
     known = list(names) if names else [p.name for p in code.program.kernel.parameters]
     return LaunchRecord(
         machine=machine,
@@ -153,9 +156,9 @@ def check(launch: LaunchRecord) -> None:
         )
     if not 1 <= threads <= MAX_THREADS:
         raise LaunchError(f"a block of {threads} threads; between 1 and {MAX_THREADS} are possible")
-    if launch.frame.shared > launch.machine.max_shared():
+    if launch.frame.shared_used > launch.machine.max_shared():
         raise LaunchError(
-            f"{launch.frame.shared} bytes of shared memory; the device has {launch.machine.max_shared()}"
+            f"{launch.frame.shared_used} bytes of shared memory; the device has {launch.machine.max_shared()}"
         )
     if launch.frame.local > _MAX_LOCAL:
         raise LaunchError(

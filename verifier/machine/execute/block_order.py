@@ -43,7 +43,7 @@ class Waves:
         self.launch = launch
         threads = launch.block[0] * launch.block[1] * launch.block[2]
         self.total = launch.grid[0] * launch.grid[1] * launch.grid[2]
-        self.resident = launch.machine.resident_blocks(threads, launch.frame.shared)
+        self.resident = launch.machine.resident_blocks(threads, launch.frame.shared_used)
         window = launch.frame.shared + threads * launch.frame.local
         by_memory = _WINDOWS // max(window, 1)
         self.size = max(1, min(launch.machine.lanes_per_wave // threads, self.resident, by_memory))

@@ -15,16 +15,19 @@ class GridExtents:
     """Blocks that run together.
 
     `block_ids`: (blocks, 3), where each block lies in the grid. `grid`: blocks of the launch along each axis;
-    `block`: threads of a block. `shared_size`: bytes of shared memory of a block. `multiprocessors`: of the
-    device. `exposed`: registers that may be read before they are written, with the byte that fills them for
-    every wave. `block_numbers`: coordinates of the blocks along an axis, as (blocks, 1) arrays that change in
-    place when other blocks run.
+    `block`: threads of a block. `shared_size`: bytes of shared memory of a block, `dynamic_shared` and
+    `shared_used`: what the launch asks for, and with static variables. `multiprocessors`: of the device.
+    `exposed`: registers that may be read before they are written, with the byte that fills them for every
+    wave. `block_numbers`: coordinates of the blocks along an axis, as (blocks, 1) arrays that change in place
+    when other blocks run.
     """
 
     block_ids: Array
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared_size: int
+    dynamic_shared: int
+    shared_used: int
     multiprocessors: int
     exposed: list[tuple[Array, int]] = field(default_factory=list)
     block_numbers: dict[int, Array] = field(default_factory=dict)

@@ -80,7 +80,8 @@ def take(launch: LaunchRecord, ids: Array) -> PreparedWave:
     """Give a prepared wave for these blocks of a launch: one that has been used before, or a new one."""
     machine, frame = launch.machine, launch.frame
     key = (
-        launch.compiled, launch.reached, len(ids), launch.block, frame.shared, frame.local, machine.poison
+        launch.compiled, launch.reached, len(ids), launch.block, frame.shared, frame.local, frame.gaps,
+        machine.poison,
     )  # fmt: skip
     prepared: object = None
     if "uninitialised" not in machine.sanitize:
@@ -118,6 +119,8 @@ def prepare(launch: LaunchRecord, ids: Array, key: Hashable) -> PreparedWave:
         grid=launch.grid,
         block=launch.block,
         shared_size=launch.frame.shared,
+        dynamic_shared=launch.frame.dynamic,
+        shared_used=launch.frame.shared_used,
         multiprocessors=launch.machine.multiprocessors,
     )
     wave = Wave(
@@ -129,6 +132,7 @@ def prepare(launch: LaunchRecord, ids: Array, key: Hashable) -> PreparedWave:
         poison=launch.machine.poison,
         monitors=launch.monitors,
         symbols=launch.frame.symbols,
+        gaps=launch.frame.gaps,
         slots=launch.slots,
     )
     if "uninitialised" in launch.machine.sanitize:

@@ -17,16 +17,33 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Frame:
-    """Byte offsets of a kernel's static shared and local variables."""
+    """Byte offsets of a kernel's static shared and local variables.
+
+    dynamic: bytes of shared memory that the launch asks for. gaps: where nothing lies behind variables:
+    first byte, end, and name of the variable before it.
+    """
 
     symbols: dict[str, int]
     shared: int
     local: int
+    dynamic: int = 0
+    gaps: tuple[tuple[int, int, str], ...] = ()
+
+    @property
+    def shared_used(self) -> int:
+        """Bytes of shared memory that the kernel asks for."""
+        return self.shared - sum(end - start for start, end, _ in self.gaps)
 
 
-def lay_out(program: Program, named: frozenset[str], memory: GlobalMemory, dynamic_shared: int) -> Frame:
-    """Place variables: static shared first, then the dynamic array; local ones in each lane's frame."""
+def lay_out(
+    program: Program, named: frozenset[str], memory: GlobalMemory, dynamic_shared: int, *, apart: int = 0
+) -> Frame:
+    """Place variables: static shared first, then the dynamic array; local ones in each lane's frame.
+
+    apart: bytes to leave behind each static shared one.
+    """
     symbols: dict[str, int] = {}
+    gaps: list[tuple[int, int, str]] = []
     shared, local = 0, 0
     everything = {**program.module.variables, **program.variables}
     for variable in everything.values():
@@ -34,6 +51,9 @@ def lay_out(program: Program, named: frozenset[str], memory: GlobalMemory, dynam
             shared = -(-shared // variable.alignment) * variable.alignment
             symbols[variable.name] = shared
             shared += variable.size
+            if apart:
+                gaps.append((shared, shared + apart, variable.name))
+                shared += apart
     dynamic = -(-shared // 16) * 16
     for variable in everything.values():
         if variable.space == "shared" and not variable.size:
@@ -46,7 +66,7 @@ def lay_out(program: Program, named: frozenset[str], memory: GlobalMemory, dynam
         elif variable.space in ("global", "const") and variable.name in named:
             symbols[variable.name] = _global_variable(program.module, variable, memory)
     _fill_references(everything, symbols, memory)
-    return Frame(symbols=symbols, shared=shared, local=local)
+    return Frame(symbols=symbols, shared=shared, local=local, dynamic=dynamic_shared, gaps=tuple(gaps))
 
 
 def _global_variable(module: Module, variable: Variable, memory: GlobalMemory) -> int:

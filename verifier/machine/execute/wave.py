@@ -78,7 +78,7 @@ class Monitor(Protocol):
 
 @dataclass(eq=False)
 class Wave:
-    """Blocks that run together: their extents, memory, and the device's model."""
+    """Blocks that run together: their extents, memory, and the device's model; gaps: see `Frame`."""
 
     extents: GridExtents
     memory: GlobalMemory
@@ -88,6 +88,7 @@ class Wave:
     poison: int | None = None
     monitors: tuple[Monitor, ...] = ()
     symbols: dict[str, int] = field(default_factory=dict)
+    gaps: tuple[tuple[int, int, str], ...] = ()
     slots: Slots | None = None
     flags: Flags | None = None
 
