@@ -238,3 +238,37 @@ def test_a_shared_array_that_is_too_short_is_told_where_another_lies_behind_it(
     else:
         assert isinstance(found, Refusal), found.statement
         assert (found.stage, "behind the shared variable" in found.why) == (RUNS, True), found.why
+
+
+def by_assembly(code):
+    """The kernel whose results go through assembly: %0 is the result, %1 what it was, %2 the thread."""
+    line = f'float made; asm volatile("{code}" : "=f"(made) : "f"(value), "r"((unsigned)threadIdx.x));'
+    return cuda_kernel([(STORE, f"    {line}\n{STORE.replace('value;', 'made;')}")])
+
+
+@pytest.mark.parametrize(
+    ("before", "certified"),
+    [
+        ("mov.u32 held, 3; and.b32 held, held, 1;", True),
+        ("and.b32 held, held, 1;", False),
+        ("setp.gt.u32 p, %2, 100; @p mov.u32 held, 1; and.b32 held, held, 1;", False),
+        ("min.u32 held, held, 1;", False),
+        ("selp.u32 held, 0, 1, p;", False),
+        ("addc.u32 held, 1, 0; and.b32 held, held, 1;", False),
+    ],
+    ids=["written", "never_written", "written_by_others", "least", "predicate", "carry"],
+)
+def test_what_a_register_holds_that_nothing_was_written_to_is_no_constant(
+    tmp_path, runner, before, certified
+):
+    """On the machine each such factor is 1."""
+    registers = "{ .reg .u32 held; .reg .f32 factor; .reg .pred p;"
+    cuda, python = by_assembly(
+        f"{registers} {before} cvt.rn.f32.u32 factor, held; mul.f32 %0, %1, factor; }}"
+    )
+    found = asked(tmp_path, runner, python, cuda)
+    if certified:
+        assert isinstance(found, Certificate), found
+    else:
+        assert isinstance(found, Refusal), found.statement
+        assert (found.stage, "unknown value" in found.why) == ("every operation is recorded", True), found

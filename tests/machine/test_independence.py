@@ -42,6 +42,8 @@ COMPARED = LOADED + "setp.gt.f32 %p1, %f0, 0f3F800000; "
         (LOADED + "red.global.add.f32 [%a0], %f0;", [Decided.ATOMIC]),
         ("atom.shared.cas.b32 %r1, [tile], 0, 1; setp.eq.u32 %p1, %r1, 0; @%p1 bra END; END:",
          [Decided.ATOMIC, Decided.BRANCH]),
+        ("and.b32 %r1, %r2, 1; setp.eq.u32 %p1, %r1, 0; @%p1 bra END; END:", [Decided.BRANCH]),
+        ("mov.u32 %r2, 1; and.b32 %r1, %r2, 1; setp.eq.u32 %p1, %r1, 0; @%p1 bra END; END:", []),
         ("mov.u32 %r1, %clock; setp.gt.u32 %p1, %r1, 9; @%p1 bra END; END:", [Decided.BRANCH]),
     ],
 )  # fmt: skip
@@ -52,7 +54,8 @@ def test_what_decides_on_data_is_listed(body, expected):
 def test_dependence_goes_through_integers_predicates_and_loops():
     """The branch reads what is computed further down, in the turn before."""
     body = (
-        LOADED + "mov.u32 %r1, 0; mov.u32 %r2, 0; LOOP: add.u32 %r3, %r3, 1; setp.lt.u32 %p1, %r1, 9; "
+        LOADED + "mov.u32 %r1, 0; mov.u32 %r2, 0; mov.u32 %r3, 0; "
+        "LOOP: add.u32 %r3, %r3, 1; setp.lt.u32 %p1, %r1, 9; "
         "@%p1 bra END; add.u32 %r1, %r1, %r2; and.b32 %r2, %r0, 7; bra LOOP; END:"
     )
     assert decided(body) == [Decided.BRANCH]

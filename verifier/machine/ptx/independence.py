@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from verifier.machine.ptx.basic_blocks import is_barrier
+from verifier.machine.ptx.liveness import exposed
 from verifier.machine.ptx.syntax import Address, Operand, Special, Symbol, Vector, registers_of
 
 if TYPE_CHECKING:
@@ -82,8 +83,11 @@ def decisions(program: Program) -> tuple[DataDecision, ...]:
 
 
 def depending(program: Program) -> frozenset[str]:
-    """Collect the registers, predicates and the carry included, that may depend on what memory holds."""
-    found: set[str] = set()
+    """Collect the registers, predicates and the carry included, that may depend on what memory holds.
+
+    So do those that may be read before anything is written to them: what they hold then is left open.
+    """
+    found: set[str] = set(exposed(program))
     instructions = list(program.instructions())
     arguments = frozenset(parameter.name for parameter in program.kernel.parameters)
     changed = True
