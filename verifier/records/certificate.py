@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-VERSION = 4
+VERSION = 5
 NOT_COVERED = (
     "other shapes, strides, alignments and scalars, eps among them",
     "arguments left out, other modes, and other choices of what needs a gradient",
     "what a wrapper decides on besides its arguments: earlier calls, the device, settings, chance",
-    "memory that a wrapper reads by its address",
+    "memory that a wrapper reads by its address, and what it learns of tensors past torch's dispatch",
     "products fused in some uses and rounded in others, where the declaration does not count each use",
     "what ptxas makes of the PTX besides fusing products and sums",
     "the device's own arithmetic",
