@@ -42,7 +42,9 @@ NAMED = (sequential(), pairwise(), tree(lanes=4), tree(lanes=16), tree(chunks=3)
 GATED = tuple(f"{norm}_norm_{gate}_gate" for norm in ("layer", "rms") for gate in ("silu", "sigmoid"))
 GATED += ("silu_gate_rms_norm",)
 OFFSET = ("layer_norm_one_plus_weight", "rms_norm_one_plus_weight")
-NORMS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm", "l2_norm", *OFFSET, *GATED)
+WHOLE = ("dynamic_tanh",)
+"""Ops with a parameter that acts on all elements."""
+NORMS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm", "l2_norm", *OFFSET, *GATED, *WHOLE)
 MASKED = tuple(f"{what}_{of}" for what in ("masked", "causal") for of in ("softmax", "log_softmax"))
 SOFTMAXES = ("softmax", "log_softmax", *MASKED)
 OTHERS = (*SOFTMAXES, "group_norm", "batch_norm")
@@ -77,7 +79,7 @@ def composed(random: Random) -> Iterator[Attacked]:
     while True:
         name = str(random.choice([*NORMS, *OTHERS]))
         dtype, accumulates = FORMATS[random.integers(len(FORMATS))]
-        if name in {*SOFTMAXES, *GATED} and dtype == "float64":
+        if name in {*SOFTMAXES, *GATED, *WHOLE} and dtype == "float64":
             continue  # exponentials are NumPy's, and correctly rounded to what is narrower than float64
         form = str(random.choice(list(op(name).forms)))
         simulation: Any = rounded_ops if name in OTHERS else simulated_kernel
@@ -142,7 +144,7 @@ def recipe(random: Random, variants: int, others: tuple[str, ...], *, needed: bo
         weight=None if random.random() < 0.2 and not needed else values(others),
         bias=None if random.random() < 0.3 else values(others),
         grad_output=values(others),
-        further=tuple((name, values(others)) for name in ("gate", "mask", "attn_bias")),
+        further=tuple((name, values(others)) for name in ("gate", "mask", "attn_bias", "alpha")),
         eps=float(random.choice(EPS_CHOICES)),
     )
 

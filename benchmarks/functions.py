@@ -1,4 +1,4 @@
-"""How far expf and logf, as compilers write them, are from the exact ones: for every number of float32.
+"""How far expf, logf and tanhf, as compilers write them, are from the exact ones: for all of float32.
 
     python benchmarks/functions.py [NAME ...] [--step 1] [--jobs 2]
 
@@ -33,11 +33,18 @@ RANGES = {
     "exp.cuda.f32": ((0, _INFINITE + 1), (1 << 31, _MINUS_INFINITE + 1)),
     "log.cuda.f32": ((1, _INFINITE),),
     "log.libdevice.f32": ((1, _INFINITE),),
+    "tanh.libdevice.f32": ((1 << 23, _INFINITE + 1), ((1 << 31) + (1 << 23), _MINUS_INFINITE + 1)),
 }
-"""The bits of arguments, from and to: for exponentials of all numbers, for logarithms of all above 0."""
+"""The bits of arguments, from and to: of all numbers for exponentials, of all above 0 for logarithms, of all
+but subnormal ones for tangents, which flush those to zero."""
 _PART = 1 << 24
-EXACT = {"exp.cuda.f32": np.exp, "log.cuda.f32": np.log, "log.libdevice.f32": np.log}
-_INTEGERS = {"and.b32", "add.s32", "sub.s32", "shl.b32", "setp.lt.u32"}
+EXACT = {
+    "exp.cuda.f32": np.exp,
+    "log.cuda.f32": np.log,
+    "log.libdevice.f32": np.log,
+    "tanh.libdevice.f32": np.tanh,
+}
+_INTEGERS = {"and.b32", "or.b32", "add.s32", "sub.s32", "shl.b32", "setp.lt.u32"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,7 @@ UNMEASURED = (
     "add_layer_norm",
     "add_rms_norm",
     "l2_norm",
+    "dynamic_tanh",
     "instance_norm",
     *OFFSET,
     *GATED,

@@ -251,6 +251,23 @@ def liger_softmax(input):
     return LigerSoftmaxFunction.apply(input)
 
 
+# -- dynamic tanh --------------------------------------------------------------------------------
+
+
+@subject(
+    op="dynamic_tanh",
+    language="triton",
+    formula="canonical",
+    dtypes=DTYPES,
+    # Rows are the second dimension of a grid, which has no more.
+    domain=Domain(max_abs=1e15, min_rows=1, max_rows=65535, min_columns=1, required=("weight",)),
+)
+def liger_dynamic_tanh(input, alpha, weight, bias=None):
+    from liger_kernel.ops.dyt import LigerDyTFunction
+
+    return LigerDyTFunction.apply(input, alpha, weight, bias)
+
+
 # -- poly norm -----------------------------------------------------------------------------------
 
 

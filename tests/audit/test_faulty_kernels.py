@@ -52,6 +52,7 @@ ONLY = {
     "nan_of_bias_becomes_zero": "special_values",
     "nan_of_gradient_becomes_zero": "special_values",
     "nan_of_gate_becomes_zero": "special_values",
+    "nan_of_tangent_clamped": "special_values",
     "infinity_of_weight_clamped": "special_values",
     "infinity_of_bias_clamped": "special_values",
     "infinity_of_gradient_clamped": "special_values",

@@ -34,6 +34,18 @@ def test_a_logarithm_errs_by_less_than_an_ulp(functions, name):
     assert found.wrong == 0
 
 
+def test_a_tangent_errs_by_less_than_two_ulp_near_zero_and_where_it_is_flat(functions):
+    drawn = np.random.default_rng(0).uniform(-10, 10, SAMPLE).astype(np.float32)
+    special = np.array([0.0, -0.0, 1e-30, np.inf, -np.inf, np.nan, 9.0107, -9.02], np.float32)
+    bits = np.concatenate([special, drawn, drawn * np.float32(2.0**-40)]).view("u4")
+    found = functions.measured("tanh.libdevice.f32", bits)
+    assert 0.5 < found.ulp < 2
+    assert found.wrong == 0
+    results = functions.computed("tanh.libdevice.f32", special.view("u4"))
+    assert (results[:2] == 0).all()
+    assert results[3:5].tolist() == [1.0, -1.0]
+
+
 def test_another_function_is_far_off_and_its_infinities_are_wrong(functions, monkeypatch):
     monkeypatch.setitem(functions.EXACT, "exp.cuda.f32", lambda x: np.exp(-x))
     found = functions.measured("exp.cuda.f32", NUMBERS)
@@ -44,4 +56,6 @@ def test_another_function_is_far_off_and_its_infinities_are_wrong(functions, mon
 def test_every_number_is_in_one_range(functions):
     counted = sum(to - start for start, to in functions.RANGES["exp.cuda.f32"])
     assert counted == 2**32 - 2 * (2**23 - 1)  # all but what is no number
+    counted = sum(to - start for start, to in functions.RANGES["tanh.libdevice.f32"])
+    assert counted == 2**32 - 2 * (2**23 - 1) - 2**24  # all but those that are flushed, too
     assert functions.RANGES["log.cuda.f32"] == ((1, 0x7F800000),)

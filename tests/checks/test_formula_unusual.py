@@ -24,14 +24,16 @@ def judged(name, check="formula", dtype="float32", count=1, **changes):
     return [o for o in found if o.verdict is not Verdict.SKIPPED]
 
 
-@pytest.mark.parametrize(
-    ("name", "words"), [("sigmoid_by_tangent", "(tanh)"), ("root_by_logarithm", "(ex2, log2)")]
-)
-def test_functions_that_no_field_has_decide_nothing_and_are_named(name, words):
-    (outcome,) = judged(name)
+def test_functions_that_no_field_has_decide_nothing_and_are_named():
+    (outcome,) = judged("root_by_logarithm")
     assert outcome.verdict is Verdict.UNDECIDED
-    assert words in outcome.message
+    assert "(ex2, log2)" in outcome.message
     assert outcome.doubtful
+
+
+def test_a_sigmoid_may_be_made_of_a_tangent_and_not_of_half_of_another():
+    assert {o.verdict for o in judged("sigmoid_by_tangent")} == {Verdict.PASS}
+    assert {o.verdict for o in judged("sigmoid_by_wrong_tangent")} == {Verdict.FAIL}
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

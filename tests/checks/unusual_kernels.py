@@ -22,12 +22,12 @@ def launched(kernel, input, *arguments):
 
 
 @triton.jit
-def _sigmoid(x, y, columns, BLOCK: tl.constexpr):
+def _sigmoid(x, y, columns, FACTOR: tl.constexpr, BLOCK: tl.constexpr):
     row, column = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     inside = column < columns
     value = tl.load(x + row * columns + column, mask=inside, other=0.0).to(tl.float32)
     tangent = tl.inline_asm_elementwise(
-        "tanh.approx.f32 $0, $1;", "=f,f", [0.5 * value], dtype=tl.float32, is_pure=True, pack=1
+        "tanh.approx.f32 $0, $1;", "=f,f", [FACTOR * value], dtype=tl.float32, is_pure=True, pack=1
     )
     tl.store(y + row * columns + column, 0.5 * tangent + 0.5, mask=inside)
 
@@ -47,7 +47,12 @@ def sigmoid(input):
 
 @subject(op="unknown", specification=sigmoid, **SETTINGS)
 def sigmoid_by_tangent(input):
-    return launched(_sigmoid, input)
+    return launched(_sigmoid, input, 0.5)
+
+
+@subject(op="unknown", specification=sigmoid, **SETTINGS)
+def sigmoid_by_wrong_tangent(input):
+    return launched(_sigmoid, input, 0.25)
 
 
 @subject(op="rms_norm", variance="rms", **SETTINGS)

@@ -76,6 +76,7 @@ FOLLOWED = {
     or.b32 %r3, %r1, %r2; mov.b32 %f2, %r3; mul.f32 %f1, %f2, 0f40400000;""",
     "permuted": """prmt.b32 %r1, %r0, 0, 0x4432; prmt.b32 %r2, %r0, %r1, 0x5410;
     mov.b32 %f1, %r2;""",
+    "two merged": "shfl.sync.bfly.b32 %r1, %r0, 1, 31, -1; or.b32 %r2, %r0, %r1; mov.b32 %f1, %r2;",
     "bits changed": "xor.b32 %r1, %r0, 1; mov.b32 %f1, %r1;",
     "bits masked": "and.b32 %r1, %r0, 0x7FFFFFFF; mov.b32 %f1, %r1;",
     "integer sum": "add.u32 %r1, %r0, 1; mov.b32 %f1, %r1;",
@@ -119,7 +120,6 @@ LOST = {
     mov.b32 %f1, %r1;""",
     "halves of two": """shfl.sync.bfly.b32 %r1, %r0, 1, 31, -1; mov.b32 {%h0, %h1}, %r0;
     mov.b32 {%h2, %h3}, %r1; mov.b32 %r2, {%h0, %h3}; mov.b32 %f1, %r2;""",
-    "two merged": "shfl.sync.bfly.b32 %r1, %r0, 1, 31, -1; or.b32 %r2, %r0, %r1; mov.b32 %f1, %r2;",
     "byte stored": """st.shared.f32 [%r2], %f0; st.shared.b8 [%r2], %t;
     ld.shared.f32 %f1, [%r2];""",
     "byte of data stored": """mov.u32 %r3, 0; st.shared.b32 [%r2], %r3;

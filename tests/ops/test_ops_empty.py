@@ -41,7 +41,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "special-values.md"
 EXTENTS = (("no rows", (0, 4)), ("no columns", (2, 0)), ("one column", (2, 1)))
 JUDGED = (
     *("output", "new_residual", "running_mean", "running_var"),
-    *("grad_input", "grad_residual", "grad_weight", "grad_bias"),
+    *("grad_input", "grad_residual", "grad_alpha", "grad_weight", "grad_bias"),
 )
 
 

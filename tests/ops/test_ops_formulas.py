@@ -50,8 +50,16 @@ def gated_first(row, eps):
     )
 
 
+def dynamic_tanh(row, eps):
+    del eps
+    curves = [mp.tanh(row["alpha"][0] * x) for x in row["input"]]
+    weight, bias = row.get("weight", [mpf(1)] * len(curves)), row.get("bias", [mpf(0)] * len(curves))
+    return [c * w + b for c, w, b in zip(curves, weight, bias, strict=True)]
+
+
 MEANINGS = {
     "silu_gate_rms_norm": gated_first,
+    "dynamic_tanh": dynamic_tanh,
     **{
         f"{norm}_norm_one_plus_weight": lambda row, eps, n=norm: one_plus(row, eps, centred=n == "layer")
         for norm in ("rms", "layer")
@@ -93,7 +101,8 @@ def rows_of(name, seed, family=FAMILIES[0], gate=FAMILIES[0], extents=None):
     return Recipe(
         rows=rows, columns=columns, variant=seed % 2, input=replace(family, seed=seed),
         weight=weight, bias=Values(seed=seed + 2),
-        grad_output=Values(seed=seed + 3), further=(("gate", replace(gate, seed=seed + 4)),),
+        grad_output=Values(seed=seed + 3),
+        further=(("gate", replace(gate, seed=seed + 4)), ("alpha", Values(seed=seed + 5, scale=seed % 3))),
     )  # fmt: skip
 
 
@@ -110,15 +119,13 @@ def results(case):
 
     tensors = {name: numbers(name) for name in case.given}
     incoming = tensors.pop("grad_output")
-    found = {"output": []} | {f"grad_{n}": [[mpf(0)] * case.columns for _ in t] for n, t in tensors.items()}
+    found = {"output": []} | {f"grad_{n}": [[mpf(0)] * len(r) for r in t] for n, t in tensors.items()}
+    alike = {*the_op.parameters, *the_op.wholes}
     for i in range(case.rows):
-        row = {
-            n: list(t[i if len(t) == case.rows and n not in the_op.parameters else 0])
-            for n, t in tensors.items()
-        }
+        row = {n: list(t[i if len(t) == case.rows and n not in alike else 0]) for n, t in tensors.items()}
         found["output"].append(meaning(row, eps))
         for name, values in row.items():
-            own = found[f"grad_{name}"][0 if name in the_op.parameters else i]
+            own = found[f"grad_{name}"][0 if name in alike else i]
             for j, value in enumerate(values):
                 ends = []
                 for sign in (1, -1):

@@ -112,6 +112,26 @@ class SimulatedNumbers:
         one = self.constant(1.0)
         return one / (one + self.exp(-value))
 
+    def tanh(self, value, *, approximate=False):
+        found = np.tanh(value.array)
+        if approximate:  # as wrong as it may be, outwards and inwards in turn
+            found = found * (1.0 + self.truth.setting.arithmetic.approximate_tangent * self._turns(found))
+        return self.plain(self.rounded.of(found))
+
+    @staticmethod
+    def _turns(array):
+        return np.where(np.arange(array.size).reshape(array.shape) % 2 == 0, 0.999, -0.999)
+
+    def totals(self, *values):
+        trees, sums = self.truth.setting.trees, []
+        for value in values:
+            row = np.broadcast_to(self.sum(value).array, (self.rows, 1))
+            sums.append(self._along(row.T, trees.columns, self.rows, None))
+        return self.plain(np.concatenate(sums, axis=1))
+
+    def entry(self, value, number):
+        return self.plain(value.array[:, number : number + 1])
+
     def sum(self, value):
         values = np.broadcast_to(value.array, (self.rows, self.columns))
         return self.plain(self._along(values, self.truth.setting.trees.row_gradients, self.columns, None))
@@ -217,7 +237,7 @@ def simulate(
             mean, rstd = numbers.saved_moments(None)
             found |= {"rstd": rstd} if claim.variance == "rms" else {"mean": mean, "rstd": rstd}
         found |= {"new_residual": stored} if "residual" in truth.case.given else {}
-    vectors = {"grad_weight", "grad_bias", "mean", "rstd"}
+    vectors = {"mean", "rstd", *filter(op(truth.case.op).sums_rows, found)}
     shape = (truth.case.rows, truth.case.columns)
     return {
         n: v.array.reshape(-1) if n in vectors else np.broadcast_to(v.array, shape) for n, v in found.items()

@@ -52,6 +52,12 @@ class Numbers(Protocol):
         `atomic` says that float atomics in global memory add, which flush subnormals on every device.
         """
 
+    def totals(self, one: Value, /, *others: Value) -> Value:
+        """Return the sums of all elements of these values, (1, how many), in rows and over them."""
+
+    def entry(self, value: Value, number: int, /) -> Value:
+        """Return one number of a parameter that acts on all elements, (1, 1)."""
+
     def count(self) -> Value:
         """Return the number of columns as an exact constant."""
 
@@ -82,6 +88,9 @@ class Numbers(Protocol):
     def sigmoid(self, value: Value) -> Value:
         """Return 1 / (1 + e**-value)."""
 
+    def tanh(self, value: Value, /, *, approximate: bool = False) -> Value:
+        """Return the hyperbolic tangent, by a function of a library; approximate: by tanh.approx.f32."""
+
     def maximum(self, value: Value) -> Value:
         """Return the largest element of each row, (rows, 1)."""
 
@@ -102,9 +111,9 @@ class Numbers(Protocol):
 class Terms:
     """The tensors that an op's formula is about, in the rows that statistics are taken over.
 
-    x, output, grad_output: (rows, columns). weight, bias: broadcast against them, or None. further: tensors
-    of certain ops by name, (rows, columns) each, their scalars, (1, 1), and what `Form.shared` makes; what is
-    absent is left out.
+    x, output, grad_output: (rows, columns). weight, bias: broadcast against them, (1, how many) if each of
+    their numbers acts on all elements, or None. further: tensors of certain ops by name, (rows, columns) or
+    (1, how many) each, their scalars, (1, 1), and what `Form.shared` makes; what is absent is left out.
     """
 
     x: Value

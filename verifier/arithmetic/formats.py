@@ -46,7 +46,9 @@ class Arithmetic:
     `exponential_argument` counts further roundings of the argument inside the exponential (2 where it
     is made of a power of two: the product with log2(e), and that constant), `exponential_underflow` is
     the absolute error of an exponential that underflows. `logarithm` is relative to the result,
-    `logarithm_absolute` the absolute error near 1, where the result vanishes.
+    `logarithm_absolute` the absolute error near 1, where the result vanishes. `hyperbolic_tangent` is that of
+    a library's function, `approximate_tangent` the relative error of tanh.approx.f32 in units of 1 (PTX ISA),
+    `tangent_underflow` the absolute error where such a function flushes a subnormal argument.
     `contracts` says whether the compiler may fuse a multiplication into an addition, `atomics` whether floats
     may be added by atomic operations: those on global memory flush subnormal operands and results in every
     device, whatever the other operations do (PTX ISA, atom and red).
@@ -66,6 +68,9 @@ class Arithmetic:
     exponential_underflow: float = 0.0
     logarithm: float = 2.0
     logarithm_absolute: float = 0.0
+    hyperbolic_tangent: float = 5.0
+    approximate_tangent: float = 2.0**-11
+    tangent_underflow: float = 0.0
     contracts: bool = True
     atomics: bool = False
     evidence: str = "IEEE 754, correctly rounded"

@@ -29,7 +29,7 @@ from verifier.arithmetic.formats import (
     Format,
     theta,
 )
-from verifier.arithmetic.trees.tree import Tree
+from verifier.arithmetic.trees.tree import Tree, of_all
 from verifier.bounds import elementary_functions
 from verifier.bounds.affine_value import Affine, by_blocks
 from verifier.bounds.parameter_entries import Index, element_entries
@@ -271,6 +271,16 @@ class AffineNumbers:
         reasons = found.reasons if bool((~np.isfinite(rest)).any()) else frozenset[str]()
         return replace(found, centre=centre, slack=slack, symbols={}, rest=rest, reasons=reasons)
 
+    def tanh(self, value: Affine, *, approximate: bool = False) -> Affine:
+        """Return the hyperbolic tangent (T17)."""
+        arithmetic = self.arithmetic
+        found = self._moved(elementary_functions.tanh, value, value.total, OVERFLOW)
+        lost = arithmetic.underflow(1.0) + arithmetic.tangent_underflow
+        relative = arithmetic.hyperbolic_tangent * arithmetic.u
+        if approximate:
+            relative = arithmetic.approximate_tangent
+        return self._round(found, relative, lost, arithmetic.format)
+
     def maximum(self, value: Affine) -> Affine:
         """Return the largest element of each row, which is one of them: nothing is rounded."""
         full = self._full(value)
@@ -344,6 +354,23 @@ class AffineNumbers:
         if atomic or self.arithmetic.atomics:
             lost = lost + 2.0 * to.smallest_normal
         return self._entry_sums(value, growth=growth, lost=lost * longest * (1 + growth), largest=largest)
+
+    def totals(self, *values: Affine) -> Affine:
+        """Return the sums of all elements of each value, (1, how many); see `of_all`."""
+        tree = of_all(self.row_tree, self.column_tree, self.rows, self.columns)
+        alone = np.zeros((1, 1), dtype=np.int64)
+        whole = replace(self, parameter=alone, entries=1, column_tree=tree)
+        sums = [whole.parameter_sum(value) for value in values]
+        parts = ([getattr(one, part) for one in sums] for part in ("centre", "slack", "rest"))
+        centre, slack, rest = (np.concatenate(part, axis=1) for part in parts)
+        return self._value(centre, slack, {}, rest, *sums)
+
+    def entry(self, value: Affine, number: int) -> Affine:
+        """Return one number of a parameter that acts on all elements, (1, 1)."""
+        place = slice(number, number + 1)
+        symbols = {name: coefficient[:, place] for name, coefficient in value.symbols.items()}
+        parts = {name: getattr(value, name)[:, place] for name in ("centre", "slack", "rest")}
+        return replace(value, symbols=symbols, **parts)
 
     def share(self, value: Affine, name: str, *, product: bool = False) -> Affine:
         """Turn the rest of a row value that is one machine number into a symbol of its own.

@@ -1,10 +1,10 @@
-"""How an error passes through the exponential, the logarithm and the reciprocal root (T9, T11).
+"""How an error passes through exponential, logarithm, reciprocal root and hyperbolic tangent (T9, T11, T17).
 
 Each function takes a value as affine arithmetic holds it: the exact value lies within `slack` of
 `centre`, the computed one within `total` of the exact one. It returns the same of the function's
 value, not yet rounded: (centre, slack, error). An infinite error says that there is no bound.
 
-Source: docs/explanation/bounds.md, T9 and T11.
+Source: docs/explanation/bounds.md, T9, T11 and T17.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from verifier.arithmetic.error_free.exponential import EXP_LIMIT, EXP_LOST
 from verifier.arithmetic.formats import INFLATION, Array
 from verifier.oracle.exponential import exponential
+from verifier.oracle.formulas.pair_numbers import hyperbolic_tangent, lifted
 
 Moved = tuple[Array, Array, Array]
 
@@ -64,3 +65,16 @@ def rsqrt(centre: Array, slack: Array, total: Array) -> Moved:
         around = largest * (slack / floor + _NEAR)
         error = largest * np.expm1(-0.5 * np.log1p(-total / floor * INFLATION)) * INFLATION
     return value, around, np.where(safe & ~np.isnan(error), error, np.inf)
+
+
+def tanh(centre: Array, slack: Array, total: Array) -> Moved:
+    """Return the hyperbolic tangent, whose slope is at most 1 and falls with the distance from 0."""
+    with np.errstate(all="ignore"):
+        known = np.isfinite(centre) & np.isfinite(slack)
+        found = hyperbolic_tangent(lifted(np.where(known, centre, 0.0)))
+        low = np.abs(found.low) + found.radius
+        least = np.maximum(np.abs(centre) * (1.0 - _NEAR) - slack - total, 0.0)
+        slope = 1.0 / np.square(np.cosh(np.minimum(least, 300.0))) * (1.0 + 2.0**-40)
+        around = np.where(known, low + slack, np.inf)
+        error = np.where(np.isfinite(total), np.minimum(total * slope, 2.0) * INFLATION, np.inf)
+    return found.high, around, np.where(np.isnan(error), np.inf, error)

@@ -169,9 +169,7 @@ RowSide = tuple[Case, Results, BitNumbers]
 
 def _compare(op: Op, name: str, base: RowSide, other: RowSide) -> str | None:
     """Say which row of a result has other bits in the other batch, or return None."""
-    if name in {"grad_weight", "grad_bias"} or not (
-        comparable(base[1].get(name)) and comparable(other[1].get(name))
-    ):
+    if op.sums_rows(name) or not (comparable(base[1].get(name)) and comparable(other[1].get(name))):
         return None
     first, second = (_rows_of(op, name, side) for side in (base, other))
     if first is None or second is None or first.shape[1:] != second.shape[1:]:

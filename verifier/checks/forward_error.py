@@ -55,6 +55,8 @@ CATCHES = (
     "sum_kept_declared_rounded",
     "gate_before_the_norm",
     "length_of_a_mean_square",
+    "tangent_by_large_exponential",
+    "tangent_approximate_triton",
     "one_plus_weight_in_half",
     "mask_after_the_maximum",
     "masked_with_the_least_number",

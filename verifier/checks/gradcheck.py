@@ -200,6 +200,8 @@ def lifted_truth(session: Session) -> Truth:
         exponential=8.0,
         exponential_argument=4.0,
         logarithm=16.0,
+        hyperbolic_tangent=8.0,
+        approximate_tangent=2.0**-50,
         evidence="float64 shadows of the compiled code",
     )
     setting = replace(session.setting, arithmetic=arithmetic, scalar_format="float32")

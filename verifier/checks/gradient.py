@@ -35,6 +35,8 @@ CATCHES = (
     "gradient_of_sum_lost",
     "gradient_of_sum_through_the_norm",
     "gate_gradient_without_slope",
+    "gradient_of_alpha_without_input",
+    "slope_of_stored_tangent",
     "gradient_beside_the_gate",
     "gradient_of_gate_past_the_norm",
     "gradient_along_the_row_kept",

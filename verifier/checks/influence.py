@@ -205,13 +205,13 @@ def _held_by_rows(op: Op, case: Case) -> list[str]:
     whole = case.given["input"].shape
     shared = {n for n in op.drawn if n in case.given and case.given[n].shape != whole}
     floats = (name for name, tensor in case.given.items() if tensor.is_floating_point())
-    return [name for name in floats if name not in {"weight", "bias", *shared}]
+    return [name for name in floats if name not in {*op.parameters, *op.wholes, *shared}]
 
 
 def _of_rows(op: Op, case: Case) -> list[str]:
     """Return the tensors that have an element for each of the input's."""
-    whole = (n for n in op.varied if n in case.given and case.given[n].shape == case.given["input"].shape)
-    return ["input", "grad_output", *whole]
+    shape, varied = case.given["input"].shape, (n for n in op.varied if n not in op.wholes)
+    return ["input", "grad_output", *(n for n in varied if n in case.given and case.given[n].shape == shape)]
 
 
 def _spread(op: Op, case: Case, name: str, sources: SourceSets) -> SourceSets:
@@ -228,7 +228,7 @@ def _demanded(
 ) -> tuple[SourceSets, SourceSets] | None:
     """Return the sources that a result must have and those that it may have, in canonical rows."""
     rows = _bit(np.arange(case.rows))
-    if name not in {"grad_weight", "grad_bias"}:
+    if not op.sums_rows(name):
         own = np.broadcast_to(rows.reshape(-1, *(1,) * (len(shape) - 1)), shape)
         must = own
         if op.compared is not None and shape == (case.rows, case.columns):
@@ -237,6 +237,10 @@ def _demanded(
     entries = entries_of(op, case)
     if entries is None:
         return None  # nothing says which rows and entries a sum is made of
+    if op.sums_all(name):
+        every = _bit(entries % ENTRY_SOURCES) if kind == "entries" else rows
+        own = np.full(shape[0], np.bitwise_or.reduce(every.ravel()) if case.elements else np.uint64(0))
+        return own, own
     if kind == "entries":
         own = _bit(np.arange(shape[0]) % ENTRY_SOURCES)
         return own, own
@@ -247,7 +251,7 @@ def _demanded(
 
 def _comparable(op: Op, case: Case, kind: str, name: str, held: SourceSets) -> bool:
     """Whether a result has elements of which the definition says what they depend on."""
-    summed = name in {"grad_weight", "grad_bias"}
+    summed = op.sums_rows(name)
     if not held.size or (not summed and held.size not in {case.elements, case.rows}):
         return False
     shape = op.flat_index(case, name, held.shape).shape
@@ -282,7 +286,7 @@ def _of_each_kind(found: list[Suspicion]) -> list[Suspicion]:
 
 def _proved(session: Session, suspicion: Suspicion, backward: bool) -> Outcome:
     """Put other values in the suspect's place: bits that move, or do not, are the proof."""
-    text = f"{suspicion.output}: {_words(session.case, suspicion)}"
+    text = f"{suspicion.output}: {_words(session.op, session.case, suspicion)}"
     try:
         proved = _shown(session, suspicion, backward)
     except StoppedError as stopped:
@@ -345,9 +349,9 @@ def _moved(session: Session, suspicion: Suspicion, first: Observation, second: O
 # -- words ---------------------------------------------------------------------------------------------
 
 
-def _words(case: Case, suspicion: Suspicion) -> str:
+def _words(op: Op, case: Case, suspicion: Suspicion) -> str:
     """Say what depends on what, or does not."""
-    summed = suspicion.output in {"grad_weight", "grad_bias"}
+    summed = op.sums_rows(suspicion.output)
     where = _listed("entry" if summed else "row", suspicion.wrong)
     if suspicion.kind == "entries":
         noun = "entry" if len(suspicion.sources) == 1 else "entries"

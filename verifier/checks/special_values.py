@@ -35,6 +35,7 @@ CATCHES = (
     "nan_of_bias_becomes_zero",
     "nan_of_gradient_becomes_zero",
     "nan_of_gate_becomes_zero",
+    "nan_of_tangent_clamped",
     "infinity_of_weight_clamped",
     "infinity_of_bias_clamped",
     "infinity_of_gradient_clamped",

@@ -165,8 +165,9 @@ class Op:
     `ordered` names links along which places have an order, so that none is exchanged for another.
     `derived` names tensors that `complete` makes from the others (the statistics of a raw backward op).
     `own` says that the exact meaning is the subject's `specification`; `parameters` are the tensors of one
-    row, alike for all rows; `varied` names tensors, besides input, weight, bias and grad_output, whose values
-    and presence the search varies as it does those of weight.
+    row, alike for all rows; `wholes` are parameters each of whose numbers acts on all elements (a learned
+    scale), so that its gradient is a sum of all; `varied` names tensors, besides input, weight, bias and
+    grad_output, whose values and presence the search varies as it does those of weight.
     `default_eps(dtype)` is what an eps of None means, None where that is not settled; `default_eps` itself is
     None where the op has no such eps.
     """
@@ -201,6 +202,7 @@ class Op:
     ordered: tuple[str, ...] = ()
     derived: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ("weight", "bias")
+    wholes: tuple[str, ...] = ()
     default_eps: Callable[[str], float | None] | None = None
     varied: tuple[str, ...] = ()
     own: bool = False
@@ -235,6 +237,16 @@ class Op:
         if named not in self.forms:
             raise ValueError(f"{self.name} has no form {named!r}; there are: {', '.join(self.forms)}")
         return self.forms[named]
+
+    def sums_rows(self, result: str) -> bool:
+        """Return whether a result is a gradient that adds up rows: that of a parameter."""
+        role = result.removeprefix("grad_")
+        return role != result and role in {*self.parameters, *self.wholes}
+
+    def sums_all(self, result: str) -> bool:
+        """Return whether each number of a result adds up all elements."""
+        role = result.removeprefix("grad_")
+        return role != result and role in self.wholes
 
     def reads(self, case: Case) -> torch.Tensor:
         """Return what the norm reads of a case, in the input's shape: -inf where an element takes no part."""

@@ -25,7 +25,7 @@ FullyMasked = Literal["zeros", "nan"]
 
 INPUT = "input"
 """In the place of a dtype's name: that of the input, whichever it is."""
-PARAMETERS = ("weight", "bias", "running_mean", "running_var")
+PARAMETERS = ("alpha", "weight", "bias", "running_mean", "running_var")
 """The tensors that one dtype holds, which need not be the input's: what a network learns, or keeps."""
 USUAL_EPS = 1e-12
 """The least eps in use: of vision models' layer norms (BERT, ViT)."""
@@ -219,7 +219,10 @@ class KnownDefect:
 
 @dataclass(frozen=True, kw_only=True)
 class Trees:
-    """The trees of the three reductions: statistics and row gradients over columns, columns over rows."""
+    """The trees of the three reductions: statistics and row gradients over columns, columns over rows.
+
+    A sum of all elements, as of a learned scale's gradient, follows the latter two, one after the other.
+    """
 
     statistics: Tree = field(default_factory=any_order)
     row_gradients: Tree = field(default_factory=any_order)

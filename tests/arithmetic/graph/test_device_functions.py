@@ -6,7 +6,7 @@ import pytest
 from verifier.arithmetic.graph.device_functions import TEXTS, pattern_of, with_functions
 from verifier.arithmetic.graph.graph import Builder
 
-INTEGERS = {"and.b32", "add.s32", "sub.s32", "shl.b32", "setp.lt.u32"}
+INTEGERS = {"and.b32", "or.b32", "add.s32", "sub.s32", "shl.b32", "setp.lt.u32"}
 
 
 def appended(name, append, argument, change=None):

@@ -45,6 +45,7 @@ EXAMPLES = {
     "infinite_product": "mul.f32 2 -inf; mul.f32 inf -4; mul.f32 -inf -inf",
     "power_of_minus_infinity": "ex2.approx.f32 -inf; ex2.approx.ftz.f32 -inf; exp.cuda.f32 -inf",
     "power_of_zero": "ex2.approx.f32 0; ex2.approx.ftz.f32 -0; exp.cuda.f32 0",
+    "tangent_of_zero": "tanh.approx.f32 0; tanh.libdevice.f32 -0",
     "larger_than_all": "max.f32 a -inf; max.f32 -inf a; min.f32 a inf; max.f32 a -3.4028234663852886e38",
     "larger_by_difference": "ite (setp.gt.f32 (sub.f32 a b) 0) a b; "
     "ite (setp.gt.f32 (add.f32 (neg.f32 a) b) 0) b a",
@@ -97,6 +98,7 @@ COMPUTES: dict[str, Callable[..., Array]] = {
     "max": np.fmax,
     "ex2": np.exp2,
     "exp": np.exp,
+    "tanh": np.tanh,
     "min": np.fmin,
     "cvt": lambda a: a,
     "ite": lambda p, a, b: np.where(p != 0.0, a, b),

@@ -1,4 +1,4 @@
-"""Exponentials and logarithms as compilers write them, recognised in graphs and replaced by one node each.
+"""Exponentials, logarithms and tangents of compilers, recognised in graphs and replaced by one node each.
 
 A function is known by the text of its expression: `x` is the argument, a hexadecimal number a literal of
 that many bits, `#0` a term that an earlier line defines. A graph has the function where it has this very
@@ -29,6 +29,16 @@ _LOGARITHM = _SCALED + (
     "#6 = (fma (cvt.rn.f32.s32 #2) 0x34000000 (ite #0 0xc1b80000 0x0))\n"
     "(ite (setp.eq.f32 #1 0x0) 0xff800000 (fma #6 0x3f317218 (fma (mul.f32 #3 #5) #3 #3)))"
 )
+_TANGENT = (
+    "#0 = (abs.ftz.f32 x)\n"
+    "#1 = (add.f32 (ex2.approx.ftz.f32 (mul.f32 #0 0x4038aa3b)) 0x3f800000)\n"
+    "#2 = (fma.rn.ftz.f32 (rcp.approx.ftz.f32 #1) 0xc0000000 0x3f800000)\n"
+    "#3 = (to_bits.b32 (ite (setp.ge.f32 #0 0x41102cb4) 0x3f800000 #2))\n"
+    "#4 = (mul.f32 x x)\n"
+    "#5 = (fma.rn.ftz.f32 (fma.rn.ftz.f32 0x3c80f082 #4 0xbd563cae) #4 0x3e085941)\n"
+    "#6 = (fma.rn.ftz.f32 (fma.rn.ftz.f32 (fma.rn.ftz.f32 #5 #4 0xbeaaa9ed) #4 0x0) x x)\n"
+    "(ite (setp.ge.f32 #0 0x3f19999a) (from_bits.f32 (or.b32 #3 (and.b32 (to_bits.b32 x) 0x80000000))) #6)"
+)
 TEXTS = {
     "exp.cuda.f32": (
         "#0 = (fma.rm.f32 (cvt.sat.f32.f32 (fma.rn.f32 x 0x3bbb989d 0x3f000000)) 0x437c0000 0x4b400001)\n"
@@ -38,10 +48,11 @@ TEXTS = {
     ),
     "log.cuda.f32": _LOGARITHM.replace("(fma ", "(fma.rn.f32 "),
     "log.libdevice.f32": _LOGARITHM.replace("(fma ", "(fma.rn.ftz.f32 "),
+    "tanh.libdevice.f32": _TANGENT,
     "within.f32": _SCALED + "(setp.lt.u32 (to_bits.b32 #1) 0x7f800000)",
 }
-"""By the name of the node that takes their place: expf and logf of CUDA's compilers, logf of libdevice as
-Triton 3.9 has it, and what these ask before they compute: whether x is finite and has no sign bit."""
+"""By the name of the node that takes their place: expf and logf of CUDA's compilers, logf and tanhf of
+libdevice as Triton 3.9 has them, and what logarithms ask before: whether x is finite and has no sign bit."""
 POWER_OF_TWO = "from_bits.f32"
 """What an exponential is multiplied with at last: rounding this product changes subnormal results alone."""
 

@@ -27,7 +27,7 @@ _PATTERNS = tuple(
         (rf"(?P<family>neg|abs|max|min)\.{_FORMAT}", ""),
         (rf"(div\.(full|approx)|(div|add|sub|mul|fma)\.rn|add|sub|mul)(\.ftz)?\.{_FORMAT}", "other"),
         (rf"((sqrt|rcp)\.(rn|approx)|(rsqrt|ex2|lg2|tanh)\.approx)(\.ftz)?\.{_FORMAT}", "other"),
-        (r"(exp|log)\.(cuda|libdevice)\.(?P<format>f32)", "other"),
+        (r"(exp|log|tanh)\.(cuda|libdevice)\.(?P<format>f32)", "other"),
         (r"within\.f32", "question"),
         (rf"(max|min|neg|abs)\.(ftz|NaN|ftz\.NaN)\.{_FORMAT}", "other"),
         (rf"setp\.({_COMPARISON})(\.ftz)?\.{_FORMAT}", "comparison"),

@@ -353,6 +353,11 @@ def _power_of_zero(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
     return Rewrite(where=where, into=None, edges=_alone(form.terms.constants(np.ones(int(where.sum())))))
 
 
+def _tangent_of_zero(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
+    where = (form.terms.numbers(edges[:, 0]) == 0.0) & operation.name.startswith("tanh.")
+    return Rewrite(where=where, into=None, edges=_alone(edges[where, 0]))
+
+
 def _larger_by_difference(form: Former, _: Opcode, edges: Ids) -> Rewrite:
     """Take max(a, b) for a - b > 0 ? a : b, the difference rounded from a and b themselves."""
     terms = form.terms
@@ -438,16 +443,11 @@ _TABLE: tuple[tuple[str, ClaimLetter, tuple[str, ...], str, Apply], ...] = (
     ("over_one", "E", ("div",), "a / 1 = a", _over_one),
     ("over_power_of_two", "E", ("div",), "a / 2**k = a * 2**-k, 2**-k normal", _over_power_of_two),
     ("fused_with_one", "E", ("fma",), "fma(a, 1, c) = a + c", _fused_with_one),
-    (
-        "infinite_sum_of_constants",
-        "E",
-        ("add",),
-        "c + inf = inf, c a finite constant",
-        _infinite_sum_of_constants,
-    ),
+    ("infinite_sum_of_constants", "E", ("add",), "c + inf = inf, c a constant", _infinite_sum_of_constants),
     ("infinite_product", "E", ("mul",), "c * inf = inf, c a constant and no zero", _infinite_product),
     ("power_of_minus_infinity", "E", ("other",), "ex2(-inf) = 0, exp(-inf) = 0", _power_of_minus_infinity),
     ("power_of_zero", "E", ("other",), "ex2(0) = 1, exp(0) = 1", _power_of_zero),
+    ("tangent_of_zero", "E", ("other",), "tanh(0) = 0", _tangent_of_zero),
     ("plus_zero", "Z", ("add", "unordered"), "a + 0 = a", _plus_zero),
     ("fused_with_zero", "Z", ("fma",), "fma(0, k, c) = c, k a finite constant", _fused_with_zero),
     ("fused_into_zero", "Z", ("fma",), "fma(a, b, 0) = a * b", _fused_into_zero),

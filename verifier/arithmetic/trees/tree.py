@@ -35,6 +35,7 @@ __all__ = [
     "any_order",
     "either",
     "fold",
+    "of_all",
     "pairwise",
     "sequential",
     "stages_along",
@@ -316,6 +317,16 @@ def torch_cascade(*, lanes: int, registers: int = 1) -> Tree:
         return stages.updates + stages.merges
 
     return Tree(kind="custom", depth_of=depth_of, steps_of=steps_of, stages_of=stages_of)
+
+
+def of_all(row: Tree, column: Tree, rows: int, columns: int) -> Tree:
+    """Return what is known of a sum of all elements: each in its row and then over the rows, or vice versa.
+
+    Where one of the two is not declared, nothing is.
+    """
+    if not (row.declared and column.declared):
+        return any_order()
+    return tree(depth=row.depth(columns) + column.depth(rows))
 
 
 def either(*trees: Tree) -> Tree:

@@ -14,7 +14,7 @@ from verifier.checks.batch_invariance import RowPlaces, arranged, row_places
 from verifier.checks.support.truth import Truth
 from verifier.execution.call_subject import UnusableError
 from verifier.machine.culprit import passed_on
-from verifier.ops import Index, op
+from verifier.ops import Index, Op, op
 from verifier.oracle.enclosure import Mask
 from verifier.oracle.solve import solve
 from verifier.records.case import Case
@@ -60,7 +60,8 @@ def tolerance(truth: Truth, names: Sequence[str]) -> Tolerance:
     B is the float64 forward bound on the case and at the ends of all differences; truncation is |exact
     difference quotient - exact derivative|. Rows do not depend on each other, so that one tall case holds a
     copy of all rows for each column that is moved. Output is affine in weight and bias: their quotients have
-    no truncation, and a bound at weights and biases of larger size holds for those of smaller.
+    no truncation, and a bound at weights and biases of larger size holds for those of smaller. Of parameters
+    whose numbers act on all elements nothing of the kind is known: both ends of each number are looked at.
 
     Elements that are no finite number, such as logarithms of what is masked out, have no derivative: they are
     left out, here and in `compared`.
@@ -74,9 +75,13 @@ def tolerance(truth: Truth, names: Sequence[str]) -> Tolerance:
         )
     tall = _Tall(truth, flat, places)
     moved = [name for name in names if tall.holds_rows(name)]
+    wholes = [name for name in names if name in truth.op.wholes]
     derivatives, backward = tall.derivatives(moved, names)
     forward = max(tall.forward_bound(step, name, names) for name in moved or ["input"])
     truncation = max((tall.truncation(step, name, derivatives[name]) for name in moved), default=0.0)
+    for name in wholes:
+        at_ends, left = _of_whole(truth, name, step)
+        forward, truncation = max(forward, at_ends), max(truncation, left)
     largest = max(_largest_entries(truth, names, derivatives))
     total = forward / step + truncation + backward + 2.0**-50 * largest
     if not total < math.inf:
@@ -108,6 +113,47 @@ def step_of(case: Case) -> float:
     return STEP * 2.0 ** math.frexp(max(case.largest, 1e-3))[1]
 
 
+def _of_whole(truth: Truth, name: str, step: float) -> tuple[float, float]:
+    """Return the forward bound at the ends of the differences by a parameter, and their truncation."""
+    the_op, finite = truth.op, ~_infinite(truth)
+    posed = [
+        case
+        for number in range(truth.case.given[name].numel())
+        for case in _ends(truth.case, name, number, step)
+    ]
+    worst = max(_worst(replace(truth, case=case), ["output"], finite) for case in posed)
+    ends = [_exact(the_op, case, "output") for case in posed]
+    shape, left = tuple(truth.case.given["grad_output"].shape), 0.0
+    index = the_op.flat_index(truth.case, "output", shape)
+    for place in zip(*np.nonzero(finite), strict=True):
+        gradient = torch.zeros(shape, dtype=truth.case.given["grad_output"].dtype)
+        gradient.view(-1)[int(index[place])] = 1.0
+        slope = _exact(the_op, _of_gradient(truth.case, gradient), f"grad_{name}")[0].reshape(-1)
+        for number, exact in enumerate(slope):
+            (high, low), (high_down, low_down) = ends[2 * number : 2 * number + 2]
+            quotient = ((high[place] - high_down[place]) + (low[place] - low_down[place])) / (2.0 * step)
+            left = max(left, abs(float(quotient - exact)))
+    return worst, left * (1.0 + 2.0**-10)
+
+
+def _ends(case: Case, name: str, number: int, step: float) -> list[Case]:
+    """Return the case with one number of a parameter moved up, and down."""
+    found = []
+    for sign in (1.0, -1.0):
+        tensor = case.given[name].clone()
+        tensor.view(-1)[number] += sign * step
+        found.append(_with(case, **{name: tensor}))
+    return found
+
+
+def _exact(the_op: Op, case: Case, name: str) -> tuple[Array, Array]:
+    """Return exact results as unevaluated sums (106 bits)."""
+    posed = the_op.problem(case)
+    assert posed is not None
+    found = the_op.exact(solve(posed, rung="double_double"))[name]
+    return np.asarray(found.high), np.asarray(found.low)
+
+
 def _with_row_axis(case: Case) -> Case:
     """Return a case of one row with an axis of rows: the oracle's view of it is the same."""
     if case.given["input"].dim() != 1:
@@ -115,6 +161,7 @@ def _with_row_axis(case: Case) -> Case:
     shape = case.given["input"].shape
     whole = ("input", "grad_output", *op(case.op).alike, *op(case.op).varied)
     whole += tuple(op(case.op).incoming.values())
+    whole = tuple(name for name in whole if name not in op(case.op).wholes)
     both = {n: t.unsqueeze(0) for n, t in case.given.items() if n in whole and t.shape == shape}
     scalars = {**case.scalars, "dim": -1} if "dim" in case.scalars else case.scalars
     return replace(case, tensors={**case.tensors, **both}, scalars=scalars)
@@ -170,7 +217,8 @@ class _Tall:
 
     def holds_rows(self, name: str) -> bool:
         """Whether a tensor has an element for each of the input's: the output is no affine function of it."""
-        if name != "input" and name not in self.truth.op.varied:
+        op = self.truth.op
+        if name != "input" and (name not in op.varied or name in op.wholes):
             return False
         return self.case.given[name].shape == self.case.given["input"].shape
 
@@ -185,7 +233,7 @@ class _Tall:
     def forward_bound(self, step: float, moved: str, names: Sequence[str]) -> float:
         """Bound the forward error at all ends of the differences by a tensor of rows, and by parameters."""
         case = self.moved(step, moved)[0]
-        for name in set(names) & {"weight", "bias"}:
+        for name in set(names) & {"weight", "bias"} - {*self.truth.op.wholes}:
             tensor = case.given[name]
             outwards = torch.where(tensor < 0, -step, step).to(tensor.dtype)
             case = _with(case, **{name: tensor + outwards})
@@ -208,11 +256,7 @@ class _Tall:
 
     def exact(self, case: Case, name: str) -> tuple[Array, Array]:
         """Return exact results as unevaluated sums (106 bits)."""
-        the_op = self.truth.op
-        posed = the_op.problem(case)
-        assert posed is not None
-        found = the_op.exact(solve(posed, rung="double_double"))[name]
-        return np.asarray(found.high), np.asarray(found.low)
+        return _exact(self.truth.op, case, name)
 
     def truncation(self, step: float, name: str, derivative: Array) -> float:
         """Return the largest |exact difference quotient - exact derivative| by a tensor of rows."""

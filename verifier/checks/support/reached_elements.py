@@ -31,6 +31,10 @@ def elements_reached(graph: Graph, op: Op, case: Case) -> dict[str, dict[str, st
         shape = tuple(case.given[argument].shape)
         index = op.flat_index(case, argument, shape)
         kept: dict[str, dict[str, bool]] = {}
+        if argument in op.wholes:
+            reached = reach(graph, labels_of(graph, argument, in_memory(index, np.zeros_like(index))))
+            some = (name for name, nodes in graph.outputs.items() if not reached.none(nodes.ravel()).all())
+            kept = {name: {} for name in some}
         for axis, place in places(op, case, argument, shape).items():
             reached = reach(graph, labels_of(graph, argument, in_memory(index, place)))
             for name, nodes in graph.outputs.items():
@@ -58,6 +62,8 @@ def places(op: Op, case: Case, name: str, shape: tuple[int, ...]) -> dict[str, I
     if index.ndim == 2:
         entry = {"entry": parameter} if isinstance(parameter, np.ndarray) else {}
         return {"row": grid[0], "column": grid[1], **entry}
+    if name.removeprefix("grad_") in op.wholes:
+        return {}
     if name.removeprefix("grad_") not in PARAMETERS:
         return {"row": grid.reshape(-1)}
     axis = "entry" if isinstance(parameter, np.ndarray) else str(parameter).removesuffix("s")
@@ -75,7 +81,8 @@ def told_apart(
     index = op.flat_index(case, argument, shape)
     parameter = getattr(op.problem(case), "parameter", "columns")
     yield [*results], in_memory(index, np.arange(index.size))
-    summed = [name for name in results if name.removeprefix("grad_") in PARAMETERS]
+    roles = {name: name.removeprefix("grad_") for name in results}
+    summed = [name for name, role in roles.items() if role in PARAMETERS and role not in op.wholes]
     if not summed or index.ndim != 2 or (isinstance(parameter, str) and parameter != "columns"):
         return
     if isinstance(parameter, str):

@@ -71,7 +71,9 @@ def outside(graph: Graph, op: Op, case: Case) -> Iterator[Outside]:
     entry = _axis_of_entries(op, case)
     by_entry = _reached(graph, op, case, entry, {"grad_output"}) if entry else None
     for name, nodes in graph.outputs.items():
-        summed = name in {"grad_weight", "grad_bias"}
+        if op.sums_all(name):
+            continue
+        summed = op.sums_rows(name)
         reached = by_entry if summed else by_row
         own = places(op, case, name, nodes.shape)
         axis = entry if summed else "row"

@@ -183,6 +183,16 @@ class GraphSlots(Slots):
             return "read by the host"
         return f"read by {self.sites[site].opcode}"
 
+    @staticmethod
+    def merged_word(halves: tuple[Array, Array], word: Callable[[], Array]) -> tuple[Array, Array]:
+        """Codes of both half-words of two words that are joined: those of a node where neither is known."""
+        low, high = np.broadcast_arrays(*halves)
+        lost = (low >> _FORMAT == 0) & (high >> _FORMAT == 0)
+        if not lost.any():
+            return low, high
+        made = word()
+        return np.where(lost, made, low), np.where(lost, made + HALF, high)
+
     def node(
         self,
         name: str,

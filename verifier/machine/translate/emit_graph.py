@@ -230,6 +230,10 @@ class GraphEmitter(GraphOperands):
             writer.add(f"z = {self.words(writer, instruction, operation, instruction.opcode, made)}")
             self.put_bits(writer, target, ["z", f"(z + {HALF})"], self.v0_bits(operation), guard)
             return
+        if operation.name == "or" and _of_words(operation):
+            node = self.words(writer, instruction, operation, instruction.opcode, "b32")
+            writer.add(f"y0, y1 = slots.merged_word(({found[0]}, {found[1]}), lambda: {node})")
+            found = ["y0", "y1"]
         found += [FIXED if kind[0] in "bu" else UNKNOWN] * 4  # what is extended by zeros
         self.put_bits(writer, target, found, self.v0_bits(operation), guard)
 

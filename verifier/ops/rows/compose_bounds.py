@@ -345,12 +345,16 @@ class Composer:
             for name, value in values.items():
                 role = name.removeprefix("grad_")
                 stored = self.numbers.cast(value, role if role in self.numbers.dtypes else "input")
-                summed = name in {"grad_weight", "grad_bias"}
-                results[name] = self._entries_bounded(stored) if summed else self._rows_bounded(stored)
+                results[name] = self._stored_bounded(name, stored)
         return results
 
     def _rows_bounded(self, value: Affine) -> Bounded:
         return self.bounded(value, np.broadcast_to(bound_of(value), self.problem.input.shape), self.covered)
+
+    def _stored_bounded(self, name: str, value: Affine) -> Bounded:
+        """Bound a gradient."""
+        summed = name in {"grad_weight", "grad_bias"}
+        return self._entries_bounded(value) if summed else self._rows_bounded(value)
 
     def _entries_bounded(self, value: Affine) -> Bounded:
         """Bound sums over rows: they have a theorem only if each of their rows has."""

@@ -112,6 +112,13 @@ class FormulaComposer(Composer):
             saved = {n: self._saved_part(v, n) for n, v in self.shared.items()}
         return super()._gradients(replace(terms, output=output, further={**terms.further, **saved}))
 
+    def _stored_bounded(self, name: str, value: Affine) -> Bounded:
+        """Bound a gradient; a sum of all elements has a theorem only if every row has."""
+        if name.removeprefix("grad_") not in self.problem.wholes:
+            return super()._stored_bounded(name, value)
+        bound = bound_of(value)[0]
+        return self.bounded(value, bound, np.full(bound.shape, self.covered.all()))
+
     def _saved_part(self, value: Affine, name: str) -> Affine:
         """Return a number of each row as the backward pass reads it: in the format of saved statistics."""
         held = self._held()

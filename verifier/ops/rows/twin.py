@@ -31,7 +31,7 @@ from verifier.records.subject import PARAMETERS, Subject
 
 RAW = (
     *("input", "weight", "bias", "grad_output", "mean", "rstd", "running_mean", "running_var"),
-    *("residual", "grad_new_residual", "gate"),
+    *("residual", "grad_new_residual", "gate", "alpha"),
 )
 _BY_ROW = ("mean", "rstd", "running_mean", "running_var")
 
@@ -138,7 +138,7 @@ def _results(
         weight=held.get("weight"),
         bias=held.get("bias"),
         grad_output=held.get("grad_output"),
-        further={n: held[n] for n in ("grad_new_residual", "gate") if n in held},
+        further={n: held[n] for n in ("grad_new_residual", "gate", "alpha") if n in held},
     )
     if eps is not None:
         terms = replace(terms, further={**terms.further, "eps": numbers.constant(eps)})

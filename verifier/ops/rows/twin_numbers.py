@@ -13,7 +13,7 @@ from verifier.arithmetic.graph.graph import Ids
 from verifier.arithmetic.graph.opcodes import UNORDERED_SUM
 from verifier.arithmetic.graph.order_read import Unordered
 from verifier.arithmetic.graph.symbols import SHORT_NAMES, Larger, SymbolicRounded
-from verifier.arithmetic.trees.tree import Tree
+from verifier.arithmetic.trees.tree import Tree, of_all
 from verifier.bounds.variance import Reduction, SquareOrder
 from verifier.ops.rows.twin_orders import Orders
 from verifier.records.subject import Trees
@@ -22,6 +22,8 @@ QUOTIENTS = ("div.rn", "div.full")
 """Opcodes of a quotient: a theorem counts the errors of either."""
 RECIPROCAL = "rcp.rn"
 """The opcode of a reciprocal that is rounded once, as a quotient of 1 is."""
+TANGENT = "tanh.libdevice"
+"""The function that a hyperbolic tangent is, since no other is known in graphs."""
 
 
 class NoTwinError(ValueError):
@@ -257,6 +259,21 @@ class TwinNumbers:
         below, held = one + self.exp(-value), SHORT_NAMES[self.rounded.format.name]
         reciprocal = self.rounded.builder.append(f"{RECIPROCAL}.{held}", self.rounded.nodes(below.array))
         return self.either(one / below, self.plain(self.rounded.symbols(reciprocal)))
+
+    def tanh(self, value: Held, *, approximate: bool = False) -> Held:
+        """Return the hyperbolic tangent, by libdevice's function, or by the instruction."""
+        return self._called("tanh.approx" if approximate else TANGENT, value)
+
+    def totals(self, *values: Held) -> Held:
+        """Return the sums of all elements of each value, (1, how many)."""
+        tree = of_all(self.trees.row_gradients, self.trees.columns, self.rows, self.columns)
+        sums = [self._sums(self._full(value).reshape(1, -1), tree) for value in values]
+        nodes = np.concatenate([self.rounded.nodes(one).reshape(1, 1) for one in sums], axis=1)
+        return self.plain(self.rounded.symbols(nodes))
+
+    def entry(self, value: Held, number: int) -> Held:
+        """Return one number of a parameter, (1, 1)."""
+        return self.plain(value.array[:, number : number + 1])
 
     def exp2(self, value: Held) -> Held:
         """Return 2**value, by the opcode of the way."""

@@ -245,6 +245,21 @@ class FieldNumbers:
         one = self.number(1.0)
         return one / (one + self.exp(-value))
 
+    def tanh(self, value: Value, **_: bool) -> Value:
+        """Return 1 - 2 / (1 + e**(2 * value))."""
+        one, two = self.number(1.0), self.number(2.0)
+        return one - two / (one + self.exp(value * two))
+
+    def totals(self, *values: Value) -> Value:
+        """Return the sums of all elements of each value, (1, how many)."""
+        whole = [value.shaped(self.rows, self.columns).folded(0).folded(1) for value in values]
+        parts = frozenset.intersection(*(one.parts for one in whole))
+        return Elements(self.arithmetic, np.concatenate([one.residues for one in whole], axis=1), parts)
+
+    def entry(self, value: Value, number: int) -> Value:
+        """Return one number of a parameter, (1, 1)."""
+        return Elements(self.arithmetic, value.residues[:, number : number + 1], value.parts)
+
     def log2_e(self) -> Value:
         """Return log2(e), (1, 1)."""
         return self.number(LOG2_E)

@@ -243,7 +243,7 @@ def _shaped(name: str, value: Elements, case: Case) -> Elements:
     """Return a result in canonical rows: (rows, columns), (rows,) or (entries,)."""
     if name in {"mean", "rstd"}:
         return _column(value, case.rows)
-    if name in {"grad_weight", "grad_bias"}:
+    if op(case.op).sums_rows(name):
         return Elements(value.arithmetic, value.residues.reshape(-1), value.parts)
     return value.shaped(case.rows, case.columns)
 

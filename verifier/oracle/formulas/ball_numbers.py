@@ -76,6 +76,19 @@ class BallNumbers(Unrounded):
         """Return 1 / (1 + e**-value)."""
         return _each(_sigmoid, value)
 
+    def tanh(self, value: Value, **_: bool) -> Objects:
+        """Return the hyperbolic tangent."""
+        return _each(_tangent, value)
+
+    def totals(self, *values: Value) -> Objects:
+        """Return the sums of all elements of each value, (1, how many)."""
+        wide = (np.broadcast_to(value, (self.rows, self.columns)).ravel() for value in values)
+        return np.array([[np.add.reduce(one, initial=ball(0.0)) for one in wide]], dtype=object)
+
+    def entry(self, value: Value, number: int) -> Objects:
+        """Return one number of a parameter, (1, 1)."""
+        return np.asarray(value[:, number : number + 1])
+
     def maximum(self, value: Value) -> Objects:
         """Return the largest element of each row, (rows, 1)."""
         wide = np.broadcast_to(value, (self.rows, self.columns))
@@ -86,6 +99,13 @@ def _sigmoid(number: Ball) -> Ball:
     """Return 1 / (1 + e**-number): no exponential is larger than 1."""
     power = (-abs(number)).exp()
     return (power if number < 0 else ball(1.0)) / (power + 1)
+
+
+def _tangent(number: Ball) -> Ball:
+    """Return (1 - e**-2|number|) / (1 + e**-2|number|) with the sign of the number."""
+    away = abs(number)
+    found = -((-away - away).expm1()) / ((-away - away).exp() + 1)
+    return found if number >= 0 else -found
 
 
 def _each(function: Callable[[Ball], Ball], values: Value) -> Objects:

@@ -28,6 +28,8 @@ SUM_ERROR = (double_double.SUM_ERROR + HIGHER_ORDER_OF_CHAINS) * UNIT * UNIT
 """What one product or sum of pairs adds to a radius, relative to the high part of its result."""
 LARGEST_SUMMAND = 2.0**800
 """Sums of larger numbers are left to Arb: the extraction takes summands up to 2**900."""
+SERIES_BELOW = 2.0**-18
+"""Below it three terms of a hyperbolic tangent's series err by less than a quotient of exponentials."""
 NEAR = 1.0 - 2.0**-50
 """Of a magnitude, what is left at least if its low part and a few roundings are taken away."""
 
@@ -99,6 +101,38 @@ def of_enclosure(value: Enclosure) -> CertifiedPair:
     return CertifiedPair(high=high, low=low, radius=radius)
 
 
+def power_of(value: CertifiedPair) -> CertifiedPair:
+    """Return e**value, whose argument is at most EXP_LIMIT."""
+    high, low = exponential(value.pair)
+    lost = np.where(value.high < -EXP_LIMIT, EXP_LOST, 0.0)
+    # The radius may lie above the value: what is lost is lost of the largest number it may be.
+    grown = np.expm1(np.minimum(value.radius, 2.0 * EXP_LIMIT)) * PASSED_ON
+    error = EXP_ERROR * high + lost
+    return CertifiedPair(high=high, low=low, radius=PASSED_ON * (error + grown * (high + error)))
+
+
+def hyperbolic_tangent(value: CertifiedPair) -> CertifiedPair:
+    """Return (1 - p) / (1 + p) with p = e**-2|value| and the sign of the value, near 0 its series.
+
+    The series is x - x**3 / 3 + 2 x**5 / 15 - ..., whose terms alternate and fall where |x| < 1, so that what
+    is left out is at most the next one, 17 |x|**7 / 315. The slope is at most 1: so is the radius's share.
+    """
+    sign = np.where(value.high < 0, -1.0, 1.0)
+    one, twice = lifted(np.ones((1, 1))), lifted(-2.0 * sign)
+    power = power_of(_without_radius(value) * twice)
+    far = lifted(sign) * ((one - power) / (one + power))
+    x = _without_radius(value)
+    square = x * x
+    terms = (lifted(np.full((1, 1), c)) for c in (2.0, 15.0, 1.0, 3.0, 1.0))
+    two, fifteen, one, three, first = terms
+    near = x * (first + square * (square * (two / fifteen) - one / three))
+    left_out = np.abs(value.high) ** 7 * 0.06
+    small = np.abs(value.high) < SERIES_BELOW
+    high, low = (np.where(small, a, b) for a, b in zip(near.pair, far.pair, strict=True))
+    radius = np.where(small, near.radius + left_out, far.radius) + PASSED_ON * value.radius
+    return CertifiedPair(high=high, low=low, radius=radius)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PairNumbers(Unrounded):
     """`verifier.arithmetic.abstract_number.Numbers` on pairs; `given` are the moments of the rows."""
@@ -154,12 +188,32 @@ class PairNumbers(Unrounded):
 
     def exp(self, value: CertifiedPair) -> CertifiedPair:
         """Return e**value, whose argument is at most EXP_LIMIT."""
-        high, low = exponential(value.pair)
-        lost = np.where(value.high < -EXP_LIMIT, EXP_LOST, 0.0)
-        # The radius may lie above the value: what is lost is lost of the largest number it may be.
-        grown = np.expm1(np.minimum(value.radius, 2.0 * EXP_LIMIT)) * PASSED_ON
-        error = EXP_ERROR * high + lost
-        return CertifiedPair(high=high, low=low, radius=PASSED_ON * (error + grown * (high + error)))
+        return power_of(value)
+
+    def tanh(self, value: CertifiedPair, **_: bool) -> CertifiedPair:
+        """Return the hyperbolic tangent."""
+        return hyperbolic_tangent(value)
+
+    def totals(self, *values: CertifiedPair) -> CertifiedPair:
+        """Return the sums of all elements of each value, (1, how many)."""
+        whole = PairNumbers(rows=1, columns=self.rows * self.columns)
+        full = (self._full(value) for value in values)
+        flat = [
+            CertifiedPair(
+                high=v.high.reshape(1, -1), low=v.low.reshape(1, -1), radius=v.radius.reshape(1, -1)
+            )
+            for v in full
+        ]
+        sums = [whole.sum(value) for value in flat]
+        high, low, radius = (
+            np.concatenate([getattr(one, part) for one in sums], axis=1) for part in ("high", "low", "radius")
+        )
+        return CertifiedPair(high=high, low=low, radius=radius)
+
+    def entry(self, value: CertifiedPair, number: int) -> CertifiedPair:
+        """Return one number of a parameter, (1, 1)."""
+        high, low, radius = (part[:, number : number + 1] for part in (*value.pair, value.radius))
+        return CertifiedPair(high=high, low=low, radius=radius)
 
     def log(self, value: CertifiedPair) -> CertifiedPair:
         """Return the natural logarithm, as a float near it and what e to its power lacks."""

@@ -40,7 +40,8 @@ class FormulaSolution(RowSolution):
 class FormulaProblem(RowProblem):
     """Rows of which a formula is computed, forward and backward, in exact arithmetic.
 
-    form: whose passes are the formula. further: other tensors of the rows by name, (rows, columns) each.
+    form: whose passes are the formula. further: other tensors of the rows by name, (rows, columns) each, or
+    (1, how many) of those in `wholes`: names of parameters each of whose numbers acts on all elements.
     scalars: numbers by name. moments: whether the formula reads mean and rstd of the rows.
     """
 
@@ -48,6 +49,12 @@ class FormulaProblem(RowProblem):
     further: Mapping[str, Array] = field(default_factory=dict)
     scalars: Mapping[str, float] = field(default_factory=dict)
     moments: bool = True
+    wholes: tuple[str, ...] = ()
+
+    @property
+    def summed(self) -> frozenset[str]:
+        """The gradients that are sums over rows."""
+        return frozenset({*PARAMETER_GRADIENTS, *(f"grad_{name}" for name in self.wholes)})
 
     def solve(self, _rung: Rung = "auto", _bits: int | None = None) -> FormulaSolution:
         """Return the exact answer in double-double, whatever the rung; `rungs` climbs to Arb."""
@@ -109,14 +116,14 @@ class FormulaProblem(RowProblem):
 
     def _shaped(self, name: str, values: Arrays) -> Arrays:
         """Return a result in canonical rows: (entries,), (rows,) of what is shared, (rows, columns)."""
-        if name in PARAMETER_GRADIENTS or not (name == "output" or name.startswith("grad_")):
+        if name in self.summed or not (name == "output" or name.startswith("grad_")):
             return values.reshape(-1)
         return np.broadcast_to(values, self.input.shape)
 
     def _balls(self, name: str, still: Mask, exists: Mask, bits: int) -> Balls:
         """Return the open elements as balls of that precision."""
         problem, places, known = self, still, exists
-        if name not in PARAMETER_GRADIENTS:
+        if name not in self.summed:
             chosen = np.flatnonzero(still.reshape(len(still), -1).any(1))
             problem, places, known = self._taken(chosen), still[chosen], exists[chosen]
         rows, columns = problem.input.shape
@@ -134,8 +141,9 @@ class FormulaProblem(RowProblem):
         def cut(array: Arrays) -> Arrays:
             return array if array is None or array.shape[0] != extent else array[rows]
 
-        named = {name: cut(getattr(self, name)) for name in ("input", "weight", "bias", "grad_output")}
-        further = {name: cut(array) for name, array in self.further.items()}
+        of_rows = ("input", "weight", "bias", "grad_output")
+        named = {name: cut(getattr(self, name)) for name in of_rows if name not in self.wholes}
+        further = {n: a if n in self.wholes else cut(a) for n, a in self.further.items()}
         return replace(self, parameter="columns", further=further, **named)
 
 

@@ -73,5 +73,17 @@ class ReachedNumbers(Unrounded):
 
     exp = log = sigmoid = rsqrt
 
+    def tanh(self, value: Value, **_: bool) -> Value:
+        """Return the same."""
+        return value
+
+    def totals(self, *values: Value) -> Reached:
+        """Return which sums of all elements are reached, (1, how many)."""
+        return Reached(lost=np.array([[bool(self._full(value).any()) for value in values]]))
+
+    def entry(self, value: Value, number: int) -> Reached:
+        """Return whether one number of a parameter is lost, (1, 1)."""
+        return Reached(lost=value.lost[:, number : number + 1])
+
     def _full(self, value: Value) -> Mask:
         return np.broadcast_to(value.lost, (self.rows, self.columns))

@@ -247,6 +247,8 @@ class FieldExponential(ClampedByFloat):
             return self.logarithm(shadows[0])
         if name in ("log", "log2"):
             return self.shifted_logarithm(name, *shadows)
+        if name in ("tanh", "tanhf"):
+            return self.hyperbolic_tangent(shadows[0])
         if name in ("add", "sub", "fma") and kind == "f32" and rounds_to_integer(floats[-1]):
             return self.lift(np.asarray(result), "f32")  # the integer next to x: exact as a float
         if name == "cvt" and chooses_integer(kind, result, floats[0]):
@@ -276,6 +278,15 @@ class FieldExponential(ClampedByFloat):
         value = power_of_two(shadow["exponent"], _MODULI["value"])
         opaque = plain.hashed("ex2", shadow["exponent"]) % _MODULI["exponent"]
         return pair(np.where(zero, np.uint64(0), value), np.where(zero, np.uint64(0), opaque))
+
+    def hyperbolic_tangent(self, shadow: Array) -> Array:
+        """1 - 2 / (e^2a + 1) in the values, nothing meaningful in the exponents."""
+        q = _MODULI["value"]
+        log2_e = self.lift(np.full((1, 1), _LOG2_E), "f32")["exponent"].reshape(())
+        twice = np.uint64(2) * log2_e % _MODULI["exponent"]
+        power = power_of_two(shadow["exponent"] * twice % _MODULI["exponent"], q)
+        value = (np.uint64(1) + (q - np.uint64(2)) * inverse(q, (power + np.uint64(1)) % q)) % q
+        return pair(value, plain.hashed("tanh", shadow["exponent"]) % _MODULI["exponent"])
 
     def has_logarithm(self, shadow: Array) -> Array:
         """Whether values are powers of 2, and not their negatives."""
