@@ -42,7 +42,7 @@ NAMED = (sequential(), pairwise(), tree(lanes=4), tree(lanes=16), tree(chunks=3)
 GATED = tuple(f"{norm}_norm_{gate}_gate" for norm in ("layer", "rms") for gate in ("silu", "sigmoid"))
 GATED += ("silu_gate_rms_norm",)
 OFFSET = ("layer_norm_one_plus_weight", "rms_norm_one_plus_weight")
-WHOLE = ("dynamic_tanh",)
+WHOLE = ("dynamic_tanh", "poly_norm")
 """Ops with a parameter that acts on all elements."""
 NORMS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm", "l2_norm", *OFFSET, *GATED, *WHOLE)
 MASKED = tuple(f"{what}_{of}" for what in ("masked", "causal") for of in ("softmax", "log_softmax"))
@@ -79,13 +79,18 @@ def composed(random: Random) -> Iterator[Attacked]:
     while True:
         name = str(random.choice([*NORMS, *OTHERS]))
         dtype, accumulates = FORMATS[random.integers(len(FORMATS))]
-        if name in {*SOFTMAXES, *GATED, *WHOLE} and dtype == "float64":
+        if name in {*SOFTMAXES, *GATED, "dynamic_tanh"} and dtype == "float64":
             continue  # exponentials are NumPy's, and correctly rounded to what is narrower than float64
         form = str(random.choice(list(op(name).forms)))
         simulation: Any = rounded_ops if name in OTHERS else simulated_kernel
         claim = _norm_claim(random, name, form, dtype) if name in NORMS else _other_claim(random, name)
         subject = rounded_ops.declared(name, formula=form, **claim)
-        drawn = recipe(random, op(name).variants, hazard_names(finite_only=True), needed=name in OFFSET)
+        drawn = recipe(
+            random,
+            op(name).variants,
+            hazard_names(finite_only=True),
+            needed=frozenset(op(name).tensors).difference(op(name).optional),
+        )
         case = build(op(name), subject, dtype, drawn, gradients=True)
         if case is None:
             continue
@@ -123,10 +128,12 @@ def _other_claim(random: Random, name: str) -> dict[str, Any]:
     return {"trees": trees, "saved_dtype": "input" if name == "batch_norm" else None}
 
 
-def recipe(random: Random, variants: int, others: tuple[str, ...], *, needed: bool = False) -> Recipe:
+def recipe(
+    random: Random, variants: int, others: tuple[str, ...], *, needed: frozenset[str] = frozenset()
+) -> Recipe:
     """Draw a case of up to 12 rows of up to 200 columns; others: hazards of all but the input.
 
-    needed: whether there is always a weight.
+    needed: tensors that are never left out.
     """
 
     def values(hazards: tuple[str, ...]) -> Values:
@@ -141,8 +148,8 @@ def recipe(random: Random, variants: int, others: tuple[str, ...], *, needed: bo
         columns=int(random.choice([1, 2, 3, 7, 16, 33, 64, 200])),
         variant=int(random.integers(variants)),
         input=values(hazard_names(finite_only=True)),
-        weight=None if random.random() < 0.2 and not needed else values(others),
-        bias=None if random.random() < 0.3 else values(others),
+        weight=None if random.random() < 0.2 and "weight" not in needed else values(others),
+        bias=None if random.random() < 0.3 and "bias" not in needed else values(others),
         grad_output=values(others),
         further=tuple((name, values(others)) for name in ("gate", "mask", "attn_bias", "alpha")),
         eps=float(random.choice(EPS_CHOICES)),

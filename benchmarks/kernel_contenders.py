@@ -32,6 +32,7 @@ UNMEASURED = (
     "add_rms_norm",
     "l2_norm",
     "dynamic_tanh",
+    "poly_norm",
     "instance_norm",
     *OFFSET,
     *GATED,

@@ -6,8 +6,6 @@ By default (`in_place=True`) backward passes of RMS norms overwrite the gradient
 called without, as the documentation advises where others need that gradient.
 """
 
-from mpmath import fsum, sqrt
-
 from verifier import Domain, KnownDefect, Library, Trees, any_order, subject, tile, tree
 
 LIBRARY = Library(distribution="liger-kernel", package="liger_kernel", needs=("triton",))
@@ -276,22 +274,14 @@ def _powers_overflow(case):
     return case.largest**6 * case.columns > (LARGEST_HALF if case.dtype == "float16" else 3e38)
 
 
-def _norm(numbers, eps):
-    root = sqrt(fsum([x * x for x in numbers]) / len(numbers) + eps)
-    return [x / root for x in numbers]
-
-
-def _poly_norm(input, weight, bias, eps):
-    powers = [_norm([x**k for x in input], eps) for k in (3, 2, 1)]
-    return [weight[0] * p + weight[1] * q + weight[2] * r + bias[0] for p, q, r in zip(*powers, strict=True)]
-
-
 @subject(
-    op="unknown",
-    specification=_poly_norm,
+    op="poly_norm",
     language="triton",
+    formula="expanded",
+    accumulates="input",  # powers and their squares are summed so, what follows in float32
     dtypes=DTYPES,
-    domain=Domain(min_rows=1, min_columns=3, max_rank=2, layouts=("contiguous",), optional=False),
+    trees=TREES,
+    domain=Domain(**ROWS),
     known_defects=(
         KnownDefect(
             id="powers-overflow",
@@ -303,7 +293,6 @@ def _poly_norm(input, weight, bias, eps):
     ),
 )
 def liger_poly_norm(input, weight, bias, eps=1e-6):
-    """Its parameters are the first three numbers of weight and the first of bias."""
     from liger_kernel.ops.poly_norm import LigerPolyNormFunction
 
-    return LigerPolyNormFunction.apply(input, weight[:3], bias[0], eps, False)
+    return LigerPolyNormFunction.apply(input, weight, bias.reshape(()), eps, False)

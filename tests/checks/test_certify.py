@@ -75,6 +75,7 @@ def built_in(name):
         ("layer_norm_silu_gate_triton", "bfloat16", True),
         ("silu_gate_rms_norm_triton", "float16", True),
         ("dynamic_tanh_triton", "float16", True),
+        ("poly_norm_triton", "float32", True),
     ],
 )
 def test_a_certificate_says_what_was_proved_of_the_code(runner, name, dtype, gradients):

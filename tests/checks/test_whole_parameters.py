@@ -66,17 +66,32 @@ def test_a_scale_has_no_row_and_no_column_and_is_no_source_of_either():
 
 @needs_triton
 @pytest.mark.parametrize(
-    ("old", "new", "check", "shapes"),
+    ("kernel", "old", "new", "check", "shapes"),
     [
-        ("sums[0], programs * tiles, 1)", "sums[0], programs * tiles - 1, 1)", "influence", ()),
-        ("part_da += through * value", "part_da += through * scale * value", "gradient", ()),
-        ("through = (1.0 - curve * curve) * d", "through = (1.0 - curve) * d", "formula", ()),
-        ("1.0 - curve * curve", "1.0 - curve * curve * 0.9999", "gradcheck", ()),
-        ("* tl.num_programs(0) + tl.program_id(0)", "* tl.num_programs(0)", "gradient", ((3, 1030),)),
+        ("poly_norm", "programs, width)", "programs - 1, width)", "influence", ()),
+        ("poly_norm", "rstd_2 * mean_2", "rstd_2 * mean_1", "formula", ()),
+        ("poly_norm", "(2.0 * value)", "(2.001 * value)", "gradcheck", ()),
+        (
+            "dynamic_tanh",
+            "sums[0], programs * tiles, 1)",
+            "sums[0], programs * tiles - 1, 1)",
+            "influence",
+            (),
+        ),
+        ("dynamic_tanh", "part_da += through * value", "part_da += through * scale * value", "gradient", ()),
+        ("dynamic_tanh", "through = (1.0 - curve * curve) * d", "through = (1.0 - curve) * d", "formula", ()),
+        ("dynamic_tanh", "1.0 - curve * curve", "1.0 - curve * curve * 0.9999", "gradcheck", ()),
+        (
+            "dynamic_tanh",
+            "* tl.num_programs(0) + tl.program_id(0)",
+            "* tl.num_programs(0)",
+            "gradient",
+            ((3, 1030),),
+        ),
     ],
 )
-def test_a_mistake_in_the_kernel_is_found(old, new, check, shapes):
-    wrong = planted({old: new}, KERNELS / "dynamic_tanh_triton.py")
+def test_a_mistake_in_the_kernel_is_found(kernel, old, new, check, shapes):
+    wrong = planted({old: new}, KERNELS / f"{kernel}_triton.py")
     with machine() as place:
         found = outcomes_of(wrong, check, "float32", place, 4, **({"shapes": shapes} if shapes else {}))
     assert Verdict.FAIL in {o.verdict for o in found}

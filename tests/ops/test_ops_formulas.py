@@ -57,7 +57,20 @@ def dynamic_tanh(row, eps):
     return [c * w + b for c, w, b in zip(curves, weight, bias, strict=True)]
 
 
+def poly_norm(row, eps):
+    def norm(power):
+        size = mp.sqrt(sum(p * p for p in power) / len(power) + eps)
+        return [p / size for p in power]
+
+    norms = [norm([x**k for x in row["input"]]) for k in (3, 2, 1)]
+    return [
+        sum(w * n for w, n in zip(row["weight"], ns, strict=True)) + row["bias"][0]
+        for ns in zip(*norms, strict=True)
+    ]
+
+
 MEANINGS = {
+    "poly_norm": poly_norm,
     "silu_gate_rms_norm": gated_first,
     "dynamic_tanh": dynamic_tanh,
     **{
@@ -86,6 +99,10 @@ FAMILIES = (
 EXTENTS = ((6, 37), (3, 64), (1, 5), (4, 1))
 
 
+NEEDED = {name for name in MEANINGS if "weight" not in op(name).optional}
+"""Ops that there is no leaving the weight out of."""
+
+
 def truth_of(name, form, dtype, accumulates, recipe):
     variance = VARIANCES.get(name.split("_")[0])
     if form is not None and op(name).forms[form].reads_parts:
@@ -97,7 +114,7 @@ def truth_of(name, form, dtype, accumulates, recipe):
 
 def rows_of(name, seed, family=FAMILIES[0], gate=FAMILIES[0], extents=None):
     rows, columns = extents or EXTENTS[seed % len(EXTENTS)]
-    weight = None if seed == 2 and "one_plus" not in name else Values(seed=seed + 1)
+    weight = None if seed == 2 and name not in NEEDED else Values(seed=seed + 1)
     return Recipe(
         rows=rows, columns=columns, variant=seed % 2, input=replace(family, seed=seed),
         weight=weight, bias=Values(seed=seed + 2),

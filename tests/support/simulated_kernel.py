@@ -122,10 +122,10 @@ class SimulatedNumbers:
     def _turns(array):
         return np.where(np.arange(array.size).reshape(array.shape) % 2 == 0, 0.999, -0.999)
 
-    def totals(self, *values):
+    def totals(self, *values, of_rows=False):
         trees, sums = self.truth.setting.trees, []
         for value in values:
-            row = np.broadcast_to(self.sum(value).array, (self.rows, 1))
+            row = np.broadcast_to((value if of_rows else self.sum(value)).array, (self.rows, 1))
             sums.append(self._along(row.T, trees.columns, self.rows, None))
         return self.plain(np.concatenate(sums, axis=1))
 
@@ -237,7 +237,7 @@ def simulate(
             mean, rstd = numbers.saved_moments(None)
             found |= {"rstd": rstd} if claim.variance == "rms" else {"mean": mean, "rstd": rstd}
         found |= {"new_residual": stored} if "residual" in truth.case.given else {}
-    vectors = {"mean", "rstd", *filter(op(truth.case.op).sums_rows, found)}
+    vectors = {"mean", *(n for n in found if n.startswith("rstd") or op(truth.case.op).sums_rows(n))}
     shape = (truth.case.rows, truth.case.columns)
     return {
         n: v.array.reshape(-1) if n in vectors else np.broadcast_to(v.array, shape) for n, v in found.items()

@@ -52,8 +52,11 @@ class Numbers(Protocol):
         `atomic` says that float atomics in global memory add, which flush subnormals on every device.
         """
 
-    def totals(self, one: Value, /, *others: Value) -> Value:
-        """Return the sums of all elements of these values, (1, how many), in rows and over them."""
+    def totals(self, one: Value, /, *others: Value, of_rows: bool = False) -> Value:
+        """Return the sums of all elements of these values, (1, how many), in rows and over them.
+
+        of_rows: values are one number of each row, (rows, 1), which are added over the rows.
+        """
 
     def entry(self, value: Value, number: int, /) -> Value:
         """Return one number of a parameter that acts on all elements, (1, 1)."""

@@ -355,11 +355,14 @@ class AffineNumbers:
             lost = lost + 2.0 * to.smallest_normal
         return self._entry_sums(value, growth=growth, lost=lost * longest * (1 + growth), largest=largest)
 
-    def totals(self, *values: Affine) -> Affine:
+    def totals(self, *values: Affine, of_rows: bool = False) -> Affine:
         """Return the sums of all elements of each value, (1, how many); see `of_all`."""
-        tree = of_all(self.row_tree, self.column_tree, self.rows, self.columns)
+        columns = 1 if of_rows else self.columns
+        tree = (
+            of_all(self.row_tree, self.column_tree, self.rows, columns) if columns > 1 else self.column_tree
+        )
         alone = np.zeros((1, 1), dtype=np.int64)
-        whole = replace(self, parameter=alone, entries=1, column_tree=tree)
+        whole = replace(self, parameter=alone, entries=1, column_tree=tree, columns=columns)
         sums = [whole.parameter_sum(value) for value in values]
         parts = ([getattr(one, part) for one in sums] for part in ("centre", "slack", "rest"))
         centre, slack, rest = (np.concatenate(part, axis=1) for part in parts)

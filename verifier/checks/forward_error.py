@@ -55,6 +55,8 @@ CATCHES = (
     "sum_kept_declared_rounded",
     "gate_before_the_norm",
     "length_of_a_mean_square",
+    "powers_in_half",
+    "weights_of_powers_reversed",
     "tangent_by_large_exponential",
     "tangent_approximate_triton",
     "one_plus_weight_in_half",

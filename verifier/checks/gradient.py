@@ -37,6 +37,7 @@ CATCHES = (
     "gate_gradient_without_slope",
     "gradient_of_alpha_without_input",
     "slope_of_stored_tangent",
+    "gradient_of_a_power_with_fixed_size",
     "gradient_beside_the_gate",
     "gradient_of_gate_past_the_norm",
     "gradient_along_the_row_kept",

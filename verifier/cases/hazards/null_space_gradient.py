@@ -25,7 +25,7 @@ def apply(op: Op, case: Case) -> dict[str, torch.Tensor]:
     away = rows - rows.mean(1, keepdim=True) if centred else rows
     deviation = away.square().mean(1, keepdim=True).sqrt()
     normalized = away / torch.where(deviation > 0, deviation, torch.ones_like(deviation))
-    weight = None if posed is None else posed.weight
+    weight = None if posed is None or "weight" in op.wholes else posed.weight
     scale = torch.ones(1, 1).double() if weight is None else torch.from_numpy(np.asarray(weight))
     wanted = (normalized + float(centred)) / torch.where(scale == 0, torch.ones_like(scale), scale)
     # A weight near zero would ask for a gradient beyond every format.

@@ -19,7 +19,7 @@ FORMULA, UNKNOWN = "formula or constants", "no known step"
 STAGES = (INPUT, STATISTICS, RSTD, SAVED, AFFINE, COLUMNS, OUTPUT, FORMULA, UNKNOWN)
 LINES = 12
 """Lines that are named of one output at most."""
-_PARAMETERS = {"grad_weight", "grad_bias"}
+_PARAMETERS = {"grad_alpha", "grad_weight", "grad_bias"}
 _STORED = re.compile(r"\bstore\b|__float2|\w+\[[^\]]*\]\s*=[^=]")
 _CAST = re.compile(r"\.to\(|\bcast\b")
 _LOADED = re.compile(r"\bload\(.*?\)\.to\([^)]*\)")

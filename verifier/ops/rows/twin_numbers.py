@@ -264,10 +264,13 @@ class TwinNumbers:
         """Return the hyperbolic tangent, by libdevice's function, or by the instruction."""
         return self._called("tanh.approx" if approximate else TANGENT, value)
 
-    def totals(self, *values: Held) -> Held:
+    def totals(self, *values: Held, of_rows: bool = False) -> Held:
         """Return the sums of all elements of each value, (1, how many)."""
-        tree = of_all(self.trees.row_gradients, self.trees.columns, self.rows, self.columns)
-        sums = [self._sums(self._full(value).reshape(1, -1), tree) for value in values]
+        tree, columns = self.trees.columns, 1 if of_rows else self.columns
+        if columns > 1:
+            tree = of_all(self.trees.row_gradients, tree, self.rows, columns)
+        terms = (np.broadcast_to(self.rounded.nodes(v.array), (self.rows, columns)) for v in values)
+        sums = [self._sums(one.reshape(1, -1), tree) for one in terms]
         nodes = np.concatenate([self.rounded.nodes(one).reshape(1, 1) for one in sums], axis=1)
         return self.plain(self.rounded.symbols(nodes))
 

@@ -250,9 +250,10 @@ class FieldNumbers:
         one, two = self.number(1.0), self.number(2.0)
         return one - two / (one + self.exp(value * two))
 
-    def totals(self, *values: Value) -> Value:
+    def totals(self, *values: Value, of_rows: bool = False) -> Value:
         """Return the sums of all elements of each value, (1, how many)."""
-        whole = [value.shaped(self.rows, self.columns).folded(0).folded(1) for value in values]
+        shape = (self.rows, 1 if of_rows else self.columns)
+        whole = [value.shaped(*shape).folded(0).folded(1) for value in values]
         parts = frozenset.intersection(*(one.parts for one in whole))
         return Elements(self.arithmetic, np.concatenate([one.residues for one in whole], axis=1), parts)
 

@@ -80,9 +80,10 @@ class BallNumbers(Unrounded):
         """Return the hyperbolic tangent."""
         return _each(_tangent, value)
 
-    def totals(self, *values: Value) -> Objects:
+    def totals(self, *values: Value, of_rows: bool = False) -> Objects:
         """Return the sums of all elements of each value, (1, how many)."""
-        wide = (np.broadcast_to(value, (self.rows, self.columns)).ravel() for value in values)
+        shape = (self.rows, 1 if of_rows else self.columns)
+        wide = (np.broadcast_to(value, shape).ravel() for value in values)
         return np.array([[np.add.reduce(one, initial=ball(0.0)) for one in wide]], dtype=object)
 
     def entry(self, value: Value, number: int) -> Objects:

@@ -6,7 +6,7 @@ are not proved step by step: what the answer lacks is computed from it, and boun
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -194,10 +194,11 @@ class PairNumbers(Unrounded):
         """Return the hyperbolic tangent."""
         return hyperbolic_tangent(value)
 
-    def totals(self, *values: CertifiedPair) -> CertifiedPair:
+    def totals(self, *values: CertifiedPair, of_rows: bool = False) -> CertifiedPair:
         """Return the sums of all elements of each value, (1, how many)."""
-        whole = PairNumbers(rows=1, columns=self.rows * self.columns)
-        full = (self._full(value) for value in values)
+        held = replace(self, columns=1) if of_rows else self
+        whole = PairNumbers(rows=1, columns=held.rows * held.columns)
+        full = (held._full(value) for value in values)
         flat = [
             CertifiedPair(
                 high=v.high.reshape(1, -1), low=v.low.reshape(1, -1), radius=v.radius.reshape(1, -1)

@@ -77,9 +77,9 @@ class ReachedNumbers(Unrounded):
         """Return the same."""
         return value
 
-    def totals(self, *values: Value) -> Reached:
+    def totals(self, *values: Value, **_: bool) -> Reached:
         """Return which sums of all elements are reached, (1, how many)."""
-        return Reached(lost=np.array([[bool(self._full(value).any()) for value in values]]))
+        return Reached(lost=np.array([[bool(value.lost.any()) for value in values]]))
 
     def entry(self, value: Value, number: int) -> Reached:
         """Return whether one number of a parameter is lost, (1, 1)."""
