@@ -221,6 +221,18 @@ def test_every_form_stays_inside_its_bound(name, form, dtypes):
     assert worst["grad_input"] > 0.01
 
 
+WHOLE = [(name, form) for name, form in FORMS if op(name).wholes]
+
+
+@pytest.mark.parametrize("held", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("name", "form"), WHOLE)
+def test_so_it_does_where_all_is_computed_in_half_precision(name, form, held):
+    for index, family in enumerate(FAMILIES):
+        truth = truth_of(name, form, held, held, rows_of(name, index, family))
+        for found in simulate_every_way(truth):
+            assert {n: w for n, w in utilisation(truth, found).items() if not w <= 1.0} == {}
+
+
 def test_a_gate_whose_exponential_overflows_has_a_bound_all_the_same():
     recipe = rows_of("rms_norm_silu_gate", 1, gate=Values(scale=12))
     truth = truth_of("rms_norm_silu_gate", "canonical", "float32", "float32", recipe)

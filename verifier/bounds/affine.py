@@ -276,9 +276,9 @@ class AffineNumbers:
         arithmetic = self.arithmetic
         found = self._moved(elementary_functions.tanh, value, value.total, OVERFLOW)
         lost = arithmetic.underflow(1.0) + arithmetic.tangent_underflow
-        relative = arithmetic.hyperbolic_tangent * arithmetic.u
-        if approximate:
-            relative = arithmetic.approximate_tangent
+        relative, near = arithmetic.hyperbolic_tangent * arithmetic.u, arithmetic.approximate_tangent
+        if approximate:  # of a float32, which is then rounded
+            relative = near + (1.0 + near) * arithmetic.u
         return self._round(found, relative, lost, arithmetic.format)
 
     def maximum(self, value: Affine) -> Affine:
@@ -357,12 +357,10 @@ class AffineNumbers:
 
     def totals(self, *values: Affine, of_rows: bool = False) -> Affine:
         """Return the sums of all elements of each value, (1, how many); see `of_all`."""
-        columns = 1 if of_rows else self.columns
-        tree = (
-            of_all(self.row_tree, self.column_tree, self.rows, columns) if columns > 1 else self.column_tree
-        )
-        alone = np.zeros((1, 1), dtype=np.int64)
-        whole = replace(self, parameter=alone, entries=1, column_tree=tree, columns=columns)
+        columns, tree = (1 if of_rows else self.columns), self.column_tree
+        tree = tree if of_rows else of_all(self.row_tree, tree, self.rows, columns)
+        one = np.zeros((1, 1), dtype=np.int64)
+        whole = replace(self, parameter=one, entries=1, column_tree=tree, columns=columns)
         sums = [whole.parameter_sum(value) for value in values]
         parts = ([getattr(one, part) for one in sums] for part in ("centre", "slack", "rest"))
         centre, slack, rest = (np.concatenate(part, axis=1) for part in parts)

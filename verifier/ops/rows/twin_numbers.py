@@ -267,7 +267,7 @@ class TwinNumbers:
     def totals(self, *values: Held, of_rows: bool = False) -> Held:
         """Return the sums of all elements of each value, (1, how many)."""
         tree, columns = self.trees.columns, 1 if of_rows else self.columns
-        if columns > 1:
+        if not of_rows:
             tree = of_all(self.trees.row_gradients, tree, self.rows, columns)
         terms = (np.broadcast_to(self.rounded.nodes(v.array), (self.rows, columns)) for v in values)
         sums = [self._sums(one.reshape(1, -1), tree) for one in terms]
