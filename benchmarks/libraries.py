@@ -148,7 +148,7 @@ def _powers_overflow(case: Case, _document: Document) -> str:
     finite = all(bool(n.isfinite().all()) for n in norms)
     cubes = x * x * x
     _demand(bool((cubes * cubes).isinf().any()) and finite, "no power overflows")
-    return "torch's (x * x * x) ** 2 in float16 is infinite, and the three norms in float64 are finite"
+    return f"torch's (x * x * x) ** 2 in {case.dtype} is infinite, and the three norms in float64 are finite"
 
 
 def _no_rows(case: Case, document: Document) -> str:
