@@ -74,6 +74,21 @@ def _sums_through_bfloat16(case: Case, document: Document) -> str:
     return f"in torch the sum in float64 is {exact}, and rounded to bfloat16 {rounded}, which is seen"
 
 
+def _sums_through_the_input(case: Case, document: Document) -> str:
+    _, seen = _element(document)
+    x, g = (case.given[name].reshape(-1, case.columns).tolist() for name in ("input", "grad_output"))
+    weight, alpha = case.given["weight"].reshape(-1).tolist(), mpmath.mpf(case.given["alpha"].item())
+    exact = mpmath.mpf(0)
+    for row, incoming in zip(x, g, strict=True):
+        for one, d, w in zip(row, incoming, weight, strict=True):
+            exact += (1 - mpmath.tanh(alpha * one) ** 2) * mpmath.mpf(d) * w * one
+    held = getattr(torch, case.dtype)
+    fits = torch.tensor(seen, dtype=torch.float64).to(held).item() == seen
+    off = abs(seen / exact - 1)
+    _demand(fits and 1e-5 < off < torch.finfo(held).eps, f"{seen} is not {exact} rounded to {case.dtype}")
+    return f"mpmath gives {float(exact):.9g}, and {seen:.9g}, which is seen in float32, is of {case.dtype}"
+
+
 def _one_pass_variance(case: Case) -> float:
     """Return the least mean(x**2) - mean(x)**2 of a row, of sums by halves or neighbours in its dtype.
 
@@ -186,6 +201,7 @@ def _undefined_lanes(case: Case, _document: Document) -> str:
 CHECKS: dict[str, Callable[[Case, Document], str]] = {
     "lanes-beyond-the-row": _lanes_beyond_the_row,
     "sums-through-bfloat16": _sums_through_bfloat16,
+    "sums-through-the-input": _sums_through_the_input,
     "sums-overflow": _sums_overflow,
     "powers-overflow": _powers_overflow,
     "eps-lost": _eps_lost,

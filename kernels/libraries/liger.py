@@ -252,13 +252,35 @@ def liger_softmax(input):
 # -- dynamic tanh --------------------------------------------------------------------------------
 
 
+def _is_mixed(case):
+    """Whether parameters are held in another dtype than the input."""
+    return case.dtype_of("alpha") != case.dtype
+
+
 @subject(
     op="dynamic_tanh",
     language="triton",
     formula="canonical",
     dtypes=DTYPES,
-    # Rows are the second dimension of a grid, which has no more.
-    domain=Domain(max_abs=1e15, min_rows=1, max_rows=65535, min_columns=1, required=("weight",)),
+    domain=Domain(
+        max_abs=1e15,
+        min_rows=1,
+        max_rows=65535,  # they are the second dimension of a grid, which has no more
+        min_columns=1,
+        required=("weight",),
+        parameter_dtypes=("input", "float32"),
+    ),
+    known_defects=(
+        KnownDefect(
+            id="sums-through-the-input",
+            check="gradient",
+            reason="Gradients of alpha and bias are rounded to the input's dtype, float32 parameters beside "
+            "a half input included.",
+            where=_is_mixed,
+            also=("layouts", "special_values", "context", "running_bound", "large_offsets"),
+            dtypes=("float16", "bfloat16"),
+        ),
+    ),
 )
 def liger_dynamic_tanh(input, alpha, weight, bias=None):
     from liger_kernel.ops.dyt import LigerDyTFunction
