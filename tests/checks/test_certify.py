@@ -40,9 +40,9 @@ def runner():
         yield opened
 
 
-def asked(runner, path, dtype, *, gradients=False, seed=0, columns=33, **changes):
+def asked(runner, path, dtype, *, gradients=False, seed=0, columns=33, eps=1e-5, **changes):
     subject = load(path).subjects[0].differing(**changes)
-    recipe = Recipe(rows=3, columns=columns, input=Values(seed=seed))
+    recipe = Recipe(rows=3, columns=columns, input=Values(seed=seed), eps=eps)
     case = build(op(subject.op), subject, dtype, recipe, gradients=gradients)
     return certified(subject, case, runner=runner, gradients=gradients)
 
@@ -209,6 +209,13 @@ def test_rows_are_alike_where_each_is_the_same_expression_of_its_own_elements(re
     subject = load(built_in("layer_norm_two_pass_triton")).subjects[0]
     case = build(op("layer_norm"), subject, "float32", Recipe(rows=3, columns=4), gradients=False)
     assert rows_alike([(case, graph_of(reads))], op("layer_norm")) == {"output": why}
+
+
+def test_the_bound_is_that_of_the_eps_of_the_call(runner):
+    path = built_in("rms_norm_triton")
+    small, large = (asked(runner, path, "float16", eps=eps).proofs[0].bound.rows[0] for eps in (0.0, 64.0))
+    assert small.variance == large.variance
+    assert large.rstd < small.rstd  # an error of the mean square is a small part of eps
 
 
 def test_a_shallower_tree_than_declared_gives_a_smaller_bound(runner):

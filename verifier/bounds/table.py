@@ -175,18 +175,18 @@ def hold_rows(columns: int, kappa: float, dtype: str, seed: int) -> Array | None
     return rows if like.all() and np.isfinite(rows).all() else None
 
 
-def proved(name: str, rows: RowStatistics, claim: Reduction) -> Errors:
+def proved(name: str, rows: RowStatistics, claim: Reduction, *, eps: float = EPS) -> Errors:
     """Return the largest proved relative errors over the rows."""
-    return _largest(_proved(name, rows, claim))
+    return _largest(_proved(name, rows, claim, eps))
 
 
-def _proved(name: str, rows: RowStatistics, claim: Reduction) -> Array:
+def _proved(name: str, rows: RowStatistics, claim: Reduction, eps: float = EPS) -> Array:
     """Return the proved relative errors of variance, rstd and output, (3, rows)."""
     with np.errstate(all="ignore"):
         moments = algorithm(name).bound(rows, claim)
-        root = rstd_bound(rows, moments, EPS, claim.arithmetic.u, claim.arithmetic)
+        root = rstd_bound(rows, moments, eps, claim.arithmetic.u, claim.arithmetic)
         exact = rows.variance_lower if moments.centred else rows.mean_square_lower
-        output = _output_bound(rows, moments, root.relative_error, claim)
+        output = _output_bound(rows, moments, root.relative_error, claim, eps)
         variance = np.where(moments.covered, moments.variance_error / exact, math.nan)
     return np.stack([variance, *(np.where(root.covered, e, math.nan) for e in (root.relative_error, output))])
 
@@ -231,13 +231,15 @@ def _row_errors(
         return missed, abs(rstd / exact - 1.0), float(np.abs(output - away * exact).max())
 
 
-def _output_bound(rows: RowStatistics, moments: MomentBound, rho: Array, claim: Reduction) -> Array:
+def _output_bound(
+    rows: RowStatistics, moments: MomentBound, rho: Array, claim: Reduction, eps: float
+) -> Array:
     """Bound the error of (x - mean) * rstd at the largest deviation, (rows,) (T10, canonical form)."""
     u, centred = claim.arithmetic.u, moments.centred
     twice = 2.0 * u + u**2
     exact = rows.variance_lower if centred else rows.mean_square_lower
     away = rows.largest_deviation if centred else rows.largest
-    r = 1.0 / np.sqrt(exact + EPS) * INFLATION
+    r = 1.0 / np.sqrt(exact + eps) * INFLATION
     mean = moments.mean_error + moments.mean_spread
     propagated = (twice + rho * (1.0 + twice)) * away + (1.0 + rho) * (1.0 + twice) * mean
     return np.asarray(r * propagated * INFLATION + claim.arithmetic.omega)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from decimal import ROUND_CEILING, Context
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -168,11 +169,17 @@ def _bound_lines(bound: TheoremBound | None) -> Iterator[str]:
         yield f"  shallower than the {declared} that are declared, so that the bound is smaller"
     for row in bound.rows:
         named = {"variance": row.variance, "rstd": row.rstd}
-        errors = [f"{name} at most {error:.3g}" for name, error in named.items() if error is not None]
+        errors = [f"{name} at most {_above(error)}" for name, error in named.items() if error is not None]
         wider = row.declared_variance
         by = "in any order" if declared is None else "with the declared tree"
-        wide = f" (variance {by} {wider:.3g})" if wider is not None and wider != row.variance else ""
-        yield f"  relative error on rows of kappa {row.kappa:g}: {', '.join(errors) or 'no theorem'}{wide}"
+        wide = f" (variance {by} {_above(wider)})" if wider is not None and wider != row.variance else ""
+        rows = f"normal rows of kappa {row.kappa:g} and deviation 1 to 2"
+        yield f"  relative error on {rows}: {', '.join(errors) or 'no theorem'}{wide}"
+
+
+def _above(bound: float) -> str:
+    """Return a bound in three digits, which are never less than it."""
+    return f"{float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(bound)):.3g}"
 
 
 def _sum_line(one: ReadSum) -> str:

@@ -43,8 +43,10 @@ class ReadSum:
 
 @dataclass(frozen=True, kw_only=True)
 class RowBound:
-    """What a bound comes to on normal rows of one kappa, |mean| / standard deviation; None: no theorem.
+    """What a bound comes to on drawn normal rows of one kappa, |mean| / standard deviation; None: no theorem.
 
+    Of other rows of that kappa it may be larger: with an element far off, or with squares that underflow.
+    The standard deviation of the rows is 1 to 2.
     variance, rstd: largest proved relative errors, with sums as deep as the code makes them (of rms, of the
     mean square). declared_variance: the same with the declared trees.
     """

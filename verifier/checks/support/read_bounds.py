@@ -78,7 +78,7 @@ def _rows(name: str, case: Case, read: Reduction, declared: Reduction) -> Iterab
         statistics = _statistics(case.columns, kappa, case.dtype)
         if statistics is None:
             continue
-        tight, loose = (proved(name, statistics, one) for one in (read, declared))
+        tight, loose = (proved(name, statistics, one, eps=case.eps) for one in (read, declared))
         yield RowBound(
             kappa=kappa,
             variance=_known(tight.variance),
