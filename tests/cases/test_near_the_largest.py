@@ -10,6 +10,7 @@ from verifier.cases.plan import Plan
 from verifier.cases.reaching_shapes import Reaching
 from verifier.cases.recipe import build
 from verifier.cases.steering import LARGE_SECONDS, near_the_largest
+from verifier.cases.variations import Variation
 from verifier.ops import op
 from verifier.subjects.load_file import load_subject
 
@@ -17,7 +18,7 @@ KERNEL = Path(__file__).parents[2] / "kernels" / "layer_norm_torch.py"
 SHAPES = (
     Reaching(rows=1, columns=9),
     Reaching(rows=2, columns=11, opens=True, seconds=0.1),
-    Reaching(rows=2, columns=11, opens=True, bare=True),
+    Reaching(rows=2, columns=11, opens=True, variation=Variation.BARE),
     Reaching(rows=3, columns=13, opens=True, seconds=2 * LARGE_SECONDS),
     *(Reaching(rows=4, columns=n, opens=True) for n in (15, 17)),
 )

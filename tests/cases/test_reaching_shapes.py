@@ -20,7 +20,8 @@ from verifier.cases.reaching_shapes import (
     too_dear,
     too_wide,
 )
-from verifier.cases.steering import steered, steering, wanted_bare
+from verifier.cases.steering import steered, steering, wanted_again
+from verifier.cases.variations import Variation
 from verifier.execution.loops_of_source import loops_of_cuda
 from verifier.machine.model import MAX_GRID_YZ
 from verifier.records.planned_launches import Planned
@@ -244,13 +245,13 @@ def test_shapes_beyond_the_fixed_list_come_again_without_what_may_be_left_out():
     one = taking("layer_norm", "input", "weight", "bias", "eps")
     plan = Plan(max_columns=100)
     long, short = Reaching(rows=1, columns=101, seconds=2.0), Reaching(rows=1, columns=100, seconds=2.0)
-    chosen = steering((), [long, short], cases=9, seconds=6.0, again=wanted_bare(one, plan, few=False))
-    assert chosen.shapes == (short, long, replace(long, bare=True))
+    chosen = steering((), [long, short], cases=9, seconds=6.0, again=wanted_again(one, plan, few=False))
+    assert chosen.shapes == (short, long, replace(long, variation=Variation.BARE))
     given = [recipes[0] for recipes in steered(one, plan, chosen.shapes)]
     assert [(r.columns, r.weight is None, r.bias is None) for r in given] == [
         (100, False, False), (101, False, False), (101, True, True)
     ]  # fmt: skip
-    less = steering((), [long, short], cases=9, seconds=5.0, again=wanted_bare(one, plan, few=False))
+    less = steering((), [long, short], cases=9, seconds=5.0, again=wanted_again(one, plan, few=False))
     assert less.note("--budget standard") == (
         "(1 x 101) without parameters: about 2 s, left out by --budget standard"
     )
@@ -260,15 +261,20 @@ def test_a_brief_search_runs_without_parameters_where_a_kernel_is_launched_first
     one, plan = taking("layer_norm", "input", "weight", "bias", "eps"), Plan(max_columns=100)
     opening = Reaching(rows=1, columns=101, seconds=2.0, opens=True)
     beside = Reaching(rows=1, columns=102, seconds=2.0)
-    again = wanted_bare(one, plan, few=True)
+    again = wanted_again(one, plan, few=True)
     chosen = steering([(3, 200)], [opening, beside], cases=2, seconds=4.0, again=again, besides=(2, 2.0))
     named = Reaching(rows=3, columns=200)
-    assert chosen.shapes == (named, replace(named, bare=True), opening, beside, replace(opening, bare=True))
-    assert not chosen.left_out
-    short = steering((), [opening, beside], cases=2, seconds=4.0, again=again)
-    assert (
-        short.note("--budget quick") == "(1 x 101) without parameters: about 2 s, left out by --budget quick"
+    first, *others = (replace(opening, variation=variation) for variation in Variation)
+    assert chosen.shapes == (
+        named,
+        *(replace(named, variation=variation) for variation in Variation),
+        opening,
+        beside,
+        first,
     )
+    assert chosen.left_out == (*others,)
+    short = steering((), [opening, beside], cases=2, seconds=4.0, again=again)
+    assert short.note("--budget quick").startswith("(1 x 101) without parameters: about 2 s, (1 x 101) with ")
 
 
 def test_the_first_shape_that_launches_a_kernel_is_marked():
@@ -279,8 +285,18 @@ def test_the_first_shape_that_launches_a_kernel_is_marked():
 
 def test_what_has_no_optional_parameter_does_not_come_again():
     required = taking("layer_norm", "input", "weight", "bias", "eps", bare=("weight", "bias"))
-    again = wanted_bare(required, Plan(max_columns=100), few=False)
+    again = wanted_again(required, Plan(max_columns=100), few=False)
     assert not again(Reaching(rows=1, columns=101))
+    assert again(Reaching(rows=1, columns=101, opens=True)) == (Variation.FIRST,)
+
+
+def test_a_brief_search_tries_shapes_otherwise_that_its_few_do_not_come_to():
+    one = taking("layer_norm", "input", "weight", "bias", "eps")
+    brief, long = (wanted_again(one, Plan(), few=few) for few in (True, False))
+    beyond = Reaching(rows=2, columns=1025, opens=True)
+    assert brief(beyond) == tuple(Variation)
+    assert not long(beyond)
+    assert not brief(replace(beyond, columns=1000))
 
 
 def test_another_dtype_is_looked_at_around_the_shapes_of_the_first():

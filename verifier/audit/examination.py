@@ -19,7 +19,7 @@ from verifier.audit.witnesses import replay_witnesses
 from verifier.cases.plan import Plan
 from verifier.cases.reaching_shapes import Reaching
 from verifier.cases.recipe import Recipe
-from verifier.cases.steering import Steering, lengths_alone, steering, wanted_bare
+from verifier.cases.steering import Steering, lengths_alone, steering, wanted_again
 from verifier.checks.support.check import no_ways
 from verifier.execution.backends import backend
 from verifier.execution.compiled_code import remarks, summary
@@ -30,8 +30,8 @@ from verifier.records.verdict import FailureKey, Finding, Line, Verdict
 
 SHORT_SECONDS = 60.0
 """Of one line: in less time a compiled kernel meets few shapes."""
-BARE_AT_LEAST = (2, 5.0)
-"""Cases and seconds that a quick search by bounds has for long shapes without weight and bias, besides."""
+VARIED_AT_LEAST = {True: (6, 8.0), False: (24, 30.0)}
+"""Cases and seconds besides for long shapes tried otherwise, of a search by bounds that is quick, or not."""
 NEWS_BESIDES = 6.5
 """Seconds that it has besides for shapes where a kernel runs, or a loop turns again, for the first time."""
 CODE_SHOWN_BY = ("forward_error", "gradient")
@@ -189,21 +189,21 @@ class Examination(Trial):
             return self._few(plan, budget, line, reaching, apart.get(self.check_name, ()))
         brief = budget.size == "quick"
         by_bounds = self.check_name in CODE_SHOWN_BY
-        bare = wanted_bare(self.subject, plan, few=brief)
+        again = wanted_again(self.subject, plan, few=brief)
         chosen = steering(
             self.subject.extents,
             reaching,
             cases=cases,
             seconds=seconds,
-            again=bare if by_bounds or not brief else lambda _: False,
-            besides=BARE_AT_LEAST if brief else (0, 0.0),
+            again=again if by_bounds else lambda _: (),
+            besides=VARIED_AT_LEAST[brief],
             for_news=NEWS_BESIDES if brief and by_bounds else 0.0,
         )
         if note := chosen.note(budget.words):
             line.notes.append(note)
         if found.why:
             line.notes.append(f"no shapes were chosen by what they launch: {found.why}")
-        left_out = frozenset((str(shape), shape.seconds) for shape in chosen.left_out if not shape.bare)
+        left_out = frozenset((str(shape), shape.seconds) for shape in chosen.left_out if not shape.variation)
         unswept = frozenset({found.why} - {""})
         swept = Reach(left_out=left_out, unswept=unswept, launchable=found.launched, turnable=found.loops)
         self.reach = joined((self.reach, swept))

@@ -267,10 +267,11 @@ class Search:
         for recipes_of in in_turn():
             if self.budget.spent(self._steered) or self._found_enough():
                 return
-            recipe = next((r for r in recipes_of if self._wanted_inside(plan, r)), None)
-            if recipe is not None:
-                self._steered += 1
-                self._run(plan, recipe)
+            for recipe in recipes_of:
+                if self._wanted_inside(plan, recipe):
+                    self._steered += 1
+                    if not any(o.verdict is Verdict.REFUSED for o in self._run(plan, recipe)):
+                        break
 
     def _listed(self, plan: Plan) -> Iterator[Recipe]:
         """Yield the recipes of the fixed list whose cases are to be run."""

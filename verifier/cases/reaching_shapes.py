@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from verifier.cases.bounded_grids import BOUNDED, beyond_bounded_grids
+from verifier.cases.variations import Variation
 from verifier.machine.model import MAX_GRID_YZ
 from verifier.records.planned_launches import AGAIN, WRAPPER, Planned, ShapePoint
 
@@ -62,7 +63,7 @@ class Reaching:
     A list of them is in the order of worth for the price. opens: whether a kernel runs there that none before
     it in the list launches. shows: whether a loop turns more than once there, a statement of the wrapper
     runs, or a number lies that kernels compare with, as in none before it.
-    bare: run with all left out that may be.
+    variation: how it differs from a case with all given, contiguous.
     """
 
     rows: int
@@ -71,11 +72,11 @@ class Reaching:
     seconds: float = 0.0
     opens: bool = False
     shows: bool = False
-    bare: bool = False
+    variation: Variation | None = None
 
     def __str__(self) -> str:
         """Print the extents."""
-        return f"({self.rows} x {self.columns})" + (" without parameters" if self.bare else "")
+        return f"({self.rows} x {self.columns})" + (f" {self.variation}" if self.variation else "")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from strategies.values import Values
 from verifier.cases.plan import Plan
 from verifier.cases.reaching_shapes import CASE_SECONDS, Reaching, price
 from verifier.cases.recipe import Recipe
+from verifier.cases.variations import Variation, variations, varied
 from verifier.ops import Op, op
 from verifier.records.subject import Subject
 
@@ -52,35 +53,35 @@ def steering(
     *,
     cases: int,
     seconds: float,
-    again: Callable[[Reaching], bool] = lambda _: False,
+    again: Callable[[Reaching], Sequence[Variation]] = lambda _: (),
     besides: tuple[int, float] = (0, 0.0),
     for_news: float = 0.0,
 ) -> Steering:
     """Choose what a budget has room for: all that the author names, and of the others what they are worth.
 
-    reaching: the most worth for its price first. cases, seconds: of the others, at most. again: which shapes
-    are wanted a second time, bare; of those that the author does not name, if there is room when all were
-    chosen. besides: cases and seconds that these may take beyond the others'. for_news: seconds besides for
+    reaching: the most worth for its price first. cases, seconds: of the others, at most. again: how a shape
+    is wanted besides; of those that the author does not name, if there is room when all were chosen.
+    besides: cases and seconds that these may take beyond the others'. for_news: seconds besides for
     shapes without room where a kernel or a statement runs, or a loop turns more than once, as at none before.
     """
     asked = [Reaching(rows=rows, columns=columns) for rows, columns in dict.fromkeys(named)]
-    first = [*asked, *(replace(shape, bare=True) for shape in asked if again(replace(shape, opens=True)))]
+    first = [*asked, *(v for plain in asked for v in _varied(plain, again(replace(plain, opens=True))))]
     chosen: list[Reaching] = []
     beyond: list[Reaching] = []
     left_out: list[Reaching] = []
-    for shape in (*reaching, *(replace(shape, bare=True) for shape in reaching if again(shape))):
-        further, longer = besides if shape.bare else (0, 0.0)
+    for shape in (*reaching, *(v for plain in reaching for v in _varied(plain, again(plain)))):
+        further, longer = besides if shape.variation else (0, 0.0)
         fits = (
             shape.seconds <= CASE_SECONDS
             and len(chosen) < cases + further
             and sum(s.seconds for s in chosen) + shape.seconds <= seconds + longer
         )
-        news = (shape.opens or shape.shows) and not shape.bare
+        news = (shape.opens or shape.shows) and not shape.variation
         may = news and sum(s.seconds for s in beyond) + shape.seconds <= for_news
         (chosen if fits else beyond if may else left_out).append(shape)
     rising = sorted(
         (*chosen, *beyond),
-        key=lambda shape: (shape.bare, price(shape.rows, shape.columns), shape.rows, shape.variant),
+        key=lambda s: (s.variation is not None, price(s.rows, s.columns), s.rows, s.variant),
     )
     return Steering(shapes=(*first, *rising), left_out=tuple(left_out))
 
@@ -100,19 +101,30 @@ def lengths_alone(reaching: Iterable[Reaching], rows: int, variant: int) -> list
     return [*first.values()]
 
 
-def wanted_bare(subject: Subject, plan: Plan, *, few: bool) -> Callable[[Reaching], bool]:
-    """Return which shapes are to be run without parameters, too: those where no other case leaves them out.
+def _varied(shape: Reaching, each: Iterable[Variation]) -> Iterator[Reaching]:
+    return (replace(shape, variation=variation) for variation in each)
 
-    few: of them only those where a kernel runs that no cheaper shape launches. A parameter that is absent is
-    other code in each kernel that is launched, and what masked lanes hold then is not multiplied by a weight
-    of 0. Within the limits of a plan its fixed list leaves them out in turn.
+
+def wanted_again(subject: Subject, plan: Plan, *, few: bool) -> Callable[[Reaching], Sequence[Variation]]:
+    """Return how a shape is to be run besides: where no other case does so.
+
+    few: of them only those where a kernel runs that no cheaper shape launches. A parameter that is absent,
+    another dtype, a stride are other code in each kernel that is launched, and what masked lanes hold is not
+    multiplied by a weight of 0 where there is none. Its fixed list has them at the shapes of a plan.
     """
-    may_be_absent = any(
-        set(given) == {True, False} for given in plan.parameters_of(op(subject.op), subject).values()
-    )
-    return lambda shape: (
-        may_be_absent and not plan.fits(shape.rows, shape.columns) and (shape.opens or not few)
-    )
+    the_op = op(subject.op)
+    every = variations(the_op, plan, subject)
+    bare = tuple(variation for variation in every if variation is Variation.BARE)
+
+    listed = plan.few_shapes(long=False).shapes if few else None
+
+    def of(shape: Reaching) -> Sequence[Variation]:
+        rows, columns = shape.rows, shape.columns
+        if plan.fits(rows, columns) if listed is None else any(rows <= r and columns <= c for r, c in listed):
+            return ()
+        return every if shape.opens else () if few else bare
+
+    return of
 
 
 def at_numbers(subject: Subject, plan: Plan, dtype: str, numbers: Sequence[float]) -> Iterator[Recipe]:
@@ -146,7 +158,7 @@ def near_the_largest(
         step, rest = divmod(top, len(_MAGNITUDES) - 1)
         steps = Values(scale=rest, row_scale=step)
         yield (_ordinary(subject, plan, Reaching(rows=rows, columns=columns), steps),)
-    large = [s for s in shapes if s.opens and not s.bare and s.seconds <= LARGE_SECONDS]
+    large = [s for s in shapes if s.opens and not s.variation and s.seconds <= LARGE_SECONDS]
     for number, shape in enumerate(large[:LARGE_SHAPES]):
         each = (Values(seed=number, scale=power) for power in (top, top - 2))
         yield tuple(_ordinary(subject, plan, shape, values) for values in each)
@@ -169,15 +181,11 @@ def _summed_in(dtype: str) -> str:
 
 
 def _ordinary(subject: Subject, plan: Plan, shape: Reaching, values: Values) -> Recipe:
-    """Return a recipe with everything given that may be, or nothing that may be left out if it is bare.
-
-    values: of the input, and the seed of all.
-    """
+    """Return a recipe with everything given that may be. values: of the input, and the seed of all."""
     the_op = op(subject.op)
     others = Values(seed=values.seed)
     given = {
-        name: others if (all(levels) if shape.bare else any(levels)) else None
-        for name, levels in plan.parameters_of(the_op, subject).items()
+        name: others if any(levels) else None for name, levels in plan.parameters_of(the_op, subject).items()
     }
     return Recipe(
         rows=shape.rows,
@@ -193,7 +201,7 @@ def _ordinary(subject: Subject, plan: Plan, shape: Reaching, values: Values) -> 
 
 
 def steered(subject: Subject, plan: Plan, shapes: Iterable[Reaching]) -> Iterator[tuple[Recipe, ...]]:
-    """Yield recipes for each shape, of which the first inside the domain is to be run.
+    """Yield recipes for each shape, of which the first inside the domain that is not refused is to be run.
 
     Numbers are ordinary where a plan asks for no others, so that the bound judges; of many short rows, one
     may have a spread so small that nothing is promised of it, and signs that alternate give it one. Where a
@@ -202,6 +210,9 @@ def steered(subject: Subject, plan: Plan, shapes: Iterable[Reaching]) -> Iterato
     for number, shape in enumerate(shapes):
         values = Values(seed=number)
         ordinary = _ordinary(subject, plan, shape, values)
+        if shape.variation is not None:
+            yield tuple(varied(op(subject.op), plan, subject, ordinary, shape.variation))
+            continue
         for placed in _apart(op(subject.op), ordinary, plan.apart) if plan.apart else (ordinary,):
             yield tuple(
                 replace(placed, input=replace(values, hazard=hazard)) for hazard in plan.reaching_hazards

@@ -51,6 +51,7 @@ CATCHES = (
     "threshold_falls_between_triton",
     "computed_threshold_falls_between_triton",
     "rows_along_y_triton",
+    "eps_raised_in_long_rows_triton",
     "rows_beyond_bounded_grid_triton",
     "sum_kept_declared_rounded",
     "gate_before_the_norm",
