@@ -18,6 +18,7 @@ from verifier.cases.reaching_shapes import (
     pairs_of_literals,
     seen_around,
     too_dear,
+    failing,
     too_wide,
 )
 from verifier.cases.steering import steered, steering, wanted_again
@@ -363,6 +364,19 @@ def test_the_least_shape_is_found_whose_grid_no_device_launches(grid, found):
         p: Planned(features=seen.features, grids=seen.grids, refused="no") for p, seen in known.items()
     }
     assert too_wide(refusing) == []
+
+
+def test_the_smallest_shape_of_each_kind_of_error_is_found_and_none_of_a_refusal():
+    def look(rows, columns):
+        if columns > 5000:
+            return Planned(refused=f"IndexError: {columns} of them", fails=True)
+        if rows > 7000:
+            return Planned(refused="TypeError: rows", fails=rows * columns < 100_000)
+        return Planned(refused="ValueError: few" if columns < 3 else "", features=frozenset({"kernel"}))
+
+    known = seen_around(lambda points: [look(*p[:2]) for p in points], lambda _: True, 1, tuple)
+    found = [(shape.rows, shape.columns) for shape in failing(known)]
+    assert found == [(1, 5001), (7001, 1)]
 
 
 def test_no_point_beyond_what_grids_have_is_looked_at_outside_the_domain():

@@ -66,6 +66,13 @@ def test_tensors_of_a_dry_run_say_that_they_lie_on_the_device_and_nothing_is_lef
     assert found.files == (str(HARD["odd_width"].path),)
 
 
+def test_an_error_in_long_rows_alone_is_found_though_nothing_is_launched_there():
+    assert [plan.fails for plan in planned(HARD["fails_in_long_rows"], (1, 40_001, 0)).planned] == [True]
+    line = searched("fails_in_long_rows", cases=10)
+    assert [(f.verdict, f.case.columns) for f in line.findings] == [(Verdict.CRASH, 40_001)]
+    assert "IndexError" in line.findings[0].message
+
+
 def test_a_call_that_hangs_is_stopped_and_a_second_one_ends_the_run(monkeypatch):
     monkeypatch.setattr(dry_run, "CALL_SECONDS", 0.2)
     found = planned(HARD["hangs"], (1, 8, 0), (1, 30000, 0), (1, 9, 0), (2, 30000, 0), (1, 10, 0))

@@ -20,6 +20,7 @@ from verifier.cases.reaching_shapes import (
     PLAIN,
     Reaching,
     cover,
+    failing,
     price,
     seen_around,
     too_dear,
@@ -143,8 +144,8 @@ def _in_any(planned: Iterable[Planned]) -> tuple[frozenset[str], frozenset[tuple
 
 def _shown(known: Mapping[ShapePoint, Planned]) -> list[Reaching]:
     chosen = cover(known)
-    refused = too_wide(known)
-    return [*refused, *(shape for shape in (*chosen, *too_dear(known, chosen)) if shape not in refused)]
+    ending = [*too_wide(known), *(failing(known) if chosen else ())]
+    return [*ending, *(shape for shape in (*chosen, *too_dear(known, chosen)) if shape not in ending)]
 
 
 def _plain(the_op: Op) -> list[Reaching]:

@@ -34,6 +34,8 @@ CASE_SECONDS = 15.0
 """Shapes beyond are never run: a case has a limit, and a slow one is not to look like one that hangs."""
 MOST_REFUSED = 1 << 21
 """Elements of a case whose launch is to be refused, at most: it has tensors, though no kernel runs."""
+MOST_FAILING = 3
+"""Kinds of errors, at most, of which a case is run each."""
 MOST_TOO_DEAR = 20
 """Of these, how many are named."""
 PLAIN = ((1, 16385), (2049, 3), (32769, 3))
@@ -315,6 +317,22 @@ def too_wide(known: Mapping[ShapePoint, Planned]) -> list[Reaching]:
     return [
         Reaching(rows=rows, columns=columns, variant=variant, seconds=compilation(0))
         for rows, columns, variant in _beyond_the_limit(known)[:1]
+    ]
+
+
+def failing(known: Mapping[ShapePoint, Planned]) -> list[Reaching]:
+    """Return the smallest shape of each kind of error that ends a call and is no refusal, a few at most.
+
+    Whether the error is the wrapper's or the dry run's is for the case to show.
+    """
+    first: dict[str, ShapePoint] = {}
+    for point in sorted((p for p, seen in known.items() if seen.fails), key=_elements):
+        words = "".join(c for c in known[point].refused if c.isalpha())
+        first.setdefault(words, point)
+    points = [p for p in first.values() if p[0] * p[1] <= MOST_REFUSED][:MOST_FAILING]
+    return [
+        Reaching(rows=r, columns=c, variant=v, seconds=round(compilation(0) + price(r, c), 2))
+        for r, c, v in points
     ]
 
 

@@ -7,7 +7,6 @@ an extent of 2^20 costs what one of 1 does. The process is spoiled for real runs
 from __future__ import annotations
 
 import ctypes
-import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,6 +21,7 @@ import torch
 
 from verifier.execution.backend import Backend
 from verifier.execution.loops_of_source import Loops, loops_of_cuda, loops_of_triton
+from verifier.execution.timed_call import HANGS, Raised, call_within
 from verifier.execution.turns_of_loops import (
     Head,
     heads_of_cuda,
@@ -37,7 +37,6 @@ from verifier.ops import op
 from verifier.records.case import Case
 from verifier.records.observation import Observation
 from verifier.records.planned_launches import AGAIN, WRAPPER, DryRun, Planned, ShapePoint
-from verifier.records.printable import said
 from verifier.records.subject import Subject
 from verifier.subjects import cuda_source
 from verifier.subjects.source_map import source_map
@@ -54,10 +53,6 @@ LEAST_TILE = 16
 """A constant below is a number of stages or of rows at once, and no tile."""
 NO_WIDTH = 0
 """Of a compilation of CUDA C++, whose time does not grow with a tile."""
-
-
-class _HungError(BaseException):
-    """A call that does not come back; no Exception, which a wrapper might catch."""
 
 
 def plan_launches(
@@ -77,7 +72,7 @@ def plan_launches(
             call = partial(called, subject, case, point, PLAIN, gradients=gradients, recorder=recorder)
             with follow(wrapper.files, recorder.ran):
                 refused = call_within(CALL_SECONDS if planned else FIRST_SECONDS, call)
-            hung += refused == HANGS
+            hung += refused.text == HANGS
             planned.append(planned_of(recorder, wrapper, refused, gradients=gradients))
             files.update(*(launch.files for launch in recorder.launches))
             if hung >= HANGING:
@@ -85,31 +80,6 @@ def plan_launches(
                 break
     found = DryRun(planned=tuple(planned), files=tuple(sorted(files)), ended=ended)
     return Observation(status="ok", found=found)
-
-
-HANGS = "it does not come back"
-
-
-def call_within(seconds: float, call: Callable[[], None]) -> str:
-    """Call; return what was raised in words, or nothing. What takes longer by the clock is stopped."""
-
-    def stop(*_: object) -> None:
-        raise _HungError
-
-    before = signal.signal(signal.SIGALRM, stop)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-        try:
-            call()
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
-    except _HungError:
-        return HANGS
-    except Exception as error:
-        return said(error, first_line=True)
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    return ""
 
 
 def called(
@@ -203,7 +173,7 @@ class Wrapper:
         return frozenset(self.statements[line] for line in ran if line in self.statements)
 
 
-def planned_of(recorder: Recorder, wrapper: Wrapper, refused: str, *, gradients: bool) -> Planned:
+def planned_of(recorder: Recorder, wrapper: Wrapper, refused: Raised, *, gradients: bool) -> Planned:
     """Join what was noted of one call, and of its forward pass."""
     launches = recorder.launches
     before = [launch for launch in launches if not launch.backward]
@@ -212,14 +182,15 @@ def planned_of(recorder: Recorder, wrapper: Wrapper, refused: str, *, gradients:
     return replace(_joined(launches, wrapper.features(recorder.ran), refused), forward=forward)
 
 
-def _joined(launches: Sequence[_Noted], lines: frozenset[str], refused: str) -> Planned:
-    ran = frozenset[str]() if refused else lines  # what ran before a refusal runs where nothing is refused
+def _joined(launches: Sequence[_Noted], lines: frozenset[str], refused: Raised) -> Planned:
+    ran = frozenset[str]() if refused.text else lines  # what ran before an error runs where there is none
     return Planned(
         features=ran.union(*(launch.features for launch in launches)),
         compiled=frozenset(launch.compiled for launch in launches),
         grids=_grids(launches),
         loops=frozenset().union(*(launch.loops for launch in launches)),
-        refused=refused,
+        refused=refused.text,
+        fails=bool(refused.text) and not refused.on_purpose,
     )
 
 

@@ -21,16 +21,15 @@ from verifier.execution.dry_run import (
     CALL_SECONDS,
     FIRST_SECONDS,
     HANGING,
-    HANGS,
     Detail,
     Recorder,
     Wrapper,
-    call_within,
     called,
     planned_of,
     recording,
 )
 from verifier.execution.process_copy import in_a_copy
+from verifier.execution.timed_call import HANGS, call_within
 from verifier.execution.ways_of_calling import PLAIN, CallingWay
 from verifier.execution.wrapper_lines import follow
 from verifier.machine.culprit import passed_on
@@ -184,7 +183,7 @@ class _Calls:
         with settings_kept(), device, follow(self.wrapper.files, recorder.ran), _Operations(recorder):
             raised = call_within(CALL_SECONDS if self.begun else FIRST_SECONDS, call)
         self.begun = True
-        self.hung += raised == HANGS
+        self.hung += raised.text == HANGS
         self.files.update(*(launch.files for launch in recorder.launches))
         # Without a backward pass all is of the forward pass.
         planned = replace(planned_of(recorder, self.wrapper, raised, gradients=False), forward=None)

@@ -27,6 +27,7 @@ class Planned:
     loops: file's name and line of each loop of the kernels, and whether it may turn more than once, as far
     as its head says.
     refused: what the wrapper raised, if it did; features and compilations are those seen until then.
+    fails: whether it did so by no statement of its own that says so.
     """
 
     features: frozenset[str] = frozenset()
@@ -35,6 +36,7 @@ class Planned:
     grids: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     loops: frozenset[tuple[str, int, bool]] = frozenset()
     refused: str = ""
+    fails: bool = False
 
     @property
     def widest(self) -> int:
