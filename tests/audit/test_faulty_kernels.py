@@ -82,6 +82,7 @@ ONLY = {
     "eps_larger_in_first_call_triton": "repeated_calls",
     "long_rows_in_32_bits_triton": "huge_extents",
     "samples_in_32_bits_triton": "huge_extents",
+    "channels_in_32_bits_triton": "huge_extents",
     "buffer_of_first_call_kept_triton": "repeated_calls",
     "gradient_of_bias_only_with_weight": "partial_gradients",
     "gradient_of_one_lost_in_long_rows_triton": "partial_gradients",

@@ -13,12 +13,12 @@ from verifier.cases.reaching_shapes import (
     MOST_PAIRED,
     Reaching,
     cover,
+    failing,
     ladder,
     near_literals,
     pairs_of_literals,
     seen_around,
     too_dear,
-    failing,
     too_wide,
 )
 from verifier.cases.steering import steered, steering, wanted_again

@@ -277,7 +277,9 @@ def test_a_refusal_of_so_many_rows_is_no_finding():
 def test_what_has_no_such_rows_is_skipped():
     skips = check("huge_extents").skips
     batch_norm = subject_of(KERNELS / "batch_norm_triton.py")
-    assert "does not go by rows" in skips(batch_norm, op("batch_norm"), "float16", "machine")
+    assert skips(batch_norm, op("batch_norm"), "float16", "machine") is None
+    batch_norm = batch_norm.differing(domain=Domain(max_rank=2))
+    assert "no axis goes by rows" in skips(batch_norm, op("batch_norm"), "float16", "machine")
     layer_norm = subject_of(SOURCE)
     assert skips(layer_norm, op("layer_norm"), "float16", "machine") is None
     assert "chosen blocks" in skips(layer_norm, op("layer_norm"), "float16", "eager")
@@ -293,6 +295,32 @@ def test_rows_lie_on_both_sides_of_2_30_and_2_31_elements(columns):
     assert before * columns < 2**31 <= second * columns
     assert len(set(few.rows)) == len(few.rows) == len(huge.rows)
     assert max(few.rows) + 1 == few.extent < huge.extent
+
+
+@pytest.mark.parametrize("places", [6, 7, 9])
+def test_more_places_than_six_are_looked_at_where_samples_have_several_rows(places):
+    for extents in (ChosenExtents.huge(1001, places), ChosenExtents.few(1001, places)):
+        assert len(set(extents.rows)) == places
+        assert list(extents.rows) == sorted(extents.rows)
+        assert {*ChosenExtents.huge(1001).rows} <= {*extents.rows} or extents.extent < 1000
+
+
+def test_channels_of_a_batch_norm_are_rows_and_a_sample_of_them_has_more_than_2_31_elements():
+    source = KERNELS / "batch_norm_triton.py"
+    right = judged(subject_of(source))
+    assert {o.verdict for o in right} == {Verdict.PASS}
+    assert {o.output for o in right} >= {"output", "running_mean", "grad_input", "grad_weight"}
+    for place in ("y_sample", "dx_sample"):  # in the forward pass, and in the backward pass alone
+        cast = {f"{place} = tl.cast(channels, tl.int64) * space": f"{place} = channels * space"}
+        (found,) = judged(planted(cast, source))
+        assert found.machine_finding == "out_of_bounds"
+
+
+def test_samples_of_an_instance_norm_have_a_row_for_each_channel():
+    outcomes = judged(subject_of(KERNELS / "instance_norm_triton.py"))
+    assert ("output", Verdict.PASS) in {(o.output, o.verdict) for o in outcomes}
+    (not_judged,) = [o for o in outcomes if o.verdict is Verdict.SKIPPED]
+    assert not_judged.message.startswith("gradients of huge tensors are not judged")
 
 
 CHANNELS = FAULTY / "samples_in_32_bits_triton.py"

@@ -110,7 +110,7 @@ def refuses(input, weight, eps=1e-6):
 @subject(**DECLARED)
 def fails_in_long_rows(input, weight, eps=1e-6):
     if input.shape[-1] > 40_000:
-        return _launched(_usual, input, (weight,)[1], eps)
+        return _launched(_usual, input, weight, {}["eps"])
     return _launched(_usual, input, weight, eps)
 
 

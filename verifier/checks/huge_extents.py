@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -44,13 +44,20 @@ WHY = (
     "a row number times a row length is a 32-bit product in most kernels, and a wrapper that makes its input"
     " contiguous hides that from large strides: batches of two million tokens overwrite each other"
 )
-CATCHES = ("rows_in_32_bits_triton", "long_rows_in_32_bits_triton", "samples_in_32_bits_triton")
+CATCHES = (
+    "rows_in_32_bits_triton",
+    "long_rows_in_32_bits_triton",
+    "samples_in_32_bits_triton",
+    "channels_in_32_bits_triton",
+)
 
 COLUMNS = 1024
 """Elements of a row, where nothing says that other kernels are launched for other rows."""
-COLUMNS_IN_CHANNELS = 1001
-"""The same of a row that has channels, 7 of 143: of fewer, each would have more than 2^30 elements, which
-kernels that count them in 32 bits refuse."""
+CHANNELS, SPACE = 7, 143
+COLUMNS_IN_CHANNELS = CHANNELS * SPACE
+"""The same of a row that has channels: of fewer, each would have more than 2^30 elements, which kernels that
+count them in 32 bits refuse. Where each channel of a sample is a row, a sample has as many; of such samples
+that many are looked at, too."""
 MOST_REACHING = 3
 """Lengths of rows for which the subject launches other kernels that are tried besides."""
 LOOKED_AT = 6
@@ -68,71 +75,101 @@ out, or be a refusal of so many rows, which is safe."""
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenExtents:
-    """How many rows a tensor has, and which of them are looked at."""
+    """How many rows a tensor has, or samples of several, and which of them are looked at."""
 
     extent: int
     rows: tuple[int, ...]
 
     @classmethod
-    def huge(cls, columns: int) -> ChosenExtents:
-        """Return those of a tensor of more than 2^31 elements."""
+    def huge(cls, columns: int, places: int = LOOKED_AT) -> ChosenExtents:
+        """Return those of a tensor of more than 2^31 elements, if a row has so many of them."""
         first, second = (-(-(2**power) // columns) for power in (30, 31))
-        return cls(extent=second + 8, rows=(0, first - 1, first, second - 1, second, second + 7))
+        further = tuple(range(1, places - LOOKED_AT + 1))
+        rows = (0, *further, first - 1, first, second - 1, second, second + 7)
+        return cls(extent=second + 8, rows=rows)
 
     @classmethod
-    def few(cls, columns: int) -> ChosenExtents:
+    def few(cls, columns: int, places: int = LOOKED_AT) -> ChosenExtents:
         """Return those of a small tensor."""
         extent = next((n for n in reversed(PRIMES) if n * columns <= SMALL + 2**12), PRIMES[0])
-        return cls(extent=extent, rows=(0, 1, extent // 2, extent // 2 + 1, extent - 2, extent - 1))
+        further = tuple(range(2, places - LOOKED_AT + 2))
+        return cls(extent=extent, rows=(0, 1, *further, extent // 2, extent // 2 + 1, extent - 2, extent - 1))
 
 
 def plan(subject: Subject, op: Op) -> Plan:
     """Ask for as many rows as are looked at, and for few lengths of rows for which other kernels run."""
-    forms = _by_rows(subject, op)
+    forms = _forms(subject, op)
+    rows, columns = (forms.rows, forms.columns) if forms is not None else (LOOKED_AT, COLUMNS)
     return Plan(
         gradients=subject.differentiable or not op.differentiable,
         hazards=("ordinary",),
         joint=False,
-        shapes=((LOOKED_AT, _columns(op, forms)),),
+        shapes=((rows, columns),),
         eps=(1e-5,),
-        variants=forms or None,  # of none, nothing is run
+        variants=None if forms is None else forms.variants,  # of none, nothing is run
         most=MOST_CASES,
         reaching=True,
         most_reaching=MOST_REACHING,
-        reaching_rows=LOOKED_AT,
+        reaching_rows=rows,
     )
 
 
 def skips(subject: Subject, op: Op, _dtype: str, backend: str) -> str | None:
     """Apply where blocks can be left out, unless the domain ends before."""
-    forms = _by_rows(subject, op)
-    if not forms:
-        return "its first axis does not go by rows, of which some could be chosen"
+    forms = _forms(subject, op)
+    if forms is None:
+        return "no axis goes by rows, of which some could be chosen"
     if not can(backend, Power.CHOOSES_ROWS):
         return "it needs a backend that runs chosen blocks alone (machine)"
     limit = _most_rows(subject)
-    few = limit < ChosenExtents.huge(_columns(op, forms)).extent
+    few = limit < ChosenExtents.huge(forms.columns).extent
     return f"the declared domain ends at {limit} rows" if few else None
 
 
-def _by_rows(subject: Subject, op: Op) -> tuple[int, ...]:
-    """Return the op's forms of shapes whose first axis goes by rows, those of the fewest dimensions."""
-    ranks: dict[int, int] = {}
+@dataclass(frozen=True, kw_only=True)
+class _Forms:
+    """The op's forms of shapes of which an axis goes by rows, and the extents of a case."""
+
+    rows: int
+    columns: int
+    variants: tuple[int, ...]
+
+
+def row_axis(shape: Sequence[int], rows: int, columns: int) -> int | None:
+    """Return the axis of an input along which places are chosen; None if there is none.
+
+    It is the first, of which each place has a row, or a sample of several rows, or that of channels that each
+    are a row. Of these, samples are wanted besides: among them a 32-bit offset ends.
+    """
+    first = (shape[0], rows) in {(LOOKED_AT, LOOKED_AT), (CHANNELS, CHANNELS**2)}
+    if first and math.prod(shape) == rows * columns:
+        return 0
+    each = len(shape) > 2 and shape[0] > 1 and (shape[1], shape[0] * math.prod(shape[2:])) == (rows, columns)
+    return 1 if each and rows == LOOKED_AT else None
+
+
+def _forms(subject: Subject, op: Op) -> _Forms | None:
+    """Return the forms of an op that have such an axis, those of the fewest dimensions.
+
+    Of those whose first axis has, if there are any; samples of several rows where there are no others.
+    """
     most = math.inf if subject.domain is None or subject.domain.max_rank is None else subject.domain.max_rank
-    for variant in range(op.variants):
-        shapes = op.shapes(LOOKED_AT, COLUMNS, variant)
-        if shapes is not None and has_room(op, subject, shapes):
-            first, *others = shapes.tensors["input"]
-            if (first, math.prod(others)) == (LOOKED_AT, COLUMNS) and len(others) < most:
-                ranks[variant] = len(others)
-    return tuple(variant for variant, rank in ranks.items() if rank == min(ranks.values()))
-
-
-def _columns(op: Op, forms: tuple[int, ...]) -> int:
-    """Return how long the rows of these forms are, which are all alike in whether a row has channels."""
-    found = (op.shapes(LOOKED_AT, COLUMNS, variant) for variant in forms)
-    in_channels = any(shapes is not None and len(shapes.tensors["input"]) > 2 for shapes in found)
-    return COLUMNS_IN_CHANNELS if in_channels else COLUMNS
+    for rows, columns in ((LOOKED_AT, COLUMNS), (CHANNELS**2, SPACE)):
+        ranks: dict[int, tuple[int, int]] = {}
+        for variant in range(op.variants):
+            shapes = op.shapes(rows, columns, variant)
+            if shapes is not None and has_room(op, subject, shapes):
+                shape = shapes.tensors["input"]
+                axis = row_axis(shape, rows, columns)
+                if axis is not None and len(shape) <= most:
+                    ranks[variant] = axis, len(shape)
+        if ranks:
+            axis, rank = least = min(ranks.values())
+            variants = tuple(variant for variant, one in ranks.items() if one == least)
+            in_channels = axis == 0 and rows == LOOKED_AT and rank > 2
+            length = COLUMNS_IN_CHANNELS if in_channels else columns
+            return _Forms(rows=rows, columns=length, variants=variants)
+    return None
 
 
 def _most_rows(subject: Subject) -> float:
@@ -142,11 +179,13 @@ def _most_rows(subject: Subject) -> float:
 
 def check(session: Session) -> list[Outcome]:
     """Judge the chosen rows of a huge tensor, if a small one shows that the others may be left out."""
-    if (session.case.input_shape[0], session.case.rows) != (LOOKED_AT, LOOKED_AT):
+    shape, rows, columns = session.case.input_shape, session.case.rows, session.case.columns
+    axis = row_axis(shape, rows, columns)
+    if axis is None:
         return []
-    columns = session.case.columns
-    huge = ChosenExtents.huge(columns)
-    if _most_rows(session.subject) < huge.extent:
+    places = shape[axis]
+    huge = ChosenExtents.huge(_offset_of_last(shape, axis), places)
+    if _most_rows(session.subject) < huge.extent * (rows // places):
         return []
     backward = bool(session.op.differentiable) and session.subject.differentiable
     left_out = []
@@ -160,7 +199,7 @@ def check(session: Session) -> list[Outcome]:
         if why := _untold(seen, small.followed) or _dependent(session, gradients, small):
             left_out.append(_not_judged(what, why))
             continue
-        where = f"in chosen rows of a tensor of {huge.extent} x {columns}"
+        where = f"in chosen rows of a tensor of {huge.extent} x {math.prod(shape) // places}"
         if seen.status != "ok":
             seen = replace(seen, message=f"{seen.message}; {where}")
         session.accept(seen)
@@ -170,6 +209,11 @@ def check(session: Session) -> list[Outcome]:
         )
         return [*left_out, *told]
     return left_out[-1:]
+
+
+def _offset_of_last(shape: Sequence[int], axis: int) -> int:
+    """Return how many elements a row has, or a channel in all samples but the last."""
+    return math.prod(shape[1:]) if axis == 0 else (shape[0] - 1) * math.prod(shape[2:])
 
 
 def _judged(session: Session, seen: Observation) -> list[Outcome]:
@@ -256,7 +300,14 @@ def _dependent(session: Session, gradients: bool, small: _Small) -> str:
 
 
 def _few(session: Session) -> ChosenExtents:
-    return ChosenExtents.few(session.case.columns)
+    places = _places(session.case)
+    return ChosenExtents.few(session.case.elements // places, places)
+
+
+def _places(case: Case) -> int:
+    """Return how many places are looked at along the axis of rows, each of one row or several."""
+    axis = row_axis(case.input_shape, case.rows, case.columns)
+    return case.rows if axis is None else case.input_shape[axis]
 
 
 def _run(session: Session, extents: ChosenExtents, **settings: object) -> Observation:
@@ -266,6 +317,8 @@ def _run(session: Session, extents: ChosenExtents, **settings: object) -> Observ
         experiment="verifier.checks.huge_extents:experiment",
         extent=extents.extent,
         rows=extents.rows,
+        axis=row_axis(session.case.input_shape, session.case.rows, session.case.columns),
+        each=session.case.rows // _places(session.case),
         **settings,
     )
 
@@ -278,31 +331,46 @@ def experiment(
     gradients: bool,
     extent: int,
     rows: tuple[int, ...],
+    axis: int,
+    each: int,
     alone: bool,
     filled: bool | None = None,
     as_before: tuple[object, ...] | None = None,
 ) -> Observation:
     """Execute on a tensor of `extent` rows that has the case's at `rows`; runs in the child.
 
-    alone: run the blocks of these rows alone, where grids follow the rows. filled: whether the others hold
-    numbers, so that a row on which they have an influence differs, or zeros; as the blocks that run, unless
-    it is said. as_before: how grids have to follow the rows. Of the results, those that have rows are
-    returned with these rows alone, and others as they are.
+    axis: of the input, along which its rows lie. each: how many rows a place of it has. alone: run the
+    blocks of these rows alone, where grids follow the rows. filled: whether the others hold numbers, so that
+    a row on which they have an influence differs, or zeros; as the blocks that run, unless it is said.
+    as_before: how grids have to follow the rows. Of the results, those that have rows are returned with these
+    rows alone, and others as they are.
     """
-    placer = _Placer(extent=extent, rows=rows, filled=not alone if filled is None else filled)
-    chosen = ChosenRows(extent=extent, rows=rows, as_before=as_before) if alone else None
+    placer = _Placer(extent=extent, rows=rows, axis=axis, filled=not alone if filled is None else filled)
+    every = tuple(row * each + number for row in rows for number in range(each))
+    chosen = ChosenRows(extent=extent * each, rows=every, as_before=as_before) if alone else None
     with backend.varied(chosen_rows=chosen), LazyTensors():  # type: ignore[no-untyped-call]
         seen = execute(subject, case, backend=backend, gradients=gradients, placer=placer)
-    with_rows = tuple(
-        name for name, t in seen.outputs.items() if t is not None and t.dim() and t.shape[0] == extent
-    )
-    at = list(rows)
-    outputs = {
-        name: torch.stack([t[row] for row in at]) if name in with_rows and t is not None else t
-        for name, t in seen.outputs.items()
-    }
+    along = {name: axis_of(t.shape, extent, axis) for name, t in seen.outputs.items() if t is not None}
+    outputs = {name: _at(t, rows, along.get(name)) for name, t in seen.outputs.items()}
+    with_rows = tuple(name for name, a in along.items() if a is not None)
     found = _Chosen(followed=backend.followed(), with_rows=with_rows)
     return replace(seen, outputs=outputs, found=found)
+
+
+def axis_of(shape: Sequence[int], rows: int, axis: int) -> int | None:
+    """Return along which axis a tensor has rows if those of the input lie along `axis`; None if it has none.
+
+    Where rows are channels, a tensor of one axis has one number of each.
+    """
+    of_this = 0 if len(shape) == 1 else axis
+    return of_this if len(shape) > of_this and shape[of_this] == rows else None
+
+
+def _at(tensor: torch.Tensor | None, rows: Sequence[int], axis: int | None) -> torch.Tensor | None:
+    """Return these rows of a tensor, or all of it if it has none."""
+    if tensor is None or axis is None:
+        return tensor
+    return torch.stack([tensor.select(axis, row) for row in rows], dim=axis)
 
 
 def _rows_of(seen: Observation) -> dict[str, torch.Tensor | None]:
@@ -318,6 +386,7 @@ class RowsPlaced:
     tensor: torch.Tensor
     values: torch.Tensor
     rows: tuple[int, ...]
+    axis: int
 
     def damage(self) -> Iterator[str]:
         """Watch no other rows: looking would commit them all."""
@@ -325,7 +394,8 @@ class RowsPlaced:
 
     def value_damage(self) -> Iterator[str]:
         """Say whether the values were written."""
-        now = torch.stack([self.tensor.detach()[row] for row in self.rows])
+        now = _at(self.tensor.detach(), self.rows, self.axis)
+        assert now is not None
         if not torch.equal(now, self.values):
             yield "its values changed"
 
@@ -336,25 +406,27 @@ class _Placer:
 
     extent: int
     rows: tuple[int, ...]
+    axis: int
     filled: bool
 
     def __call__(
         self, name: str, layout: Layout, values: torch.Tensor, *, guard_elements: int, poison: str
     ) -> Placed | RowsPlaced:
         """Return the tensor with its values in place."""
-        if name in PARAMETERS or values.dim() == 0 or values.shape[0] != len(self.rows):
+        axis = axis_of(values.shape, len(self.rows), self.axis)
+        if axis is None or (name in PARAMETERS and self.axis == 0):
             return layout.place(values, guard_elements=guard_elements, poison=poison)
-        tensor = _pages(self.extent, values)
+        tensor = _pages(self.extent, values, axis)
         if self.filled:
             generator = torch.Generator().manual_seed(0)
             tensor.copy_(torch.randn(tensor.shape, generator=generator))
-        for row, value in zip(self.rows, values, strict=True):
-            tensor[row] = value
-        return RowsPlaced(tensor=tensor, values=values.clone(), rows=self.rows)
+        for row, value in zip(self.rows, values.unbind(axis), strict=True):
+            tensor.select(axis, row).copy_(value)
+        return RowsPlaced(tensor=tensor, values=values.clone(), rows=self.rows, axis=axis)
 
 
-def _pages(extent: int, values: torch.Tensor) -> torch.Tensor:
+def _pages(extent: int, values: torch.Tensor, axis: int) -> torch.Tensor:
     """Return zeros of `extent` rows, of which pages exist once they are written."""
-    shape = (extent, *values.shape[1:])
+    shape = (*values.shape[:axis], extent, *values.shape[axis + 1 :])
     octets = torch.Size(shape).numel() * values.dtype.itemsize
     return put(torch.frombuffer(untouched_pages(octets), dtype=values.dtype), values.device).view(shape)
