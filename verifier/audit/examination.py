@@ -144,11 +144,11 @@ class Examination(Trial):
         plan = self.check.plan(self.subject, self.op)
         search.budget = self.budget.taken_by(plan, len(self.subject.extents))
         # Of a check that takes a few cases alone, shapes that come first come besides: the budget has room.
+        # So does what is tried otherwise, of every check.
         of = search.budget if plan.most is None else self.budget
         search.steering = self._steering(plan, of, line)
-        if plan.most is not None:
-            besides = len(search.steering.shapes)
-            search.budget = replace(search.budget, cases=search.budget.cases + besides)
+        besides = [s for s in search.steering.shapes if plan.most is not None or s.variation]
+        search.budget = replace(search.budget, cases=search.budget.cases + len(besides))
         return line, search, self._shortened(plan, search.steering)
 
     def _tell_findings(self, line: Line) -> None:
