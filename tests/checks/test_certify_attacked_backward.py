@@ -95,6 +95,7 @@ class Norm(torch.autograd.Function):
     mean_contraction="none", divide_by_n="division",
 )
 def attack(input, weight=None, bias=None, eps=1e-5):
+    #CALL#
     return Norm.apply(input.contiguous(), weight.contiguous(), bias.contiguous(), float(eps))
 """
 
@@ -170,3 +171,23 @@ def test_a_wrong_backward_pass_in_half_is_refused(ask, places, stage):
     found = ask("float16", **places)
     assert isinstance(found, Refusal), found
     assert found.stage == stage, found
+
+
+CLAMPED = ("def hook(leaf):", "    leaf.grad.clamp_(-1e4, 1e4)")
+NODE = "node = input.view_as(input).grad_fn.next_functions[0][0]"
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ((*CLAMPED, "input.register_post_accumulate_grad_hook(hook)"), "clamp_ is not followed"),
+        ((NODE, "node.register_prehook(lambda gradients: (gradients[0].clamp(-1e4, 1e4),))"), "clamp is not"),
+        (("input.grad = torch.zeros_like(input)",), "add_ is not followed"),
+    ],
+    ids=["after_it_is_accumulated", "before_it_is_accumulated", "accumulated_into"],
+)
+def test_what_changes_a_gradient_where_a_backward_pass_leaves_it_is_seen(ask, lines, why):
+    """`torch.autograd.grad` gives gradients before hooks on arguments that wait for them to be accumulated."""
+    found = ask("float16", CALL="\n".join(("if input.requires_grad:", *(f"    {one}" for one in lines))))
+    assert isinstance(found, Refusal)
+    assert why in found.why

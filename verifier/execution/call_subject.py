@@ -123,12 +123,14 @@ def execute(
     poison: str | None = None,
     neighbours: str | None = None,
     placer: Placer | None = None,
+    accumulates: bool = False,
 ) -> Observation:
     """Call the subject on the case; with `gradients`, also its backward pass.
 
     poison: fill fresh memory with one of `poisoned_memory.POISONS` and put red zones about it.
     neighbours: what lies between and around the elements of the arguments, if not the same poison.
     placer: puts each tensor of the case into memory; without it `Layout.place` does.
+    accumulates: see `backward`.
     """
     between = neighbours or poison or "nan"
     try:
@@ -144,7 +146,7 @@ def execute(
             outputs = forward(subject, call)
             results = named_results(subject, outputs) | mutated(subject, call)
             if gradients:
-                results |= backward(outputs, call)
+                results |= backward(outputs, call, accumulates=accumulates)
             backend.finish()
     except UnusableError as error:
         return Observation(status="unusable", message=text_of(error))
@@ -260,8 +262,13 @@ def mutated(subject: Subject, call: Call) -> dict[str, torch.Tensor | None]:
     return {name: t.detach().clone() for name, t in changed.items() if isinstance(t, torch.Tensor)}
 
 
-def backward(outputs: object, call: Call, *, retain_graph: bool = False) -> dict[str, torch.Tensor | None]:
+def backward(
+    outputs: object, call: Call, *, retain_graph: bool = False, accumulates: bool = False
+) -> dict[str, torch.Tensor | None]:
     """Return the gradients of the arguments that require one, by name, from what the subject returned.
+
+    accumulates: take them where `Tensor.backward` leaves them, after all hooks that the subject put on its
+    arguments; `torch.autograd.grad` skips those that wait for a gradient to be accumulated.
 
     Raises:
         UnusableError: no backward pass is connected to the output.
@@ -270,14 +277,20 @@ def backward(outputs: object, call: Call, *, retain_graph: bool = False) -> dict
     wanted = {n: t for n, t in call.arguments.items() if isinstance(t, torch.Tensor) and t.requires_grad}
     differentiated, gradients = call.differentiated(outputs)
     with wrapper_followed(("backward", tuple((n, t.dtype) for n, t in wanted.items()))):
-        found = passed_on(
-            torch.autograd.grad,
-            differentiated,
-            list(wanted.values()),
-            gradients,
-            retain_graph=retain_graph,
-            allow_unused=True,
-        )
+        if accumulates:
+            passed_on(torch.autograd.backward, differentiated, gradients, retain_graph=retain_graph)
+            found = [tensor.grad for tensor in wanted.values()]
+            for tensor in wanted.values():
+                tensor.grad = None
+        else:
+            found = passed_on(
+                torch.autograd.grad,
+                differentiated,
+                list(wanted.values()),
+                gradients,
+                retain_graph=retain_graph,
+                allow_unused=True,
+            )
     return {f"grad_{name}": g for name, g in zip(wanted, found, strict=True)}
 
 
