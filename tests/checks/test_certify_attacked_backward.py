@@ -187,7 +187,16 @@ NODE = "node = input.view_as(input).grad_fn.next_functions[0][0]"
     ids=["after_it_is_accumulated", "before_it_is_accumulated", "accumulated_into"],
 )
 def test_what_changes_a_gradient_where_a_backward_pass_leaves_it_is_seen(ask, lines, why):
-    """`torch.autograd.grad` gives gradients before hooks on arguments that wait for them to be accumulated."""
+    """`torch.autograd.grad` gives gradients before hooks that wait for them to be accumulated."""
     found = ask("float16", CALL="\n".join(("if input.requires_grad:", *(f"    {one}" for one in lines))))
     assert isinstance(found, Refusal)
     assert why in found.why
+
+
+@pytest.mark.parametrize(
+    "made", ["dw.to_sparse()", "torch._efficientzerotensor(dw.shape, dtype=dw.dtype, device=dw.device)"]
+)
+def test_a_gradient_that_lies_in_no_memory_is_no_failure_of_the_verifier(ask, made):
+    found = ask("float16", AFTER=f"dw = {made}")
+    assert isinstance(found, Refusal)
+    assert "grad_weight has elements that lie nowhere in memory" in found.why

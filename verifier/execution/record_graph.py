@@ -276,9 +276,7 @@ def record(subject: Subject, case: Case, *, backend: Backend, gradients: bool = 
             )
             return placed
 
-        seen = execute(
-            subject, case, backend=backend, gradients=gradients, placer=put, accumulates=gradients
-        )
+        seen = execute(subject, case, backend=backend, gradients=gradients, placer=put, accumulates=gradients)
         kept = {n: t.detach() for n, t in seen.outputs.items() if t is not None and t.is_floating_point()}
         outputs = {name: slots.outputs(tensor) for name, tensor in kept.items()}
         changed = [n for n, (held, was) in left.items() if not np.array_equal(slots.get(held), was)]

@@ -69,6 +69,8 @@ def recordings(subject: Subject, case: Case, *, backend: Backend, gradients: boo
     with backend.tuned() as tuning:
         with backend.varied(contraction=MODES[0]):
             first = seen = execute(subject, case, backend=backend, gradients=gradients)
+            if why := _without_memory(first):
+                return replace(first, status="undecided", message=why, outputs={})
             unlike = ""
             if first.status == "ok" and not first.damage:
                 for seen in watched_runs(
@@ -97,6 +99,14 @@ def recordings(subject: Subject, case: Case, *, backend: Backend, gradients: boo
             unlike=unlike,
         )
     return seen if seen.status != "ok" else replace(seen, found=known, outputs=first.outputs)
+
+
+def _without_memory(seen: Observation) -> str:
+    """Say which result is no tensor of elements in memory: a sparse one, or one that is known to be zero."""
+    for name, tensor in seen.outputs.items():
+        if tensor is not None and (tensor.layout is not torch.strided or tensor._is_zerotensor()):
+            return f"{name} has elements that lie nowhere in memory"
+    return ""
 
 
 def _shared(first: Observation, second: Observation) -> str:
