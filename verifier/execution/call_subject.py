@@ -279,18 +279,18 @@ def backward(
     with wrapper_followed(("backward", tuple((n, t.dtype) for n, t in wanted.items()))):
         if accumulates:
             passed_on(torch.autograd.backward, differentiated, gradients, retain_graph=retain_graph)
-            found = [tensor.grad for tensor in wanted.values()]
+            left = {f"grad_{name}": tensor.grad for name, tensor in wanted.items()}
             for tensor in wanted.values():
                 tensor.grad = None
-        else:
-            found = passed_on(
-                torch.autograd.grad,
-                differentiated,
-                list(wanted.values()),
-                gradients,
-                retain_graph=retain_graph,
-                allow_unused=True,
-            )
+            return left
+        found = passed_on(
+            torch.autograd.grad,
+            differentiated,
+            list(wanted.values()),
+            gradients,
+            retain_graph=retain_graph,
+            allow_unused=True,
+        )
     return {f"grad_{name}": g for name, g in zip(wanted, found, strict=True)}
 
 
