@@ -28,6 +28,8 @@ EXAMPLES = {
     "widening": "cvt.f32.f16 h",
     "narrow_sum": "add.f16 h h; sub.f16 h (neg.f16 h); add.rn.f16 (neg.f16 h) h",
     "narrow_product": "mul.f16 h h; mul.rn.f16 h (neg.f16 h)",
+    "narrowed_again": "cvt.rn.f16.f32 (cvt.f32.f16 h); cvt.rn.f16.f32 (neg.f32 (cvt.f32.f16 h)); "
+    "cvt.rn.f16.f32 (cvt.f32.f16 (cvt.rn.f16.f32 a))",
     "magnitude": "abs.f32 (neg.f32 a)",
     "signs_of_factors": "mul.f32 (neg.f32 a) b; div.rn.f32 a (neg.f32 b); mul.f32 (neg.f32 a) (neg.f32 b)",
     "sign_of_dividend": "div.full.f32 (neg.f32 a) b; div.full.f32 (neg.f32 a) (neg.f32 b)",
@@ -221,6 +223,17 @@ def test_an_operand_in_another_format_equals_nothing() -> None:
     for kind, equal in (("f16", True), ("bf16", False)):
         _, form = two(widened, kind=kind)
         assert bool(form.outputs["left"] == form.outputs["right"]) is equal
+
+
+def test_a_number_is_rounded_where_it_is_of_another_format() -> None:
+    def rounded(builder: Builder, a: Ids, _: Ids) -> tuple[Ids, Ids]:
+        wide = builder.append("cvt.f32.f16", a)
+        other = builder.append("cvt.f32.bf16", builder.append("cvt.rn.bf16.f32", wide))
+        return builder.append("cvt.rn.f16.f32", wide), builder.append("cvt.rn.f16.f32", other)
+
+    terms, form = two(rounded, kind="f16")
+    assert terms.text(int(form.outputs["left"])) == "x:f16[0]"
+    assert form.outputs["left"] != form.outputs["right"]
 
 
 def test_operations_that_round_differently_are_different_terms() -> None:

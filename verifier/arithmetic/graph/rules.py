@@ -42,6 +42,19 @@ def _narrow(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
     return Rewrite(where=where, into=narrowed, edges=made)
 
 
+def _narrowed_again(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
+    """Take a number that is one of the format, whatever it was widened to between, for itself."""
+    held = [_gives(name, operation.result) for name in form.terms.names]
+    where: Mask = np.isin(form.terms.operation[edges[:, 0] >> 1], np.flatnonzero(held))
+    return Rewrite(where=where, into=None, edges=edges.compress(where, axis=0))
+
+
+def _gives(name: str, held: str) -> bool:
+    """Whether a leaf or an operation of that name gives numbers of a format."""
+    known = None if name.startswith("input:") else opcode(name)
+    return name.endswith(f":{held}") if known is None else known.result == held
+
+
 def _magnitude(_: Former, operation: Opcode, edges: Ids) -> Rewrite:
     where = (edges[:, 0] & 1) == 1
     return Rewrite(where=where, into=operation, edges=_first_unsigned(edges.compress(where, axis=0)))
@@ -411,20 +424,8 @@ _TABLE: tuple[tuple[str, ClaimLetter, tuple[str, ...], str, Apply], ...] = (
     ("subtraction", "E", ("sub",), "a - b = a + (-b)", _subtraction),
     ("negation", "E", ("neg",), "neg is the sign of an edge", _negation),
     ("widening", "E", ("widen",), "a wider format holds every number of a narrower one", _identity),
-    (
-        "narrow_sum",
-        "E",
-        ("add",),
-        "a + b in float16 or bfloat16 is that of float32, rounded again",
-        _narrow,
-    ),
-    (
-        "narrow_product",
-        "E",
-        ("mul",),
-        "a * b in float16 or bfloat16 is that of float32, rounded again",
-        _narrow,
-    ),
+    ("narrow_sum", "E", ("add",), "a + b of two halves is that of float32, rounded again", _narrow),
+    ("narrow_product", "E", ("mul",), "a * b of two halves is that of float32, rounded again", _narrow),
     ("magnitude", "E", ("abs",), "|-a| = |a|", _magnitude),
     (
         "signs_of_factors",
@@ -434,6 +435,7 @@ _TABLE: tuple[tuple[str, ClaimLetter, tuple[str, ...], str, Apply], ...] = (
         _signs_of_factors,
     ),
     ("sign_of_dividend", "E", ("other",), "div.full(-a, b) = -div.full(a, b)", _sign_of_dividend),
+    ("narrowed_again", "E", ("narrow",), "cvt.rn(a) = a, a a number of that format", _narrowed_again),
     ("sign_of_narrowed", "E", ("narrow",), "cvt.rn(-a) = -cvt.rn(a)", _sign_of_operand),
     ("sign_of_product", "E", ("fma",), "fma(-a, b, c) = fma(a, -b, c) = fma(-b, a, c)", _sign_of_product),
     ("folding", "E", _FOLDED, "operations on finite constants", _folded),
@@ -462,13 +464,7 @@ _TABLE: tuple[tuple[str, ClaimLetter, tuple[str, ...], str, Apply], ...] = (
     ("infinite_sum", "F", ("add",), "inf + a = inf, a finite", _infinite_sum),
     ("equal_terms", "F", ("add",), "a - a = 0, a finite", _equal_terms),
     ("times_zero", "F", ("mul",), "0 * a = 0, a finite", _times_zero),
-    (
-        "fused_with_data_times_zero",
-        "F",
-        ("fma",),
-        "fma(0, a, c) = c, a finite",
-        _fused_with_data_times_zero,
-    ),
+    ("fused_with_data_times_zero", "F", ("fma",), "fma(0, a, c) = c, a finite", _fused_with_data_times_zero),
     (
         "parts_of_whole",
         "F",
@@ -484,7 +480,8 @@ _TABLE: tuple[tuple[str, ClaimLetter, tuple[str, ...], str, Apply], ...] = (
 )
 
 _OF_DATA = frozenset({
-    *("subtraction", "negation", "widening", "narrow_sum", "narrow_product", "magnitude", "signs_of_factors"),
+    *("subtraction", "negation", "widening", "narrow_sum", "narrow_product", "narrowed_again"),
+    *("magnitude", "signs_of_factors"),
     *("sign_of_dividend", "sign_of_narrowed", "sign_of_product", "larger_by_difference", "equal_terms"),
     *("parts_of_whole", "contraction", "commuted", "commuted_extremes", "sign_of_sum", "sign_of_fused"),
 })  # fmt: skip
