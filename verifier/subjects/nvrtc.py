@@ -206,7 +206,8 @@ def _explain(path: Path, expression: str, log: bytes) -> str:
     hint = ""
     if "cannot open source file" in text or "could not open source file" in text:
         hint = f"\nCUDA's headers come in the packages {', '.join(HEADERS)}: {INSTALL}"
-    return f"{path.name}: {expression} does not compile\n{text}{hint}"
+    first = next((f": {line.strip()}" for line in text.splitlines() if "error" in line), "")
+    return f"{path.name}: {expression} does not compile{first}\n{text}{hint}"
 
 
 # Finding NVRTC and CUDA's headers: in wheels first, then in an installed toolkit
