@@ -350,8 +350,11 @@ def experiment(
     chosen = ChosenRows(extent=extent * each, rows=every, as_before=as_before) if alone else None
     with backend.varied(chosen_rows=chosen), LazyTensors():  # type: ignore[no-untyped-call]
         seen = execute(subject, case, backend=backend, gradients=gradients, placer=placer)
-    along = {name: axis_of(t.shape, extent, axis) for name, t in seen.outputs.items() if t is not None}
+    along = {n: axis_of(t.shape, extent, axis) for n, t in seen.outputs.items() if t is not None}
     outputs = {name: _at(t, rows, along.get(name)) for name, t in seen.outputs.items()}
+    for name, t in seen.outputs.items():  # a statistic of each row of a sample
+        if t is not None and each > 1 and t.shape == (extent * each,):
+            outputs[name], along[name] = _at(t, every, 0), 0
     with_rows = tuple(name for name, a in along.items() if a is not None)
     found = _Chosen(followed=backend.followed(), with_rows=with_rows)
     return replace(seen, outputs=outputs, found=found)
