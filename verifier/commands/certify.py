@@ -24,7 +24,9 @@ UNDECIDED_STATUS = 3
 FAILED_STATUS = 4
 ShapeOption = Annotated[
     list[str] | None,
-    typer.Option("--shape", help="ROWSxCOLUMNS of the input; either may be FIRST..LAST. Repeatable."),
+    typer.Option(
+        "--shape", "--shapes", help="ROWSxCOLUMNS of the input; either may be FIRST..LAST. Repeatable."
+    ),
 ]
 
 
