@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -69,6 +70,11 @@ class SourceReach:
     _outlines: WeakKeyDictionary[TranslatedKernel, _Outline] = field(default_factory=WeakKeyDictionary)
     _alike: WeakValueDictionary[Hashable, _Outline] = field(default_factory=WeakValueDictionary)
 
+    @cached_property
+    def _reader(self) -> _Reader:
+        """What reads kernels: it knows the places that it has found before."""
+        return _Reader(self.sources)
+
     def news(self, reached: ReachedCode) -> Reach:
         """Return what the kernels that changed have reached by now; empties the set of them."""
         functions: set[SourcePlace] = set()
@@ -119,7 +125,7 @@ class SourceReach:
         key = (*kernel.question[:PROGRAM_IS], guards)
         found = self._alike.get(key)
         if found is None:
-            found = self._alike[key] = _Reader(self.sources).outline(kernel)
+            found = self._alike[key] = self._reader.outline(kernel)
         return found
 
 

@@ -18,12 +18,13 @@ _FORMATS = {"f32": (32, "<I", "<f"), "f64": (64, "<Q", "<d")}
 
 def compared_numbers(program: Program) -> frozenset[float]:
     """Return magnitudes of the finite literals that are operands of comparisons, minima and maxima."""
+    compares = [i for i in program.instructions() if i.parts[0] in _COMPARES and i.parts[-1] in _FORMATS]
+    if not compares:
+        return frozenset()
     held = {name: value for name, (_, value) in literals(program).items()}
     found: set[float] = set()
-    for instruction in program.instructions():
+    for instruction in compares:
         kind = instruction.parts[-1]
-        if instruction.parts[0] not in _COMPARES or kind not in _FORMATS:
-            continue
         for operand in instruction.operands:
             value = held.get(operand.name) if isinstance(operand, Register) else operand
             if isinstance(value, Immediate):
