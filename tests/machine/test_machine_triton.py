@@ -114,9 +114,18 @@ def half_masked(case):
 
 DIFFERENT = {(family(subject), "log_" in subject.op): subject for subject in CORRECTED}
 """One of each family, with logarithms and without."""
+PACKED = pytest.mark.xfail(
+    reason="for sm_100 tanh's sign is put back in packed pairs of registers, which are not recognised:"
+    " shadows are lost there, and what is judged by them is undecided",
+    strict=True,
+)
 
 
-@pytest.mark.parametrize("subject", DIFFERENT.values(), ids=lambda s: s.name)
+@pytest.mark.parametrize(
+    "subject",
+    [pytest.param(s, marks=[PACKED] if s.op == "dynamic_tanh" else []) for s in DIFFERENT.values()],
+    ids=lambda s: s.name,
+)
 def test_architectures_agree_within_the_sum_of_their_radii(subject):
     # In rows of this length each of these kernels adds up in another order on sm_100, with Triton 3.9.
     recipe = Recipe(rows=3, columns=301)
