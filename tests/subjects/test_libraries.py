@@ -9,6 +9,7 @@ import pytest
 from verifier.records.library import Library, fits
 from verifier.records.subject import KnownDefect
 from verifier.subjects import libraries
+from verifier.subjects.bare_packages import leave_out_init
 from verifier.subjects.libraries import libraries_found, library_files, library_of
 from verifier.subjects.library_names import Named, Sources
 from verifier.subjects.load_file import LoadError, load
@@ -104,6 +105,26 @@ def toy(tmp_path, monkeypatch, kernel_file):
     yield file
     for name in [n for n in sys.modules if n.split(".")[0] == "toy_norms"]:
         del sys.modules[name]
+
+
+def test_modules_come_without_an_init_that_asks_for_a_device(toy, tmp_path, command):
+    """Whoever declares it so gets the package's modules, and none of what its `__init__` does."""
+    for name in ("__init__.py", "more/__init__.py"):
+        (tmp_path / "installed" / "toy_norms" / name).write_text("raise RuntimeError('no device')\n")
+    status, output, _ = command("audit", toy, "--subject", "toy_softmax", *QUICK)
+    assert status != 0
+    assert "no device" in output
+    packages = 'package="toy_norms", without_init=("toy_norms", "toy_norms.more"))'
+    bare = toy.with_name("bare.py")
+    bare.write_text(toy.read_text().replace('package="toy_norms")', packages))
+    load(bare)
+    from toy_norms.more.group_norm import GroupNorm, log_softmax
+
+    assert sys.modules["toy_norms"].more.group_norm.GroupNorm is GroupNorm
+    assert log_softmax is sys.modules["toy_norms.rows"].log_softmax
+    assert leave_out_init("nowhere_installed") is None
+    status, output, _ = command("audit", bare, "--subject", "toy_softmax", *QUICK)
+    assert status == 0, output
 
 
 # -- which version -------------------------------------------------------------------------------

@@ -13,12 +13,15 @@ class Library:
     """The package that a file's subjects take their kernels from, unmodified.
 
     distribution: its name in package indexes. package: the name under which it is imported. needs: further
-    distributions without which it cannot be imported.
+    distributions without which it cannot be imported. without_init: packages whose `__init__` is not
+    executed, since it asks for a device or for an extension that is not built here; their modules are
+    imported as they are.
     """
 
     distribution: str
     package: str
     needs: tuple[str, ...] = ()
+    without_init: tuple[str, ...] = ()
 
     @property
     def version(self) -> str | None:
