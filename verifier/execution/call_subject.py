@@ -253,7 +253,21 @@ def named_results(subject: Subject, outputs: object) -> dict[str, torch.Tensor |
                 f"{subject.name}() returned a tensor as {name} that is no plain memory "
                 f"(layout {value.layout}, device {value.device})"
             )
+        if value is not None and _answers_for_itself(type(value)):
+            raise UnusableError(
+                f"{subject.name}() returned a {type(value).__name__} as {name}, a kind of tensor of its own: "
+                "what torch's operations make of it is for its class to say"
+            )
     return {n: None if v is None else v.detach() for n, v in zip(subject.returns, given, strict=True)}
+
+
+def _answers_for_itself(kind: type[torch.Tensor]) -> bool:
+    """Whether a class of tensors has a say in torch's operations on them; a parameter's has none."""
+    plain = (torch.Tensor, torch.nn.Parameter)
+    return any(
+        getattr(kind, name, None) not in [getattr(one, name, None) for one in plain]
+        for name in ("__torch_function__", "__torch_dispatch__")
+    )
 
 
 def mutated(subject: Subject, call: Call) -> dict[str, torch.Tensor | None]:

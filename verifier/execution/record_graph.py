@@ -251,10 +251,16 @@ def bits_of(tensor: torch.Tensor) -> Bits:
     return words.view(f"u{size}").astype(np.uint64)
 
 
+def _place(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Return where a tensor's elements lie: another tensor's memory may have been given to it."""
+    return tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype
+
+
 def record(subject: Subject, case: Case, *, backend: Backend, gradients: bool = False) -> GraphRecording:
     """Run a case once and record what it computes."""
     tensors: dict[str, LaidOut] = {}
     left: dict[str, tuple[torch.Tensor, Ids]] = {}
+    given: dict[str, tuple[torch.Tensor, tuple[object, ...]]] = {}
     with shadow_session(arithmetics.make("graph")) as opened:
         slots = opened.slots
         assert isinstance(slots, GraphSlots)
@@ -264,6 +270,7 @@ def record(subject: Subject, case: Case, *, backend: Backend, gradients: bool = 
         ) -> Placed:
             placed = layout.place(values, guard_elements=guard_elements, poison=poison)
             tensor = placed.tensor.detach()
+            given[name] = placed.tensor, _place(placed.tensor)
             if tensor.is_floating_point() and tensor.numel():
                 slots.register(name, tensor)
                 left[name] = tensor, slots.get(tensor)
@@ -280,6 +287,7 @@ def record(subject: Subject, case: Case, *, backend: Backend, gradients: bool = 
         kept = {n: t.detach() for n, t in seen.outputs.items() if t is not None and t.is_floating_point()}
         outputs = {name: slots.outputs(tensor) for name, tensor in kept.items()}
         changed = [n for n, (held, was) in left.items() if not np.array_equal(slots.get(held), was)]
+        changed += [n for n, (one, was) in given.items() if n not in changed and _place(one) != was]
         machine = opened.machine
         read = {(ptx, kernel): _read(ptx, kernel, machine.contraction) for ptx, kernel in opened.codes}
         found = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import sys
 import sysconfig
 from collections.abc import Callable
 from functools import cache
@@ -17,6 +18,8 @@ _HERE = Path(__file__).resolve().parents[1]
 _OURS = (str(_HERE), str(_HERE.parent / "strategies"))
 _KERNELS = str(_HERE / "kernels")
 """Where the built-in subjects lie in an installed package: they are subjects like any other."""
+_MACHINE = str(_HERE / "machine")
+"""What stands in for a device, and for functions of torch's, whoever calls them."""
 _LIBRARIES = ("torch", "triton", "numpy", "cuda", "sympy")
 """Packages that compute for whoever calls them."""
 _DOORS = frozenset(
@@ -115,6 +118,18 @@ def _raises(code: CodeType, last: int) -> bool:
 def is_of_subjects(file: str) -> bool:
     """Return whether a file is neither ours nor a library's: what it holds is a subject's doing."""
     return not (_of_ours(file) or is_library(file))
+
+
+def run_for_subject() -> bool:
+    """Whether what runs now is the subject's doing, by the innermost frame that tells: not the machine's."""
+    frame = sys._getframe(1)
+    while (
+        frame.f_back is not None
+        and frame.f_code is not passed_on.__code__
+        and (_under(frame.f_code.co_filename, (_MACHINE,)) or is_library(frame.f_code.co_filename))
+    ):
+        frame = frame.f_back
+    return frame.f_code is passed_on.__code__ or is_of_subjects(frame.f_code.co_filename)
 
 
 def _of_ours(file: str) -> bool:

@@ -12,6 +12,7 @@ from verifier.arithmetic.graph.device_functions import with_functions
 from verifier.arithmetic.graph.graph import LEAVES, Graph
 from verifier.arithmetic.graph.opcodes import opcode
 from verifier.arithmetic.graph.support import unknown_leaves
+from verifier.checks.support.calls_between import changed_between
 from verifier.checks.support.session import gradient_names, mismatch
 from verifier.checks.synchronization import SANITIZERS, watched_runs
 from verifier.execution.backend import Backend
@@ -72,6 +73,8 @@ def recordings(subject: Subject, case: Case, *, backend: Backend, gradients: boo
             if why := _without_memory(first):
                 return replace(first, status="undecided", message=why, outputs={})
             unlike = ""
+            if gradients and subject.differentiable and first.status == "ok" and not first.damage:
+                unlike = changed_between(subject, case, first, backend=backend)
             if first.status == "ok" and not first.damage:
                 for seen in watched_runs(
                     subject, case, backend=backend, gradients=gradients, sanitize=WATCHED
@@ -102,9 +105,11 @@ def recordings(subject: Subject, case: Case, *, backend: Backend, gradients: boo
 
 
 def _without_memory(seen: Observation) -> str:
-    """Say which result is no tensor of elements in memory: a sparse one, or one that is known to be zero."""
+    """Say which result is no tensor of elements in memory: sparse, known to be zero, or negated when read."""
     for name, tensor in seen.outputs.items():
-        if tensor is not None and (tensor.layout is not torch.strided or tensor._is_zerotensor()):
+        if tensor is not None and (
+            tensor.layout is not torch.strided or tensor._is_zerotensor() or tensor.is_neg()
+        ):
             return f"{name} has elements that lie nowhere in memory"
     return ""
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from verifier.machine.culprit import passed_on
+from verifier.machine.culprit import passed_on, run_for_subject
 from verifier.machine.device.dispatch_mode import is_custom, run_custom
 from verifier.machine.device.dispatching import Dispatching
 from verifier.machine.shadow.graph_slots import KINDS, LITERAL, GraphSlots
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _CONSTANTS = frozenset({"zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros",
                         "new_ones", "new_full", "zero", "fill", "arange"})  # fmt: skip
 _COPIES = frozenset({"clone", "_to_copy", "contiguous", "to"})
+_OF_NUMBERS = frozenset({"lift_fresh"})
+"""What hands on a tensor that torch has made of numbers of Python."""
 _OF_A_COPY = frozenset({"dtype", "layout", "device", "pin_memory", "non_blocking", "memory_format"})
 """What a conversion may be told: autograd names where the gradient lies, too."""
 
@@ -65,7 +67,10 @@ class HostGraph(Dispatching):
         if isinstance(origin, _tensor_type()) and _same_floats(origin, written):
             self.slots.set(written[0], np.broadcast_to(self.slots.get(origin), tuple(written[0].shape)))
             return result
-        read = any(self.slots.tells(t) for t in tensors)
+        # What no rule follows may be read, or changed, where the operation does not say so.
+        read = any(map(self.slots.tells, tensors)) or (
+            name not in _OF_NUMBERS and not all(map(self.constant, tensors)) and run_for_subject()
+        )
         if read and len(written) == 1 and self.computed(base, args, kwargs, written[0], inplace=base != name):
             return result
         if read:
@@ -73,6 +78,10 @@ class HostGraph(Dispatching):
         for tensor in written:
             self.slots.clear(tensor)
         return result
+
+    def constant(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor's elements are the same for all inputs."""
+        return not tensor.numel() or self.slots.fixed(tensor)
 
     def computed(
         self,

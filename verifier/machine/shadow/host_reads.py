@@ -15,7 +15,7 @@ import numpy as np
 from verifier.machine.culprit import is_library, is_of_subjects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import torch
 
@@ -28,6 +28,10 @@ _OF_STORAGES = (
     *("__setitem__", "fill_", "copy_", "resize_", "_byteswap", "_swap_data_ptr_", "_set_from_file"),
 )
 """Methods of the storage below a tensor that hand out its bytes, or write them."""
+_CALLING_BACK = ("apply_", "map_", "map2_")
+"""Methods that hand each number to a function of Python, and write what that returns."""
+_READING_PARTS = frozenset({"tensor_split", "fbgemm_linear_quantize_weight", "ctc_loss"})
+"""Operations that torch makes of others, and that look at what their operands hold meanwhile."""
 _OF_MEMORY = ("from_numpy", "frombuffer", "from_dlpack", "from_file")
 """Functions of torch that make a tensor of memory that Python goes on to hold, and reads when it likes."""
 _PERHAPS_OF_MEMORY = ("as_tensor", "asarray")
@@ -53,6 +57,15 @@ def reads_noted(asked: set[str], fixed: Callable[[torch.Tensor], bool]) -> Itera
     def tells(tensor: object, *_args: object, **_kwargs: object) -> bool:
         return not fixed(cast("torch.Tensor", tensor))
 
+    def looks(*args: object, **kwargs: object) -> bool:
+        return any(map(tells, _tensors((*args, *kwargs.values()))))
+
+    def looks_by_name(called: object, *args: object, **kwargs: object) -> bool:
+        packet = getattr(called, "overloadpacket", called)  # an operation, or one of its overloads
+        return getattr(packet, "__name__", "") in _READING_PARTS and looks(*args, **kwargs)
+
+    replaced: dict[int, tuple[object, object]] = {}
+
     def noting(
         what: str, original: Callable[..., object], when: Callable[..., bool]
     ) -> Callable[..., object]:
@@ -74,7 +87,9 @@ def reads_noted(asked: set[str], fixed: Callable[[torch.Tensor], bool]) -> Itera
                 stack.callback(setattr, owner, name, original)
             else:
                 stack.callback(delattr, owner, name)
-            setattr(owner, name, noting(what or name, original, when))
+            made = noting(what or name, original, when)
+            setattr(owner, name, made)
+            replaced[id(original)] = original, made
 
         for name in _SHARING:
             patch(torch.Tensor, name)
@@ -84,15 +99,25 @@ def reads_noted(asked: set[str], fixed: Callable[[torch.Tensor], bool]) -> Itera
             patch(torch, name)
         for name in _PERHAPS_OF_MEMORY:
             patch(torch, name, when=lambda *a, **k: _given_memory(*a, **k) or _asks_objects(*a, **k))
+        for name in _CALLING_BACK:
+            patch(torch.Tensor, name)
+        for name in sorted(_READING_PARTS):
+            patch(torch, name, when=looks)
+            patch(torch.Tensor, name, when=looks)
+        for kind in (torch._ops.OpOverload, torch._ops.OpOverloadPacket):
+            patch(kind, "__call__", when=looks_by_name, what="a part of a tensor")
         for name in _OF_STORAGES:
             patch(torch.UntypedStorage, name, what=f"{name} of a storage")
+        patch(torch._C.PyTorchFileWriter, "write_record", what="a file of a tensor")
         patch(torch.utils.dlpack, "to_dlpack")
         patch(torch, "to_dlpack")
         for name in ("_to_dlpack", "_to_dlpack_versioned"):
             patch(torch._C, name)
         # A dispatch mode is one thread's: what another does to tensors is neither seen nor ordered.
         patch(threading.Thread, "start", what="a thread of its own")
-        patch(_thread, "start_new_thread", what="a thread of its own")
+        for name in ("start_new_thread", "start_joinable_thread"):
+            patch(_thread, name, what="a thread of its own")
+            patch(threading, f"_{name}", what="a thread of its own")
         patch(os, "fork", what="a process of its own")
         patch(_python_dispatch, "_pop_mode", what=_UNSEEN)
         for name in ("_DisableTorchDispatch", "_ForceDispatchKeyGuard"):
@@ -104,7 +129,31 @@ def reads_noted(asked: set[str], fixed: Callable[[torch.Tensor], bool]) -> Itera
             patch(owner, name, when=_asks_objects, what=f"{name} of objects that are no numbers")
         for name in _FOLLOWING_CODE:
             patch(sys, name)
+        _in_modules_of_subjects(stack, replaced)
         yield
+
+
+def _in_modules_of_subjects(stack: ExitStack, replaced: Mapping[int, tuple[object, object]]) -> None:
+    """Replace functions where modules of subjects have imported them by name; replaced: by id, by which."""
+    for module in list(sys.modules.values()):
+        if not is_of_subjects(getattr(module, "__file__", None) or "<"):
+            continue
+        for name, value in list(vars(module).items()):
+            original, made = replaced.get(id(value), (None, None))
+            if original is not None and value is original:
+                stack.callback(setattr, module, name, value)
+                setattr(module, name, made)
+
+
+def _tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
+    """Yield the tensors among values, and in sequences of them."""
+    import torch
+
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
 
 
 def _given_memory(*args: object, **kwargs: object) -> bool:

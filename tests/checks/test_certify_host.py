@@ -1,0 +1,175 @@
+"""Wrong kernels that hide in what a wrapper does on the host, past torch's operations: none is certified."""
+
+import pytest
+
+pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is missing")
+
+from attacked_kernels import asked, kernel
+from test_certify_attacked_backward import source
+
+from verifier.cases.recipe import Recipe, Values, build
+from verifier.checks.support.certify import certified
+from verifier.execution.child_process import Runner
+from verifier.ops import op
+from verifier.records.certificate import Certificate, Refusal
+from verifier.subjects.load_file import load
+
+CALLS = "each call gives the same, in memory of its own"
+DATA = "nothing decides on data"
+KEPT = "arguments are left as they are"
+RECORDED = "every operation is recorded"
+RUNS = "the kernel runs to its end, without a race or a stray write"
+
+
+@pytest.fixture(scope="module")
+def runner():
+    with Runner(backend="machine") as opened:
+        yield opened
+
+
+AHEAD = """
+from _thread import allocate_lock, start_new_thread
+import io
+from torch import from_numpy
+
+SEEN = []
+
+def see(value, *_):
+    SEEN.append(value)
+    return value
+
+@triton.jit
+def _large(x, flags, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    found = tl.sum((tl.load(x + i, mask=i < n, other=0.0) > 100.0).to(tl.int32), axis=0)
+    tl.store(flags + tl.arange(0, 64), (found + tl.zeros((64,), tl.int32)).to(flags.dtype.element_ty))
+
+@triton.jit
+def _add(y, z, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(y + i, tl.load(y + i, mask=i < n) + tl.load(z), mask=i < n)
+
+class Other(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.detach:
+            return args[0].right
+        return super().__torch_function__(func, types, args, kwargs or {})
+"""
+FLAGS = """
+flags = torch.empty(64, dtype=torch.int64, device=x.device)
+_large[(1,)](x, flags, x.numel(), BLOCK=128)
+"""
+AVERAGED = """
+_large[(1,)](x, flags := torch.empty(64, dtype=torch.int32, device=x.device), x.numel(), BLOCK=128)
+mean, variance = torch.zeros(1, device=x.device), torch.ones(1, device=x.device)
+torch.native_batch_norm(flags.float().reshape(64, 1), None, None, mean, variance, True, 1.0, 1e-5)
+_add[(1,)](y, mean, y.numel(), BLOCK=128)
+"""
+SPLIT = f"""{FLAGS}
+split = torch.ops.aten.tensor_split.tensor_indices_or_sections
+if len(split(x, flags[:1])[0]): y.zero_()
+"""
+SPARSE = f"""{FLAGS}
+rows = torch.sparse_coo_tensor(flags[:1].reshape(1, 1).cpu(), torch.ones(1)).shape[0]
+if rows > 1: y.zero_()
+"""
+IMPORTED = """
+held = np.zeros(x.shape, np.float32)
+from_numpy(held).copy_(x.cpu())
+if held.max() > 100: y.zero_()
+"""
+THREAD = """
+done, seen = allocate_lock(), []
+done.acquire()
+def look():
+    seen.append(float(x.abs().max()))
+    done.release()
+start_new_thread(look, ())
+done.acquire()
+if seen[0] > 100: y.zero_()
+"""
+WRITTEN = """
+written, copied = io.BytesIO(), x.cpu()
+writer = torch._C.PyTorchFileWriter(written)
+writer.write_record("x", copied.untyped_storage(), copied.untyped_storage().nbytes())
+writer.write_end_of_file()
+if b"infinite" in written.getvalue(): y.zero_()
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "stage", "why"),
+    [
+        (f"{FLAGS}if len(torch.tensor_split(x, flags[:1])[0]): y.zero_()", DATA, "tensor_split"),
+        (SPLIT, DATA, "a part of"),
+        (
+            f"{FLAGS}if torch.fbgemm_linear_quantize_weight(x.cpu())[2] > 1.0: y.zero_()",
+            DATA,
+            "fbgemm_linear_quantize_weight",
+        ),
+        ("x.cpu().apply_(see)\nif max(SEEN) > 100: y.zero_()", DATA, "apply_"),
+        ("(t := x.cpu()).map_(t, see)\nif max(SEEN) > 100: y.zero_()", DATA, "map_"),
+        (IMPORTED, DATA, "from_numpy"),
+        (THREAD, DATA, "a thread of its own"),
+        (WRITTEN, DATA, "a file of a tensor"),
+        (SPARSE, RECORDED, "sparse"),
+        (AVERAGED, RECORDED, "_to_copy"),
+        ("right, y = y, torch.zeros_like(y).as_subclass(Other)\ny.right = right", RUNS, "returned a Other"),
+        ("y = torch._neg_view(-y)", RUNS, "lie nowhere in memory"),
+        ("input.data = y", KEPT, "something else is stored in input"),
+        ("weight.data = torch.ones_like(weight)", KEPT, "something else is stored in weight"),
+        ("torch.utils.swap_tensors(input, torch.zeros_like(input))", KEPT, "is stored in input"),
+    ],
+    ids=[
+        *("split", "split_by_ops", "quantized", "apply", "map", "imported", "thread", "file", "sparse"),
+        *("undeclared_change", "kind_of_tensor", "negated", "other_data", "other_weight", "swapped"),
+    ],
+)
+def test_a_wrapper_that_learns_or_changes_what_no_operation_tells_is_refused(
+    tmp_path, runner, lines, stage, why
+):
+    found = asked(tmp_path, runner, kernel({"AHEAD": AHEAD, "AFTER": lines}), columns=12)
+    assert isinstance(found, Refusal), found.statement
+    assert (found.stage, why in found.why) == (stage, True), found
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "y = torch.empty_like(y).copy_(y)",
+        "torch.tensor_split(torch.zeros(3, 4), torch.full((1,), 2, dtype=torch.int64))",
+        "scale = torch.tensor([1.0, 2.0])",
+    ],
+    ids=["copied", "split_by_constants", "of_numbers"],
+)
+def test_what_tells_nothing_of_data_is_no_reason_to_refuse(tmp_path, runner, lines):
+    found = asked(tmp_path, runner, kernel({"AHEAD": AHEAD, "AFTER": lines}), columns=12)
+    assert isinstance(found, Certificate), found
+
+
+ALLOCATED = "mean, rstd = (torch.empty(rows, dtype=torch.float32, device=x.device) for _ in range(2))"
+SAVED = "ctx.save_for_backward(x, weight, mean, rstd)"
+
+
+@pytest.mark.parametrize(
+    "replaced",
+    [
+        ((ALLOCATED, f"mean, rstd = HELD.setdefault(rows, [*{ALLOCATED.partition(' = ')[2]}])"),),
+        ((SAVED, f"HELD['all'] = {SAVED[22:-1]}"), ("ctx.saved_tensors", "HELD['all']")),
+    ],
+    ids=["memory_kept", "saved_beside"],
+)
+def test_statistics_that_the_next_forward_pass_overwrites_are_refused(tmp_path, runner, replaced):
+    text = "HELD = {}\n" + source({})
+    for old, new in replaced:
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "attack.py").write_text(text)
+    (subject,) = load(tmp_path / "attack.py").subjects
+    values = Values(seed=0)
+    recipe = Recipe(rows=3, columns=12, input=values, weight=values, bias=values)
+    case = build(op(subject.op), subject, "float16", recipe, gradients=True)
+    found = certified(subject, case, runner=runner, gradients=True)
+    assert isinstance(found, Refusal), found.statement
+    assert (found.stage, "another call comes between" in found.why) == (CALLS, True), found
