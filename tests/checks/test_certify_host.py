@@ -32,7 +32,9 @@ from _thread import allocate_lock, start_new_thread
 import io
 from torch import from_numpy
 
-SEEN = []
+SEEN, ARRAY = [], np.zeros((3, 12), np.float32)
+OVER_ARRAY = from_numpy(ARRAY)
+FUNCTIONS = {"array": from_numpy}
 
 def see(value, *_):
     SEEN.append(value)
@@ -74,9 +76,11 @@ SPARSE = f"""{FLAGS}
 rows = torch.sparse_coo_tensor(flags[:1].reshape(1, 1).cpu(), torch.ones(1)).shape[0]
 if rows > 1: y.zero_()
 """
-IMPORTED = """
+IMPORTED = "from_numpy(np.zeros(x.shape, np.float32))"
+EXCHANGED = "torch.utils.dlpack.from_dlpack(np.zeros(x.shape, np.float32))"
+HELD = """
 held = np.zeros(x.shape, np.float32)
-from_numpy(held).copy_(x.cpu())
+FUNCTIONS["array"](held).copy_(x.cpu())
 if held.max() > 100: y.zero_()
 """
 THREAD = """
@@ -111,6 +115,9 @@ if b"infinite" in written.getvalue(): y.zero_()
         ("x.cpu().apply_(see)\nif max(SEEN) > 100: y.zero_()", DATA, "apply_"),
         ("(t := x.cpu()).map_(t, see)\nif max(SEEN) > 100: y.zero_()", DATA, "map_"),
         (IMPORTED, DATA, "from_numpy"),
+        (HELD, DATA, "copy_ into memory that is not torch's alone"),
+        ("OVER_ARRAY.copy_(x.cpu())\nif ARRAY.max() > 100: y.zero_()", DATA, "not torch's alone"),
+        (EXCHANGED, DATA, "from_dlpack"),
         (THREAD, DATA, "a thread of its own"),
         (WRITTEN, DATA, "a file of a tensor"),
         (SPARSE, RECORDED, "sparse"),
@@ -122,7 +129,18 @@ if b"infinite" in written.getvalue(): y.zero_()
         ("torch.utils.swap_tensors(input, torch.zeros_like(input))", KEPT, "is stored in input"),
     ],
     ids=[
-        *("split", "split_by_ops", "quantized", "apply", "map", "imported", "thread", "file", "sparse"),
+        *(
+            "split",
+            "split_by_ops",
+            "quantized",
+            "apply",
+            "map",
+            "imported",
+            "held",
+            "held_before",
+            "exchanged",
+        ),
+        *("thread", "file", "sparse"),
         *("undeclared_change", "kind_of_tensor", "negated", "other_data", "other_weight", "swapped"),
     ],
 )

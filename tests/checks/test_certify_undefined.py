@@ -70,10 +70,41 @@ HOST = "torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)"
             ),
             UNSEEN,
         ),
+        (
+            (
+                "count = torch._C._len_torch_dispatch_stack()",
+                "modes = [torch._C._pop_torch_dispatch_stack(None) for _ in range(count)]",
+                LARGE,
+                "for mode in reversed(modes): torch._C._push_on_torch_dispatch_stack(mode)",
+                ZEROED,
+            ),
+            UNSEEN,
+        ),
+        (
+            (
+                "with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.Python, True):",
+                f"    {LARGE}",
+                ZEROED,
+            ),
+            UNSEEN,
+        ),
+        (
+            (
+                "included = torch._C._dispatch_tls_set_dispatch_key_included",
+                "included(torch._C.DispatchKey.Python, False)",
+                LARGE,
+                "included(torch._C.DispatchKey.Python, True)",
+                ZEROED,
+            ),
+            UNSEEN,
+        ),
         (("sys.setprofile(lambda *_: None)", "sys.setprofile(None)"), "setprofile"),
         (("if (x - 0).to_sparse()._nnz() < 3: y.zero_()",), "_nnz"),
     ],
-    ids=["error", "object", "modes_disabled", "key_excluded", "redispatched", "profile", "sparse"],
+    ids=[
+        *("error", "object", "modes_disabled", "key_excluded", "redispatched", "modes_popped"),
+        *("key_excluded_by_name", "key_not_included", "profile", "sparse"),
+    ],
 )
 def test_a_wrapper_that_learns_of_data_past_the_recorder_is_refused(tmp_path, runner, lines, why):
     text = kernel({"AHEAD": f"import sys\n{OBJECT}", "AFTER": "\n".join(lines)})

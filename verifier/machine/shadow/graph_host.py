@@ -49,9 +49,12 @@ class HostGraph(Dispatching):
         if name in VIEWS:
             return result
         base = name.rstrip("_")
-        written = [*_tensors(result), *_written(func, args, kwargs)]
+        changed = list(_written(func, args, kwargs))
+        written = [*_tensors(result), *changed]
         if (not written or _shaped_by_data(func)) and not all(map(self.slots.fixed, tensors)):
             self.slots.asked.add(name)
+        if any(map(_is_shared, changed)) and not all(map(self.constant, tensors)) and run_for_subject():
+            self.slots.asked.add(f"{name} into memory that is not torch's alone")
         if base in _CONSTANTS and not any(map(_tensors, args[1:])):
             for tensor in written:
                 if tensor.element_size() > 1:
@@ -157,6 +160,13 @@ def _shaped_by_data(func: torch._ops.OpOverload) -> bool:
     import torch
 
     return torch.Tag.dynamic_output_shape in func.tags
+
+
+def _is_shared(tensor: torch.Tensor) -> bool:
+    """Whether others hold the memory of a tensor, an array say: torch cannot make it larger then."""
+    import torch
+
+    return torch._C._has_storage(tensor) and not tensor.untyped_storage().resizable()
 
 
 def _same_floats(origin: torch.Tensor, written: list[torch.Tensor]) -> bool:

@@ -38,6 +38,16 @@ _PERHAPS_OF_MEMORY = ("as_tensor", "asarray")
 """Those that do where they are not given a tensor, numbers, or sequences, of which they make a copy."""
 _FOLLOWING_CODE = ("setprofile", "settrace")
 """Functions by which code of a subject runs inside of other code, the recorder's too."""
+_WITHOUT_MODES = (
+    *("_DisableTorchDispatch", "_ForceDispatchKeyGuard", "_RestorePythonTLSSnapshot"),
+    *("_pop_torch_dispatch_stack", "_set_dispatch_mode", "_unset_dispatch_mode"),
+)
+"""Functions and guards of torch's C++ by which its dispatch modes are gone."""
+_BY_KEY = (
+    *("_dispatch_tls_set_dispatch_key_excluded", "_dispatch_tls_set_dispatch_key_included"),
+    "_SetExcludeDispatchKeyGuard",
+)
+"""Those by which they are, where they are given the key of modes."""
 _UNSEEN = "operations of torch where no recorder sees them"
 
 
@@ -110,6 +120,7 @@ def reads_noted(asked: set[str], fixed: Callable[[torch.Tensor], bool]) -> Itera
             patch(torch.UntypedStorage, name, what=f"{name} of a storage")
         patch(torch._C.PyTorchFileWriter, "write_record", what="a file of a tensor")
         patch(torch.utils.dlpack, "to_dlpack")
+        patch(torch.utils.dlpack, "from_dlpack")
         patch(torch, "to_dlpack")
         for name in ("_to_dlpack", "_to_dlpack_versioned"):
             patch(torch._C, name)
@@ -120,10 +131,12 @@ def reads_noted(asked: set[str], fixed: Callable[[torch.Tensor], bool]) -> Itera
             patch(threading, f"_{name}", what="a thread of its own")
         patch(os, "fork", what="a process of its own")
         patch(_python_dispatch, "_pop_mode", what=_UNSEEN)
-        for name in ("_DisableTorchDispatch", "_ForceDispatchKeyGuard"):
+        for name in _WITHOUT_MODES:
             patch(torch._C, name, what=_UNSEEN)
-        patch(torch._C, "_ExcludeDispatchKeyGuard", when=_of_modes, what=_UNSEEN)
-        patch(torch._C, "_dispatch_tls_set_dispatch_key_excluded", when=_key_of_modes, what=_UNSEEN)
+        for name in ("_ExcludeDispatchKeyGuard", "ExcludeDispatchKeyGuard"):
+            patch(torch._C, name, when=_of_modes, what=_UNSEEN)
+        for name in _BY_KEY:
+            patch(torch._C, name, when=_key_of_modes, what=_UNSEEN)
         patch(torch._ops.OpOverload, "redispatch", when=_past_modes, what=_UNSEEN)
         for owner, name in ((torch, "tensor"), (torch.Tensor, "new_tensor")):
             patch(owner, name, when=_asks_objects, what=f"{name} of objects that are no numbers")
