@@ -1,5 +1,7 @@
 """What stands in the sources of a subject is found by reading them, whatever leads to it."""
 
+import ast
+import os
 import sys
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from verifier.audit.rules import reach_suffices
 from verifier.records.reach import Reach
 from verifier.subjects.cuda_outline import included, outline_of
+from verifier.subjects.function_nodes import node_of
 from verifier.subjects.load_file import load_subjects
 from verifier.subjects.source_map import source_map
 
@@ -299,3 +302,18 @@ def test_a_cuda_source_is_read_with_what_it_includes(tmp_path):
     ]
     assert {one.function for one in outline.loops} == {"kernel"}
     assert outline.functions[1].lines[-1] == len(lines)
+
+
+def test_a_function_is_one_object_while_its_file_is_the_same_and_another_as_soon_as_it_is_written(tmp_path):
+    file = tmp_path / "kernel.py"
+    file.write_text("def one():\n    def two():\n        return 2\n")
+    os.utime(file, (1e9, 1e9))  # long ago
+    before = node_of(str(file), 1)
+    assert before is node_of(str(file), 1) is not None
+    assert [node_of(str(file), line) is None for line in (1, 2, 3)] == [False, False, True]
+    file.write_text("def one():\n    return 1\n")
+    assert ast.unparse(node_of(str(file), 1)) == "def one():\n    return 1"
+    file.write_text("def one():\n    return 2\n")  # as long, and written at once
+    assert ast.unparse(node_of(str(file), 1)) == "def one():\n    return 2"
+    file.unlink()
+    assert node_of(str(file), 1) is None

@@ -19,6 +19,7 @@ SHARE_BEYOND = 16
 """One of so many of the extent's elements, at least."""
 
 _AXES = ("rows", "columns")
+_ALONG = "xyz"
 _Line = tuple[int, int, int]
 """The axis along which it goes (0 for rows, 1 for columns), the other extent and the variant."""
 
@@ -38,9 +39,11 @@ class _Growth:
         """
         last = self.sizes[-1][1]
         smaller = [extent for extent, size in self.sizes if size < last]
+        if not smaller:
+            return None
         full = [extent for extent, size in self.sizes if size == last]
         falls = any(size > last for _, size in self.sizes)
-        return (smaller[-1], full[0]) if smaller and len(full) > 1 and not falls else None
+        return (smaller[-1], full[0]) if len(full) > 1 and not falls else None
 
     def point(self, extent: int) -> ShapePoint:
         """Return the point of the line at an extent."""
@@ -57,15 +60,15 @@ def beyond_bounded_grids(
     numbers tell anything. Each grid is looked at along the first line of so many on which it stops to grow.
     """
     found: dict[ShapePoint, set[str]] = defaultdict(set)
-    for name, axis in sorted({(name, line[0]) for name, line in _growths(known)}):
+    for name, axis in sorted((name, axis) for name in _names(known) for axis in range(len(_AXES))):
         growth = _narrowed(name, axis, known, see, telling)
         if growth is not None and growth.end is not None:
             see([growth.point(beyond(growth.end[1]))])
         feature = f"{BOUNDED}{name} along {_AXES[axis]}"
-        for (other, line), one in _growths(known).items():
-            if other == name and line[0] == axis and one.end is not None:
+        for one in _growths(known, name, axis).values():
+            if (end := one.end) is not None:
                 for extent, _ in one.sizes:
-                    if extent >= beyond(one.end[1]):
+                    if extent >= beyond(end[1]):
                         found[one.point(extent)].add(feature)
     return found
 
@@ -83,11 +86,7 @@ def _narrowed(
     telling: int,
 ) -> _Growth | None:
     """Bisect where a grid stops to grow, on the shortest line where it does; return how it grows there."""
-    lines = [
-        line
-        for (other, line), one in _growths(known).items()
-        if other == name and line[0] == axis and one.end
-    ]
+    lines = [line for line, one in _growths(known, name, axis).items() if one.end]
     if not lines:
         return None
     growth = _along(name, min(lines, key=lambda line: (axis == 0 and line[1] < telling, line)), known)
@@ -104,16 +103,27 @@ def _narrowed(
 def _along(name: str, line: _Line, known: Mapping[ShapePoint, Planned]) -> _Growth:
     axis, other, variant = line
     mine = {p: seen for p, seen in known.items() if p[1 - axis] == other and p[2] == variant}
-    return _growths(mine)[name, line]
+    return _growths(mine, name, axis)[line]
 
 
-def _growths(known: Mapping[ShapePoint, Planned]) -> dict[tuple[str, _Line], _Growth]:
-    """Return how each extent of each kernel's grid goes along each line of points."""
-    sizes: dict[tuple[str, _Line], list[tuple[int, int]]] = defaultdict(list)
-    for (rows, columns, variant), seen in sorted(known.items()):
-        for kernel, grid in seen.grids.items() if not seen.refused else ():
-            for along, size in zip("xyz", grid, strict=False):
-                name = f"{kernel} {along}"
-                sizes[name, (0, columns, variant)].append((rows, size))
-                sizes[name, (1, rows, variant)].append((columns, size))
-    return {key: _Growth(line=key[1], sizes=tuple(found)) for key, found in sizes.items()}
+def _names(known: Mapping[ShapePoint, Planned]) -> set[str]:
+    """Return which extents there are: of which kernel's grid along what."""
+    return {
+        f"{kernel} {along}"
+        for seen in known.values()
+        for kernel, grid in (seen.grids.items() if not seen.refused else ())
+        for along, _ in zip(_ALONG, grid, strict=False)
+    }
+
+
+def _growths(known: Mapping[ShapePoint, Planned], name: str, axis: int) -> dict[_Line, _Growth]:
+    """Return how one extent of a grid goes along each line of points that goes along an axis."""
+    kernel, _, along = name.rpartition(" ")
+    place = _ALONG.index(along)
+    sizes: dict[_Line, list[tuple[int, int]]] = defaultdict(list)
+    for point in sorted(known):
+        seen = known[point]
+        grid = () if seen.refused else seen.grids.get(kernel, ())
+        if place < len(grid):
+            sizes[axis, point[1 - axis], point[2]].append((point[axis], grid[place]))
+    return {line: _Growth(line=line, sizes=tuple(found)) for line, found in sizes.items()}

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any, TypeGuard
@@ -203,6 +203,12 @@ def _grids(launches: Iterable[_Noted]) -> dict[str, tuple[int, ...]]:
 
 _NO_LOOPS = Loops(products={})
 
+
+@cache
+def _stem(file: str) -> str:
+    return Path(file).stem
+
+
 Detail = tuple[str, dict[str, object]]
 """A kernel, or what else takes or gives values, and these by name."""
 
@@ -257,7 +263,7 @@ class Recorder:
             if parameter.name not in given and parameter.has_default:
                 given[parameter.name] = parameter.default
         file = kernel.fn.__code__.co_filename
-        name = f"{Path(file).stem}.{kernel.__name__}"
+        name = f"{_stem(file)}.{kernel.__name__}"
         constants = {p.name: given.get(p.name) for p in kernel.params if p.is_constexpr}
         tiles: dict[str, int] = {n: v for n, v in constants.items() if _is_tile(v)}
         if name not in self._loops and self.reads_loops:

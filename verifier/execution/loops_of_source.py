@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -128,7 +128,11 @@ def _counted(text: str) -> Iterator[frozenset[str]]:
 
 
 def _loops(sources: Iterable[str]) -> Loops:
-    texts = tuple(dict.fromkeys(sources))
+    return _loops_of(tuple(dict.fromkeys(sources)))
+
+
+@lru_cache(maxsize=1024)
+def _loops_of(texts: tuple[str, ...]) -> Loops:
     return Loops(
         heads=tuple(frozenset(_WORD.findall(head)) for text in texts for head in _HEAD.findall(text)),
         products={name: (a, b) for text in texts for name, a, b in _PRODUCT.findall(text)},
@@ -143,7 +147,13 @@ def functions_of_triton(
     if not isinstance(text, str):
         return
     yield text, kernel.fn.__code__
-    known = {**getattr(kernel.fn, "__globals__", {}), **constants}
-    for name in sorted({*_WORD.findall(text)} if depth else ()):
-        if known.get(name) is not kernel:
-            yield from functions_of_triton(known.get(name), constants, depth - 1)
+    globals_ = getattr(kernel.fn, "__globals__", {})
+    for name in _words_of(text) if depth else ():
+        known = constants[name] if name in constants else globals_.get(name)
+        if known is not kernel:
+            yield from functions_of_triton(known, constants, depth - 1)
+
+
+@lru_cache(maxsize=1024)
+def _words_of(text: str) -> tuple[str, ...]:
+    return tuple(sorted({*_WORD.findall(text)}))

@@ -6,13 +6,13 @@ import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import CodeType
 
 from verifier.execution.loops_of_source import functions_of_cuda, functions_of_triton
 from verifier.subjects.cuda_outline import CudaFunction, included, without_comments
-from verifier.subjects.function_nodes import node_of
+from verifier.subjects.function_nodes import FunctionNode, node_of
 
 ReadNumber = Callable[[Mapping[str, int]], int]
 """Computes a number of the source from those of a launch; `KeyError` where a name is not known."""
@@ -66,10 +66,17 @@ def heads_of_triton(kernel: object, constants: Mapping[str, object]) -> tuple[He
     return tuple(head for code in codes for head in _of_python(code))
 
 
-def _of_python(code: CodeType) -> Iterator[Head]:
+def _of_python(code: CodeType) -> tuple[Head, ...]:
     node = node_of(code.co_filename, code.co_firstlineno)
-    if node is None:
-        return
+    return () if node is None else _of_function(node, Path(code.co_filename).name)
+
+
+@lru_cache(maxsize=1024)
+def _of_function(node: FunctionNode, file: str) -> tuple[Head, ...]:
+    return tuple(_heads(node, file))
+
+
+def _heads(node: FunctionNode, file: str) -> Iterator[Head]:
     assigned = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     for inner in ast.walk(node):
         if not isinstance(inner, ast.For) or not isinstance(inner.iter, ast.Call) or inner.iter.keywords:
@@ -80,8 +87,7 @@ def _of_python(code: CodeType) -> Iterator[Head]:
         zero, one = ast.Constant(0), ast.Constant(1)
         bounds = (zero, *given, one) if len(given) == 1 else (*given, one)[:3]
         read = [_value(bound, dict.fromkeys(assigned)) for bound in bounds]
-        where = (Path(code.co_filename).name, inner.lineno)
-        yield Head(where=where, start=read[0], end=read[1], step=read[2])
+        yield Head(where=(file, inner.lineno), start=read[0], end=read[1], step=read[2])
 
 
 # CUDA C++

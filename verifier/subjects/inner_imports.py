@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -20,6 +21,8 @@ from verifier.subjects.process_settings import settings_kept
 
 _OF_TORCH = frozenset({"aten", "prim", "prims", "c10"})
 """Namespaces of `torch.ops` that hold no kernel of a subject."""
+_IMPORT = dis.opmap["IMPORT_NAME"]
+_IMPORTING = frozenset({"import_module", "__import__"})
 
 
 def imported_inside(function: FunctionType, own_file: str) -> Iterator[ModuleType | str]:
@@ -50,9 +53,28 @@ def computed_inside(function: FunctionType) -> Iterator[str]:
     """Yield where a function takes objects of modules by names that only its run computes."""
     node = node_of(function.__code__.co_filename, function.__code__.co_firstlineno)
     known = function.__globals__
-    for inner in ast.walk(node) if node is not None else ():
+    for inner in _candidates(node) if node is not None else ():
         if _is_computed(inner, known) and not _asked_about_itself(node, inner):
             yield f"{function.__qualname__} takes {ast.unparse(inner)} by a computed name"
+
+
+@lru_cache(maxsize=4096)
+def _candidates(node: ast.AST) -> tuple[ast.AST, ...]:
+    """Return what `_is_computed` may hold of, whatever the names stand for."""
+    return tuple(inner for inner in ast.walk(node) if _may_be_computed(inner))
+
+
+def _may_be_computed(node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute):
+        return isinstance(node.value, ast.Attribute) and node.value.attr == "ops"
+    if isinstance(node, ast.Call):
+        return _called(node) in {*_IMPORTING, "getattr"}
+    return isinstance(node, ast.Subscript) and _is_globals(node.value)
+
+
+def _called(node: ast.Call) -> str:
+    name: str = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    return name
 
 
 def _asked_about_itself(node: ast.AST | None, computed: ast.AST) -> bool:
@@ -71,21 +93,28 @@ def _asked_about_itself(node: ast.AST | None, computed: ast.AST) -> bool:
 
 def _imports(code: CodeType, known: Mapping[str, Any]) -> Iterator[str]:
     """Yield the full names that the import statements of a code name; some may be no modules."""
-    instructions = list(dis.get_instructions(code))
-    for number, one in enumerate(instructions):
-        if one.opname != "IMPORT_NAME":
-            continue
-        level, names = (before.argval for before in instructions[number - 2 : number])
-        name = one.argval
+    for level, name, names in _import_statements(code):
+        full = name
         if level:
             package = known.get("__package__") or str(known.get("__name__", "")).rpartition(".")[0]
             with contextlib.suppress(ImportError):
-                name = importlib.util.resolve_name("." * level + name, package)
-        yield name
-        yield from (f"{name}.{part}" for part in names or ())
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _imports(constant, known)
+                full = importlib.util.resolve_name("." * level + name, package)
+        yield full
+        yield from (f"{full}.{part}" for part in names or ())
+
+
+@lru_cache(maxsize=4096)
+def _import_statements(code: CodeType) -> tuple[tuple[int, str, tuple[str, ...] | None], ...]:
+    """Return level, name and what is taken of it of each import statement, those of inner functions last."""
+    found = []
+    if any(instruction == _IMPORT for instruction in code.co_code[::2]):
+        instructions = list(dis.get_instructions(code))
+        for number, one in enumerate(instructions):
+            if one.opname == "IMPORT_NAME":
+                level, names = (before.argval for before in instructions[number - 2 : number])
+                found.append((level, one.argval, names))
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return (*found, *(one for constant in inner for one in _import_statements(constant)))
 
 
 def _is_subjects(name: str) -> bool:
@@ -131,8 +160,8 @@ def _is_computed(node: ast.AST, known: Mapping[str, object]) -> bool:
         )
     if not isinstance(node, ast.Call):
         return isinstance(node, ast.Subscript) and _is_globals(node.value) and not _is_text(node.slice)
-    called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    if called in {"import_module", "__import__"}:
+    called = _called(node)
+    if called in _IMPORTING:
         name = node.args[0] if node.args else None
         return not (isinstance(name, ast.Constant) and not _is_subjects(str(name.value)))
     if called != "getattr" or len(node.args) < 2 or _is_text(node.args[1]):

@@ -8,7 +8,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
+from types import CodeType
 
 from verifier.records.printable import said
 from verifier.records.reach import SourcePlace
@@ -150,33 +152,48 @@ def _node(found: PythonFunction) -> FunctionNode | None:
     return node_of(found.path, found.line)
 
 
-def _loops(found: PythonFunction) -> Iterator[SourceLoop]:
+def _loops(found: PythonFunction) -> tuple[SourceLoop, ...]:
     node = _node(found)
-    for inner in ast.walk(node) if node else ():
+    return () if node is None else _loops_in(node, found.path, found.name)
+
+
+@lru_cache(maxsize=1024)
+def _loops_in(node: FunctionNode, path: str, function: str) -> tuple[SourceLoop, ...]:
+    found = []
+    for inner in ast.walk(node):
         if isinstance(inner, ast.For | ast.While):
             first, last = inner.body[0].lineno, max(s.end_lineno or s.lineno for s in inner.body)
-            yield SourceLoop(
-                place=SourcePlace(Path(found.path).name, found.name, inner.lineno),
-                path=found.path,
-                head=range(inner.lineno, max(first, inner.lineno + 1)),
-                body=range(first, last + 1),
-                unrolled=isinstance(inner, ast.For) and _UNROLLED in ast.unparse(inner.iter),
+            found.append(
+                SourceLoop(
+                    place=SourcePlace(Path(path).name, function, inner.lineno),
+                    path=path,
+                    head=range(inner.lineno, max(first, inner.lineno + 1)),
+                    body=range(first, last + 1),
+                    unrolled=isinstance(inner, ast.For) and _UNROLLED in ast.unparse(inner.iter),
+                )
             )
+    return tuple(found)
 
 
-def _statements(found: PythonFunction) -> Iterator[Statement]:
-    """Yield the statements of a function that compile to something, without those of functions in it."""
+def _statements(found: PythonFunction) -> tuple[Statement, ...]:
+    """Return the statements of a function that compile to something, without those of functions in it."""
     node = _node(found)
-    executable = {line for _, _, line in found.code.co_lines() if line is not None}
-    for inner, refuses in _flat(node.body, refuses=False) if node else ():
-        lines = _own_lines(inner)
-        if executable & set(lines):
-            yield Statement(
-                place=SourcePlace(Path(found.path).name, found.name, inner.lineno),
-                path=found.path,
-                lines=lines,
-                refuses=refuses,
-            )
+    return () if node is None else _statements_in(node, found.path, found.name, found.code)
+
+
+@lru_cache(maxsize=1024)
+def _statements_in(node: FunctionNode, path: str, function: str, code: CodeType) -> tuple[Statement, ...]:
+    executable = {line for _, _, line in code.co_lines() if line is not None}
+    return tuple(
+        Statement(
+            place=SourcePlace(Path(path).name, function, inner.lineno),
+            path=path,
+            lines=lines,
+            refuses=refuses,
+        )
+        for inner, refuses in _flat(node.body, refuses=False)
+        if executable & set(lines := _own_lines(inner))
+    )
 
 
 def _flat(body: Iterable[ast.stmt], *, refuses: bool) -> Iterator[tuple[ast.stmt, bool]]:
