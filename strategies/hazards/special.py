@@ -35,3 +35,16 @@ def nonfinite(draw: Draw) -> Reals:
         at = draw.row_integers(0, last, stream=stream)
         values = np.where(poisoned & (draw.column_index == at), special, values)
     return values
+
+
+def infinite_beginning(draw: Draw) -> Reals:
+    """-inf in every other row, the first included: up to the last column, or to one in the second half.
+
+    strength: has no effect.
+    Aims at: a softmax whose first tile is masked throughout: -inf less the largest so far, -inf, is NaN.
+    """
+    row = np.arange(draw.rows)[:, np.newaxis]
+    last = max(draw.columns - 1, 0)
+    drawn = draw.row_integers(draw.columns // 2, max(last, draw.columns // 2), stream=5)
+    begins = np.where(row % 4 == 0, last, drawn)
+    return np.where((row % 2 == 0) & (draw.column_index < begins), -np.inf, draw.normal())

@@ -40,6 +40,7 @@ ONLY = {
     "saved_rstd_evenly_spaced": "layouts",
     "row_stride_taken_for_column": "layouts",
     "weight_aligned_as_input_cuda": "layouts",
+    "gradient_along_row_taken_for_one_number": "layouts",
     "first_row_aligned_cuda": "layouts",
     "modifies_input": "memory",
     "writes_past_the_end": "memory",
@@ -49,6 +50,7 @@ ONLY = {
     "sum_never_zero_triton": "formula",
     "nan_becomes_zero": "special_values",
     "nan_of_weight_spreads": "special_values",
+    "first_tile_masked_triton": "special_values",
     "nan_of_bias_becomes_zero": "special_values",
     "nan_of_gradient_becomes_zero": "special_values",
     "nan_of_gate_becomes_zero": "special_values",
@@ -110,6 +112,12 @@ SHOWN_BY = {
     "weight_rounded_to_input_dtype": lambda case: case.dtype_of("weight") != case.dtype,
     "rows_beyond_bounded_grid_triton": lambda case: case.rows > 80_000,
     "rows_along_y_triton": lambda case: case.rows > 65535,
+    "rows_beyond_four_each_triton": lambda case: case.rows > 2048,
+    "last_axis_of_volumes_left_out": lambda case: case.given["input"].dim() > 4,
+    "first_tile_masked_triton": lambda case: case.columns > 1024,
+    "gradient_along_row_taken_for_one_number": lambda case: (
+        "grad_output" in case.layouts and case.layouts["grad_output"].expanded == "columns"
+    ),
     "grad_weight_in_input_dtype": lambda case: {case.dtype_of(n) for n in PARAMETERS} - {case.dtype, None},
     "bias_read_as_weight_triton": lambda case: case.mixes_dtypes,
     "nan_of_weight_spreads": lambda case: not finite(case, "weight"),

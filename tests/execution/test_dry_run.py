@@ -17,7 +17,7 @@ from verifier.execution import Runner, dry_run
 from verifier.execution.backends import backend
 from verifier.execution.dry_run import plan_launches
 from verifier.ops import op
-from verifier.records.planned_launches import WRAPPER
+from verifier.records.planned_launches import SEVENFOLD, VALUE, WRAPPER
 from verifier.records.verdict import Verdict
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
@@ -127,3 +127,23 @@ def test_the_shapes_of_a_wrapper_that_reads_numbers_are_a_plain_list_that_says_w
 def test_the_widest_grid_along_y_is_told():
     subject = subject_of(Path(__file__).parents[1] / "faulty_kernels" / "rows_along_y_triton.py")
     assert [plan.widest for plan in planned(subject, (4, 8, 0), (65537, 8, 0)).planned] == [1, 16385]
+
+
+def test_floating_point_numbers_and_seven_tiles_are_told():
+    subject = subject_of(KERNELS / "layer_norm_two_pass_triton.py")
+    three, seven, eight = planned(
+        subject, (3, 3 * 16384, 0), (3, 7 * 16384 - 1, 0), (3, 8 * 16384, 0)
+    ).planned
+    tiled = "layer_norm_skeleton_triton.forward_in_tiles: loops over columns by BLOCK"
+    assert f"{tiled}{SEVENFOLD}" in seven.features
+    assert f"{tiled} 3" in seven.features
+    assert not {f for f in three.features | eight.features if f.endswith(SEVENFOLD)}
+    assert {f for f in three.features if f.endswith(f": eps{VALUE}1e-05")}
+
+
+def test_the_warps_of_a_kernel_of_cuda_are_told():
+    subject = subject_of(KERNELS / "layer_norm_welford_cuda.py")
+    found = planned(subject, (3, 1025, 0), (3, 60_000, 0)).planned
+    warps = [{f for f in seen.features if ": warps is " in f} for seen in found]
+    assert all(warps)
+    assert warps[0] != warps[1]

@@ -37,7 +37,7 @@ def test_the_list_begins_with_ordinary_and_has_no_doubles():
     names = hazard_names()
     assert names[0] == "ordinary"
     assert list(names[1:]) == sorted(names[1:])
-    assert set(names) - set(FINITE) == {"nonfinite"}
+    assert set(names) - set(FINITE) == {"nonfinite", "infinite_beginning"}
 
 
 @pytest.mark.parametrize("name", hazard_names())
@@ -255,6 +255,17 @@ def test_nonfinite_numbers_stand_in_every_other_row(strength, expected):
     assert special.any(axis=1).all()
     assert special.sum(axis=1).max() == 2
     assert {str(value) for value in matrix[0::2][special].tolist()} == expected
+
+
+def test_rows_that_begin_with_infinities_end_with_numbers_and_no_two_begin_alike():
+    matrix = numbers("infinite_beginning", shape=(40, 65))
+    assert np.isfinite(matrix[1::2]).all()
+    beginnings = np.isneginf(matrix[0::2])
+    lengths = beginnings.sum(axis=1)
+    assert (beginnings == (np.arange(65) < lengths[:, np.newaxis])).all()
+    assert (lengths[0::2] == 64).all()
+    assert len({*lengths[1::2].tolist()}) > 3
+    assert lengths.min() >= 32
 
 
 @pytest.mark.parametrize(("strength", "expected"), [(5, "nan"), (6, "inf"), (7, "-inf")])

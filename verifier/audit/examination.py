@@ -19,7 +19,7 @@ from verifier.audit.witnesses import replay_witnesses
 from verifier.cases.plan import Plan
 from verifier.cases.reaching_shapes import Reaching
 from verifier.cases.recipe import Recipe
-from verifier.cases.steering import Steering, lengths_alone, steering, wanted_again
+from verifier.cases.steering import Steering, lengths_alone, steering, wanted_again, without_many
 from verifier.checks.support.check import no_ways
 from verifier.execution.backends import backend
 from verifier.execution.compiled_code import remarks, summary
@@ -223,7 +223,10 @@ class Examination(Trial):
             lengths = lengths_alone(reaching, plan.reaching_rows, plan.variants_of(self.op)[0])
             reaching = [s for s in lengths if s.columns not in tried]
         few = steering(
-            (), () if once else reaching, cases=min(cases, plan.most_reaching or 0), seconds=seconds
+            (),
+            () if once else without_many(reaching),
+            cases=min(cases, plan.most_reaching or 0),
+            seconds=seconds,
         )
         own = steering((), apart, cases=cases, seconds=seconds)
         if note := own.note(budget.words):

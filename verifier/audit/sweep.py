@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from verifier.cases import bounded_grids, reaching_shapes, unlike_shapes
+from verifier.cases import bounded_grids, reaching_shapes, unlike_shapes, unseen_by_launches
 from verifier.cases.reaching_shapes import (
     CASE_SECONDS,
     PLAIN,
@@ -259,6 +259,7 @@ def _own_sources() -> str:
         Path(reaching_shapes.__file__),
         Path(bounded_grids.__file__),
         Path(unlike_shapes.__file__),
+        Path(unseen_by_launches.__file__),
         root / "execution" / "dry_run.py",
         root / "execution" / "loops_of_source.py",
         root / "execution" / "turns_of_loops.py",

@@ -27,7 +27,7 @@ from verifier.audit.sweep import (
 )
 from verifier.cases import unlike_shapes
 from verifier.cases.reaching_shapes import Reaching
-from verifier.cases.steering import steering
+from verifier.cases.steering import steering, without_many
 from verifier.checks import checks
 from verifier.checks.support.check import Check, no_ways
 from verifier.execution import Runner
@@ -111,7 +111,12 @@ def _tried(check: Check, subject: Subject, found: Sweep, *, first_calls: bool) -
     """
     plan = check.plan(subject, op(subject.op))
     reaching = (found.whole if plan.gradients else found.forward) if plan.reaching else ()
-    most = steering((), reaching, cases=plan.most_reaching or 0, seconds=STEERED_SECONDS["quick"])
+    most = steering(
+        (),
+        without_many(reaching),
+        cases=plan.most_reaching or 0,
+        seconds=STEERED_SECONDS["quick"],
+    )
     small = (plan.shapes or ())[: 1 if first_calls else None]
     points = [(rows, columns, 0) for rows, columns in small]
     points += [(shape.rows, shape.columns, shape.variant) for shape in most.shapes]

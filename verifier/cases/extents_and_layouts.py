@@ -34,10 +34,11 @@ PATTERNS: tuple[Layout, ...] = (
     Layout(order="transposed"),
     *LEADING,
     Layout(expanded="rows"),
+    Layout(expanded="all"),  # behind rows: both strides of a row are 0, and of the columns one alone
     Layout(misaligned=True),
+    Layout(expanded="columns"),  # as sum(-1) gives a gradient
     Layout(storage_offset=16),
     Layout(row_step=2),
-    Layout(expanded="all"),
     Layout(order="channels_last"),
 )
 """One of each kind of layout, and two where a tensor has two axes for it, the most telling first."""

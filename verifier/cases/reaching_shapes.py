@@ -10,13 +10,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from verifier.cases.bounded_grids import BOUNDED, beyond_bounded_grids
+from verifier.cases.unseen_by_launches import (
+    MANY,
+    MANY_ROWS,
+    NUMBER,
+    Constants,
+    beyond_even_step,
+    of_many_rows,
+    sevenfold,
+    sides_of_numbers,
+    want_many_rows,
+    with_feature,
+)
 from verifier.cases.variations import Variation
 from verifier.machine.model import MAX_GRID_YZ
-from verifier.records.planned_launches import AGAIN, WRAPPER, Planned, ShapePoint
+from verifier.records.planned_launches import AGAIN, SEVENFOLD, WRAPPER, Planned, ShapePoint
 
 MOST_ROWS, MOST_COLUMNS, MOST_ELEMENTS = 1 << 17, 1 << 20, 1 << 32
 """Extents that are looked at, at most."""
@@ -43,9 +55,6 @@ PLAIN = ((1, 16385), (2049, 3), (32769, 3))
 
 Not wider: wrappers refuse 65537 columns, and without a dry run nobody knows which.
 """
-
-NUMBER = "number: "
-"""How the feature begins that an extent lies on a side of a number that kernels compare with."""
 
 KERNEL, TURN, FEATURE, SIDE = 50, 10, 2, 1
 """How much it is worth that a kernel runs, that a loop turns more than once, that anything else occurs, how
@@ -120,7 +129,9 @@ def seen_around(  # noqa: PLR0917 (what is looked at, and around what)
     def see(points: Iterable[ShapePoint]) -> None:
         new = [p for p in dict.fromkeys(points) if p not in known and _possible(p) and allowed(p)]
         known.update(zip(new, look(new) if new else (), strict=False))
+        known.update(constants.kept(known, new))
 
+    constants = Constants()
     see([*short_ladder(variants), *_in_other_bytes(like)] if like else ladder(variants))
     if not like:
         integers = [*literals()]
@@ -134,29 +145,17 @@ def seen_around(  # noqa: PLR0917 (what is looked at, and around what)
     see(_crossings(known))
     further = [p for p in _towards_the_limit(known) if p not in known and allowed(p)]
     known.update(zip(further, look(further) if further else (), strict=False))
+    steps = _close_steps(known)
+    see([p for step, axis in steps if (p := beyond_even_step(step.high, axis)) is not None])
+    by_rows = want_many_rows(step.low[0] for step, axis in steps if axis == 0)
     sides = sides_of_numbers(compared)
-    see(sides)
-    for point in known.keys() & sides:
-        known[point] = _with_feature(known[point], sides[point])
-    for point, features in beyond_bounded_grids(known, see, TELLING_COLUMNS).items():
-        for feature in features:
-            known[point] = _with_feature(known[point], feature)
+    see([*sides, *([MANY_ROWS] if by_rows else [])])
+    besides = [*sides.items(), *(of_many_rows(known).items() if by_rows else ())]
+    besides += [(p, f) for p, each in beyond_bounded_grids(known, see, TELLING_COLUMNS).items() for f in each]
+    for point, feature in besides:
+        if point in known:
+            known[point] = with_feature(known[point], feature)
     return known
-
-
-def sides_of_numbers(numbers: Iterable[int]) -> dict[ShapePoint, str]:
-    """Return small shapes of so many rows, or columns, and of one more, each with what it shows."""
-    return {
-        point: f"{NUMBER}{number + more} {axis}"
-        for number in numbers
-        for more in (0, 1)
-        for axis, point in (("rows", (number + more, 3, 0)), ("columns", (3, number + more, 0)))
-    }
-
-
-def _with_feature(seen: Planned, feature: str) -> Planned:
-    forward = None if seen.forward is None else _with_feature(seen.forward, feature)
-    return replace(seen, features=seen.features | {feature}, forward=forward) if seen.features else seen
 
 
 def ladder(variants: int) -> Iterator[ShapePoint]:
@@ -170,6 +169,7 @@ def ladder(variants: int) -> Iterator[ShapePoint]:
     yield from ((r, c, 0) for r in rows[::2] for c in columns)
     yield from ((r, c, 0) for c in (1, 3) for r in _with_neighbours(rows))
     yield from ((r, c, 0) for r in (1, 3) for c in _with_neighbours(columns))
+    yield from ((3, c, 0) for c in sevenfold(columns[4:-2]))
     for variant in range(1, variants):
         yield from ((r, c, variant) for r in (1, 48) for c in columns)
         yield from ((r, c, variant) for c in (3, 1024) for r in rows)
@@ -256,6 +256,16 @@ def _neighbours(known: Iterable[ShapePoint], axis: int) -> Iterator[Neighbours]:
             yield Neighbours(low=low, high=high)
 
 
+def _close_steps(known: Mapping[ShapePoint, Planned]) -> list[tuple[Neighbours, int]]:
+    """Return the steps that are known to the row or column, each with its axis."""
+    return [
+        (step, axis)
+        for axis in (0, 1)
+        for step in _neighbours(known, axis)
+        if step.gap == 1 and known[step.low].features != known[step.high].features
+    ]
+
+
 def _size(step: Neighbours) -> tuple[int, int, ShapePoint]:
     """Order steps by what it costs to run the larger of their points; narrow ones first."""
     rows, columns, _ = step.high
@@ -264,15 +274,9 @@ def _size(step: Neighbours) -> tuple[int, int, ShapePoint]:
 
 def _crossings(known: Mapping[ShapePoint, Planned]) -> list[ShapePoint]:
     """Return where the steps along one axis cross those along the other: the least extents beyond both."""
+    steps = _close_steps(known)
     rows, columns = (
-        sorted(
-            {
-                end[axis]
-                for step in _neighbours(known, axis)
-                if step.gap == 1 and known[step.low].features != known[step.high].features
-                for end in (step.low, step.high)
-            }
-        )
+        sorted({end[axis] for step, other in steps if other == axis for end in (step.low, step.high)})
         for axis in (0, 1)
     )
     crossing = [(r, c, 0) for r in rows for c in columns if price(r, c) <= CASE_SECONDS]
@@ -458,9 +462,9 @@ def _loop_of(demand: str) -> str:
     return demand.rpartition(" ")[0]
 
 
-_ALONE = (WRAPPER, NUMBER, BOUNDED)
+_ALONE = (WRAPPER, NUMBER, BOUNDED, MANY)
 """How what no launch tells begins: it is wanted wherever it shows first."""
-_SIDES = (", before it changes", ", after it changes")
+_SIDES = (", before it changes", ", after it changes", ", one beyond the change")
 
 
 def _demands(known: Mapping[ShapePoint, Planned]) -> dict[ShapePoint, frozenset[str]]:
@@ -473,8 +477,11 @@ def _demands(known: Mapping[ShapePoint, Planned]) -> dict[ShapePoint, frozenset[
         for step in _neighbours(shown, axis):
             if step.gap > 1:
                 continue
+            ends, beyond = [step.low, step.high], beyond_even_step(step.high, axis)
+            if beyond in shown and known[beyond].features == known[step.high].features:
+                ends.append(beyond)
             for feature in _step_of(known[step.low].features ^ known[step.high].features):
-                for point, side in zip((step.low, step.high), _SIDES, strict=True):
+                for point, side in zip(ends, _SIDES, strict=False):
                     shown[point].add(f"{feature} along {name}{side}")
     plain = set[str]().union(*(d for p, d in shown.items() if p[1] >= TELLING_COLUMNS and _affordable(p)))
     return {p: frozenset(d if p[1] >= TELLING_COLUMNS else d - plain) for p, d in shown.items()}
@@ -485,7 +492,7 @@ def _step_of(changed: AbstractSet[str]) -> Iterable[str]:
 
     That a loop turns again, arguments tell; what statements run, launches tell, unless these stay the same.
     """
-    launched = {one for one in changed if not one.endswith(AGAIN) and not one.startswith(_ALONE)}
+    launched = {one for one in changed if not one.endswith((AGAIN, SEVENFOLD)) and not one.startswith(_ALONE)}
     return launched or {one for one in changed if one.startswith(WRAPPER)}
 
 

@@ -12,6 +12,7 @@ from strategies.values import Values
 from verifier.cases.plan import Plan
 from verifier.cases.reaching_shapes import CASE_SECONDS, Reaching, price
 from verifier.cases.recipe import Recipe
+from verifier.cases.unseen_by_launches import MANY_ROWS
 from verifier.cases.variations import Variation, variations, varied
 from verifier.ops import Op, op
 from verifier.records.subject import Subject
@@ -84,6 +85,11 @@ def steering(
         key=lambda s: (s.variation is not None, price(s.rows, s.columns), s.rows, s.variant),
     )
     return Steering(shapes=(*first, *rising), left_out=tuple(left_out))
+
+
+def without_many(shapes: Iterable[Reaching]) -> list[Reaching]:
+    """Leave out the shape of very many rows, for checks that try few shapes in many ways each."""
+    return [s for s in shapes if (s.rows, s.columns, s.variant) != MANY_ROWS]
 
 
 def lengths_alone(reaching: Iterable[Reaching], rows: int, variant: int) -> list[Reaching]:

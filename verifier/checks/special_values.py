@@ -39,6 +39,7 @@ CATCHES = (
     "infinity_of_weight_clamped",
     "infinity_of_bias_clamped",
     "infinity_of_gradient_clamped",
+    "first_tile_masked_triton",
 )
 
 _SHAPES = ((4, 33), (0, 16), (4, 0), (16, 64), (2, 1000), (3, 128), (5, 1), (300, 16), (1, 1))
@@ -56,6 +57,9 @@ def plan(subject: Subject, op: Op) -> Plan:
         must=("strength", "shape"),  # each strength is another pattern of NaN and infinities
         leads="strength",
         carriers=("weight", "bias", *op.varied, "grad_output"),
+        reaching=True,  # what masked tiles leave in the statistics, only long rows show
+        most_reaching=2,
+        reaching_hazards=("infinite_beginning",),
     )
 
 

@@ -36,7 +36,7 @@ from verifier.machine.device.without_memory import NOWHERE, without_memory
 from verifier.ops import op
 from verifier.records.case import Case
 from verifier.records.observation import Observation
-from verifier.records.planned_launches import AGAIN, WRAPPER, DryRun, Planned, ShapePoint
+from verifier.records.planned_launches import AGAIN, SEVENFOLD, VALUE, WRAPPER, DryRun, Planned, ShapePoint
 from verifier.records.subject import Subject
 from verifier.subjects import cuda_source
 from verifier.subjects.source_map import source_map
@@ -290,7 +290,7 @@ class Recorder:
         name, _, template = launch.kernel.expression.removesuffix(">").partition("<")
         threads = int(np.prod(launch.block))
         tiles = {"block": threads} if threads >= LEAST_TILE else {}
-        features = set(_of_grid(name, launch.grid))
+        features = {f"{name}: warps is {-(-threads // 32)}", *_of_grid(name, launch.grid)}
         for number, word in enumerate(template.split(",")):
             features.update(_of_constant(name, f"<{number}>", _read(word.strip())))
         path = launch.kernel.source.path
@@ -430,14 +430,19 @@ def _of(kernel: str, name: str, value: object) -> Iterator[str]:
         yield f"{kernel}: {name} is {value.dtype}"
     elif isinstance(value, int) and not isinstance(value, bool):
         yield f"{kernel}: {name} {_class(value)}"
-    elif not isinstance(value, float):
+    elif isinstance(value, float):
+        yield f"{kernel}: {name}{VALUE}{value!r}"
+    else:
         yield f"{kernel}: {name} is {_word(value)}"
 
 
 def _looped(kernel: str, name: str, value: int, tiles: Mapping[str, int]) -> Iterator[str]:
     """Say how often tiles go into an integer that a loop goes over; without a tile, the integer's class."""
     for tile, width in tiles.items():
-        yield f"{kernel}: loops over {name} by {tile} {min(MOST_TILES, -(-value // width))}"
+        tiles_of_it = -(-value // width)
+        yield f"{kernel}: loops over {name} by {tile} {min(MOST_TILES, tiles_of_it)}"
+        if tiles_of_it % 8 == 7:  # of four turns written out, one turn and all of the rest
+            yield f"{kernel}: loops over {name} by {tile}{SEVENFOLD}"
     if not tiles:
         yield f"{kernel}: loops over {name} {_class(value)}"
 

@@ -38,7 +38,7 @@ from verifier.machine.device.dispatching import Dispatching
 from verifier.machine.device.without_memory import without_memory
 from verifier.records.case import Case
 from verifier.records.observation import Observation
-from verifier.records.planned_launches import Planned, ShapePoint, Unlike, WaysRun
+from verifier.records.planned_launches import VALUE, Planned, ShapePoint, Unlike, WaysRun
 from verifier.records.subject import Subject
 from verifier.subjects.process_settings import settings_kept
 
@@ -105,7 +105,9 @@ class Made:
     def counts(self) -> Counter[str]:
         """How often what occurs does."""
         found = Counter({name: len(several) for name, several in self.given.items()})
-        found.update(dict.fromkeys((f for f in self.planned.features if f not in found), 1))
+        # Floating-point numbers stand among what was given, and are compared by their quotient.
+        shown = (f for f in self.planned.features if f not in found and VALUE not in f)
+        found.update(dict.fromkeys(shown, 1))
         if not self.answered:
             found[RAISES] = 1
         return found

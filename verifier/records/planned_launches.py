@@ -10,6 +10,11 @@ ShapePoint = tuple[int, int, int]
 AGAIN = " again"
 """How the feature ends that a loop turns more than once, as its head says."""
 
+SEVENFOLD = " sevenfold"
+"""How the feature ends that seven tiles go into what a loop goes over, or eight more, and so on."""
+VALUE = " has the value "
+"""What stands between an argument that is a floating-point number and this, in a feature."""
+
 WRAPPER = "wrapper: "
 """How the feature begins that a statement of the wrapper ran."""
 
@@ -19,8 +24,8 @@ class Planned:
     """The launches of a call at one point.
 
     features: what tells plans apart, in words, sizes left out: kernels, whether an extent of a grid or an
-    integer is 0, 1 or more, how often a tile goes into it (up to 3), constants that are no sizes; statements
-    of the wrapper that ran.
+    integer is 0, 1 or more, how often a tile goes into it (up to 3), constants that are no sizes,
+    floating-point numbers; statements of the wrapper that ran.
     compiled: each compilation that the call needs, with the widest tile in it, in elements.
     forward: the same of the forward pass alone, if there is a backward pass.
     grids: the extents of each kernel's grid along x, y and z, at most, where it is launched several times.

@@ -22,9 +22,9 @@ from verifier.oracle.rows.problem import RowProblem
 from verifier.records.case import Case, Extents, Scalars
 from verifier.records.subject import Claim, Subject
 
-VARIANTS = 7
+VARIANTS = 8
 """Training: (N, C); (N, C, L); (N, C, H, W). Evaluation: (N, C); (N, C, H, W). Training again: without
-running statistics; with another momentum."""
+running statistics; with another momentum; (N, C, D, H, W)."""
 
 _EVALUATION = (3, 4)
 _WITHOUT_RUNNING = 5
@@ -42,6 +42,9 @@ def shapes(rows: int, columns: int, variant: int, *, tensors: tuple[str, ...]) -
         full = (samples, rows, length)
     elif variant in {2, 4}:
         full = (samples, rows, *two_factors(length))
+    elif variant == 7:
+        depth, area = two_factors(length)
+        full = (samples, rows, depth, *two_factors(area))
     of = dict.fromkeys(("input", "grad_output"), full) | dict.fromkeys(_VECTORS, (rows,))
     absent = RUNNING if variant == _WITHOUT_RUNNING else ()
     return Shapes(

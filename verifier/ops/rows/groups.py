@@ -21,8 +21,9 @@ from verifier.oracle.rows.problem import RowProblem
 from verifier.records.case import Case, Extents, Scalars
 from verifier.records.subject import Claim, Subject
 
-VARIANTS = 5
-"""(N, C, L); (N, C); (N, C, H, W); a group of each channel (instance norm); one group of all channels."""
+VARIANTS = 6
+"""(N, C, L); (N, C); (N, C, H, W); a group of each channel (instance norm); one group of all channels;
+(N, C, D, H, W)."""
 
 _SAVED = ("mean", "rstd")
 _PARAMETERS = ("weight", "bias", "grad_weight", "grad_bias")
@@ -37,6 +38,9 @@ def shapes(rows: int, columns: int, variant: int, *, tensors: tuple[str, ...]) -
         channels, positions = columns, ()
     elif variant == 2:
         positions = two_factors(length)
+    elif variant == 5:
+        depth, area = two_factors(length)
+        positions = (depth, *two_factors(area))
     elif variant == 3:
         channels, positions = 1, (columns,)
     elif variant == 4:
