@@ -183,13 +183,22 @@ def _no_columns(case: Case, document: Document) -> str:
     return "torch's group norm gives an empty result; here Triton refuses a block of 0 lanes"
 
 
-def _undefined_lanes(case: Case, _document: Document) -> str:
-    spec = importlib.util.find_spec("fla")
-    _demand(spec is not None and bool(spec.submodule_search_locations), "fla-core is not installed")
+SOURCES = {
+    "fla": ("fla", ("modules/norm/layernorm.py", "modules/norm/fused_norm_gate.py")),
+    "flash_attention": ("flash_attn", ("ops/triton/layer_norm.py",)),
+}
+"""By how names of subjects begin: the package, and its modules that load weights."""
+
+
+def _undefined_lanes(case: Case, document: Document) -> str:
+    subject = str(mapping(document["subject"])["name"])
+    package, modules = next(found for begin, found in SOURCES.items() if subject.startswith(f"{begin}_"))
+    spec = importlib.util.find_spec(package)
+    _demand(spec is not None and bool(spec.submodule_search_locations), f"{package} is not installed")
     assert spec is not None
-    folder = Path(next(iter(spec.submodule_search_locations or ()))) / "modules" / "norm"
-    text = (folder / "layernorm.py").read_text(encoding="utf-8") + (folder / "fused_norm_gate.py").read_text()
-    loads = re.findall(r"tl\.load\(w \+ [^()]*, mask=mask\)", text)
+    folder = Path(next(iter(spec.submodule_search_locations or ())))
+    text = "".join((folder / module).read_text(encoding="utf-8") for module in modules)
+    loads = re.findall(r"tl\.load\([wW] \+ [^()]*, mask=mask\)", text)
     _demand(len(loads) > 0, "every load of weight has other=")
     slopes = torch.nn.functional.pad(case.given["grad_output"].double().reshape(-1, case.columns)[:1], (0, 1))
     rows = torch.nn.functional.pad(case.given["input"].double().reshape(-1, case.columns)[:1], (0, 1))

@@ -14,6 +14,7 @@ from verifier.execution.backend import Backend
 from verifier.execution.call_subject import answer, failure
 from verifier.execution.process_tree import end_with
 from verifier.execution.wire import pack_observation
+from verifier.machine.pace import PACE
 from verifier.records.case import from_document
 from verifier.records.observation import Observation
 from verifier.records.printable import said
@@ -92,6 +93,7 @@ def _answer(request: dict[str, Any], backend: Backend) -> dict[str, object]:
         experiment = getattr(imported(module), function)
         case = from_document(request["case"])
         with settings_kept():
+            PACE.begin(request["case_seconds"])
             backend.begin()  # a launch that failed in an earlier case is not of this one
             seen = answer(experiment, subject, case, backend=backend, **request["options"])
     except Exception as error:

@@ -19,7 +19,10 @@ from verifier.records.subject import Subject
 
 CASE_SECONDS = 60.0
 """Limit of one execution, compiling a kernel for a new shape included: of processor time that it uses, and
-of time in which it wants none. Neither grows because others keep the processors busy."""
+of time in which it wants none. Neither grows because others keep the processors busy. A subject that comes
+from launch to launch on the machine is told in its own process (`machine.pace`)."""
+LENIENCE = 1.5
+"""A case is stopped after so many times its limit of processor time: to be told it needs one more launch."""
 WALL_FACTOR = 10
 """A case is stopped after so many times its limit by the clock, whatever it does: what it waits for may be
 a process that we do not know of."""
@@ -86,6 +89,7 @@ class Runner:
             "kind": (subject.op, subject.language, subject.dtypes),
             "case": to_document(case, keep=as_bytes),
             "options": options,
+            "case_seconds": self.case_seconds,
         }
         named = (str(subject.path), subject.name)
         own = named if backend(self.backend).child_per_subject else named[:1]
@@ -192,8 +196,8 @@ def late(child: Child, limit: float) -> str:
         now, used = time.monotonic(), use(child.pid)
         idle += 0.0 if used.wanting else max(0.0, now - seen - max(0.0, used.seconds - before))
         seen, before = now, used.seconds
-        if used.seconds - first > limit:
-            return f"no answer within {limit:g} seconds of processor time; it was stopped"
+        if used.seconds - first > LENIENCE * limit:
+            return f"no answer within {LENIENCE * limit:g} seconds of processor time; it was stopped"
         if idle > limit:
             return f"no answer; it was stopped after {limit:g} seconds in which it computed nothing"
         if now - started > WALL_FACTOR * limit:

@@ -21,6 +21,7 @@ from verifier.machine.execute.reached_code import ReachedCode
 from verifier.machine.execute.variable_layout import lay_out
 from verifier.machine.in_force import count_run, current
 from verifier.machine.model import MAX_GRID_YZ, MAX_THREADS, Machine
+from verifier.machine.pace import PACE
 from verifier.machine.sanitizers.registry import make_monitors
 from verifier.machine.shadow.emitter_kind import EmitterKind
 from verifier.machine.translate.compile_kernel import compiled
@@ -61,8 +62,8 @@ def launch_ptx(
     (Triton does), which the race sanitizers allow for. session: the one in force if None.
 
     Raises MachineFinding for a defect that execution shows, UnsupportedInstruction for PTX outside the
-    subset, UnsupportedFeature for what is not played otherwise, LaunchError for a launch that no device would
-    accept.
+    subset, UnsupportedFeature for what is not played otherwise, or takes too long (`pace`), LaunchError for a
+    launch that no device would accept.
     """
     session = session or current()
     machine = machine or (session.machine if session else Machine())
@@ -70,6 +71,7 @@ def launch_ptx(
         session.codes.add((ptx, kernel))
     slots = session.slots if session is not None else None
     with session.remembering() if session is not None else nullcontext():
+        PACE.keep()
         shape = (grid, block, shared_bytes)
         launch = prepare(
             ptx, kernel, shape, arguments, machine, slots=slots, names=names, replicated=replicated,
