@@ -66,6 +66,26 @@ def test_tensors_of_a_dry_run_say_that_they_lie_on_the_device_and_nothing_is_lef
     assert found.files == (str(HARD["odd_width"].path),)
 
 
+ELEMENTWISE = """
+import sys
+import torch
+from verifier import machine
+from verifier.machine.device.without_memory import _hidden, without_memory
+
+with machine.session(), without_memory():
+    a = torch.empty((3, 4), device="cuda")
+    for made in ((a + a) * 2.0, torch.exp(a) / a.mean(-1, keepdim=True), torch.where(a > 0, a, a.square())):
+        assert made.shape == (3, 4) and made.is_cuda
+assert _hidden() and not any(hasattr(function, "__dynamo_disable") for function in _hidden())
+print("torch._dynamo" in sys.modules)
+"""
+
+
+def test_forms_of_results_are_computed_without_loading_the_compiler_of_torch(warm_python, tmp_path):
+    ended = warm_python.run("-c", ELEMENTWISE, folder=tmp_path)
+    assert (ended.stdout, ended.stderr) == ("False\n", "")
+
+
 def test_an_error_in_long_rows_alone_is_found_though_nothing_is_launched_there():
     assert [plan.fails for plan in planned(HARD["fails_in_long_rows"], (1, 40_001, 0)).planned] == [True]
     line = searched("fails_in_long_rows", cases=10)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+import sys
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 NOWHERE = torch.device("meta")
 """Where torch puts tensors that have a shape and no memory."""
+_SHOWN_TO_NOBODY = "__dynamo_disable"
+"""Where torch keeps what it calls instead of a function that its compiler is not to see."""
 
 
 @contextmanager
@@ -46,7 +50,58 @@ def without_memory() -> Iterator[None]:
         for owner, name in (*factories(), (tensor, "to")):
             _put(stack, owner, name, _making_nowhere(getattr(owner, name)))
         _put(stack, tensor, "cuda", _stays(tensor.cuda))
+        stack.enter_context(_compiler_left_alone())
         yield
+
+
+@contextmanager
+def _compiler_left_alone() -> Iterator[None]:
+    """Let torch compute forms of results in Python without loading its compiler, to hide that from it.
+
+    Loading takes a process more than a second, and each later operation longer. Where the compiler is loaded
+    already everything stays as it is.
+    """
+    hidden = (
+        [] if "torch._dynamo" in sys.modules else [f for f in _hidden() if not hasattr(f, _SHOWN_TO_NOBODY)]
+    )
+    for function in hidden:
+        setattr(function, _SHOWN_TO_NOBODY, function)
+    try:
+        yield
+    finally:
+        for function in hidden:
+            with suppress(AttributeError):
+                delattr(function, _SHOWN_TO_NOBODY)
+
+
+@cache
+def _hidden() -> tuple[Callable[..., object], ...]:
+    """Return the functions that compute such forms and that torch hides, by version."""
+    try:
+        from torch._compile import _disable_dynamo
+        from torch._decomp import global_decomposition_table
+    except ImportError:
+        return ()
+    hiding = _disable_dynamo(_hidden).__code__
+    found: dict[int, Callable[..., object]] = {}
+    for table in global_decomposition_table.values():
+        for known in table.values():
+            one: Callable[..., object] | None = known
+            while one is not None:
+                inside = _inside(one)
+                if inside is not None and getattr(one, "__code__", None) is hiding:
+                    found[id(inside)] = inside
+                one = inside
+    return tuple(found.values())
+
+
+def _inside(function: Callable[..., object]) -> Callable[..., object] | None:
+    """Return the function that a decorator of torch's was given, None if there is none."""
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    cells = getattr(function, "__closure__", None) or ()
+    given = dict(zip(names, cells, strict=False)).get("fn")
+    inside = None if given is None else given.cell_contents
+    return inside if callable(inside) else None
 
 
 def _put(stack: ExitStack, owner: object, name: str, value: object) -> None:
