@@ -10,7 +10,7 @@ from verifier.audit.examination import Examination
 from verifier.checks import check
 from verifier.commands import describe as description
 from verifier.commands.describe import describe
-from verifier.commands.describing import claims
+from verifier.commands.describing import claims, smoke
 from verifier.execution.backends import default_backend
 from verifier.ops import op
 from verifier.records.verdict import BAD, Verdict
@@ -71,8 +71,9 @@ def pasted(file, name, text):
 def test_a_public_signature_gets_a_declaration_that_holds(name, file, monkeypatch, request):
     if 'language="triton"' not in SAID[name]:  # the machine needs a child
         request.getfixturevalue("no_child")
-    for count in ("COMPILED_CASES", "COMPILED_GRADIENT_CASES"):
+    for count in ("CASES", "GRADIENT_CASES", "COMPILED_CASES", "COMPILED_GRADIENT_CASES"):
         monkeypatch.setattr(claims, count, 3)
+    monkeypatch.setattr(smoke, "CASES", 2)
     text = describe(file, name)
     for words in (f'op="{SAID[name][0]}"', *SAID[name][1:]):
         assert words in text.replace("\n#   ", " ")
