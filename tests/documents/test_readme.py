@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from verifier.records.files import cache_folder
+
 ROOT = Path(__file__).parents[2]
+CACHES = cache_folder("").parent
+"""Those of the tests: a hash of Triton's own files lies there, which takes a second to make."""
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 OWN_KERNEL = README.split("## Your own kernel")[1].split("\n## ")[0]
 COMMANDS = re.findall(r"^(?:norm-verifier|pytest) .*", OWN_KERNEL.split("```")[1], re.MULTILINE)
@@ -46,6 +50,7 @@ def ran(folder, words, warm_python):
         "PATH": "/usr/bin:/bin",
         "OMP_NUM_THREADS": "1",
         "HOME": str(folder),
+        "XDG_CACHE_HOME": str(CACHES),
     }
     return warm_python.run(*program, *words[1:], folder=folder, environment=environment)
 

@@ -11,7 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from verifier.records.files import cache_folder
+
 ROOT = Path(__file__).parents[2]
+CACHES = cache_folder("").parent
+"""Those of the tests: a hash of Triton's own files lies there, which takes a second to make."""
 BLOCK = re.compile(r"^```(python|diff|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = (
     "tutorial.md",
@@ -43,6 +47,7 @@ class Reader:
             "PYTEST_ADDOPTS": f"-p no:cacheprovider --rootdir {ROOT} -c {ROOT / 'pyproject.toml'}",
             "OMP_NUM_THREADS": "1",
             "HOME": f"{folder}",
+            "XDG_CACHE_HOME": str(CACHES),
         }
 
     def writes(self, text):
