@@ -26,6 +26,7 @@ WHY = (
 CATCHES = (
     "column_stride_assumed",
     "grad_output_stride_assumed",
+    "gradient_along_row_taken_for_one_number",
     "row_stride_of_input_for_output",
     "rows_evenly_spaced",
     "saved_rstd_evenly_spaced",
