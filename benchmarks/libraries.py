@@ -207,6 +207,27 @@ def _undefined_lanes(case: Case, document: Document) -> str:
     return f"the source has {loads[0]}; in torch one such lane of infinity makes the sum over its row NaN"
 
 
+def _offset_in_32_bits(case: Case, document: Document) -> str:
+    said = str(document["message"])
+    found = [
+        re.search(pattern, said) for pattern in (r": (\d+) bytes at byte offset (-\d+)", r"block \((\d+),")
+    ]
+    access, block = found
+    _demand(access is not None and block is not None, "it says something else")
+    assert access is not None
+    assert block is not None
+    size, offset, row = int(access[1]), int(access[2]), int(block[1])
+    padding = [layout.row_padding for layout in case.layouts.values()]
+    for stride in (case.columns + extra for extra in {0, *padding}):
+        wrapped = torch.tensor(row, dtype=torch.int32) * torch.tensor(stride, dtype=torch.int32)
+        if row * stride >= 2**31 and 0 <= offset - wrapped.item() * size < case.columns * size:
+            return (
+                f"torch's product of {row} and {stride} in int32 is {wrapped.item()}, {-offset} bytes before "
+                f"the start, where the kernel reads; the exact product is {row * stride}"
+            )
+    raise UncheckedError(f"{row} times no stride is {offset} bytes in 32 bits")
+
+
 CHECKS: dict[str, Callable[[Case, Document], str]] = {
     "lanes-beyond-the-row": _lanes_beyond_the_row,
     "sums-through-bfloat16": _sums_through_bfloat16,
@@ -219,6 +240,8 @@ CHECKS: dict[str, Callable[[Case, Document], str]] = {
     "negative-variance": _negative_variance,
     "square-of-rstd-overflows": _square_of_rstd_overflows,
     "no-rows": _no_rows,
+    "offsets-in-32-bits": _offset_in_32_bits,
+    "rows-in-32-bits": _offset_in_32_bits,
 }
 """By the id of a known defect: what confirms it on its witness, and says how."""
 

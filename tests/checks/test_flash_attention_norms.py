@@ -1,0 +1,51 @@
+"""Norms of flash-attention raise no alarm but the known ones, forward and backward."""
+
+import importlib.util
+
+import pytest
+from checks_support import cases_of, examination, machine
+
+from verifier.records import witness
+from verifier.records.verdict import Verdict
+from verifier.subjects.libraries import library_files
+from verifier.subjects.load_file import load
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+LOADED = load(library_files()["flash_attention"])
+NORMS = {s.name.removeprefix("flash_attention_"): s for s in LOADED.subjects}
+FEW = {"shapes": ((4, 33),)}  # each shape is a compilation
+INSTALLED = pytest.mark.skipif(
+    LOADED.library.version is None, reason="flash-attn is not installed (docs/how-to/library.md says how)"
+)
+
+
+@INSTALLED
+@pytest.mark.parametrize(
+    ("name", "check", "dtype"),
+    [
+        ("layer_norm", "gradient", "float16"),
+        ("add_rms_norm", "gradient", "bfloat16"),
+        ("rms_norm_zero_centred", "gradient", "float32"),
+    ],
+)
+def test_a_norm_of_flash_attention_is_right_in_every_case(name, check, dtype):
+    subject = NORMS[name]
+    with machine():
+        examining = examination(subject, check, dtype, "machine")
+        found = [o for case in cases_of(subject, check, dtype, 3, **FEW) for o in examining.judge(case)[0]]
+    verdicts = {o.verdict for o in found}
+    assert Verdict.PASS in verdicts
+    assert verdicts <= {Verdict.PASS, Verdict.NO_THEOREM}, [o.message for o in found]
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_each_known_defect_has_a_witness_in_each_dtype(name):
+    subject = NORMS[name]
+    assert [d.id for d in subject.known_defects] == [
+        "undefined-lanes",
+        "offsets-in-32-bits",
+        "rows-in-32-bits",
+    ]
+    for defect in subject.known_defects:
+        for dtype in subject.dtypes:
+            assert witness.stored(subject, defect, dtype) is not None, (defect.id, dtype)
