@@ -28,7 +28,7 @@ def libraries(monkeypatch):
 def test_a_witness_is_confirmed_by_other_means(libraries, path):
     if "#undefined-lanes" in path.name:  # its source is read
         package = next(
-            found for begin, (found, _) in libraries.SOURCES.items() if path.name.startswith(begin)
+            found for begin, (found, _) in libraries.SOURCES.items() if path.name.startswith(f"{begin}_")
         )
         if find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
