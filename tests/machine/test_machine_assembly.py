@@ -13,6 +13,7 @@ from triton.compiler import ASTSource
 from triton.runtime.errors import PTXASError
 
 from verifier import machine
+from verifier.machine.culprit import is_own
 from verifier.machine.device import without_assembly
 
 pytestmark = pytest.mark.skipif(
@@ -70,6 +71,13 @@ def test_inline_assembly_is_assembled_and_a_mistake_in_it_found(assembled, capsy
         with pytest.raises(PTXASError):
             moved[(1,)](x, y, "mov.b31 $0, $1;")
     assert "mov.b31" in capsys.readouterr().out
+
+
+def test_a_mistake_in_assembly_is_the_kernels_and_not_the_verifiers():
+    x, y = torch.zeros(1, dtype=torch.int32), torch.empty(1, dtype=torch.int32)
+    with machine.session(), pytest.raises(PTXASError) as mistaken:
+        moved[(1,)](x, y, "add.s64 $0, $1;")
+    assert not is_own(mistaken.value)
 
 
 def test_a_hook_of_somebody_else_is_left_alone(monkeypatch):
