@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
+
+_HIDDEN: dict[type, Callable[..., object]] = {}
+"""What the modes of a class do, out of the compiler's sight; to hide it anew takes longer than to do it."""
 
 
 class Dispatching(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -22,8 +26,12 @@ class Dispatching(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: object, types: object, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation; outside the compiler, if it is loaded."""
         disable = getattr(sys.modules.get("torch._dynamo"), "disable", None)
-        run = self.dispatched if disable is None else disable(self.dispatched, wrapping=False)
-        return run(func, args, kwargs or {})
+        if disable is None:
+            return self.dispatched(func, args, kwargs or {})
+        kind = type(self)
+        if kind not in _HIDDEN:
+            _HIDDEN[kind] = disable(kind.dispatched, wrapping=False)
+        return _HIDDEN[kind](self, func, args, kwargs or {})
 
     def dispatched(self, func: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """Run one operation and return its result; what a mode is for."""
