@@ -12,7 +12,18 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from checks_support import cases_of, examination, failures, faulty, in_turn, machine, outcomes_of, subject_of
+from checks_support import (
+    cases_of,
+    examination,
+    fails,
+    fails_in,
+    failures,
+    faulty,
+    in_turn,
+    machine,
+    outcomes_of,
+    subject_of,
+)
 
 from verifier import subject
 from verifier.audit.rules import summed
@@ -75,8 +86,9 @@ def test_formula_finds_every_planted_bug(tmp_path, name):
 @pytest.mark.parametrize("name", ["mean over N - 1", "no mean term", "weight without one"])
 def test_the_running_bound_finds_what_is_larger_than_rounding(tmp_path, name):
     with machine() as place:
-        found = failures(outcomes_of(planted(tmp_path, name), "running_bound", "float32", place, count=2))
-    assert MUTANTS[name][2] in {o.output for o in found}
+        until = fails_in(MUTANTS[name][2])
+        found = outcomes_of(planted(tmp_path, name), "running_bound", "float32", place, count=2, until=until)
+    assert any(map(until, found))
 
 
 @compiled
@@ -86,8 +98,9 @@ def test_the_running_bound_sees_a_stride_that_is_assumed(tmp_path):
     )
     (tmp_path / SOURCE.name).write_text(text, encoding="utf-8")
     with machine() as place:
-        found = outcomes_of(subject_of(tmp_path / SOURCE.name), "running_bound", "float32", place, count=8)
-    assert failures(found)
+        subject = subject_of(tmp_path / SOURCE.name)
+        found = outcomes_of(subject, "running_bound", "float32", place, count=8, until=fails)
+    assert any(map(fails, found))
 
 
 SPOILED = {
@@ -145,8 +158,9 @@ def test_the_running_bound_passes_no_further_result_that_is_missing(tmp_path):
     )
     (tmp_path / FUSED.name).write_text(text, encoding="utf-8")
     with machine() as place:
-        found = outcomes_of(subject_of(tmp_path / FUSED.name), "running_bound", "float16", place, count=8)
-    assert "scale" in {o.output for o in failures(found)}
+        subject, until = subject_of(tmp_path / FUSED.name), fails_in("scale")
+        found = outcomes_of(subject, "running_bound", "float16", place, count=8, until=until)
+    assert any(map(until, found))
 
 
 @compiled

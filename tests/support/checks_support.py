@@ -102,11 +102,28 @@ def cases_of(subject, check_name, dtype=None, count=10, **changes):
     return list(islice((case for case in built if case is not None), count))
 
 
-def outcomes_of(subject, check_name, dtype=None, place="eager", count=10, **changes):
-    """Return the outcomes of the check on the first cases of its plan, in one list."""
+def outcomes_of(subject, check_name, dtype=None, place="eager", count=10, *, until=None, **changes):
+    """Return the outcomes of the check on the first cases of its plan, in one list.
+
+    until: ends with the first case that has an outcome of which this holds.
+    """
     examining = examination(subject, check_name, dtype, place)
-    cases = cases_of(subject, check_name, dtype, count, **changes)
-    return [outcome for case in cases for outcome in examining.judge(case)[0]]
+    found = []
+    for case in cases_of(subject, check_name, dtype, count, **changes):
+        found += (outcomes := examining.judge(case)[0])
+        if until is not None and any(map(until, outcomes)):
+            break
+    return found
+
+
+def fails(outcome):
+    """Return whether an outcome is a failure in numbers."""
+    return outcome.verdict is Verdict.FAIL
+
+
+def fails_in(result):
+    """Return what says whether an outcome is a failure of a result."""
+    return lambda outcome: fails(outcome) and outcome.output == result
 
 
 def failures(outcomes):
