@@ -170,7 +170,7 @@ def test_a_wrapper_that_reads_or_writes_where_no_recorder_looks_is_refused(ask, 
     ahead = f"import io, os, pickle, tempfile, threading\n{modes}"
     found = ask(AHEAD=ahead, AFTER="\n".join(("large = []", *lines)))
     assert isinstance(found, Refusal), found.statement
-    assert (found.stage, f"Python asks for {why}" in found.why) == (DATA, True), found.why
+    assert (found.stage, f"asks for {why}" in found.why) == (DATA, True), found.why
 
 
 TWO_PROGRAMS = (

@@ -180,8 +180,9 @@ def must_hold_for_all_inputs(recorded: RecordedGraph, *, paths: bool = False) ->
         raise RefusedError("there are results to prove", "no result holds a floating-point number")
     for kernel, decision in recorded.decisions:
         raise RefusedError("nothing decides on data", f"{kernel}: {decision}")
-    for question in recorded.asked:
-        raise RefusedError("nothing decides on data", f"Python asks for {question}")
+    if recorded.asked:
+        every = ", and asks for ".join(recorded.asked)
+        raise RefusedError("nothing decides on data", f"Python asks for {every}")
     if not paths:
         for name, nodes in recorded.paths.outputs.items():
             for node in nodes[:1]:

@@ -150,8 +150,11 @@ class HostGraph(Dispatching):
 
 
 def _bits(tensor: torch.Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
-    """Return the bits of a float32 tensor's elements."""
-    bits = tensor.detach().cpu().contiguous().view(_word_type()).numpy()
+    """Return the bits of a float32 tensor's elements, of a copy: an array would share its memory."""
+    import torch
+
+    copied = tensor.detach().clone(memory_format=torch.contiguous_format)
+    bits = copied.view(_word_type()).numpy()
     return bits.view(np.uint32).astype(np.uint64)
 
 

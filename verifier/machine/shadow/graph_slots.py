@@ -481,8 +481,10 @@ def index_of_bytes(tensor: torch.Tensor) -> Array:
 
 
 def _bits(tensor: torch.Tensor) -> Array:
+    """Bits of a tensor, of a copy: an array that shared its memory could be written to by others."""
     import torch
 
     kinds = {2: torch.int16, 4: torch.int32, 8: torch.int64}
     size = tensor.element_size()
-    return tensor.detach().contiguous().view(kinds[size]).numpy().view(f"u{size}")
+    copied = tensor.detach().clone(memory_format=torch.contiguous_format)
+    return copied.view(kinds[size]).numpy().view(f"u{size}")
