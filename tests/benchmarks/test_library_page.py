@@ -35,6 +35,11 @@ def test_a_witness_is_confirmed_by_other_means(libraries, path):
     assert re.search("torch|mpmath", libraries.confirmed(path))
 
 
+def test_no_witness_names_a_folder_of_the_machine_that_made_it():
+    for file in {path.with_name(path.name.partition("#")[0]) for path in WITNESSES}:
+        assert not re.search(r"source /", file.read_text(encoding="utf-8")), file
+
+
 def test_an_offset_that_is_no_product_in_32_bits_is_not_confirmed(libraries):
     path = next(p for p in WITNESSES if "#rows-in-32-bits" in p.name)
     case, document = witness.load(path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 import sysconfig
 from collections.abc import Callable
 from dataclasses import replace
@@ -125,12 +126,14 @@ def store(subject: Subject, defect: KnownDefect, finding: Finding) -> None:
     file = witness.file_of(subject)
     documents = witness.read(file) if file.is_file() else {}
     told = finding.outcome.message.replace(f"{subject.path.parent}/", "")
+    for folder in sorted({sysconfig.get_path("purelib"), *sys.path} - {""}, key=len, reverse=True):
+        told = told.replace(f"{folder}/", "")  # packages may lie wherever modules are looked for
     documents[witness.name_of(defect, finding.dtype)] = cases.to_document(finding.case) | {
         "subject": {"path": f"../{subject.path.name}", "name": subject.name},
         "check": finding.check,
         "backend": finding.backend,
         "failure": str(failure_key(finding.outcome)),
-        "message": told.replace(f"{sysconfig.get_path('purelib')}/", ""),
+        "message": told,
         "seen": what_is_seen(finding.outcome, finding.detail),
         "versions": versions(*distributions_of(subject.path)),
     }
