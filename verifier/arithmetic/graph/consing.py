@@ -155,8 +155,8 @@ class SharedTerms:
             self.edges = np.concatenate([self.edges, np.full((room, 3), -1, np.int64)])
             self.value = np.concatenate([self.value, np.zeros(room, np.uint64)])
             self.number = np.concatenate([self.number, np.full(room, np.nan)])
-        if 2 * need > len(self._table):
-            self._table = np.full(1 << (4 * need).bit_length(), -1, dtype=np.int32)
+        if 4 * need > len(self._table):
+            self._table = np.full(1 << (8 * need).bit_length(), -1, dtype=np.int32)
             pending = np.arange(self.count)
             keys = self._keys(
                 self.operation[: self.count], self.edges[: self.count], self.value[: self.count]

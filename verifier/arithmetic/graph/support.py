@@ -17,8 +17,8 @@ from verifier.arithmetic.graph.opcodes import UNORDERED_SUM
 
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
-_NONE_LOW = np.iinfo(np.int32).max
-_NONE_HIGH = np.int32(-1)
+_NONE = np.iinfo(np.int32).max
+"""Both ends of what reaches no label: the lowest is this, the highest its negative."""
 _known: WeakKeyDictionary[Graph, list[tuple[Ids, list[Ids]]]] = WeakKeyDictionary()
 
 
@@ -50,15 +50,15 @@ def reach(graph: Graph, labels: Ids) -> Support:
     labels: (n,) a number of at least 0 for each leaf in question (for instance its row), -1 elsewhere.
     """
     narrow = labels.astype(np.int32)  # fewer bytes are moved: there are not 2**31 elements
-    low = np.append(np.where(narrow < 0, _NONE_LOW, narrow), _NONE_LOW)
-    high = np.append(np.where(narrow < 0, _NONE_HIGH, narrow), _NONE_HIGH)
+    # Both ends in one array, the highest by its negative, so that one minimum finds both.
+    ends = np.full((len(narrow) + 1, 2), _NONE, dtype=np.int32)
+    ends[:-1][narrow >= 0] = narrow[narrow >= 0, None] * np.array([1, -1], dtype=np.int32)
     for level, operands in _steps(graph):
-        least, most = low[level], high[level]
+        found = ends.take(level, axis=0)
         for below in operands:
-            np.minimum(least, low[below], out=least)
-            np.maximum(most, high[below], out=most)
-        low[level], high[level] = least, most
-    return Support(low=low[:-1], high=high[:-1])
+            np.minimum(found, ends.take(below, axis=0), out=found)
+        ends[level] = found
+    return Support(low=ends[:-1, 0].copy(), high=-ends[:-1, 1])
 
 
 def marks(graph: Graph, own: Ids) -> Ids:
