@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from verifier.arithmetic.graph.graph import Graph, Ids, distinct
+from verifier.arithmetic.graph.graph import Graph, Ids, distinct, ids
 from verifier.arithmetic.graph.levels import levels
 from verifier.arithmetic.graph.opcodes import UNORDERED_SUM
 
@@ -58,7 +58,7 @@ def reach(graph: Graph, labels: Ids) -> Support:
         for below in operands:
             np.minimum(found, ends.take(below, axis=0), out=found)
         ends[level] = found
-    return Support(low=ends[:-1, 0].copy(), high=-ends[:-1, 1])
+    return Support(low=ids(ends[:-1, 0]), high=ids(-ends[:-1, 1]))
 
 
 def marks(graph: Graph, own: Ids) -> Ids:
