@@ -10,12 +10,14 @@ from verifier.arithmetic.graph.graph import Builder
 from verifier.arithmetic.graph.normal_form import NormalForm, Normaliser
 from verifier.arithmetic.graph.signs import Signs
 
+CONSTANTS = {"0.75": 0x3F400000, "third": 0x3EAAAAAB, "2^64": 0x5F800000, "2^-75": 0x1A000000}
+
 
 def formed(text: list[str]) -> NormalForm:
-    """Form lines "name = opcode operands" of inputs a, b, c and a constant; the last is the output."""
+    """Form lines "name = opcode operands" of inputs a, b, c and constants; the last is the output."""
     builder = Builder()
     known = {name: builder.append(f"input:{name}") for name in "abc"}
-    known["0.75"] = builder.append("literal:f32", value=0x3F400000)
+    known |= {name: builder.append("literal:f32", value=bits) for name, bits in CONSTANTS.items()}
     for line in text:
         name, _, opcode, *operands = line.split()
         known[name] = builder.append(opcode, *(known[one] for one in operands))
@@ -40,6 +42,12 @@ def test_a_product_that_is_not_rounded_cancels_nothing(text, rule):
     form = formed(text)
     assert form.fired["contraction"] == 1
     assert rule not in form.fired
+
+
+@pytest.mark.parametrize("factors", ["0.75 third", "2^64 2^64", "2^-75 2^-75"])
+def test_a_product_of_constants_that_would_be_rounded_stays_fused(factors):
+    assert "contraction" not in formed([f"y = fma.rn.f32 {factors} a"]).fired  # 1 + w, say, where w is -1
+    assert formed(["y = fma.rn.f32 0.75 0.75 a"]).fired["contraction"] == 1
 
 
 def test_the_same_sum_fused_and_rounded_is_named():

@@ -205,6 +205,18 @@ def test_constants_fold_as_numpy_rounds(name: str) -> None:
                 assert mine == float(kind(result)), (family, a, b)
 
 
+@pytest.mark.parametrize(("name", "sign"), [("max.f32", 1), ("min.f32", -1)])
+def test_of_two_constants_that_are_beyond_all_numbers_the_extreme_one_is_kept(name: str, sign: int) -> None:
+    least, none = -sign * 3.4028234663852886e38, -sign * np.inf
+    for pair in ((least, none), (none, least), (none, -none), (-none, none)):
+        builder = Builder()
+        bits = np.array(pair, dtype=np.float32).view(np.uint32).tolist()
+        root = builder.append(name, *(builder.append("literal:f32", value=one) for one in bits))
+        terms = SharedTerms()
+        form = Normaliser(terms, "EZF").normal(builder.graph({"y": root}, {}))
+        assert terms.numbers(form.outputs["y"]) == max(pair, key=lambda number: sign * number)
+
+
 def two(
     make: Callable[[Builder, Ids, Ids], tuple[Ids, Ids]], claims: str = "EZ", kind: str = "f32"
 ) -> tuple[SharedTerms, NormalForm]:

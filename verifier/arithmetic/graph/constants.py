@@ -81,6 +81,16 @@ def folded(family: str, held: Format, operands: Sequence[float]) -> float | None
     return None
 
 
+def rounds_product(held: Format, factors: Array) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    """Return which rows of factors (m, 2), NaN where no constant, have a product that is rounded."""
+    found = np.zeros(len(factors), dtype=np.bool_)
+    for row in np.flatnonzero(np.isfinite(factors).all(axis=1)).tolist():
+        a, b = factors[row].tolist()
+        rounded, exact = _product(held, a, b), Fraction(a) * Fraction(b)
+        found[row] = not math.isfinite(rounded) or Fraction(rounded) != exact
+    return found
+
+
 _COMPARES: dict[str, Callable[[float, float], bool]] = {
     "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt,
     "ge": operator.ge,

@@ -126,12 +126,14 @@ class Normaliser:
 
     def formed(self, operation: Opcode, edges: Ids, of: Mask | None = None) -> Ids:
         """Return the normal form of an operation on edges (m, 3); of: see `Former`."""
-        made = self._made if self._made is None or of is None else self._made[of]
-        return self._formed(operation, edges, made, frozenset())
+        return self._formed(operation, edges, self._made_of(of), frozenset())
 
-    def fused(self, operation: Opcode, edges: Ids) -> Ids:
+    def fused(self, operation: Opcode, edges: Ids, of: Mask | None = None) -> Ids:
         """Return that of sums whose first operands are not rounded, or of quotients that are not."""
-        return self._formed(operation, edges, self._made, ROUNDED)
+        return self._formed(operation, edges, self._made_of(of), ROUNDED)
+
+    def _made_of(self, of: Mask | None) -> Ids | None:
+        return self._made if self._made is None or of is None else self._made[of]
 
     def is_fused(self, terms: Ids) -> Mask:
         """Return which terms are sums that have been formed so."""

@@ -24,7 +24,7 @@ class Former(Protocol):
     def formed(self, operation: Opcode, edges: Ids, of: Mask | None = None) -> Ids:
         """Return the normal form of an operation on edges (m, 3), for all rows of a rule or those in `of`."""
 
-    def fused(self, operation: Opcode, edges: Ids) -> Ids:
+    def fused(self, operation: Opcode, edges: Ids, of: Mask | None = None) -> Ids:
         """Return that of sums whose first operands are not rounded, see `ROUNDED`; or of such quotients."""
 
     def is_fused(self, terms: Ids) -> Mask:

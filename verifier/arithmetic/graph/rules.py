@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from verifier.arithmetic.graph.consing import SharedTerms
-from verifier.arithmetic.graph.constants import folded, format_of, holds
+from verifier.arithmetic.graph.constants import folded, format_of, holds, rounds_product
 from verifier.arithmetic.graph.graph import Ids, ids
 from verifier.arithmetic.graph.opcodes import Opcode, in_format, opcode
 from verifier.arithmetic.graph.rewriting import Apply, ClaimLetter, Former, Mask, Rewrite, RewriteRule
@@ -319,11 +319,10 @@ def _fused_into_zero(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
 
 def _larger_than_all(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
     numbers = form.terms.numbers(edges[:, :2])
-    reach = -numbers if operation.family == "max" else numbers
-    beyond = reach >= format_of(operation.result).maximum
-    where: Mask = np.asarray(beyond.any(axis=1))
+    reach = np.where(np.isnan(numbers), -np.inf, -numbers if operation.family == "max" else numbers)
+    where: Mask = np.asarray((reach >= format_of(operation.result).maximum).any(axis=1))
     rows = np.flatnonzero(where)
-    other = edges[rows, np.where(beyond[rows, 0], 1, 0)]
+    other = edges[rows, 1 - reach[rows].argmax(axis=1)]  # both may be such constants
     kept = _alone(other)
     return Rewrite(where=where, into=None, edges=kept, vanishes=other[np.isnan(form.terms.numbers(other))])
 
@@ -395,21 +394,24 @@ def _larger_by_difference(form: Former, _: Opcode, edges: Ids) -> Rewrite:
 
 
 def _contracted(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
-    factors = edges.copy()
-    factors[:, 2] = -1
+    where: Mask = np.ones(len(edges), np.bool_)
+    if operation.family == "fma":
+        where &= ~rounds_product(format_of(operation.result), form.terms.numbers(edges[:, :2]))
+    edges = edges.compress(where, axis=0)
+    factors = np.where([True, True, False], edges, -1)
     changed = np.full_like(edges, -1)
     if operation.family == "addmul":
         changed[:, 0] = edges[:, 0]
     elif operation.family == "divfma":
         quotient = opcode(f"div.full.{operation.result}")
         assert quotient is not None
-        changed[:, 0] = form.fused(quotient, factors)
+        changed[:, 0] = form.fused(quotient, factors, where)
     else:
-        changed[:, 0] = form.formed(in_format("mul", operation.result), factors)
+        changed[:, 0] = form.formed(in_format("mul", operation.result), factors, where)
     changed[:, 1] = edges[:, 1 if operation.family == "addmul" else 2]
     made = np.full_like(edges, -1)
-    made[:, 0] = form.fused(in_format("add", operation.result), changed)
-    return Rewrite(where=np.ones(len(edges), np.bool_), into=None, edges=made)
+    made[:, 0] = form.fused(in_format("add", operation.result), changed, where)
+    return Rewrite(where=where, into=None, edges=made)
 
 
 ROUNDED = frozenset({"equal_terms", "parts_of_whole", "narrow_sum"})
