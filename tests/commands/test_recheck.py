@@ -109,7 +109,8 @@ def test_alignments_that_the_allocator_gives_are_a_note():
 
     assert told_of(laid(64), laid(256))[0] == []
     assert len(told_of(laid(64), laid(256))[1]) == 1
-    assert len(told_of(laid(16), laid(256))[0]) == 1
+    for other in (16, 1000, 4096):  # the last two are recorded nowhere
+        assert len(told_of(laid(other), laid(256))[0]) == 1
 
 
 def test_what_is_missing_is_a_difference():
@@ -118,6 +119,18 @@ def test_what_is_missing_is_a_difference():
     ]
     assert list(differences({"a": [1]}, {"a": [1, 2]}))
     assert not list(differences({"a": [1.5]}, {"a": [1.5]}))
+    assert list(differences({"a": 1}, {"a": True}))
+
+
+def test_a_certificate_is_not_passed_over_because_it_says_that_it_is_a_refusal(certificate, tmp_path):
+    kernel, file = certificate
+    document = json.loads(file.read_text(encoding="utf-8"))
+    (one,) = document["certificates"]
+    document["certificates"].append({**one, "statement": "nothing true", "refused": None})
+    forged = tmp_path / "forged.json"
+    forged.write_text(json.dumps(document), encoding="utf-8")
+    answer = run("recheck", forged, kernel)
+    assert (answer.exit_code, "a refusal that states something" in answer.output) == (2, True), answer.output
 
 
 def test_each_shape_of_a_range_has_a_document_and_refusals_are_listed(tmp_path):
