@@ -11,6 +11,7 @@ from verifier.cases.fixed_list import STRENGTHS
 from verifier.cases.plan import Plan
 from verifier.cases.recipe import Recipe, build
 from verifier.ops import op
+from verifier.records.case import Case
 from verifier.records.subject import INPUT, Domain, Subject
 
 ROWS, COLUMNS = 3, 33
@@ -28,7 +29,10 @@ def plan_outside(subject: Subject, dtype: str, plan: Plan) -> Plan | None:
     if not _of_values_alone(subject.domain):
         return plan
     hazards = plan.hazards or hazard_names(finite_only=True)
-    leaving = tuple(name for name in hazards if _leaves(subject, dtype, name))
+    plain = _case(subject, dtype, Values())
+    if plain is None:
+        return None
+    leaving = tuple(name for name in hazards if _leaves(subject, plain, name))
     return replace(plan, hazards=leaving) if leaving else None
 
 
@@ -43,18 +47,34 @@ def _of_values_alone(domain: Domain) -> bool:
     return replace(rest, required=Domain().required) == Domain()
 
 
-_KNOWN: dict[tuple[object, ...], bool] = {}
+def _leaves(subject: Subject, plain: Case, hazard: str) -> bool:
+    """Return whether an input with this hazard lies outside at some strength.
+
+    plain: a case of the subject, from which those with a hazard differ in numbers alone.
+    """
+    known = [_magnitudes(subject, plain, hazard, strength) for strength in STRENGTHS]
+    found = (one for one in dict.fromkeys(known) if one is not None)
+    return any(rules.outside(subject, replace(plain, kappa=kappa, largest=most)) for kappa, most in found)
 
 
-def _leaves(subject: Subject, dtype: str, hazard: str) -> bool:
-    """Return whether an input with this hazard lies outside at some strength."""
-    key = (subject.path, subject.name, subject.op, subject.domain, dtype, hazard)
+def _case(subject: Subject, dtype: str, values: Values) -> Case | None:
+    recipe = Recipe(rows=ROWS, columns=COLUMNS, input=values)
+    return build(op(subject.op), subject, dtype, recipe, gradients=False)
+
+
+_KNOWN: dict[tuple[object, ...], tuple[float, float] | None] = {}
+
+
+def _magnitudes(subject: Subject, plain: Case, hazard: str, strength: int) -> tuple[float, float] | None:
+    """Return kappa and the largest number of a case with a hazard, None if there is no such case.
+
+    Where the input alone is normalized, they are those of the same rows for every op.
+    """
+    the_op = op(subject.op)
+    alone = not the_op.own and the_op.normalized(plain.tensors) is plain.tensors["input"]
+    alike = (plain.rows, plain.columns) if alone else (subject.path, subject.name, subject.op)
+    key = (*alike, plain.dtype, hazard, strength)
     if key not in _KNOWN:
-        _KNOWN[key] = any(_is_outside(subject, dtype, hazard, strength) for strength in reversed(STRENGTHS))
+        case = _case(subject, plain.dtype, Values(hazard=hazard, strength=strength))
+        _KNOWN[key] = None if case is None else (case.kappa, case.largest)
     return _KNOWN[key]
-
-
-def _is_outside(subject: Subject, dtype: str, hazard: str, strength: int) -> bool:
-    recipe = Recipe(rows=ROWS, columns=COLUMNS, input=Values(hazard=hazard, strength=strength))
-    case = build(op(subject.op), subject, dtype, recipe, gradients=False)
-    return case is not None and rules.outside(subject, case)
