@@ -7,6 +7,7 @@ from verifier import Trees
 from verifier.audit.certifying import of_subject
 from verifier.audit.examination import Examination
 from verifier.audit.read_claim import ReadClaim, read_claim, silent, with_read_claim
+from verifier.audit.request import BUDGETS
 from verifier.audit.rules import line_verdict
 from verifier.audit.run_audit import audit, select
 from verifier.audit.search import Budget
@@ -109,23 +110,27 @@ def line_of(path, check="forward_error", dtype="float32", cases=6):
         ).run()
 
 
-def test_a_declaration_of_the_op_alone_is_held_to_the_algorithm_of_its_code(kernel_file):
-    path = kernel_file(WRONG.replace("MINUS", "0"), head="")
-    (line,) = (one for one in audited(path, "forward_error") if one.dtype == "float32")
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory):
+    """One audit of a right kernel of which the op alone is declared: the report, and its lines."""
+    path = tmp_path_factory.mktemp("right") / "kernel.py"
+    path.write_text(WRONG.replace("MINUS", "0"), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(BUDGETS, "quick", 10)
+        report = audit(select([path], check_names=["forward_error", "formula"]))
+    return report, {(one.check, one.dtype): one for one in report.lines}
+
+
+def test_a_declaration_of_the_op_alone_is_held_to_the_algorithm_of_its_code(audited):
+    _, lines = audited
+    line = lines["forward_error", "float32"]
     assert (line.variance, line_verdict(line)) == ("two_pass (read)", Verdict.PASS)
     assert line.counts[Verdict.PASS] > 3
-    (of_formula,) = (one for one in audited(path, "formula") if one.dtype == "float32")
-    assert line_verdict(of_formula) is Verdict.PASS
+    assert line_verdict(lines["formula", "float32"]) is Verdict.PASS
 
 
-def audited(path, check):
-    jobs = select([path], check_names=[check])
-    return audit(jobs).lines
-
-
-def test_a_dtype_that_is_not_declared_and_refused_is_not_run(kernel_file):
-    path = kernel_file(WRONG.replace("MINUS", "0"), head="")
-    lines = {one.dtype: one for one in audited(path, "forward_error")}
+def test_a_dtype_that_is_not_declared_and_refused_is_not_run(audited):
+    lines = {dtype: one for (check, dtype), one in audited[1].items() if check == "forward_error"}
     assert set(lines) == {"float16", "bfloat16", "float32"}
     assert "refuses bfloat16: AssertionError: no such dtype" in lines["bfloat16"].skipped
     assert not lines["float32"].skipped
@@ -243,8 +248,6 @@ def test_a_missing_backward_pass_is_no_error_of_the_verifier(kernel_file):
         assert not one.contradicted
 
 
-def test_reading_a_claim_hides_nothing_of_what_an_audit_runs(kernel_file):
-    path = kernel_file(WRONG.replace("MINUS", "0"), head="")
-    report = audit(select([path], dtypes=["float32"], check_names=["forward_error"]))
-    ((functions, known),) = [(one.functions, one.known) for one in report.reach]
+def test_reading_a_claim_hides_nothing_of_what_an_audit_runs(audited):
+    ((functions, known),) = [(one.functions, one.known) for one in audited[0].reach]
     assert (functions, known) == ((1, 1), True)
