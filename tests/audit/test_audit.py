@@ -12,8 +12,10 @@ import pytest
 from checks_support import FAULTY
 from waiting import gone, until
 
+from verifier.audit import causes, shrink
 from verifier.audit import run_audit as auditing
 from verifier.audit.report.json_document import document
+from verifier.audit.request import BUDGETS
 from verifier.audit.run_audit import Job, Report, audit, runs_on, select
 from verifier.audit.trial import Trial
 from verifier.audit.worker_pool import Died, pooled
@@ -48,8 +50,16 @@ def test_a_job_that_kills_its_worker_alone_too_is_an_error_of_the_verifier(tmp_p
     assert report.status == 4
 
 
+@pytest.fixture
+def found_is_enough(monkeypatch):
+    """What a finding shrinks to, and what explains it, is tested elsewhere."""
+    monkeypatch.setattr(shrink, "REDUCTION_SECONDS", 0.0)
+    monkeypatch.setattr(causes, "SECONDS", 0.0)
+
+
 def test_first_cases_are_told_at_once_and_judged_once(monkeypatch):
     """And nothing of the report hangs on them: neither the cases nor the findings."""
+    monkeypatch.setitem(BUDGETS, "quick", 6)
     calls = []
     judge = Trial.judge
     monkeypatch.setattr(Trial, "judge", lambda *args: (calls.append(1), judge(*args))[1])
@@ -67,6 +77,7 @@ def test_first_cases_are_told_at_once_and_judged_once(monkeypatch):
     assert seen_of(first) == seen_of(without)
 
 
+@pytest.mark.usefixtures("found_is_enough")
 def test_first_cases_come_first_in_a_budget_of_time_too():
     """And are counted, though the list may end before it comes to them."""
     file = FAULTY / "grad_weight_without_rstd.py"
@@ -79,6 +90,7 @@ def test_first_cases_come_first_in_a_budget_of_time_too():
     assert report.seconds < 60
 
 
+@pytest.mark.usefixtures("found_is_enough")
 @pytest.mark.parametrize(("workers", "first_cases"), [(1, True), (1, False), (2, False)])
 def test_the_first_finding_ends_its_line_and_the_audit(workers, first_cases):
     """Where first cases show it, the lines before it do not begin."""
