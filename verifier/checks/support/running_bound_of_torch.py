@@ -7,7 +7,7 @@ An operation that errs by more than its documentation allows, or that has no rul
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -240,6 +240,20 @@ class TorchSlots(HostSlots):  # type: ignore[no-untyped-call]
         found = apply("cvt", "f64", actual, (grad * left,), (found,))
         # 1 - y is rounded as a number of size 1, however small it is.
         return _within(found, actual, grad * left, _FUNCTION * _rounding(format_of(result), grad))
+
+    def product(
+        self,
+        name: str,
+        args: Sequence[object],
+        kwargs: Mapping[str, float],
+        before: Sequence[Shadows],
+        result: torch.Tensor,
+    ) -> Shadows | None:
+        """Do a matrix product, and count one rounding of its result at least."""
+        found = super().product(name, args, kwargs, before, result)
+        if found is not None:
+            found["bound"] += _rounding(format_of(result), as_floats(result))
+        return found
 
     def total(self, name: str, args: Any, before: list[Any], result: torch.Tensor) -> Shadows:
         """Sum or mean over some dimensions, in whatever order."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from verifier.machine.culprit import passed_on
 from verifier.machine.device.dispatch_mode import is_custom, run_custom
 from verifier.machine.device.dispatching import Dispatching
 from verifier.machine.shadow.arithmetics.selection import REORDERED
+from verifier.machine.shadow.host_products import PRODUCTS, Shadowed, product_of
 
 if TYPE_CHECKING:
     import torch
@@ -104,6 +106,8 @@ class HostSlots(Dispatching):
             return self.apply(_BINARY[name], result, args[:2], before[:2])
         if name in ("sum", "mean"):
             return self.total(name, args, before, result)
+        if name in PRODUCTS:
+            return self.product(name, args, kwargs, before, result)
         if len(args) == _SCATTERED.get(name):
             return self.scattered(args, before[0], result)
         return None
@@ -161,13 +165,36 @@ class HostSlots(Dispatching):
         total = self.slots.arithmetic.apply("cvt", REORDERED, rounded, (partial,), (total,))
         return np.asarray(total).reshape(tuple(result.shape))
 
+    def product(
+        self,
+        name: str,
+        args: Sequence[object],
+        kwargs: Mapping[str, float],
+        before: Sequence[Array],
+        result: torch.Tensor,
+    ) -> Array | None:
+        """Shadows of a matrix product; None where torch computed something else, or erred as no sum does."""
+        import torch
+
+        floats = [isinstance(a, torch.Tensor) and a.is_floating_point() for a in args]
+        if not all(known or argument is None for known, argument in zip(floats, args, strict=True)):
+            return None
+        operands = [
+            Shadowed(floats=as_floats(argument), shadows=shadows) if known else None
+            for known, argument, shadows in zip(floats, args, before, strict=True)
+        ]
+        found = product_of(self.slots.arithmetic, name, operands, kwargs)
+        kind, shape = _KINDS[str(result.dtype)], tuple(result.shape)
+        return None if found is None else found.following(kind, _as_computed(result), shape)
+
     def drop(self, name: str, args: Any, result: object) -> None:
         """Forget the shadows of what an unknown operation wrote, and count it if it read shadows."""
         import torch
 
         outputs = result if isinstance(result, tuple | list) else [result]
         lists = [a if isinstance(a, tuple | list) else [a] for a in args]
-        read = any(isinstance(a, torch.Tensor) and self.slots.tells(a) for among in lists for a in among)
+        tensors = (a for among in lists for a in among if isinstance(a, torch.Tensor) and a.numel())
+        read = any(map(self.slots.tells, tensors))
         if read and name not in _FILLED:
             self.slots.counters.uncovered[name] = self.slots.counters.uncovered.get(name, 0) + 1
         for output in outputs:
