@@ -337,7 +337,7 @@ def _rows(report: Document) -> Iterator[tuple[str, ...]]:
         found = mapping(reach.get(subject, {}))
         yield (
             subject,
-            ops.get(subject, "").replace("unknown", "its own"),
+            ops.get(subject, "").replace("unknown_linear", "its own").replace("unknown", "its own"),
             dtype,
             verdict,
             *_closest([mapping(o) for one in judged for o in mapping(one["outputs"]).values()]),

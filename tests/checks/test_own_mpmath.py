@@ -17,7 +17,8 @@ from mpmath import sqrt
 from verifier import subject
 from verifier.machine.shadow.arithmetics import make
 from verifier.ops.specification.enclosures import enclosures
-from verifier.ops.specification.expression import leaves_of, steps
+from verifier.ops.specification.evaluation import steps
+from verifier.ops.specification.expression import leaves_of
 from verifier.ops.specification.in_a_field import specify
 from verifier.ops.specification.mpmath_functions import FUNCTIONS
 from verifier.ops.specification.recording import trace

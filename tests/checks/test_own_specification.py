@@ -214,7 +214,7 @@ def test_every_check_runs_or_says_why_not():
 
 def test_the_declaration_in_the_docs_holds(tmp_path):
     page = SOURCE.parents[2] / "docs" / "how-to" / "own-specification.md"
-    torchs, mpmaths = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    torchs, mpmaths, _ = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     meanings = []
     for text in (torchs, mpmaths + torchs.partition("(1 + weight)\n")[2]):
         (tmp_path / "documented.py").write_text("import torch\nfrom verifier import subject\n" + text)

@@ -10,7 +10,7 @@ from strategies.values import Values
 from verifier.cases.recipe import Recipe
 from verifier.ops import op, ops
 
-NAMES = [name for name in ops() if name != "unknown"]
+NAMES = [name for name, known in ops().items() if not known.own]
 
 
 def truths(name, rows, columns):

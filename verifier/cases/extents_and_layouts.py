@@ -6,6 +6,7 @@ from strategies.layouts import Layout
 from verifier.cases.plan import Plan
 from verifier.cases.recipe import with_derived
 from verifier.ops import op as named_op
+from verifier.records.case import FEATURES
 from verifier.records.subject import Subject
 
 
@@ -60,16 +61,27 @@ def cover_layouts(plan: Plan, subject: Subject) -> list[tuple[tuple[str, Layout]
     plainly_shaped = op.shapes(2, 12, 0)
     assert plainly_shaped is not None
     shapes = with_derived(op, subject, plainly_shaped)
-    like = [n for n in names if shapes.tensors.get(n, ()) == shapes.tensors["input"]]
+    # A matrix, and what is as wide as its product, have rows and columns too, if others than the input.
+    matrices = {n for n in names if FEATURES in shapes.scalars and len(shapes.tensors.get(n, ())) == 2}
+    like = [n for n in names if n in matrices or shapes.tensors.get(n, ()) == shapes.tensors["input"]]
     vectors = [n for n in names if n not in like]
+    flat = {
+        n: shapes.tensors[n] for n in matrices if n in op.parameters
+    }  # of two dimensions in every variant
     # Columns far apart, or padded rows, come second: where rows can be read as vectors, not with 33 columns.
     by_row = sorted(patterns, key=lambda layout: layout.order != "transposed")
     together: list[tuple[tuple[str, Layout], ...]] = []
     for number, layout in enumerate(patterns):
         # Of other kinds each, so that a stride taken from another tensor is a wrong one.
-        turned = tuple((n, by_row[(number + k) % len(patterns)]) for k, n in enumerate(like))
+        chosen = [(n, by_row[(number + k) % len(patterns)]) for k, n in enumerate(like)]
+        turned = tuple((n, p) for n, p in chosen if n not in flat or p.applies_to(flat[n]))
         together += [() if layout in LEADING else tuple((n, layout) for n in vectors), turned]
-    alone = [((n, layout),) for layout in patterns for n in (like if layout in LEADING else names)]
+    alone = [
+        ((n, layout),)
+        for layout in patterns
+        for n in (like if layout in LEADING else names)
+        if n not in flat or layout.applies_to(flat[n])
+    ]
     # What is changed in place, or follows from others, cannot be expanded: its elements would share memory.
     apart = {*subject.mutates, *op.derived}
     shown = [

@@ -191,12 +191,12 @@ def _rows_of(op: Op, name: str, side: RowSide) -> BitNumbers | None:
     case, results, numbers = side
     tensor = results[name]
     assert tensor is not None
-    if tensor.numel() not in {case.elements, case.rows}:
+    if tensor.numel() not in case.sizes_by_rows:
         return None
     # Where a row is one element, the shape tells a result for each element from one for each row.
     whole = tensor.numel() == case.elements and (
         case.columns > 1 or tensor.shape == case.given["input"].shape
     )
-    kind = "input" if whole and name not in {"mean", "rstd"} else name
+    kind = "input" if whole and name not in {"mean", "rstd", "output"} else name
     found = bit_numbers(tensor).reshape(-1)[op.flat_index(case, kind, tuple(tensor.shape))]
     return np.asarray(found.reshape(len(numbers), -1))

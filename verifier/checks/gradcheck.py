@@ -38,7 +38,7 @@ from verifier.execution.shadow_run import (
 from verifier.machine.culprit import passed_on
 from verifier.ops import Op
 from verifier.ops.specification.enclosures import constants
-from verifier.records.case import Case
+from verifier.records.case import FEATURES, Case
 from verifier.records.observation import Observation
 from verifier.records.subject import Subject
 from verifier.records.verdict import Measured, Outcome, Verdict
@@ -359,7 +359,7 @@ def _check_own(session: Session) -> list[Outcome]:
         "gradients": differentiates,
         "names": names,
         # A mean divides by the columns; many kernels are handed their reciprocal.
-        "as_written": [*constants(session.subject, session.case), 1 / session.case.columns],
+        "as_written": [*constants(session.subject, session.case), *_shares(session.case)],
     }
     asked = None
     if names and session.case.hazard == DIFFERENCED and _elements(session) <= MOST_QUOTIENTS:
@@ -385,6 +385,11 @@ def _check_own(session: Session) -> list[Outcome]:
     if asked is not None:
         outcomes.append(_differenced(run, seen.message, asked))
     return [*shapes, *lifted_radii.outweighing(_with_cause(session, _doubted(outcomes, run.lost)))]
+
+
+def _shares(case: Case) -> list[float]:
+    """Return the reciprocals of what a mean may divide by."""
+    return [1 / number for number in (case.columns, case.scalars.get(FEATURES)) if number]
 
 
 def _doubted(outcomes: list[Outcome], lost: LostShadows) -> list[Outcome]:

@@ -252,7 +252,7 @@ def _demanded(
 def _comparable(op: Op, case: Case, kind: str, name: str, held: SourceSets) -> bool:
     """Whether a result has elements of which the definition says what they depend on."""
     summed = op.sums_rows(name)
-    if not held.size or (not summed and held.size not in {case.elements, case.rows}):
+    if not held.size or (not summed and held.size not in case.sizes_by_rows):
         return False
     shape = op.flat_index(case, name, held.shape).shape
     return _demanded(op, case, kind, name, shape) is not None

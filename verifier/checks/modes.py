@@ -142,11 +142,34 @@ def _autocast(to: torch.dtype = torch.bfloat16) -> Iterator[None]:
     torch.set_autocast_enabled("cuda", True)
     torch.set_autocast_dtype("cuda", to)
     try:
-        with torch.autocast("cpu", dtype=to):
+        with torch.autocast("cpu", dtype=to), _set_together():
             yield
     finally:
         torch.set_autocast_enabled("cuda", before[0])
         torch.set_autocast_dtype("cuda", before[1])
+
+
+@contextmanager
+def _set_together() -> Iterator[None]:
+    """Let a subject that switches autocast of CUDA off do so where the machine's numbers are computed."""
+    names = ("set_autocast_enabled", "set_autocast_dtype")
+    plain = {name: getattr(torch, name) for name in names}
+
+    def of_both(name: str) -> Callable[..., None]:
+        def told(*given: object) -> None:
+            plain[name](*given)
+            if given[0] == "cuda":
+                plain[name]("cpu", *given[1:])
+
+        return told
+
+    for name in names:
+        setattr(torch, name, of_both(name))
+    try:
+        yield
+    finally:
+        for name in names:
+            setattr(torch, name, plain[name])
 
 
 @contextmanager

@@ -25,6 +25,8 @@ INLINE_BYTES: Final = 1 << 20
 
 LEFT_OUT: Final = "left_out"
 """A scalar of a case: the names of the arguments that the call leaves out, so that their defaults hold."""
+FEATURES: Final = "out_features"
+"""A scalar of a case: how many elements a row of the output has, where it is not as many as the input's."""
 
 CASE_BYTES: Final = 1 << 28
 """A case file has at most a few MiB of each of its tensors; one that is larger is something else."""
@@ -118,6 +120,13 @@ class Case:
     def elements(self) -> int:
         """Number of elements of the input."""
         return self.given["input"].numel()
+
+    @property
+    def sizes_by_rows(self) -> frozenset[int]:
+        """Numbers of elements of results that have the same number for each row."""
+        return frozenset(
+            {self.elements, self.rows, self.rows * int(self.scalars.get(FEATURES, self.columns))}
+        )
 
     @property
     def finite(self) -> bool:

@@ -112,15 +112,15 @@ def subject(
     )
 
     def declare(function: Callable[..., object]) -> Subject:
-        _demand_specification(op, specification, variance, function, returns)
+        meant = _demand_specification(op, specification, variance, function, returns)
         _demand_required(domain, function)
         _demand_parameters(domain, function)
-        _demand_gradients(op, gradients, function, differentiable=differentiable)
+        _demand_gradients(meant, gradients, function, differentiable=differentiable)
         made = Subject(
             function=function,
             name=function.__name__,
             path=Path(inspect.getsourcefile(inspect.unwrap(function)) or "<unknown>").resolve(),
-            op=op,
+            op=meant,
             language=language or "torch",
             dtypes=USUAL_DTYPES if dtypes is None else tuple(dtypes),
             claim=claim if language is None else fused_as_usual(claim, language),
@@ -269,12 +269,17 @@ def _demand_specification(
     variance: str | None,
     function: Callable[..., object],
     returns: tuple[str, ...],
-) -> None:
-    """Demand a specification of op 'unknown', that it takes what the kernel takes, and of no other op."""
-    if op != "unknown":
+) -> str:
+    """Demand a specification of op 'unknown', that it takes what the kernel takes, and of no other op.
+
+    Returns:
+        the op: that of matrix products, if the specification takes a matrix.
+
+    """
+    if op not in {"unknown", "unknown_linear"}:
         if specification is not None:
             raise ValueError(f"@subject: {op} has a meaning of its own; a specification is of op='unknown'")
-        return
+        return op
     if specification is None or variance is not None:
         raise ValueError("@subject: op 'unknown' needs specification= and has no variance algorithm")
     taken, offered = inspect.signature(specification).parameters, inspect.signature(function).parameters
@@ -285,17 +290,26 @@ def _demand_specification(
         raise ValueError(
             f"@subject: the specification takes {strange[0]!r}, which {function.__name__}() does not take"
         )
-    _demand_meaning(specification, tuple(taken), returns)
+    product = "linear_weight" in taken
+    _demand_meaning(specification, tuple(taken), returns, features=3 if product else None)
+    return "unknown_linear" if product else op
 
 
-def _demand_meaning(specification: Any, taken: tuple[str, ...], returns: tuple[str, ...]) -> None:
-    """Record a specification once: it uses what has an exact meaning alone, in few steps."""
+def _demand_meaning(
+    specification: Any, taken: tuple[str, ...], returns: tuple[str, ...], *, features: int | None
+) -> None:
+    """Record a specification once: it uses what has an exact meaning alone, in few steps.
+
+    features: the rows of the matrix that it takes, if it takes one.
+    """
+    from verifier.ops import unknown, unknown_linear
     from verifier.ops.specification.expression import leaves_of
     from verifier.ops.specification.recording import demand_few_steps, trace
-    from verifier.ops.unknown import PARAMETERS, TENSORS
+
+    of = unknown_linear if features else unknown
 
     def arguments(columns: int) -> dict[str, object]:
-        leaves = leaves_of(TENSORS, (2, columns), PARAMETERS)
+        leaves = leaves_of(of.TENSORS, (2, columns), of.PARAMETERS, features)
         return {**dict.fromkeys(taken, 0.5), **leaves, "normalized_shape": (columns,)}
 
     try:

@@ -182,27 +182,30 @@ def _derivatives(subject: Subject, case: Case, names: list[str]) -> dict[str, Ar
         seed.view(-1)[place] = 1.0
         exact = enclosures(subject, replace(case, tensors={**case.tensors, "grad_output": seed}))
         for name in names:
-            rows[name].append(_in_order(case, name, np.asarray(exact[f"grad_{name}"].high)))
+            found = np.asarray(exact[f"grad_{name}"].high)
+            rows[name].append(_in_order(case, name, tuple(case.given[name].shape), found))
     return {name: np.array(found) for name, found in rows.items()}
 
 
 def _quotient(subject: Subject, case: Case, name: str, place: int, step: float) -> Array:
     """Return the exact central difference quotient of every output element, at the ends that torch takes."""
-    ends = []
+    from verifier.ops import op
+
+    ends, shape = [], op(case.op).expected(case, subject)["output"].shape
     for sign in (1.0, -1.0):
         moved = case.given[name].clone()
         moved.view(-1)[place] += sign * step
         exact = enclosures(subject, replace(case, tensors={**case.tensors, name: moved}))["output"]
-        ends.append((_in_order(case, "input", exact.high), _in_order(case, "input", exact.low)))
+        ends.append(tuple(_in_order(case, "output", shape, side) for side in (exact.high, exact.low)))
     (above, more), (below, less) = ends
     return ((above - below) + (more - less)) / (2.0 * step)
 
 
-def _in_order(case: Case, name: str, canonical: Array) -> Array:
+def _in_order(case: Case, name: str, shape: tuple[int, ...], canonical: Array) -> Array:
     """Return canonical rows in the order of a tensor's own elements."""
     from verifier.ops import op
 
-    index = op(case.op).flat_index(case, name, tuple(case.given[name].shape)).reshape(-1)
+    index = op(case.op).flat_index(case, name, shape).reshape(-1)
     found = np.empty(index.size)
     found[index] = np.broadcast_to(canonical, np.shape(canonical)).reshape(-1)
     return found

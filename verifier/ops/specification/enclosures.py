@@ -9,7 +9,9 @@ import numpy as np
 
 from verifier.ops import op
 from verifier.ops.rows.compose_bounds import to_float64
-from verifier.ops.specification.expression import Expression, evaluate, gradients, leaves_of, steps
+from verifier.ops.specification.axes import LINEAR_WEIGHT
+from verifier.ops.specification.evaluation import evaluate, gradients, steps
+from verifier.ops.specification.expression import Expression, leaves_of
 from verifier.ops.specification.field_numbers import Elements, FieldNumbers, FieldOfResidues
 from verifier.ops.specification.recording import trace
 from verifier.oracle.balls import balls, enclose, precision
@@ -26,18 +28,27 @@ Objects = np.ndarray[tuple[int, ...], np.dtype[np.object_]]
 """Arrays of Arb balls."""
 BITS = 256
 """Precision of the balls; where cancellation leaves them wide, the judge decides nothing."""
+_AT_ONCE = 1 << 20
+"""Products of field elements that are held at the same time."""
 
 
 def traced(subject: Subject, case: Case) -> dict[str, Expression]:
     """Return every result of the specification by name, gradients included where there is a grad_output."""
     the_op = op(case.op)
-    leaves = leaves_of(case.given, (case.rows, case.columns), the_op.parameters)
+    features = features_of(case)
+    leaves = leaves_of(case.given, (case.rows, case.columns), the_op.parameters, features)
     arguments = {n: leaves.get(n) for n in case.tensors} | dict(case.scalars)
     results = trace(subject.specification, arguments, subject.returns)
     if "grad_output" in leaves:
         wanted = {f"grad_{n}": e for n, e in leaves.items() if n in the_op.differentiable}
         results |= gradients(results["output"], leaves["grad_output"], wanted)
     return results
+
+
+def features_of(case: Case) -> int | None:
+    """Return how many rows the matrix of a case has, None where it has none."""
+    matrix = case.tensors.get(LINEAR_WEIGHT)
+    return None if matrix is None else int(matrix.shape[0])
 
 
 def constants(subject: Subject, case: Case) -> list[float]:
@@ -52,11 +63,14 @@ def _rows(case: Case, name: str, array: Array) -> Array:
 
 def _extent(case: Case, name: str, expression: Expression) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the extents of a result, and its shape in canonical rows."""
-    if name.removeprefix("grad_") in op(case.op).parameters:
-        return (1, case.columns), (case.columns,)
+    role = name.removeprefix("grad_")
+    if role != name and role in case.given:
+        shape = op(case.op).flat_index(case, role, tuple(case.given[role].shape)).shape
+        return (shape if len(shape) == 2 else (1, *shape)), shape
+    columns = expression.extents[1]
     # A further result is one number a row where a row has one column: its canonical rows cannot tell.
-    if (expression.columns and case.columns != 1) or name == "output" or name.startswith("grad_"):
-        return (case.rows, case.columns), (case.rows, case.columns)
+    if (expression.columns and columns != 1) or name == "output":
+        return (case.rows, columns), (case.rows, columns)
     return (case.rows, 1), (case.rows,)
 
 
@@ -104,6 +118,23 @@ class _Field:
         residues = np.concatenate([np.broadcast_to(v.residues, (rows, 1)) for v in values], axis=1)
         return Elements(values[0].arithmetic, residues, frozenset.intersection(*(v.parts for v in values)))
 
+    def product(self, left: Elements, right: Elements, terms: int) -> Elements:
+        a = left.shaped(left.residues.shape[0], terms)
+        b = right.shaped(terms, right.residues.shape[1])
+        rows = max(_AT_ONCE // max(b.residues.size, 1), 1)
+        parts = [
+            (
+                Elements(a.arithmetic, a.residues[start : start + rows, :, None], a.parts)
+                * Elements(b.arithmetic, b.residues[None], b.parts)
+            ).folded(1)
+            for start in range(0, len(a.residues), rows) or [0]
+        ]
+        residues = np.concatenate([part.residues[:, 0, :] for part in parts])
+        return Elements(a.arithmetic, residues, parts[0].parts)
+
+    def transposed(self, value: Elements) -> Elements:
+        return Elements(value.arithmetic, value.residues.T, value.parts)
+
 
 def field_results(
     subject: Subject,
@@ -134,7 +165,8 @@ def field_results(
         results[name] = Elements(arithmetic, value.shaped(*extents).residues.reshape(shape), value.parts)
     regular = np.ones(case.rows, dtype=np.bool_)
     for known in numbers.regular:
-        regular &= np.broadcast_to(known, (case.rows, np.shape(known)[1])).all(axis=1)
+        by_rows = known if len(known) in {1, case.rows} else known.all().reshape(1, 1)  # of a matrix: of all
+        regular &= np.broadcast_to(by_rows, (case.rows, np.shape(by_rows)[1])).all(axis=1)
     return results, regular
 
 
@@ -173,6 +205,15 @@ class _Balls:
 
     def joined(self, values: list[Objects], rows: int) -> Objects:
         return np.concatenate([np.broadcast_to(v, (rows, 1)) for v in values], axis=1)
+
+    def product(self, left: Objects, right: Objects, terms: int) -> Objects:
+        a, b = np.broadcast_to(left, (len(left), terms)), np.broadcast_to(right, (terms, right.shape[1]))
+        if not terms:
+            return np.full((len(a), b.shape[1]), self.zero, dtype=object)
+        return np.asarray(np.dot(a, b), dtype=object)
+
+    def transposed(self, value: Objects) -> Objects:
+        return value.T
 
 
 def _each(function: Callable[[Ball], Ball], values: Objects) -> Objects:

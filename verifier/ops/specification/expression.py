@@ -2,23 +2,29 @@
 
 A specification is called with expressions in the place of tensors; operators, methods and torch functions
 that mean something without rounding (`FUNCTIONS`) make further expressions. Everything is (rows, columns),
-(rows, 1), (1, columns) or (1, 1), and sums run over the last dimension only: rows cannot mix. One that takes
-a row apart, as with mpmath, is called again with lists of numbers, (rows, 1), and returns such lists.
+(rows, 1), (1, columns) or (1, 1), and sums run over the last dimension only: rows cannot mix. Beside them
+are a matrix (features, columns) and what a product with it gives, (rows, features): axes have names, and what
+is added or multiplied element by element, or summed in a product, is of the same axis. One that takes a row
+apart, as with mpmath, is called again with lists of numbers, (rows, 1), and returns such lists.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
-from operator import add, mul, neg, sub, truediv
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn
+
+from verifier.ops.specification.axes import COLUMNS, ROWS, layout
 
 FUNCTIONS = (
     *("add", "sub", "mul", "div", "true_divide", "neg", "square", "pow", "reciprocal", "sqrt", "rsqrt"),
     *("exp", "log", "sigmoid", "silu", "tanh", "sum", "mean", "float", "double", "to", "contiguous", "clone"),
 )
 """Methods, and functions of torch and torch.nn.functional, that a specification may use."""
+PRODUCTS = ("matmul", "mm", "addmm", "linear", "einsum", "t", "transpose")
+"""The same of matrices."""
+_KNOWN = (*FUNCTIONS, *PRODUCTS)
 
 
 REFUSED: ContextVar[list[SpecificationError] | None] = ContextVar("REFUSED", default=None)
@@ -46,7 +52,8 @@ class Expression:
 
     Kinds: leaf (`label` its name), constant (`label` its number), add, sub, mul, div, neg, sqrt, exp, log,
     row_sum (over columns), column_sum (over rows; gradients only), column (`label` its number), joined (of
-    all columns).
+    all columns), product (of matrices; `label` the number of terms of each sum), transposed.
+    `axes` are the names of the two axes, `extents` how long they are; they mean something where it varies.
     """
 
     __array_ufunc__ = None
@@ -59,16 +66,18 @@ class Expression:
         operands: tuple[Expression, ...] = (),
         *,
         extents: tuple[int, int],
+        axes: tuple[str, str] = (ROWS, COLUMNS),
         label: Any = None,
-        varies: tuple[bool, bool] = (False, False),
+        varies: tuple[bool, bool] | None = None,
     ) -> None:
-        """Record a step; what is elementwise varies with any of its operands."""
+        """Record a step; varies: along which axes, where it is no elementwise one (they vary as operands)."""
         Expression.made += 1
         self.kind, self.operands, self.extents, self.label = kind, operands, extents, label
-        self.rows: bool = kind != "column_sum" and (varies[0] or any(o.rows for o in operands))
-        self.columns: bool = kind not in {"row_sum", "column"} and (
-            varies[1] or any(o.columns for o in operands)
-        )
+        self.axes = axes
+        if varies is None:
+            varies = (any(o.rows for o in operands), any(o.columns for o in operands))
+        self.rows: bool = kind != "column_sum" and varies[0]
+        self.columns: bool = kind not in {"row_sum", "column"} and varies[1]
 
     # -- what a specification may use ----------------------------------------------------------------
 
@@ -82,12 +91,12 @@ class Expression:
         if isinstance(other, Expression):
             return other
         if isinstance(other, int | float) and not isinstance(other, bool):
-            return Expression("constant", extents=self.extents, label=other)
+            return Expression("constant", extents=self.extents, axes=self.axes, label=other)
         if hasattr(other, "_mpf_"):  # a number of mpmath
             held = float(other)
             if not math.isfinite(held) or (not held and other):
                 raise SpecificationError(f"{other} is no number that float64 holds")
-            return Expression("constant", extents=self.extents, label=held)
+            return Expression("constant", extents=self.extents, axes=self.axes, label=held)
         raise SpecificationError(
             f"a {type(other).__name__} stands in the expression; use numbers and arguments"
         )
@@ -101,10 +110,120 @@ class Expression:
 
     def column(self, index: int) -> Expression:
         """Return one number of every row, (rows, 1)."""
-        return Expression("column", (self,), extents=self.extents, label=index) if self.columns else self
+        if not self.columns:
+            return self
+        return Expression("column", (self,), extents=self.extents, axes=self.axes, label=index)
 
     def _step(self, kind: str, *operands: object) -> Expression:
-        return Expression(kind, tuple(self.taken(o) for o in operands), extents=self.extents)
+        given = tuple(self.taken(o) for o in operands)
+        if all(o.axes == given[0].axes and o.extents == given[0].extents for o in given):
+            return Expression(kind, given, extents=given[0].extents, axes=given[0].axes)
+        along = [[o for o in given if (o.rows, o.columns)[axis]] or [given[0]] for axis in (0, 1)]
+        for axis, those in enumerate(along):
+            if len(names := {o.axes[axis]: None for o in those}) > 1:
+                raise SpecificationError(f"{' and '.join(names)} stand side by side: they are different axes")
+        extents = (along[0][0].extents[0], along[1][0].extents[1])
+        return Expression(kind, given, extents=extents, axes=(along[0][0].axes[0], along[1][0].axes[1]))
+
+    def total(self, kind: str, value: Expression) -> Expression:
+        """Return a sum of so many numbers as this expression has along an axis ("row_sum", "column_sum")."""
+        return Expression(kind, (value,), extents=self.extents, axes=self.axes)
+
+    # -- products ------------------------------------------------------------------------------------
+
+    def transposed(self) -> Expression:
+        """Return columns as rows."""
+        if self.kind == "transposed":
+            return self.operands[0]
+        turned = {"extents": self.extents[::-1], "axes": self.axes[::-1], "varies": (self.columns, self.rows)}
+        return Expression("transposed", (self,), **turned)  # type: ignore[arg-type]
+
+    def times(self, other: Expression, terms: int) -> Expression:
+        """Return a product of matrices, of which every number is a sum of so many terms."""
+        return Expression(
+            "product",
+            (self, other),
+            extents=(self.extents[0], other.extents[1]),
+            axes=(self.axes[0], other.axes[1]),
+            label=terms,
+            varies=(self.rows, other.columns),
+        )
+
+    def matmul(self, other: object) -> Expression:
+        """Return the matrix product.
+
+        Raises:
+            SpecificationError: the last axis here is not the first one there, or rows would mix.
+
+        """
+        if not isinstance(other, Expression):
+            raise SpecificationError(f"a product with a {type(other).__name__}; use arguments")
+        if not (self.columns and other.rows and self.axes[1] == other.axes[0]):
+            ends = ((self.axes[1], self.columns), (other.axes[0], other.rows))
+            last, first = (axis if varies else "a single number" for axis, varies in ends)
+            raise SpecificationError(
+                f"a product sums over the last axis of one factor, {last}, and the first of the other, "
+                f"{first}: they are not the same"
+            )
+        by_rows = [f for f in (self, other) if ROWS in f.axes and (f.rows, f.columns)[f.axes.index(ROWS)]]
+        if self.axes[1] == ROWS or len(by_rows) == 2:
+            raise SpecificationError("rows meet rows in a product: they cannot mix")
+        return self.times(other, self.extents[1])
+
+    __matmul__ = mm = matmul
+
+    def __rmatmul__(self, other: object) -> Expression:
+        """Refuse: only arguments have axes with a name."""
+        raise SpecificationError(f"a product with a {type(other).__name__}; use arguments")
+
+    def addmm(self, left: Expression, right: object) -> Expression:
+        """Return self + left @ right."""
+        return self + left.matmul(right)
+
+    def linear(self, weight: Expression, bias: Expression | None = None) -> Expression:
+        """Return self @ weight.T + bias."""
+        product = self.matmul(weight.transposed())
+        return product if bias is None else product + bias
+
+    def t(self) -> Expression:
+        """Return columns as rows."""
+        return self.transposed()
+
+    T = property(t)
+    mT = property(t)  # noqa: N815 (torch's name)
+
+    def transpose(self, first: int, second: int) -> Expression:
+        """Return columns as rows.
+
+        Raises:
+            SpecificationError: other dimensions than the two that there are.
+
+        """
+        if {first % 2, second % 2} != {0, 1} or not all(-2 <= d < 2 for d in (first, second)):
+            raise SpecificationError(f"the dimensions {first} and {second} of two are exchanged")
+        return self.transposed()
+
+    @staticmethod
+    def einsum(equation: str, left: Expression, right: Expression) -> Expression:
+        """Return a product of two matrices, each perhaps transposed: "bi,oi->bo".
+
+        Raises:
+            SpecificationError: it is no such product.
+
+        """
+        given, _, result = equation.replace(" ", "").replace("...", "@").partition("->")
+        names = given.split(",")
+        shared = set(names[0]) & set(names[-1])
+        outer = [set(name) - shared for name in names]
+        sound = len(names) == 2 and all(len(n) == len(set(n)) == 2 for n in (*names, result))
+        if not sound or len(shared) != 1 or set(result) != outer[0] | outer[1]:
+            raise SpecificationError(
+                f"einsum({equation!r}); a product of two matrices has a meaning: 'bi,oi->bo'"
+            )
+        first = left if names[0][1] in shared else left.transposed()
+        second = right if names[1][0] in shared else right.transposed()
+        product = first.matmul(second)
+        return product if result[0] in outer[0] else product.transposed()
 
     def __add__(self, other: object) -> Expression:
         """Return the sum."""
@@ -214,6 +333,8 @@ class Expression:
         """
         if (list(dim) if isinstance(dim, tuple | list) else [dim]) not in ([-1], [1]) or not keepdim:
             raise SpecificationError("sums and means run over the last dimension: (-1, keepdim=True)")
+        if self.columns and self.axes[1] == ROWS:
+            raise SpecificationError("rows are summed: they cannot mix")
         return self._step("row_sum", self)
 
     def mean(self, dim: object = None, keepdim: bool = False) -> Expression:
@@ -236,8 +357,10 @@ class Expression:
     ) -> object:
         """Answer functions of torch by the method of the same name."""
         name = getattr(function, "__name__", str(function))
-        if name not in FUNCTIONS or not args or not isinstance(args[0], Expression):
-            raise SpecificationError(f"{name} has no exact meaning here; there are: {', '.join(FUNCTIONS)}")
+        if name == "einsum" and len(args) == 3 and all(isinstance(a, Expression) for a in args[1:]):
+            return cls.einsum(*args)  # type: ignore[arg-type]
+        if name not in _KNOWN or not args or not isinstance(args[0], Expression):
+            raise SpecificationError(f"{name} has no exact meaning here; there are: {', '.join(_KNOWN)}")
         return getattr(args[0], name)(
             *args[1:], **{k: v for k, v in (kwargs or {}).items() if k != "inplace"}
         )
@@ -246,7 +369,7 @@ class Expression:
         """Say what there is."""
         if name.startswith("_"):
             raise AttributeError(name)
-        raise SpecificationError(f".{name} has no exact meaning here; there are: {', '.join(FUNCTIONS)}")
+        raise SpecificationError(f".{name} has no exact meaning here; there are: {', '.join(_KNOWN)}")
 
     def _no_number(self, *_: object) -> NoReturn:
         """Refuse: an expression has no value to compare, to branch by or to convert."""
@@ -268,160 +391,18 @@ class Expression:
 
 
 def leaves_of(
-    names: Iterable[str], extents: tuple[int, int], parameters: tuple[str, ...]
+    names: Iterable[str], extents: tuple[int, int], parameters: tuple[str, ...], features: int | None = None
 ) -> dict[str, Expression]:
-    """Return arguments as expressions; `parameters` are the same in every row."""
-    return {
-        name: Expression("leaf", extents=extents, label=name, varies=(name not in parameters, True))
-        for name in names
-    }
+    """Return arguments as expressions; `parameters` are the same in every row.
+
+    features: how many rows a matrix among them has, and columns the output, where there is one.
+    """
+    laid = {name: layout(name, extents, parameters, features) for name in names}
+    return {name: Expression("leaf", label=name, **how) for name, how in laid.items()}
 
 
 def as_written(numbers: Iterable[Expression], extents: tuple[int, int]) -> Expression:
     """Return the row of some numbers, whatever they are."""
-    return Expression("joined", tuple(numbers), extents=extents, varies=(not extents[1], True))
-
-
-# -- derivatives and values ------------------------------------------------------------------------------
-
-
-def steps(ends: Mapping[str, Expression]) -> Iterator[Expression]:
-    """Yield every step of some expressions after its operands, once."""
-    return _order(list(ends.values()))
-
-
-def _order(ends: list[Expression]) -> Iterator[Expression]:
-    """Yield every step after its operands, once."""
-    seen: set[int] = set()
-    stack = [(end, False) for end in reversed(ends)]
-    while stack:
-        step, ready = stack.pop()
-        if ready:
-            yield step
-        elif id(step) not in seen:
-            seen.add(id(step))
-            stack.append((step, True))
-            stack += [(o, False) for o in step.operands]
-
-
-def _slopes(step: Expression, g: Expression) -> tuple[Expression, ...]:
-    """Return what each operand's gradient gains, before sums over axes along which it does not vary."""
-    a, b = (*step.operands, None, None)[:2]
-    assert a is not None
-    if step.kind in {"row_sum", "add"}:
-        return (g,) * len(step.operands)
-    if step.kind == "joined":
-        return tuple(g.column(n) for n in range(len(step.operands)))
-    if step.kind == "sub":
-        return g, -g
-    if step.kind == "neg":
-        return (-g,)
-    if step.kind == "sqrt":
-        return (g / (2 * step),)
-    if step.kind == "exp":
-        return (g * step,)
-    if step.kind == "log":
-        return (g / a,)
-    assert b is not None
-    return (g * b, g * a) if step.kind == "mul" else (g / b, -(g * step) / b)
-
-
-def gradients(
-    output: Expression, seed: Expression, wanted: Mapping[str, Expression]
-) -> dict[str, Expression]:
-    """Return the vector-Jacobian product for each wanted leaf, by its name.
-
-    seed: the gradient of `output`, of its shape.
-    """
-    ordered = list(_order([output]))
-    found: dict[int, Expression] = {id(output): seed}
-    picked: dict[int, dict[int, Expression]] = {}
-    nothing = output.taken(0)
-    for step in reversed(ordered):
-        if (columns := picked.get(id(step))) is not None:
-            numbers = tuple(columns.get(n, nothing) for n in range(step.extents[1]))
-            gain = as_written(numbers, step.extents)
-            found[id(step)] = found[id(step)] + gain if id(step) in found else gain
-        if id(step) not in found or not step.operands:
-            continue
-        if step.kind == "column":  # all that is picked from a row is put together when the row is reached
-            row = picked.setdefault(id(step.operands[0]), {})
-            row[step.label] = row[step.label] + found[id(step)] if step.label in row else found[id(step)]
-            continue
-        summed = step.kind == "row_sum"
-        for operand, slope in zip(step.operands, _slopes(step, found[id(step)]), strict=True):
-            gain = slope
-            # The step stands for every element of its own extents, of which the operand may have one alone.
-            if (step.columns or summed) and not operand.columns and step.kind != "joined":
-                gain = slope._step("row_sum", gain)
-            if step.rows and not operand.rows:
-                gain = slope._step("column_sum", gain)
-            known = found.get(id(operand))
-            found[id(operand)] = gain if known is None else known + gain
-    return {name: found.get(id(end), nothing) for name, end in wanted.items()}
-
-
-Number = TypeVar("Number")
-
-
-class NumberSystem(Protocol[Number]):
-    """Where expressions have values: arrays of numbers, which have operators and broadcast."""
-
-    def leaf(self, name: str) -> Number:
-        """Return the numbers of an argument."""
-
-    def constant(self, number: float) -> Number:
-        """Return one number, (1, 1)."""
-
-    def sqrt(self, value: Number) -> Number:
-        """Return the square root."""
-
-    def exp(self, value: Number) -> Number:
-        """Return e**value."""
-
-    def log(self, value: Number) -> Number:
-        """Return the natural logarithm."""
-
-    def total(self, value: Number, axis: int, copies: int | None) -> Number:
-        """Return the sum along an axis that is kept, of so many copies if the value does not vary there."""
-
-    def column(self, value: Number, index: int) -> Number:
-        """Return one column, (rows, 1) or (1, 1)."""
-
-    def joined(self, values: list[Number], rows: int) -> Number:
-        """Return columns, (rows, 1) or (1, 1), side by side."""
-
-
-def evaluate(ends: Mapping[str, Expression], ring: NumberSystem[Number]) -> dict[str, Number]:
-    """Return the values of expressions in a number system."""
-    values: dict[int, Number] = {}
-    for step in steps(ends):
-        given = [values[id(o)] for o in step.operands]
-        values[id(step)] = _value(step, given, ring)
-    return {name: values[id(end)] for name, end in ends.items()}
-
-
-def _value(step: Expression, given: list[Number], ring: NumberSystem[Number]) -> Number:
-    if step.kind == "leaf":
-        return ring.leaf(step.label)
-    if step.kind == "constant":
-        return ring.constant(step.label)
-    if step.kind in {"row_sum", "column_sum"}:
-        axis = 1 if step.kind == "row_sum" else 0
-        varies = (step.operands[0].rows, step.operands[0].columns)[axis]
-        return ring.total(given[0], axis, None if varies else step.extents[axis])
-    if step.kind == "column":
-        return ring.column(given[0], step.label)
-    if step.kind == "joined":
-        return ring.joined(given, step.shape[0])
-    rules: dict[str, Callable[..., Number]] = {
-        "sqrt": ring.sqrt,
-        "exp": ring.exp,
-        "log": ring.log,
-        "add": add,
-        "sub": sub,
-        "mul": mul,
-        "div": truediv,
-        "neg": neg,
-    }
-    return rules[step.kind](*given)
+    columns = tuple(numbers)
+    rows = not extents[1] or any(number.rows for number in columns)
+    return Expression("joined", columns, extents=extents, varies=(rows, True))

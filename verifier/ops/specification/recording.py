@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from verifier.ops.specification.axes import COLUMNS, FEATURES, LINEAR_WEIGHT, ROWS
 from verifier.ops.specification.expression import (
     REFUSED,
     Expression,
@@ -39,8 +40,16 @@ def trace(
     if len(results) != len(returns) or not all(isinstance(e, Expression) for e in results):
         raise SpecificationError(f"a specification returns what its kernel does ({', '.join(returns)})")
     named = dict(zip(returns, results, strict=True))
-    if "output" in named and not (named["output"].rows and named["output"].columns):
-        raise SpecificationError("the output does not vary along rows and columns, as the input does")
+    last, what = (
+        (FEATURES, f"the rows of {LINEAR_WEIGHT}") if LINEAR_WEIGHT in arguments else (COLUMNS, COLUMNS)
+    )
+    for name, value in named.items():
+        if value.rows and value.axes[0] != ROWS:
+            raise SpecificationError(f"{name} has {value.axes[0]} where rows belong")
+        whole = value.rows and value.columns and value.axes[1] == last
+        if name == "output" and not whole:
+            like = ", as the input does" if last == COLUMNS else ""
+            raise SpecificationError(f"the output does not vary along rows and {what}{like}")
     return named
 
 
@@ -77,6 +86,8 @@ def _by_numbers(
     """Call a specification with rows as lists of numbers; return its `count` results."""
     from verifier.ops.specification.mpmath_functions import on_expressions
 
+    if any(isinstance(v, Expression) and v.axes[0] == FEATURES for v in arguments.values()):
+        raise SpecificationError(f"no lists stand for {LINEAR_WEIGHT}; write the specification with torch")
     lists = {
         name: [value.column(n) for n in range(value.extents[1])] if isinstance(value, Expression) else value
         for name, value in arguments.items()
