@@ -57,6 +57,18 @@ def test_sums_of_two_products_of_which_either_is_fused_do_not_cancel(ask):
     assert "of which not all uses fuse the same product" in found.why
 
 
+def test_a_rounding_error_and_its_negative_do_not_cancel(ask):
+    lines = (
+        "product = value * mean",
+        "first = tl.fma(value, mean, -product)",
+        "second = tl.fma(-value, mean, product)",
+        "out += (first - second) * 1024.0",
+    )
+    found = ask(OUT="\n".join(lines))
+    assert isinstance(found, Refusal)
+    assert "of which not all uses fuse the same product" in found.why
+
+
 def test_a_product_of_constants_is_not_rounded_where_it_is_fused(ask):
     eps = 'tl.inline_asm_elementwise("fma.rn.f32 $0, 0f3F9B5C64, 0f370A39B9, $1;", "=f,f", [variance], '
     eps += "dtype=tl.float32, is_pure=True, pack=1)"

@@ -21,7 +21,8 @@ _HELD = ("", "f16", "bf16", "f32", "f64", "pred")
 _CODE = {name: code for code, name in enumerate(_HELD)}
 _PLAIN, _FIRST_FUSED, _SECOND_FUSED = 1, 2, 4
 """How a sum was made: of rounded terms, or with its first or second term a product that was not rounded.
-Of two products that are added each may be the one that is fused, and these are two numbers."""
+Of two products that are added each may be the one that is fused, and these are two numbers; so it is of a
+product and its negative, of which the sum is its rounding error or the negative of that."""
 _FUSED = _FIRST_FUSED | _SECOND_FUSED
 
 
@@ -186,7 +187,9 @@ class Normaliser:
             made = self.terms.shared(operation.name, edges)
             if operation.family == "add" or operation.name.startswith("div.full"):
                 first = edges[:, 0] >> 1 == unrounded[rows]
-                self._note(made, np.where(first, _FIRST_FUSED, _SECOND_FUSED) if without else _PLAIN)
+                either = edges[:, 0] == edges[:, 1] ^ 1  # a * b - a * b: signs tell no more which was fused
+                how = np.where(either, _FUSED, np.where(first, _FIRST_FUSED, _SECOND_FUSED))
+                self._note(made, how if without else _PLAIN)
             result[rows] = 2 * made
         return ids(result ^ flip)
 
