@@ -92,7 +92,13 @@ def test_a_sum_of_two_products_of_which_either_is_fused_is_named_and_so_is_what_
 
 def test_a_rounding_error_and_its_negative_are_two_numbers_and_one_term():
     """fma(a, b, -a * b) is e where fma(-a, b, a * b) is -e; their difference is 2 e."""
-    error = ["p = mul.f32 a b", "n = neg.f32 p", "t = fma.rn.f32 a b n", "m = neg.f32 a", "s = fma.rn.f32 m b p"]
+    error = [
+        "p = mul.f32 a b",
+        "n = neg.f32 p",
+        "t = fma.rn.f32 a b n",
+        "m = neg.f32 a",
+        "s = fma.rn.f32 m b p",
+    ]
     form = formed([*error, "y = sub.f32 t s"])
     assert (form.either.size, form.cancelled.tolist()) == (1, [2 * int(form.either[0])])
     assert formed(["p = mul.f32 a b", "y = fma.rn.f32 a b p"]).either.size == 0
