@@ -6,7 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checks_support import KERNELS, cases_of, examination, failures, faulty, machine, outcomes_of, subject_of
+from checks_support import (
+    KERNELS,
+    cases_of,
+    examination,
+    failures,
+    faulty,
+    machine,
+    outcomes_of,
+    subject_of,
+    subject_of_texts,
+)
 
 from verifier import subject
 from verifier.audit.rules import summed
@@ -28,14 +38,13 @@ compiled = pytest.mark.skipif(
 )
 
 
-def changed(tmp_path, path, *places):
+def changed(path, *places):
     """Return the subject of a copy in which each (old, new) is changed once."""
     text = path.read_text(encoding="utf-8")
     for old, new in places:
         assert old in text
         text = text.replace(old, new, 1)
-    (tmp_path / path.name).write_text(text, encoding="utf-8")
-    return subject_of(tmp_path / path.name)
+    return subject_of_texts({path.name: text}, path.name)
 
 
 def judged(kernel, dtype="float16", count=2, check_name="gradcheck"):
@@ -47,8 +56,11 @@ def judged(kernel, dtype="float16", count=2, check_name="gradcheck"):
 
 
 @compiled
-@pytest.mark.parametrize(("architecture", "dtype"), [(90, "float16"), (80, "bfloat16"), (100, "float32")])
-@pytest.mark.parametrize("path", [GATED, OWN], ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    ("path", "architecture", "dtype"),
+    [(GATED, 90, "float16"), (OWN, 80, "bfloat16"), (GATED, 100, "float32")],
+    ids=lambda p: getattr(p, "stem", None),
+)
 def test_a_right_kernel_passes_within_radii_that_say_something(path, dtype, architecture):
     with machine_session(architecture=architecture):
         found = outcomes_of(subject_of(path), "gradcheck", dtype, "machine", count=1)
@@ -76,16 +88,13 @@ def layer_norm(input, weight, bias, eps):
 @pytest.mark.parametrize(
     ("stem", "meaning", "dtype"),
     [
-        *(("softmax_triton", softmax, dtype) for dtype in ("float16", "bfloat16", "float32")),
+        ("softmax_triton", softmax, "float32"),
         ("softmax_cuda", softmax, "bfloat16"),
         ("layer_norm_welford_triton", layer_norm, "float16"),
     ],
 )
 def test_kernels_of_known_ops_keep_the_radius_of_a_specification(stem, meaning, dtype):
-    """Exponentials, maxima, merged statistics; compiled by both compilers.
-
-    Inside a kernel all dtypes are lifted alike: one kernel is judged in each of them.
-    """
+    """Exponentials, maxima, merged statistics; compiled by both compilers, in each dtype once."""
     base = subject_of(KERNELS / f"{stem}.py")
     if missing := backend("machine").refuses(base, dtype):
         pytest.skip(missing)
@@ -124,9 +133,9 @@ BACKWARD_ALONE = {"slope without the mean", "no mean term", "first row lost"}
     ("name", "dtype"),
     [*((name, "float16") for name in FORMULAS), ("gate wrong by 1e-6", "float32"), ("eps twice", "bfloat16")],
 )
-def test_a_wrong_formula_is_found_in_every_dtype(tmp_path, name, dtype):
+def test_a_wrong_formula_is_found_in_every_dtype(name, dtype):
     path, place, output = FORMULAS[name]
-    found = failures(judged(changed(tmp_path, path, place), dtype, count=1))
+    found = failures(judged(changed(path, place), dtype, count=1))
     assert output in {o.output for o in found}
     assert all("further from their specification" in o.message for o in found if o.output)
     # Differences do not fit a backward pass of another function.
@@ -142,18 +151,18 @@ SMALL_WEIGHT = (
 
 
 @compiled
-def test_differences_pass_no_tensor_whose_derivatives_are_below_their_tolerance(tmp_path):
+def test_differences_pass_no_tensor_whose_derivatives_are_below_their_tolerance():
     """A weight of 2^-40 moves the output by less than the truncation of the differences by the input."""
-    found = judged(changed(tmp_path, OWN, *SMALL_WEIGHT), "float32", count=1)
+    found = judged(changed(OWN, *SMALL_WEIGHT), "float32", count=1)
     (differences,) = [o for o in found if not o.output]
     assert differences.verdict is not Verdict.PASS
     assert "grad_weight" in {o.output for o in failures(found)}
 
 
 @compiled
-def test_forward_and_backward_wrong_together_are_found_too(tmp_path):
+def test_forward_and_backward_wrong_together_are_found_too():
     places = [("tl.sigmoid(1.702 *", "tl.sigmoid(1.8 *")] * 2 + [("1.702 * gate * (1.0", "1.8 * gate * (1.0")]
-    found = failures(judged(changed(tmp_path, GATED, *places), count=1))
+    found = failures(judged(changed(GATED, *places), count=1))
     assert {o.output for o in found} == {"output", "grad_input", "grad_gate"}
 
 
@@ -162,16 +171,17 @@ def test_forward_and_backward_wrong_together_are_found_too(tmp_path):
 def test_no_other_check_sees_a_constant_that_16_bits_hide(dtype):
     assert FAULTY in check("gradcheck").CATCHES
     assert failures(judged(faulty(FAULTY), dtype, count=1))
-    for other in ("running_bound", "formula", "influence", "finite", "memory"):
+    others = ("running_bound", "formula", "influence", "finite", "memory")
+    for other in others if dtype == "float16" else others[:1]:  # the others' numbers have no dtype
         assert not failures(judged(faulty(FAULTY), dtype, count=3, check_name=other)), other
 
 
 @compiled
-def test_a_constant_may_stand_for_what_rounds_to_it(tmp_path):
+def test_a_constant_may_stand_for_what_rounds_to_it():
     """The float32 number after that of 1.702 is no finding, and no differences are taken with it."""
     near = float(np.nextafter(np.float32(1.702), np.float32(2)))
     assert near != np.float32(1.702)
-    found = judged(changed(tmp_path, GATED, ("tl.sigmoid(1.702 *", f"tl.sigmoid({near!r} *")), count=1)
+    found = judged(changed(GATED, ("tl.sigmoid(1.702 *", f"tl.sigmoid({near!r} *")), count=1)
     assert {o.verdict for o in found if o.output} == {Verdict.PASS}
     (differences,) = [o for o in found if not o.output]
     assert differences.verdict is Verdict.SKIPPED
@@ -190,9 +200,9 @@ RECIPROCAL = (
 
 @compiled
 @pytest.mark.parametrize(("part", "right"), [("1 / columns", True), ("1 / (columns - 0.00001)", False)])
-def test_a_reciprocal_that_is_handed_to_a_kernel_is_that_of_its_columns(tmp_path, part, right):
+def test_a_reciprocal_that_is_handed_to_a_kernel_is_that_of_its_columns(part, right):
     places = [(old, new.format(part)) for old, new in RECIPROCAL]
-    found = judged(changed(tmp_path, OWN, *places), count=1)
+    found = judged(changed(OWN, *places), count=1)
     if right:
         assert {o.verdict for o in found} == {Verdict.PASS}
         assert max(o.worst.bound for o in found if o.worst) < 2.0**-40
@@ -216,12 +226,12 @@ def power(x):
 @pytest.mark.parametrize(
     ("coefficient", "verdict"), [("2.4022651e-1", Verdict.UNDECIDED), ("2.41e-1", Verdict.FAIL)]
 )
-def test_a_polynomial_of_single_accuracy_is_no_finding_and_no_pass(tmp_path, coefficient, verdict):
+def test_a_polynomial_of_single_accuracy_is_no_finding_and_no_pass(coefficient, verdict):
     series = POWER.replace("2.4022651e-1", coefficient)
     masked = "tl.where(inside, power(score - tl.max(score, axis=0)), 0.0)"
     head = "\n\n@triton.jit\ndef _forward"
     places = [(head, f"\n{series}{head}"), ("tl.exp(score - tl.max(score, axis=0))", masked)]
-    found = judged(changed(tmp_path, GATED, *places), count=1)
+    found = judged(changed(GATED, *places), count=1)
     assert verdict in {o.verdict for o in found}
     if verdict is Verdict.UNDECIDED:
         assert [o.measured.seen for o in found] == [gradcheck.NEARLY]
@@ -278,22 +288,20 @@ STORED = "value * rstd * (1.0 + weight)"
 @compiled
 @pytest.mark.parametrize("check_name", ["gradcheck", "running_bound"])
 @pytest.mark.parametrize("instruction", ["not.b32 $0, $1;", "lop3.b32 $0, $1, 0, 0, 0xF0;"])
-def test_a_result_wrong_in_every_second_element_is_not_passed_for_the_others(
-    tmp_path, instruction, check_name
-):
+def test_a_result_wrong_in_every_second_element_is_not_passed_for_the_others(instruction, check_name):
     head = "\n\n@triton.jit\ndef _forward"
     wrong = f"tl.where(column % 2 == 0, {STORED}, stealthy({STORED}))"
     places = [(head, STEALTH.format(instruction) + head), (STORED, wrong)]
-    found = judged(changed(tmp_path, OWN, *places), "float32", count=2, check_name=check_name)
+    found = judged(changed(OWN, *places), "float32", count=2, check_name=check_name)
     assert Verdict.PASS not in {o.verdict for o in found}
     assert all(o.doubtful for o in found)
 
 
 @compiled
-def test_what_lies_outside_a_wide_radius_is_wrong_all_the_same(tmp_path, monkeypatch):
+def test_what_lies_outside_a_wide_radius_is_wrong_all_the_same(monkeypatch):
     monkeypatch.setattr(lifted_radii, "SHARP", 0.0)
     path, place, _ = FORMULAS["eps twice"]
-    assert failures(judged(changed(tmp_path, path, place), count=1))
+    assert failures(judged(changed(path, place), count=1))
 
 
 def test_it_runs_where_code_is_compiled_and_says_so_elsewhere():
@@ -327,8 +335,8 @@ def test_every_result_of_a_fused_kernel_is_judged(check_name, shape):
         ("scale", ("return y, total, scales", "return y, total, scales[:-1]")),
     ],
 )
-def test_a_further_result_that_is_wrong_is_found(tmp_path, output, place):
-    found = failures(judged(changed(tmp_path, FUSED, place), count=1))
+def test_a_further_result_that_is_wrong_is_found(output, place):
+    found = failures(judged(changed(FUSED, place), count=1))
     assert {o.output for o in found} == {output}
 
 
@@ -340,8 +348,8 @@ def test_a_further_result_that_is_wrong_is_found(tmp_path, output, place):
         ("output", ("_like(x), torch.empty(rows", "_like(x, dtype=torch.float64), torch.empty(rows")),
     ],
 )
-def test_a_result_that_is_missing_or_of_another_dtype_is_found(tmp_path, output, place):
-    found = failures(judged(changed(tmp_path, OWN, place), count=1))
+def test_a_result_that_is_missing_or_of_another_dtype_is_found(output, place):
+    found = failures(judged(changed(OWN, place), count=1))
     assert output in {o.output for o in found}
     assert [o for o in found if "is expected" in o.message]
 

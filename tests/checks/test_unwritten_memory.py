@@ -28,7 +28,7 @@ def _numbers_in_fresh_memory(monkeypatch):
 def test_sums_of_buffers_that_nobody_wrote_are_left_to_memory(check):
     subject = subject_of(KERNELS / "layer_norm_published_tutorial_older_triton.py")
     with machine(poison=0xFF):
-        (case,) = cases_of(subject, check, "float32", 1)
+        (case,) = cases_of(subject, check, "float32", 1, shapes=((3, 5),))
         outcomes, _ = examination(subject, check, "float32", "machine").judge(case)
     assert not failures(outcomes)
     (found,) = [o for o in outcomes if o.verdict is Verdict.UNDECIDED]

@@ -14,6 +14,8 @@ from verifier.audit.examination import Examination
 from verifier.cases.fixed_list import covering
 from verifier.cases.recipe import build
 from verifier.checks import check
+from verifier.execution.backends import backend
+from verifier.machine.device import triton_cache
 from verifier.ops import op
 from verifier.records.verdict import Verdict
 
@@ -25,6 +27,21 @@ SKELETONS = tuple(sorted(KERNELS.glob("*_skeleton_triton.py")))
 """What the Triton kernels load: it is copied along with them."""
 PLANTED = ROOT / ".pytest_cache" / "planted"
 """Where copies lie, run after run: what is compiled is kept by the path of its file."""
+
+
+class _AsAChild(InProcess):
+    """Forgets what an earlier experiment launched before each, as a child of the machine backend does."""
+
+    def run(self, subject, case, **options):
+        backend(self.backend).begin()
+        return super().run(subject, case, **options)
+
+
+@contextmanager
+def machine_runner():
+    """Yield what runs experiments in this process, which plays a device as such a child does."""
+    with machine(strict=True, poison=0xFF) as place, _AsAChild(place) as runner:
+        yield runner
 
 
 def subject_of(path):
@@ -58,6 +75,18 @@ def subject_of_texts(texts, name):
     for file, text in texts.items():
         _put(folder / file, text)
     return subject_of(folder / name)
+
+
+def _file_of_a_copy(function, known=triton_cache.file_of):
+    """Let copies in which other kernels are changed share what is compiled from a kernel that is not.
+
+    Triton's key has its text, its first line and what it calls.
+    """
+    file = Path(known(function))
+    return str(PLANTED / file.name if file.parents[1:2] == (PLANTED,) else file)
+
+
+triton_cache.file_of = _file_of_a_copy
 
 
 def _put(file, text):

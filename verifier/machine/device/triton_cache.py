@@ -31,11 +31,16 @@ def keyed_by_file() -> Iterator[None]:
         owner.cache_key = before
 
 
+def file_of(function: Any) -> str:
+    """Return the file that code compiled from a function answers to."""
+    return str(function.__code__.co_filename)
+
+
 def _with_the_file(known: Callable[[object], object]) -> Callable[[Any], str]:
     def cache_key(self: Any) -> str:
         if self.hash is None:
             known(self)  # keeps the key in `hash`, where callers of this function find it
-            parts = f"{self.hash}\0{self.fn.__code__.co_filename}"
+            parts = f"{self.hash}\0{file_of(self.fn)}"
             self.hash = hashlib.sha256(parts.encode(errors="surrogateescape")).hexdigest()
         return str(self.hash)
 
