@@ -50,8 +50,7 @@ def test_lost_rows_are_named_with_their_pattern():
     assert all("r % 8 == 7" in o.message for o in bad)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("architecture", [80, 90, 100])
+@pytest.mark.parametrize(("dtype", "architecture"), [("float16", 80), ("bfloat16", 90), ("float32", 100)])
 def test_a_row_whose_bits_are_changed_as_integers_is_named(dtype, architecture):
     """The sources of a value outlive the operations on its bits."""
     with machine(architecture=architecture) as place:
@@ -78,19 +77,11 @@ def test_no_comparison_of_values_sees_it(stem, name):
     assert not failures(found)
 
 
-@pytest.mark.parametrize(
-    "stem",
-    [
-        "layer_norm_single_block_triton",
-        "softmax_triton",
-        "batch_norm_triton",
-        "group_norm_triton",
-        "rms_norm_triton",
-    ],
-)
+@pytest.mark.parametrize("stem", ["layer_norm_single_block_triton", "batch_norm_triton", "group_norm_triton"])
 def test_right_kernels_pass(stem):
+    """Of every op one passes in tests/kernels; these have rows, channels and groups."""
     with machine() as place:
-        found = outcomes_of(subject_of(KERNELS / f"{stem}.py"), "influence", "float16", place, 4)
+        found = outcomes_of(subject_of(KERNELS / f"{stem}.py"), "influence", "float16", place, 2)
     assert {o.verdict for o in found} == {Verdict.PASS}
 
 

@@ -64,23 +64,38 @@ def test_a_scale_has_no_row_and_no_column_and_is_no_source_of_either():
     assert "alpha" not in sources_of(the_op, case, "entries")
 
 
+SMALL = ((3, 12),)
+
+
 @needs_triton
 @pytest.mark.parametrize(
     ("kernel", "old", "new", "check", "shapes"),
     [
-        ("poly_norm", "programs, width)", "programs - 1, width)", "influence", ()),
-        ("poly_norm", "rstd_2 * mean_2", "rstd_2 * mean_1", "formula", ()),
-        ("poly_norm", "(2.0 * value)", "(2.001 * value)", "gradcheck", ()),
+        ("poly_norm", "programs, width)", "programs - 1, width)", "influence", SMALL),
+        ("poly_norm", "rstd_2 * mean_2", "rstd_2 * mean_1", "formula", SMALL),
+        ("poly_norm", "(2.0 * value)", "(2.001 * value)", "gradcheck", SMALL),
         (
             "dynamic_tanh",
             "sums[0], programs * tiles, 1)",
             "sums[0], programs * tiles - 1, 1)",
             "influence",
-            (),
+            SMALL,
         ),
-        ("dynamic_tanh", "part_da += through * value", "part_da += through * scale * value", "gradient", ()),
-        ("dynamic_tanh", "through = (1.0 - curve * curve) * d", "through = (1.0 - curve) * d", "formula", ()),
-        ("dynamic_tanh", "1.0 - curve * curve", "1.0 - curve * curve * 0.9999", "gradcheck", ()),
+        (
+            "dynamic_tanh",
+            "part_da += through * value",
+            "part_da += through * scale * value",
+            "gradient",
+            SMALL,
+        ),
+        (
+            "dynamic_tanh",
+            "through = (1.0 - curve * curve) * d",
+            "through = (1.0 - curve) * d",
+            "formula",
+            SMALL,
+        ),
+        ("dynamic_tanh", "1.0 - curve * curve", "1.0 - curve * curve * 0.9999", "gradcheck", SMALL),
         (
             "dynamic_tanh",
             "* tl.num_programs(0) + tl.program_id(0)",
@@ -93,8 +108,7 @@ def test_a_scale_has_no_row_and_no_column_and_is_no_source_of_either():
 def test_a_mistake_in_the_kernel_is_found(kernel, old, new, check, shapes):
     wrong = planted({old: new}, KERNELS / f"{kernel}_triton.py")
     with machine() as place:
-        only = {"shapes": shapes} if shapes else {}
-        found = outcomes_of(wrong, check, "float32", place, 4, until=fails, **only)
+        found = outcomes_of(wrong, check, "float32", place, 4, until=fails, shapes=shapes)
     assert any(map(fails, found))
 
 
@@ -108,6 +122,6 @@ def test_the_dynamic_tanh_of_liger_is_right(check):
     (found,) = (s for s in load(library_files()["liger"]).subjects if s.name == "liger_dynamic_tanh")
     with machine():
         examining = examination(found, check, "float32", "machine")
-        cases = cases_of(found, check, "float32", 2, shapes=((4, 33), (3, 128)))
+        cases = cases_of(found, check, "float32", 2, shapes=((4, 33),))
         verdicts = {o.verdict for case in cases for o in examining.judge(case)[0]}
     assert verdicts == {Verdict.PASS}
