@@ -3,14 +3,15 @@
 import importlib.util
 
 import pytest
-from checks_support import KERNELS, planted
+from checks_support import KERNELS, planted, subject_of
 
-from verifier.audit import causes, shrink
+from verifier.audit import causes, examination, shrink
 from verifier.audit.examination import Examination
 from verifier.audit.request import BUDGETS
 from verifier.audit.search import Budget
 from verifier.audit.sweep import sweep
 from verifier.cases.steering import steering
+from verifier.checks import repeated_calls
 from verifier.execution import Runner
 from verifier.records.verdict import Verdict
 
@@ -30,7 +31,25 @@ def mutant(name, old, new):
     """Return two_pass with a text of one kernel of its skeleton replaced."""
     found = SKELETON.split(f"def {name}(", 1)[1].split("@triton.jit")[0].split("@dataclass")[0]
     assert found.count(old) == 1
-    return planted({found: found.replace(old, new)}, SOURCE)
+    return alone(planted({found: found.replace(old, new)}, SOURCE))
+
+
+def alone(subject):
+    """Return a subject that declares float32 alone: no dry run asks first what another dtype reaches."""
+    return subject.differing(dtypes=("float32",))
+
+
+@pytest.fixture(scope="module")
+def launches():
+    """What two_pass launches: in its mutants kernels compute something else, the wrapper is its own."""
+    return sweep(alone(subject_of(SOURCE)), "float32", "machine")
+
+
+@pytest.fixture
+def as_launched(monkeypatch, launches):
+    """Let a search of a mutant begin with the shapes of two_pass."""
+    monkeypatch.setattr(examination, "sweep", lambda *_: launches)
+    return launches
 
 
 def searched(subject, cases=BUDGETS["quick"], only=None, check="gradient"):
@@ -58,17 +77,20 @@ def searched(subject, cases=BUDGETS["quick"], only=None, check="gradient"):
         ("_backward_rows", "part_dw += d * hat", "part_dw = d * hat"),
     ],
 )
+@pytest.mark.usefixtures("as_launched")
 def test_a_fault_behind_a_threshold_is_found_by_a_quick_search(name, old, new):
     line = searched(mutant(name, old, new))
     assert [finding.verdict for finding in line.findings] == [Verdict.FAIL]
 
 
-def test_a_fault_behind_two_thresholds_is_found_by_a_quick_search_and_priced_where_there_is_no_room():
+def test_a_fault_behind_two_thresholds_is_found_by_a_quick_search_and_priced_where_there_is_no_room(
+    as_launched,
+):
     found = mutant("_backward_columns", "part_db += d", "part_db = d")
     line = searched(found, only=lambda case: (case.rows, case.columns) == (129, 16385))
     assert [finding.outcome.output for finding in line.findings] == ["grad_bias"]
     cases, seconds = Budget(cases=BUDGETS["quick"]).steered
-    quick = steering((), sweep(found, "float32", "machine").whole, cases=cases, seconds=seconds)
+    quick = steering((), as_launched.whole, cases=cases, seconds=seconds)
     (left,) = (shape for shape in quick.left_out if (shape.rows, shape.columns) == (129, 16385))
     assert 5 < left.seconds < 6
 
@@ -76,25 +98,25 @@ def test_a_fault_behind_two_thresholds_is_found_by_a_quick_search_and_priced_whe
 CONTROL = 6
 """Cases of shorter rows, which show that the fault is not met everywhere."""
 CALL = "    return layer_norm.layer_norm_by("
-IN_LONG_ROWS = {
-    "modes": """    import torch
-    bias = bias if torch.is_grad_enabled() or input.shape[-1] <= 16384 else None
-""",
-    "repeated_calls": """    if input.shape[-1] > 16384:
+IN_LONG_ROWS = """    import torch
+    if input.shape[-1] > 16384:
+        bias = bias if torch.is_grad_enabled() else None
         if not hasattr(weight, "kept"):
             weight.kept = weight.detach().clone()
         weight = weight + (weight.kept - weight).detach()
-""",
-}
+"""
+SEEN_BY = {"modes": "under torch.no_grad", "repeated_calls": repeated_calls.CHANGED}
 
 
-@pytest.mark.parametrize("check", IN_LONG_ROWS)
-def test_a_mode_or_a_second_call_that_is_wrong_where_other_kernels_are_launched_is_found(check):
-    faulty = planted({CALL: IN_LONG_ROWS[check] + CALL}, SOURCE)
-    line = searched(faulty, check=check)
-    assert [finding.verdict for finding in line.findings] == [Verdict.FAIL]
-    assert line.findings[0].case.columns > 16384
-    assert not searched(faulty, CONTROL, check=check, only=lambda case: case.columns <= 16384).findings
+def test_modes_and_second_calls_that_are_wrong_where_other_kernels_are_launched_are_found():
+    """One wrapper forgets the bias without gradients, and keeps the first weight: a check sees each."""
+    faulty = alone(planted({CALL: IN_LONG_ROWS + CALL}, SOURCE))
+    for check, words in SEEN_BY.items():
+        line = searched(faulty, check=check)
+        assert [finding.verdict for finding in line.findings] == [Verdict.FAIL]
+        assert line.findings[0].case.columns > 16384
+        assert words in line.findings[0].outcome.message
+        assert not searched(faulty, CONTROL, check=check, only=lambda case: case.columns <= 16384).findings
 
 
 def test_an_overflow_where_other_kernels_are_launched_is_found():
@@ -102,7 +124,7 @@ def test_an_overflow_where_other_kernels_are_launched_is_found():
     top = "    top = tl.max(largest, axis=0)\n"
     changes = {top: top.replace("\n", " * 0.0\n")}
     faulty = planted(changes, KERNELS / "softmax_triton.py", ("softmax_tiled_triton",))
-    line = searched(faulty, check="finite")
+    line = searched(alone(faulty), check="finite")
     assert [finding.verdict for finding in line.findings] == [Verdict.FAIL]
     assert line.findings[0].case.columns > 8192
 
@@ -111,6 +133,6 @@ def test_sums_that_overflow_far_below_the_largest_number_promised_are_found():
     """Scaled by 2**60 and back, which changes nothing until a square is beyond 2**68."""
     mean = "    mean_square = divide(tl.sum(total, axis=0), tl.cast(columns, ACCUMULATE))\n"
     scaled = mean.replace("tl.sum(total, axis=0)", "tl.sum(total * 1152921504606846976.0, axis=0) * 2**-60")
-    line = searched(planted({mean: scaled}, KERNELS / "rms_norm_triton.py"), check="forward_error")
+    line = searched(alone(planted({mean: scaled}, KERNELS / "rms_norm_triton.py")), check="forward_error")
     assert [finding.verdict for finding in line.findings] == [Verdict.FAIL]
     assert 2.0**34 < line.findings[0].case.largest < 1e15
