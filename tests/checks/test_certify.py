@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is missing")
 
-from checks_support import KERNELS, SKELETONS, planted, subject_of_texts
+from checks_support import KERNELS, SKELETONS, machine_runner, planted, subject_of_texts
 
 from verifier.arithmetic.graph.graph import Builder
 from verifier.audit.shape_text import extents, ranged
@@ -17,7 +17,6 @@ from verifier.checks.support.certify import certified
 from verifier.checks.support.reached_elements import elements_reached, told_apart
 from verifier.checks.support.recorded_code import RefusedError, must_hold_for_all_inputs
 from verifier.checks.support.rows_alike import rows_alike
-from verifier.execution.child_process import Runner
 from verifier.execution.record_graph import RecordedGraph
 from verifier.ops import op
 from verifier.records.certificate import Certificate, Refusal
@@ -36,11 +35,22 @@ FAULTY = Path(__file__).parents[1] / "faulty_kernels"
 
 @pytest.fixture(scope="module")
 def runner():
-    with Runner(backend="machine") as opened:
+    with machine_runner() as opened:
         yield opened
 
 
-def asked(runner, path, dtype, *, gradients=False, seed=0, columns=33, eps=1e-5, **changes):
+_KNOWN = {}
+
+
+def asked(runner, path, dtype, *, gradients=False, **further):
+    """Return the answer for a kernel and a call, which is asked for once."""
+    key = repr((path, dtype, gradients, sorted(further.items())))
+    if key not in _KNOWN:
+        _KNOWN[key] = _asked(runner, path, dtype, gradients=gradients, **further)
+    return _KNOWN[key]
+
+
+def _asked(runner, path, dtype, *, gradients, seed=0, columns=33, eps=1e-5, **changes):
     subject = load(path).subjects[0].differing(**changes)
     recipe = Recipe(rows=3, columns=columns, input=Values(seed=seed), eps=eps)
     case = build(op(subject.op), subject, dtype, recipe, gradients=gradients)
@@ -127,19 +137,23 @@ def test_where_no_tree_is_declared_none_is_said_to_be(runner):
     assert 0 < one.depth < 33 - 1
 
 
-@pytest.mark.parametrize(("name", "infinite"), [("softmax_triton", True), ("rms_norm_triton", False)])
-def test_a_statement_is_not_of_no_input_where_a_mask_gives_infinities(runner, name, infinite):
+@pytest.mark.parametrize(
+    ("name", "dtype", "infinite"),
+    [("softmax_triton", "bfloat16", True), ("rms_norm_triton", "float32", False)],
+)
+def test_a_statement_is_not_of_no_input_where_a_mask_gives_infinities(runner, name, dtype, infinite):
     """Masked lanes of a softmax compute -inf - m for all inputs: "every value is finite" would be of none."""
-    found = asked(runner, built_in(name), "float32")
+    found = asked(runner, built_in(name), dtype, gradients=True)
     assert isinstance(found, Certificate), found
     assert ("infinite constants of the code" in found.statement) is infinite
 
 
 @pytest.mark.parametrize(
-    ("name", "fuses"), [("layer_norm_two_pass_triton", True), ("rms_norm_triton", False)]
+    ("name", "dtype", "fuses"),
+    [("layer_norm_two_pass_triton", "float16", True), ("rms_norm_triton", "float32", False)],
 )
-def test_a_statement_says_whether_products_are_fused_as_they_are_declared(runner, name, fuses):
-    found = asked(runner, built_in(name), "float32")
+def test_a_statement_says_whether_products_are_fused_as_they_are_declared(runner, name, dtype, fuses):
+    found = asked(runner, built_in(name), dtype)
     assert [proof.way["fuses"] for proof in found.proofs] == [fuses, fuses]
     assert "C" not in found.proofs[0].claims
     assert ("with products fused into sums as the code fuses them" in found.statement) is fuses

@@ -7,9 +7,10 @@ import pytest
 
 pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is missing")
 
+from checks_support import machine_runner
+
 from verifier.cases.recipe import Recipe, Values, build
 from verifier.checks.support.certify import certified
-from verifier.execution.child_process import Runner
 from verifier.ops import op
 from verifier.records.certificate import Certificate, Refusal
 from verifier.subjects.load_file import load
@@ -111,7 +112,7 @@ def source(places):
 
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory):
-    with Runner(backend="machine") as runner:
+    with machine_runner() as runner:
 
         def asked(dtype, **places):
             path = tmp_path_factory.mktemp("attack") / "attack.py"

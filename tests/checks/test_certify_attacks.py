@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is missing")
 
 from attacked_kernels import LAUNCH, RMS_NORM, kernel
+from checks_support import machine_runner
 
 from verifier.cases.recipe import Recipe, Values, build
 from verifier.checks.support.certify import certified
@@ -17,23 +18,35 @@ from verifier.subjects.load_file import load
 PTX = 'tl.inline_asm_elementwise("{}", "=f,f", [{}], dtype=tl.float32, is_pure={}, pack=1)'  # on float32
 
 
+def asking(runner, folders):
+    """Return what asks a runner for a certificate of the kernel with these lines at its places."""
+
+    def asked(replaced=(), **places):
+        path = folders.mktemp("attack") / "attack.py"
+        text = kernel(places)
+        for old, new in replaced:
+            assert old in text
+            text = text.replace(old, new)
+        path.write_text(text)
+        (subject,) = load(path).subjects
+        recipe = Recipe(rows=3, columns=12, input=Values(seed=0))
+        case = build(op(subject.op), subject, "float32", recipe, gradients=False)
+        return certified(subject, case, runner=runner)
+
+    return asked
+
+
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory):
+    with machine_runner() as runner:
+        yield asking(runner, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def ask_apart(tmp_path_factory):
+    """The same in processes of their own, for wrappers that do what a process may remember."""
     with Runner(backend="machine") as runner:
-
-        def asked(replaced=(), **places):
-            path = tmp_path_factory.mktemp("attack") / "attack.py"
-            text = kernel(places)
-            for old, new in replaced:
-                assert old in text
-                text = text.replace(old, new)
-            path.write_text(text)
-            (subject,) = load(path).subjects
-            recipe = Recipe(rows=3, columns=12, input=Values(seed=0))
-            case = build(op(subject.op), subject, "float32", recipe, gradients=False)
-            return certified(subject, case, runner=runner)
-
-        yield asked
+        yield asking(runner, tmp_path_factory)
 
 
 def test_without_an_attack_the_kernel_is_certified(ask):
@@ -117,8 +130,8 @@ def test_a_product_of_constants_is_not_rounded_where_it_is_fused(ask):
         "second_call_differs", "third_call_differs",
     ],
 )  # fmt: skip
-def test_a_wrapper_that_hides_what_it_does_is_refused(ask, places, stage, why):
-    found = ask(**places)
+def test_a_wrapper_that_hides_what_it_does_is_refused(ask_apart, places, stage, why):
+    found = ask_apart(**places)
     assert isinstance(found, Refusal), found.statement
     assert found.stage == stage
     assert why in found.why
@@ -185,10 +198,10 @@ HELD = "if h.max() > 1e4: y.zero_()"
         "buffer",
     ],
 )
-def test_a_wrapper_that_reads_or_writes_where_no_recorder_looks_is_refused(ask, lines, why):
+def test_a_wrapper_that_reads_or_writes_where_no_recorder_looks_is_refused(ask_apart, lines, why):
     modes = "from torch.utils._python_dispatch import _disable_current_modes"
     ahead = f"import io, os, pickle, tempfile, threading\n{modes}"
-    found = ask(AHEAD=ahead, AFTER="\n".join(("large = []", *lines)))
+    found = ask_apart(AHEAD=ahead, AFTER="\n".join(("large = []", *lines)))
     assert isinstance(found, Refusal), found.statement
     assert (found.stage, f"asks for {why}" in found.why) == (DATA, True), found.why
 
@@ -327,7 +340,7 @@ def test_what_the_recorder_must_not_take_for_a_constant_or_for_ordered(
     (subject,) = load(tmp_path / "attack.py").subjects
     recipe = Recipe(rows=3, columns=40, input=Values(seed=0))
     case = build(op(subject.op), subject, "float32", recipe, gradients=False)
-    with Runner(backend="machine") as runner:
+    with machine_runner() as runner:
         found = certified(subject, case, runner=runner)
     assert getattr(found, "stage", "") == stage, found
 
@@ -360,7 +373,7 @@ def test_a_product_of_differences_may_be_negative_where_one_takes_an_unrounded_p
     (subject,) = load(tmp_path / "attack.py").subjects
     recipe = Recipe(rows=3, columns=40, input=Values(seed=0))
     case = build(op(subject.op), subject, "float32", recipe, gradients=False)
-    with Runner(backend="machine") as runner:
+    with machine_runner() as runner:
         found = certified(subject, case, runner=runner)
     assert getattr(found, "stage", "") == stage, found
 
@@ -406,7 +419,7 @@ def test_warps_that_store_equal_numbers_in_shared_memory_may_store_others(tmp_pa
     case = build(
         op(subject.op), subject, "float32", Recipe(rows=3, columns=40, input=Values(seed=0)), gradients=False
     )
-    with Runner(backend="machine") as runner:
+    with machine_runner() as runner:
         found = certified(subject, case, runner=runner)
     assert getattr(found, "stage", "").startswith(stage), found
     assert isinstance(found, Refusal) is bool(stage), found

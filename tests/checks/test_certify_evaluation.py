@@ -4,9 +4,10 @@ import pytest
 
 pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is missing")
 
+from checks_support import machine_runner
+
 from verifier.checks.support.certify import certified
 from verifier.commands.explain import SelectionError, case_for
-from verifier.execution.child_process import Runner
 from verifier.records.certificate import Certificate, Refusal
 from verifier.subjects.load_file import builtin_files, load
 
@@ -16,7 +17,7 @@ ROOT = "root(variance + eps)"
 
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory):
-    with Runner(backend="machine") as runner:
+    with machine_runner() as runner:
 
         def asked(before="", after="", dtype="float16"):
             text, path = KERNEL.read_text(), tmp_path_factory.mktemp("evaluation") / "attack.py"

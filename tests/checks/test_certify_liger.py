@@ -3,10 +3,10 @@
 import importlib.util
 
 import pytest
+from checks_support import machine_runner
 
 from verifier.checks.support.certify import certified
 from verifier.commands.explain import case_for
-from verifier.execution.child_process import Runner
 from verifier.records.certificate import Certificate
 from verifier.subjects.libraries import library_files
 from verifier.subjects.load_file import load
@@ -23,7 +23,7 @@ NORMS = {s.name.removeprefix("liger_"): s for s in load(library_files()["liger"]
 
 @pytest.fixture(scope="module")
 def runner():
-    with Runner(backend="machine") as opened:
+    with machine_runner() as opened:
         yield opened
 
 

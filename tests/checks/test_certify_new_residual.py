@@ -4,11 +4,10 @@ import pytest
 
 pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is missing")
 
-from checks_support import KERNELS, planted
+from checks_support import KERNELS, machine_runner, planted
 
 from verifier.cases.recipe import Recipe, Values, build
 from verifier.checks.support.certify import certified
-from verifier.execution.child_process import Runner
 from verifier.ops import op
 from verifier.records.certificate import Certificate, Refusal
 
@@ -19,7 +18,7 @@ RMS, LAYER = "add_rms_norm_triton", "add_layer_norm_triton"
 
 @pytest.fixture(scope="module")
 def ask():
-    with Runner(backend="machine") as runner:
+    with machine_runner() as runner:
 
         def asked(name, changes, dtype):
             subject = planted(changes, KERNELS / "add_norm_skeleton_triton.py", (name,))

@@ -6,14 +6,13 @@ import pytest
 
 pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is missing")
 
-from checks_support import KERNELS, planted
+from checks_support import KERNELS, machine_runner, planted
 
 from verifier.arithmetic.graph.graph import Builder
 from verifier.arithmetic.graph.support import used_after_sums
 from verifier.arithmetic.trees.tree import any_order, pairwise
 from verifier.cases.recipe import Recipe, Values, build
 from verifier.checks.support.certify import certified
-from verifier.execution.child_process import Runner
 from verifier.ops import op
 from verifier.records.certificate import Certificate, Refusal
 
@@ -25,7 +24,7 @@ ROWS, ANY = 5, any_order()
 
 @pytest.fixture(scope="module")
 def ask():
-    with Runner(backend="machine") as runner:
+    with machine_runner() as runner:
 
         def asked(total, dtype="float32", columns=ANY):
             written = f"out.copy_(({total}).to(out.dtype))"
