@@ -118,8 +118,9 @@ def test_no_other_check_sees_it(stem):
     asked = {*OTHERS, "modes", "partial_gradients", "repeated_calls"} - {CHECK_OF[stem]}
     subject = faulty(stem)
     skipped = {n for n in asked if check(n).skips(subject, op(subject.op), subject.dtypes[0], "machine")}
+    few = 1 if stem in SHAPES else 2  # a second case leaves weights out: of many rows one case is enough
     for name in sorted(asked - skipped):
-        assert not against(seen_in(stem, name, 2)), name
+        assert not against(seen_in(stem, name, few)), name
 
 
 @pytest.mark.parametrize("name", ["modes", "partial_gradients", "repeated_calls"])
