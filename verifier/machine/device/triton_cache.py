@@ -7,6 +7,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,9 +32,9 @@ def keyed_by_file() -> Iterator[None]:
         owner.cache_key = before
 
 
-def file_of(function: Any) -> str:
+def file_of(function: FunctionType) -> str:
     """Return the file that code compiled from a function answers to."""
-    return str(function.__code__.co_filename)
+    return function.__code__.co_filename
 
 
 def _with_the_file(known: Callable[[object], object]) -> Callable[[Any], str]:
