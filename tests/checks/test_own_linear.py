@@ -148,6 +148,36 @@ def test_the_declaration_in_the_docs_holds(tmp_path):
     assert failures(outcomes_of(subject_of(tmp_path / "spoiled.py"), "running_bound", "float32", count=2))
 
 
+PROMISED = {'language="triton", dtypes': 'guarantees={"determinism"}, language="triton", dtypes'}
+MADE = "y + place, hat * weight"
+AGAIN = {
+    "the same": ({}, False),
+    "kept": ({MATRIX: "grad_matrix = (g.float().t() @ y.float()).to(g.dtype)"}, False),
+    "rounded twice": ({MADE: "y + place, (hat * weight).to(tl.float16).to(tl.float32)"}, True),
+    "in another order": ({MADE: "y + place, value * (rstd * weight)"}, True),
+    "with another product": (
+        {MADE: "y + place, hat", MATRIX: MATRIX.replace("g, y", "y, g").replace("bo,bi", "bi,bo")},
+        True,
+    ),
+}
+
+
+@compiled
+@pytest.mark.parametrize("promised", [True, False])
+@pytest.mark.parametrize("name", AGAIN)
+def test_an_output_that_is_made_anew_has_the_bits_that_were_multiplied(name, promised):
+    changes, differs = AGAIN[name]
+    with machine() as place:
+        made = planted({**changes, **(PROMISED if promised else {})}, SOURCE)
+        found = outcomes_of(made, "determinism", "float32", place, count=2)
+    if promised:
+        assert {o.output for o in failures(found)} == ({"grad_linear_weight"} if differs else set())
+        assert all("no cast explains" in o.message for o in failures(found))
+    else:
+        assert {o.verdict for o in found} == {Verdict.SKIPPED}
+        assert all(("anew" in o.message) == differs for o in found)
+
+
 # -- values ----------------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from verifier.cases.plan import Plan
 from verifier.checks.support.bits import demanded, differing
+from verifier.checks.support.multiplied_again import ANEW, made_differently
 from verifier.checks.support.session import Session
 from verifier.execution.backend import Backend, Power
 from verifier.execution.call_subject import execute
@@ -17,9 +18,12 @@ from verifier.records.subject import Subject
 from verifier.records.verdict import Outcome
 
 NAME = "determinism"
-GUARANTEE = "the same bits in every run and every order of blocks"
+GUARANTEE = "the same bits in every run and every order of blocks, and where a backward pass makes them anew"
 ORDER = 70
-DEMANDS = "where determinism is guaranteed, repeated runs and other orders of blocks give the same bits"
+DEMANDS = (
+    "where determinism is guaranteed, repeated runs and other orders of blocks give the same bits, and a "
+    "backward pass that makes anew what its forward pass multiplied by a matrix makes the same bits"
+)
 WHY = "atomic additions of floats, and buffers that are shared under a lock, add in the order of the moment"
 CATCHES = ("sums_in_random_order",)
 
@@ -47,8 +51,14 @@ def check(session: Session) -> list[Outcome]:
     backward = bool(session.op.differentiable) and session.subject.differentiable
     seen = session.execute(experiment="verifier.checks.determinism:experiment", gradients=backward)
     return demanded(
-        session.subject, NAME, seen.found, holds="bits equal over runs", broken="bits differ over runs"
+        session.subject, NAME, seen.found, holds="bits equal over runs", broken=_broken(seen.found)
     )
+
+
+def _broken(messages: list[str]) -> str:
+    """Say in words what differs."""
+    again = any(ANEW in message for message in messages)
+    return f"{ANEW} has other bits" if again else "bits differ over runs"
 
 
 def experiment(subject: Subject, case: Case, *, backend: Backend, gradients: bool) -> Observation:
@@ -68,4 +78,6 @@ def experiment(subject: Subject, case: Case, *, backend: Backend, gradients: boo
             if message is not None:
                 found.setdefault(name, message)
     assert first is not None
+    if gradients and not found and (message := made_differently(subject, case, backend=backend)):
+        found["made anew"] = message
     return replace(first, damage=(), found=list(found.values()))

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from verifier.machine.arithmetic.numerics import Array
     from verifier.machine.shadow.slots import ShadowArithmetic
 
-_FACTORS = {
+FIRST_FACTORS = {
     **dict.fromkeys(("mm", "bmm", "mv", "dot", "matmul", "linear"), 0),
     **dict.fromkeys(("addmm", "baddbmm", "addmv"), 1),
 }
 """Products, and the number of the argument that is the first factor; the second comes next."""
-PRODUCTS = frozenset(_FACTORS)
+PRODUCTS = frozenset(FIRST_FACTORS)
 _FACTORS_OF_TWO = frozenset({"beta", "alpha", "out"})
 _AT_ONCE = 1 << 21
 """Products of elements that are held at the same time."""
@@ -154,7 +154,7 @@ def product_of(
 
     operands: its tensors in order, None for an argument that is none.
     """
-    first = _FACTORS[name]
+    first = FIRST_FACTORS[name]
     if set(kwargs) - _FACTORS_OF_TWO or len(operands) < first + 2:
         return None
     left, right, *more = operands[first:]
