@@ -7,13 +7,13 @@ import pytest
 
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.graph import Builder
-from verifier.arithmetic.graph.normal_form import NormalForm, Normaliser
+from verifier.arithmetic.graph.normal_form import NormalForm, Normaliser, cancelled_ambiguously
 from verifier.arithmetic.graph.signs import Signs
 
 CONSTANTS = {"0.75": 0x3F400000, "third": 0x3EAAAAAB, "2^64": 0x5F800000, "2^-75": 0x1A000000}
 
 
-def formed(text: list[str]) -> NormalForm:
+def formed(text: list[str], terms: SharedTerms | None = None) -> NormalForm:
     """Form lines "name = opcode operands" of inputs a, b, c and constants; the last is the output."""
     builder = Builder()
     known = {name: builder.append(f"input:{name}") for name in "abc"}
@@ -22,7 +22,7 @@ def formed(text: list[str]) -> NormalForm:
         name, _, opcode, *operands = line.split()
         known[name] = builder.append(opcode, *(known[one] for one in operands))
     graph = builder.graph({"y": known[name]}, dict.fromkeys("abc", "f32"))
-    return Normaliser(SharedTerms(), "EZFC").normal(graph)
+    return Normaliser(terms or SharedTerms(), "EZFC").normal(graph)
 
 
 PART = "p = mul.f32 a 0.75"
@@ -102,6 +102,16 @@ def test_a_rounding_error_and_its_negative_are_two_numbers_and_one_term():
     form = formed([*error, "y = sub.f32 t s"])
     assert (form.either.size, form.cancelled.tolist()) == (1, [2 * int(form.either[0])])
     assert formed(["p = mul.f32 a b", "y = fma.rn.f32 a b p"]).either.size == 0
+
+
+@pytest.mark.parametrize(("kept", "ambiguous"), [("t", 0), ("s", 1)])
+def test_a_clamp_that_asks_of_one_of_two_numbers_and_gives_the_other_is_named(kept, ambiguous):
+    both = ["p = mul.f32 a b", "q = mul.f32 b c", "t = fma.rn.f32 a b q", "s = fma.rn.f32 b c p"]
+    clamp = ["z = sub.f32 0.75 0.75", "l = setp.lt.f32 t z", f"c = ite l z {kept}", "y = add.f32 c s"]
+    terms = SharedTerms()
+    form = formed([*both, *clamp], terms)
+    assert form.either.size == 1
+    assert cancelled_ambiguously(terms, [form]).size == ambiguous
 
 
 def test_what_may_be_two_numbers_is_no_square():

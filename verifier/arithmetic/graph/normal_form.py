@@ -244,15 +244,32 @@ def _typed(operation: Opcode, held: Ids, operands: Ids) -> tuple[Mask, Ids]:
     return right, np.full(len(held), _CODE[operation.result])
 
 
-def _distinct(parts: list[Ids]) -> Ids:
+def _distinct(parts: Iterable[Ids]) -> Ids:
     return distinct(np.concatenate([np.zeros(0, np.int64), *parts]))
 
 
 def cancelled_ambiguously(terms: SharedTerms, forms: Iterable[NormalForm]) -> Ids:
-    """Return the terms that stand for two numbers and are part of what was taken for equal."""
+    """Return the terms that stand for two numbers and are part of what was taken for equal.
+
+    That is what cancels, and what a choice compares and gives, as a clamp does.
+    """
     known = list(forms)
     several = _distinct([each for form in known for each in (form.mixed, form.either)])
-    return np.intersect1d(several, reached(terms, _distinct([form.cancelled for form in known])))
+    cancelled = np.intersect1d(several, reached(terms, _distinct([form.cancelled for form in known])))
+    return _distinct([cancelled, *(np.intersect1d(several, _compared_and_given(form)) for form in known)])
+
+
+def _compared_and_given(form: NormalForm) -> Ids:
+    """Return the terms that a choice compares, and gives as other nodes than it compares."""
+    graph, found = form.graph, [np.zeros(0, dtype=np.int64)]
+    choice = np.array([name == "ite" for name in graph.names], dtype=np.bool_)
+    chosen = graph.operands[choice[graph.operation]]
+    compared = graph.operands[chosen[:, 0]]
+    for asked, given in ((asked, given) for asked in (0, 1) for given in (1, 2)):
+        u, w = compared[:, asked], chosen[:, given]
+        terms = form.edges[u] >> 1
+        found.append(terms[(u >= 0) & (u != w) & (terms == form.edges[w] >> 1)])
+    return _distinct(found)
 
 
 def first_difference(terms: SharedTerms, left: int, right: int) -> tuple[int, int]:
