@@ -50,11 +50,11 @@ def test_an_attack_checks_much_and_finds_nothing(attack, name, capsys):
 
 
 def test_every_op_and_every_result_is_composed(attack):
-    from attack_composed import GATED, MASKED, OFFSET, WHOLE, composed
+    from attack_composed import ADDED, GATED, MASKED, OFFSET, WHOLE, composed
 
     found = {(one.name, one.result) for one in islice(composed(np.random.default_rng(1)), 900)}
     ops = {name for name, _ in found}
-    further = {"add_layer_norm", "add_rms_norm", "l2_norm", *OFFSET, *GATED, *WHOLE}
+    further = {*ADDED, "l2_norm", *OFFSET, *GATED, *WHOLE}
     softmaxes = {"softmax", "log_softmax", *MASKED}
     assert ops == {"layer_norm", "rms_norm", "batch_norm", "group_norm", *softmaxes, *further}
     assert {(name, result) for name in ops for result in ("output", "grad_input")} <= found

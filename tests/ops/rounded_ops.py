@@ -158,14 +158,14 @@ def declared(name, **claim):
         dtypes=("float16", "bfloat16", "float32", "float64"),
         claim=Claim(**{"variance": "two_pass", "trees": TREES, "mean_contraction": "none", **claim}),
         mutates=("running_mean", "running_var") if name == "batch_norm" else (),
-        returns=("output", "new_residual") if name.startswith("add_") else ("output",),
+        returns=("output", "new_residual") if "add_" in name else ("output",),
     )
 
 
 def _everything(
     input, *, residual=None, dim=-1, num_groups=1, running_mean=None, running_var=None, weight=None,
     bias=None, training=False, momentum=0.1, eps=1e-5, output=None, grad_output=None, mean=None, rstd=None,
-    mask=None, attn_bias=None, scale=1.0, diagonal=0,
+    mask=None, attn_bias=None, scale=1.0, diagonal=0, dropout_mask=None, p=0.5,
 ):  # fmt: skip
     """Never called: a simulation or torch takes its place."""
 

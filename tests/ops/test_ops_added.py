@@ -1,4 +1,4 @@
-"""Norms of input + residual: their exact results, their bounds, and what tells one form from another."""
+"""Norms of input + residual, masked and scaled or not: exact results, bounds, what tells forms apart."""
 
 from dataclasses import replace
 
@@ -23,7 +23,8 @@ from verifier.records.subject import Trees
 from verifier.records.verdict import Verdict
 
 TREES = Trees(statistics=tree(lanes=4), row_gradients=tree(lanes=4), columns=sequential())
-NAMES = ("add_layer_norm", "add_rms_norm")
+DROPPED = ("dropout_add_layer_norm", "dropout_add_rms_norm")
+NAMES = ("add_layer_norm", "add_rms_norm", *DROPPED)
 FORMS = [(name, form) for name in NAMES for form in op(name).forms]
 FAMILIES = (
     Values(),
@@ -60,6 +61,12 @@ def norms(seed, family=FAMILIES[0], **more):
 # -- exact results -------------------------------------------------------------------------------------
 
 
+def factor_of(case):
+    """Return what multiplies the input: 1 / (1 - p) where it is kept, else 0; 1 where there is no mask."""
+    kept = case.given.get("dropout_mask")
+    return torch.ones(case.input_shape) if kept is None else kept.double() / (1 - case.scalars["p"])
+
+
 def numbers(tensor, case):
     values = [mpf(float(v)) for v in tensor.double().flatten()]
     return np.array(values, dtype=object).reshape(case.rows, case.columns)
@@ -85,7 +92,8 @@ def reference(case, total, *, centred):
         gradient[i] = [
             (di - h * c1 - c2) * rstd + r for di, h, r in zip(d, hat, sum_gradient[i], strict=True)
         ]
-    return {"output": output, "grad_input": gradient, "grad_residual": gradient}
+    own = gradient * numbers(factor_of(case), case)
+    return {"output": output, "grad_input": own, "grad_residual": gradient}
 
 
 @pytest.mark.parametrize(("form", "dtype"), [("canonical", "bfloat16"), ("kept_sum", "bfloat16"),
@@ -96,7 +104,7 @@ def test_exact_results_are_those_of_the_sum_that_the_form_reads(name, form, dtyp
         truth = truth_of(name, form, dtype, "float64" if dtype == "float64" else "float32", norms(seed))
         given = truth.case.given
         wide = torch.float64 if dtype == "float64" else torch.float32
-        total = given["input"].to(wide) + given["residual"].to(wide)
+        total = given["input"].to(wide) * factor_of(truth.case).to(wide) + given["residual"].to(wide)
         stored = total.to(given["residual"].dtype)
         assert (
             truth.exact["new_residual"].high == stored.reshape(truth.case.rows, -1).double().numpy()
@@ -204,8 +212,10 @@ def written_out(truth, *, sum_gradient=True, through=False, dtype=torch.float32)
     sum_gradient: the gradient of the sum is added. through: it goes through the norm, as the output's does.
     """
     case = truth.case
-    leaves = {n: t.clone().requires_grad_() for n, t in case.given.items() if not n.startswith("grad_")}
-    total = leaves["input"] + leaves["residual"]
+    floats = {n: t for n, t in case.given.items() if t.is_floating_point() and not n.startswith("grad_")}
+    leaves = {n: t.clone().requires_grad_() for n, t in floats.items()}
+    factor = factor_of(case).to(leaves["input"].dtype)
+    total = leaves["input"] * factor + leaves["residual"]
     x = total.to(dtype)
     if "rms" not in case.op:
         x = x - x.mean(-1, keepdim=True)

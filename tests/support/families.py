@@ -3,6 +3,8 @@
 SHARED = {
     "add_layer_norm": "add_norm",
     "add_rms_norm": "add_norm",
+    "dropout_add_layer_norm": "add_norm",
+    "dropout_add_rms_norm": "add_norm",
     "instance_norm": "group_norm",
     "log_softmax": "softmax",
 }

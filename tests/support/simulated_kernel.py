@@ -15,6 +15,7 @@ from verifier.bounds.variance import options
 from verifier.bounds.variance.simulate import Executed
 from verifier.checks.support.truth import Truth
 from verifier.ops import op
+from verifier.oracle.rows.dropped import FACTOR
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,11 +205,13 @@ def simulate(
     if kernels is not None:
         kernels.append(numbers)
     form = op(truth.case.op).form(claim, truth.case.dtype)
-    sum_gradient = getattr(problem, "sum_gradient", None)
+    sum_gradient, factor = (getattr(problem, name, None) for name in ("sum_gradient", "factor"))
     with np.errstate(all="ignore"):
         total = problem.input
         if "residual" in truth.case.given:  # it adds by itself: the oracle need not be right about the sum
-            total = numbers.plain(rounded.add(*problem.summands))
+            first, second = problem.summands
+            first = first if factor is None else rounded.multiply(first, factor)
+            total = numbers.plain(rounded.add(first, second))
             stored = numbers.cast(total, "residual")
             total = (total if form.keeps_sum else stored).array
         if claim.variance is not None:
@@ -216,6 +219,7 @@ def simulate(
             numbers.parts = _parts(numbers, total, claim, setting)
         further = {n: numbers.plain(a) for n, a in getattr(problem, "further", {}).items()}
         further |= {n: numbers.constant(a) for n, a in getattr(problem, "scalars", {}).items()}
+        further |= {} if factor is None else {FACTOR: numbers.plain(factor)}
         further |= {} if sum_gradient is None else {"grad_new_residual": numbers.plain(sum_gradient)}
         terms = Terms(
             x=numbers.plain(total),

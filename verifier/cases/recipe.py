@@ -195,7 +195,7 @@ def _case(
     """Make a case; told: its fields that say where it comes from and how it lies."""
     extents, x = laid(op, tensors, scalars), tensors["input"]
     assert x is not None
-    kappa, largest = _magnitudes(op, extents, op.normalized(tensors))
+    kappa, largest = _magnitudes(op, extents, op.normalized(tensors, scalars))
     return Case(
         op=op.name,
         dtype=dtype,

@@ -56,6 +56,7 @@ CATCHES = (
     "rows_beyond_bounded_grid_triton",
     "rows_beyond_four_each_triton",
     "sum_kept_declared_rounded",
+    "dropout_times_what_is_kept",
     "gate_before_the_norm",
     "length_of_a_mean_square",
     "powers_in_half",

@@ -34,6 +34,7 @@ CATCHES = (
     "grad_weight_empty_like_input",
     "gradient_of_sum_lost",
     "gradient_of_sum_through_the_norm",
+    "gradient_of_dropped_input",
     "gate_gradient_without_slope",
     "gradient_of_alpha_without_input",
     "slope_of_stored_tangent",

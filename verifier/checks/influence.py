@@ -231,8 +231,8 @@ def _demanded(
     if not op.sums_rows(name):
         own = np.broadcast_to(rows.reshape(-1, *(1,) * (len(shape) - 1)), shape)
         must = own
-        if op.compared is not None and shape == (case.rows, case.columns):
-            must = np.where(op.untouched(case), np.uint64(0), own)
+        if shape == (case.rows, case.columns):
+            must = np.where(op.untouched(case, name), np.uint64(0), own)
         return (must, own) if kind == "rows" else None
     entries = entries_of(op, case)
     if entries is None:

@@ -98,9 +98,10 @@ class Solved(Generic[Posed_co, Answer_co]):
 
 Tensors = Mapping[str, torch.Tensor | None]
 Index = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+Elements = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
-def _input_alone(tensors: Tensors) -> torch.Tensor:
+def _input_alone(tensors: Tensors, _scalars: Scalars) -> torch.Tensor:
     x = tensors["input"]
     assert x is not None
     return x
@@ -120,6 +121,10 @@ def _any_shapes(_subject: Subject, _shapes: Shapes) -> bool:
 
 def _nothing_further(_case: Case, _solution: object) -> Mapping[str, Enclosure]:
     return {}
+
+
+def _nothing_left_out(case: Case, _name: str) -> Elements:
+    return np.zeros((case.rows, case.columns), dtype=np.bool_)
 
 
 def _nothing_undefined(_case: Case) -> frozenset[str]:
@@ -143,7 +148,8 @@ class Op:
     `reading(case, form, setting)` says what a form rounds before the norm reads it (a sum that is stored in
     the residual's dtype), None where nothing is; `posed(case, reading)` poses the case with it. Such are
     roundings of single operations on arguments, so that what is read is known exactly; `problem` poses it
-    as float64 holds it. `normalized(tensors)` is what the norm reads, in the input's shape and layout.
+    as float64 holds it. `normalized(tensors, scalars)` is what the norm reads, in the input's shape and
+    layout.
     `incoming` names for each differentiable output the tensor that is its gradient; `alike` names tensors
     that carry the finite hazards of the input.
     `bounds(solved, claim, form, setting)` proves a bound for every output and gradient.
@@ -161,6 +167,8 @@ class Op:
     numbers: zeros of what is masked out, what a fully masked row is declared to give.
     `compared(case)` is what tells which element of a row is the largest, in the input's shape and layout, and
     what `special` is told of (None: what is normalized); -inf takes no part.
+    `left_out(case, name)` says which elements of a result, in canonical rows, no input reaches, where an op
+    compares nothing (the gradient of what dropout leaves out).
     `drawn` makes tensors that are no ordinary numbers, of a recipe's values, a shape and the input's dtype.
     `ordered` names links along which places have an order, so that none is exchanged for another.
     `derived` names tensors that `complete` makes from the others (the statistics of a raw backward op).
@@ -180,7 +188,7 @@ class Op:
     outputs: tuple[str, ...] = ("output",)
     incoming: Mapping[str, str] = field(default_factory=lambda: {"output": "grad_output"})
     alike: tuple[str, ...] = ()
-    normalized: Callable[[Tensors], torch.Tensor] = _input_alone
+    normalized: Callable[[Tensors, Scalars], torch.Tensor] = _input_alone
     variants: int = 1
     forms: Mapping[str, Form]
     shapes: Callable[[int, int, int], Shapes | None]
@@ -198,6 +206,7 @@ class Op:
     undefined: Callable[[Case], frozenset[str]] = _nothing_undefined
     certain: Callable[[Case, Claim], Iterator[tuple[str, Expectation]]] = _nothing_certain
     compared: Callable[[Case], torch.Tensor] | None = None
+    left_out: Callable[[Case, str], Elements] = _nothing_left_out
     drawn: Mapping[str, Callable[[Values, tuple[int, ...], str], torch.Tensor]] = field(default_factory=dict)
     ordered: tuple[str, ...] = ()
     derived: tuple[str, ...] = ()
@@ -250,12 +259,15 @@ class Op:
 
     def reads(self, case: Case) -> torch.Tensor:
         """Return what the norm reads of a case, in the input's shape: -inf where an element takes no part."""
-        return self.normalized(case.tensors) if self.compared is None else self.compared(case)
+        return self.normalized(case.tensors, case.scalars) if self.compared is None else self.compared(case)
 
-    def untouched(self, case: Case) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-        """Return the elements that take no part, of output and gradient alike, in canonical rows."""
+    def untouched(self, case: Case, name: str = "output") -> Elements:
+        """Return the elements of a result that no input reaches, in canonical rows.
+
+        Where scores are compared, those of output and gradient are the same.
+        """
         if self.compared is None:
-            return np.zeros((case.rows, case.columns), dtype=np.bool_)
+            return self.left_out(case, name)
         read = self.canonical(case, "input", self.compared(case).numpy())
         return np.asarray(np.isneginf(read))
 

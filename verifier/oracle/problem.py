@@ -36,6 +36,9 @@ class Field(Protocol):
     def take(self, name: str, places: object) -> Value | None:
         """Return the elements at these places of the tensor of that name; None without places."""
 
+    def flags(self, name: str, places: object) -> Value:
+        """Return 1 where the boolean tensor of that name is True at these places, and 0 elsewhere."""
+
     def scalar(self, number: float) -> Value:
         """Return a scalar argument as kernels hold it."""
 

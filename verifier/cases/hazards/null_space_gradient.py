@@ -22,7 +22,8 @@ def apply(op: Op, case: Case) -> dict[str, torch.Tensor]:
     if case.given["grad_output"].shape != case.given["input"].shape:
         return {}  # a matrix stands between them
     posed = op.problem(case)
-    rows = torch.from_numpy(np.array(op.canonical(case, "input", to_float64(op.normalized(case.tensors)))))
+    read = to_float64(op.normalized(case.tensors, case.scalars))
+    rows = torch.from_numpy(np.array(op.canonical(case, "input", read)))
     centred = posed is None or posed.centred
     away = rows - rows.mean(1, keepdim=True) if centred else rows
     deviation = away.square().mean(1, keepdim=True).sqrt()

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from verifier.arithmetic.abstract_number import Form, Numbers, Terms, Value
-from verifier.arithmetic.formats import FORMATS
+from verifier.arithmetic.formats import FORMATS, Array
 from verifier.arithmetic.simulated import round_to
 from verifier.ops import Bounded, Expected, Setting, Tensors
 from verifier.ops.rows import trailing_dimensions
@@ -68,7 +68,7 @@ def links(tensors: Tensors, scalars: Scalars) -> Mapping[str, list[tuple[str, in
     return trailing_dimensions.links(tensors, scalars, like=LIKE_THE_INPUT)
 
 
-def normalized(tensors: Tensors) -> torch.Tensor:
+def normalized(tensors: Tensors, _scalars: Scalars) -> torch.Tensor:
     """Return the sum as it is stored: infinite where the residual's dtype does not hold it."""
     x, residual = tensors["input"], tensors.get("residual")
     assert x is not None
@@ -96,16 +96,21 @@ def posed(case: Case, rounded: Hashable, *, centred: bool) -> AddedRowProblem:
     whole = {n: None if a is None else np.reshape(a, (case.rows, case.columns)) for n, a in tensors.items()}
     first, second = np.asarray(norm.input), whole["residual"]
     assert second is not None
-    with np.errstate(over="ignore", invalid="ignore"):
-        # Two roundings of a sum of two numbers are one, if the first has twice the digits and two more
-        # (Figueroa 1995): so it is from float64 to float32, and from float32 to either half format.
-        total = round_to(FORMATS[rounded.accumulated], first + second)
-        stored = round_to(FORMATS[rounded.stored], total)
+    total, stored = added_up(rounded, first, second)
     operands = {f.name: getattr(norm, f.name) for f in fields(RowProblem)}
     operands["input"] = total if rounded.kept else stored
     return AddedRowProblem(
         **operands, summands=(first, second), stored=stored, sum_gradient=whole["grad_new_residual"]
     )
+
+
+def added_up(rounded: Sum, first: Array, second: Array) -> tuple[Array, Array]:
+    """Return the sum in the accumulation format, and as it is stored."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        # Two roundings of a sum of two numbers are one, if the first has twice the digits and two more
+        # (Figueroa 1995): so it is from float64 to float32, and from float32 to either half format.
+        total = round_to(FORMATS[rounded.accumulated], first + second)
+        return total, round_to(FORMATS[rounded.stored], total)
 
 
 def exact(solution: AddedSolution) -> Mapping[str, Enclosure]:

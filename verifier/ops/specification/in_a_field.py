@@ -224,6 +224,11 @@ class _Field:
         """Return the elements at these places, None without any."""
         return None if places is None else self.elements(name, places)
 
+    def flags(self, name: str, places: object) -> Elements:
+        """Return 1 where the case's boolean tensor of that name is True at these places, and 0 elsewhere."""
+        held = to_float64(self.case.given[name]).reshape(-1)
+        return self.used.lift(held[np.asarray(places).astype(np.int64)])
+
     def scalar(self, number: float) -> Elements:
         """Return a scalar argument as kernels hold it, (1, 1)."""
         return self.used.number(as_held(number, self.case.dtype))

@@ -84,14 +84,21 @@ class AddedRowProblem(RowProblem):
             field.take(n, places) for n, places in zip(("input", "residual"), self.summands, strict=True)
         )
         assert first is not None
+        return self._in_field(field, form, first + second, {})
+
+    def _in_field(
+        self, field: Field, form: Form, total: Value, further: Mapping[str, Value]
+    ) -> Mapping[str, Value]:
+        """Run a form on a sum; further: terms of the form besides."""
         numbers = field.numbers(eps=self.eps, centred=self.centred, parameter=self.parameter)
         sum_gradient = field.take("grad_new_residual", self.sum_gradient)
+        beside = {} if sum_gradient is None else {"grad_new_residual": sum_gradient}
         terms = Terms(
-            x=first + second,
+            x=total,
             weight=field.take("weight", self.weight),
             bias=field.take("bias", self.bias),
             grad_output=field.take("grad_output", self.grad_output),
-            further={} if sum_gradient is None else {"grad_new_residual": sum_gradient},
+            further={**further, **beside},
         )
         results: dict[str, Value] = {"output": form.forward(numbers, terms), "new_residual": terms.x}
         results["mean"], results["rstd"] = numbers.moments(terms.x)

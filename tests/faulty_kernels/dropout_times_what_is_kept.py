@@ -1,0 +1,23 @@
+"""Multiplies what dropout keeps by 1 - p, and does not divide: forward_error must catch it."""
+
+import torch
+
+from verifier import Domain, subject
+
+
+@subject(
+    op="dropout_add_layer_norm",
+    language="torch",
+    variance="two_pass",
+    accumulates="float32",
+    domain=Domain(max_abs=1e15, max_kappa=1e3),
+    dtypes=("float32",),
+    differentiable=False,
+    returns=("output", "new_residual"),
+)
+def dropout_times_what_is_kept(input, residual, dropout_mask, *, weight=None, bias=None, eps=1e-5, p=0.5):
+    total = torch.where(dropout_mask, input * (1 - p), 0.0) + residual  # the bug
+    away = total - total.mean(-1, keepdim=True)
+    out = away / torch.sqrt(away.square().mean(-1, keepdim=True) + eps)
+    out = out if weight is None else out * weight
+    return out if bias is None else out + bias, total

@@ -1,0 +1,176 @@
+"""Norms of residual + dropout(input), the mask given: what they read, their forms and bounds.
+
+dropout(input) is input / (1 - p) where the boolean mask is True, and 0 elsewhere, as
+torch.nn.functional.dropout has it. Where 1 / (1 - p) is a power of two no product is rounded, however a
+kernel computes it: the sum is known exactly, as that of two given numbers is, and all that holds of norms of
+a sum holds. With any other p the sum depends on how the scale was rounded and whether the product is fused;
+there is no theorem, and no case has one.
+Source: Srivastava et al. 2014, in the inverted form; docs/explanation/bounds.md, T14.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import fields, replace
+
+import numpy as np
+import torch
+
+from strategies.values import Values
+from verifier.arithmetic.abstract_number import Form, Numbers, Terms, Value
+from verifier.arithmetic.formats import FORMATS
+from verifier.arithmetic.simulated import round_to
+from verifier.ops import Bounded, Elements, Setting, Shapes, Tensors
+from verifier.ops.rows import residual, trailing_dimensions
+from verifier.ops.rows.compose_bounds import RowsSolved, case_array
+from verifier.ops.rows.residual import EAGER, UNROUNDED, AddedComposer, Sum
+from verifier.oracle.enclosure import Enclosure
+from verifier.oracle.rows.added import AddedRowProblem
+from verifier.oracle.rows.dropped import FACTOR, KEPT, DroppedRowProblem, DroppedSolution
+from verifier.records.case import Case, Scalars
+from verifier.records.subject import Claim, Subject
+
+PROBABILITIES = (0.5, 0.75, 0.875, 0.5, 0.0, 0.5)
+"""Of an element to be dropped, by variant: 1 / (1 - p) is 2, 4, 8, 2, 1 and 2."""
+NO_POWER = "1 / (1 - p) is no power of two: the product is rounded, before the addition or with it"
+"""Why there is no bound."""
+_LIKE = (*residual.LIKE_THE_INPUT, KEPT)
+
+
+def shapes(rows: int, columns: int, variant: int, *, tensors: tuple[str, ...]) -> Shapes | None:
+    """Lay out rows and columns as norms over trailing dimensions take them, each layout with its own p."""
+    found = trailing_dimensions.shapes(rows, columns, variant, tensors=tensors, like=_LIKE)
+    return None if found is None else replace(found, scalars={**found.scalars, "p": PROBABILITIES[variant]})
+
+
+def takes(subject: Subject, shapes: Shapes) -> bool:
+    """Return whether the p of a case can be passed to a kernel: one without a p has its own, 1/2."""
+    return "p" in subject.signature or shapes.scalars["p"] == 0.5
+
+
+def links(tensors: Tensors, scalars: Scalars) -> Mapping[str, list[tuple[str, int]]]:
+    """Name the axes that shrink together."""
+    return trailing_dimensions.links(tensors, scalars, like=_LIKE)
+
+
+def scale_of(scalars: Scalars) -> float:
+    """Return what is multiplied into the elements that are kept."""
+    return 1.0 / (1.0 - float(scalars["p"]))
+
+
+def normalized(tensors: Tensors, scalars: Scalars) -> torch.Tensor:
+    """Return the sum as it is stored: infinite where the residual's dtype does not hold it."""
+    x, other, kept = tensors["input"], tensors.get("residual"), tensors.get(KEPT)
+    assert x is not None
+    if other is None or kept is None:
+        return x
+    dropped = torch.where(kept != 0, x.double() * scale_of(scalars), 0.0)
+    return (dropped + other.double()).to(other.dtype)
+
+
+def drawn_mask(values: Values, shape: tuple[int, ...], _dtype: str) -> torch.Tensor:
+    """Make a boolean mask of a recipe: some rows are kept whole, some dropped whole, of the others half."""
+    random = np.random.default_rng(values.seed)
+    rows, columns = math.prod(shape[:-1]), shape[-1] if shape else 1
+    share = random.choice([0.0, 0.5, 0.5, 0.5, 1.0], (rows, 1))
+    return torch.from_numpy((random.random((rows, columns)) < share).reshape(shape))
+
+
+def complete(tensors: Tensors, scalars: Scalars, subject: Subject) -> dict[str, torch.Tensor | None]:
+    """Leave out the gradient of a sum that is not returned, and NaN and infinities that are dropped.
+
+    A kernel may multiply with 0, or choose: what it makes of these is not settled.
+    """
+    found = residual.complete(tensors, scalars, subject)
+    x, kept = found["input"], found.get(KEPT)
+    if x is not None and kept is not None:
+        lost = ~x.isfinite() & (kept == 0)
+        found["input"] = torch.where(lost, torch.zeros_like(x), x) if lost.any() else x
+    return found
+
+
+def problem(case: Case, *, centred: bool) -> DroppedRowProblem:
+    """Pose the op with its VJP to the oracle, at the sum as float64 holds it."""
+    return posed(case, UNROUNDED, centred=centred)
+
+
+def posed(case: Case, rounded: Hashable, *, centred: bool) -> DroppedRowProblem:
+    """Pose the op with its VJP to the oracle, at the sum that the norm reads. rounded: a `Sum`."""
+    assert isinstance(rounded, Sum)
+    kept = case_array(case, KEPT)
+    assert kept is not None
+    kept, scale = np.reshape(kept, (case.rows, case.columns)), scale_of(case.scalars)
+    plain = residual.posed(case, rounded, centred=centred)
+    first, second = plain.summands
+    with np.errstate(over="ignore", invalid="ignore"):
+        dropped = round_to(FORMATS[rounded.accumulated], np.where(kept != 0, first * scale, 0.0))
+    total, stored = residual.added_up(rounded, dropped, second)
+    operands = {f.name: getattr(plain, f.name) for f in fields(AddedRowProblem)}
+    operands |= {"input": total if rounded.kept else stored, "stored": stored}
+    return DroppedRowProblem(**operands, kept=kept, scale=scale)
+
+
+def left_out(case: Case, name: str) -> Elements:
+    """Return which elements of a result no input reaches: of the input's gradient, what is dropped."""
+    kept = case_array(case, KEPT)
+    assert kept is not None
+    dropped_here = np.reshape(kept, (case.rows, case.columns)) == 0
+    return dropped_here if name == "grad_input" else np.zeros_like(dropped_here)
+
+
+def exact(solution: DroppedSolution) -> Mapping[str, Enclosure]:
+    """Name the exact results."""
+    found = {**trailing_dimensions.exact(solution), "new_residual": solution.new_residual}
+    return found if solution.grad_residual is None else {**found, "grad_residual": solution.grad_residual}
+
+
+def dropped(form: Form) -> Form:
+    """Return a form of a norm of a sum whose input was masked and scaled: its gradient is so, too."""
+    eager = form.name.removeprefix("kept_sum_") in EAGER
+
+    def backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
+        found, factor = form.backward(k, t), t.further[FACTOR]
+        total = found["grad_residual"]
+        own = total * factor
+        own = k.either(own, k.cast(total, "new_residual") * factor) if eager else own
+        return {**found, "grad_input": own}
+
+    return replace(form, backward=backward)
+
+
+def dropped_forms(forms: Mapping[str, Form]) -> dict[str, Form]:
+    """Return the forms of a norm of a sum, with a mask over the input."""
+    return {name: dropped(form) for name, form in residual.added_forms(forms).items()}
+
+
+class DroppedComposer(AddedComposer):
+    """Runs a form of a norm of residual + dropout(input) on one case."""
+
+    problem: DroppedRowProblem
+
+    def __init__(self, solved: RowsSolved, claim: Claim, form: Form, setting: Setting) -> None:
+        """Say what is not known where the product is rounded."""
+        super().__init__(solved, claim, form, setting)
+        self._exact = math.frexp(self.problem.scale)[0] == 0.5
+        if not self._exact:
+            self._restrict(np.zeros(self.case.rows, dtype=np.bool_), NO_POWER)
+
+    def own(self) -> Mapping[str, Bounded]:
+        """Bound what the norm computes; the stored sum is known, unless it was flushed."""
+        found = dict(super().own())
+        held = found["new_residual"]
+        # A number that is flushed as it is read is as much times the scale.
+        grown = held.bound * max(self.problem.scale, 1.0)
+        covered = held.covered if self._exact else np.zeros_like(held.covered)
+        reasons = held.reasons if self._exact else (NO_POWER,)
+        return {**found, "new_residual": Bounded(bound=grown, covered=covered, reasons=reasons)}
+
+    def _terms(self) -> Terms:
+        terms = super()._terms()
+        return replace(terms, further={**terms.further, FACTOR: self.numbers.exact(self.problem.factor)})
+
+
+def bounds(solved: RowsSolved, claim: Claim, form: Form, setting: Setting) -> Mapping[str, Bounded]:
+    """Bound every output and gradient; see `rows_bounds`."""
+    return DroppedComposer(solved, claim, form, setting).own()
