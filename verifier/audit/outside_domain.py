@@ -71,7 +71,7 @@ def _magnitudes(subject: Subject, plain: Case, hazard: str, strength: int) -> tu
     Where the input alone is normalized, they are those of the same rows for every op.
     """
     the_op = op(subject.op)
-    alone = not the_op.own and the_op.normalized(plain.tensors) is plain.tensors["input"]
+    alone = not the_op.own and the_op.normalized(plain.tensors, plain.scalars) is plain.tensors["input"]
     alike = (plain.rows, plain.columns) if alone else (subject.path, subject.name, subject.op)
     key = (*alike, plain.dtype, hazard, strength)
     if key not in _KNOWN:

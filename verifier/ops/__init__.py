@@ -19,7 +19,7 @@ from strategies.registry import registry
 from strategies.values import Values
 from verifier.arithmetic.abstract_number import Form
 from verifier.arithmetic.formats import Arithmetic, Array
-from verifier.ops.special_values import Expectation, Rule, elementwise
+from verifier.ops.special_values import Expectation, Mask, Rule, elementwise
 from verifier.oracle.enclosure import Enclosure
 from verifier.oracle.problem import Problem, Solution
 from verifier.records.case import Case, Extents, Scalars
@@ -98,7 +98,6 @@ class Solved(Generic[Posed_co, Answer_co]):
 
 Tensors = Mapping[str, torch.Tensor | None]
 Index = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
-Elements = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
 def _input_alone(tensors: Tensors, _scalars: Scalars) -> torch.Tensor:
@@ -123,7 +122,7 @@ def _nothing_further(_case: Case, _solution: object) -> Mapping[str, Enclosure]:
     return {}
 
 
-def _nothing_left_out(case: Case, _name: str) -> Elements:
+def _nothing_left_out(case: Case, _name: str) -> Mask:
     return np.zeros((case.rows, case.columns), dtype=np.bool_)
 
 
@@ -206,7 +205,7 @@ class Op:
     undefined: Callable[[Case], frozenset[str]] = _nothing_undefined
     certain: Callable[[Case, Claim], Iterator[tuple[str, Expectation]]] = _nothing_certain
     compared: Callable[[Case], torch.Tensor] | None = None
-    left_out: Callable[[Case, str], Elements] = _nothing_left_out
+    left_out: Callable[[Case, str], Mask] = _nothing_left_out
     drawn: Mapping[str, Callable[[Values, tuple[int, ...], str], torch.Tensor]] = field(default_factory=dict)
     ordered: tuple[str, ...] = ()
     derived: tuple[str, ...] = ()
@@ -261,7 +260,7 @@ class Op:
         """Return what the norm reads of a case, in the input's shape: -inf where an element takes no part."""
         return self.normalized(case.tensors, case.scalars) if self.compared is None else self.compared(case)
 
-    def untouched(self, case: Case, name: str = "output") -> Elements:
+    def untouched(self, case: Case, name: str = "output") -> Mask:
         """Return the elements of a result that no input reaches, in canonical rows.
 
         Where scores are compared, those of output and gradient are the same.

@@ -21,11 +21,11 @@ from strategies.values import Values
 from verifier.arithmetic.abstract_number import Form, Numbers, Terms, Value
 from verifier.arithmetic.formats import FORMATS
 from verifier.arithmetic.simulated import round_to
-from verifier.ops import Bounded, Elements, Setting, Shapes, Tensors
+from verifier.ops import Bounded, Setting, Shapes, Tensors
 from verifier.ops.rows import residual, trailing_dimensions
 from verifier.ops.rows.compose_bounds import RowsSolved, case_array
 from verifier.ops.rows.residual import EAGER, UNROUNDED, AddedComposer, Sum
-from verifier.oracle.enclosure import Enclosure
+from verifier.oracle.enclosure import Enclosure, Mask
 from verifier.oracle.rows.added import AddedRowProblem
 from verifier.oracle.rows.dropped import FACTOR, KEPT, DroppedRowProblem, DroppedSolution
 from verifier.records.case import Case, Scalars
@@ -111,7 +111,7 @@ def posed(case: Case, rounded: Hashable, *, centred: bool) -> DroppedRowProblem:
     return DroppedRowProblem(**operands, kept=kept, scale=scale)
 
 
-def left_out(case: Case, name: str) -> Elements:
+def left_out(case: Case, name: str) -> Mask:
     """Return which elements of a result no input reaches: of the input's gradient, what is dropped."""
     kept = case_array(case, KEPT)
     assert kept is not None
