@@ -102,6 +102,8 @@ def computed(name: str, *operands: Array) -> Array:
             operands = tuple(_flushed(one) for one in operands)
         if family == "setp":
             return _asked(how[0], *operands).astype(np.float64)
+        if family == "within":
+            return (np.isfinite(operands[0]) & ~np.signbit(operands[0])).astype(np.float64)
         if held == "pred":
             return _EXACT[family](*operands)
         if family == "fma":

@@ -57,6 +57,7 @@ _OTHERS = {
     "cvt.rn.f16.f64": ("f64", "f16"),
     "torch.to.f32.f16": ("f16", "f32"),
     "torch.to.f16.f32": ("f32", "f16"),
+    "within.f32": ("f32", "pred"),
     "and.pred": ("pred",) * 3,
     "or.pred": ("pred",) * 3,
     "xor.pred": ("pred",) * 3,

@@ -297,3 +297,11 @@ def test_a_product_of_halves_may_be_rounded_to_float32_first(name, digits, grid)
         exact = np.ldexp(products, max(exponent, -1074))
         first = exact.astype(np.float32).astype(np.float64)
         assert np.array_equal(round_to(FORMATS[name], exact), round_to(FORMATS[name], first))
+
+
+def test_what_asks_for_a_sign_bit_is_not_asked_of_a_zero_whose_sign_is_lost() -> None:
+    builder = Builder()
+    leaves = leaves_in(builder)
+    roots = [parsed(builder, leaves, text) for text in ("within.f32 a", "within.f32 (add.f32 a 0)")]
+    form = Normaliser(SharedTerms(), "EZ").normal(builder.graph({"y": np.array(roots)}, FORMATS_OF_INPUTS))
+    assert len(set(form.outputs["y"].ravel().tolist())) == len(form.divisors) == 1

@@ -64,7 +64,7 @@ class Opcode:
         narrow, comparison, predicate, choice, or other: no rule knows it, but equal operands give equal
         results.
     result, source: formats of the result and of every operand ("pred" for truth values; of a choice, "").
-    divisor: which operand must not be a zero whose sign is unknown, or -1.
+    divisor: which operand must not be a zero whose sign is unknown, or -1 (`within` asks for the sign bit).
     """
 
     name: str
@@ -118,7 +118,7 @@ def _known(name: str, family: str, held: str) -> Opcode:
     if family == "predicate":
         return Opcode(name=name, family=family, result="pred", source="pred", arity=_ARITY.get(root, 2))
     if family == "question":
-        return Opcode(name=name, family="other", result="pred", source="f32", arity=1)
+        return Opcode(name=name, family="other", result="pred", source="f32", arity=1, divisor=0)
     if family == "choice":
         return Opcode(name=name, family=family, result="", source="", arity=3)
     if family == "comparison":
