@@ -191,6 +191,16 @@ def test_a_sum_beyond_the_residuals_dtype_has_no_theorem():
     assert not beyond.bounds["output"].covered.any()
 
 
+@pytest.mark.parametrize("name", DROPPED)
+def test_a_scale_that_is_no_power_of_two_has_no_theorem(name):
+    truth = truth_of(name, "canonical", "float32", "float32", norms(0))
+    other = replace(truth.case, scalars={**truth.case.scalars, "p": 0.1})
+    assert truth.bounds["output"].covered.any()
+    for result, bounded in replace(truth, case=other).bounds.items():
+        assert not bounded.covered.any(), result
+    assert "no power of two" in replace(truth, case=other).bounds["new_residual"].why
+
+
 def test_where_additions_flush_a_row_with_subnormal_numbers_has_no_theorem():
     truth = truth_of("add_layer_norm", "canonical", "float32", "float32", norms(0), flush_to_zero=True)
     assert truth.bounds["output"].covered.all()

@@ -70,16 +70,11 @@ def normalized(tensors: Tensors, scalars: Scalars) -> torch.Tensor:
 
 
 def drawn_mask(values: Values, shape: tuple[int, ...], _dtype: str) -> torch.Tensor:
-    """Make a boolean mask of a recipe: rows are kept whole, by half, or but for their first element dropped.
-
-    Of a row that is dropped whole the sum depends on no input, and `formula` finds no root for it.
-    """
+    """Make a boolean mask of a recipe: some rows are kept whole, some dropped whole, of the others half."""
     random = np.random.default_rng(values.seed)
     rows, columns = math.prod(shape[:-1]), shape[-1] if shape else 1
     share = random.choice([0.0, 0.5, 0.5, 0.5, 1.0], (rows, 1))
-    kept = random.random((rows, columns)) < share
-    kept[:, :1] = True
-    return torch.from_numpy(kept.reshape(shape))
+    return torch.from_numpy((random.random((rows, columns)) < share).reshape(shape))
 
 
 def complete(tensors: Tensors, scalars: Scalars, subject: Subject) -> dict[str, torch.Tensor | None]:

@@ -80,6 +80,9 @@ def blind_residues(
             return drawn
         index = place[bad].reshape(-1)
         chosen[index] = _uniform(generator, moduli, index.shape)
+        for name in (n for n in op(case.op).alike if n in drawn):  # a row may read nothing of its input
+            beside = _index(case, name)[bad]
+            drawn[name].reshape(-1)[beside] = _uniform(generator, moduli, beside.shape)
     raise ValueError(f"rows {np.flatnonzero(bad)[:8].tolist()} have no root for any input")
 
 
