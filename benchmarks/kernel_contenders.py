@@ -30,6 +30,8 @@ MASKED = ("masked_softmax", "masked_log_softmax", "causal_softmax", "causal_log_
 UNMEASURED = (
     "add_layer_norm",
     "add_rms_norm",
+    "dropout_add_layer_norm",
+    "dropout_add_rms_norm",
     "l2_norm",
     "dynamic_tanh",
     "poly_norm",

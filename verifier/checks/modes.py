@@ -74,6 +74,8 @@ PROCESSORS: Mapping[str, int] = {
     **{f"with {number} multiprocessors": number for number in (2, 108, 148)},
 }
 """Of other devices: the least there can be, an A100 and a B200; the plain call has the 132 of an H100."""
+GPU = "cuda"
+"""As torch names the type of device that subjects think they run on, whatever the backend."""
 MANY_ROWS = (max(PROCESSORS.values()) + 1, 5)
 """Rows and columns of the case in which each multiprocessor has a row, as far as launches go by them."""
 _NOT_ASKED = "the wrapper does not read the number of multiprocessors"
@@ -138,15 +140,15 @@ def _known_in_single(session: Session) -> bool:
 @contextmanager
 def _autocast(to: torch.dtype = torch.bfloat16) -> Iterator[None]:
     """Cast on every device: the machine's tensors are the CPU's to torch, and a GPU's to the subject."""
-    before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
-    torch.set_autocast_enabled("cuda", True)
-    torch.set_autocast_dtype("cuda", to)
+    before = torch.is_autocast_enabled(GPU), torch.get_autocast_dtype(GPU)
+    torch.set_autocast_enabled(GPU, True)
+    torch.set_autocast_dtype(GPU, to)
     try:
         with torch.autocast("cpu", dtype=to), _set_together():
             yield
     finally:
-        torch.set_autocast_enabled("cuda", before[0])
-        torch.set_autocast_dtype("cuda", before[1])
+        torch.set_autocast_enabled(GPU, before[0])
+        torch.set_autocast_dtype(GPU, before[1])
 
 
 @contextmanager
@@ -158,7 +160,7 @@ def _set_together() -> Iterator[None]:
     def of_both(name: str) -> Callable[..., None]:
         def told(*given: object) -> None:
             plain[name](*given)
-            if given[0] == "cuda":
+            if given[0] == GPU:
                 plain[name]("cpu", *given[1:])
 
         return told
