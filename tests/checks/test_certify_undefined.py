@@ -213,6 +213,53 @@ def test_warps_that_nothing_orders_are_refused_even_where_that_is_no_data_race(
         assert (found.stage, "SharedRace" in found.why) == (RUNS, True), found.why
 
 
+COPIED = """
+  __shared__ volatile float kept[32];
+  const unsigned at = (unsigned)__cvta_generic_to_shared((float*)kept + threadIdx.x);
+  volatile float* from = out + blockIdx.x * columns + threadIdx.x;
+  *from = FIRST;
+  START
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(at), "l"((float*)from) : "memory");
+  CLOSE asm volatile("cp.async.commit_group;" ::: "memory");
+  BEFORE
+  asm volatile("cp.async.wait_group 0;" ::: "memory");
+""" + ROOT.replace("total", "RESULT")
+
+
+@pytest.mark.parametrize(
+    ("places", "certified"),
+    [
+        ({}, True),
+        (
+            {
+                "FIRST": "0.0f",
+                "START": "kept[threadIdx.x] = total;",
+                "BEFORE": "total = kept[threadIdx.x];",
+                "RESULT": "total",
+            },
+            False,
+        ),
+        ({"BEFORE": "kept[threadIdx.x] = 0.0f;"}, False),
+        ({"FIRST": "0.0f", "BEFORE": "*from = total;"}, False),
+        ({"CLOSE": "if (threadIdx.x < 16)"}, False),
+    ],
+    ids=["right", "read_before", "written_before", "source_written_before", "closed_by_some"],
+)
+def test_an_asynchronous_copy_that_nobody_has_waited_for_is_refused(tmp_path, runner, places, certified):
+    """On the machine a copy arrives when it is waited for, and each of these kernels is right."""
+    text = COPIED
+    for place, plain in {"FIRST": "total", "START": "", "CLOSE": "", "BEFORE": ""}.items():
+        text = text.replace(place, places.get(place, plain))
+    text = text.replace("RESULT", places.get("RESULT", "kept[threadIdx.x]"))
+    cuda, python = cuda_kernel([(ROOT, text)])
+    found = asked(tmp_path, runner, python, cuda)
+    if certified:
+        assert isinstance(found, Certificate), found
+    else:
+        assert isinstance(found, Refusal), found.statement
+        assert (found.stage, "asynchronous copy" in found.why) == (RUNS, True), found.why
+
+
 def test_a_barrier_of_some_warps_is_refused_since_not_every_race_shows(tmp_path, runner):
     """A third warp has nothing to do."""
     by_two = EXCHANGED.replace("BARRIER", 'asm volatile("bar.sync 1, 64;" ::: "memory");')

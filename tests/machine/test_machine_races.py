@@ -10,6 +10,8 @@ from ptx_snippets import REGISTERS, STORE, run
 from verifier.machine import Machine
 from verifier.machine.execute.findings import GlobalRace, OutOfBounds, SharedRace
 
+RACES = frozenset({"shared_races", "global_races"})
+
 
 def test_shared_memory_race_and_its_cure():
     body = (
@@ -37,6 +39,43 @@ def test_an_asynchronous_copy_may_write_as_soon_as_it_is_started():
     run(body.replace("BARRIER", "bar.sync 0;") + STORE, machine=machine)
 
 
+ON_ITS_WAY = """
+    shl.b32 %r1, %t, 2; mov.u32 %r2, tile; add.u32 %r2, %r2, %r1; mad.lo.s64 %a0, %wide, 4, %base0;
+    setp.lt.u32 %p1, %t, 16; st.global.b32 [%a0], %t;
+    cp.async.ca.shared.global [%r2], [%a0], 4; """
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ("cp.async.wait_all; st.global.b32 [%a0], 7; ld.shared.b32 %r0, [%r2];", None),
+        ("cp.async.commit_group; cp.async.wait_group 0; ld.shared.b32 %r0, [%r2];", None),
+        ("cp.async.commit_group; ld.shared.b32 %r0, [%r2]; cp.async.wait_group 0;", SharedRace),
+        ("cp.async.commit_group; st.shared.b32 [%r2], 7; cp.async.wait_group 0;", SharedRace),
+        ("cp.async.ca.shared.global [%r2], [%a0], 4; cp.async.wait_all;", SharedRace),
+        ("bar.sync 0; xor.b32 %r3, %r2, 128; ld.shared.b32 %r0, [%r3];", SharedRace),
+        ("cp.async.wait_group 0; ld.shared.b32 %r0, [%r2];", SharedRace),
+        ("@%p1 cp.async.commit_group; cp.async.wait_group 0; ld.shared.b32 %r0, [%r2];", SharedRace),
+        (
+            "cp.async.commit_group; @%p1 cp.async.commit_group; cp.async.wait_group 1; ld.shared.b32 %r0, [%r2];",
+            SharedRace,
+        ),
+        ("st.global.b32 [%a0], 7; cp.async.wait_all;", GlobalRace),
+    ],
+    ids=[
+        "all_waited_for", "waited_for", "read_before", "written_before", "copied_twice", "read_by_others",
+        "never_closed", "closed_by_some", "of_another_group_for_some", "source_written_before",
+    ],
+)  # fmt: skip
+def test_what_an_asynchronous_copy_is_about_is_left_alone_until_it_is_waited_for(body, kind):
+    """Also by its own lane, which the machine would run in an order of its own; lanes have their groups."""
+    if kind is None:
+        run(ON_ITS_WAY + body + STORE, machine=Machine(sanitize=RACES))
+        return
+    with pytest.raises(kind, match="what an asynchronous copy on its way"):
+        run(ON_ITS_WAY + body + "mov.u32 %r0, 0;" + STORE, machine=Machine(sanitize=RACES))
+
+
 def test_unequal_stores_of_one_warp_are_reported_only_on_request():
     within_warp = "mov.u32 %r1, tile; and.b32 %r2, %t, 32; add.u32 %r1, %r1, %r2; st.shared.b32 [%r1], %t; "
     run(within_warp, machine=Machine(sanitize=frozenset({"shared_races"})))
@@ -47,9 +86,6 @@ def test_unequal_stores_of_one_warp_are_reported_only_on_request():
         run(across_warps, machine=Machine(sanitize=frozenset({"shared_races"})))
     equal = "mov.u32 %r1, tile; st.shared.b32 [%r1], 7; "
     run(equal, machine=Machine(sanitize=frozenset({"shared_races", "unequal_stores"})))
-
-
-RACES = frozenset({"shared_races", "global_races"})
 
 
 def races(body, kind, *, replicated, threads=128):

@@ -124,6 +124,10 @@ class Located:
             value = np.broadcast_to(value, self.shape)
         return value[self.selection]
 
+    def lane(self, place: int) -> int:
+        """Return the place among all lanes of one among the active lanes."""
+        return place if self.selection is None else int(np.flatnonzero(self.selection.reshape(-1))[place])
+
 
 class GlobalMemory:
     """Every tensor that a launch can see."""

@@ -117,7 +117,7 @@ class Wave:
             window.region.flags = None
             window.region.store = None
             window.region.octets.fill(0 if self.poison is None else self.poison & 0xFF)
-        self.async_copies.pending = []
+        self.async_copies.clear()
 
     def forget(self) -> None:
         """Let go of everything that belongs to one launch."""
@@ -329,15 +329,23 @@ class Wave:
         mask: Array | None,
     ) -> None:
         """Start a `cp.async`, which may read and write at once: monitors see it twice, at its end again."""
-        self.async_copies.start(site, group, target, source, size, actual, mask)
+        copy = self.async_copies.start(site, group, target, source, size, actual, mask)
         if self.monitors:
-            self.look_ahead(self.async_copies.pending[-1])
+            self.look_ahead(copy)
 
     def look_ahead(self, copy: Pending) -> None:
-        """Announce what a copy reads and writes, and write nothing."""
+        """Announce what a copy reads and writes, and write nothing; note that it is on its way."""
         for group, step, target, values, _ in self.pieces_of(copy):
             for found in self.locate(copy.site, group, "shared", target, step, None):
                 self.announce(copy.site, group, "write", found, step, values)
+            self.note_copy(copy, group, step, target, 1)
+
+    def note_copy(self, copy: Pending, group: Group, step: int, target: Array, change: int) -> None:
+        """Note that a piece of a copy, which was just read, is on its way (1) or arrives (-1)."""
+        for found in self.found:
+            self.async_copies.reads.note(found, step, change)
+        for found in self.locate(copy.site, group, "shared", target, step, None):
+            self.async_copies.writes.note(found, step, change)
 
     def pieces_of(self, copy: Pending) -> Iterator[tuple[Group, int, Array, list[Array], Array]]:
         """Load what a copy reads, piece by piece: lanes, bytes, where it goes, and which lanes read any."""
@@ -347,9 +355,9 @@ class Wave:
             values = self.load(copy.site, group, "global", copy.source + place, f"u{step}", 1, inside)
             yield group, step, copy.target + place, values, inside
 
-    def wait_for_copies(self, group: Group, remaining: int | None) -> None:
+    def wait_for_copies(self, group: Group, remaining: int | None, mask: Array | None) -> None:
         """Let asynchronous copies of these lanes arrive, but those of the last `remaining` groups."""
-        for copy in self.async_copies.take(group, remaining):
+        for copy in self.async_copies.take(group, remaining, mask):
             self.finish_copy(copy)
 
     def finish_copy(self, copy: Pending) -> None:
@@ -357,6 +365,8 @@ class Wave:
         for group, step, target, values, inside in self.pieces_of(copy):
             moved = self.slots.load(self.found, values[0].shape, step, 1) if self.slots is not None else None
             missing = self.flags.load(self.found, values[0].shape, step) if self.flags is not None else None
+            if self.monitors:
+                self.note_copy(copy, group, step, target, -1)
             self.store(copy.site, group, "shared", target, f"u{step}", values, None)
             if self.flags is not None and missing is not None:
                 self.flags.save(self.found, step, missing)

@@ -129,6 +129,12 @@ class GlobalRaces:
         if kind == "cached read" and (late := np.flatnonzero(state.writer[cells] != _NOBODY)).size:
             self.report_cached(site, int(late[0]), located, int(state.writer[cells[late[0]]]))
         kind = kind_in_races(kind, ordered_alone=self.equal_stores)
+        if kind != "read" and (met := wave.async_copies.reads.met(located, width)).size:
+            message = f"writes what an asynchronous copy on its way reads of {located.region.name}"
+            raise Fault(
+                "global_race", site, located.lane(int(met[0])), located.shape, message,
+                tensor=located.region.name,
+            )  # fmt: skip
         harmless = same_as_before(located, values, width) if kind == "write" else None
         if kind == "write":
             self.same_instruction(site, located, values, width, warp)
@@ -248,9 +254,7 @@ class GlobalRaces:
         self, site: int, place: int, located: Located, other: int, verb: str, word: str, how: str
     ) -> None:
         """Raise a fault that names both sides."""
-        lane = place
-        if located.selection is not None:
-            lane = int(np.flatnonzero(located.selection.reshape(-1))[place])
+        lane = located.lane(place)
         block, warp = divmod(other, _WARPS)
         offset = int(located.offsets.reshape(-1)[place])
         who = f"block {block} warp {warp}"

@@ -102,6 +102,7 @@ class SharedRaces:
         if space != "shared":
             return
         kind = kind_in_races(kind, ordered_alone=self.strict)
+        self.on_its_way(wave, site, kind, located, width)
         state = self.shadow(wave)
         lanes = np.broadcast_to(lanes, located.offsets.shape).reshape(-1)
         cells = (located.offsets.reshape(-1)[:, None] + np.arange(width)).reshape(-1)
@@ -141,6 +142,16 @@ class SharedRaces:
         if wrong.any():
             self.report(site, int(np.flatnonzero(wrong)[0]), cells, width, what, wave, state, located)
         self.record(state, site, kind, cells, warp, epoch)
+
+    def on_its_way(self, wave: Wave, site: int, kind: str, located: Located, width: int) -> None:
+        """Report who touches, its own lane included, what an asynchronous copy may be writing."""
+        met = wave.async_copies.writes.met(located, width)
+        if met.size:
+            verb = "reads" if kind == "read" else "overwrites"
+            cell = int(located.offsets.reshape(-1)[met[0]]) % wave.shared.stride
+            message = f"{verb} what an asynchronous copy on its way writes, at shared byte {cell}"
+            lane = located.lane(int(met[0]))
+            raise Fault("shared_race", site, lane, located.shape, message, tensor="shared memory")
 
     def have_met(self, state: _Shadow, warp: Array, other: Array) -> Array:
         """Whether warps have met others, since all of their block met, at barriers of a part of it.
@@ -222,9 +233,7 @@ class SharedRaces:
         other = int(state.writer[cell] if "wrote" in what else state.reader[cell])
         who = f"warp {other % _WARPS}" if other >= 0 else "several warps"
         message = f"{what} ({who}) at shared byte {cell % wave.shared.stride} with no barrier between"
-        lane = place // width
-        if located.selection is not None:
-            lane = int(np.flatnonzero(located.selection.reshape(-1))[lane])
+        lane = located.lane(place // width)
         raise Fault("shared_race", site, lane, located.shape, message, tensor="shared memory")
 
     def barrier(self, wave: Wave, lanes: Array) -> None:

@@ -207,13 +207,13 @@ def _copy(writer: Writer, instruction: Instruction) -> None:
         what = f"{target}, {source}, {first.value}, {actual}, {guard}"
         writer.add(f"wave.start_copy({writer.site}, {writer.group}, {what})")
     elif parts[2] == "commit_group":
-        writer.add(f"wave.async_copies.commit({writer.group})")
+        writer.add(f"wave.async_copies.commit({writer.group}, {guard})")
     elif parts[2] == "wait_group":
         operand = instruction.operands[0]
         assert isinstance(operand, Immediate)
-        writer.add(f"wave.wait_for_copies({writer.group}, {operand.value})")
+        writer.add(f"wave.wait_for_copies({writer.group}, {operand.value}, {guard})")
     else:
-        writer.add(f"wave.wait_for_copies({writer.group}, None)")
+        writer.add(f"wave.wait_for_copies({writer.group}, None, {guard})")
 
 
 def _matrix(writer: Writer, instruction: Instruction) -> None:
