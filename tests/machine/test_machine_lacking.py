@@ -18,6 +18,7 @@ WIDE = REGISTERS + ".reg .b64 %d<9>; .reg .b16 %h<9>;"
     ("instruction", "opcode", "words"),
     [
         ("mbarrier.init.shared.b64 [tile], 128;", "mbarrier.init.shared.b64", "barriers in shared memory"),
+        ("discard.global.L2 [%base0], 128;", "discard.global.L2", "memory that is left undefined"),
         ("barrier.cluster.arrive.aligned;", "barrier.cluster.arrive.aligned", "thread-block clusters"),
         (
             "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f0, %f1}, {%r1, %r2}, {%r3}, {%f4, %f5};",

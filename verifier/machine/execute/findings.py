@@ -60,6 +60,7 @@ _MEANINGS = (
     (("mbarrier.", "cp.async.mbarrier"), "barriers in shared memory"),
     (("cp.async.bulk", "cp.reduce.async.bulk", "tensormap.", "fence.proxy.tensormap"), "bulk copies (TMA)"),
     (("barrier.cluster", "mapa", "getctarank"), "thread-block clusters"),
+    (("discard.",), "memory that is left undefined"),
 )
 
 

@@ -37,7 +37,6 @@ _IGNORED = frozenset(
         "prefetch",
         "prefetchu",
         "applypriority",
-        "discard",
         "nanosleep",
         "griddepcontrol",
         "setmaxnreg",
