@@ -260,6 +260,38 @@ def test_an_asynchronous_copy_that_nobody_has_waited_for_is_refused(tmp_path, ru
         assert (found.stage, "asynchronous copy" in found.why) == (RUNS, True), found.why
 
 
+COPY = """
+@triton.jit
+def _copy(x, copied, columns, BLOCK: tl.constexpr):
+    row, column = tl.program_id(0), tl.arange(0, BLOCK)
+    value = tl.load(x + row * columns + column, mask=column < columns)
+    tl.store(copied + row * columns + column, value, mask=column < columns)
+"""
+OF_THE_COPY = """copied = torch.empty_like(x)
+_copy[(x.numel() // columns,)](x, copied, columns, BLOCK=triton.next_power_of_2(columns))
+x = copied"""
+WAITS = "    tl.extra.cuda.gdc_wait()\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "first", "certified"),
+    [("", "", True), (", launch_pdl=True", "", False), (", launch_pdl=True", WAITS, True)],
+    ids=["in_turn", "early", "early_and_waits"],
+)
+def test_a_launch_that_need_not_find_what_came_before_is_refused(tmp_path, runner, options, first, certified):
+    python = kernel({"AHEAD": COPY, "BEFORE": OF_THE_COPY})
+    begins = "columns, eps, BLOCK: tl.constexpr):\n"
+    for old, new in ((begins, begins + first), ("float(eps), BLOCK", f"float(eps){options}, BLOCK")):
+        assert old in python
+        python = python.replace(old, new)
+    found = asked(tmp_path, runner, python)
+    if certified:
+        assert isinstance(found, Certificate), found
+    else:
+        assert isinstance(found, Refusal), found.statement
+        assert (found.stage, "may begin before" in found.why) == (RUNS, True), found.why
+
+
 def test_a_barrier_of_some_warps_is_refused_since_not_every_race_shows(tmp_path, runner):
     """A third warp has nothing to do."""
     by_two = EXCHANGED.replace("BARRIER", 'asm volatile("bar.sync 1, 64;" ::: "memory");')

@@ -24,6 +24,7 @@ from verifier.execution.call_subject import execute
 from verifier.execution.shadow_run import shadow_session
 from verifier.execution.shared_nodes import digest, live, shared
 from verifier.machine.ptx.carried_products import carried
+from verifier.machine.ptx.early_launch import waits_first
 from verifier.machine.ptx.independence import DataDecision, decisions
 from verifier.machine.ptx.instruction_counts import count_instructions
 from verifier.machine.shadow import arithmetics
@@ -68,7 +69,8 @@ class Recorded:
     store different numbers at once, "" where they store none. overwritten: arguments in which something else
     is stored in the end, if perhaps the same numbers, those apart that the subject is to change. undefined:
     collectives of which a lane is no member, and shuffles of what no data decide that read such a lane.
-    parted: barriers that some warps of a block pass without the others.
+    parted: barriers that some warps of a block pass without the others. early: kernels that may begin before
+    what was launched before them has ended, and do not wait for it first.
     """
 
     decisions: tuple[tuple[str, DataDecision], ...]
@@ -84,6 +86,7 @@ class Recorded:
     overwritten: tuple[str, ...] = ()
     undefined: tuple[str, ...] = ()
     parted: tuple[str, ...] = ()
+    early: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,6 +190,7 @@ def recorded_graph(
         overwritten=one.overwritten,
         undefined=one.undefined,
         parted=one.parted,
+        early=one.early,
     )
     return replace(one.seen, found=found)
 
@@ -317,4 +321,9 @@ def record(subject: Subject, case: Case, *, backend: Backend, gradients: bool = 
             overwritten=tuple(name for name in changed if name not in subject.mutates),
             undefined=tuple(sorted(slots.undefined)),
             parted=tuple(sorted(slots.parted)),
+            early=tuple(
+                kernel
+                for ptx, kernel in sorted(opened.early)
+                if not waits_first(compiled(ptx, kernel, machine.contraction, False, EmitterKind.GRAPH).program)
+            ),
         )

@@ -48,6 +48,7 @@ class MachineSession:
     is tensors of the host in a launch, and operations between several devices. `failed`: what launches
     raised, but for refused ones. `tuning`: how autotuned kernels choose. `reached`: notes which code runs.
     `streamed`: whether another stream than the default one was ever current.
+    `early`: those of `codes` that were launched so that they may begin before what came before has ended.
     `asked_processors`: how often a wrapper has read the number of multiprocessors.
     """
 
@@ -67,6 +68,7 @@ class MachineSession:
     asked_processors: int = 0
     stream: CurrentStream | None = None
     streamed: bool = False
+    early: set[tuple[str, str]] = field(default_factory=set)
     reached: ReachedCode = field(default_factory=ReachedCode)
 
     @contextmanager

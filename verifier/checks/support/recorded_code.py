@@ -195,6 +195,8 @@ def must_hold_for_all_inputs(recorded: RecordedGraph, *, paths: bool = False) ->
             f"{barrier} lets some warps of a block pass without the others: not every race between them shows"
         )
         raise RefusedError(RUNS, why)
+    for kernel in recorded.early:
+        raise RefusedError(RUNS, f"{kernel} may begin before what was launched before it has ended")
     for name in recorded.overwritten:
         raise RefusedError("arguments are left as they are", f"something else is stored in {name}")
     if recorded.clash:

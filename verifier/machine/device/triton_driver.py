@@ -244,6 +244,8 @@ class Launcher:
     ) -> None:
         """Hand over to the machine."""
         opened.unfilled.update(dict.fromkeys(self.unfilled))
+        if getattr(self.metadata, "launch_pdl", False):
+            opened.early.add((self.ptx, kernel))
         launch_ptx(
             self.ptx,
             kernel,
