@@ -233,6 +233,10 @@ def _read(ptx: str, kernel: str, contraction: str) -> tuple[tuple[DataDecision, 
     return decisions(program), bool(count_instructions(ptx, kernel).contractible), tuple(words)
 
 
+def _waits(ptx: str, kernel: str, contraction: str) -> bool:
+    return waits_first(compiled(ptx, kernel, contraction, False, EmitterKind.GRAPH).program)
+
+
 def _distinct(conditions: tuple[TakenBranch, ...], truth: bool) -> Ids:
     found = [one.nodes[one.truth == truth].ravel() for one in conditions]
     return np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
@@ -322,8 +326,6 @@ def record(subject: Subject, case: Case, *, backend: Backend, gradients: bool = 
             undefined=tuple(sorted(slots.undefined)),
             parted=tuple(sorted(slots.parted)),
             early=tuple(
-                kernel
-                for ptx, kernel in sorted(opened.early)
-                if not waits_first(compiled(ptx, kernel, machine.contraction, False, EmitterKind.GRAPH).program)
+                kernel for ptx, kernel in sorted(opened.early) if not _waits(ptx, kernel, machine.contraction)
             ),
         )

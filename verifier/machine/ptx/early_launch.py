@@ -15,7 +15,7 @@ _LEAVES = frozenset({"bra", "brx", "call", "exit", "ret"})
 
 
 def waits_first(program: Program) -> bool:
-    """Return whether every thread waits (`griddepcontrol.wait`) before it touches memory, or calls or branches.
+    """Return whether each thread waits (`griddepcontrol.wait`) before it touches memory, calls or branches.
 
     A kernel that is launched so, by Triton's `launch_pdl`, begins when those before it let it, and without
     this instruction it need not find what they have stored.
