@@ -382,3 +382,37 @@ def test_what_a_register_holds_that_nothing_was_written_to_is_no_constant(
     else:
         assert isinstance(found, Refusal), found.statement
         assert (found.stage, "unknown value" in found.why) == ("every operation is recorded", True), found
+
+
+@pytest.mark.parametrize(
+    ("before", "why"),
+    [
+        ("mov.u32 held, 4; div.u32 held, held, 4;", ""),
+        ("setp.gt.u32 p, %2, 100; mov.u32 held, 0; @p div.u32 held, 7, held; mov.u32 held, 1;", ""),
+        ("mov.u32 held, 0; div.u32 held, 7, held; min.u32 held, held, 1;", "div.u32"),
+        ("mov.u32 held, 0; rem.s32 held, 1, held;", "rem.s32"),
+    ],
+    ids=["by_four", "by_zero_nowhere", "quotient", "remainder"],
+)
+def test_an_integer_that_is_divided_by_zero_is_no_constant(tmp_path, runner, before, why):
+    registers = "{ .reg .u32 held; .reg .f32 factor; .reg .pred p;"
+    cuda, python = by_assembly(
+        f"{registers} {before} cvt.rn.f32.u32 factor, held; mul.f32 %0, %1, factor; }}"
+    )
+    found = asked(tmp_path, runner, python, cuda)
+    if not why:
+        assert isinstance(found, Certificate), found
+    else:
+        assert isinstance(found, Refusal), found.statement
+        assert (found.stage, why in found.why, "divides by zero" in found.why) == (DEFINED, True, True), found
+
+
+def test_how_much_shared_memory_a_device_allots_is_no_constant(tmp_path, runner):
+    code = "{ .reg .u32 held; .reg .f32 factor; mov.u32 held, %total_smem_size; min.u32 held, held, 0; "
+    cuda, python = by_assembly(
+        code.replace("%", "%%")
+        + "add.u32 held, held, 1; cvt.rn.f32.u32 factor, held; mul.f32 %0, %1, factor; }"
+    )
+    found = asked(tmp_path, runner, python, cuda)
+    assert isinstance(found, Refusal), found.statement
+    assert (found.stage, "unknown value" in found.why) == ("every operation is recorded", True), found

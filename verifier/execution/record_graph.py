@@ -68,8 +68,8 @@ class Recorded:
     carried: products that ptxas may fuse in some turns of a loop alone, in words. clash: where two lanes may
     store different numbers at once, "" where they store none. overwritten: arguments in which something else
     is stored in the end, if perhaps the same numbers, those apart that the subject is to change. undefined:
-    collectives of which a lane is no member, and shuffles of what no data decide that read such a lane.
-    parted: barriers that some warps of a block pass without the others. early: kernels that may begin before
+    in words, collectives of which a lane is no member, shuffles of what no data decide that read such a lane,
+    and integers that are divided by zero. parted: barriers that some warps of a block pass without the others. early: kernels that may begin before
     what was launched before them has ended, and do not wait for it first.
     """
 

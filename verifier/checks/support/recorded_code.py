@@ -187,8 +187,7 @@ def must_hold_for_all_inputs(recorded: RecordedGraph, *, paths: bool = False) ->
         for name, nodes in recorded.paths.outputs.items():
             for node in nodes[:1]:
                 raise RefusedError("nothing decides on data", branch_of(recorded.paths, int(node), name))
-    for collective in recorded.undefined:
-        why = f"a lane gets something by {collective}, in which it or the lane that it reads takes no part"
+    for why in recorded.undefined:
         raise RefusedError("every operation is defined", why)
     for barrier in recorded.parted:
         why = (

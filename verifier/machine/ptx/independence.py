@@ -28,8 +28,9 @@ _READS_MEMORY = frozenset({"ldu", "ldmatrix", "atom", "tex", "suld"})
 # Of collectives over a warp, the operands that choose lanes; the one after the target is the value.
 _LANES = frozenset({"shfl", "redux", "elect"})
 _ASK_VALUES = frozenset({"vote", "match"})
-_CHANGING = ("clock", "timer", "smid", "warpid", "gridid", "pm", "envreg")
-"""Parts of the names of special registers: times, the multiprocessor, the warp's slot in it, counters."""
+_CHANGING = ("clock", "timer", "smid", "warpid", "gridid", "pm", "envreg", "total_smem")
+"""Parts of the names of special registers: times, the multiprocessor, the warp's slot in it, counters, and
+shared memory as a device allots it."""
 
 
 class Decided(StrEnum):

@@ -81,8 +81,9 @@ class GraphSlots(Slots):
     `conditions`: by which data branches were taken. `stored_twice`: nodes that one lane stored where
     another, at the same instruction, stored the other; nothing orders the two. Shared memory is left out
     where threads may be copies of each other, whose sums may differ by rounding. `clashes`: names of memory
-    in which something else than nodes was stored so. `undefined`: collectives of which a lane is no
-    member, and shuffles that give one what another that takes no part in them holds. `parted`: barriers that
+    in which something else than nodes was stored so. `undefined`: in words, collectives of which a lane is
+    no member, shuffles that give one what another that takes no part in them holds, and integers that are
+    divided by zero. `parted`: barriers that
     some warps of a block pass without the others.
     """
 
@@ -320,7 +321,15 @@ class GraphSlots(Slots):
     def exchange(self, defined: Array, site: int) -> None:
         """Take note where lanes exchange something, and it is not defined what one gets."""
         if not defined.all():
-            self.undefined.add(self._place(site))
+            place = self._place(site)
+            why = f"a lane gets something by {place}, in which it or the lane that it reads takes no part"
+            self.undefined.add(why)
+
+    def divided(self, divisor: Array, guard: Array | None, site: int) -> None:
+        """Take note where an integer is divided by zero: what that gives is a device's own (PTX ISA, div)."""
+        zero = np.asarray(divisor) == 0
+        if (zero if guard is None else zero & guard).any():
+            self.undefined.add(f"{self._place(site)} divides by zero")
 
     def met_in_part(self, site: int) -> None:
         """Take note of a barrier that some warps of a block pass without the others."""

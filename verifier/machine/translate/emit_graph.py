@@ -26,6 +26,7 @@ _SCALARS = frozenset({"f16", "bf16", "f32", "f64"})
 _HALF_OF_NIBBLES = {0x10: 0, 0x32: 1, 0x54: 2, 0x76: 3}
 _WORDS = frozenset({"b32", "u32", "s32", "f32"})
 _JOINS = ("and", "or", "xor")
+_DIVISIONS = ("div", "rem")
 _ASKING_WARPS = frozenset({"vote", "match", "redux", "elect"})
 """Instructions that are undefined in a lane that is none of the members that it names (PTX ISA)."""
 
@@ -46,6 +47,9 @@ class GraphEmitter(GraphOperands):
             asked = Register(instruction.guard.name)
             code, taken = self.code(writer, asked, "pred", 0), writer.source(asked, "pred")
             writer.add(f"slots.decided({code}, {taken}, {writer.site})")
+        if instruction.parts[0] in _DIVISIONS and instruction.parts[-1][0] in "us":
+            divisor = writer.source(instruction.operands[2], instruction.parts[-1])
+            writer.add(f"slots.divided({divisor}, {writer.guard(instruction)}, {writer.site})")
         if instruction.parts[0] == "isspacep":
             narrow = writer.narrow
             self.lose(writer, instruction, writer.guard(instruction))
