@@ -69,8 +69,9 @@ class Recorded:
     store different numbers at once, "" where they store none. overwritten: arguments in which something else
     is stored in the end, if perhaps the same numbers, those apart that the subject is to change. undefined:
     in words, collectives of which a lane is no member, shuffles of what no data decide that read such a lane,
-    and integers that are divided by zero. parted: barriers that some warps of a block pass without the others. early: kernels that may begin before
-    what was launched before them has ended, and do not wait for it first.
+    and integers that are divided by zero. parted: barriers that some warps of a block pass without the
+    others. early: kernels that may begin before what was launched before them has ended, and do not wait for
+    it first.
     """
 
     decisions: tuple[tuple[str, DataDecision], ...]
