@@ -416,3 +416,48 @@ def test_how_much_shared_memory_a_device_allots_is_no_constant(tmp_path, runner)
     found = asked(tmp_path, runner, python, cuda)
     assert isinstance(found, Refusal), found.statement
     assert (found.stage, "unknown value" in found.why) == ("every operation is recorded", True), found
+
+
+BY_RECIPROCAL = ROOT.replace("__fdiv_rn(total, (float)columns)", "__fmul_rn(total, share)")
+SHARE = '  float share; asm volatile("{}" : "=f"(share) : "f"((float)columns));\n'
+
+
+@pytest.mark.parametrize(
+    ("opcode", "assumed"),
+    [
+        ("rcp.rn.f32 %0, %1;", ""),
+        ("div.full.f32 %0, 0f3F800000, %1;", "div.full.f32 errs by no more than the PTX ISA says"),
+        ("rcp.approx.f32 %0, %1;", None),
+    ],
+    ids=["rounded", "full", "approximate"],
+)
+def test_an_approximation_of_constants_is_no_constant(tmp_path, runner, opcode, assumed):
+    """On the machine each of these is 1/N, rounded once."""
+    declared = ("trees=", 'divide_by_n="reciprocal", mean_contraction="mixed", trees=')
+    cuda, python = cuda_kernel([(ROOT, SHARE.format(opcode) + BY_RECIPROCAL)], launch=[declared])
+    found = asked(tmp_path, runner, python, cuda)
+    if assumed is None:
+        assert isinstance(found, Refusal), found.statement
+        assert "rcp.approx.f32(40.0)" in found.why
+    else:
+        assert isinstance(found, Certificate), found
+        assert [one for one in found.assumptions if "errs" in one] == [assumed] * bool(assumed)
+
+
+def test_a_branch_that_an_approximation_of_constants_decides_is_refused(tmp_path, runner):
+    leaves = "if (share * 40.0f > 1.5f) { out[blockIdx.x * columns] = 0.0f; __threadfence(); return; }"
+    text = f"{SHARE.format('rcp.approx.f32 %0, %1;')}  {leaves}\n{ROOT}"
+    cuda, python = cuda_kernel([(ROOT, text)])
+    found = asked(tmp_path, runner, python, cuda)
+    assert isinstance(found, Refusal), found.statement
+    assert (found.stage, "a branch is taken by setp" in found.why) == (DATA, True), found
+
+
+def test_which_lane_is_elected_is_no_constant(tmp_path, runner):
+    code = "{ .reg .u32 held; .reg .f32 factor; .reg .pred p; elect.sync held|p, 0xffffffff; "
+    cuda, python = by_assembly(
+        code + "add.u32 held, held, 1; cvt.rn.f32.u32 factor, held; mul.f32 %0, %1, factor; }"
+    )
+    found = asked(tmp_path, runner, python, cuda)
+    assert isinstance(found, Refusal), found.statement
+    assert (found.stage, "unknown value" in found.why) == ("every operation is recorded", True), found

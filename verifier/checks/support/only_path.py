@@ -68,10 +68,20 @@ def _formed(terms: SharedTerms, graph: Graph) -> tuple[SharedTerms, NormalForm]:
 
 
 def _data(graph: Graph) -> Ids:
-    """Return labels for `reach`: 0 for each leaf that is no literal, -1 elsewhere."""
-    literal = np.array([name.startswith("literal:") for name in graph.names], dtype=np.bool_)
+    """Return labels for `reach`: 0 for leaves that are no literals and for approximate results, -1 elsewhere.
+
+    An approximation of constants is another number on another device.
+    """
+    literal, approximate = (
+        np.array([told(name) for name in graph.names], dtype=np.bool_)
+        for told in (lambda name: name.startswith("literal:"), _is_approximate)
+    )
     leaves = graph.operands[:, 0] < 0
-    return np.where(leaves & ~literal[graph.operation], 0, -1)
+    return np.where((leaves & ~literal[graph.operation]) | approximate[graph.operation], 0, -1)
+
+
+def _is_approximate(name: str) -> bool:
+    return not {"approx", "full"}.isdisjoint(name.split("."))
 
 
 def _holds(terms: SharedTerms, signs: Signs, finite: Ids, edge: int, *, held: bool) -> str:

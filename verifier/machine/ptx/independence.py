@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from verifier.machine.ptx.basic_blocks import is_barrier
+from verifier.machine.ptx.instruction_counts import is_approximate
 from verifier.machine.ptx.liveness import exposed
 from verifier.machine.ptx.syntax import Address, Operand, Special, Symbol, Vector, registers_of
 
@@ -86,7 +87,8 @@ def decisions(program: Program) -> tuple[DataDecision, ...]:
 def depending(program: Program) -> frozenset[str]:
     """Collect the registers, predicates and the carry included, that may depend on what memory holds.
 
-    So do those that may be read before anything is written to them: what they hold then is left open.
+    So do those that may be read before anything is written to them: what they hold then is left open. And so
+    do approximate results of constants, which a device may round otherwise.
     """
     found: set[str] = set(exposed(program))
     instructions = list(program.instructions())
@@ -95,7 +97,8 @@ def depending(program: Program) -> frozenset[str]:
     while changed:
         before = len(found)
         for one in instructions:
-            if reads_memory(one, arguments) or reads_changing(one) or any(name in found for name in one.read):
+            opens = reads_memory(one, arguments) or reads_changing(one) or is_approximate(one)
+            if opens or any(name in found for name in one.read):
                 found.update(one.written)
         changed = len(found) != before
     return frozenset(found)
@@ -120,9 +123,10 @@ def _of_arguments(instruction: Instruction, arguments: frozenset[str]) -> bool:
 def reads_changing(instruction: Instruction) -> bool:
     """Whether an instruction reads a time or a place, which another run, or device, would find changed.
 
-    Which lanes of a warp are active together is left open where they have parted (PTX ISA, activemask).
+    Which lanes of a warp are active together is left open where they have parted (PTX ISA, activemask), and
+    which one of them is elected.
     """
-    return instruction.parts[0] == "activemask" or any(
+    return instruction.parts[0] in {"activemask", "elect"} or any(
         part in name for name in _specials(instruction.operands) for part in _CHANGING
     )
 

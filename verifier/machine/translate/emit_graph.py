@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from verifier.machine.ptx.independence import reads_changing
+from verifier.machine.ptx.instruction_counts import is_approximate
 from verifier.machine.ptx.syntax import BITS, Immediate, Instruction, Operand, Pair, Register, Vector
 from verifier.machine.shadow.graph_slots import HALF
 from verifier.machine.translate.graph_operands import FIXED, UNKNOWN, GraphOperands
@@ -65,7 +66,7 @@ class GraphEmitter(GraphOperands):
         read = instruction.operands[1:]
         if self.on_data(instruction) or reads_changing(instruction):
             self.lose(writer, instruction, guard)
-        elif not any(map(self.tainted, read)) and not operation.carry_in:
+        elif not any(map(self.tainted, read)) and not (operation.carry_in or is_approximate(instruction)):
             for name in instruction.written:
                 if self.shadowed.has(name):
                     self.put(writer, Register(name), [FIXED] * 4, guard)
