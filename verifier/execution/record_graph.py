@@ -21,6 +21,7 @@ from verifier.arithmetic.graph.graph import Bits, Builder, Graph, Ids
 from verifier.arithmetic.graph.normal_form import Normaliser
 from verifier.execution.backend import Backend
 from verifier.execution.call_subject import execute
+from verifier.execution.settled_nodes import with_settled
 from verifier.execution.shadow_run import shadow_session
 from verifier.execution.shared_nodes import digest, live, shared
 from verifier.machine.ptx.carried_products import carried
@@ -170,7 +171,9 @@ def recorded_graph(
     if before is not None and digests == [before.digest, before.taken]:
         graph, paths = before.graph, before.paths
     else:
-        graph, paths = shared(one.nodes, (results, taken), one.formats)
+        assert one.model is not None
+        graph, asked = shared(one.nodes, (results, taken), one.formats)
+        paths = with_settled(asked, one.model)
     found = RecordedGraph(
         graph=graph,
         nodes=int(results[0].sum()),

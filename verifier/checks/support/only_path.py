@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from verifier.arithmetic.graph.consing import SharedTerms
@@ -12,6 +14,7 @@ from verifier.arithmetic.graph.signs import Signs, reached
 from verifier.arithmetic.graph.support import reach
 from verifier.checks.support.obligations import discharged
 from verifier.checks.support.recorded_code import RefusedError, branch_of
+from verifier.execution.settled_nodes import is_approximate
 
 CONSTANTS = "what constants decide"
 _NOT_BELOW = {"setp.lt", "setp.gt"}
@@ -39,6 +42,8 @@ def same_for_all(
     shown = {CONSTANTS for constant in fixed.values() if constant.any()}
     if all(constant.all() for constant in fixed.values()):
         return tuple(shown)
+    open_ = {truth: nodes[~fixed[truth]] for truth, nodes in paths.outputs.items()}
+    paths = replace(paths, outputs=open_)
     # What is shown of a sum of exponentials holds whether their last products are rounded or fused.
     terms, known = formed or _formed(SharedTerms(), results)
     terms, form = _formed(terms, paths)
@@ -54,8 +59,6 @@ def same_for_all(
     signs = Signs(terms, asked, several, fused)
     for truth in ("true", "false"):
         for edge, node in zip(form.outputs[truth], paths.outputs[truth], strict=True):
-            if by_data.none(node):
-                continue
             why = _holds(terms, signs, finite, int(edge), held=truth == "true")
             if not why:
                 raise RefusedError("nothing decides on data", branch_of(paths, int(node), truth))
@@ -70,18 +73,14 @@ def _formed(terms: SharedTerms, graph: Graph) -> tuple[SharedTerms, NormalForm]:
 def _data(graph: Graph) -> Ids:
     """Return labels for `reach`: 0 for leaves that are no literals and for approximate results, -1 elsewhere.
 
-    An approximation of constants is another number on another device.
+    An approximation of constants that PTX leaves open may be another number on another device.
     """
     literal, approximate = (
         np.array([told(name) for name in graph.names], dtype=np.bool_)
-        for told in (lambda name: name.startswith("literal:"), _is_approximate)
+        for told in (lambda name: name.startswith("literal:"), is_approximate)
     )
     leaves = graph.operands[:, 0] < 0
     return np.where((leaves & ~literal[graph.operation]) | approximate[graph.operation], 0, -1)
-
-
-def _is_approximate(name: str) -> bool:
-    return not {"approx", "full"}.isdisjoint(name.split("."))
 
 
 def _holds(terms: SharedTerms, signs: Signs, finite: Ids, edge: int, *, held: bool) -> str:

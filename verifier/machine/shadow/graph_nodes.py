@@ -175,11 +175,11 @@ class Nodes:
                 elif pinned and row.first in self.pinned:
                     bits[place] = self.pinned[row.first]
                 else:
-                    bits[place] = _computed(row.name, [bits[column] for column in row.operands], model)
+                    bits[place] = computed(row.name, [bits[column] for column in row.operands], model)
         return bits, known
 
 
-def _computed(name: str, operands: list[Array], model: Approximation) -> Array:
+def computed(name: str, operands: list[Array], model: Approximation) -> Array:
     """Bits of the results of one operation."""
     if name == "ite":
         return np.where(operands[0] != 0, operands[1], operands[2])
