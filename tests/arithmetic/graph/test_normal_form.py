@@ -177,6 +177,58 @@ def test_a_rule_keeps_what_it_claims_on_all_numbers_of_a_tiny_format(rule) -> No
         assert same.all(), text
 
 
+HALVED = "(mul.f32 a 0.5)"
+NARROWED = "(cvt.f32.f16 (cvt.rn.f16.f32 {}))"
+LITERALS_BESIDE = {
+    "tiny": 1,
+    "0.25": 0x3E800000,
+    "1.5": 0x3FC00000,
+    "least/2": 0xFEFFFFFF,
+    "-65504": 0xC77FE000,
+}
+NO_EXAMPLES = {
+    "sign_of_dividend": "rcp.approx.f32 (neg.f32 a); ex2.approx.f32 (neg.f32 a)",
+    "narrowed_again": "cvt.rn.f16.f32 a; cvt.rn.f16.f32 (add.f32 a b); cvt.rn.bf16.f32 (cvt.f32.f16 h)",
+    "comparison": "setp.gt.ftz.f32 tiny 0; setp.gt.f32 a 0",
+    "over_power_of_two": "div.rn.f32 a tiny; div.rn.f32 a 1.5; div.rn.f32 a 0; div.rn.f32 a inf",
+    "equal_terms": "sub.f32 inf inf; add.f32 a a; sub.f32 a b",
+    "parts_of_whole": f"add.f32 (neg.f32 {HALVED}) (add.f32 a {HALVED});"
+    f"add.f32 {HALVED} (sub.f32 b {HALVED}); add.f32 (mul.f32 a 0.25) (sub.f32 a (mul.f32 a 0.25));"
+    "add.f32 (mul.f32 a 1.5) (sub.f32 a (mul.f32 a 1.5));"
+    f"add.f32 (mul.f32 a b) (sub.f32 a (mul.f32 a b)); sub.f32 {HALVED} (sub.f32 a {HALVED});"
+    f"add.f32 {NARROWED.format(HALVED)} {NARROWED.format(f'(sub.f32 a {HALVED})')};"
+    f"add.f32 (neg.f32 {NARROWED.format('(mul.f32 (cvt.f32.f16 h) 0.5)')})"
+    f" {NARROWED.format('(add.f32 (cvt.f32.f16 h) (mul.f32 (cvt.f32.f16 h) 0.5))')}",
+    "times_zero": "mul.f32 inf 0; mul.f32 a tiny",
+    "fused_with_zero": "fma.rn.f32 0 inf c; fma.rn.f32 a 0 c",
+    "fused_with_data_times_zero": "fma.rn.f32 0 inf c; fma.rn.f32 0 2 c",
+    "larger_than_all": "max.f32 a least/2; max.f32 a -65504; max.f32 a inf; min.f32 a -inf; max.f32 a b",
+    "larger_by_difference": "ite (setp.gt.f32 (sub.f32 a b) 1) a b; ite (setp.gt.f32 (sub.f32 a b) 0) b a;"
+    "ite (setp.gt.f32 (sub.f32 a c) 0) a b; ite (setp.gt.f32 (add.f32 a b) 0) a b;"
+    "ite (setp.lt.f32 (sub.f32 a b) 0) a b",
+    "infinite_sum": "add.f32 inf -inf; add.f32 a b",
+    "infinite_sum_of_constants": "add.f32 inf -inf; add.f32 inf a",
+    "infinite_product": "mul.f32 inf 0; mul.f32 -0 -inf; mul.f32 inf a",
+    "power_of_minus_infinity": "tanh.approx.f32 -inf; rcp.approx.f32 -inf; ex2.approx.f32 inf",
+    "power_of_zero": "tanh.approx.f32 0; rsqrt.approx.f32 0; ex2.approx.f32 tiny",
+    "tangent_of_zero": "rcp.approx.f32 0; sqrt.approx.f32 0; tanh.approx.f32 tiny",
+    "contraction": "fma.rn.f32 1.5 tiny c; fma.rn.f32 -3.4028234663852886e38 2 c",
+}
+"""On which a rule is not applied: it would be wrong of them, or of others like them."""
+
+
+@pytest.mark.parametrize("rule", NO_EXAMPLES)
+def test_a_rule_is_not_applied_to_what_only_looks_like_it(rule: str) -> None:
+    for text in NO_EXAMPLES[rule].split(";"):
+        builder = Builder()
+        leaves = leaves_in(builder)
+        leaves |= {name: builder.append("literal:f32", value=bits) for name, bits in LITERALS_BESIDE.items()}
+        graph = builder.graph({"y": parsed(builder, leaves, text)}, FORMATS_OF_INPUTS)
+        claims = next(known.claim for known in RULES if known.name == rule)
+        for admitted in {"EZF", "EZFC", "EZF" + claims}:
+            assert not Normaliser(SharedTerms(), admitted).normal(graph).fired.get(rule), text
+
+
 def test_a_sum_rounded_twice_is_that_rounded_once_where_the_first_format_has_digits_enough() -> None:
     low, high = np.meshgrid(VALUES[np.isfinite(VALUES)], VALUES[np.isfinite(VALUES)])
     for precision, same in ((2 * TINY.precision + 2, True), (TINY.precision + 1, False)):
