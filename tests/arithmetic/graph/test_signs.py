@@ -64,10 +64,20 @@ def weighted(op, x, y, n, weight, *, chosen=None):
     return op("fma.rn.f32", weight, a, b)
 
 
+def of_least_weight(op, x, y, n, add):
+    """Such a sum; the weight of x may be 2**-149, which `.ftz` flushes where y lies far below x."""
+    largest = op("max.f32", x, y)
+    a, b = (op("ex2.approx.f32", op("mul.f32", op("sub.f32", one, largest), n[TWO])) for one in (x, y))
+    least = op("fma.rn.f32", x, x, op("literal:f32", value=1))
+    return op(add, op("mul.f32", least, a), b)
+
+
 def test_powers_that_are_multiplied_sum_to_no_zero_where_the_factors_are_positive():
     assert nonzero(lambda op, x, y, n: weighted(op, x, y, n, op("fma.rn.f32", x, x, n[ONE])))
     assert nonzero(lambda op, x, y, n: weighted(op, x, y, n, powers(op, x, y, n, op("max.f32", x, y))))
     assert not nonzero(lambda op, x, y, n: weighted(op, x, y, n, op("mul.f32", x, x)))
+    assert nonzero(lambda op, x, y, n: of_least_weight(op, x, y, n, "add.f32"))
+    assert not nonzero(lambda op, x, y, n: of_least_weight(op, x, y, n, "add.ftz.f32"))
     assert not nonzero(lambda op, x, y, n: weighted(op, x, y, n, n[ONE], chosen=x))
     assert not nonzero(lambda op, x, y, n: weighted(op, x, y, n, op("add.f32", x, n[ONE])))
 

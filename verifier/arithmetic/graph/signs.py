@@ -135,14 +135,14 @@ class Signs:
                 yield (b, a) if self._shifted(a) else (a, b)
 
     def _leaves(self, edge: int, family: str) -> Iterator[int]:
-        """Yield the edges that are joined into an edge by operations of a family."""
+        """Yield the edges that are joined into an edge by operations of a family that flush nothing."""
         pending, seen = [edge], set()
         while pending:
             found = pending.pop()
             if found in seen:
                 continue
             seen.add(found)
-            if found & 1 or self._name(found >> 1).partition(".")[0] != family:
+            if found & 1 or not _rounded(self._name(found >> 1), family):
                 yield found
             else:
                 pending += [int(below) for below in self._terms.edges[found >> 1] if below >= 0]
