@@ -175,7 +175,7 @@ def _bound_lines(bound: TheoremBound | None) -> Iterator[str]:
         wider = row.declared_variance
         by = "in any order" if declared is None else "with the declared tree"
         wide = f" (variance {by} {_above(wider)})" if wider is not None and wider != row.variance else ""
-        rows = f"normal rows of kappa {row.kappa:g} and deviation 1 to 2"
+        rows = f"some normal rows of kappa {row.kappa:g} and deviation 1 to 2"
         yield f"  relative error on {rows}: {', '.join(errors) or 'no theorem'}{wide}"
 
 

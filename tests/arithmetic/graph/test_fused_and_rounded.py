@@ -104,6 +104,29 @@ def test_a_rounding_error_and_its_negative_are_two_numbers_and_one_term():
     assert formed(["p = mul.f32 a b", "y = fma.rn.f32 a b p"]).either.size == 0
 
 
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        (
+            ["p = mul.f32 t 0.75", "r = mul.f32 s 0.75", "d = sub.f32 s r", "y = add.f32 p d"],
+            "parts_of_whole",
+        ),
+        (["d = sub.f32 t a", "l = setp.gt.f32 d z", "y = ite l s a"], "larger_by_difference"),
+        (["d = sub.f32 a t", "l = setp.gt.f32 d z", "y = ite l a s"], "larger_by_difference"),
+    ],
+    ids=["whole", "larger", "smaller"],
+)  # fmt: skip
+def test_rules_that_take_equal_terms_for_one_number_say_of_which(text, rule):
+    """Of t and s, which are one term: the part is of one and the rest of the other, or so a choice."""
+    both = ["f = mul.f32 a b", "q = mul.f32 b c", "t = fma.rn.f32 a b q", "s = fma.rn.f32 b c f"]
+    terms = SharedTerms()
+    form = formed([*both, "z = sub.f32 0.75 0.75", *text], terms)
+    assert form.fired[rule] == form.either.size == 1
+    assert cancelled_ambiguously(terms, [form]).tolist() == form.either.tolist()
+    assert form.cancelled.size == (2 if rule == "larger_by_difference" else 1)
+    assert np.isin(form.cancelled, form.vanished).all()
+
+
 @pytest.mark.parametrize(("kept", "ambiguous"), [("t", 0), ("s", 1)])
 def test_a_clamp_that_asks_of_one_of_two_numbers_and_gives_the_other_is_named(kept, ambiguous):
     both = ["p = mul.f32 a b", "q = mul.f32 b c", "t = fma.rn.f32 a b q", "s = fma.rn.f32 b c p"]
