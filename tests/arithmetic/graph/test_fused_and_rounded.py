@@ -127,12 +127,21 @@ def test_rules_that_take_equal_terms_for_one_number_say_of_which(text, rule):
     assert np.isin(form.cancelled, form.vanished).all()
 
 
+@pytest.mark.parametrize(
+    "clamp",
+    [
+        "l = setp.lt.f32 t z; c = ite l z {}",
+        "l = setp.gt.f32 t z; c = ite l {} z",
+        "l = setp.gt.f32 z t; c = ite l z {}",
+        "l = setp.lt.f32 z t; c = ite l {} z",
+    ],
+)
 @pytest.mark.parametrize(("kept", "ambiguous"), [("t", 0), ("s", 1)])
-def test_a_clamp_that_asks_of_one_of_two_numbers_and_gives_the_other_is_named(kept, ambiguous):
+def test_a_clamp_that_asks_of_one_of_two_numbers_and_gives_the_other_is_named(clamp, kept, ambiguous):
     both = ["p = mul.f32 a b", "q = mul.f32 b c", "t = fma.rn.f32 a b q", "s = fma.rn.f32 b c p"]
-    clamp = ["z = sub.f32 0.75 0.75", "l = setp.lt.f32 t z", f"c = ite l z {kept}", "y = add.f32 c s"]
+    lines = ["z = sub.f32 0.75 0.75", *clamp.format(kept).split("; "), "y = add.f32 c s"]
     terms = SharedTerms()
-    form = formed([*both, *clamp], terms)
+    form = formed([*both, *lines], terms)
     assert form.either.size == 1
     assert cancelled_ambiguously(terms, [form]).size == ambiguous
 

@@ -325,6 +325,45 @@ def test_a_divisor_is_an_obligation() -> None:
     assert [terms.text(int(edge)) for edge in form.divisors] == ["x:f32[0]", "x:f32[1]"]
 
 
+@pytest.mark.parametrize(
+    ("name", "operands", "which"),
+    [
+        ("div.full.f32", "ab", "b"),
+        ("divfma.full.f32", "abb", "b"),
+        ("rcp.approx.f32", "a", "a"),
+        ("rcp.rn.f32", "a", "a"),
+        ("rsqrt.approx.ftz.f32", "a", "a"),
+        ("lg2.approx.f32", "a", "a"),
+        ("ex2.approx.f32", "a", ""),
+        ("sqrt.rn.f32", "a", ""),
+    ],
+)
+def test_what_tells_zeros_apart_is_an_obligation(name: str, operands: str, which: str) -> None:
+    def made(builder: Builder, a: Ids, b: Ids) -> tuple[Ids, Ids]:
+        node = builder.append(name, *({"a": a, "b": b}[one] for one in operands))
+        return node, node
+
+    terms, form = two(made)
+    named = {"x:f32[0]": "a", "x:f32[1]": "b"}
+    assert "".join(named[terms.text(int(edge))] for edge in form.divisors) == which
+
+
+def test_what_is_typed_or_ordered_in_no_known_way_equals_nothing() -> None:
+    def alike(make: Callable[[Builder, Ids, Ids], Ids]) -> bool:
+        _, form = two(lambda builder, a, b: (make(builder, a, b), make(builder, a, b)), "EZF")
+        return bool(form.outputs["left"] == form.outputs["right"])
+
+    def chosen(builder: Builder, a: Ids, b: Ids, *, narrow: bool) -> Ids:
+        other = builder.append("cvt.rn.f16.f32", b) if narrow else b
+        return builder.append("ite", builder.append("setp.gt.f32", a, b), a, other)
+
+    assert alike(lambda builder, a, b: chosen(builder, a, b, narrow=False))
+    assert not alike(lambda builder, a, b: chosen(builder, a, b, narrow=True))
+    assert not alike(lambda builder, a, b: builder.append("ite", a, a, b))
+    assert not alike(lambda builder, a, _: builder.append("add.f32", a))
+    assert not alike(lambda builder, a, b: builder.append("torch.sum.f32", a, b))
+
+
 def test_many_nodes_become_few_terms_whatever_the_order() -> None:
     draw = np.random.default_rng(1)
     builder = Builder()
