@@ -257,6 +257,19 @@ def test_constants_fold_as_numpy_rounds(name: str) -> None:
                 assert mine == float(kind(result)), (family, a, b)
 
 
+@pytest.mark.parametrize(
+    ("family", "operands"),
+    [
+        *((family, pair) for family in ("max", "min") for pair in ((0.0, -0.0), (-0.0, 0.0))),
+        *(("div", (a, b)) for a in (1.0, 0.0) for b in (0.0, -0.0)),
+        *((family, (np.inf, 1.0)) for family in ("add", "mul", "div", "max")),
+        *((family, (np.nan, 1.0)) for family in ("add", "mul", "div", "max")),
+    ],
+)
+def test_what_is_left_open_or_no_number_is_not_folded(family: str, operands: tuple[float, float]) -> None:
+    assert folded(family, format_of("f32"), operands) is None
+
+
 @pytest.mark.parametrize(("name", "sign"), [("max.f32", 1), ("min.f32", -1)])
 def test_of_two_constants_that_are_beyond_all_numbers_the_extreme_one_is_kept(name: str, sign: int) -> None:
     least, none = -sign * 3.4028234663852886e38, -sign * np.inf

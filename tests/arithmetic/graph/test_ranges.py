@@ -110,3 +110,45 @@ def test_elements_do_not_exceed_what_their_format_holds():
         ).exponent
         == 127
     )
+
+
+def literal(op, bits):
+    return op("literal:f32", value=bits)
+
+
+def product_at_the_edge(op, root_of_four):
+    """2 times half of the largest number, where the 2 is a root."""
+    return op("mul.f32", op(f"{root_of_four}.f32", literal(op, 0x40800000)), literal(op, 0x7EFFFFFF))
+
+
+def quotient_near_zero(op, x, root_of):
+    """A subnormal number over the root of a square and that number."""
+    least = literal(op, 4)
+    return op("div.rn.f32", least, op("add.f32", op(f"{root_of}.f32", op("mul.f32", x, x)), least))
+
+
+@pytest.mark.parametrize(
+    ("make", "bounded"),
+    [
+        (lambda op, x, one: product_at_the_edge(op, "sqrt.rn"), True),
+        (lambda op, x, one: product_at_the_edge(op, "sqrt.approx"), False),
+        (lambda op, x, one: quotient_near_zero(op, x, "sqrt.rn"), True),
+        (lambda op, x, one: quotient_near_zero(op, x, "sqrt.approx"), False),
+        (lambda op, x, one: op("rsqrt.approx.f32", op("fma.rn.f32", x, x, literal(op, 512))), True),
+        (lambda op, x, one: op("rsqrt.approx.ftz.f32", op("fma.rn.f32", x, x, literal(op, 512))), False),
+        (lambda op, x, one: op("rcp.rn.f32", clamped(op, x, one)), True),
+        (
+            lambda op, x, one: op(
+                "rcp.rn.f32", op("ite", op("setp.lt.f32", x, one), one, op("neg.f32", x))
+            ),
+            False,
+        ),
+    ],
+    ids=[
+        "root", "approximate_root", "root_of_zero", "approximate_root_of_zero", "subnormal",
+        "flushed", "clamped", "negative_of_what_is_asked",
+    ],
+)  # fmt: skip
+def test_what_an_instruction_may_err_by_or_flush_is_counted(make, bounded):
+    found = exponent_of(lambda op, x, y, one: make(op, x, one))
+    assert (found.exponent is not None) is bounded, found

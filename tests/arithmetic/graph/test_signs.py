@@ -174,6 +174,8 @@ def test_a_power_of_what_may_be_two_numbers_is_perhaps_of_another_than_the_large
         ("any", lambda op, x, y, n: op("ite", op("setp.lt.f32", y, n[ZERO]), n[ZERO], x)),
         ("any", lambda op, x, y, n: op("ite", op("setp.lt.ftz.f32", x, n[ZERO]), n[ZERO], x)),
         ("any", lambda op, x, y, n: op("ite", op("setp.gt.f32", x, n[ZERO]), n[ZERO], x)),
+        ("any", lambda op, x, y, n: op("ite", op("setp.lt.f32", x, n[MINUS]), n[ZERO], x)),
+        ("any", lambda op, x, y, n: op("ite", op("setp.lt.f32", x, n[ZERO]), n[ZERO], op("neg.f32", x))),
         ("positive", lambda op, x, y, n: op("ite", op("setp.gt.f32", x, y), n[ONE], n[TWO])),
         ("any", lambda op, x, y, n: op("ite", op("setp.gt.f32", x, y), n[ONE], n[MINUS])),
         ("positive", lambda op, x, y, n: op("max.f32", x, n[ONE])),
