@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from verifier.machine.execute.lane_groups import Group
     from verifier.machine.execute.memory import Located
 
+_LARGEST = 1 << 26
+"""Bytes of a region up to which it is watched, as those are that races are looked for in."""
+
 
 @dataclass(kw_only=True)
 class Pending:
@@ -56,6 +59,8 @@ class InFlight:
     def note(self, found: Located, width: int, change: int) -> None:
         """Count lanes that begin (1) or end (-1) to copy `width` bytes each."""
         number = found.region.number
+        if found.region.size > _LARGEST:
+            return
         if number not in self.copies:
             self.copies[number] = np.zeros(found.region.size, dtype=np.int32)
         cells = found.offsets.reshape(-1)[:, None] + np.arange(width)
