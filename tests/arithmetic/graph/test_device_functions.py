@@ -5,6 +5,7 @@ import pytest
 
 from verifier.arithmetic.graph.device_functions import TEXTS, pattern_of, with_functions
 from verifier.arithmetic.graph.graph import Builder
+from verifier.arithmetic.graph.opcodes import SUM_WITH_PRODUCT
 
 INTEGERS = {"and.b32", "or.b32", "add.s32", "sub.s32", "shl.b32", "setp.lt.u32"}
 
@@ -49,3 +50,40 @@ def test_an_argument_that_is_two_nodes_is_no_function_of_one():
 
     graph = builder.graph({"y": appended("exp.cuda.f32", append, x)}, {"x": "f32"})
     assert "exp.cuda.f32" not in with_functions(graph)[0].names
+
+
+@pytest.mark.parametrize("name", sorted(TEXTS))
+def test_an_element_in_the_place_of_a_literal_is_no_literal_whatever_its_number(name):
+    literals = [term for term in pattern_of(name).names if term.startswith("0x")]
+    for turn in range(len(literals)):
+        builder, met = Builder(), iter(range(len(literals)))
+        x = builder.append("input:x", value=np.arange(3))
+
+        def append(name, *operands, value=0, builder=builder, met=met, turn=turn):
+            element = name.startswith("literal:") and next(met) == turn
+            return builder.append("input:y" if element else name, *operands, value=value)
+
+        graph = builder.graph({"y": appended(name, append, x)}, {"x": "f32", "y": "f32"})
+        assert name not in with_functions(graph)[0].names
+
+
+@pytest.mark.parametrize(("bits", "zero"), [(0, True), (0x80000000, True), (1, False), (0x10000, False)])
+def test_a_zero_that_is_added_is_left_out_and_nothing_else(bits, zero):
+    builder = Builder()
+    x = builder.append("input:x", value=np.arange(2))
+    total = builder.append("add.rn.f32", x, builder.append("literal:f32", value=bits))
+    graph = builder.graph({"y": builder.append("to_bits.b32", total)}, {"x": "f32"})
+    found, fired = with_functions(graph)
+    assert fired == ({"plus_zero": 2} if zero else {})
+    assert (found.operands[found.outputs["y"], 0].tolist() == x.tolist()) is zero
+
+
+def test_only_a_product_with_a_power_of_two_is_taken_out_of_a_sum():
+    builder = Builder()
+    x = builder.append("input:x", value=np.arange(1))
+    scale = builder.append("from_bits.f32", builder.append("shl.b32", builder.append("to_bits.b32", x), x))
+    sums = [builder.append("fma.rn.f32", x, factor, x) for factor in (scale, x)]
+    graph = builder.graph({"scaled": sums[0], "plain": sums[1]}, {"x": "f32"})
+    found, fired = with_functions(graph, fused=True, marked=True)
+    named = {name: found.names[int(found.operation[nodes[0]])] for name, nodes in found.outputs.items()}
+    assert (named, fired) == ({"scaled": SUM_WITH_PRODUCT, "plain": "fma.rn.f32"}, {"contraction": 1})
