@@ -178,7 +178,13 @@ def test_a_rule_keeps_what_it_claims_on_all_numbers_of_a_tiny_format(rule) -> No
 
 
 HALVED = "(mul.f32 a 0.5)"
-NARROWED = "(cvt.f32.f16 (cvt.rn.f16.f32 {}))"
+
+
+def narrowed(text: str) -> str:
+    return f"(cvt.f32.f16 (cvt.rn.f16.f32 {text}))"
+
+
+PART = narrowed("(mul.f32 (cvt.f32.f16 h) 0.5)")
 LITERALS_BESIDE = {
     "tiny": 1,
     "0.25": 0x3E800000,
@@ -196,9 +202,9 @@ NO_EXAMPLES = {
     f"add.f32 {HALVED} (sub.f32 b {HALVED}); add.f32 (mul.f32 a 0.25) (sub.f32 a (mul.f32 a 0.25));"
     "add.f32 (mul.f32 a 1.5) (sub.f32 a (mul.f32 a 1.5));"
     f"add.f32 (mul.f32 a b) (sub.f32 a (mul.f32 a b)); sub.f32 {HALVED} (sub.f32 a {HALVED});"
-    f"add.f32 {NARROWED.format(HALVED)} {NARROWED.format(f'(sub.f32 a {HALVED})')};"
-    f"add.f32 (neg.f32 {NARROWED.format('(mul.f32 (cvt.f32.f16 h) 0.5)')})"
-    f" {NARROWED.format('(add.f32 (cvt.f32.f16 h) (mul.f32 (cvt.f32.f16 h) 0.5))')}",
+    f"add.f32 {narrowed(HALVED)} {narrowed(f'(sub.f32 a {narrowed(HALVED)})')};"
+    f"add.f32 {PART} {narrowed(f'(sub.f32 b {PART})')};"
+    f"add.f32 (neg.f32 {PART}) {narrowed(f'(add.f32 (cvt.f32.f16 h) {PART})')}",
     "times_zero": "mul.f32 inf 0; mul.f32 a tiny",
     "fused_with_zero": "fma.rn.f32 0 inf c; fma.rn.f32 a 0 c",
     "fused_with_data_times_zero": "fma.rn.f32 0 inf c; fma.rn.f32 0 2 c",
@@ -215,6 +221,13 @@ NO_EXAMPLES = {
     "contraction": "fma.rn.f32 1.5 tiny c; fma.rn.f32 -3.4028234663852886e38 2 c",
 }
 """On which a rule is not applied: it would be wrong of them, or of others like them."""
+
+
+def test_a_number_is_its_two_parts_where_both_are_rounded_to_its_format() -> None:
+    builder = Builder()
+    text = f"add.f32 {PART} {narrowed(f'(sub.f32 (cvt.f32.f16 h) {PART})')}"
+    graph = builder.graph({"y": parsed(builder, leaves_in(builder), text)}, FORMATS_OF_INPUTS)
+    assert Normaliser(SharedTerms(), "EZF").normal(graph).fired["parts_of_whole"] == 1
 
 
 @pytest.mark.parametrize("rule", NO_EXAMPLES)

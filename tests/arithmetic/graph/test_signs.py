@@ -108,6 +108,8 @@ def nested(op, x, y, n, family):
     [
         lambda op, n, p, q, x, y, m: op("add.f32", p(x, m), p(y, n[TWO])),
         lambda op, n, p, q, x, y, m: op("add.f32", p(x, n[TWO]), p(y, m)),
+        lambda op, n, p, q, x, y, m: op("add.f32", p(x, m), p(y, op("mul.f32", m, m))),
+        lambda op, n, p, q, x, y, m: op("add.f32", p(x, op("mul.f32", m, m)), p(y, m)),
         lambda op, n, p, q, x, y, m: op("fma.rn.f32", op("mul.f32", x, x), p(x, m), p(y, m)),
         lambda op, n, p, q, x, y, m: op("fma.rn.f32", op("neg.f32", q), p(x, m), p(y, m)),
         lambda op, n, p, q, x, y, m: op("sub.f32", p(x, m), p(y, m)),
