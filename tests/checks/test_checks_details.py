@@ -24,10 +24,13 @@ from verifier import load
 from verifier.cases.fixed_list import covering
 from verifier.cases.plan import Plan
 from verifier.cases.recipe import assemble
-from verifier.checks import batch_invariance, gradgradcheck, large_offsets, metamorphic
+from verifier.checks import batch_invariance, check, gradgradcheck, large_offsets, memory, metamorphic
 from verifier.checks.support.bits import bit_numbers, differing
+from verifier.checks.support.session import Session
+from verifier.execution.backends import backend
 from verifier.execution.backends.machine import BACKEND as MACHINE
 from verifier.ops import op
+from verifier.records.observation import Deviation, Observation
 from verifier.records.subject import Domain
 from verifier.records.verdict import Verdict
 
@@ -307,6 +310,26 @@ def test_near_rows_lie_where_they_usually_do():
     )
     assert placed.tensor.stride() == (6, 1)
     assert not list(placed.damage())
+
+
+@pytest.mark.parametrize("name", ["memory", "large_offsets"])
+def test_an_input_that_was_written_is_named_by_its_name_alone(name):
+    subject, text = subject_of(RIGHT), "weight is an input and was written: 1 element"
+    (case,) = cases_of(subject, name, "float32", count=1, shapes=((3, 33),))
+    written = Observation(
+        status="ok",
+        damage=(Deviation("weight", text),),
+        found=memory.PoisonedRuns(proved=(), open=(), undefined=()),
+    )
+    session = Session(
+        subject=subject,
+        case=case.with_layouts({"input": Layout(row_padding=2**30)}),
+        backend="eager",
+        setting=backend("eager").setting(subject, "float32"),
+        run=lambda *_, **__: written,
+    )
+    outcome = check(name).check(session)[0]
+    assert (outcome.output, outcome.message) == ("weight", text)
 
 
 def test_a_tensor_that_cannot_be_mapped_is_a_reason_and_no_failure(monkeypatch):

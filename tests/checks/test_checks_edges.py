@@ -109,7 +109,7 @@ def test_a_result_that_changes_its_form_from_run_to_run_is_a_message(other, run)
     results[run] = other
     message = memory._compare("output", seen(*results))
     assert message.proved
-    assert "shape or dtype differs" in message.words
+    assert "shape or dtype differs" in message.deviation.text
 
 
 def test_results_of_one_form_without_a_difference_give_no_message():
@@ -160,7 +160,7 @@ def test_a_proof_goes_before_a_difference_that_is_none():
     runs = seen(nan, torch.tensor([float("nan"), 2.0]), torch.tensor([3.0, 1.0]), nan)
     found = memory._compare("output", runs)
     assert found.proved
-    assert "3.0 with a positive pattern" in found.words
+    assert "3.0 with a positive pattern" in found.deviation.text
 
 
 @pytest.mark.parametrize("spacings", [3, 101, 256, 511, 513, 1023])

@@ -82,5 +82,6 @@ def test_an_address_of_an_undefined_integer_is_found_where_it_leads():
     wild = f"value = tl.load(x + row * columns + {index})"
     (found,) = judged(changed(load=wild, sum="tl.sum(tl.where(inside, value, 0.0), axis=0)"))[0]
     assert found.verdict is Verdict.FAIL
+    assert found.output == "undefined lanes"
     assert found.message.startswith("undefined lanes: with NaN in lanes that the mask")
     assert "out_of_bounds" in found.message

@@ -18,7 +18,7 @@ from verifier.execution.call_subject import backward, execute, forward, lay_out,
 from verifier.machine.execute.tuning import TunedKernel
 from verifier.ops import Op
 from verifier.records.case import Case
-from verifier.records.observation import Observation
+from verifier.records.observation import Deviation, Observation
 from verifier.records.reach import SourcePlace
 from verifier.records.subject import Subject
 from verifier.records.verdict import Outcome, Verdict
@@ -125,7 +125,7 @@ def _of_configuration(
     known = {o.message for o in session.contradictions()}
     outcomes = [o for o in own.contradictions() if o.message not in known]
     outcomes += _judged(own, session, plain, seen)
-    outcomes += [_fail(text) for text in seen.damage if text not in plain.damage]
+    outcomes += [_fail(one) for one in seen.damage if one not in plain.damage]
     return [
         replace(o, message=f"{o.message}, {where}" if o.message else "")
         for o in outcomes or [Outcome(verdict=Verdict.PASS, decided=1)]
@@ -191,8 +191,8 @@ def _after_launches(session: Session, tuner: Met, *, gradients: bool) -> list[Ou
     ]
 
 
-def _fail(text: str) -> Outcome:
-    return Outcome(verdict=Verdict.FAIL, output=text.partition(":")[0].partition(" ")[0], message=text)
+def _fail(damage: Deviation) -> Outcome:
+    return Outcome(verdict=Verdict.FAIL, output=damage.about, message=damage.text)
 
 
 # -- what is known beforehand --------------------------------------------------------------------------

@@ -218,7 +218,7 @@ def _offset_of_last(shape: Sequence[int], axis: int) -> int:
 
 def _judged(session: Session, seen: Observation) -> list[Outcome]:
     names = result_names(session.subject, session.op)
-    damage = [Outcome(verdict=Verdict.FAIL, output=m.split(":")[0], message=m) for m in seen.damage]
+    damage = [Outcome(verdict=Verdict.FAIL, output=d.about, message=d.text) for d in seen.damage]
     outcomes = [*damage, *judge(session.truth, replace(seen, outputs=_rows_of(seen)), names)]
     return outcomes or [_not_judged("rows", "no result has as many rows as the input")]
 

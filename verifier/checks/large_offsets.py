@@ -118,7 +118,7 @@ def check(session: Session) -> list[Outcome]:
         text = f"not enough memory here: {seen.lacking}"
         return [Outcome(verdict=Verdict.SKIPPED, message=text, measured=Measured(seen=text))]
     names = result_names(session.subject, session.op)
-    damage = [Outcome(verdict=Verdict.FAIL, output=m.split(":")[0], message=m) for m in seen.damage]
+    damage = [Outcome(verdict=Verdict.FAIL, output=d.about, message=d.text) for d in seen.damage]
     return [*damage, *session.shape_outcomes(seen, names), *judge(session.truth, seen, names)]
 
 

@@ -16,7 +16,7 @@ from verifier.execution.backends import can
 from verifier.execution.call_subject import execute
 from verifier.ops import Op
 from verifier.records.case import Case
-from verifier.records.observation import Observation
+from verifier.records.observation import Deviation, Observation
 from verifier.records.subject import Subject
 from verifier.records.verdict import Measured, Outcome, Verdict
 
@@ -72,19 +72,17 @@ def check(session: Session) -> list[Outcome]:
     if not proved and not open_ and not any(t is not None and t.numel() for t in seen.outputs.values()):
         return []  # no element was compared
     if proved:
-        return [
-            Outcome(verdict=Verdict.FAIL, output=m.split(":")[0].split(" ")[0], message=m) for m in proved
-        ]
+        return [Outcome(verdict=Verdict.FAIL, output=d.about, message=d.text) for d in proved]
     if open_:
         return [
             Outcome(
                 verdict=Verdict.UNDECIDED,
-                output=m.split(":")[0],
-                message=f"{m}; no proof, since determinism is not guaranteed",
-                measured=Measured(seen=m),
+                output=d.about,
+                message=f"{d.text}; no proof, since determinism is not guaranteed",
+                measured=Measured(seen=d.text),
                 doubtful=True,
             )
-            for m in open_
+            for d in open_
         ]
     if lanes.untried:
         return [Outcome(verdict=Verdict.UNDECIDED, message=m) for m in lanes.untried]
@@ -138,11 +136,11 @@ def experiment(
             break
     first, everything = runs["nan"][0], [seen for like in runs.values() for seen in like]
     differences = PoisonedRuns(
-        proved=tuple(d.words for d in found if d.proved or steady),
-        open=tuple(d.words for d in found if not (d.proved or steady)),
+        proved=tuple(d.deviation for d in found if d.proved or steady),
+        open=tuple(d.deviation for d in found if not (d.proved or steady)),
         undefined=undefined,
     )
-    damage = tuple(dict.fromkeys(words for seen in everything for words in seen.damage))
+    damage = tuple(dict.fromkeys(one for seen in everything for one in seen.damage))
     return replace(first, damage=damage, found=differences)
 
 
@@ -162,13 +160,13 @@ def _same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class PoisonedRuns:
-    """What differs with what fresh memory held before, in words: what is proved to, and what is not.
+    """What differs with what fresh memory held before: what is proved to, and what is not.
 
     undefined: file and line of each load that leaves lanes undefined, whatever memory holds.
     """
 
-    proved: tuple[str, ...]
-    open: tuple[str, ...]
+    proved: tuple[Deviation, ...]
+    open: tuple[Deviation, ...]
     undefined: tuple[str, ...]
 
 
@@ -176,7 +174,7 @@ class PoisonedRuns:
 class Difference:
     """What differs with the poison in fresh memory; `proved` if no order of additions explains it."""
 
-    words: str
+    deviation: Deviation
     proved: bool
 
 
@@ -188,7 +186,8 @@ def _compare(name: str, runs: Mapping[str, Sequence[Observation]]) -> Difference
         shown += [(results[poison][0], words) for poison, words in _FINITE.items()]
         shown += [(results["nan"][-1], "NaN again")]
         seen = ", ".join(f"{_form(tensor)} with {words}" for tensor, words in shown)
-        return Difference(words=f"{name}: shape or dtype differs from run to run: {seen}", proved=True)
+        text = f"{name}: shape or dtype differs from run to run: {seen}"
+        return Difference(deviation=Deviation(name, text), proved=True)
     kept = {poison: [t for t in like if t is not None] for poison, like in results.items()}
     if not kept["nan"] or kept["nan"][0].dtype not in _BITS:
         return None  # none, or no number of a floating-point format; forward_error says so
@@ -220,7 +219,7 @@ def _differing(
         f"(unwritten output or uninitialised buffer), first at flat index {first_at}: "
         f"{values[0]} with NaN there, {values[1]} with {words}"
     )
-    return Difference(words=message, proved=proved)
+    return Difference(deviation=Deviation(name, message), proved=proved)
 
 
 def _form(tensor: torch.Tensor | None) -> str:

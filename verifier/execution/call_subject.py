@@ -21,7 +21,7 @@ from verifier.machine.culprit import place as place_of
 from verifier.machine.execute.findings import UnsupportedFeature
 from verifier.ops import op
 from verifier.records.case import LEFT_OUT, Case
-from verifier.records.observation import Observation, Status
+from verifier.records.observation import Deviation, Observation, Status
 from verifier.records.printable import said, text_of
 from verifier.records.subject import Subject
 from verifier.subjects.process_settings import settings_kept
@@ -338,10 +338,10 @@ def failure(error: Exception, backend: Backend) -> Observation:
     return Observation(status=status, message=text, detail=detail, aftermath=backend.aftermath(error))
 
 
-def _damage(placed: Mapping[str, InMemory], mutates: tuple[str, ...]) -> Iterator[str]:
+def _damage(placed: Mapping[str, InMemory], mutates: tuple[str, ...]) -> Iterator[Deviation]:
     for name, one in placed.items():
         for damage in one.damage():
-            yield f"{name}: {damage}"
+            yield Deviation(name, f"{name}: {damage}")
         if name not in mutates:
             for damage in one.value_damage():
-                yield f"{name} is an input and was written: {damage}"
+                yield Deviation(name, f"{name} is an input and was written: {damage}")

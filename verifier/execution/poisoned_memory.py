@@ -12,6 +12,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from verifier.machine.culprit import passed_on
+from verifier.records.observation import Deviation
 
 GUARD_BYTES = 512
 GUARD_PATTERN = 0xA5
@@ -43,7 +44,7 @@ class FreshMemory:
     poison: str = "nan"
     guarded: list[tuple[str, torch.Tensor, int]] = field(default_factory=list)
 
-    def damage(self) -> Iterator[str]:
+    def damage(self) -> Iterator[Deviation]:
         """Say for each allocation whose red zones were written."""
         for label, buffer, size in self.guarded:
             zones = (("before", buffer[:GUARD_BYTES]), ("behind", buffer[GUARD_BYTES + size :]))
@@ -52,10 +53,11 @@ class FreshMemory:
                 if changed.numel():
                     byte = int(changed[-1 if where == "before" else 0])
                     distance = GUARD_BYTES - byte if where == "before" else byte
-                    yield (
+                    text = (
                         f"{label}: {changed.numel()} byte(s) in the red zone {where} this allocation of the "
                         f"subject were written, the nearest {distance} byte(s) {where} it"
                     )
+                    yield Deviation(label, text)
 
 
 _in_force: list[FreshMemory] = []

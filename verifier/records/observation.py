@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -13,6 +13,13 @@ from verifier.records.printable import block, line
 from verifier.records.reach import NOTHING, Reach
 
 Status = Literal["ok", "refused", "crashed", "timeout", "unusable", "undecided", "error"]
+
+
+class Deviation(NamedTuple):
+    """What is not as demanded: about which tensor, or which memory, and what, in a sentence of its own."""
+
+    about: str
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +40,7 @@ class Observation:
         instruction, ...); "error" (the verifier itself failed).
     outputs: what the subject returned and the gradients, by name; None where it returned None.
     message: what went wrong, in one line; `detail` is the traceback or the last lines of stderr.
-    damage: stray writes and changed inputs, one sentence each, by check word ("memory", "inputs").
+    damage: stray writes and changed inputs.
     unlaunched: why nothing that was right is right of a kernel. lacking: what there was no room for, so that
         nothing was computed.
     compiled: what is known of the code that was executed; None if that of any is unknown.
@@ -49,7 +56,7 @@ class Observation:
     outputs: Mapping[str, torch.Tensor | None] = field(default_factory=dict)
     message: str = ""
     detail: str = ""
-    damage: tuple[str, ...] = ()
+    damage: tuple[Deviation, ...] = ()
     unlaunched: str = ""
     lacking: str = ""
     compiled: CompiledCode | None = None
@@ -62,4 +69,5 @@ class Observation:
         """Keep what a subject says from steering a terminal or filling a disk."""
         object.__setattr__(self, "message", line(self.message))
         object.__setattr__(self, "detail", block(self.detail))
-        object.__setattr__(self, "damage", tuple(map(line, self.damage)))
+        printable = (Deviation(line(one.about), line(one.text)) for one in self.damage)
+        object.__setattr__(self, "damage", tuple(printable))

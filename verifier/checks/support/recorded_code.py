@@ -243,7 +243,7 @@ def recorded_run(subject: Subject, case: Case, *, runner: Runner, gradients: boo
         subject, case, experiment="verifier.checks.support.recorded_code:recordings", gradients=gradients
     )
     if seen.status != "ok" or not isinstance(seen.found, Recordings):
-        why = seen.message or "; ".join(seen.damage) or seen.status
+        why = seen.message or "; ".join(d.text for d in seen.damage) or seen.status
         if seen.status == "error":
             raise RefusedError(OWN_FAILURE, why)
         if why == NO_EXPRESSION:

@@ -14,7 +14,7 @@ from verifier.execution.backend import Backend
 from verifier.execution.call_subject import execute
 from verifier.machine.model import MaskedFill
 from verifier.records.case import Case
-from verifier.records.observation import Observation
+from verifier.records.observation import Deviation, Observation
 from verifier.records.subject import Subject
 
 FILLS = {"nan": "NaN", "finite": "a negative number", "positive": "a positive number"}
@@ -27,9 +27,9 @@ _NEVER_ENDING = frozenset({"step_limit"})
 
 @dataclass(frozen=True, kw_only=True)
 class UndefinedLanes:
-    """What depends on undefined lanes, in words, and why what was not tried was not."""
+    """What depends on undefined lanes, and why what was not tried was not."""
 
-    proved: tuple[str, ...] = ()
+    proved: tuple[Deviation, ...] = ()
     untried: tuple[str, ...] = ()
 
 
@@ -93,7 +93,7 @@ class _Filled:
             return self._untried("zero", self.zeros)
         again = self.run(number)
         proved = [
-            self._words(name, number, seen)
+            Deviation(name, self._words(name, number, seen))
             for name in self.plain.outputs
             if _differ(name, seen, self.plain)
             and _differ(name, seen, self.zeros)
@@ -108,7 +108,7 @@ class _Filled:
             return self._untried(number, seen)
         where = self._where(lambda one: one.aftermath.machine_finding == found, number)
         text = f"with {FILLS[number]} in {where} the call ends with {seen.message}"
-        return UndefinedLanes(proved=(f"undefined lanes: {text}",))
+        return UndefinedLanes(proved=(Deviation("undefined lanes", f"undefined lanes: {text}"),))
 
     def _untried(self, number: str, seen: Observation) -> UndefinedLanes:
         words = {"zero": "zeros", **FILLS}[number]
