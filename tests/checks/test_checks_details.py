@@ -165,6 +165,15 @@ def test_an_empty_input_may_be_refused_only_outside_the_domain():
     assert promised.examine_case(empty)[0] is not None
 
 
+def test_an_output_of_another_shape_of_an_empty_input_is_called_output():
+    kept = subject_of(RIGHT).differing(differentiable=False)
+    wrong = kept.differing(function=lambda *_, **__: (torch.zeros(4), torch.zeros(4), torch.ones(4)))
+    (empty,) = cases_of(kept, "special_values", count=1, shapes=((4, 0),))
+    outcome = examination(wrong, "special_values").judge(empty)[0][0]
+    assert (outcome.verdict, outcome.output) == (Verdict.FAIL, "output")
+    assert outcome.message == "output has shape (4,); (4, 0) is expected"
+
+
 @pytest.mark.parametrize("weight", [1.0, 6e4])
 def test_weights_that_carry_an_element_out_of_range_break_no_promise_about_inputs(weight):
     subject = replace(subject_of(RIGHT), domain=Domain(max_abs=8.0))

@@ -15,6 +15,7 @@ from verifier.checks.support.bits import BitNumbers, Results, bit_numbers, compa
 from verifier.checks.support.session import Session, gradient_names
 from verifier.ops import Op
 from verifier.records.case import Case
+from verifier.records.observation import Deviation
 from verifier.records.subject import Subject
 from verifier.records.verdict import Outcome
 
@@ -69,7 +70,7 @@ def check(session: Session) -> list[Outcome]:
     base = session.execute(gradients=backward)
     if wrong := session.shape_outcomes(base, tuple(names)):
         return wrong
-    found: dict[str, str] = {}
+    found: dict[str, Deviation] = {}
     counts: set[int] = set()
     for rows in _arrangements(case, places):
         other = arranged(session.op, case, places, rows)
@@ -82,9 +83,9 @@ def check(session: Session) -> list[Outcome]:
         counts.add(_extent(other, places))
         before, after = _row_numbers(session.op, case, None), _row_numbers(session.op, other, (places, rows))
         for name in base.outputs:
-            message = _compare(session.op, name, (case, base.outputs, before), (other, seen.outputs, after))
-            if message is not None:
-                found.setdefault(name, message)
+            unlike = _compare(session.op, name, (case, base.outputs, before), (other, seen.outputs, after))
+            if unlike is not None:
+                found.setdefault(name, unlike)
     if not counts:
         return []
     words = {"holds": "bits of a row equal in every batch", "broken": "bits of a row differ by the batch"}
@@ -167,7 +168,7 @@ def _row_numbers(op: Op, case: Case, arrangement: tuple[RowPlaces, Sequence[int]
 RowSide = tuple[Case, Results, BitNumbers]
 
 
-def _compare(op: Op, name: str, base: RowSide, other: RowSide) -> str | None:
+def _compare(op: Op, name: str, base: RowSide, other: RowSide) -> Deviation | None:
     """Say which row of a result has other bits in the other batch, or return None."""
     if op.sums_rows(name) or not (comparable(base[1].get(name)) and comparable(other[1].get(name))):
         return None
@@ -180,10 +181,11 @@ def _compare(op: Op, name: str, base: RowSide, other: RowSide) -> str | None:
     if not unequal.any():
         return None
     row = int(np.nonzero(unequal.reshape(len(rows), -1).any(axis=1))[0][0])
-    return (
+    text = (
         f"{name}: row {int(rows[row])} of {base[0].rows} rows has other bits as row {row} of "
         f"{other[0].rows} rows ({int(unequal[row].sum())} of its {unequal[row].size} elements)"
     )
+    return Deviation(name, text)
 
 
 def _rows_of(op: Op, name: str, side: RowSide) -> BitNumbers | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from verifier.cases.plan import Plan
-from verifier.checks.support.bits import bit_numbers
+from verifier.checks.support.bits import bit_numbers, deviating
 from verifier.checks.support.output_verdict import judge
 from verifier.checks.support.session import Session, gradient_names
 from verifier.execution.backend import Backend
@@ -16,7 +16,7 @@ from verifier.machine.culprit import is_own, passed_on
 from verifier.ops import Op
 from verifier.ops.unknown import NO_BOUND
 from verifier.records.case import Case
-from verifier.records.observation import Observation
+from verifier.records.observation import Deviation, Observation
 from verifier.records.subject import Subject
 from verifier.records.verdict import Outcome, Verdict
 
@@ -59,10 +59,7 @@ def skips(subject: Subject, op: Op, _dtype: str, _backend: str) -> str | None:
 def check(session: Session) -> list[Outcome]:
     """Run the subject with a residual branch, twice backwards, and once with its output changed."""
     seen = session.execute(experiment="verifier.checks.context:experiment")
-    outcomes = [
-        Outcome(verdict=Verdict.FAIL, output=m.split(":")[0], message=m, decided=1, wrong=1)
-        for m in seen.found
-    ]
+    outcomes = [deviating(one) for one in seen.found]
     names = gradient_names(session.subject, session.op)
     for pass_, words in PASSES.items():
         outputs = {n: seen.outputs.get(f"{pass_} {n}") for n in names}
@@ -99,13 +96,13 @@ def experiment(subject: Subject, case: Case, *, backend: Backend) -> Observation
 Gradients = dict[str, torch.Tensor | None]
 
 
-def _next_to_a_branch(subject: Subject, case: Case, backend: Backend) -> tuple[Gradients, list[str]]:
+def _next_to_a_branch(subject: Subject, case: Case, backend: Backend) -> tuple[Gradients, list[Deviation]]:
     (output, *further), wanted, given = _forward(subject, case, backend)
     branch = torch.zeros_like(output.detach()).requires_grad_(True)
     total = output + branch
     before = [gradient.clone() for gradient in given]
     found: Gradients = {}
-    broken = []
+    broken: list[Deviation] = []
     for pass_ in ("first", "second"):
         gradients = passed_on(
             torch.autograd.grad,
@@ -117,10 +114,12 @@ def _next_to_a_branch(subject: Subject, case: Case, backend: Backend) -> tuple[G
         )
         found |= {f"{pass_} grad_{n}": g for n, g in zip(wanted, gradients, strict=False)}
         if not _same(gradients[-1], before[0]):
-            broken.append("residual: in norm(x) + r the gradient of r is not grad_output: it was overwritten")
+            text = "residual: in norm(x) + r the gradient of r is not grad_output: it was overwritten"
+            broken.append(Deviation("residual", text))
         for gradient, kept in zip(given, before, strict=True):
             if not _same(gradient, kept):
-                broken.append("grad_output: the backward pass wrote into the gradient that it was given")
+                text = "grad_output: the backward pass wrote into the gradient that it was given"
+                broken.append(Deviation("grad_output", text))
                 gradient.copy_(kept)
     # Cloned, since a later pass may write into what an earlier one returned.
     return {n: None if g is None else g.clone() for n, g in found.items()}, list(dict.fromkeys(broken))

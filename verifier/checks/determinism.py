@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from verifier.cases.plan import Plan
 from verifier.checks.support.bits import demanded, differing
@@ -13,7 +13,7 @@ from verifier.execution.backend import Backend, Power
 from verifier.execution.call_subject import execute
 from verifier.ops import Op
 from verifier.records.case import Case
-from verifier.records.observation import Observation
+from verifier.records.observation import Deviation, Observation
 from verifier.records.subject import Subject
 from verifier.records.verdict import Outcome
 
@@ -51,21 +51,23 @@ def check(session: Session) -> list[Outcome]:
     backward = bool(session.op.differentiable) and session.subject.differentiable
     seen = session.execute(experiment="verifier.checks.determinism:experiment", gradients=backward)
     return demanded(
-        session.subject, NAME, seen.found, holds="bits equal over runs", broken=_broken(seen.found)
+        session.subject, NAME, seen.found.deviations, holds="bits equal over runs", broken=seen.found.broken
     )
 
 
-def _broken(messages: list[str]) -> str:
-    """Say in words what differs."""
-    again = any(ANEW in message for message in messages)
-    return f"{ANEW} has other bits" if again else "bits differ over runs"
+@dataclass(frozen=True, kw_only=True)
+class RepeatedRuns:
+    """How results of several runs differ; broken: the same in a few words."""
+
+    deviations: tuple[Deviation, ...]
+    broken: str = "bits differ over runs"
 
 
 def experiment(subject: Subject, case: Case, *, backend: Backend, gradients: bool) -> Observation:
     """Execute several times, each in another order of blocks where the backend allows it; in the child."""
     varies = Power.VARIES in backend.powers
     first: Observation | None = None
-    found: dict[str, str] = {}
+    found: dict[str, Deviation] = {}
     for number in range(RUNS):
         with backend.varied(schedule_seed=number) if varies and number else nullcontext():
             seen = execute(subject, case, backend=backend, gradients=gradients)
@@ -76,8 +78,9 @@ def experiment(subject: Subject, case: Case, *, backend: Backend, gradients: boo
         for name in seen.outputs:
             message = differing(name, first.outputs, seen.outputs, words)
             if message is not None:
-                found.setdefault(name, message)
+                found.setdefault(name, Deviation(name, message))
     assert first is not None
-    if gradients and not found and (message := made_differently(subject, case, backend=backend)):
-        found["made anew"] = message
-    return replace(first, damage=(), found=list(found.values()))
+    compared = RepeatedRuns(deviations=tuple(found.values()))
+    if gradients and not found and (other := made_differently(subject, case, backend=backend)):
+        compared = RepeatedRuns(deviations=(other,), broken=f"{ANEW} has other bits")
+    return replace(first, damage=(), found=compared)

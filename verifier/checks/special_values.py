@@ -15,7 +15,7 @@ from verifier.checks.support.output_verdict import judge
 from verifier.checks.support.session import Session, StoppedError, result_names
 from verifier.ops import Op
 from verifier.ops.rows.compose_bounds import to_float64
-from verifier.records.observation import Observation
+from verifier.records.observation import Deviation, Observation
 from verifier.records.subject import Subject
 from verifier.records.verdict import Outcome, Verdict
 
@@ -73,10 +73,10 @@ def check(session: Session) -> list[Outcome]:
         if session.case.elements or not refused or NAME in session.subject.guarantees:
             raise
         text = f"output: an empty input is refused ({stopped.outcome.message})"
-        return demanded(session.subject, NAME, [text], **_WORDS)
+        return demanded(session.subject, NAME, [Deviation("output", text)], **_WORDS)
     wrong = session.shape_outcomes(seen, ("output",))
     if session.case.elements == 0:
-        return demanded(session.subject, NAME, [o.message for o in wrong], **_WORDS)
+        return demanded(session.subject, NAME, [Deviation(o.output, o.message) for o in wrong], **_WORDS)
     if wrong:
         return wrong
     names = _names(session)
@@ -91,14 +91,14 @@ def _names(session: Session) -> tuple[str, ...]:
     return result_names(session.subject, session.op)
 
 
-def _table(session: Session, seen: Observation) -> Iterator[str]:
-    """Yield what differs from the op's table, one sentence for each line of it."""
+def _table(session: Session, seen: Observation) -> Iterator[Deviation]:
+    """Yield what differs from the op's table, each line of it once."""
     if not session.case.finite:
         yield from _of_rows(session, seen)
         yield from _reached(session, seen)
 
 
-def _of_rows(session: Session, seen: Observation) -> Iterator[str]:
+def _of_rows(session: Session, seen: Observation) -> Iterator[Deviation]:
     """Yield what an output lacks in rows whose input is not finite."""
     tensor, case = seen.outputs.get("output"), session.case
     given = to_float64(session.op.reads(case))
@@ -109,10 +109,10 @@ def _of_rows(session: Session, seen: Observation) -> Iterator[str]:
     for words, where, meets in session.op.special(case.scalars, x):
         bad = where & ~meets(values)
         if bad.any():
-            yield f"output: {words}; {_count(bad, where, values)}"
+            yield Deviation("output", f"output: {words}; {_count(bad, where, values)}")
 
 
-def _reached(session: Session, seen: Observation) -> Iterator[str]:
+def _reached(session: Session, seen: Observation) -> Iterator[Deviation]:
     """Yield what the results lack that a NaN, or an infinity, reaches: they have no finite exact value."""
     case, truth = session.case, session.truth
     carriers = [name for name, tensor in case.given.items() if not bool(tensor.isfinite().all())]
@@ -134,7 +134,8 @@ def _reached(session: Session, seen: Observation) -> Iterator[str]:
         where = np.broadcast_to(np.isnan(exact.high), values.shape)
         bad = where & (np.isfinite(values) if infinite else ~np.isnan(values))
         if bad.any():
-            yield f"{name}: {word} is lost on the way; {_count(bad, where, values)}"
+            text = f"{name}: {word} is lost on the way; {_count(bad, where, values)}"
+            yield Deviation(name, text)
 
 
 def _count(bad: Mask, where: Mask, values: Array) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from strategies.placement import BITS
+from verifier.records.observation import Deviation
 from verifier.records.subject import Subject
 from verifier.records.verdict import Measured, Outcome, Verdict
 
@@ -48,22 +49,23 @@ def differing(name: str, first: Results, second: Results, words: str) -> str | N
 
 
 def demanded(
-    subject: Subject, guarantee: str, messages: Iterable[str], *, holds: str, broken: str
+    subject: Subject, guarantee: str, deviations: Iterable[Deviation], *, holds: str, broken: str
 ) -> list[Outcome]:
-    """Return a FAIL for each message where the guarantee is given; elsewhere report what was measured.
+    """Return a FAIL for each deviation where the guarantee is given; elsewhere report what was measured.
 
-    messages: sentences that begin with the name of an output. holds, broken: what is seen without and
-    with messages, in words.
+    holds, broken: what is seen without and with deviations, in words.
     """
-    found = list(messages)
+    found = list(deviations)
     if guarantee not in subject.guarantees:
         why = f"{guarantee} is not guaranteed, hence not demanded"
         measured = Measured(seen=broken if found else holds, undemanded=why)
-        return [
-            Outcome(verdict=Verdict.SKIPPED, message=measured.text, measured=measured, evidence=tuple(found))
-        ]
+        evidence = tuple(one.text for one in found)
+        return [Outcome(verdict=Verdict.SKIPPED, message=measured.text, measured=measured, evidence=evidence)]
     if not found:
         return [Outcome(verdict=Verdict.PASS, decided=1)]
-    return [
-        Outcome(verdict=Verdict.FAIL, output=m.split(":")[0], message=m, decided=1, wrong=1) for m in found
-    ]
+    return [deviating(one) for one in found]
+
+
+def deviating(one: Deviation) -> Outcome:
+    """Return the FAIL that a deviation is."""
+    return Outcome(verdict=Verdict.FAIL, output=one.about, message=one.text, decided=1, wrong=1)

@@ -17,6 +17,7 @@ from verifier.machine.device.dispatch_mode import is_custom, run_custom
 from verifier.machine.device.dispatching import Dispatching
 from verifier.machine.shadow.host_products import FIRST_FACTORS
 from verifier.ops.specification.axes import LINEAR_WEIGHT
+from verifier.records.observation import Deviation
 from verifier.subjects.process_settings import settings_kept
 
 if TYPE_CHECKING:
@@ -60,13 +61,13 @@ def _matrix(factor: object) -> torch.Tensor | None:
     return alone.detach().clone() if alone.dim() == 2 else None
 
 
-def made_differently(subject: Subject, case: Case, *, backend: Backend) -> str:
+def made_differently(subject: Subject, case: Case, *, backend: Backend) -> Deviation | None:
     """Say where the backward pass multiplies other numbers by grad_output than the forward by the matrix.
 
-    "" where both are the same but for a cast, or no products of torch are seen that tell. Runs in the child.
+    None where both are the same but for a cast, or no products of torch tell. Runs in the child.
     """
     if LINEAR_WEIGHT not in case.given or "grad_output" not in case.given or not case.elements:
-        return ""
+        return None
     there, back = _Multiplied(), _Multiplied()
     backend.begin()
     try:
@@ -78,7 +79,7 @@ def made_differently(subject: Subject, case: Case, *, backend: Backend) -> str:
                 backward(outputs, call)
             backend.finish()
     except Exception as error:
-        return f"{GRADIENT}: {failure(error, backend).message}"
+        return Deviation(GRADIENT, f"{GRADIENT}: {failure(error, backend).message}")
     matrix, gradient = case.given[LINEAR_WEIGHT], case.given["grad_output"].reshape(case.rows, -1)
     shape = (case.rows, case.columns)
     first = [y for y in _beside(there.factors, matrix.T) if y.shape == shape]
@@ -88,11 +89,12 @@ def made_differently(subject: Subject, case: Case, *, backend: Backend) -> str:
         unequal = [_unequal(y, made) for y in first]
         if unequal and all(unequal):
             count = min(unequal)
-            return (
+            text = (
                 f"{GRADIENT}: {ANEW} is not what the forward pass multiplied: {count} of {made.numel()} "
                 "elements have other bits, which no cast explains"
             )
-    return ""
+            return Deviation(GRADIENT, text)
+    return None
 
 
 def _beside(factors: Factors, known: torch.Tensor) -> list[torch.Tensor]:

@@ -13,7 +13,7 @@ from verifier.execution.backend import Backend
 from verifier.execution.call_subject import execute
 from verifier.ops import Op
 from verifier.records.case import Case
-from verifier.records.observation import Observation
+from verifier.records.observation import Deviation, Observation
 from verifier.records.subject import Subject
 from verifier.records.verdict import Outcome
 
@@ -60,5 +60,9 @@ def experiment(subject: Subject, case: Case, *, backend: Backend) -> Observation
     first, second = seen.outputs["output"], other.outputs["output"]
     assert first is not None
     assert second is not None
-    found = [] if torch.equal(first, -second) else ["output: of -x it is not minus that of x"]
+    found = (
+        []
+        if torch.equal(first, -second)
+        else [Deviation("output", "output: of -x it is not minus that of x")]
+    )
     return replace(seen, found=found)
