@@ -246,7 +246,7 @@ def attempt(subject, factor, name="output", unsteady=()):
         run=lambda *_, **__: None,
     )
     plain = execute(subject, case, backend=backend("eager")).outputs[name]
-    tried = Attempt(demand="sideways", differing={name: f"{name}: bits differ"})
+    tried = Attempt(demand="sideways", differing={name: "bits differ: in one of 2 elements"})
     return session, Observation(
         status="ok",
         outputs={key("sideways", name): plain * factor},
@@ -278,7 +278,8 @@ def test_without_a_bound_other_bits_are_wrong_only_where_calls_repeat_them(
 ):
     subject = subject_of(RIGHT).differing(variance=None)
     (outcome,) = judged(*attempt(subject, 1 + 2**-23, unsteady=unsteady), same_code=same_code)
-    assert (outcome.verdict, outcome.doubtful) == (verdict, doubtful)
+    assert (outcome.verdict, outcome.doubtful, outcome.output) == (verdict, doubtful, "output")
+    assert outcome.message.startswith("output sideways: bits differ: in one of 2 elements")
 
 
 def test_without_the_guarantee_of_equal_bits_eager_calls_need_not_have_them():

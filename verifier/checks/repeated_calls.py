@@ -20,7 +20,7 @@ from verifier.checks.support.attempts import (
     tried_in_turn,
     ways_of_op,
 )
-from verifier.checks.support.bits import differing
+from verifier.checks.support.bits import how_different
 from verifier.checks.support.session import Session
 from verifier.execution.backend import Backend
 from verifier.execution.backends import backend as backend_of
@@ -253,8 +253,8 @@ class _Calls:
         before = kept(found)
         self.called(self.laid_out(self.other))
         words = "from those before it"
-        messages = (differing(name, before, found, words) for name in found)
-        return Shown(broken=tuple(_said(m) for m in messages if m is not None))
+        unlike = ((name, how_different(before[name], found[name], words)) for name in found)
+        return Shown(broken=tuple((name, how) for name, how in unlike if how is not None))
 
     def changed(self) -> Shown:
         """Call with other numbers first, then put those of the case into the same tensors."""
@@ -302,11 +302,6 @@ class _Calls:
 def _put(call: Call, name: str, values: torch.Tensor) -> None:
     with torch.no_grad():
         call.placed[name].tensor.copy_(values)
-
-
-def _said(message: str) -> str:
-    name, _, rest = message.partition(": ")
-    return f"{name} {LATER}: {rest}"
 
 
 def _other_numbers(op: Op, case: Case) -> Case:

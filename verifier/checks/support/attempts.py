@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from verifier.cases.plan import Plan
-from verifier.checks.support.bits import Results, differing
+from verifier.checks.support.bits import Results, how_different
 from verifier.checks.support.output_verdict import judge
 from verifier.checks.support.session import Session, stopped
 from verifier.execution.backend import Backend, Power
@@ -79,12 +79,12 @@ class Shown:
     """What one way of calling showed.
 
     results: of one call or of several, each to be compared with the plain call's; those that are lacking are
-    not. broken: demands that were certainly not met, in sentences that begin with the name of a result.
+    not. broken: results that are certainly wrong, by name, each with how.
     excused: why it is right that there is nothing to compare, or nothing.
     """
 
     results: tuple[Results, ...] = ()
-    broken: tuple[str, ...] = ()
+    broken: tuple[tuple[str, str], ...] = ()
     excused: str = ""
 
 
@@ -92,12 +92,13 @@ class Shown:
 class Attempt:
     """One demand as it was tried.
 
-    stopped: how it ended, if not well. differing: how bits of results differ from the plain call's, by name.
+    stopped: how it ended, if not well. broken: as of `Shown`. differing: how bits of results differ from the
+    plain call's, by name.
     """
 
     demand: str
     stopped: Observation | None = None
-    broken: tuple[str, ...] = ()
+    broken: tuple[tuple[str, str], ...] = ()
     excused: str = ""
     differing: Mapping[str, str] = field(default_factory=dict)
 
@@ -141,7 +142,7 @@ def tried_in_turn(
     if isinstance(again, Observation):
         return replace(again, message=f"in a second call on the same values: {again.message}")
     expected = first.results[0]
-    unsteady = [name for name in expected if differing(name, expected, again.results[0], "")]
+    unsteady = [name for name in expected if how_different(expected[name], again.results[0].get(name), "")]
     attempts: list[Attempt] = []
     outputs: dict[str, torch.Tensor | None] = {}
 
@@ -149,11 +150,11 @@ def tried_in_turn(
         broken = [*shown.broken]
         found: dict[str, str] = {}
         for results in shown.results:
-            broken += _other_forms(usual, results, demand)
+            broken += _other_forms(usual, results)
             for name in usual.keys() & results.keys():
-                message = differing(name, usual, results, "from the plain call's")
-                if message is not None and _form(usual[name]) == _form(results[name]):
-                    found.setdefault(name, message)
+                how = how_different(usual[name], results[name], "from the plain call's")
+                if how is not None and _form(usual[name]) == _form(results[name]):
+                    found.setdefault(name, how)
                     outputs.setdefault(key(demand, name), results[name])
         attempts.append(Attempt(demand=demand, broken=tuple(broken), excused=shown.excused, differing=found))
 
@@ -218,12 +219,12 @@ def _tried(backend: Backend, way: Callable[[], Shown]) -> Shown | Observation:
     return shown if kept_back is None else failure(kept_back, backend)
 
 
-def _other_forms(expected: Results, results: Results, demand: str) -> Iterator[str]:
-    """Say which results are None, or of another shape or dtype, where those of the plain call are not."""
+def _other_forms(expected: Results, results: Results) -> Iterator[tuple[str, str]]:
+    """Yield results that are None, or of another shape or dtype, where those of the plain call are not."""
     for name in expected.keys() & results.keys():
         before, now = _form(expected[name]), _form(results[name])
         if before != now:
-            yield f"{name} {demand}: it is {now}; the plain call's is {before}"
+            yield name, f"it is {now}; the plain call's is {before}"
 
 
 def _form(tensor: torch.Tensor | None) -> str:
@@ -250,12 +251,12 @@ def outcomes_of(
     outcomes = []
     for attempt in found.tried:
         made = _certain(attempt)
-        for name, message in attempt.differing.items():
+        for name, how in attempt.differing.items():
             repeats = steady and name not in found.unsteady
             if same_bits and repeats:
-                made.append(_broken(f"{name} {attempt.demand}: {message.partition(': ')[2]}"))
+                made.append(_broken(name, attempt.demand, how))
                 continue
-            made += _of_bits(session, seen, attempt.demand, name, message, repeats, same_code=same_code)
+            made += _of_bits(session, seen, attempt.demand, name, how, repeats, same_code=same_code)
         outcomes += made or [Outcome(verdict=Verdict.PASS, decided=1)]
         outcomes[-1] = replace(outcomes[-1], tried=(attempt.demand, *_way_of_op(session)))
     return outcomes
@@ -274,7 +275,7 @@ def _certain(attempt: Attempt) -> list[Outcome]:
         return [replace(outcome, message=f"{attempt.demand}: {outcome.message}")]
     if attempt.excused:
         return [Outcome(verdict=Verdict.SKIPPED, message=attempt.excused)]
-    return [_broken(message) for message in attempt.broken]
+    return [_broken(name, attempt.demand, how) for name, how in attempt.broken]
 
 
 def _of_bits(  # noqa: PLR0917 (of one result)
@@ -282,7 +283,7 @@ def _of_bits(  # noqa: PLR0917 (of one result)
     seen: Observation,
     demand: str,
     name: str,
-    message: str,
+    how: str,
     repeats: bool,
     *,
     same_code: bool,
@@ -298,17 +299,18 @@ def _of_bits(  # noqa: PLR0917 (of one result)
     if any(o.verdict is Verdict.PASS for o in judged):
         return []
     if repeats and same_code:
-        return [_broken(f"{name} {demand}: {message.partition(': ')[2]}")]
+        return [_broken(name, demand, how)]
     why = "no bound says whether both are right" if repeats else "two plain calls may differ as well"
     return [
         Outcome(
             verdict=Verdict.UNDECIDED,
             output=name,
-            message=f"{name} {demand}: {message.partition(': ')[2]}; {why}",
+            message=f"{name} {demand}: {how}; {why}",
             doubtful=repeats,
         )
     ]
 
 
-def _broken(message: str) -> Outcome:
-    return Outcome(verdict=Verdict.FAIL, output=message.split(" ", 1)[0], message=message, decided=1, wrong=1)
+def _broken(name: str, demand: str, how: str) -> Outcome:
+    text = f"{name} {demand}: {how}"
+    return Outcome(verdict=Verdict.FAIL, output=name, message=text, decided=1, wrong=1)

@@ -30,20 +30,25 @@ def comparable(tensor: torch.Tensor | None) -> bool:
 
 
 def differing(name: str, first: Results, second: Results, words: str) -> str | None:
-    """Say how the bits of a named result differ, or return None; `words` says between what."""
-    a, b = first.get(name), second.get(name)
+    """Say of a named result that its bits differ, and how, or return None; `words` says between what."""
+    how = how_different(first.get(name), second.get(name), words)
+    return None if how is None else f"{name}: {how}"
+
+
+def how_different(a: torch.Tensor | None, b: torch.Tensor | None, words: str) -> str | None:
+    """Say how the bits of two results differ, without a name, or return None; `words` says between what."""
     if (a is None) != (b is None):
-        return f"{name}: present or None, {words}"
+        return f"present or None, {words}"
     if a is None or b is None or not comparable(a):
         return None
     if a.shape != b.shape or a.dtype != b.dtype:
-        return f"{name}: shape or dtype differs {words}"
+        return f"shape or dtype differs {words}"
     unequal = bit_numbers(a) != bit_numbers(b)
     if not unequal.any():
         return None
     at = tuple(int(i[0]) for i in np.nonzero(unequal))
     return (
-        f"{name}: bits differ {words} in {int(unequal.sum())} of {a.numel()} elements, "
+        f"bits differ {words} in {int(unequal.sum())} of {a.numel()} elements, "
         f"first at {list(at)}: {a[at].item()!r} and {b[at].item()!r}"
     )
 
