@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -18,7 +17,6 @@ ALLOCATED = (64, 128, 256)
 """Alignments that torch's allocator on a CPU gives (c10/core/alignment.h); which of them is chance."""
 OTHER_DATA = 7919
 """Another seed than that of `certify`: what is proved of all inputs is proved again on others."""
-_ALIGNMENT = re.compile(r"tensors\.\w+\.alignment: (\d+) is certified, (\d+) is found")
 _REFUSAL = frozenset({"subject", "dtype", "rows", "columns", "refused"})
 _KINDS: Mapping[str, type] = {
     "subject": str, "source": str, "op": str, "dtype": str, "rows": int, "columns": int, "tensors": dict,
@@ -117,27 +115,39 @@ def read(path: Path) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
     return kept, alike
 
 
+class Changed(NamedTuple):
+    """What two documents say differently: where, by names and numbers from the outside in, and both."""
+
+    where: tuple[str | int, ...]
+    kept: object
+    found: object
+
+    def __str__(self) -> str:
+        """Return it as a line."""
+        parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.where)
+        return f"{''.join(parts).removeprefix('.')}: {self.kept!r} is certified, {self.found!r} is found"
+
+
 def told(kept: object, found: object) -> tuple[list[str], list[str]]:
     """Return what two documents say differently, and, apart from it, what differs by chance alone."""
     every = list(differences(kept, found))
-    chance = [line for line in every if _is_chance(line)]
-    return [line for line in every if line not in chance], [f"note: {line}" for line in chance]
+    by_chance = [f"note: {one}" for one in every if _is_chance(one)]
+    return [str(one) for one in every if not _is_chance(one)], by_chance
 
 
-def _is_chance(line: str) -> bool:
+def _is_chance(one: Changed) -> bool:
     """Return whether a difference is one of alignments, both of which the allocator may give."""
-    match = _ALIGNMENT.fullmatch(line)
-    return match is not None and all(int(number) in ALLOCATED for number in match.groups())
+    of_alignment = len(one.where) == 3 and (one.where[0], one.where[2]) == ("tensors", "alignment")
+    return of_alignment and all(type(n) is int and n in ALLOCATED for n in (one.kept, one.found))
 
 
-def differences(kept: object, found: object, where: str = "") -> Iterator[str]:
+def differences(kept: object, found: object, where: tuple[str | int, ...] = ()) -> Iterator[Changed]:
     """Yield what two documents say differently, each with its place."""
     if isinstance(kept, dict) and isinstance(found, dict):
         for name in sorted({*kept, *found}):
-            place = f"{where}.{name}" if where else str(name)
-            yield from differences(kept.get(name), found.get(name), place)
+            yield from differences(kept.get(name), found.get(name), (*where, str(name)))
     elif isinstance(kept, list) and isinstance(found, list) and len(kept) == len(found):
         for number, (one, other) in enumerate(zip(kept, found, strict=True)):
-            yield from differences(one, other, f"{where}[{number}]")
+            yield from differences(one, other, (*where, number))
     elif kept != found or isinstance(kept, bool) is not isinstance(found, bool):  # True == 1
-        yield f"{where}: {kept!r} is certified, {found!r} is found"
+        yield Changed(where=where, kept=kept, found=found)
