@@ -180,6 +180,27 @@ def cast_to(dtype):
     return all(torch.is_autocast_enabled(d) and torch.get_autocast_dtype(d) == dtype for d in devices)
 
 
+SWITCHED_OFF = {
+    "by keywords": lambda: torch.set_autocast_enabled(device_type="cuda", enabled=False),
+    "with one keyword": lambda: torch.set_autocast_enabled("cuda", enabled=False),
+    "in the old way": lambda: torch.set_autocast_enabled(False),
+    "as a context": lambda: torch.autocast("cuda", enabled=False).__enter__(),
+}
+
+
+@pytest.mark.parametrize("way", SWITCHED_OFF)
+def test_however_a_kernel_switches_autocast_off_on_a_gpu_the_machine_casts_no_more(way):
+    with modes._autocast():
+        SWITCHED_OFF[way]()
+        assert not torch.is_autocast_enabled("cpu")
+        torch.set_autocast_dtype(device_type="cuda", dtype=torch.float16)
+        assert torch.get_autocast_dtype("cpu") == torch.float16
+        torch.set_autocast_enabled("cuda", True)
+        assert cast_to(torch.float16)
+    assert not torch.is_autocast_enabled("cpu")
+    assert not torch.is_autocast_enabled("cuda")
+
+
 FLAGS = {
     "under torch.no_grad": lambda: not torch.is_grad_enabled() and not torch.is_inference_mode_enabled(),
     modes.INFERENCE: torch.is_inference_mode_enabled,

@@ -154,14 +154,18 @@ def _autocast(to: torch.dtype = torch.bfloat16) -> Iterator[None]:
 @contextmanager
 def _set_together() -> Iterator[None]:
     """Let a subject that switches autocast of CUDA off do so where the machine's numbers are computed."""
-    names = ("set_autocast_enabled", "set_autocast_dtype")
+    names = {
+        "set_autocast_enabled": torch.is_autocast_enabled,
+        "set_autocast_dtype": torch.get_autocast_dtype,
+    }
     plain = {name: getattr(torch, name) for name in names}
 
     def of_both(name: str) -> Callable[..., None]:
-        def told(*given: object) -> None:
-            plain[name](*given)
-            if given[0] == GPU:
-                plain[name]("cpu", *given[1:])
+        def told(*given: object, **named: object) -> None:
+            before = names[name](GPU)
+            plain[name](*given, **named)
+            if (now := names[name](GPU)) != before:  # however the call has named the device
+                plain[name]("cpu", now)
 
         return told
 
