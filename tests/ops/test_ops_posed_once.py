@@ -10,7 +10,16 @@ from strategies.values import Values
 from verifier.arithmetic.formats import ieee
 from verifier.cases.recipe import Recipe, build
 from verifier.checks.support import truth as truths
-from verifier.ops import Bounded, Setting, op
+from verifier.ops import Bounded, Setting, op, ops
+
+
+@pytest.mark.parametrize("name", [name for name, one in ops().items() if one.needs_variance])
+def test_an_op_says_whether_its_statistics_have_a_mean(name):
+    subject = declared(name, variance="two_pass" if op(name).needs_mean else "rms")
+    recipe = Recipe(rows=4, columns=6, input=Values(), grad_output=Values(seed=1))
+    case = build(op(name), subject, "float32", recipe, gradients=True)
+    problem = op(name).problem(case)
+    assert getattr(problem, "norm", problem).centred is op(name).needs_mean
 
 
 @pytest.mark.parametrize(

@@ -122,8 +122,7 @@ def _forms(every: tuple[object, ...], options: Mapping[str, object]) -> tuple[ob
 
 def _by_likelihood(the_op: Op) -> tuple[str, ...]:
     """Return the algorithms that compute a mean, or those that compute none, the common ones first."""
-    centred = "rms" not in the_op.name
-    known = [name for name, found in algorithms().items() if centred == found.CENTRED]
+    known = [name for name, found in algorithms().items() if the_op.needs_mean == found.CENTRED]
     ranks = {name: rank for rank, name in enumerate(COMMONEST)}
     return tuple(sorted(known, key=lambda name: (ranks.get(name, len(ranks)), name)))
 

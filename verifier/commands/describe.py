@@ -294,7 +294,7 @@ def _as_op(place: _Place, calling: Calling, seen: Seen) -> Proposal:
         remarks += [] if "autograd" in fit.formula.values() else [_AUTOGRAD]
     promised: tuple[str, ...] = ()
     lost = the_op.needs_variance and loses_large_means(fit.variance)
-    uncentred = the_op.name.startswith("rms") or fit.variance == THE_FORM
+    uncentred = not the_op.needs_mean or fit.variance == THE_FORM
     if wide and not lost and not holds(trial, runner, LARGE):
         promised = ("max_abs=1e15", *(() if uncentred else ("max_kappa=1e3",)))
         remarks.append(_DOMAIN % (LARGE, " and ".join(promised)))

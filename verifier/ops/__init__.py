@@ -155,8 +155,9 @@ class Op:
     `extents(tensors, scalars)` reads (rows, columns, scalars) off tensors whose shapes were reduced;
     `links` names the axes that shrink together.
     `takes(subject, shapes)` says whether the subject's signature has room for the shapes and scalars.
-    `needs_variance` says whether bounds rest on a variance algorithm (softmax's do not); `reads_eps` that
-    there is an eps without one.
+    `needs_variance` says whether bounds rest on a variance algorithm (softmax's do not), and `needs_mean`
+    whether on one that computes a mean, too (an RMS norm's do not); `reads_eps` that there is an eps without
+    a variance.
     `special(scalars, x)` yields what is expected of NaN and infinities in a row (`ops/special_values.py`);
     `shift_invariant`, `scale_invariant`: a constant added to the input, or a factor of it (eps going by its
     square), changes no output.
@@ -215,6 +216,7 @@ class Op:
     varied: tuple[str, ...] = ()
     own: bool = False
     needs_variance: bool = True
+    needs_mean: bool = True
     reads_eps: bool = False
     special: Rule = elementwise
     shift_invariant: bool = False

@@ -44,4 +44,5 @@ OP = Op(
     complete=residual.complete,
     special=special_values.root_mean_square,
     default_eps=machine_epsilon,
+    needs_mean=False,
 )

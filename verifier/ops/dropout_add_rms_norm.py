@@ -49,4 +49,5 @@ OP = Op(
     complete=dropout.complete,
     special=special_values.root_mean_square,
     default_eps=machine_epsilon,
+    needs_mean=False,
 )

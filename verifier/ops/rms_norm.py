@@ -152,5 +152,6 @@ OP = Op(
     links=trailing_dimensions.links,
     special=special_values.root_mean_square,
     default_eps=machine_epsilon,
+    needs_mean=False,
     scale_invariant=True,
 )

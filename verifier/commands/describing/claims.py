@@ -57,7 +57,7 @@ ROWS_OF_BOUNDS = 256
 
 def guesses(candidate: Op, curve: dict[float, float]) -> tuple[tuple[str, ...], str]:
     """Return algorithms that the growth with kappa suggests, the likeliest first, and what it shows."""
-    if candidate.name.startswith("rms"):
+    if candidate.needs_variance and not candidate.needs_mean:
         return _by_likelihood(centred=False, squared=False), "the op has no mean; "
     if not candidate.needs_variance:
         only = "softmax" if "softmax" in candidate.name else THE_FORM
