@@ -1,5 +1,6 @@
 """Backends: one contract, powers that are declared, and what a place without them answers."""
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -35,13 +36,14 @@ def test_only_the_machine_carries_shadows_and_watches_memory():
     assert [name for name in NAMES if can(name, Power.FOLLOWS_TORCH)] == ["eager"]
 
 
-def test_no_check_asks_for_a_backend_by_its_name():
+def test_no_check_and_no_audit_asks_for_a_backend_by_its_name():
     """A backend of another name with the same powers is asked for the same."""
-    for module in checks().values():
-        source = Path(module.__file__).read_text(encoding="utf-8")
+    audit = Path(import_module("verifier.audit").__file__).parent.rglob("*.py")
+    for file in (*audit, *(Path(module.__file__) for module in checks().values())):
+        source = file.read_text(encoding="utf-8")
         for name in NAMES:
-            assert f'== "{name}"' not in source, module.NAME
-            assert f'!= "{name}"' not in source, module.NAME
+            assert f'== "{name}"' not in source, file
+            assert f'!= "{name}"' not in source, file
 
 
 def test_options_that_a_backend_does_not_have_are_refused():

@@ -48,6 +48,8 @@ class Backend(Protocol):
     """Where several backends can run a subject, the one with the smallest number does."""
     copied: ClassVar[bool] = True
     """Whether its process may be a copy of one that has imported Triton to compile, and not to interpret."""
+    shared_device: ClassVar[bool] = False
+    """Whether kernels run on devices of which each process of several should have its own."""
     child_per_subject: ClassVar[bool] = False
     """Whether a failing subject can spoil the process for others of its file: each gets a child."""
 

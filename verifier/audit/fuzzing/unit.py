@@ -10,6 +10,7 @@ from verifier.audit.fuzzing.devices import claim_device
 from verifier.audit.fuzzing.steered_search import Guide, Kept, SteeredSearch
 from verifier.audit.news import Reporter
 from verifier.audit.run_audit import Job, examination, own_failure
+from verifier.execution.backends import backend
 from verifier.records.verdict import FailureKey, Line
 
 Place = tuple[int, int, int]
@@ -62,7 +63,7 @@ def run_unit(unit: Unit) -> UnitResult:
 
 def _run(unit: Unit) -> UnitResult:
     job = unit.job
-    if job.backend == "cuda":
+    if job.backend is not None and backend(job.backend).shared_device:
         claim_device()
     begun = examination(job, (unit.cases, unit.seconds), unit.seed, first=unit.first, reported=unit.reported)
     if not isinstance(begun, Examination):

@@ -9,7 +9,8 @@ from strategies.values import Values
 from verifier.cases.recipe import Recipe, build
 from verifier.checks.support.equivalence import compared_codes
 from verifier.execution import Runner
-from verifier.execution.backends import default_backend
+from verifier.execution.backend import Power
+from verifier.execution.backends import can, default_backend
 from verifier.execution.preloaded import StartError
 from verifier.ops import op
 from verifier.records.certificate import Refusal
@@ -39,8 +40,8 @@ def alike(original: Path, copy: Path, *, seconds: float) -> str:
 
 def _alike(first: Subject, second: Subject, *, seconds: float) -> str:
     place, _ = default_backend(first)
-    if place != "machine":
-        return ""
+    if place is None or not can(place, Power.SHADOWS):
+        return ""  # nothing is recorded there
     gradients = bool(op(first.op).differentiable) and first.differentiable
     with Runner(place, case_seconds=seconds) as runner:
         degrees = [_degree(first, second, shape, runner, gradients=gradients) for shape in SHAPES]

@@ -71,6 +71,7 @@ class Cuda(Backend):
     languages = ("triton", "cuda")
     powers = frozenset({Power.FAR_ROWS, Power.READS_CODE})
     preference = 10
+    shared_device = True
     child_per_subject = True
 
     def unavailable(self) -> str | None:
