@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from verifier.cases import bounded_grids, reaching_shapes, unlike_shapes, unseen_by_launches
 from verifier.cases.reaching_shapes import (
@@ -324,7 +323,7 @@ def _read(file: Path) -> Sweep | None:
         return None
 
 
-def shapes_of(several: Iterable[Any]) -> tuple[Reaching, ...]:
+def shapes_of(several: Iterable[tuple[int, int, int, float, bool, bool]]) -> tuple[Reaching, ...]:
     """Return the shapes of which `listed` made plain data."""
     return tuple(
         Reaching(

@@ -154,7 +154,7 @@ def _autocast(to: torch.dtype = torch.bfloat16) -> Iterator[None]:
 @contextmanager
 def _set_together() -> Iterator[None]:
     """Let a subject that switches autocast of CUDA off do so where the machine's numbers are computed."""
-    names = {
+    names: Mapping[str, Callable[[str], object]] = {
         "set_autocast_enabled": torch.is_autocast_enabled,
         "set_autocast_dtype": torch.get_autocast_dtype,
     }

@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -40,6 +39,10 @@ SHOWN = 0.001
 
 class ExplainError(ValueError):
     """A subject or case whose errors cannot be blamed on lines; the message says why."""
+
+
+_Place = tuple[tuple[tuple[str, int], ...], str]
+"""Frames and word of a share."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +169,7 @@ class Attributed:
     lost: where parts were lost, in words.
     """
 
-    places: tuple[object, ...]
+    places: tuple[_Place, ...]
     lost: str
 
 
@@ -193,7 +196,7 @@ def _explanation(truth: Truth, name: str, seen: Observation) -> Explanation | No
     return _shares(name, error, split, places)
 
 
-def _shares(name: str, error: Array, split: Array, places: tuple[Any, ...]) -> Explanation:
+def _shares(name: str, error: Array, split: Array, places: tuple[_Place, ...]) -> Explanation:
     usable = np.isfinite(error) & np.isfinite(split).all(axis=-1)
     left_out = int(np.sum(~usable))
     error = np.where(usable, error, 0.0)

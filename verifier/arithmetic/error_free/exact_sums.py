@@ -9,13 +9,12 @@ Source: Rump, Ogita, Oishi, SIAM J. Sci. Comput. 31 (2008).
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from verifier.arithmetic.error_free.numpy_or_torch import Arrays, Kit
 from verifier.arithmetic.formats import Array
 
+_Numbers = np.ndarray[tuple[int, ...], np.dtype[np.intp]]
 SMALLEST = 2.0**-960
 """Remainders are multiples of the last bit of a summand, 2**-952 or more within the stated range."""
 
@@ -37,7 +36,7 @@ def exact_parts(kit: Kit, summands: Arrays) -> Array:
     """
     rows, columns = summands.shape
     passes: list[Array] = []
-    active: Any = None
+    active: _Numbers | None = None
     while columns:
         largest = kit.magnitude(summands)
         open_rows = kit.host(largest) > 0
@@ -56,7 +55,7 @@ def exact_parts(kit: Kit, summands: Arrays) -> Array:
     return np.array(passes).reshape(-1, rows)
 
 
-def _spread(values: Array, active: Any, rows: int) -> Array:
+def _spread(values: Array, active: _Numbers | None, rows: int) -> Array:
     if active is None:
         return values
     spread = np.zeros(rows)
