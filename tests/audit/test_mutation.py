@@ -14,6 +14,7 @@ from verifier.audit.mutation.in_sources import ran, used
 from verifier.audit.mutation.kills import BUILD, Fate, Kill, Question, fate, lines_in_order
 from verifier.audit.mutation.mutants import Ending, Mutants, document, lines_of, run_mutants, status_of
 from verifier.audit.mutation.mutation import Mutation
+from verifier.checks import checks
 from verifier.records.reach import Reach, SourcePlace
 from verifier.subjects.load_file import load_subjects
 from verifier.subjects.source_map import source_map
@@ -327,6 +328,12 @@ def test_only_the_dtypes_that_are_asked_for_are_audited():
     alone = lines_in_order(both, ("forward_error",), ("float32", "float64"))
     assert [(name, d) for _, name, d in alone] == [("forward_error", "float32")]
     assert lines_in_order(both, (), ("float64",)) == []
+
+
+def test_on_a_dtype_that_is_named_every_check_is_asked_as_in_an_audit():
+    both = load_subjects(FOLDER / "rows_in_32_bits_triton.py")
+    assert both[0].dtypes[0] != "float32"
+    assert {name for _, name, _ in lines_in_order(both, (), ("float32",))} == set(checks())
 
 
 REFUSING = '''

@@ -138,12 +138,13 @@ def lines_in_order(
 ) -> list[tuple[Subject, str, str]]:
     """Return subject, check and dtype of each line: what decides most first, on the first dtype first.
 
-    names, dtypes: of which checks and dtypes alone, unless there are none.
+    names, dtypes: of which checks and dtypes alone, unless there are none. On dtypes that are named every
+    check is asked, as in an audit, also one that is else asked on the first alone.
     """
     wanted = [name for name in checks() if not names or name in names]
     order = [name for name in FIRST if name in wanted] + [name for name in wanted if name not in FIRST]
     asked = {s.name: [d for d in s.dtypes if not dtypes or d in dtypes] for s in subjects}
-    every = [(s, n, d) for s in subjects for n in order for d in asked[s.name] if runs_on(s, n, d)]
+    every = [(s, n, d) for s in subjects for n in order for d in asked[s.name] if dtypes or runs_on(s, n, d)]
     return sorted(every, key=lambda one: one[2] != asked[one[0].name][0])
 
 
