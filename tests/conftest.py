@@ -21,6 +21,8 @@ from verifier.subjects.load_file import load_subjects
 pytest_plugins = ["pytester"]
 
 MOST_MAPPED = 16 * 2**30
+LEFT = [0]
+"""From how many mapped bytes on garbage is collected again: what a collection left, and a GiB."""
 
 register_profiles()
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
@@ -42,9 +44,14 @@ def pytest_collection_finish():
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown():
     """Let go of huge tensors that only garbage holds: a process cannot fork that maps more than there is."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    if pages * os.sysconf("SC_PAGE_SIZE") > MOST_MAPPED:
+    if mapped() > max(MOST_MAPPED, LEFT[0]):
         gc.collect()
+        LEFT[0] = mapped() + MOST_MAPPED // 16  # what stays after all would be looked for after every test
+
+
+def mapped():
+    """Return how many bytes this process maps."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.hookimpl(trylast=True)

@@ -30,6 +30,7 @@ from verifier.execution.poisoned_memory import fresh_memory
 from verifier.execution.ways_of_calling import Backward, CallingWay
 from verifier.machine.culprit import is_own
 from verifier.ops import Op
+from verifier.ops.specification.axes import LINEAR_WEIGHT
 from verifier.records.case import Case
 from verifier.records.observation import Observation
 from verifier.records.subject import Subject
@@ -222,7 +223,9 @@ MODES: Mapping[str, _Mode] = {
 }
 
 
-_CASTING = frozenset({AUTOCAST, AUTOCAST_TO_HALF, SINGLE})
+_CASTING = {AUTOCAST: torch.bfloat16, AUTOCAST_TO_HALF: torch.float16, SINGLE: torch.bfloat16}
+"""The modes that cast, and to which dtype."""
+_CAST_PRODUCT = "a product of matrices is computed in autocast's dtype and left in it, as by torch's own linear"
 
 
 # -- in the child --------------------------------------------------------------------------------------
@@ -301,13 +304,28 @@ def _in_mode(subject: Subject, case: Case, backend: Backend, name: str, *, gradi
         if gradients and mode.backward == "after":
             found |= backward(outputs, call)
     found |= named_results(subject, outputs) | mutated(subject, call)
-    return Shown(results=(kept(_as_declared(found, case) if name in _CASTING else found),))
+    if name in _CASTING:
+        if _is_cast_product(found, case, _CASTING[name]):
+            return Shown(excused=_CAST_PRODUCT)
+        found = _as_declared(found, case)
+    return Shown(results=(kept(found),))
 
 
 def _as_in_inference(arguments: Mapping[str, object]) -> Mapping[str, object]:
     """Let the input be a tensor of inference mode, as a layer before makes it; no parameter is one."""
     given = arguments["input"]
     return {**arguments, "input": given.clone() if isinstance(given, torch.Tensor) else given}
+
+
+def _is_cast_product(found: Results, case: Case, to: torch.dtype) -> bool:
+    """Return whether the result is a product in autocast's dtype, where the plain call has another."""
+    output = found["output"]
+    return (
+        LINEAR_WEIGHT in case.given
+        and output is not None
+        and output.dtype == to
+        and to != getattr(torch, case.dtype)
+    )
 
 
 def _as_declared(found: Results, case: Case) -> dict[str, torch.Tensor | None]:

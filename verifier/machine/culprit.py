@@ -143,16 +143,17 @@ def _under(file: str, folders: tuple[str, ...]) -> bool:
 
 def is_library(file: str) -> bool:
     """Return whether a file belongs to a library, or to Python; other installed packages are subjects."""
-    python = _under(file, _python()) and not {"site-packages", "dist-packages"} & set(Path(file).parts)
-    return file.startswith("<") or python or _under(file, _packages())
+    if file.startswith(("<", *_packages())):
+        return True
+    return file.startswith(_python()) and "/site-packages/" not in file and "/dist-packages/" not in file
 
 
 @cache
 def _python() -> tuple[str, ...]:
-    return tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
+    return tuple({f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")})
 
 
 @cache
 def _packages() -> tuple[str, ...]:
     specs = [find_spec(name) for name in _LIBRARIES]
-    return tuple(place for spec in specs if spec for place in spec.submodule_search_locations or ())
+    return tuple(f"{place}/" for spec in specs if spec for place in spec.submodule_search_locations or ())
