@@ -123,6 +123,34 @@ def test_a_kernel_that_multiplies_outside_of_autocast_is_right_in_every_mode(dev
 
 
 @compiled
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_product_that_autocast_casts_is_left_in_its_dtype_as_by_torch(dtype):
+    """Compared is what autocast leaves in the dtype of the case; another dtype is nobody's promise."""
+    cast = "torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else y.dtype"
+    changed = {
+        "ctx.save_for_backward(x, w, rstds, matrix)": f"""dtype = {cast}
+        y, matrix, bias = y.to(dtype), matrix.to(dtype), None if bias is None else bias.to(dtype)
+        ctx.save_for_backward(x, w, rstds, matrix)""",
+        "dy = functional.linear(g, matrix.t()).contiguous()": "dy = (g @ matrix).to(x.dtype)",
+        'einsum("bo,bi->oi", g, y)': 'einsum("bo,bi->oi", g, y.to(g.dtype)).to(ctx.dtype)',
+        "ctx.biased, ctx.shape =": "ctx.dtype = x.dtype; ctx.biased, ctx.shape =",
+        "g.sum(0) if ctx.biased": "g.sum(0).to(ctx.dtype) if ctx.biased",
+    }
+    with machine() as place:
+        found = outcomes_of(planted(changed, SOURCE), "modes", dtype, place, count=1)
+        assert not failures(found)
+        assert {o.verdict for o in found} >= {Verdict.PASS, Verdict.SKIPPED}
+        assert any("left in autocast's dtype, as by torch's own linear" in o.message for o in found)
+        cast = "ctx.save_for_backward(x, w, rstds, matrix)"
+        doubled = changed[cast].replace("y.to(dtype)", "y.to(dtype) * (1 + torch.is_autocast_enabled('cpu'))")
+        found = outcomes_of(planted({**changed, cast: doubled}, SOURCE), "modes", dtype, place, count=1)
+    undecided = [
+        o.message for o in found if o.verdict is Verdict.UNDECIDED
+    ]  # what no op describes has no bound
+    assert ["to float16: bits differ" in message for message in undecided] == [True] * (dtype == "float16")
+
+
+@compiled
 def test_a_matrix_product_between_launches_is_bounded_by_what_it_rounds():
     """Torch sums halves in single precision, or a kernel widens them first: both are right."""
     changed = {FORWARD: "out = (y.float() @ matrix.float().t() + (0 if bias is None else bias)).to(y.dtype)"}

@@ -225,7 +225,7 @@ MODES: Mapping[str, _Mode] = {
 
 _CASTING = {AUTOCAST: torch.bfloat16, AUTOCAST_TO_HALF: torch.float16, SINGLE: torch.bfloat16}
 """The modes that cast, and to which dtype."""
-_CAST_PRODUCT = "a product of matrices is computed in autocast's dtype and left in it, as by torch's own linear"
+_CAST_PRODUCT = "a product of matrices is left in autocast's dtype, as by torch's own linear"
 
 
 # -- in the child --------------------------------------------------------------------------------------

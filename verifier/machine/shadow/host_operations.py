@@ -25,7 +25,7 @@ VIEWS = frozenset((
     "view", "_unsafe_view", "as_strided", "slice", "select", "transpose", "t", "permute", "expand",
     "unsqueeze", "squeeze", "detach", "alias", "split", "split_with_sizes", "chunk", "unbind",
     "reshape", "narrow", "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided",
-    "is_same_size", "_reshape_alias",
+    "is_same_size", "_reshape_alias", "squeeze_", "unsqueeze_", "t_", "transpose_", "detach_",
 ))
 # fmt: on
 # Operations that ask a tensor for its shape alone, or overwrite all of it.
