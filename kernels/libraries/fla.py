@@ -6,6 +6,9 @@ A residual is added in float32, and the sum normalized before it is rounded; the
 is stored.
 """
 
+import torch
+from torch.nn.functional import linear, silu
+
 from verifier import Domain, KnownDefect, Library, subject
 
 LIBRARY = Library(distribution="fla-core", package="fla", needs=("einops", "triton"))
@@ -114,3 +117,66 @@ def fla_layer_norm_gated_sigmoid(input, gate, weight=None, bias=None, eps=1e-6):
     from fla.modules.norm.fused_norm_gate import layer_norm_gated
 
     return layer_norm_gated(input, gate, weight, bias, activation="sigmoid", eps=eps)
+
+
+# -- norms before a matrix product, which torch computes --------------------------------------------
+
+
+def _centred(input, eps):
+    centred = input - input.mean(-1, keepdim=True)
+    return centred / torch.sqrt(centred.square().mean(-1, keepdim=True) + eps)
+
+
+def _of_length(input, eps):
+    return input / torch.sqrt(input.square().mean(-1, keepdim=True) + eps)
+
+
+def _scaled(y, weight, bias):
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias
+
+
+def layer_norm_linear(input, weight, bias, linear_weight, linear_bias, eps):
+    return linear(_scaled(_centred(input, eps), weight, bias), linear_weight, linear_bias)
+
+
+def rms_norm_linear(input, weight, linear_weight, linear_bias, eps):
+    return linear(_scaled(_of_length(input, eps), weight, None), linear_weight, linear_bias)
+
+
+def layer_norm_silu_gate_linear(input, gate, weight, bias, linear_weight, linear_bias, eps):
+    return linear(_scaled(_centred(input, eps), weight, bias) * silu(gate), linear_weight, linear_bias)
+
+
+def rms_norm_silu_gate_linear(input, gate, weight, linear_weight, linear_bias, eps):
+    return linear(_scaled(_of_length(input, eps), weight, None) * silu(gate), linear_weight, linear_bias)
+
+
+@subject(op="unknown", specification=layer_norm_linear, domain=CENTRED, **DECLARED)
+def fla_layer_norm_linear(input, linear_weight, weight=None, bias=None, linear_bias=None, eps=1e-5):
+    from fla.modules.norm.layernorm import layer_norm_linear
+
+    return layer_norm_linear(input, weight, bias, linear_weight, linear_bias, eps=eps)
+
+
+@subject(op="unknown", specification=rms_norm_linear, domain=SQUARES, **DECLARED)
+def fla_rms_norm_linear(input, linear_weight, weight=None, linear_bias=None, eps=1e-5):
+    from fla.modules.norm.layernorm import rms_norm_linear
+
+    return rms_norm_linear(input, weight, None, linear_weight, linear_bias, eps=eps)
+
+
+@subject(op="unknown", specification=layer_norm_silu_gate_linear, domain=CENTRED, **DECLARED)
+def fla_layer_norm_gated_linear(
+    input, gate, linear_weight, weight=None, bias=None, linear_bias=None, eps=1e-6
+):
+    from fla.modules.norm.fused_norm_gate import layer_norm_swish_gate_linear
+
+    return layer_norm_swish_gate_linear(input, gate, weight, bias, linear_weight, linear_bias, eps=eps)
+
+
+@subject(op="unknown", specification=rms_norm_silu_gate_linear, domain=SQUARES, **DECLARED)
+def fla_rms_norm_gated_linear(input, gate, linear_weight, weight=None, linear_bias=None, eps=1e-6):
+    from fla.modules.norm.fused_norm_gate import rms_norm_swish_gate_linear
+
+    return rms_norm_swish_gate_linear(input, gate, weight, None, linear_weight, linear_bias, eps=eps)

@@ -11,7 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from checks_support import fails_in, failures, in_turn, machine, outcomes_of, passes, planted, subject_of
+from checks_support import (
+    examination,
+    fails_in,
+    failures,
+    in_turn,
+    machine,
+    outcomes_of,
+    passes,
+    planted,
+    subject_of,
+)
 from torch.nn import functional
 
 from verifier import subject
@@ -148,6 +158,33 @@ def test_a_product_that_autocast_casts_is_left_in_its_dtype_as_by_torch(dtype):
         o.message for o in found if o.verdict is Verdict.UNDECIDED
     ]  # what no op describes has no bound
     assert ["to float16: bits differ" in message for message in undecided] == [True] * (dtype == "float16")
+
+
+@compiled
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_row_that_its_weight_moves_out_of_range_before_the_product_is_no_fault_of_the_kernel(wrong):
+    """Inf times the matrix' zero is NaN, in torch's own norm and product too; squares in half are a fault."""
+    half = "(value * value).to(tl.float16)"
+    squares = {"tl.sum(value * value, axis=0)": f"tl.sum(value * value + ({half} - {half}), axis=0)"}
+    subject = planted(squares if wrong else {}, SOURCE)
+    given = {
+        "input": torch.tensor([[300.0, 1.0, 1.0, 1.0]]),
+        "weight": torch.tensor([60000.0, 1, 1, 1]),
+        "linear_weight": torch.zeros(1, 4),
+        "linear_bias": torch.zeros(1),
+    }
+    case = Case(
+        op="unknown_linear",
+        dtype="float16",
+        tensors={name: tensor.half() for name, tensor in given.items()},
+        scalars={"eps": 2.0**-17, "out_features": 1, "normalized_shape": (4,)},
+        rows=1,
+        columns=4,
+    )
+    with machine() as place:
+        outcomes = examination(subject, "finite", "float16", place).judge(case)[0]
+    assert [o.verdict for o in outcomes] == [Verdict.FAIL if wrong else Verdict.SKIPPED]
+    assert wrong or "before it is multiplied by the matrix" in outcomes[0].message
 
 
 @compiled

@@ -16,6 +16,7 @@ from verifier.checks.memory import unwritten
 from verifier.checks.support import lifted_radii
 from verifier.checks.support.output_verdict import format_of, judge_output
 from verifier.checks.support.session import Session, gradient_names
+from verifier.checks.support.tamed import tamed
 from verifier.checks.support.truth import Truth
 from verifier.execution.backend import Power
 from verifier.execution.backends import can
@@ -199,8 +200,6 @@ def _judged(session: Session, seen: Observation, name: str, options: dict[str, b
     return [outcome, *notes]
 
 
-ORDINARY = 16.0
-"""|weight|, |gate|, |gradient| that every kernel has to stand: beyond, an overflow may be their doing."""
 _IN_VAIN = (
     "inside the promised domain a value overflows or is lost on the way, by the input's own numbers: the "
     "result has no bound, although its exact value is in range"
@@ -212,8 +211,8 @@ def _promised_in_vain(
 ) -> bool:
     """Return whether elements lack a bound for which a specification's subject promises numbers.
 
-    Excused is what no format holds, and what has a bound once no other argument is larger than `ORDINARY`: a
-    domain speaks of the input, and weight, gate or gradient may take a result out of range.
+    Excused is what no format holds, and what has a bound in the `tamed` case: a domain speaks of the input,
+    and weight, gate or gradient may take a result out of range.
     """
     case, domain = session.case, session.subject.domain
     if not session.op.own or domain is None or not domain.numeric or domain.excludes(case) or not case.finite:
@@ -221,16 +220,13 @@ def _promised_in_vain(
     lost = _without_bound(session, name, actual, bound)
     if not lost.any():
         return False
-    tensors = {
-        n: t if t is None or n == "input" else t.clamp(-ORDINARY, ORDINARY) for n, t in case.tensors.items()
-    }
-    tamed = replace(session, case=replace(case, tensors=tensors))
-    seen = tamed.execute(experiment=_experiment(tamed, "bounds"), **options)
+    small = tamed(session)
+    seen = small.execute(experiment=_experiment(small, "bounds"), **options)
     again, running = seen.outputs.get(name), seen.outputs.get(f"{name}|bound")
     if again is None or running is None or again.shape != actual.shape or seen.found.lost:
         return True
-    tamed_bound = _canonical(tamed.truth, name, again, running)
-    return bool((lost & _without_bound(tamed, name, again, tamed_bound)).any())
+    bound_again = _canonical(small.truth, name, again, running)
+    return bool((lost & _without_bound(small, name, again, bound_again)).any())
 
 
 def _without_bound(session: Session, name: str, actual: torch.Tensor, bound: Array) -> Mask:
