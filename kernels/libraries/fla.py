@@ -6,6 +6,8 @@ A residual is added in float32, and the sum normalized before it is rounded; the
 is stored.
 """
 
+from dataclasses import replace
+
 import torch
 from torch.nn.functional import linear, silu
 
@@ -121,6 +123,9 @@ def fla_layer_norm_gated_sigmoid(input, gate, weight=None, bias=None, eps=1e-6):
 
 # -- norms before a matrix product, which torch computes --------------------------------------------
 
+OF_PRODUCTS = {**DECLARED, "known_defects": (replace(NO_ROWS, check="device"), UNDEFINED_LANES)}
+"""What no op describes is not compared with a theorem's gradient."""
+
 
 def _centred(input, eps):
     centred = input - input.mean(-1, keepdim=True)
@@ -152,21 +157,21 @@ def rms_norm_silu_gate_linear(input, gate, weight, linear_weight, linear_bias, e
     return linear(_scaled(_of_length(input, eps), weight, None) * silu(gate), linear_weight, linear_bias)
 
 
-@subject(op="unknown", specification=layer_norm_linear, domain=CENTRED, **DECLARED)
+@subject(op="unknown", specification=layer_norm_linear, domain=CENTRED, **OF_PRODUCTS)
 def fla_layer_norm_linear(input, linear_weight, weight=None, bias=None, linear_bias=None, eps=1e-5):
     from fla.modules.norm.layernorm import layer_norm_linear
 
     return layer_norm_linear(input, weight, bias, linear_weight, linear_bias, eps=eps)
 
 
-@subject(op="unknown", specification=rms_norm_linear, domain=SQUARES, **DECLARED)
+@subject(op="unknown", specification=rms_norm_linear, domain=SQUARES, **OF_PRODUCTS)
 def fla_rms_norm_linear(input, linear_weight, weight=None, linear_bias=None, eps=1e-5):
     from fla.modules.norm.layernorm import rms_norm_linear
 
     return rms_norm_linear(input, weight, None, linear_weight, linear_bias, eps=eps)
 
 
-@subject(op="unknown", specification=layer_norm_silu_gate_linear, domain=CENTRED, **DECLARED)
+@subject(op="unknown", specification=layer_norm_silu_gate_linear, domain=CENTRED, **OF_PRODUCTS)
 def fla_layer_norm_gated_linear(
     input, gate, linear_weight, weight=None, bias=None, linear_bias=None, eps=1e-6
 ):
@@ -175,7 +180,7 @@ def fla_layer_norm_gated_linear(
     return layer_norm_swish_gate_linear(input, gate, weight, bias, linear_weight, linear_bias, eps=eps)
 
 
-@subject(op="unknown", specification=rms_norm_silu_gate_linear, domain=SQUARES, **DECLARED)
+@subject(op="unknown", specification=rms_norm_silu_gate_linear, domain=SQUARES, **OF_PRODUCTS)
 def fla_rms_norm_gated_linear(input, gate, linear_weight, weight=None, linear_bias=None, eps=1e-6):
     from fla.modules.norm.fused_norm_gate import rms_norm_swish_gate_linear
 
