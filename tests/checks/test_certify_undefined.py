@@ -461,3 +461,59 @@ def test_which_lane_is_elected_is_no_constant(tmp_path, runner):
     found = asked(tmp_path, runner, python, cuda)
     assert isinstance(found, Refusal), found.statement
     assert (found.stage, "unknown value" in found.why) == ("every operation is recorded", True), found
+
+
+POLICY = "createpolicy.fractional.L2::evict_last.b64 made, 1.0;"
+TIMES = "mul.f32 one, %1, 0f3F8CCCCD;"
+LESS = "sub.f32 error, one, two;"
+PAST = "setp.ge.u32 p, %2, 100; mov.f32 error, 0f00000000; @p bra PAST; {less} PAST:"
+
+
+@pytest.mark.parametrize(
+    ("times", "less", "certified"),
+    [
+        (TIMES.replace("mul", "mul.rn"), LESS, True),
+        (TIMES, LESS, False),
+        (TIMES, "sub.f32 one, one, two; mov.f32 error, one;", False),
+        (f"mov.f32 error, %1; {TIMES.replace('%1', 'error')}", LESS, False),
+        (TIMES, PAST.format(less=LESS), False),
+    ],
+    ids=["rounded", "in_block", "own_register", "operand_written_again", "other_block"],
+)
+def test_a_product_that_ptxas_fuses_is_no_rounded_one_whatever_its_registers(
+    tmp_path, runner, times, less, certified
+):
+    """The result is what it was and 2^24 times the rounding error of a product, if ptxas fuses it."""
+    registers = "{ .reg .f32 one, two, error; .reg .pred p; mul.rn.f32 two, %1, 0f3F8CCCCD;"
+    cuda, python = by_assembly(f"{registers} {times} {less} fma.rn.f32 %0, error, 0f4B800000, %1; }}")
+    found = asked(tmp_path, runner, python, cuda)
+    if certified:
+        assert isinstance(found, Certificate), found
+    else:
+        assert isinstance(found, Refusal), found.statement
+        assert found.stage == "the code is the declared computation", found
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("ld.param.u32 held, [rms_param_3]; sub.u32 held, held, 39;", ""),
+        ("ld.param.u32 held, [rms_param_3+4]; min.u32 held, held, 1; max.u32 held, held, 1;", "parameter"),
+        ("ld.param.u32 held, [rms_param_4+32]; setp.eq.u32 p, held, 7; selp.u32 held, 2, 1, p;", "parameter"),
+        (f"{POLICY} mov.u32 held, 1;", ""),
+        (
+            f"{POLICY} mov.b64 moved, made; setp.eq.u64 p, moved, 7; selp.u32 held, 2, 1, p;",
+            "createpolicy",
+        ),
+    ],
+    ids=["argument", "behind_it", "behind_all", "policy_of_nothing", "policy_as_a_number"],
+)
+def test_what_lies_behind_arguments_and_what_policies_hold_is_no_constant(tmp_path, runner, code, why):
+    registers = "{ .reg .u32 held; .reg .f32 factor; .reg .pred p; .reg .b64 made, moved;"
+    cuda, python = by_assembly(f"{registers} {code} cvt.rn.f32.u32 factor, held; mul.f32 %0, %1, factor; }}")
+    found = asked(tmp_path, runner, python, cuda)
+    if not why:
+        assert isinstance(found, Certificate), found
+    else:
+        assert isinstance(found, Refusal), found.statement
+        assert (found.stage, "the machine lacks" in found.why, why in found.why) == (RUNS, True, True), found

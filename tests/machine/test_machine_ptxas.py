@@ -144,3 +144,74 @@ def test_ptxas_fuses_a_product_into_a_sum_of_the_next_turn_of_a_loop(places, fus
     assert [one.parts[0] for one in carried(program)] == ["mul"] * fuses
     assert counts_of_the_pass(text, "k", contraction=True)[0] == 0
     assert ("FFMA" in machine_code(text, tmp_path)) == fuses
+
+
+ACROSS = """
+.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 p, .param .u32 n, .param .f32 s)
+{
+.reg .b64 %rd<9>; .reg .f32 %f<20>; .reg .pred %p<3>; .reg .b32 %r<9>;
+ld.param.u64 %rd1, [p];
+ld.param.u32 %r1, [n];
+ld.param.f32 %f1, [s];
+mov.u32 %r2, %tid.x; mul.wide.u32 %rd2, %r2, 4; add.s64 %rd1, %rd1, %rd2;
+ld.global.f32 %f2, [%rd1];
+ld.global.f32 %f3, [%rd1+8];
+setp.ge.u32 %p1, %r2, %r1;
+BODY
+st.global.f32 [%rd1], %f9;
+ret;
+}
+"""
+TURNS = """
+mov.f32 %f9, 0f00000000; mov.u32 %r4, 0;
+$L1: ld.global.f32 %f7, [%rd1]; EACH
+add.s64 %rd1, %rd1, 4; add.u32 %r4, %r4, 1; setp.lt.u32 %p2, %r4, %r1; @%p2 bra $L1;
+"""
+LESS = "sub.f32 %f8, %f7, %f4; fma.rn.f32 %f9, %f8, %f8, %f9;"
+IN_TURNS = TURNS.replace("EACH", LESS)
+TWICE = IN_TURNS + IN_TURNS.replace("$L1", "$L2").replace("mov.f32 %f9, 0f00000000;", "")
+SKIPPED = "@%p1 bra $L3; st.global.f32 [%rd1+4096], %f3; bar.sync 0; $L3: sub.f32 %f9, %f4, %f2;"
+CONSTANT, SCALE, DATA = (f"mul.f32 %f4, %f2, {factor};" for factor in ("0f3B000000", "%f1", "%f3"))
+
+
+@pytest.mark.parametrize(
+    ("body", "fuses"),
+    [
+        (f"{CONSTANT} {SKIPPED}", True),
+        (f"{SCALE} {SKIPPED}", True),
+        (f"{DATA} {SKIPPED}", False),
+        (f"{CONSTANT} {IN_TURNS}", True),
+        (f"{SCALE} {TWICE}", True),
+        (f"{DATA} {IN_TURNS}", False),
+        (f"neg.f32 %f5, %f1; mul.f32 %f6, %f2, %f5; neg.f32 %f4, %f6; {IN_TURNS}", True),
+        (f"add.f32 %f5, %f1, %f1; mul.f32 %f4, %f2, %f5; {IN_TURNS}", False),
+        (f"{SCALE} st.global.f32 [%rd1+64], %f4; {IN_TURNS}", False),
+        (f"div.full.f32 %f4, %f2, 0f40400000; {IN_TURNS}", True),
+        (
+            TURNS.replace("EACH", "mul.f32 %f4, %f7, 0f3F8CCCCD; st.global.f32 [%rd1+64], %f7;")
+            + "sub.f32 %f9, %f4, %f2;",
+            False,
+        ),
+        (f"@%p1 mov.f32 %f2, %f3; {SCALE} {IN_TURNS}", True),
+        (f"{SCALE} mov.f32 %f2, %f3; {IN_TURNS} add.f32 %f9, %f9, %f2;", True),
+        ("@%p1 mov.f32 %f2, %f3; mul.f32 %f4, %f2, %f2; sub.f32 %f9, %f4, %f3;", True),
+        ("mul.f32 %f4, %f2, %f3; sub.f32 %f4, %f4, %f3; mov.f32 %f9, %f4;", True),
+        ("mul.f32 %f4, %f2, %f3; @%p1 mov.f32 %f4, %f2; sub.f32 %f4, %f4, %f3; mov.f32 %f9, %f4;", False),
+    ],
+    ids=[
+        *("constant_skipped", "argument_skipped", "data_skipped", "constant_in_loop", "argument_in_loops"),
+        *("data_in_loop", "negated", "computed", "stored", "divided", "after_its_loop"),
+        *("operand_written_before", "operand_written_after", "operand_in_block", "own_register", "guarded"),
+    ],
+)
+def test_products_are_fused_across_blocks_as_ptxas_fuses_them(body, fuses, tmp_path):
+    """Only a product with a literal or an argument is taken by sums of other blocks."""
+    text = ACROSS.replace("BODY", body)
+    module = parse(text)
+    program = build(module, module.functions["k"], contraction=True)
+    names = {one.opcode for one in program.instructions()}
+    assert not names & {"mul.f32", "div.full.f32"} if fuses else names & {"mul.f32", "div.full.f32"}
+    assert ("FMUL" not in machine_code(text, tmp_path)) == fuses

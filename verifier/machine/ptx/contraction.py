@@ -1,17 +1,32 @@
 """What ptxas does to the PTX: multiplications and additions without `.rn` become fused operations.
 
-The rules are those that ptxas 12 and 13 were seen to follow on small kernels: fusion stays within a basic
-block (barriers do not end one), looks through `neg` and `mov`, goes across `div.full` (which is a product
-with a reciprocal), and keeps a product whose other uses need it anyway.
+The rules are those that ptxas 12 and 13 were seen to follow on small kernels: fusion looks through `neg` and
+`mov`, goes across `div.full` (which is a product with a reciprocal), and keeps a product whose other uses
+need it anyway. It stays within a basic block (barriers do not end one), but for products with a literal or
+with an argument of the kernel, which sums of any block take, in loops too, if they are in each loop that the
+product is in. What is written later to an operand's register, or to the product's own, makes no difference.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from verifier.machine.ptx.syntax import Instruction, Item, Label, Operand, Register
+from verifier.machine.ptx.syntax import (
+    Address,
+    Immediate,
+    Instruction,
+    Item,
+    Label,
+    Operand,
+    Pair,
+    Register,
+    Symbol,
+    Vector,
+)
 
+_WIDTHS = {"f64": "b64", "f32x2": "b64", "f16": "b16", "bf16": "b16"}
 _TYPES = frozenset({"f32", "f64", "f16", "bf16", "f16x2", "bf16x2", "f32x2"})
 
 
@@ -25,11 +40,14 @@ class _Product:
 
 
 def contract(items: list[Item], registers: dict[str, str]) -> list[Item]:
-    """Fuse within each basic block; new temporaries are added to `registers`."""
-    instructions = [i for i in items if isinstance(i, Instruction)]
+    """Fuse within each basic block, then across blocks; new temporaries are added to `registers`."""
+    regions = [
+        region if isinstance(region, Label) else _written_once(region, registers)
+        for region in _regions(items)
+    ]
+    instructions = [i for region in regions if not isinstance(region, Label) for i in region]
     counts = Counter(name for i in instructions for name in i.written)
     result: list[Item] = []
-    regions = _regions(items)
     everywhere = Counter(name for i in instructions for name in i.read)
     for region in regions:
         if isinstance(region, Label):
@@ -37,8 +55,71 @@ def contract(items: list[Item], registers: dict[str, str]) -> list[Item]:
             continue
         inside = Counter(name for i in region for name in i.read)
         outside = frozenset(name for name in inside if everywhere[name] != inside[name])
-        result += _fuse(region, counts, outside, registers)
+        result += _fuse(list(region), counts, outside, registers)
+    return _fuse(result, counts, frozenset(), registers, constants=_constants(instructions, counts))
+
+
+def _written_once(region: list[Instruction], registers: dict[str, str]) -> list[Instruction]:
+    """Give what a register holds until it is overwritten in the same block a register of its own."""
+    last = {name: place for place, i in enumerate(region) if i.guard is None for name in i.written}
+    held, result = dict[str, str](), list[Instruction]()
+    for place, item in enumerate(region):
+        names = {name: held[name] for name in item.read if name in held}
+        if item.guard is not None:  # what was there may stay
+            names |= {name: held[name] for name in item.written if name in held}
+            result.append(_renamed(item, names, target=names))
+            continue
+        target = item.operands[0] if item.operands else None
+        for name in item.written:
+            held.pop(name, None)
+        if isinstance(target, Register) and item.written == (target.name,) and last[target.name] > place:
+            own = held[target.name] = f"{target.name}@w{len(registers)}"
+            registers[own] = registers[target.name]
+        result.append(_renamed(item, names, target=held if item.written else names))
     return result
+
+
+def _renamed(item: Instruction, names: Mapping[str, str], *, target: Mapping[str, str]) -> Instruction:
+    """Return an instruction with other registers; target: those of its first operand."""
+    guard = item.guard
+    if guard is not None and guard.name in names:
+        guard = replace(guard, name=names[guard.name])
+    operands = tuple(_named(o, names if place else target) for place, o in enumerate(item.operands))
+    same = guard == item.guard and operands == item.operands
+    return item if same else replace(item, guard=guard, operands=operands)
+
+
+def _named(operand: Operand, names: Mapping[str, str]) -> Operand:
+    if isinstance(operand, Register):
+        return replace(operand, name=names.get(operand.name, operand.name))
+    if isinstance(operand, Vector):
+        return Vector(items=tuple(_named(one, names) for one in operand.items))
+    if isinstance(operand, Pair):
+        return Pair(first=_named(operand.first, names), second=_named(operand.second, names))
+    if isinstance(operand, Address) and isinstance(operand.base, Register):
+        base = operand.base
+        return replace(operand, base=replace(base, name=names.get(base.name, base.name)))
+    return operand
+
+
+def _constants(instructions: list[Instruction], counts: Counter[str]) -> frozenset[str]:
+    """Return the registers that hold a literal or an argument of the kernel, perhaps moved or negated."""
+    found = set[str]()
+    before = -1
+    while before != len(found):
+        before = len(found)
+        for one in instructions:
+            if one.guard is not None or len(one.written) != 1 or counts[one.written[0]] != 1:
+                continue
+            argument = one.parts[:2] == ("ld", "param")
+            moved = one.parts[0] in ("mov", "neg", "abs") and _constant(one.operands[1], found)
+            if argument or moved:
+                found.add(one.written[0])
+    return frozenset(found)
+
+
+def _constant(operand: Operand, known: Collection[str]) -> bool:
+    return isinstance(operand, Immediate) or (isinstance(operand, Register) and operand.name in known)
 
 
 def _regions(items: list[Item]) -> list[Label | list[Instruction]]:
@@ -74,25 +155,80 @@ def is_sum(instruction: Instruction) -> bool:
 
 
 def _fuse(
-    items: list[Instruction], counts: Counter[str], outside: frozenset[str], registers: dict[str, str]
+    items: list[Item],
+    counts: Counter[str],
+    outside: frozenset[str],
+    registers: dict[str, str],
+    *,
+    constants: frozenset[str] | None = None,
 ) -> list[Item]:
-    """Choose the products that disappear and rewrite the sums that take them in."""
+    """Choose the products that disappear and rewrite the sums that take them in.
+
+    constants: of several blocks only products with one of these registers, or with a literal, are fused;
+    None: the items are one block.
+    """
     products: dict[str, _Product] = {}
-    for place, item in enumerate(items):
-        _follow(place, item, products, counts)
+    instructions = {place: item for place, item in enumerate(items) if isinstance(item, Instruction)}
+    for place, item in instructions.items():
+        if constants is None or not is_product(item) or _of_a_constant(item, constants):
+            _follow(place, item, products, counts)
     readers: dict[str, list[int]] = {}
-    for place, item in enumerate(items):
+    for place, item in instructions.items():
         for name in item.read:
             readers.setdefault(name, []).append(place)
-    sums = _choose(items, products, readers, outside)
-    result: list[Item] = []
+    loops = _loops(items) if constants is not None and products else []
+    sums = _choose(instructions, products, readers, outside, loops)
     dead = {products[name].place for name in sums.values()}
-    for place, item in enumerate(items):
+    kept = {place: _kept(instructions[place], counts, registers) for place in dead}
+    for name, product in products.items():
+        if product.place in dead:
+            products[name] = replace(product, instruction=kept[product.place][1])
+    result: list[Item] = []
+    for place, each in enumerate(items):
+        new = [each]
         if place in sums:
-            result += _fused(item, sums[place], products, registers)
-        elif place not in dead:
-            result.append(item)
+            new = _fused(instructions[place], sums[place], products, registers)
+        elif place in dead:
+            new = kept[place][0]
+        result += new
     return _without_dead_moves(result, {n for n in products if products[n].place in dead})
+
+
+def _of_a_constant(product: Instruction, constants: frozenset[str]) -> bool:
+    """Whether a factor is a literal or an argument, or a divisor a literal."""
+    factors = product.operands[1:]
+    if product.parts[0] == "div":
+        return isinstance(factors[1], Immediate)
+    return any(_constant(factor, constants) for factor in factors)
+
+
+def _loops(items: list[Item]) -> list[tuple[int, int]]:
+    """Return where loops begin and end: at a label, and at a later branch to it."""
+    labels = {item.name: place for place, item in enumerate(items) if isinstance(item, Label)}
+    return [
+        (labels[target.name], place)
+        for place, item in enumerate(items)
+        if isinstance(item, Instruction) and item.parts[0] == "bra"
+        for target in item.operands
+        if isinstance(target, Symbol) and labels.get(target.name, place) < place
+    ]
+
+
+def _kept(
+    product: Instruction, counts: Counter[str], registers: dict[str, str]
+) -> tuple[list[Item], Instruction]:
+    """Return moves that keep operands of a product which are written again, and what reads these."""
+    moves, operands = list[Item](), list[Operand]()
+    for operand in product.operands[1:]:
+        if isinstance(operand, Register) and counts[operand.name] > 1:
+            width = _WIDTHS.get(product.parts[-1], "b32")
+            own = Register(f"%kept{len(registers)}")
+            registers[own.name] = width
+            moves.append(replace(product, opcode=f"mov.{width}", operands=(own, operand)))
+            operands.append(own)
+        else:
+            operands.append(operand)
+    return moves, replace(product, operands=(product.operands[0], *operands))
 
 
 def _follow(place: int, item: Instruction, products: dict[str, _Product], counts: Counter[str]) -> None:
@@ -100,7 +236,7 @@ def _follow(place: int, item: Instruction, products: dict[str, _Product], counts
     target = item.operands[0] if item.operands else None
     if not isinstance(target, Register) or counts[target.name] != 1:
         return
-    if is_product(item) and all(_stable(o, counts) for o in item.operands[1:]):
+    if is_product(item):
         products[target.name] = _Product(place=place, instruction=item)
     elif item.parts[0] in ("neg", "mov") and item.guard is None and isinstance(item.operands[1], Register):
         origin = products.get(item.operands[1].name)
@@ -109,21 +245,17 @@ def _follow(place: int, item: Instruction, products: dict[str, _Product], counts
             products[target.name] = replace(origin, negated=origin.negated ^ flip)
 
 
-def _stable(operand: Operand, counts: Counter[str]) -> bool:
-    """Operands that hold the same value at the sum as at the product."""
-    return not isinstance(operand, Register) or counts[operand.name] <= 1
-
-
 def _choose(
-    items: list[Instruction],
+    items: dict[int, Instruction],
     products: dict[str, _Product],
     readers: dict[str, list[int]],
     outside: frozenset[str],
+    loops: list[tuple[int, int]],
 ) -> dict[int, str]:
     """Map each sum that is fused to the register of the product it takes in.
 
     First the products with a single use, the first operand before the second; then those all of whose uses
-    are sums that are still free.
+    are sums that are still free. loops: no product leaves one of these.
     """
     by_place: dict[int, set[str]] = {}
     for name, product in products.items():
@@ -132,7 +264,7 @@ def _choose(
     sums: dict[int, str] = {}
     blocked: set[int] = set()
     for single in (True, False):
-        for place, item in enumerate(items):
+        for place, item in items.items():
             if place in sums or not is_sum(item):
                 continue
             for operand in item.operands[1:]:
@@ -144,6 +276,9 @@ def _choose(
                     continue
                 if not all(_accepts(items[use], product) and use not in sums for use in final):
                     continue
+                around = [(first, last) for first, last in loops if first < product.place < last]
+                if not all(first < use < last for first, last in around for use in final):
+                    continue
                 _take(final, product.place, items, products, sums=sums, blocked=blocked)
                 break
     return sums
@@ -152,7 +287,7 @@ def _choose(
 def _final_uses(
     place: int,
     names: set[str],
-    items: list[Instruction],
+    items: dict[int, Instruction],
     readers: dict[str, list[int]],
     outside: frozenset[str],
 ) -> list[int] | None:
@@ -180,7 +315,7 @@ def _accepts(item: Instruction, product: _Product) -> bool:
 def _take(
     final: list[int],
     place: int,
-    items: list[Instruction],
+    items: dict[int, Instruction],
     products: dict[str, _Product],
     *,
     sums: dict[int, str],
@@ -224,7 +359,7 @@ def _negated(
     operand: Operand, kind: str, item: Instruction, registers: dict[str, str], extra: list[Item]
 ) -> Operand:
     """Put a `neg` before the fused instruction."""
-    width = {"f64": "b64", "f32x2": "b64", "f16": "b16", "bf16": "b16"}.get(kind, "b32")
+    width = _WIDTHS.get(kind, "b32")
     name = f"%neg{len(registers)}"
     registers[name] = width
     extra.append(

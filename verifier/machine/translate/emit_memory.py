@@ -119,7 +119,11 @@ def _parameter(writer: Writer, instruction: Instruction, items: tuple[Operand, .
     address = instruction.operands[1]
     assert isinstance(address, Address)
     assert isinstance(address.base, Symbol)
-    offset = writer.code.parameters[address.base.name] + address.base.offset + address.offset
+    inside = address.base.offset + address.offset
+    size = next(p.size for p in writer.code.program.kernel.parameters if p.name == address.base.name)
+    if not 0 <= inside <= size - len(items) * BITS[kind] // 8:
+        raise writer.refuse(instruction, "bytes beyond a parameter")
+    offset = writer.code.parameters[address.base.name] + inside
     writer.narrow = writer.is_narrow(items)
     signed = DTYPE[kind][0] == "i"
     dtype = DTYPE[kind] if signed else f"u{BITS[kind] // 8}"
