@@ -517,3 +517,38 @@ def test_what_lies_behind_arguments_and_what_policies_hold_is_no_constant(tmp_pa
     else:
         assert isinstance(found, Refusal), found.statement
         assert (found.stage, "the machine lacks" in found.why, why in found.why) == (RUNS, True, True), found
+
+
+NAN = "mov.f32 factor, 0f7F800000; sub.f32 factor, factor, factor; mov.b32 held, factor;"
+DOUBLED = "mov.f32 factor, {0}; add.f32 factor, factor, factor; mov.b32 held, factor; and.b32 held, held, 1;"
+MOVED = "setp.lt.u32 q, %2, 100; selp.b32 held, held, 0, q; shr.u32 held, held, 31;"
+PAIR = "mov.f32 one, 0f3F800000; cvt.rn.f16x2.f32 pair, one, factor; and.b32 held, pair, 0x8000;"
+
+
+@pytest.mark.parametrize(
+    ("code", "certified"),
+    [
+        (f"{DOUBLED.format('0f3FC00000')} setp.eq.u32 p, held, 0;", True),
+        ("mov.u32 held, 0x7FC00001; setp.ne.u32 p, held, 0;", True),
+        (f"{NAN} setp.nan.f32 p, factor, factor;", True),
+        (f"{NAN} setp.gt.u32 q, %2, 100; @q shl.b32 held, held, 1; setp.le.u32 p, %2, 100;", True),
+        (f"{NAN} setp.lt.s32 p, held, 0;", False),
+        (f"{NAN} {MOVED} setp.eq.u32 p, held, 1;", False),
+        (f"{DOUBLED.format('0f7FC00001')} setp.eq.u32 p, held, 1;", False),
+        (f"{NAN} {PAIR} setp.ne.u32 p, held, 0;", False),
+    ],
+    ids=["number", "written", "asked", "guarded", "sign", "moved", "payload", "pair"],
+)
+def test_the_bits_of_a_nan_that_was_computed_are_no_constant(tmp_path, runner, code, certified):
+    """On the machine each such factor is 1: the bits are those that its host gives."""
+    registers = (
+        "{ .reg .u32 held; .reg .b32 pair; .reg .f32 factor, one; .reg .pred p, q; setp.lt.u32 p, %2, 100;"
+    )
+    after = "selp.f32 factor, 0f3F800000, 0f40000000, p; mul.f32 %0, %1, factor; }"
+    cuda, python = by_assembly(f"{registers} {code} {after}")
+    found = asked(tmp_path, runner, python, cuda)
+    if certified:
+        assert isinstance(found, Certificate), found
+    else:
+        assert isinstance(found, Refusal), found.statement
+        assert (found.stage, "the bits of a NaN" in found.why) == (DEFINED, True), found

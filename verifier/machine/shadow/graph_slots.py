@@ -53,6 +53,9 @@ KINDS = {"torch.float16": "f16", "torch.bfloat16": "bf16", "torch.float32": "f32
 _WAVES = ReuseCache()
 """Waves that wait for another recording: a session is short, and records few launches of each kernel."""
 
+_INFINITE = {"f16": (2, 0x7C00), "bf16": (2, 0x7F80), "f32": (4, 0x7F800000), "f64": (8, 0x7FF << 52)}
+"""Bytes of each format, and the bits of its infinity without the sign: those of a NaN are more."""
+
 
 class _Fresh(Stores):
     """Stores whose vacated memory is unknown again."""
@@ -330,6 +333,16 @@ class GraphSlots(Slots):
         zero = np.asarray(divisor) == 0
         if (zero if guard is None else zero & guard).any():
             self.undefined.add(f"{self._place(site)} divides by zero")
+
+    def read_as_bits(self, bits: Array, kind: str, guard: Array | None, site: int) -> None:
+        """Take note where the bits of a NaN that was computed are read: they are a device's own."""
+        width, infinite = _INFINITE[kind]
+        held = np.ascontiguousarray(bits)
+        pieces = max(held.itemsize // width, 1)
+        parts = held.view(f"u{held.itemsize // pieces}").reshape(*np.shape(bits), pieces)
+        nan = ((parts & ((1 << (8 * width - 1)) - 1)) > infinite).any(axis=-1)
+        if (nan if guard is None else nan & guard).any():
+            self.undefined.add(f"{self._place(site)} reads the bits of a NaN")
 
     def met_in_part(self, site: int) -> None:
         """Take note of a barrier that some warps of a block pass without the others."""

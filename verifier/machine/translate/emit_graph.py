@@ -8,8 +8,10 @@ each definition writes them all: an instruction without a rule here leaves them 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from verifier.machine.ptx.computed_floats import computed_floats, read_as_bits
 from verifier.machine.ptx.independence import reads_changing
 from verifier.machine.ptx.instruction_counts import is_approximate
 from verifier.machine.ptx.syntax import BITS, Immediate, Instruction, Operand, Pair, Register, Vector
@@ -41,6 +43,11 @@ def _of_words(operation: Operation) -> bool:
 class GraphEmitter(GraphOperands):
     """Writes the lines of one program that make nodes and move their codes."""
 
+    @cached_property
+    def computed(self) -> dict[str, str]:
+        """The registers that hold floats which were computed, and their format."""
+        return computed_floats(self.program)
+
     def before(self, writer: Writer, instruction: Instruction) -> None:
         """Lose what is written without another call of this class; note by what data a branch is taken."""
         if instruction.parts[0] == "bra" and self.on_data(instruction):
@@ -51,6 +58,11 @@ class GraphEmitter(GraphOperands):
         if instruction.parts[0] in _DIVISIONS and instruction.parts[-1][0] in "us":
             divisor = writer.source(instruction.operands[2], instruction.parts[-1])
             writer.add(f"slots.divided({divisor}, {writer.guard(instruction)}, {writer.site})")
+        for name in read_as_bits(instruction, self.computed):
+            if not self.shadowed.has(name):
+                bits = writer.source(Register(name), f"u{writer.code.width(name)}")
+                kind, guard = self.computed[name], writer.guard(instruction)
+                writer.add(f"slots.read_as_bits({bits}, {kind!r}, {guard}, {writer.site})")
         if instruction.parts[0] == "isspacep":
             narrow = writer.narrow
             self.lose(writer, instruction, writer.guard(instruction))
