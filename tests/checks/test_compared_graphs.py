@@ -149,3 +149,11 @@ def test_an_element_beside_the_few_that_are_looked_at_first_differs(monkeypatch)
     assert "output" not in found.results
     assert found.why.startswith("output: add.f32(")  # 2 * rstd is rstd + rstd
     assert "layer_norm_published_series_triton.py:38" in found.why
+
+
+def test_lanes_keep_means_of_their_own_only_where_the_declaration_says_so():
+    kernel = built_in("layer_norm_welford_triton")
+    assert isinstance(found_of(kernel, "float32", 300), Agreement)
+    found = found_of(kernel, "float32", 300, variance_options={})
+    assert isinstance(found, Disagreement)
+    assert found.why == "the code has 4 means of a row, of which one is declared"

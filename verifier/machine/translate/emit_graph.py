@@ -11,11 +11,11 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from verifier.machine.ptx.computed_floats import computed_floats, read_as_bits
 from verifier.machine.ptx.independence import reads_changing
 from verifier.machine.ptx.instruction_counts import is_approximate
 from verifier.machine.ptx.syntax import BITS, Immediate, Instruction, Operand, Pair, Register, Vector
 from verifier.machine.shadow.graph_slots import HALF
+from verifier.machine.translate.computed_floats import computed_floats, read_as_bits
 from verifier.machine.translate.graph_operands import FIXED, UNKNOWN, GraphOperands
 from verifier.machine.translate.slot_layouts import LAYOUTS
 from verifier.machine.translate.slot_operands import SCALAR
