@@ -10,6 +10,7 @@ pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is 
 
 from checks_support import KERNELS, SKELETONS, machine_runner, planted, subject_of_texts
 
+from verifier import tree
 from verifier.arithmetic.graph.graph import Builder
 from verifier.audit.shape_text import extents, ranged
 from verifier.cases.recipe import Recipe, Values, build
@@ -410,3 +411,15 @@ def test_a_conversion_too_many_before_a_launch_is_refused(runner, written):
     recipe = Recipe(rows=3, columns=33, input=Values(seed=0))
     case = build(op(subject.op), subject, "float16", recipe, gradients=True)
     assert isinstance(certified(subject, case, runner=runner, gradients=True), Refusal)
+
+
+@pytest.mark.parametrize(("lanes", "merged"), [(128, True), (64, False)])
+def test_parts_that_are_merged_in_another_order_than_declared_are_refused(runner, lanes, merged):
+    """Its lanes have every 128th element; a bound that names the lanes holds for those alone."""
+    declared = Trees(statistics=tree(lanes=lanes, warp=32))
+    found = asked(runner, built_in("layer_norm_welford_triton"), "float32", columns=300, trees=declared)
+    if merged:
+        assert isinstance(found, Certificate), found
+    else:
+        assert isinstance(found, Refusal), found.statement
+        assert (found.stage, found.why[:16]) == ("parts are merged as declared", "of 300 elements ")
