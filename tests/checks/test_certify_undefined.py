@@ -552,3 +552,54 @@ def test_the_bits_of_a_nan_that_was_computed_are_no_constant(tmp_path, runner, c
     else:
         assert isinstance(found, Refusal), found.statement
         assert (found.stage, "the bits of a NaN" in found.why) == (DEFINED, True), found
+
+
+BY_SHARE = """
+extern "C" __global__ void ln(
+  float* out, const float* input, const float* weight, const float* bias, int columns, float inv, float eps) {
+  const float* x = input + blockIdx.x * columns;
+  float total = 0.0f;
+  for (int i = threadIdx.x; i < columns; i += 32) total += x[i];
+  for (int d = 16; d > 0; d /= 2) total += __shfl_xor_sync(0xffffffffu, total, d);
+  const float mean = total * inv;
+  float squares = 0.0f;
+  for (int i = threadIdx.x; i < columns; i += 32) {
+    float c = x[i] - mean;
+    squares += __fmul_rn(c, c);
+  }
+  for (int d = 16; d > 0; d /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, d);
+  const float rstd = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fmul_rn(squares, inv), eps)));
+  for (int i = threadIdx.x; i < columns; i += 32) {
+    float v = __fmul_rn(x[i] - mean, rstd);
+    if (weight) v = __fmul_rn(v, weight[i]);
+    if (bias) v = __fadd_rn(v, bias[i]);
+    out[blockIdx.x * columns + i] = v;
+  }
+}
+"""
+LAUNCHED = """
+import torch
+from verifier import Domain, source, subject, tree
+KERNEL = source(__file__).kernel("ln")
+@subject(op="layer_norm", language="cuda", variance="two_pass", accumulates="float32",
+    domain=Domain(max_abs=1e15, max_kappa=1e3), dtypes=("float32",), trees=tree(depth=lambda n: n + 5),
+    mean_contraction="MEAN", divide_by_n="reciprocal", differentiable=False)
+def attack(input, weight=None, bias=None, eps=1e-5):
+    x, out, columns = input.detach().contiguous(), torch.empty_like(input), input.shape[-1]
+    KERNEL[x.numel() // columns, 32](out, x, weight, bias, columns, 1.0 / columns, eps)
+    return out
+"""
+
+
+@pytest.mark.parametrize(("declared", "certified"), [("mixed", True), ("none", False)])
+def test_a_mean_that_is_a_product_and_subtracted_in_loops_is_not_rounded(
+    tmp_path, runner, declared, certified
+):
+    """ptxas fuses the product with an argument into both loops, which are blocks of their own."""
+    found = asked(tmp_path, runner, LAUNCHED.replace("MEAN", declared), BY_SHARE)
+    if certified:
+        assert isinstance(found, Certificate), found
+        assert [proof.claims for proof in found.proofs] == ["EZ", "EZC"]
+    else:
+        assert isinstance(found, Refusal), found.statement
+        assert found.stage == "the code is the declared computation", found
