@@ -25,6 +25,7 @@ from verifier.cases.steering import steered, steering, wanted_again
 from verifier.cases.variations import Variation
 from verifier.execution.loops_of_source import loops_of_cuda
 from verifier.machine.model import MAX_GRID_YZ
+from verifier.ops import op
 from verifier.records.planned_launches import Planned
 
 
@@ -215,6 +216,29 @@ def test_the_least_literals_are_tried_as_rows_beside_each_other_as_columns():
     assert {(5, 96, 0), (96, 5, 0), (5, 5, 0), (1009, 1000, 0)} <= {*points}
     assert len(points) == MOST_PAIRED**2
     assert {*pairs_of_literals({5, 1 << 30})} == {(5, 5, 0)}
+
+
+def test_of_group_norms_they_are_tried_as_groups_and_channels_too():
+    the_op = op("group_norm")
+    points = {*pairs_of_literals({32, 640, 7}, the_op.at_integers)}
+    assert {(32, 640, 0), (64, 20, 1)} <= points
+    assert {point for point in points if point[2]} == {(14, 1, 1), (64, 1, 1), (1280, 1, 1), (64, 20, 1)}
+
+    def look(asked):
+        extents = [the_op.shapes(*point) for point in asked]
+        thin = [(s.scalars["num_groups"], s.tensors["input"][1]) == (32, 640) for s in extents]
+        return [Planned(features=frozenset({"kernel", *["kernel of 640"] * one})) for one in thin]
+
+    def seen(**at):
+        known = seen_around(
+            look, lambda p: the_op.shapes(*p) is not None, the_op.variants, lambda: (32, 640), **at
+        )
+        return {(shape.rows, shape.columns, shape.variant) for shape in cover(known)}
+
+    assert (64, 20, 1) in seen(at=the_op.at_integers)
+    assert (64, 20, 1) not in seen()
+    shapes = the_op.shapes(64, 20, 1)
+    assert (shapes.scalars["num_groups"], shapes.tensors["input"]) == (32, (2, 640))
 
 
 def test_a_budget_takes_what_is_worth_its_price_and_names_what_it_leaves_out():

@@ -61,10 +61,12 @@ class ReadClaim:
     @property
     def text(self) -> str:
         """Say what was read, and for which shape."""
+        limits = [proof.within for proof in self.certificate.proofs if proof.within is not None]
+        small = f" and no element exceeds 2^{min(limits)} in magnitude" if limits else ""
         return (
             f"{self.algorithm} was read from the compiled code at {ROWS}x{COLUMNS}, for all inputs of that "
-            f"shape; no term of its sums meets more than {self.depth} additions there (any order: up to "
-            f"{COLUMNS - 1})"
+            f"shape with which every value computed is finite{small}; no term of its sums meets more than "
+            f"{self.depth} additions there (any order: up to {COLUMNS - 1})"
         )
 
 

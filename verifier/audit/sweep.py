@@ -115,6 +115,7 @@ def _made(
             lambda: literals(asking.files),
             reached,
             compared_sizes(subject),
+            the_op.at_integers,
         )
         whole, forward = _shown(known), _shown({p: seen.forward or seen for p, seen in known.items()})
         refusals = [seen.refused for seen in known.values() if seen.refused]

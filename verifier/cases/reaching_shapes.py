@@ -28,6 +28,7 @@ from verifier.cases.unseen_by_launches import (
 )
 from verifier.cases.variations import Variation
 from verifier.machine.model import MAX_GRID_YZ
+from verifier.ops import rows_and_columns
 from verifier.records.planned_launches import AGAIN, SEVENFOLD, WRAPPER, Planned, ShapePoint
 
 MOST_ROWS, MOST_COLUMNS, MOST_ELEMENTS = 1 << 17, 1 << 20, 1 << 32
@@ -116,13 +117,15 @@ def seen_around(  # noqa: PLR0917 (what is looked at, and around what)
     literals: Callable[[], Iterable[int]],
     like: Sequence[Reaching] = (),
     compared: Sequence[int] = (),
+    at: Callable[[int, int], Iterator[ShapePoint]] = rows_and_columns,
 ) -> dict[ShapePoint, Planned]:
     """Look at a ladder of extents, and wherever launches change; return what was seen.
 
     allowed: the points that may be asked for. literals: integers of the sources, known after a first look.
     like: shapes that reach all of the same subject in another dtype; then a short ladder does, and points
     around these: thresholds in bytes lie at half or twice as many columns. compared: integers that kernels
-    compare with: what they decide no launch tells, so that both of their sides are wanted.
+    compare with: what they decide no launch tells, so that both of their sides are wanted. at: shapes of
+    which two integers of the sources are extents.
     """
     known: dict[ShapePoint, Planned] = {}
 
@@ -136,7 +139,7 @@ def seen_around(  # noqa: PLR0917 (what is looked at, and around what)
     if not like:
         integers = [*literals()]
         see(near_literals(integers))
-        see(pairs_of_literals(integers))
+        see(pairs_of_literals(integers, at))
     while len(known) < MOST_POINTS:
         before = len(known)
         see([step.middle for step in _to_be_narrowed(known)][: MOST_POINTS - before])
@@ -203,10 +206,13 @@ def near_literals(literals: Iterable[int]) -> Iterator[ShapePoint]:
     yield from ((n, 3, 0) for n in near)
 
 
-def pairs_of_literals(literals: Iterable[int]) -> Iterator[ShapePoint]:
-    """Yield small extents of which each is an integer of the sources: two conditions may have to be met."""
+def pairs_of_literals(
+    literals: Iterable[int], at: Callable[[int, int], Iterator[ShapePoint]] = rows_and_columns
+) -> Iterator[ShapePoint]:
+    """Yield small shapes of which two integers of the sources are extents: both may have to be met."""
     chosen = sorted({n for n in literals if n > 1})[:MOST_PAIRED]
-    yield from ((r, c, 0) for r in chosen for c in chosen if price(r, c) <= CASE_SECONDS)
+    points = (point for a in chosen for b in chosen for point in at(a, b))
+    yield from (point for point in points if price(*point[:2]) <= CASE_SECONDS)
 
 
 def _off_the_ladder(number: int) -> bool:

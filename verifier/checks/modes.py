@@ -319,7 +319,7 @@ def _as_in_inference(arguments: Mapping[str, object]) -> Mapping[str, object]:
 
 def _is_cast_product(found: Results, case: Case, to: torch.dtype) -> bool:
     """Return whether the result is a product in autocast's dtype, where the plain call has another."""
-    output = found["output"]
+    output = found.get("output")
     return (
         LINEAR_WEIGHT in case.given
         and output is not None

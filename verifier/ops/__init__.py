@@ -23,6 +23,7 @@ from verifier.ops.special_values import Expectation, Mask, Rule, elementwise
 from verifier.oracle.enclosure import Enclosure
 from verifier.oracle.problem import Problem, Solution
 from verifier.records.case import Case, Extents, Scalars
+from verifier.records.planned_launches import ShapePoint
 from verifier.records.subject import Claim, Subject, Trees
 
 
@@ -114,6 +115,11 @@ def _as_they_are(tensors: Tensors, _scalars: Scalars, _subject: Subject) -> dict
     return dict(tensors)
 
 
+def rows_and_columns(first: int, second: int) -> Iterator[ShapePoint]:
+    """Yield the shape of so many rows and columns."""
+    yield first, second, 0
+
+
 def _any_shapes(_subject: Subject, _shapes: Shapes) -> bool:
     return True
 
@@ -154,6 +160,8 @@ class Op:
     `bounds(solved, claim, form, setting)` proves a bound for every output and gradient.
     `extents(tensors, scalars)` reads (rows, columns, scalars) off tensors whose shapes were reduced;
     `links` names the axes that shrink together.
+    `at_integers(a, b)` yields (rows, columns, variant) of shapes in which two integers, which a kernel's
+    source may compare with, are two extents at once: rows and columns, or groups and channels.
     `takes(subject, shapes)` says whether the subject's signature has room for the shapes and scalars.
     `needs_variance` says whether bounds rest on a variance algorithm (softmax's do not), and `needs_mean`
     whether on one that computes a mean, too (an RMS norm's do not); `reads_eps` that there is an eps without
@@ -201,6 +209,7 @@ class Op:
     expected: Callable[[Case, Subject], Mapping[str, Expected]]
     extents: Callable[[Tensors, Scalars], tuple[int, int, Scalars]]
     links: Callable[[Tensors, Scalars], Mapping[str, list[tuple[str, int]]]]
+    at_integers: Callable[[int, int], Iterator[ShapePoint]] = rows_and_columns
     takes: Callable[[Subject, Shapes], bool] = _any_shapes
     further: Callable[[Case, Any], Mapping[str, Enclosure]] = _nothing_further
     undefined: Callable[[Case], frozenset[str]] = _nothing_undefined

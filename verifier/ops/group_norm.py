@@ -69,6 +69,7 @@ OP = Op(
     bounds=groups.bounds,
     expected=results.expected,
     extents=groups.extents,
+    at_integers=groups.at_integers,
     links=groups.links,
     special=special_values.centred,
     shift_invariant=True,

@@ -27,6 +27,7 @@ OP = Op(
     bounds=groups.bounds,
     expected=results.expected_backward,
     extents=groups.extents,
+    at_integers=groups.at_integers,
     links=groups.links,
     needs_variance=False,
     derived=("mean", "rstd"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from verifier.oracle.enclosure import Enclosure
 from verifier.oracle.problem import RowSolution
 from verifier.oracle.rows.problem import RowProblem
 from verifier.records.case import Case, Extents, Scalars
+from verifier.records.planned_launches import ShapePoint
 from verifier.records.subject import Claim, Subject
 
 VARIANTS = 6
@@ -51,6 +52,13 @@ def shapes(rows: int, columns: int, variant: int, *, tensors: tuple[str, ...]) -
     return Shapes(
         tensors={name: of[name] for name in (*tensors, "grad_output")}, scalars={"num_groups": groups}
     )
+
+
+def at_integers(first: int, second: int) -> Iterator[ShapePoint]:
+    """Yield two integers as rows and columns, and as groups and channels of two samples (N, C)."""
+    yield first, second, 0
+    if second % first == 0:
+        yield 2 * first, second // first, 1
 
 
 def takes(subject: Subject, shapes: Shapes) -> bool:
