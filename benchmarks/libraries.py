@@ -22,6 +22,7 @@ import mpmath
 import torch
 
 from verifier.audit.report.json_parts import Document, mapping, number, parts
+from verifier.ops.specification.axes import LINEAR_WEIGHT
 from verifier.records import witness
 from verifier.records.case import Case
 
@@ -200,7 +201,10 @@ def _undefined_lanes(case: Case, document: Document) -> str:
     text = "".join((folder / module).read_text(encoding="utf-8") for module in modules)
     loads = re.findall(r"tl\.load\([wW] \+ [^()]*, mask=mask\)", text)
     _demand(len(loads) > 0, "every load of weight has other=")
-    slopes = torch.nn.functional.pad(case.given["grad_output"].double().reshape(-1, case.columns)[:1], (0, 1))
+    slopes = case.given["grad_output"].double()
+    if LINEAR_WEIGHT in case.given:  # the norm's own slopes are those of its product
+        slopes = slopes @ case.given[LINEAR_WEIGHT].double()
+    slopes = torch.nn.functional.pad(slopes.reshape(-1, case.columns)[:1], (0, 1))
     rows = torch.nn.functional.pad(case.given["input"].double().reshape(-1, case.columns)[:1], (0, 1))
     weight = torch.nn.functional.pad(torch.ones(case.columns, dtype=torch.float64), (0, 1), value=math.inf)
     _demand(bool((rows * (slopes * weight)).sum().isnan()), "a lane of infinity changes nothing")
