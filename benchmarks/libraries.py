@@ -288,7 +288,8 @@ def page(reports: Sequence[Document]) -> Iterator[str]:
     )
     yield (
         "*verdict*: that of the check which looks worst; `(known)`: from defects that are declared, with a "
-        "witness, and told below. *worst error of bound*: the absolute error that comes closest to its "
+        "witness, and told below; `UNDECIDED`: checks that ended in neither a failure nor a proof. *worst "
+        "error of bound*: the absolute error that comes closest to its "
         "proved bound, of outputs and gradients, and that bound; of norms that no op describes it is the "
         "running bound of the compiled code. *checks*: so many had something to run. *reach*: functions and "
         "loops of kernels that ran."
@@ -337,6 +338,8 @@ def _rows(report: Document) -> Iterator[tuple[str, ...]]:
         known = [one for one in ran if one["known"]]
         worst = (wrong or known or [None])[0]
         verdict = "PASS" if worst is None else f"{worst['verdict']}{'' if wrong else ' (known)'}"
+        if undecided := ", ".join(str(one["check"]) for one in ran if one["verdict"] == "UNDECIDED"):
+            verdict = f"UNDECIDED: {undecided}" if worst is None else f"{verdict}; UNDECIDED: {undecided}"
         judged = [one for one in ran if one["check"] in JUDGED and mapping(one["outputs"])]
         found = mapping(reach.get(subject, {}))
         yield (

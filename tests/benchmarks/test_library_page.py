@@ -70,6 +70,26 @@ def test_what_nothing_confirms_is_not_printed(libraries, tmp_path, capsys):
     assert (tmp_path / "page.md").read_text().startswith("# Norms of installed libraries")
 
 
+@pytest.mark.parametrize(
+    ("verdicts", "shown"),
+    [
+        (("PASS", "SKIPPED"), "PASS"),
+        (("PASS", "UNDECIDED"), "UNDECIDED: modes"),
+        (("FAIL", "UNDECIDED"), "FAIL; UNDECIDED: modes"),
+    ],
+)
+def test_a_check_that_is_undecided_is_named_beside_the_verdict(libraries, verdicts, shown):
+    lines = [
+        {
+            "subject": "a", "dtype": "float32", "check": check, "verdict": verdict, "outputs": {},
+            "unexpected": int(verdict == "FAIL"), "known": 0,
+        }
+        for check, verdict in zip(("finite", "modes"), verdicts, strict=True)
+    ]  # fmt: skip
+    report = {"subjects": [{"subject": "a", "op": "rms_norm"}], "reach": [], "lines": lines}
+    assert [row[3] for row in libraries._rows(report)] == [shown]
+
+
 def test_what_the_page_tells_to_replay_is_there():
     text = (ROOT / "docs" / "libraries.md").read_text(encoding="utf-8")
     replayed = re.findall(r"norm-verifier replay '([^']+)'", text)
