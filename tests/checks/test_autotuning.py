@@ -178,3 +178,35 @@ def test_it_costs_a_kernel_that_nobody_tunes_nothing_and_does_not_pretend_elsewh
     assert autotuning.skips(tuned, layer_norm, "float32", "machine") is None
     assert "machine alone" in autotuning.skips(tuned, layer_norm, "float32", "interpreter")
     assert autotuning.must_be_tried(tuned) == [AFTER]
+
+
+SPECIFIED = """def specification(input, weight, bias, eps):
+    centred = input - input.mean(-1, keepdim=True)
+    y = centred / torch.sqrt(centred.square().mean(-1, keepdim=True) + eps)
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias
+
+
+@subject(op="unknown", specification=specification, language="triton", dtypes=("float32",))
+"""
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [("1.0", Verdict.PASS), ("1.0001", Verdict.FAIL)])
+def test_what_no_op_describes_is_bounded_in_each_configuration_by_its_own_roundings(factor, verdict):
+    source = (FAULTY / f"{THIRD}.py").read_text(encoding="utf-8")
+    declared = source[source.index("@subject(") : source.index(f"def {THIRD}")]
+    changes = {
+        declared: SPECIFIED,
+        '[triton.Config({"ROWS": rows}) for rows in (4, 8, 2)]': (
+            f'[triton.Config({{"ROWS": 4, "FACTOR": f}}, num_warps=w) for w, f in ((4, 1.0), (1, {factor}))]'
+        ),
+        "ROWS: tl.constexpr, BLOCK": "ROWS: tl.constexpr, FACTOR: tl.constexpr, BLOCK",
+        "out = centred * rstd": "out = centred * rstd * FACTOR",
+    }
+    with machine(strict=True, poison=0xFF) as place:
+        found = outcomes_of(
+            planted(changes, FAULTY / f"{THIRD}.py"), "autotuning", place=place, count=1, shapes=((5, 200),)
+        )
+    of_output = {o.verdict for o in found if o.output == "output"}
+    assert of_output == {verdict}
+    assert {o.verdict for o in found if not o.output} <= {Verdict.PASS, Verdict.SKIPPED}

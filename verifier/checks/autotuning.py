@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from verifier.cases.plan import Plan
+from verifier.checks.running_bound import bounded
 from verifier.checks.support.attempts import Shown, kept, outcomes_of, tried_in_turn
 from verifier.checks.support.bits import differing
 from verifier.checks.support.output_verdict import judge
@@ -124,7 +126,7 @@ def _of_configuration(
         return [Outcome(verdict=Verdict.SKIPPED, message=f"{where}: {_why_not(here, words)}")]
     known = {o.message for o in session.contradictions()}
     outcomes = [o for o in own.contradictions() if o.message not in known]
-    outcomes += _judged(own, session, plain, seen)
+    outcomes += _judged(own, session, plain, seen, forced)
     outcomes += [_fail(one) for one in seen.damage if one not in plain.damage]
     return [
         replace(o, message=f"{o.message}, {where}" if o.message else "")
@@ -153,7 +155,9 @@ def _why_not(here: Met | None, words: str) -> str:
     return "the call no longer launches it" if fits else "it does not fit the device, and the tuner drops it"
 
 
-def _judged(own: Session, first: Session, plain: Observation, seen: Observation) -> list[Outcome]:
+def _judged(
+    own: Session, first: Session, plain: Observation, seen: Observation, forced: tuple[TunedKernel, str]
+) -> list[Outcome]:
     """Judge results of other bits than the first configuration's; what is wrong there, too, is no news.
 
     own, first: the sessions of the configuration and of the first one.
@@ -163,13 +167,24 @@ def _judged(own: Session, first: Session, plain: Observation, seen: Observation)
     expected = tuple(name for name in names if name in demanded)
     misshapen = {o.message for o in first.shape_outcomes(plain, expected)}
     outcomes = [o for o in own.shape_outcomes(seen, expected) if o.message not in misshapen]
+
+    @cache
+    def bounded_in(configuration: tuple[TunedKernel, str] | None) -> list[Outcome]:
+        return _by_running_bound(own if configuration else first, configuration)
+
+    def judged_in(configuration: tuple[TunedKernel, str] | None, name: str) -> list[Outcome]:
+        if own.op.own:
+            return [o for o in bounded_in(configuration) if o.output == name]
+        session, observed = (own, seen) if configuration else (first, plain)
+        return judge(session.truth, observed, (name,))
+
     for name in names:
         text = differing(name, plain.outputs, seen.outputs, "from the first configuration's")
         if text is None or any(o.output == name for o in outcomes):
             continue
-        judged = [] if own.op.own else judge(own.truth, seen, (name,))
+        judged = judged_in(forced, name)
         if any(o.verdict is Verdict.FAIL for o in judged):
-            before = judge(first.truth, plain, (name,))
+            before = judged_in(None, name)
             outcomes += [] if any(o.verdict is Verdict.FAIL for o in before) else judged
         elif not any(o.verdict is Verdict.PASS for o in judged):
             why = f"{text}; no bound says whether both are right"
@@ -177,6 +192,14 @@ def _judged(own: Session, first: Session, plain: Observation, seen: Observation)
         else:
             outcomes += judged
     return outcomes
+
+
+def _by_running_bound(session: Session, forced: tuple[TunedKernel, str] | None) -> list[Outcome]:
+    """Judge what no theorem bounds by the roundings of a configuration's code, where they are followed."""
+    if not can(session.backend, Power.SHADOWS) or session.case.dtype == "float64":
+        return []
+    gradients = bool(session.op.differentiable) and session.subject.differentiable
+    return bounded(session, gradients=gradients and "grad_output" in session.case.given, forced=forced)
 
 
 def _after_launches(session: Session, tuner: Met, *, gradients: bool) -> list[Outcome]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -91,14 +91,18 @@ def _alone(subject: Subject, op: Op, backend: str) -> bool:
 def check(session: Session) -> list[Outcome]:
     """Judge every output by its running bound, and compare the verdict with the theorem's."""
     gradients = bool(session.op.differentiable) and session.subject.differentiable
-    options = {"gradients": gradients and "grad_output" in session.case.given}
-    case = session.case
-    alone = _alone(session.subject, session.op, session.backend)
     follows = can(session.backend, Power.FOLLOWS_TORCH)
-    if alone and (not follows or case.dtype == "float64"):
+    alone = _alone(session.subject, session.op, session.backend)
+    if alone and (not follows or session.case.dtype == "float64"):
         return [_nothing(_UNFOLLOWED[follows])]
+    return bounded(session, gradients=gradients and "grad_output" in session.case.given)
+
+
+def bounded(session: Session, **options: object) -> list[Outcome]:
+    """Judge each result of one execution by its running bound; options: of `running_bound_run.bounds`."""
+    alone = _alone(session.subject, session.op, session.backend)
     seen = session.execute(experiment=_experiment(session, "bounds"), **options)
-    misshapen = _misshapen(session, seen, gradients=options["gradients"]) if session.op.own else []
+    misshapen = _misshapen(session, seen, gradients=bool(options["gradients"])) if session.op.own else []
     if session.op.own:  # of other ops forward_error and gradient say so
         misshapen += session.contradictions(seen.found.code)
     if lost := seen.found.lost:
@@ -158,7 +162,7 @@ def _comparable(session: Session, seen: Observation) -> Iterator[str]:
             yield name
 
 
-def _judged(session: Session, seen: Observation, name: str, options: dict[str, bool]) -> list[Outcome]:
+def _judged(session: Session, seen: Observation, name: str, options: Mapping[str, object]) -> list[Outcome]:
     actual = seen.outputs[name]
     assert actual is not None
     bound = _canonical(session.truth, name, actual, seen.outputs[f"{name}|bound"])
@@ -207,7 +211,7 @@ _IN_VAIN = (
 
 
 def _promised_in_vain(
-    session: Session, name: str, actual: torch.Tensor, bound: Array, options: dict[str, bool]
+    session: Session, name: str, actual: torch.Tensor, bound: Array, options: Mapping[str, object]
 ) -> bool:
     """Return whether elements lack a bound for which a specification's subject promises numbers.
 
@@ -251,7 +255,7 @@ def _polynomial(session: Session, outcome: Outcome, constants: tuple[float, ...]
 
 
 def _confirmed(
-    session: Session, outcome: Outcome, actual: torch.Tensor, bound: Array, options: dict[str, bool]
+    session: Session, outcome: Outcome, actual: torch.Tensor, bound: Array, options: Mapping[str, object]
 ) -> list[Outcome]:
     """Let a failure stand where the code without any rounding is wrong too, within the bound.
 

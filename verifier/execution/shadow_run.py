@@ -42,6 +42,7 @@ def shadow_session(arithmetic: ShadowArithmetic, *, lanes: int | None = None) ->
     assert playing is not None, "shadows are kept in the process of the machine alone"
     machine = playing.machine if lanes is None else replace(playing.machine, lanes_per_wave=lanes)
     with session(machine=machine, arithmetic=arithmetic) as opened:
+        opened.tuning = playing.tuning.anew()
         yield opened
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
@@ -18,8 +19,10 @@ from verifier.records.observation import Observation
 from verifier.records.subject import Subject
 
 if TYPE_CHECKING:
+    from verifier.machine.execute.tuning import TunedKernel
     from verifier.machine.shadow.slots import ShadowArithmetic
 
+Forced: TypeAlias = "tuple[TunedKernel, str] | None"
 _LANES = 8192
 """Lanes of a wave, as without shadows: one float64 for a register is no burden."""
 
@@ -41,8 +44,13 @@ class ShadowedRun:
     constants: tuple[float, ...] = ()
 
 
-def bounds(subject: Subject, case: Case, *, backend: Backend, gradients: bool) -> Observation:
-    """Execute with error bounds: `<name>|bound` for every output; called in the child."""
+def bounds(
+    subject: Subject, case: Case, *, backend: Backend, gradients: bool, forced: Forced = None
+) -> Observation:
+    """Execute with error bounds: `<name>|bound` for every output; called in the child.
+
+    forced: an autotuned kernel and the configuration that it runs (None: its first).
+    """
     from verifier.machine.shadow.arithmetics.ball import BallArithmetic
 
     constants: set[float] = set()
@@ -57,7 +65,7 @@ def bounds(subject: Subject, case: Case, *, backend: Backend, gradients: bool) -
             return found
 
     seen = _run_with_shadows(
-        subject, case, Remembering(given=True), "bound", backend=backend, gradients=gradients
+        subject, case, Remembering(given=True), "bound", backend=backend, gradients=gradients, forced=forced
     )
     if seen.status != "ok":
         return seen
@@ -81,11 +89,15 @@ def may_be_a_coefficient(number: float) -> bool:
     return significand != round(significand) and number != round(number) and not reciprocal
 
 
-def unrounded(subject: Subject, case: Case, *, backend: Backend, gradients: bool) -> Observation:
+def unrounded(
+    subject: Subject, case: Case, *, backend: Backend, gradients: bool, forced: Forced = None
+) -> Observation:
     """Execute with float64 values: `<name>|unrounded` for every output; called in the child."""
     from verifier.machine.shadow.arithmetics.lifted import Lifted
 
-    return _run_with_shadows(subject, case, Lifted(), "unrounded", backend=backend, gradients=gradients)
+    return _run_with_shadows(
+        subject, case, Lifted(), "unrounded", backend=backend, gradients=gradients, forced=forced
+    )
 
 
 def _run_with_shadows(
@@ -96,11 +108,14 @@ def _run_with_shadows(
     *,
     backend: Backend,
     gradients: bool,
+    forced: Forced,
 ) -> Observation:
     given = word == "bound"
-    seen, opened = run_with_arithmetic(
-        subject, case, backend=backend, arithmetic=arithmetic, gradients=gradients, given=given, lanes=_LANES
-    )
+    with nullcontext() if forced is None else backend.tuned(forced=forced):
+        seen, opened = run_with_arithmetic(
+            subject, case, backend=backend, arithmetic=arithmetic, gradients=gradients, given=given,
+            lanes=_LANES,
+        )  # fmt: skip
     if seen.status != "ok":
         return seen
     assert opened.slots is not None

@@ -61,3 +61,7 @@ class Tuning:
     met: dict[TunedKernel, MetTuner] = field(default_factory=dict)
     choices: MutableMapping[object, dict[object, Any]] = field(default_factory=WeakKeyDictionary)
     launches: MutableMapping[object, dict[str, int]] = field(default_factory=WeakKeyDictionary)
+
+    def anew(self) -> Tuning:
+        """Return tuners that choose alike, and have met nothing yet."""
+        return Tuning(seed=self.seed, forced=self.forced)
