@@ -251,11 +251,11 @@ def of_its_own(program, *words, folder):
 
 
 def tried(folder, **sources):
-    """Return what is said of each file, and which processes are left then; a file that hangs has 1.5 s."""
+    """Return what is said of each file, and which processes are left then; a file that hangs has 2.5 s."""
     asked = []
     for name, source in sources.items():
         (folder / f"{name}.py").write_text(source)
-        asked.append((str(folder / f"{name}.py"), 1.5 if name in ("hangs", "computes", "starts") else 30.0))
+        asked.append((str(folder / f"{name}.py"), 2.5 if name in ("hangs", "computes", "starts") else 30.0))
     done = of_its_own(TRIES, json.dumps(asked), folder=folder)
     assert done.returncode == 0, done.stderr
     return dict(zip(sources, map(json.loads, done.stdout.splitlines()), strict=True))

@@ -66,7 +66,7 @@ def test_a_subject_that_comes_from_launch_to_launch_is_undecided(name, subjects_
 
 def test_one_that_launches_no_more_hangs(subjects_of):
     subject = subjects_of(KERNEL, head="")["launches_and_hangs"]
-    with Runner("machine", case_seconds=SECONDS) as impatient:
+    with Runner("machine", case_seconds=2 * SECONDS) as impatient:  # in which it is compiled and launched
         assert observed(impatient, subject).status == "timeout"
 
 
