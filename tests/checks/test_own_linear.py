@@ -163,7 +163,7 @@ def test_a_product_that_autocast_casts_is_left_in_its_dtype_as_by_torch(dtype):
 @compiled
 @pytest.mark.parametrize("wrong", [False, True])
 def test_a_row_that_its_weight_moves_out_of_range_before_the_product_is_no_fault_of_the_kernel(wrong):
-    """Inf times the matrix' zero is NaN, in torch's own norm and product too; squares in half are a fault."""
+    """Inf times the matrix' zero is NaN: nothing is decided. Squares in half are a fault of the kernel's."""
     half = "(value * value).to(tl.float16)"
     squares = {"tl.sum(value * value, axis=0)": f"tl.sum(value * value + ({half} - {half}), axis=0)"}
     subject = planted(squares if wrong else {}, SOURCE)
@@ -184,7 +184,7 @@ def test_a_row_that_its_weight_moves_out_of_range_before_the_product_is_no_fault
     with machine() as place:
         outcomes = examination(subject, "finite", "float16", place).judge(case)[0]
     assert [o.verdict for o in outcomes] == [Verdict.FAIL if wrong else Verdict.SKIPPED]
-    assert wrong or "before it is multiplied by the matrix" in outcomes[0].message
+    assert wrong or "before its product with the matrix, which is not looked at" in outcomes[0].message
 
 
 @compiled

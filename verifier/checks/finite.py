@@ -37,8 +37,8 @@ to it may overflow in a right kernel, by the rounding of the value itself and of
 it (at least 4 u of the output's format: in bfloat16 one rounding alone is 2**-8)."""
 
 _BEFORE_THE_PRODUCT = (
-    "output: weight, bias or gate move a row out of range before it is multiplied by the matrix; the exact "
-    "product is in range, and torch's own norm and product, one after the other, overflow as well"
+    "output: NaN or infinite with these arguments, and finite once all but the input are within 16: a row may "
+    "have left the range of the format before its product with the matrix, which is not looked at"
 )
 
 _HAZARDS = (
@@ -87,7 +87,11 @@ def check(session: Session) -> list[Outcome]:
 
 
 def _unless_tamed(session: Session, outcomes: list[Outcome]) -> list[Outcome]:
-    """Excuse rows that weight, bias or gate move out of the format in which they meet a matrix."""
+    """Decide nothing where only large arguments beside the input show it: a domain speaks of the input.
+
+    A row that is stored before it meets the matrix may overflow by weight, bias or gate in a right kernel. A
+    kernel that overflows by these where it need not is not told apart.
+    """
     small = tamed(session)
     if any(o.verdict is Verdict.FAIL for o in _judge(small, small.execute())):
         return outcomes

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Inliner:
-    """AsyncCopies callee bodies into the caller under fresh names."""
+    """Copies callee bodies into the caller under fresh names."""
 
     def __init__(self, module: Module, kernel: Function) -> None:
         """Start from a kernel of the module."""
