@@ -163,7 +163,7 @@ def test_a_product_that_autocast_casts_is_left_in_its_dtype_as_by_torch(dtype):
 @compiled
 @pytest.mark.parametrize("wrong", [False, True])
 def test_a_row_that_its_weight_moves_out_of_range_before_the_product_is_no_fault_of_the_kernel(wrong):
-    """Inf times the matrix' zero is NaN: nothing is decided. Squares in half are a fault of the kernel's."""
+    """Inf times the matrix' zero is NaN: nothing is decided. Squares in half are a fault."""
     half = "(value * value).to(tl.float16)"
     squares = {"tl.sum(value * value, axis=0)": f"tl.sum(value * value + ({half} - {half}), axis=0)"}
     subject = planted(squares if wrong else {}, SOURCE)
