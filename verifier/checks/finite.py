@@ -37,8 +37,8 @@ to it may overflow in a right kernel, by the rounding of the value itself and of
 it (at least 4 u of the output's format: in bfloat16 one rounding alone is 2**-8)."""
 
 _BEFORE_THE_PRODUCT = (
-    "output: NaN or infinite with these arguments, and finite once all but the input are within 16: a row may "
-    "have left the range of the format before its product with the matrix, which is not looked at"
+    "output: NaN or infinite with these arguments, and finite once all but the input are within 16: a row "
+    "may have left the range of the format before its product with the matrix, which is not looked at"
 )
 
 _HAZARDS = (
