@@ -60,7 +60,7 @@ def kernels(part: str) -> Iterator[tuple[Subject, str]]:
 
 def asked(subject: Subject, rows: int, columns: int, runner: Runner, *, gradients: bool) -> Answer:
     """Ask for one certificate, and judge what is certified."""
-    case = case_for(subject, subject.dtypes[0], rows, columns, 0.0, 0)
+    case = case_for(subject, subject.dtypes[0], rows, columns, 0.0, 0, recorded=True)
     found = certified(subject, case, runner=runner, gradients=gradients)
     if not isinstance(found, Certificate):
         why = near_subject(f"{found.stage}: {found.why}", subject.path)
@@ -80,7 +80,7 @@ def _alike(subject: Subject, case: Case) -> Iterator[Case]:
     """Yield cases of the same shape, layout and arguments with other numbers."""
     for kappa in KAPPAS:
         for seed in range(1, SEEDS + 1):
-            like = case_for(subject, case.dtype, case.rows, case.columns, kappa, seed)
+            like = case_for(subject, case.dtype, case.rows, case.columns, kappa, seed, recorded=True)
             if not outside(subject, like):
                 yield like
 

@@ -49,7 +49,7 @@ def main(path: str, name: str, dtype: str, what: str = "", gradients: str = "") 
     found: dict[str, object] = {"kernel": name, "dtype": dtype}
     has = subject.differentiable and bool(op(subject.op).differentiable)
     for way in (False, True) if has else (False,):
-        case = case_for(subject, dtype, ROWS, COLUMNS, 0.0, 0)
+        case = case_for(subject, dtype, ROWS, COLUMNS, 0.0, 0, recorded=True)
         arguments = [sys.executable, __file__, path, name, dtype, MEMORY_FIELD, *(["yes"] if way else [])]
         child = subprocess.run(arguments, capture_output=True, text=True, check=False)
         wide = json.loads(child.stdout) if child.returncode == 0 else {}
@@ -83,7 +83,7 @@ def certificate(subject: Subject, case: Case, *, gradients: bool) -> dict[str, o
 def memory(subject: Subject, dtype: str, *, gradients: bool) -> dict[str, int]:
     """Return the most bytes that this process has held before and after it records a wide case."""
     place, before = backend("machine"), _most()
-    case = case_for(subject, dtype, ROWS, WIDE, 0.0, 0)
+    case = case_for(subject, dtype, ROWS, WIDE, 0.0, 0, recorded=True)
     with session():
         seen = recorded_graph(subject, case, backend=place, gradients=gradients)
     assert seen.status == "ok", seen.message

@@ -13,6 +13,7 @@ from verifier.checks.support.recorded_code import RefusedError
 HOLDS = "holds"
 FINITE = "values that a rule has removed are finite"
 NONZERO = "no divisor is a zero whose sign a rule has changed"
+NO_ZERO = "values that a rule took for other than 0 are so"
 DATA = "nothing decides on data"
 NUMBERS = {"0": 0, "1": 0x3F800000, "-1": 0xBF800000}
 
@@ -37,7 +38,7 @@ def shown(text):
     terms = SharedTerms()
     form = Normaliser(terms, "EZF").normal(graph_of(text, {"y": [text[-1].split()[0]]}))
     try:
-        discharged(terms, form.outputs.values(), form.divisors, form.vanished)
+        discharged(terms, form.outputs.values(), form.divisors, form.vanished, nonzero=form.nonzero)
     except RefusedError as error:
         return error.refusal.stage
     return HOLDS
@@ -61,7 +62,11 @@ ABOVE_ONE = ["q = mul.f32 b b", "s = add.f32 q 1"]
         (["y = div.rn.f32 a b"], NONZERO),
         (["y = div.rn.f32 1 b"], HOLDS),
         (["y = div.rn.f32 -1 b"], HOLDS),
-        (["y = div.rn.f32 0 b"], NONZERO),
+        (["y = div.rn.f32 0 b"], NO_ZERO),
+        ([*ABOVE_ONE, "y = div.rn.f32 0 s"], FINITE),
+        ([*ABOVE_ONE, "p = setp.eq.f32 s 0", "q = ite p 1 s", "y = div.rn.f32 a q"], HOLDS),
+        (["p = setp.eq.f32 b 0", "y = ite p 1 b"], NO_ZERO),
+        (["p = setp.eq.f32 b 0", "q = ite p 1 b", "y = div.rn.f32 1 q"], NO_ZERO),
         (["y = rsqrt.approx.f32 b"], HOLDS),
         (["r = rsqrt.approx.f32 b", "z = sub.f32 r r", "y = add.f32 z c"], FINITE),
         (["q = div.rn.f32 1 b", "r = div.rn.f32 a b", "y = add.f32 q r"], HOLDS),
@@ -69,7 +74,8 @@ ABOVE_ONE = ["q = mul.f32 b b", "s = add.f32 q 1"]
     ids=[
         *("part_of_a_result", "in_no_result", "an_element", "times_zero", "zero_over_a_part"),
         *("zero_over_what_is_gone", "one_over_a_part", "above_one", "any_divisor", "infinite", "negative"),
-        *("zero_over_zero", "root", "root_that_is_gone", "infinite_elsewhere"),
+        *("zero_over_zero", "zero_over_above_one", "choice_above_one", "choice", "divisor_that_is_chosen"),
+        *("root", "root_that_is_gone", "infinite_elsewhere"),
     ],
 )
 def test_what_rules_need_beside_them_is_shown_or_refused(text, found):

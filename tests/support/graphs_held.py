@@ -181,10 +181,11 @@ def _obligations(one: Drawn, values: Array, numbers: Numbers) -> Array:
     form, terms = numbers.form, numbers.terms
     copies, points = values.shape[1:]
     needed = np.ones((copies, points), dtype=np.bool_)
-    if not form.divisors.size and not form.vanished.size:
+    if not (form.divisors.size or form.vanished.size or form.nonzero.size):
         return needed
     for edges, wanted in (
         (form.divisors, lambda n: n != 0.0),
+        (form.nonzero, lambda n: n != 0.0),
         (form.vanished, np.isfinite),
     ):
         right = wanted(numbers.of(edges))

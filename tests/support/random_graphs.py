@@ -430,6 +430,21 @@ def _again(draw: Drawing) -> None:
     draw.op("cvt.rn.f16.f32", draw.op("abs.f32", draw.op("neg.f32", wide)), held="f16")
 
 
+def _guarded(draw: Drawing) -> None:
+    """What softmaxes under masks do of a row without elements: a choice by an infinity, and one by a zero."""
+    held = str(draw.random.choice(["f32", "f32", "f64"]))
+    x, infinite = draw.any(held, data=True), draw.constant(held, np.array([np.inf, -np.inf]))
+    zero, other = draw.constant(held, np.array([0.0, -0.0])), draw.constant(held, np.array([1.0, 0.0, 2.0]))
+    asks = draw.random.choice(["eq", "equ", "ne", "neu"], 2)
+    asked = draw.op(f"setp.{asks[0]}.{held}", *_either(draw, x, infinite), held="pred")
+    draw.op("ite", asked, *_either(draw, other, x), held=held)
+    total = draw.any(held, data=True)
+    asked = draw.op(f"setp.{asks[1]}.{held}", *_either(draw, total, zero), held="pred")
+    below = draw.op("ite", asked, *_either(draw, other, total), held=held)
+    draw.op(f"div.rn.{held}", *_either(draw, zero, total), held=held)
+    draw.op(f"div.rn.{held}", x, below, held=held)
+
+
 def _unknown(draw: Drawing) -> None:
     """What is no operation on these formats: it equals nothing but itself."""
     x = draw.op("cvt.f32.bf16", draw.any("f16"))
@@ -439,7 +454,7 @@ def _unknown(draw: Drawing) -> None:
 GROUPS: tuple[Callable[[Drawing], None], ...] = (
     *(_parts, _parts, _larger, _extreme, _extreme, _constants, _constants, _with_constant, _with_constant),
     *(_fused, _fused, _unknown, _decided, _quotient, _power, _softmax, _softmax, _welford, _welford),
-    *(_clamped, _again),
+    *(_clamped, _again, _guarded, _guarded),
 )
 
 

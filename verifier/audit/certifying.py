@@ -16,7 +16,7 @@ from verifier.audit.read_claim import claimed_at
 from verifier.audit.run_audit import Job
 from verifier.audit.trial import Trial
 from verifier.audit.worker_pool import Died, pooled
-from verifier.cases.recipe import Recipe, build
+from verifier.cases.recipe import build, recorded_recipe
 from verifier.checks import check
 from verifier.checks.support.certify import certified
 from verifier.checks.support.session import gradient_names
@@ -113,8 +113,9 @@ def calls(subject: Subject) -> tuple[bool, ...]:
 
 def case_at(subject: Subject, dtype: str, rows: int, columns: int, values: Values) -> Case | None:
     """Return a case of a shape in contiguous memory, or None where the subject has none."""
-    recipe = Recipe(rows=rows, columns=columns, input=values)
-    return build(op(subject.op), subject, dtype, recipe, gradients=True)
+    known = op(subject.op)
+    recipe = recorded_recipe(known, subject, rows, columns, values)
+    return build(known, subject, dtype, recipe, gradients=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -119,6 +119,14 @@ def build(op: Op, subject: Subject, dtype: str, recipe: Recipe, *, gradients: bo
     return assemble(op, dtype, tensors, scalars, layouts_used, hazard=recipe.hazard, origin=repr(recipe))
 
 
+def recorded_recipe(op: Op, subject: Subject, rows: int, columns: int, values: Values) -> Recipe:
+    """Return that of a case whose expressions are recorded: its shape alone says which elements take part."""
+    laid = op.shapes(rows, columns, op.fullest)
+    variant = op.fullest if laid is not None and has_room(op, subject, laid) else 0
+    masks = tuple((name, None) for name in op.drawn if name in op.optional)
+    return Recipe(rows=rows, columns=columns, variant=variant, input=values, further=masks)
+
+
 def _shown(layout: Layout, before: torch.Tensor | None, after: torch.Tensor | None) -> bool:
     """Return whether a layout can show the values that became of a tensor; what is left out shows any."""
     return after is None or after is before or torch.equal(layout.project(after), after)

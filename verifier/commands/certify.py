@@ -66,7 +66,9 @@ def certify(  # noqa: PLR0917
         with Runner("machine") as runner:
             for held in dtype or found.dtypes:
                 for rows, columns in shapes:
-                    case = case_for(found, held, rows, columns, 0.0, seed, evaluation=evaluation)
+                    case = case_for(
+                        found, held, rows, columns, 0.0, seed, evaluation=evaluation, recorded=True
+                    )
                     claimed = claimed_at(found, case, runner, gradients=gradients)
                     one, code = certified_recordings(claimed, case, runner=runner, gradients=gradients)
                     rows_of.add(case, code)

@@ -81,7 +81,7 @@ def compare(  # noqa: PLR0917
         with Runner("machine") as runner:
             for held in dtypes:
                 for rows, columns in shapes:
-                    case = case_for(one, held, rows, columns, 0.0, seed)
+                    case = case_for(one, held, rows, columns, 0.0, seed, recorded=True)
                     found = compared_codes(one, other, case, runner=runner, gradients=gradients)
                     status = max(status, _status(found, up_to), key=(0, UNDECIDED_STATUS, 1).index)
                     say(f"{one.name} and {other.name}  {held}  {rows}x{columns}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ import torch
 from strategies.values import Values
 from verifier.arithmetic.formats import FORMATS, Array
 from verifier.audit.request import SelectionError
-from verifier.cases.recipe import Recipe, build
+from verifier.cases.recipe import build, recorded_recipe
 from verifier.cases.saved_case import read_case
 from verifier.checks.support.truth import Truth
 from verifier.execution import Runner
@@ -270,10 +270,12 @@ def case_for(  # noqa: PLR0917 (what a user may choose)
     seed: int,
     *,
     evaluation: bool = False,
+    recorded: bool = False,
 ) -> Case:
     """Return a case with normally distributed rows about kappa standard deviations.
 
-    evaluation: of a batch norm, with running statistics in the place of the batch's own.
+    evaluation: of a batch norm, with running statistics in the place of the batch's own. recorded: one whose
+    expressions are recorded, so without a mask in memory.
 
     Raises:
         SelectionError: the subject or its op has no such case.
@@ -290,15 +292,12 @@ def case_for(  # noqa: PLR0917 (what a user may choose)
     evaluates = [n for n, one in enumerate(laid) if one and not one.scalars.get("training", True)]
     if evaluation and not evaluates:
         raise SelectionError(f"{subject.op} does not tell evaluation from training")
-    recipe = Recipe(
-        rows=rows,
-        columns=columns,
-        variant=evaluates[0] if evaluation else 0,
-        input=values,
-        weight=Values(seed=seed),
-        bias=Values(seed=seed),
-    )
-    case = build(op(subject.op), subject, dtype, recipe, gradients=True)
+    recipe = recorded_recipe(known, subject, rows, columns, values)
+    recipe = recipe if recorded else replace(recipe, variant=0, further=())
+    parameters = Values(seed=seed)
+    recipe = replace(recipe, weight=parameters, bias=parameters)
+    recipe = replace(recipe, variant=evaluates[0]) if evaluation else recipe
+    case = build(known, subject, dtype, recipe, gradients=True)
     if case is None:
         raise SelectionError(f"{subject.name} takes no case of {rows} x {columns}")
     return case

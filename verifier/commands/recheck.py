@@ -53,7 +53,14 @@ def recheck(
                 scalars = one["scalars"]
                 evaluation = isinstance(scalars, dict) and scalars.get("training") is False
                 case = case_for(
-                    subject, str(one["dtype"]), rows, columns, 0.0, OTHER_DATA, evaluation=evaluation
+                    subject,
+                    str(one["dtype"]),
+                    rows,
+                    columns,
+                    0.0,
+                    OTHER_DATA,
+                    evaluation=evaluation,
+                    recorded=True,
                 )
                 backward = "grad_" in str(one["outputs"]) and subject.differentiable
                 subject = claimed_at(subject, case, runner, gradients=backward)

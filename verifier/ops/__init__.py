@@ -179,6 +179,7 @@ class Op:
     compares nothing (the gradient of what dropout leaves out).
     `drawn` makes tensors that are no ordinary numbers, of a recipe's values, a shape and the input's dtype.
     `ordered` names links along which places have an order, so that none is exchanged for another.
+    `fullest` is the variant of which most elements take part, where a mask comes with the shape.
     `derived` names tensors that `complete` makes from the others (the statistics of a raw backward op).
     `own` says that the exact meaning is the subject's `specification`; `parameters` are the tensors of one
     row, alike for all rows; `wholes` are parameters each of whose numbers acts on all elements (a learned
@@ -218,6 +219,7 @@ class Op:
     left_out: Callable[[Case, str], Mask] = _nothing_left_out
     drawn: Mapping[str, Callable[[Values, tuple[int, ...], str], torch.Tensor]] = field(default_factory=dict)
     ordered: tuple[str, ...] = ()
+    fullest: int = 0
     derived: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ("weight", "bias")
     wholes: tuple[str, ...] = ()

@@ -91,7 +91,7 @@ def _means_beyond_their_elements(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("broken", "claims", "seed"),
     [
-        (_rounded_products_of_constants, "EZFC", 18),
+        (_rounded_products_of_constants, "EZFC", 78),
         (_larger_than_the_first, "EZF", 36),
         (_equal_terms_of_fused_sums, "EZFC", 10),
         (_zero_times_infinity, "EZF", 13),

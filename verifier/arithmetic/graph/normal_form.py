@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -36,6 +36,7 @@ class NormalForm:
     fired: how often each rule was applied.
     vanished: edges that the result no longer speaks of and that must be finite (rules of claim F).
     divisors: edges that must not be zero, because a zero's sign is not kept (see `signs`).
+    nonzero: edges that must not be zero, because a rule has left out what is chosen in their place.
     fused, rounded: terms of sums of which a product is fused in some place, of sums of which none is in some
     place, and of quotients that are (rule of claim C): what is in both stands for two numbers (`mixed`).
     either: terms of sums of two products of which one is fused in one place and the other in another: two
@@ -48,6 +49,7 @@ class NormalForm:
     fired: dict[str, int]
     vanished: Ids
     divisors: Ids
+    nonzero: Ids
     fused: Ids
     rounded: Ids
     either: Ids
@@ -73,11 +75,18 @@ class NormalForm:
 class Normaliser:
     """Forms terms by the rules of the admitted claims ("E", "EZ", "EZF", "EZFC")."""
 
-    def __init__(self, terms: SharedTerms, claims: str = "EZ", *, unordered: bool = False) -> None:
+    def __init__(
+        self,
+        terms: SharedTerms,
+        claims: str = "EZ",
+        *,
+        unordered: bool = False,
+        without: frozenset[str] = frozenset(),
+    ) -> None:
         """Form into `terms`.
 
         unordered: whether sums in an order that is not known are terms, which then stand for several numbers;
-        else they equal nothing.
+        else they equal nothing. without: rules that are not applied.
         """
         self.terms = terms
         self.asked = False
@@ -86,20 +95,45 @@ class Normaliser:
         self.fired: Counter[str] = Counter()
         self._rules: dict[str, list[RewriteRule]] = {}
         for rule in RULES:
-            for family in rule.families if rule.claim in claims else ():
+            admitted = rule.claim in claims and rule.name not in without
+            for family in rule.families if admitted else ():
                 self._rules.setdefault(family, []).append(rule)
         self._vanished: list[Ids] = []
         self._divisors: list[Ids] = []
+        self._nonzero: list[Ids] = []
         self._cancelled: list[Ids] = []
         self._sums = np.zeros(1, dtype=np.int8)
         self._made: Ids | None = None
         """Of the rows that a rule is given, how many nodes of a run each stands for; None: one."""
 
     def normal(self, graph: Graph) -> NormalForm:
-        """Return the normal form of what the outputs reach."""
-        self.fired, self._vanished, self._divisors, self._cancelled = Counter(), [], [], []
-        self._sums = np.zeros(1, dtype=np.int8)
+        """Return the normal form of what the outputs reach.
+
+        What a choice never takes is left out: nothing is asked of it.
+        """
         small = pruned(graph)
+        edges = self._all(small)
+        if (less := self._without_what_is_never_chosen(small, edges)) is not None:
+            small, edges = less, self._all(less)
+        return NormalForm(
+            graph=small,
+            edges=edges,
+            outputs={name: edges[nodes] for name, nodes in small.outputs.items()},
+            fired=dict(self.fired),
+            vanished=_distinct(self._vanished),
+            divisors=_distinct(self._divisors),
+            nonzero=_distinct(self._nonzero),
+            fused=ids(np.flatnonzero(self._sums & _FUSED)),
+            rounded=ids(np.flatnonzero(self._sums & _PLAIN)),
+            either=ids(np.flatnonzero(self._sums & _FUSED == _FUSED)),
+            cancelled=_distinct(self._cancelled),
+        )
+
+    def _all(self, small: Graph) -> Ids:
+        """Return the edges of all nodes, and note what their rules need, and nothing else."""
+        self.fired, self._vanished, self._divisors, self._cancelled = Counter(), [], [], []
+        self._nonzero = []
+        self._sums = np.zeros(1, dtype=np.int8)
         edges = np.full(len(small) + 1, -1, dtype=np.int64)
         held = np.zeros(len(small) + 1, dtype=np.int64)
         for level in levels(small):
@@ -112,18 +146,21 @@ class Normaliser:
                     small.names[code], below, small.value[nodes], edges[below], held[below], small.formats
                 )
         self._made = None
-        return NormalForm(
-            graph=small,
-            edges=edges[:-1],
-            outputs={name: edges[nodes] for name, nodes in small.outputs.items()},
-            fired=dict(self.fired),
-            vanished=_distinct(self._vanished),
-            divisors=_distinct(self._divisors),
-            fused=ids(np.flatnonzero(self._sums & _FUSED)),
-            rounded=ids(np.flatnonzero(self._sums & _PLAIN)),
-            either=ids(np.flatnonzero(self._sums & _FUSED == _FUSED)),
-            cancelled=_distinct(self._cancelled),
-        )
+        return ids(edges[:-1])
+
+    def _without_what_is_never_chosen(self, graph: Graph, edges: Ids) -> Graph | None:
+        """Return the graph without what choices between known numbers never take; None: they take all."""
+        if "ite" not in graph.names:
+            return None
+        nodes = np.flatnonzero(graph.operation == graph.names.index("ite"))
+        asked = self.terms.numbers(edges[graph.operands[nodes, 0]])
+        nodes, asked = nodes[~np.isnan(asked)], asked[~np.isnan(asked)]
+        if not nodes.size:
+            return None
+        operands = graph.operands.copy()
+        operands[nodes, 1:] = np.where(asked != 0.0, operands[nodes, 1], operands[nodes, 2])[:, None]
+        less = pruned(replace(graph, operands=operands))
+        return less if len(less) < len(graph) else None
 
     def formed(self, operation: Opcode, edges: Ids, of: Mask | None = None) -> Ids:
         """Return the normal form of an operation on edges (m, 3); of: see `Former`."""
@@ -169,6 +206,8 @@ class Normaliser:
                 self._vanished.append(found.vanishes)
                 if rule.name in CANCELS:
                     self._cancelled.append(found.vanishes)
+            if found.nonzero is not None:
+                self._nonzero.append(found.nonzero)
             if found.into == operation:
                 edges[found.where] = found.edges
                 continue

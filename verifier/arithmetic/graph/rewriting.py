@@ -38,7 +38,8 @@ class Rewrite:
     where: (m,) the rows; the other fields have a row for each of them.
     into: the operation they become, None if each is the edge in the first column of `edges`.
     flip: 1 where the result is the negative.
-    vanishes: edges of which the result no longer speaks, which must be finite.
+    vanishes: edges of which the result no longer speaks, which must be finite. nonzero: edges that must be no
+    zero, whatever the results are.
     """
 
     where: Mask
@@ -46,6 +47,7 @@ class Rewrite:
     edges: Ids
     flip: Ids | int = 0
     vanishes: Ids | None = None
+    nonzero: Ids | None = None
 
 
 Apply = Callable[[Former, Opcode, Ids], Rewrite]

@@ -393,6 +393,49 @@ def _larger_by_difference(form: Former, _: Opcode, edges: Ids) -> Rewrite:
     return Rewrite(where=where, into=None, edges=kept, vanishes=np.concatenate([a[where], b[where]]))
 
 
+def _zero_over(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
+    """Take 0 for 0 / a."""
+    divides = operation.family == "div" or operation.name.startswith("div.full.")
+    where: Mask = np.asarray((form.terms.numbers(edges[:, 0]) == 0.0) & divides)
+    where &= np.isnan(form.terms.numbers(np.where(where, edges[:, 1], edges[:, 0])))
+    below = edges[where, 1]
+    return Rewrite(where=where, into=None, edges=_alone(edges[where, 0]), vanishes=below, nonzero=below)
+
+
+def _compared_with_infinity(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
+    """Take a number for other than an infinity."""
+    comparison = operation.name.split(".")[1].removesuffix("u")
+    numbers = form.terms.numbers(edges[:, :2])
+    where: Mask = np.asarray(np.isinf(numbers).any(axis=1) & np.isnan(numbers).any(axis=1))
+    where &= comparison in {"eq", "ne"}
+    rows = np.flatnonzero(where)
+    other = edges[rows, np.where(np.isnan(numbers[rows, 0]), 0, 1)]
+    known = form.terms.constants(np.full(len(rows), float(comparison == "ne")))
+    return Rewrite(where=where, into=None, edges=_alone(known), vanishes=other)
+
+
+def _chosen_unless_zero(form: Former, _: Opcode, edges: Ids) -> Rewrite:
+    """Take x for x == 0 ? c : x, and for x != 0 ? x : c, c a constant, x no zero; a NaN is x in both."""
+    terms = form.terms
+    asked = edges[:, 0]
+    found: Mask = np.zeros(len(edges), dtype=np.bool_)
+    kept = np.full(len(edges), -1, dtype=np.int64)
+    for held in ("f32", "f64"):
+        for comparison, own in (("eq", 2), ("neu", 1)):
+            right = ((asked & 1) == 0) & _is(terms, asked >> 1, f"setp.{comparison}.{held}")
+            if not right.any():
+                continue
+            x, other = edges[:, own], edges[:, 3 - own]
+            ends = np.where(right[:, None], terms.edges[asked >> 1, :2], 0)
+            numbers = terms.numbers(ends)
+            right &= ((ends[:, 0] == x) & (numbers[:, 1] == 0.0)) | (
+                (ends[:, 1] == x) & (numbers[:, 0] == 0.0)
+            )
+            right &= ~np.isnan(terms.numbers(other))
+            found, kept = found | right, np.where(right, x, kept)
+    return Rewrite(where=found, into=None, edges=_alone(kept[found]), nonzero=kept[found])
+
+
 def _contracted(form: Former, operation: Opcode, edges: Ids) -> Rewrite:
     where: Mask = np.ones(len(edges), np.bool_)
     if operation.family == "fma":
@@ -419,6 +462,10 @@ ROUNDED = frozenset({"equal_terms", "parts_of_whole", "narrow_sum"})
 
 CANCELS = frozenset({"equal_terms", "parts_of_whole", "larger_by_difference"})
 """Rules that take two equal terms for one number; what vanishes are these."""
+
+OF_ALL_VALUES = frozenset({"compared_with_infinity"})
+"""Rules of values that must be finite though results may be so without them: what decides between numbers is
+no part of these."""
 
 _FOLDED = ("add", "mul", "fma", "div", "narrow", "max", "min")
 
@@ -463,6 +510,15 @@ _TABLE: tuple[tuple[str, ClaimLetter, tuple[str, ...], str, Apply], ...] = (
         _larger_than_all,
     ),
     ("larger_by_difference", "F", ("choice",), "a - b > 0 ? a : b = max(a, b)", _larger_by_difference),
+    (
+        "compared_with_infinity",
+        "F",
+        ("comparison",),
+        "a == inf is false, and a == -inf, a finite",
+        _compared_with_infinity,
+    ),
+    ("zero_over", "F", ("div", "other"), "0 / a = 0, a finite and no zero", _zero_over),
+    ("chosen_unless_zero", "F", ("choice",), "a == 0 ? c : a = a, a no zero", _chosen_unless_zero),
     ("infinite_sum", "F", ("add",), "inf + a = inf, a finite", _infinite_sum),
     ("equal_terms", "F", ("add",), "a - a = 0, a finite", _equal_terms),
     ("times_zero", "F", ("mul",), "0 * a = 0, a finite", _times_zero),

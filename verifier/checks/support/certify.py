@@ -17,6 +17,7 @@ from verifier.arithmetic.graph.graph import Graph
 from verifier.arithmetic.graph.normal_form import NormalForm, Normaliser
 from verifier.arithmetic.graph.opcodes import UNORDERED_SUM
 from verifier.arithmetic.graph.ranges import finite_terms
+from verifier.arithmetic.graph.rules import OF_ALL_VALUES
 from verifier.bounds import variance
 from verifier.checks.support.compared_graphs import Agreement, compared
 from verifier.checks.support.named_sums import named_sums
@@ -150,7 +151,7 @@ def _proved(
         if read.unlike:
             raise RefusedError("parts are merged as declared", f"of {read.terms} elements {read.unlike}")
     for order in found.orders:
-        allowed = order.declared.depth(order.terms)
+        allowed = order.allowed_depth
         if order.depth > allowed:
             met = f"a term of a sum of {order.terms} meets {order.depth} additions"
             why = f"{met}, {allowed} are declared"
@@ -171,6 +172,8 @@ def _proved(
                 found.kernel.outputs.values(),
                 found.divisors,
                 found.vanished,
+                nonzero=found.nonzero,
+                values=not OF_ALL_VALUES.isdisjoint(found.fired),
                 within=None if within is None else within.terms,
                 either=found.kernel.either,
                 fused=np.union1d(found.kernel.fused, found.twin.fused),
@@ -298,14 +301,17 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _call(subject: Subject, case: Case, *, gradients: bool) -> str:
-    """Say which call was recorded: whether arguments need gradients, and that its mode is torch's own."""
+    """Say which call was recorded: which arguments need gradients or are left out, in torch's own mode."""
+    absent = [n for n in op(subject.op).optional if n in subject.signature and n not in case.given]
+    without = f", without {_listed(absent)}" if absent else ""
     if not gradients:
-        return "a call outside of torch.no_grad() in which no argument needs a gradient"
+        return f"a call outside of torch.no_grad() in which no argument needs a gradient{without}"
     needed = [
         name for name in case.given if name in op(subject.op).differentiable and subject.gives_gradient(name)
     ]
     return (
         f"a call in which {_listed(needed)} need{'s' * (len(needed) == 1)} a gradient, and its backward pass"
+        f"{without}"
     )
 
 

@@ -32,7 +32,7 @@ from verifier.bounds import variance
 from verifier.bounds.variance import SquareOrder
 from verifier.bounds.variance import options as variance_options
 from verifier.checks.support.few_elements import differ_in_a_few
-from verifier.checks.support.reached_elements import told_apart
+from verifier.checks.support.reached_elements import beyond_its_part, told_apart
 from verifier.checks.support.read_orders import CodeOrders, OrderAnswer, OrderOfSum
 from verifier.ops import Op
 from verifier.ops.rows.twin import formats_of, twin
@@ -83,6 +83,11 @@ class Agreement:
     def divisors(self) -> Ids:
         """Edges that must not be zero."""
         return np.union1d(self.kernel.divisors, self.twin.divisors)
+
+    @property
+    def nonzero(self) -> Ids:
+        """Edges that must not be zero, though results are finite where they are."""
+        return np.union1d(self.kernel.nonzero, self.twin.nonzero)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -440,6 +445,10 @@ class _Comparison:
         for argument in sorted(
             {n.removeprefix("input:") for n in self.graph.names if n.startswith("input:")}
         ):
+            if self.op.compared is not None:
+                if more := beyond_its_part(self.kernel.graph, self.op, self.case, argument):
+                    return f"{more} depends on elements of {argument} that take no part in its row"
+                continue
             shape = tuple(self.case.given[argument].shape)
             for names, labels in told_apart(self.op, self.case, argument, shape, self.graph.outputs):
                 if more := self._reaching_more(expected, names, argument, labels):

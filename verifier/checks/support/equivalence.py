@@ -16,6 +16,7 @@ from verifier.arithmetic.graph.normal_form import (
     first_difference,
     place_of,
 )
+from verifier.arithmetic.graph.rules import OF_ALL_VALUES
 from verifier.arithmetic.graph.support import labels_of, reach
 from verifier.checks.support.field_values import field_values
 from verifier.checks.support.obligations import discharged
@@ -144,7 +145,10 @@ def _compared(pair: _Pair) -> tuple[dict[str, ComparedResult], tuple[str, ...]]:
     differences = dict[str, FirstDifference]()
     for claims, degree in LEVELS:
         terms = SharedTerms()
-        forms = tuple(Normaliser(terms, claims).normal(graph) for graph in (pair.first, pair.second))
+        forms = tuple(
+            Normaliser(terms, claims, without=OF_ALL_VALUES).normal(graph)
+            for graph in (pair.first, pair.second)
+        )
         same = [name for name in open_results if not _differing(forms, name).size]
         if degree != "bits" and same:
             same, more = _allowed(pair, terms, forms, same, claims, why)
@@ -203,6 +207,7 @@ def _allowed(  # noqa: PLR0917 (what a level has)
             (edges for form in forms for edges in form.outputs.values()),
             np.union1d(forms[0].divisors, forms[1].divisors),
             np.union1d(forms[0].vanished, forms[1].vanished),
+            nonzero=np.union1d(forms[0].nonzero, forms[1].nonzero),
             either=np.union1d(forms[0].either, forms[1].either),
             fused=np.union1d(forms[0].fused, forms[1].fused),
         )

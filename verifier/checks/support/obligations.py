@@ -29,21 +29,25 @@ def discharged(
     divisors: Ids,
     vanished: Ids,
     *,
+    nonzero: Ids,
     within: Ids | None = None,
+    values: bool = False,
     either: Ids | None = None,
     fused: Ids | None = None,
 ) -> tuple[str, ...]:
     """Return the obligations of the rules, all of which hold.
 
     results: edges of what is compared. divisors, vanished: edges that must not be zero, must be finite.
-    within: terms that are finite for another reason. either, fused: see `Signs`.
+    nonzero: edges that must not be zero, where results are finite all the same.
+    within: terms that are finite for another reason. values: whether all values are finite, not only results,
+    as rules of `OF_ALL_VALUES` take them. either, fused: see `Signs`.
 
     Raises:
         RefusedError: one is not shown to hold.
 
     """
     kept = reached(terms, np.concatenate([edges.ravel() for edges in results]))
-    signs = Signs(terms, np.union1d(divisors, vanished), either, fused)
+    signs = Signs(terms, np.unique(np.concatenate([divisors, vanished, nonzero])), either, fused)
     known = np.zeros(0, np.int64) if within is None else within
     lost = lost_from(terms, kept, signs, vanished)
     for edge in lost[~np.isin(lost >> 1, known)].tolist():
@@ -54,13 +58,17 @@ def discharged(
         if not signs.nonzero(edge) and edge >> 1 not in infinite:
             why = f"{terms.text(edge)} is not proved to be other than 0"
             raise RefusedError("no divisor is a zero whose sign a rule has changed", why)
+    for edge in nonzero.tolist():
+        if not signs.nonzero(edge):
+            why = f"{terms.text(edge)} is not proved to be other than 0"
+            raise RefusedError("values that a rule took for other than 0 are so", why)
     what = {
-        _kind(terms, edge): "finite where all results are"
+        _kind(terms, edge): f"finite where all {'values' if values else 'results'} are"
         for edge in vanished[~np.isin(vanished, lost)].tolist()
     }
     of_data = divisors[np.isnan(terms.numbers(divisors))]
-    nonzero = sorted({f"{_text(terms, edge)} is no zero" for edge in of_data.tolist()})
-    return (*nonzero, *(f"{kind} is {holds}" for kind, holds in sorted(what.items())))
+    zero_not = (f"{_text(terms, edge)} is no zero" for edge in (*of_data.tolist(), *nonzero.tolist()))
+    return (*sorted({*zero_not}), *(f"{kind} is {holds}" for kind, holds in sorted(what.items())))
 
 
 def lost_from(terms: SharedTerms, kept: Ids, signs: Signs, vanished: Ids) -> Ids:

@@ -53,7 +53,10 @@ def same_for_all(
             "nothing decides on data", "a sum that may stand for two numbers would have to cancel"
         )
     fused = np.union1d(known.fused, form.fused)
-    discharged(terms, known.outputs.values(), form.divisors, form.vanished, either=several, fused=fused)
+    discharged(
+        terms, known.outputs.values(), form.divisors, form.vanished,
+        nonzero=form.nonzero, either=several, fused=fused,
+    )  # fmt: skip
     finite = reached(terms, np.concatenate([edges.ravel() for edges in known.outputs.values()]))
     asked = np.unique(np.concatenate([edges.ravel() for edges in form.outputs.values()]))
     signs = Signs(terms, asked, several, fused)

@@ -92,6 +92,26 @@ def told_apart(
     yield summed, in_memory(index, np.broadcast_to(parameter.min(axis=1, keepdims=True), index.shape))
 
 
+def beyond_its_part(graph: Graph, op: Op, case: Case, argument: str) -> str:
+    """Return a result of which an element reaches what takes no part in its row, or nothing; under a mask.
+
+    That is every element of other rows, and of its own the scores before the first and after the last that
+    take part; a gradient that comes to one of these may be multiplied by the 0 that it has for an output.
+    graph: one without what is never chosen.
+    """
+    tensor = case.given[argument]
+    index = op.flat_index(case, argument, tuple(tensor.shape))
+    part = ~op.untouched(case) if argument in op.tensors else np.ones_like(index, dtype=np.bool_)
+    low = np.where(part, index, tensor.numel()).min(axis=1, keepdims=True)
+    high = np.where(part, index, -1).max(axis=1, keepdims=True)
+    reached = reach(graph, labels_of(graph, argument, np.arange(tensor.numel())))
+    for name, nodes in graph.outputs.items():
+        own = nodes.ravel()[op.flat_index(case, name, nodes.shape)]
+        if (~reached.none(own) & ((reached.low[own] < low) | (reached.high[own] > high))).any():
+            return name
+    return ""
+
+
 def in_memory(index: Ids, labels: Ids) -> Ids:
     """Return labels, given in canonical rows, by place in memory."""
     found = np.zeros(index.size, dtype=np.int64)

@@ -28,6 +28,7 @@ from verifier.records.case import Case
 class OrderOfSum:
     """In which order the code makes a sum, or merges parts, of so many terms, and the tree that is declared.
 
+    width: of how many terms the declared tree is, those that a mask leaves out included; 0: of `terms`.
     unlike: in what an order of merges is not as declared, "" where the bound of the declaration holds for it.
     root: the term that the first row's sum is, first: the edge of its first term; -1 where they are not kept.
     """
@@ -35,14 +36,20 @@ class OrderOfSum:
     terms: int
     steps: tuple[Step, ...]
     declared: Tree
+    width: int = 0
     unlike: str = ""
     root: int = -1
     first: int = -1
 
     @property
+    def allowed_depth(self) -> int:
+        """The number of additions that the declared tree allows, or any order where none is declared."""
+        return self.declared.depth(self.width or self.terms)
+
+    @property
     def declared_depth(self) -> int | None:
         """The number of additions that the declared tree allows; None: no tree is declared."""
-        return self.declared.depth(self.terms) if self.declared.declared else None
+        return self.allowed_depth if self.declared.declared else None
 
     @property
     def depth(self) -> int:
@@ -86,7 +93,7 @@ class CodeOrders:
         steps = self.sums.steps(edges)
         self.found.append(
             OrderOfSum(
-                terms=nodes.shape[1], steps=tuple(steps), declared=declared,
+                terms=nodes.shape[1], steps=tuple(steps), declared=declared, width=self._width,
                 root=self.sums.root(edges), first=int(edges[0]),
             )
         )  # fmt: skip
@@ -110,7 +117,12 @@ class CodeOrders:
 
     def note(self, terms: int, steps: tuple[Step, ...], declared: Tree) -> None:
         """Take the order of a whole sum of which parts were asked for."""
-        self.found.append(OrderOfSum(terms=terms, steps=steps, declared=declared))
+        self.found.append(OrderOfSum(terms=terms, steps=steps, declared=declared, width=self._width))
+
+    @property
+    def _width(self) -> int:
+        """Under a mask all sums are of parts of rows, and what is declared is the tree of whole ones."""
+        return 0 if self.op.compared is None else self.case.columns
 
     def of_merges(self, nodes: Ids, declared: Tree, *, own: bool) -> Merges:
         """Return the orders of the means that the first row's results use.

@@ -60,6 +60,10 @@ def shapes(rows: int, columns: int, variant: int, *, causal: bool) -> Shapes:
     return Shapes(tensors=tensors, scalars=scalars)
 
 
+FULLEST = 6
+"""The variant of a causal op whose last row has all elements."""
+
+
 def variants(*, causal: bool) -> int:
     """Return how many variants there are: only a causal op has diagonals."""
     return 8 if causal else 6

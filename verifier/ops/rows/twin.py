@@ -17,7 +17,8 @@ from verifier.arithmetic.formats import FORMATS, Array
 from verifier.arithmetic.graph.graph import Builder, Ids
 from verifier.arithmetic.graph.symbols import SHORT_NAMES, SymbolicRounded, Symbols, converted
 from verifier.ops import Op
-from verifier.ops.rows.twin_numbers import NoTwinError, TwinNumbers, UnfusedSums, Way
+from verifier.ops.rows.twin_masked import computed_in_parts
+from verifier.ops.rows.twin_numbers import Held, NoTwinError, TwinNumbers, UnfusedSums, Way
 from verifier.ops.rows.twin_online import online_sum
 from verifier.ops.rows.twin_orders import Orders
 from verifier.ops.rows.twin_statistics import (
@@ -26,12 +27,14 @@ from verifier.ops.rows.twin_statistics import (
     reduction_of,
     statistics,
 )
+from verifier.oracle.softmax.problem import ADDED, SCALE, SoftmaxProblem
 from verifier.records.case import Case
 from verifier.records.subject import PARAMETERS, Subject
 
+_FURTHER = ("grad_new_residual", "gate", "alpha", ADDED)
 RAW = (
     *("input", "weight", "bias", "grad_output", "mean", "rstd", "running_mean", "running_var"),
-    *("residual", "grad_new_residual", "gate", "alpha"),
+    *("residual", *_FURTHER),
 )
 _BY_ROW = ("mean", "rstd", "running_mean", "running_var")
 
@@ -63,8 +66,6 @@ def twin(  # noqa: PLR0917
 
     """
     claim = subject.claim
-    if op.compared is not None:
-        raise NoTwinError("which elements a mask leaves out is not followed")
     if not op.claimed(claim):
         raise NoTwinError("no variance algorithm is declared")
     if way.contracted and way.divide_by_n == "reciprocal" and claim.mean_contraction != "mixed":
@@ -75,7 +76,8 @@ def twin(  # noqa: PLR0917
     rounded = SymbolicRounded(
         format=accumulation, builder=builder, larger=way.larger, reads=orders.of_sum, named=named
     )
-    parameter = getattr(op.problem(case), "parameter", "columns")
+    posed = op.problem(case)
+    parameter = getattr(posed, "parameter", "columns")
     leaves = {n: _leaves(op, case, rounded, n, parameter) for n in RAW if n in case.given}
     saved = claim.saved_dtype or accumulation.name
     saved = dtypes["input"] if saved == "input" else saved
@@ -86,6 +88,10 @@ def twin(  # noqa: PLR0917
         trees=claim.trees, parameter=parameter, orders=orders, online=online_sum,
         unfused=unfused or UnfusedSums(),
     )  # fmt: skip
+    stored = {"mean": saved, "rstd": saved, "output": dtypes["input"]}
+    if isinstance(posed, SoftmaxProblem) and posed.kept is not None:
+        results = _parts_of_rows(form, numbers, leaves, posed, claim.fully_masked, gradients=gradients)
+        return {n: _stored(rounded, v, stored.get(n) or dtypes["input"]) for n, v in results.items()}
     if "residual" in leaves:
         total = rounded.add(leaves["input"], leaves["residual"])
         kept = numbers.plain(total) if form.keeps_sum else numbers.cast(numbers.plain(total), "residual")
@@ -101,12 +107,12 @@ def twin(  # noqa: PLR0917
         numbers.computed = numbers.saved = (numbers.plain(mean), numbers.plain(leaves["rstd"]))
     if evaluates:
         form = replace(form, backward=form.evaluation or constant_statistics)
-    eps = case.eps if op.reads_eps else None
-    results = _results(form, numbers, leaves, given=given, gradients=gradients, eps=eps)
+    further = {"eps": numbers.constant(case.eps)} if op.reads_eps else {}
+    results = _results(form, numbers, leaves, given=given, gradients=gradients, further=further)
     moved = set(subject.mutates) & {"running_mean", "running_var"} & set(leaves)
     if moved and not evaluates:
         results |= moved_statistics(numbers, form, leaves, case.scalars, moved)
-    stored = {"mean": saved, "rstd": saved, "output": dtypes["input"], **{n: dtypes[n] for n in moved}}
+    stored |= {n: dtypes[n] for n in moved}
     stored |= {"new_residual": dtypes["residual"]} if "residual" in dtypes else {}
     outputs = {
         name: _stored(rounded, value, stored.get(name) or _dtype_of_gradient(name, dtypes))
@@ -119,6 +125,25 @@ def twin(  # noqa: PLR0917
     return outputs
 
 
+def _parts_of_rows(
+    form: Form,
+    numbers: TwinNumbers,
+    leaves: Mapping[str, Array],
+    posed: SoftmaxProblem,
+    empty: str | None,
+    *,
+    gradients: bool,
+) -> Mapping[str, Array]:
+    """Return what a softmax of the elements that take part gives; empty: what it does of none."""
+
+    def part(rows: int, columns: int, held: Mapping[str, Array]) -> Mapping[str, Array]:
+        own = replace(numbers, rows=rows, columns=columns)
+        further = {} if posed.scale == 1.0 else {SCALE: own.constant(posed.scale)}
+        return _results(form, own, held, given=False, gradients=gradients, further=further)
+
+    return computed_in_parts(numbers.rounded, leaves, posed, empty, part)
+
+
 def _results(
     form: Form,
     numbers: TwinNumbers,
@@ -126,11 +151,11 @@ def _results(
     *,
     given: bool,
     gradients: bool,
-    eps: float | None = None,
+    further: Mapping[str, Held],
 ) -> dict[str, Array]:
     """Return what a kernel computes: of one that is given its statistics, gradients alone.
 
-    eps: that of a form that adds it by itself.
+    further: scalars that a form takes.
     """
     held = {name: numbers.plain(array) for name, array in leaves.items()}
     terms = Terms(
@@ -138,10 +163,8 @@ def _results(
         weight=held.get("weight"),
         bias=held.get("bias"),
         grad_output=held.get("grad_output"),
-        further={n: held[n] for n in ("grad_new_residual", "gate", "alpha") if n in held},
+        further={**{n: held[n] for n in _FURTHER if n in held}, **further},
     )
-    if eps is not None:
-        terms = replace(terms, further={**terms.further, "eps": numbers.constant(eps)})
     terms = form.completed(numbers, terms)
     numbers.backward = given
     if given:  # it has the gradient of any bias
