@@ -83,6 +83,14 @@ def test_a_softmax_without_a_mask_in_memory_is_certified(stem, runner):
     assert {proof.claims for proof in found.proofs} <= {"EZF", "EZFC"}
 
 
+def test_predicates_of_many_lanes_are_followed_where_they_are_packed(runner):
+    subject = load(KERNELS / "causal_softmax_triton.py").subjects[0]
+    known = op(subject.op)
+    recipe = recorded_recipe(known, subject, 2, 4097, Values(seed=0))
+    case = build(known, subject, "float32", recipe, gradients=True)
+    assert isinstance(certified(subject, case, runner=runner, gradients=True), Certificate)
+
+
 @pytest.mark.parametrize(
     ("variant", "given"), [(0, ()), (4, ()), (6, ("attn_bias",)), (7, ("attn_bias",)), (5, ())]
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from verifier.machine.execute.findings import LaunchError
 from verifier.machine.kept_results import are_kept, kept
 from verifier.machine.operations.resolve import resolve
-from verifier.machine.ptx import basic_blocks, literals
+from verifier.machine.ptx import basic_blocks, literals, packed_predicates
 from verifier.machine.ptx.loops import Loop, loops_of
 from verifier.machine.ptx.parser import parsed
 from verifier.machine.ptx.syntax import Address, Instruction, Operand, Symbol, Vector
@@ -126,7 +126,8 @@ def _analysed(
     module: _Identity[Module], function: _Identity[Function], contraction: bool
 ) -> tuple[Program, uniformity.RegisterShapes]:
     """Return blocks and shapes of registers, which all ways to execute a kernel have in common."""
-    program = literals.spread(basic_blocks.build(module.thing, function.thing, contraction=contraction))
+    built = basic_blocks.build(module.thing, function.thing, contraction=contraction)
+    program = packed_predicates.asked_directly(literals.spread(built))
     return program, uniformity.analyse(program)
 
 
