@@ -32,6 +32,7 @@ WIDE = REGISTERS + ".reg .b64 %d<9>; .reg .b16 %h<9>;"
         ),
         ("ld.shared::cluster.b32 %r0, [%r1];", "ld.shared::cluster.b32", "distributed shared memory"),
         ("mov.u32 %r0, %envreg2;", "mov.u32", "%envreg2, as grid-wide synchronisation reads it"),
+        ("mov.u32 %r0, %reserved_smem_offset_begin;", "mov.u32", "register %reserved_smem_offset_begin"),
         ("mov.u64 %d1, p0; add.s64 %d1, %d1, 8;", "mov.u64", "the address of parameter p0"),
         ("mov.b128 %d1, {%d2, %d3};", "mov.b128", "in this form"),
         ("fma.rn.oob.f16 %h0, %h1, %h2, %h3;", "fma.rn.oob.f16", ""),

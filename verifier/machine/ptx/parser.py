@@ -49,7 +49,7 @@ _SPECIAL = re.compile(
     r"%(?:tid|ntid|ctaid|nctaid|clusterid|nclusterid|cluster_ctaid|cluster_nctaid)\.[xyz]$"
     r"|%(?:laneid|warpid|nwarpid|smid|nsmid|gridid|clock|clock64|clock_hi|globaltimer|globaltimer_lo"
     r"|globaltimer_hi|lanemask_(?:eq|le|lt|ge|gt)|dynamic_smem_size|total_smem_size|is_explicit_cluster"
-    r"|cluster_ctarank|cluster_nctarank|reserved_smem_offset_\w+)$|WARP_SZ$"
+    r"|cluster_ctarank|cluster_nctarank)$|WARP_SZ$"
 )
 _FUNCTION = re.compile(
     r"(?:\.(?:visible|extern|weak|alias)\s+)*\.(?P<kind>entry|func)\b(?:\s*\.(?:noinline|attribute\([^)]*\)))*\s*"
