@@ -5,11 +5,11 @@ from __future__ import annotations
 import dis
 import sys
 import sysconfig
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from types import CodeType, TracebackType
+from types import CodeType, ModuleType, TracebackType
 from typing import TypeVar
 
 from strategies.registry import extension_roots
@@ -61,7 +61,7 @@ def is_own(error: BaseException) -> bool:
         file = code.co_filename
         if code is passed_on.__code__:
             return False
-        if _of_ours(file):
+        if _of_ours(file, extension_roots()):
             return not (deepest == 0 and file in _DOORS and _raises(code, last))
         if not is_library(file):
             return False
@@ -71,10 +71,7 @@ def is_own(error: BaseException) -> bool:
 def said_by_subject(error: BaseException) -> bool:
     """Return whether a `raise` in code of the subject's own made the exception, whatever its text says."""
     innermost = _frames(error.__traceback__)[-1:]
-    return any(
-        not (_of_ours(code.co_filename) or is_library(code.co_filename)) and _raises(code, last)
-        for code, last in innermost
-    )
+    return any(is_of_subjects(code.co_filename) and _raises(code, last) for code, last in innermost)
 
 
 def place(error: BaseException) -> str:
@@ -117,7 +114,20 @@ def _raises(code: CodeType, last: int) -> bool:
 
 def is_of_subjects(file: str) -> bool:
     """Return whether a file is neither ours nor a library's: what it holds is a subject's doing."""
-    return not (_of_ours(file) or is_library(file))
+    return _is_of_subjects(file, extension_roots())
+
+
+def modules_of_subjects() -> Iterator[ModuleType]:
+    """Yield the loaded modules whose files are a subject's, as `is_of_subjects` says it."""
+    roots = extension_roots()
+    for module in list(sys.modules.values()):
+        if _is_of_subjects(getattr(module, "__file__", None) or "<", roots):
+            yield module
+
+
+@lru_cache(maxsize=1 << 14)
+def _is_of_subjects(file: str, roots: tuple[str, ...]) -> bool:
+    return not (_of_ours(file, roots) or is_library(file))
 
 
 def run_for_subject() -> bool:
@@ -132,8 +142,8 @@ def run_for_subject() -> bool:
     return frame.f_code is passed_on.__code__ or is_of_subjects(frame.f_code.co_filename)
 
 
-def _of_ours(file: str) -> bool:
-    ours = _under(file, _OURS) or _under(file, extension_roots())
+def _of_ours(file: str, roots: tuple[str, ...]) -> bool:
+    ours = _under(file, _OURS) or _under(file, roots)
     return file.startswith("<machine:") or (ours and not _under(file, (_KERNELS,)))
 
 

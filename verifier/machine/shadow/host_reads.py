@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from verifier.machine.culprit import is_library, is_of_subjects
+from verifier.machine.culprit import is_library, is_of_subjects, modules_of_subjects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -148,9 +148,7 @@ def reads_noted(asked: set[str], fixed: Callable[[torch.Tensor], bool]) -> Itera
 
 def _in_modules_of_subjects(stack: ExitStack, replaced: Mapping[int, tuple[object, object]]) -> None:
     """Replace functions where modules of subjects have imported them by name; replaced: by id, by which."""
-    for module in list(sys.modules.values()):
-        if not is_of_subjects(getattr(module, "__file__", None) or "<"):
-            continue
+    for module in modules_of_subjects():
         for name, value in list(vars(module).items()):
             original, made = replaced.get(id(value), (None, None))
             if original is not None and value is original:
