@@ -197,8 +197,9 @@ OTHERS = 'if (threadIdx.x < 32) asm volatile("bar.sync 1, 32;"); else asm volati
         ("", "volatile", False),
         ("__threadfence_block();", "volatile", False),
         (OTHERS, "", False),
+        ('asm volatile("bar.sync 1, 32;" ::: "memory");', "", False),
     ],
-    ids=["all", "volatile", "by_number", "volatile_alone", "fence", "barriers_of_their_own"],
+    ids=["all", "volatile", "by_number", "volatile_alone", "fence", "barriers_of_their_own", "for_one_warp"],
 )
 def test_warps_that_nothing_orders_are_refused_even_where_that_is_no_data_race(
     tmp_path, runner, barrier, qualified, certified

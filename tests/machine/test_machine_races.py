@@ -218,6 +218,26 @@ def test_a_barrier_of_some_warps_orders_these_alone_in_global_memory_too(flipped
     assert races(body, GlobalRace, replicated=False) is racing
 
 
+@pytest.mark.parametrize(
+    ("barrier", "racing"),
+    [("bar.sync 1, 64;", False), ("bar.sync 1, 32;", True), ("barrier.sync 0, 32;", True)],
+    ids=["of_both", "of_either", "of_either_by_number_0"],
+)
+def test_a_barrier_of_fewer_threads_than_come_orders_no_two_warps(barrier, racing):
+    """A device lets each warp on as soon as so many threads are there, which each warp is by itself."""
+    body = EXCHANGE.replace("MEET", barrier).replace("FLIPPED", "128") + STORE
+    assert races(body, SharedRace, replicated=False, threads=64) is racing
+
+
+def test_a_barrier_of_some_does_not_order_what_a_warp_did_that_has_left():
+    body = """
+    mov.u32 %r2, tile; setp.lt.u32 %p1, %t, 64; @%p1 bra STAY; st.shared.b32 [%r2], %t; ret;
+    STAY: BARRIER ld.shared.b32 %r0, [%r2]; """
+    for barrier, racing in (("bar.sync 1, 64;", True), ("bar.sync 1;", False)):
+        found = races(body.replace("BARRIER", barrier) + STORE, SharedRace, replicated=False, threads=96)
+        assert found is racing
+
+
 def test_after_a_barrier_of_all_nobody_has_met_others_before():
     late = "bar.sync 0; st.shared.b32 [%r2], %t; ld.shared.b32 %r0, [%r4]; "
     body = EXCHANGE.replace("MEET", SEVERALLY).replace("FLIPPED", "128")

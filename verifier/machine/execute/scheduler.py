@@ -305,19 +305,24 @@ class Scheduler:
                 [self.sites[wait.site]],
             )
         warps = threads // WARP
-        gone = np.flatnonzero(exited) // WARP
-        if wait.aligned and np.isin(gone, warps).any():
+        if wait.aligned and np.isin(np.flatnonzero(exited) // WARP, warps).any():
             message = (
                 f"{int(exited.sum())} threads of the block have left the kernel, some in a warp that waits"
             )
             raise self.make(findings.DivergentBarrier, message, lanes[:1], [self.sites[wait.site]])
-        met = np.concatenate([lanes, block * self.wave.threads + np.flatnonzero(exited)])
-        if len(met) < self.wave.threads:
-            met = lanes
-            if self.wave.slots is not None:
-                self.wave.slots.met_in_part(wait.site)
+        gone = block * self.wave.threads + np.flatnonzero(exited)
+        met = [np.concatenate([lanes, gone]) if wait.count is None else lanes]
+        arrived = WARP * len(np.unique(warps))  # as a device counts (PTX ISA, bar)
+        if wait.count is not None and arrived > wait.count:  # which of the warps meet is a matter of time
+            met = [lanes[warps == warp] for warp in np.unique(warps)]
+        elif len(met[0]) < self.wave.threads:
+            met = [lanes]
+        whole = len(met[0]) == self.wave.threads and wait.count in {None, arrived}
+        if not whole and self.wave.slots is not None:
+            self.wave.slots.met_in_part(wait.site)
         for monitor in self.wave.monitors:
-            monitor.barrier(self.wave, met)
+            for one in met:
+                monitor.barrier(self.wave, one)
         self.waiting_at[lanes] = -1
         self.waiting_for[lanes] = -1
         for target in targets:

@@ -41,7 +41,6 @@ _IGNORED = frozenset(
         "griddepcontrol",
         "setmaxnreg",
         "pmevent",
-        "brkpt",
     }
 )
 
