@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 import pytest
-from ptx_snippets import REGISTERS, STORE, run
+import torch
+from ptx_snippets import REGISTERS, STORE, kernel, run
 
-from verifier.machine import Machine
-from verifier.machine.execute.findings import GlobalRace, OutOfBounds, SharedRace
+from verifier.machine import Machine, launch_ptx
+from verifier.machine.execute.findings import GlobalRace, OutOfBounds, SharedRace, UnsupportedFeature
 
 RACES = frozenset({"shared_races", "global_races"})
 
@@ -111,6 +112,42 @@ def test_the_owner_of_copies_may_overwrite_what_the_other_copies_read(owner):
     assert not races(body.replace("BARRIER", "bar.sync 0;"), GlobalRace, replicated=False)
 
 
+@pytest.mark.parametrize(
+    ("later", "racing"),
+    [
+        ("", False),
+        ("@%p1 st.global.b32 [%base0], %r1;", False),
+        ("add.u32 %r2, %r1, %t; @%p3 st.global.b32 [%a0], %r2;", True),
+        ("@%p1 st.shared.b32 [tile], %r1;", False),
+        ("@!%p1 st.shared.b32 [tile], %r1;", True),
+        ("setp.eq.u32 %p2, %r1, 77; @%p2 bra LEFT; @%p3 st.global.b32 [%a0], %t; LEFT:", True),
+        ("mov.u32 %r2, 5; @%p3 st.global.b32 [%a0], %r2;", False),
+    ],
+    ids=["nothing", "by_the_owner", "by_all", "shared_by_the_owner", "shared", "decided", "something_else"],
+)
+def test_copies_that_are_used_race_with_the_owner_of_what_they_read(later, racing):
+    """Before the owner's store or after it."""
+    body = (
+        OWNER.replace("OWNER", "0").replace(
+            "BARRIER", "mad.lo.s64 %a0, %wide, 4, %base0; setp.gt.u32 %p3, %t, 0; EARLIER"
+        )
+        + "LATER"
+    )
+    for place, other in (("EARLIER", "LATER"), ("LATER", "EARLIER")):
+        if not (place == "EARLIER" and "%p1" in later):  # which is not known yet
+            found = races(body.replace(place, later).replace(other, ""), GlobalRace, replicated=True)
+            assert found is racing, place
+
+
+def test_a_copy_in_the_middle_that_is_used_is_not_forgotten():
+    body = (
+        OWNER.replace("OWNER", "0").replace("BARRIER", "")
+        + """
+    setp.eq.u32 %p2, %t, 40; @%p2 st.shared.b32 [tile], %r1;"""
+    )
+    assert races(body, GlobalRace, replicated=True)
+
+
 def test_whoever_overwrites_what_others_read_elsewhere_races_copies_or_not():
     by_others = """
     mov.u32 %r1, 0; setp.lt.u32 %p1, %t, 32; @%p1 bra FIRST; ld.global.b32 %r1, [%base0]; bra NEXT;
@@ -169,7 +206,7 @@ def test_warps_that_store_unequal_values_by_one_instruction_race_and_so_do_copie
 
 
 def test_stores_of_what_is_there_already_are_reported_on_request():
-    """By another warp at another instruction; copies that store by one instruction are not meant."""
+    """By another warp at another instruction, or at another time: of copies, too."""
     first = "setp.lt.u32 %p1, %t, 32; mov.u32 %r2, 9; @%p1 ST [PLACE], %r2; @!%p1 ST [PLACE], %r2;"
     watched = Machine(sanitize=RACES | {"equal_stores"})
     for kind, store, place, copies in (
@@ -183,9 +220,18 @@ def test_stores_of_what_is_there_already_are_reported_on_request():
             run(body, 64, machine=watched, replicated=copies)
     run("st.global.b32 [%base0], 9; bar.sync 0; st.global.b32 [%base0], 9;", 32, machine=watched)
     again = "mov.u32 %r3, 0; TURN: st.global.b32 [%base0], 9; add.u32 %r3, %r3, 1; setp.lt.u32 %p1, %r3, 2; @%p1 bra TURN;"
-    run(again, 64, machine=watched, replicated=True)
-    with pytest.raises(GlobalRace):
-        run(again, 64, machine=watched, replicated=False)
+    for copies in (True, False):
+        with pytest.raises(GlobalRace):
+            run(again, 64, machine=watched, replicated=copies)
+    run("st.global.b32 [%base0], 9;", 64, machine=watched, replicated=True)
+
+
+def test_a_tensor_that_is_too_large_to_be_watched_is_refused_on_request():
+    large = torch.zeros((64 << 18) + 1)
+    text = kernel("st.global.b32 [%base0], %t;", 1)
+    launch_ptx(text, "k", (1,), (32,), 0, [large], machine=Machine(sanitize=RACES))
+    with pytest.raises(UnsupportedFeature, match="a watch for races in p0"):
+        launch_ptx(text, "k", (1,), (32,), 0, [large], machine=Machine(sanitize=RACES | {"equal_stores"}))
 
 
 def test_the_middle_one_of_many_readers_is_not_forgotten():

@@ -123,6 +123,9 @@ def prepare(
             raise LaunchError("either an arithmetic or the tracking of uninitialised values, not both")
         shadows = slots.arithmetic.emitter
     code = compiled(ptx, kernel, machine.contraction, full or shadows is EmitterKind.FLAGS, shadows)
+    for monitor in monitors:
+        if begin := getattr(monitor, "begin", None):
+            begin(code.sites)
     if slots is not None:
         slots.counters.broken.update(code.broken)
         slots.enter(kernel, code.sites)

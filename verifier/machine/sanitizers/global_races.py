@@ -7,8 +7,8 @@ an acquire is known to its own warp at once, and to the block after the next bar
 AsyncCopies: where a compiler has more threads than elements (Triton), several warps load one element by one
 instruction, and the warp that owns the element may store to it while the others, whose copies nobody uses,
 are late. A store to bytes which the storing warp itself has loaded by the same instruction as the late
-warp, in the same epoch of their block, is therefore no race in such code. It is one in CUDA C++, where
-every thread stands for itself.
+warp, in the same epoch of their block, is therefore no race in such code, if the late warp stores nothing
+that follows from its copy (`late_copies`). It is one in CUDA C++, where every thread stands for itself.
 """
 
 # ruff: noqa: PLR0917 - these are called by position, many times a launch
@@ -20,15 +20,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from verifier.machine.execute.findings import UnsupportedFeature
 from verifier.machine.execute.lane_groups import WARP
 from verifier.machine.execute.memory import Fault
 from verifier.machine.sanitizers.access_kinds import kind_in_races
+from verifier.machine.sanitizers.late_copies import LateCopies
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from verifier.machine.arithmetic.numerics import Array
     from verifier.machine.execute.memory import Located
     from verifier.machine.execute.wave import Wave
     from verifier.machine.model import Machine
+    from verifier.machine.ptx.syntax import Instruction
 
 _NOBODY, _SEVERAL = -1, -2
 _WARPS = 64  # warp numbers a block may use; a block has at most 32
@@ -49,11 +54,13 @@ SANITIZES = frozenset({"global_races", "equal_stores"})
 
 @dataclass(kw_only=True)
 class _Bytes:
-    """Per byte of a tensor: last writer and the last two readers, with their epochs and instructions."""
+    """Per byte of a tensor: last writer and the last two readers, with their epochs and instructions.
+
+    readers: the warps of a block, a bit each, that read it by the last reader's instruction in its epoch.
+    """
 
     writer: Array
     write_epoch: Array
-    write_site: Array
     atomic: Array
     reader: Array
     read_epoch: Array
@@ -61,6 +68,7 @@ class _Bytes:
     second: Array
     second_epoch: Array
     second_site: Array
+    readers: Array
 
 
 @dataclass(kw_only=True)
@@ -81,8 +89,8 @@ class GlobalRaces:
         """Start with an empty history; it spans all waves of a launch, since all blocks may run at once.
 
         replicated: threads may be copies of each other, as the compiler lays out elements. equal_stores:
-        report stores of the value that is there already, too, those of copies by one instruction apart: on
-        other inputs it may be another; and strong accesses, which are no data race, but one may come first.
+        report stores of the value that is there already, too: on other inputs it may be another; and strong
+        accesses, which are no data race, but one may come first; and refuse what is too large to be watched.
         """
         self.replicated, self.equal_stores = replicated, equal_stores
         self.bytes: dict[int, _Bytes] = {}
@@ -90,6 +98,7 @@ class GlobalRaces:
         self.epochs: dict[int, int] = {}
         self.published: dict[tuple[int, int], Knowledge] = {}
         self.met: dict[int, set[int]] = {}
+        self.copies = LateCopies()
         self.pending: tuple[str, ...] = ()
 
     def block_key(self, wave: Wave, block: int) -> int:
@@ -118,10 +127,12 @@ class GlobalRaces:
         values: list[Array] | None,
     ) -> None:
         """Compare with the last accesses that are not known to come before."""
-        if space != "global" or located.region.size > _LARGEST:
-            return
         lanes = np.broadcast_to(lanes, located.offsets.shape).reshape(-1)
         warp, epoch = self.warp_keys(wave, lanes)
+        if self.replicated and not kind.endswith("read"):
+            self.must_not_follow_from_late_copies(site, located, warp)
+        if space != "global" or self.is_too_large(located):
+            return
         if kind == "atomic" or kind.startswith("strong "):
             self.synchronise(located, lanes, warp, epoch)
         cells = located.offsets.reshape(-1)
@@ -140,6 +151,29 @@ class GlobalRaces:
             self.same_instruction(site, located, values, width, warp)
         for byte in range(0, width, 2 if width % 2 == 0 and located.region.base % 2 == 0 else 1):
             self.compare(site, kind, located, cells + byte, warp, epoch, state, harmless)
+
+    def begin(self, sites: Sequence[Instruction]) -> None:
+        """Take the instructions of the kernel."""
+        self.copies.sites = sites
+
+    def is_too_large(self, located: Located) -> bool:
+        """Whether a tensor is not watched.
+
+        Raises UnsupportedFeature where nothing may be passed over.
+        """
+        if located.region.size <= _LARGEST:
+            return False
+        if self.equal_stores:
+            raise UnsupportedFeature(f"a watch for races in {located.region.name}, of more than 64 MiB")
+        return True
+
+    def must_not_follow_from_late_copies(self, site: int, located: Located, warp: Array) -> None:
+        """Report a warp that stores what follows from a copy that it may have read too late."""
+        late = self.copies.stores(site, np.unique(warp).tolist())
+        if late is not None:
+            lane = located.lane(int(np.flatnonzero(warp == late)[0]))
+            message = "stores what follows from a number that another warp may have overwritten before"
+            raise Fault("global_race", site, lane, located.shape, message, tensor=located.region.name)
 
     def same_instruction(
         self, site: int, located: Located, values: list[Array] | None, width: int, warp: Array
@@ -166,7 +200,6 @@ class GlobalRaces:
             state = self.bytes[located.region.number] = _Bytes(
                 writer=np.full(size, _NOBODY, dtype=np.int64),
                 write_epoch=np.full(size, -1, dtype=np.int64),
-                write_site=np.full(size, -1, dtype=np.int32),
                 atomic=np.zeros(size, dtype=bool),
                 reader=np.full(size, _NOBODY, dtype=np.int64),
                 read_epoch=np.full(size, -1, dtype=np.int64),
@@ -174,6 +207,7 @@ class GlobalRaces:
                 second=np.full(size, _NOBODY, dtype=np.int64),
                 second_epoch=np.full(size, -1, dtype=np.int64),
                 second_site=np.full(size, -1, dtype=np.int32),
+                readers=np.zeros(size, dtype=np.uint32),
             )
         return state
 
@@ -195,14 +229,16 @@ class GlobalRaces:
             suspects.append((state.second[cells], state.second_epoch[cells], "read"))
         for other, when, word in suspects:
             strange = (other != _NOBODY) & (other != warp)
-            if harmless is not None:
-                copies = (other // _WARPS == warp // _WARPS) & (state.write_site[cells] == site)
-                copies &= self.replicated and word == "written"
-                strange &= ~(harmless & copies) if self.equal_stores else ~harmless
+            if harmless is not None and not self.equal_stores:
+                strange &= ~harmless
             if kind == "atomic" and word == "written":
                 strange &= ~state.atomic[cells]
             if kind == "write" and word == "read" and self.replicated:
-                strange &= ~self.copied(state, cells, warp)
+                copies = strange & self.copied(state, cells, warp)
+                self.must_not_be_used(
+                    site, located, np.flatnonzero(copies & (when >= epoch)), warp, cells, state
+                )
+                strange &= ~copies
             for place in np.flatnonzero(strange):
                 if not self.ordered(int(other[place]), int(when[place]), int(warp[place]), int(epoch[place])):
                     self.report(site, int(place), located, int(other[place]), word, kind)
@@ -215,11 +251,30 @@ class GlobalRaces:
         together &= state.read_epoch[cells] == state.second_epoch[cells]
         return np.asarray(together & ((one == warp) | (other == warp)))
 
+    def must_not_be_used(
+        self, site: int, located: Located, places: Array, warp: Array, cells: Array, state: _Bytes
+    ) -> None:
+        """Report a warp that has stored what follows from its copy of what is overwritten; note others."""
+        read = cells[places]
+        found = np.stack([warp[places], state.read_site[read], state.readers[read]], axis=1)
+        kinds, first = np.unique(found, axis=0, return_index=True)
+        for place, (owner, read_site, readers) in zip(places[first].tolist(), kinds.tolist(), strict=True):
+            block = owner // _WARPS * _WARPS
+            known = {owner, *self.met.get(owner, ())}
+            others = {block + number for number in range(32) if readers >> number & 1} - known
+            late = self.copies.overwritten(read_site, sorted(others))
+            if late is not None:
+                self.report(site, place, located, late, "read", "write")
+
     def record(self, site: int, kind: str, cells: Array, warp: Array, epoch: Array, state: _Bytes) -> None:
         """Remember who was here: of readers the last two warps, first and last of one instruction."""
         if kind == "read":
             before = state.reader[cells], state.read_epoch[cells], state.read_site[cells]
             state.reader[cells], state.read_epoch[cells], state.read_site[cells] = warp, epoch, site
+            if self.replicated:
+                others = (before[0] // _WARPS != warp // _WARPS) | (before[1] != epoch) | (before[2] != site)
+                state.readers[cells[others]] = 0
+                np.bitwise_or.at(state.readers, cells, np.uint32(1) << (warp % _WARPS).astype(np.uint32))
             changed = before[0] != state.reader[cells]
             moved = cells[changed]
             state.second[moved] = before[0][changed]
@@ -231,7 +286,6 @@ class GlobalRaces:
             return
         state.writer[cells] = warp
         state.write_epoch[cells] = epoch
-        state.write_site[cells] = site
         state.atomic[cells] = kind == "atomic"
 
     def ordered(self, other: int, when: int, warp: int, epoch: int) -> bool:
