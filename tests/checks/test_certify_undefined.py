@@ -604,3 +604,141 @@ def test_a_mean_that_is_a_product_and_subtracted_in_loops_is_not_rounded(
     else:
         assert isinstance(found, Refusal), found.statement
         assert found.stage == "the code is the declared computation", found
+
+
+LAST = "what is stored does not depend on which lane is last"
+OF_LANES = """
+  SHARED KIND* held = PLACE;
+  *held = threadIdx.x % 32 == LANE ? 2 : 1;
+  __syncthreads();
+""" + ROOT.replace("total", "total * (float)*held")
+
+
+@pytest.mark.parametrize("lane", [0, 40], ids=["one_lane", "none"])
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        ("float", "&kept"),
+        ("float", "out + blockIdx.x * columns"),
+        ("double", "&kept"),
+    ],
+    ids=["shared", "global", "double"],
+)
+def test_lanes_of_a_warp_that_store_other_constants_in_one_place_are_refused(
+    tmp_path, runner, kind, place, lane
+):
+    """On the machine the last lane stays, whose constant is 1."""
+    shared = f"__shared__ {kind} kept;" if "kept" in place else ""
+    text = OF_LANES.replace("SHARED", shared).replace("KIND", f"volatile {kind}")
+    cuda, python = cuda_kernel([(ROOT, text.replace("PLACE", place).replace("LANE", str(lane)))])
+    found = asked(tmp_path, runner, python, cuda)
+    if lane >= 32:
+        assert isinstance(found, Certificate), found
+    else:
+        assert isinstance(found, Refusal), found.statement
+        assert found.stage == LAST, found
+
+
+OUT = "    tl.store(y + row * columns + column, out, mask=inside)"
+BUFFER = "kept = torch.zeros(x.numel() // columns, dtype=torch.float32, device=x.device)"
+
+
+def with_kept(*replaced):
+    """The layer norm in Triton whose kernel has a number for each row, `kept`."""
+    python = kernel({"BEFORE": BUFFER})
+    for old, new in (
+        ("columns, eps, BLOCK:", "columns, eps, kept, BLOCK:"),
+        ("float(eps), ", "float(eps), kept, "),
+    ):
+        python = python.replace(old, new)
+    for old, new in replaced:
+        assert old in python
+        python = python.replace(old, new)
+    return python
+
+
+@pytest.mark.parametrize("other", ["2.0", "1.0"])
+def test_lanes_of_triton_that_store_other_constants_in_one_place_are_refused(tmp_path, runner, other):
+    factor = f"""
+    tl.store(kept + row + 0 * column, tl.where(column == 0, {other}, 1.0))
+    tl.debug_barrier()
+    out *= tl.load(kept + row)
+"""
+    found = asked(tmp_path, runner, with_kept((OUT, factor + OUT)), columns=128)
+    if other == "1.0":
+        assert isinstance(found, Certificate), found
+    else:
+        assert isinstance(found, Refusal), found.statement
+        assert (found.stage, "kept" in found.why) == (LAST, True), found
+
+
+MEAN = "    mean = tl.div_rn(tl.sum(value, axis=0), tl.cast(columns, tl.float32))"
+THROUGH_MEMORY = """
+    tl.store(kept + row, tl.sum(value, axis=0))
+    tl.debug_barrier()
+    mean = tl.div_rn(tl.load(kept + row), tl.cast(columns, tl.float32))
+    BARRIER
+    tl.store(kept + row, mean)
+"""
+
+
+@pytest.mark.parametrize("columns", [40, 256])
+@pytest.mark.parametrize(("barrier", "certified"), [("tl.debug_barrier()", True), ("", False)])
+def test_a_number_that_one_thread_overwrites_while_others_read_it_is_refused(
+    tmp_path, runner, barrier, certified, columns
+):
+    """All warps go on with the number of their row, and the first one stores another in its place."""
+    python = with_kept((MEAN, THROUGH_MEMORY.replace("BARRIER", barrier)))
+    found = asked(tmp_path, runner, python, columns=columns)
+    if certified:
+        assert isinstance(found, Certificate), found
+    else:
+        assert isinstance(found, Refusal), found.statement
+        assert (found.stage, "GlobalRace" in found.why) == (RUNS, True), found
+
+
+IN_TURNS = """
+    for turn in tl.range(0, TURNS):
+        place = tl.where(turn % 2 == FIRST, BLOCK - 1 - column, column)
+        there = place < columns
+        again = tl.load(x + row * columns + place, mask=there, other=0.0).to(tl.float32)
+        again = (again - mean) * tl.div_rn(1.0, tl.sqrt_rn(variance + eps))
+        if weight is not None:
+            again *= tl.load(weight + place, mask=there, other=0.0).to(tl.float32)
+        if bias is not None:
+            again += tl.load(bias + place, mask=there, other=0.0).to(tl.float32)
+        if turn < TURNS - 1:
+            again = tl.maximum(again, -50.0)
+        tl.store(y + row * columns + place, again, mask=there)
+"""
+
+
+@pytest.mark.parametrize(("first", "certified"), [("2", True), ("0", False)], ids=["its_own", "of_another"])
+def test_what_another_warp_has_stored_in_the_turn_before_is_not_overwritten(
+    tmp_path, runner, first, certified
+):
+    """What the last turn stores is right; a warp that is late has stored what the one before made."""
+    python = with_kept((OUT, IN_TURNS.replace("FIRST", first)))
+    python = python.replace("eps, kept, BLOCK:", "eps, kept, TURNS, BLOCK:").replace(
+        "kept, BLOCK=", "kept, 2, BLOCK="
+    )
+    found = asked(tmp_path, runner, python, columns=128)
+    if certified:
+        assert isinstance(found, Certificate), found
+    else:
+        assert isinstance(found, Refusal), found.statement
+        assert (found.stage, "GlobalRace" in found.why) == (RUNS, True), found
+
+
+def test_warps_that_exchange_sums_in_a_tensor_too_large_to_be_watched_are_refused(tmp_path, runner):
+    exchanged = EXCHANGED.replace("__shared__ QUALIFIED float parts[2];", "").replace("BARRIER", "")
+    cuda, python = cuda_kernel(
+        [(ROOT, exchanged), ("int columns, float eps)", "int columns, float eps, float* parts)")],
+        launch=[
+            ("columns, 32](", "columns, 64]("),
+            ("columns, eps)", "columns, eps, torch.empty((64 << 18) + 1, device=x.device))"),
+        ],
+    )
+    found = asked(tmp_path, runner, python, cuda, columns=100)
+    assert isinstance(found, Refusal), found.statement
+    assert (found.stage, "a watch for races in parts" in found.why) == (RUNS, True), found

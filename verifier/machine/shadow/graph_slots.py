@@ -21,7 +21,7 @@ from verifier.machine.shadow.shadow_memory import Store, Stores
 from verifier.machine.shadow.slots import Slots
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import torch
 
@@ -386,13 +386,23 @@ class GraphSlots(Slots):
         return [[(np.where(inside, codes, LITERAL), mark) for codes, mark in row] for row in moved]
 
     def save(
-        self, found: list[Located], width: int, elements: list[list[tuple[ArrayOrNumber, ArrayOrNumber]]]
+        self,
+        found: list[Located],
+        width: int,
+        elements: list[list[tuple[ArrayOrNumber, ArrayOrNumber]]],
+        bits: Sequence[Array | None] = (),
     ) -> None:
-        """Write the code of each half-word; a byte leaves a half-word known only if both are literals."""
+        """Write the code of each half-word; a byte leaves a half-word known only if both are literals.
+
+        bits: what lanes have stored, None where all of them the same.
+        """
         for located in found:
             store, base = self.store_of(located.region), located.offsets >> 1
             store.used = True
+            compares = located.region.keep is not None or not self.replicated
             for number, pieces in enumerate(elements):
+                if compares and number < len(bits):
+                    self._compare_literals(located, number, width, [code for code, _ in pieces], bits[number])
                 given = [located.active(c) if isinstance(c, np.ndarray) else c for c, _ in pieces]
                 if width < 2:
                     slots = (located.offsets + number) >> 1
@@ -405,9 +415,22 @@ class GraphSlots(Slots):
                     place = number * (width // 2) + half
                     slots = base + place if place else base
                     store.shadows[slots] = code
-                    compares = located.region.keep is not None or not self.replicated
                     if compares and np.ndim(code) and slots.size > 1:
                         self._compare(located, store.shadows[slots], np.asarray(code))
+
+    def _compare_literals(
+        self, located: Located, number: int, width: int, codes: list[ArrayOrNumber], bits: Array | None
+    ) -> None:
+        """Note lanes that stored another literal than the one that lies there: literals have one code."""
+        if bits is None or np.size(bits) < 2 or located.offsets.size < 2:
+            return
+        stored = located.active(bits)
+        differs = located.region.view(f"u{width}")[located.offsets // width + number] != stored
+        if not differs.any():
+            return
+        fixed = [np.asarray(located.active(c) if isinstance(c, np.ndarray) else c) for c in codes]
+        if any((differs & (code >> _FORMAT == _FIXED)).any() for code in fixed):
+            self.clashes.add(located.region.name)
 
     def _compare(self, located: Located, kept: Array, stored: Array) -> None:
         """Note which lanes stored something else than what another lane left there."""

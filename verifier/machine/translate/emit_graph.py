@@ -375,13 +375,15 @@ class GraphEmitter(GraphOperands):
         items = value.items if isinstance(value, Vector) else (value,)
         width = BITS[instruction.parts[-1]] // 8
         lost = self.on_data(instruction)
-        rows = []
+        rows, bits = [], []
         for item in items:
+            held = "None" if isinstance(item, Immediate) else writer.source(item, f"u{8 * width}")
+            bits.append(held)
             halves = [UNKNOWN if lost else self.half(writer, item, n) for n in range(max(width // 2, 1))]
             if width < 2 and self.tainted(item):
                 halves = [UNKNOWN]
             rows.append("[" + ", ".join(f"({h}, 0)" for h in halves) + "]")
-        writer.add(f"slots.save(wave.found, {width}, [{', '.join(rows)}])")
+        writer.add(f"slots.save(wave.found, {width}, [{', '.join(rows)}], [{', '.join(bits)}])")
 
     def shuffle(self, writer: Writer, instruction: Instruction) -> None:
         """`shfl`: codes move as their values do."""
@@ -403,7 +405,8 @@ class GraphEmitter(GraphOperands):
     def matrix(self, writer: Writer, item: Operand, half: int, loading: bool) -> None:
         """`ldmatrix` and `stmatrix`, one half-word at a time, after its access."""
         if not loading:
-            writer.add(f"slots.save(wave.found, 2, [[({self.half(writer, item, half)}, 0)]])")
+            word = f"({writer.source(item, 'u32')} >> {16 * half}).astype('u2')"
+            writer.add(f"slots.save(wave.found, 2, [[({self.half(writer, item, half)}, 0)]], [{word}])")
         elif isinstance(item, Register) and self.shadowed.has(item.name):
             name = "hi" if half else "lo"
             writer.add(f"{name}_code = slots.load(wave.found, {name}.shape, 2, 1)[0][0][0]")
