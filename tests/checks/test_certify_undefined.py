@@ -742,3 +742,34 @@ def test_warps_that_exchange_sums_in_a_tensor_too_large_to_be_watched_are_refuse
     found = asked(tmp_path, runner, python, cuda, columns=100)
     assert isinstance(found, Refusal), found.statement
     assert (found.stage, "a watch for races in parts" in found.why) == (RUNS, True), found
+
+
+FLAGGED = """
+  float* mine = flags + blockIdx.x;
+  float* other = flags + (blockIdx.x + 1) % gridDim.x;
+  float one = 1.0f;
+  if (threadIdx.x == 0)
+    asm volatile("st.release.gpu.global.f32 [%0], %1;" :: "l"(mine), "f"(one) : "memory");
+  __syncthreads();
+  if (threadIdx.x == 0)
+    asm volatile("ld.acquire.gpu.global.f32 %0, [%1];" : "=f"(one) : "l"(WHOSE) : "memory");
+  one = __shfl_sync(0xffffffffu, one, 0);
+""" + ROOT.replace("total", "total * one")
+
+
+@pytest.mark.parametrize(("whose", "certified"), [("mine", True), ("other", False)])
+def test_an_acquire_that_need_not_come_after_the_release_is_refused(tmp_path, runner, whose, certified):
+    """On the machine all blocks store first, and each finds 1 where 2 was."""
+    cuda, python = cuda_kernel(
+        [
+            (ROOT, FLAGGED.replace("WHOSE", whose)),
+            ("int columns, float eps)", "int columns, float eps, float* flags)"),
+        ],
+        launch=[("columns, eps)", "columns, eps, torch.full((8,), 2.0, device=x.device))")],
+    )
+    found = asked(tmp_path, runner, python, cuda)
+    if certified:
+        assert isinstance(found, Certificate), found
+    else:
+        assert isinstance(found, Refusal), found.statement
+        assert (found.stage, "GlobalRace" in found.why) == (RUNS, True), found

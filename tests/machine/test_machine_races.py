@@ -234,6 +234,24 @@ def test_a_tensor_that_is_too_large_to_be_watched_is_refused_on_request():
         launch_ptx(text, "k", (1,), (32,), 0, [large], machine=Machine(sanitize=RACES | {"equal_stores"}))
 
 
+@pytest.mark.parametrize(
+    ("store", "load"),
+    [
+        ("st.release.gpu", "ld.acquire.gpu"),
+        ("st.volatile", "ld.volatile"),
+        ("st.relaxed.gpu", "ld.acquire.gpu"),
+    ],
+)
+def test_an_acquire_that_need_not_come_after_the_release_is_reported_on_request(store, load):
+    """What it sees is ordered, and is no race; but on a device it may see what was there before."""
+    body = f"""
+    setp.lt.u32 %p1, %t, 32; mov.u32 %r1, 9; @%p1 {store}.global.b32 [%base0], %r1;
+    @!%p1 {load}.global.b32 %r1, [%base0];"""
+    assert not races(body, GlobalRace, replicated=False)
+    with pytest.raises(GlobalRace):
+        run(body, 64, machine=Machine(sanitize=RACES | {"equal_stores"}))
+
+
 def test_the_middle_one_of_many_readers_is_not_forgotten():
     body = """
     ld.global.b32 %r1, [%base0]; setp.eq.u32 %p1, %t, 127; mov.u32 %r2, 5;
