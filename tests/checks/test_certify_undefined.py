@@ -311,13 +311,15 @@ def test_a_barrier_of_some_warps_is_refused_since_not_every_race_shows(tmp_path,
     assert (found.stage, "without the others" in found.why) == (RUNS, True), found
 
 
-def test_what_the_kernel_wrote_is_not_read_by_the_read_only_cache(tmp_path, runner):
+@pytest.mark.parametrize("opcode", ["ld.global.nc.f32", "ldu.global.f32"])
+def test_what_the_kernel_wrote_is_not_read_by_the_read_only_cache(tmp_path, runner, opcode):
     again = """
   }
   for (int i = threadIdx.x; i < columns; i += blockDim.x) {
     float* own = out + blockIdx.x * columns + i;
-    float value; asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(value) : "l"(own) : "memory");
+    float value; asm volatile("OPCODE %0, [%1];" : "=f"(value) : "l"(own) : "memory");
     *own = value;"""
+    again = again.replace("OPCODE", opcode)
     cuda, python = cuda_kernel([(STORE, STORE + again)])
     found = asked(tmp_path, runner, python, cuda)
     assert isinstance(found, Refusal), found.statement
@@ -773,3 +775,41 @@ def test_an_acquire_that_need_not_come_after_the_release_is_refused(tmp_path, ru
     else:
         assert isinstance(found, Refusal), found.statement
         assert (found.stage, "GlobalRace" in found.why) == (RUNS, True), found
+
+
+BRANCH = """
+  asm volatile("{ .reg .pred p; setp.lt.u32 p, %1, THREADS; @p bra.uni PAST; mov.f32 %0, %0; PAST: }"
+    : "+f"(total) : "r"((unsigned)threadIdx.x));
+"""
+
+
+@pytest.mark.parametrize(("threads", "certified"), [(64, True), (16, False)])
+def test_a_branch_that_parts_a_warp_is_not_said_to_keep_it_together(tmp_path, runner, threads, certified):
+    cuda, python = cuda_kernel([(ROOT, BRANCH.replace("THREADS", str(threads)) + ROOT)])
+    found = asked(tmp_path, runner, python, cuda)
+    if certified:
+        assert isinstance(found, Certificate), found
+    else:
+        assert isinstance(found, Refusal), found.statement
+        assert (found.stage, "parts the lanes of a warp" in found.why) == (DEFINED, True), found.why
+
+
+BY_MATRIX = """
+  __shared__ alignas(16) float tile[32];
+  tile[threadIdx.x] = total;
+  __syncthreads();
+  LEAVES
+  asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=f"(total)
+    : "r"((unsigned)__cvta_generic_to_shared(tile) + 16 * (threadIdx.x % 8)) : "memory");
+"""
+
+
+@pytest.mark.parametrize(("leaves", "certified"), [("", True), ("if (threadIdx.x >= 16) return;", False)])
+def test_a_matrix_is_loaded_by_whole_warps(tmp_path, runner, leaves, certified):
+    cuda, python = cuda_kernel([(ROOT, BY_MATRIX.replace("LEAVES", leaves) + ROOT)])
+    found = asked(tmp_path, runner, python, cuda, columns=16)
+    if certified:
+        assert isinstance(found, Certificate), found
+    else:
+        assert isinstance(found, Refusal), found.statement
+        assert (found.stage, "ldmatrix" in found.why) == (DEFINED, True), found.why

@@ -81,6 +81,21 @@ def takes_part(group: Group, members: Array) -> Array:
     return warps.collect(_named(warps, members) | ~warps.present)
 
 
+def whole_warps(group: Group) -> Array:
+    """Whether all lanes of a warp execute an instruction, without which one that is aligned is undefined."""
+    warps = group.warps
+    return warps.collect(warps.present.all(axis=1, keepdims=True))
+
+
+def agree(group: Group, predicate: Array) -> Array:
+    """Whether a predicate is the same in all lanes of a warp that execute an instruction."""
+    warps = group.warps
+    grid = warps.spread(predicate) & warps.present
+    return warps.collect(
+        grid.any(axis=1, keepdims=True) == (grid | ~warps.present).all(axis=1, keepdims=True)
+    )
+
+
 def _take_present(warps: Warps, grid: Array, source: Array) -> Array:
     """Read along each warp; a lane that does not take part gives the reader its own value."""
     source = np.broadcast_to(source, grid.shape)

@@ -85,9 +85,9 @@ class GraphSlots(Slots):
     another, at the same instruction, stored the other; nothing orders the two. Shared memory is left out
     where threads may be copies of each other, whose sums may differ by rounding. `clashes`: names of memory
     in which something else than nodes was stored so. `undefined`: in words, collectives of which a lane is
-    no member, shuffles that give one what another that takes no part in them holds, and integers that are
-    divided by zero. `parted`: barriers that
-    some warps of a block pass without the others.
+    no member, shuffles that give one what another that takes no part in them holds, integers that are
+    divided by zero, and branches of whole warps at which lanes part. `parted`: barriers that some warps of a
+    block pass without the others.
     """
 
     def __init__(self, arithmetic: ShadowArithmetic) -> None:
@@ -327,6 +327,11 @@ class GraphSlots(Slots):
             place = self._place(site)
             why = f"a lane gets something by {place}, in which it or the lane that it reads takes no part"
             self.undefined.add(why)
+
+    def goes_together(self, together: Array, site: int) -> None:
+        """Take note where lanes of a warp part, and the code says that they do not (PTX ISA, bra.uni)."""
+        if not together.all():
+            self.undefined.add(f"{self._place(site)} parts the lanes of a warp")
 
     def divided(self, divisor: Array, guard: Array | None, site: int) -> None:
         """Take note where an integer is divided by zero: what that gives is a device's own (PTX ISA, div)."""

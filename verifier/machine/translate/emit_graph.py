@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from verifier.machine.execute import collectives
 from verifier.machine.ptx.independence import reads_changing
 from verifier.machine.ptx.instruction_counts import is_approximate
 from verifier.machine.ptx.syntax import BITS, Immediate, Instruction, Operand, Pair, Register, Vector
@@ -30,6 +31,7 @@ _HALF_OF_NIBBLES = {0x10: 0, 0x32: 1, 0x54: 2, 0x76: 3}
 _WORDS = frozenset({"b32", "u32", "s32", "f32"})
 _JOINS = ("and", "or", "xor")
 _DIVISIONS = ("div", "rem")
+_MATRICES = frozenset({"ldmatrix", "stmatrix"})
 _ASKING_WARPS = frozenset({"vote", "match", "redux", "elect"})
 """Instructions that are undefined in a lane that is none of the members that it names (PTX ISA)."""
 
@@ -55,6 +57,14 @@ class GraphEmitter(GraphOperands):
             asked = Register(instruction.guard.name)
             code, taken = self.code(writer, asked, "pred", 0), writer.source(asked, "pred")
             writer.add(f"slots.decided({code}, {taken}, {writer.site})")
+        if "uni" in instruction.parts and instruction.guard is not None:
+            together = (
+                f"{writer.code.constant(collectives.agree)}({writer.group}, {writer.guard(instruction)})"
+            )
+            writer.add(f"slots.goes_together({together}, {writer.site})")
+        if instruction.parts[0] in _MATRICES:
+            whole = f"{writer.code.constant(collectives.whole_warps)}({writer.group})"
+            writer.add(f"slots.exchange({whole}, {writer.site})")
         if instruction.parts[0] in _DIVISIONS and instruction.parts[-1][0] in "us":
             divisor = writer.source(instruction.operands[2], instruction.parts[-1])
             writer.add(f"slots.divided({divisor}, {writer.guard(instruction)}, {writer.site})")

@@ -77,10 +77,10 @@ def _space(writer: Writer, instruction: Instruction, address: Operand) -> str:
 
 
 def _announce(writer: Writer, instruction: Instruction) -> None:
-    """Tell the monitors of a load or store that synchronises, or of a load past the coherent caches."""
+    """Tell the monitors of a load or store that synchronises, or of a load of what nobody may write."""
     if _STRONG & set(instruction.parts):
         writer.add(f"wave.strong = {instruction.parts!r}")
-    elif "nc" in instruction.parts:
+    elif "nc" in instruction.parts or instruction.parts[0] == "ldu":
         writer.add("wave.cached = True")
 
 
