@@ -813,3 +813,34 @@ def test_a_matrix_is_loaded_by_whole_warps(tmp_path, runner, leaves, certified):
     else:
         assert isinstance(found, Refusal), found.statement
         assert (found.stage, "ldmatrix" in found.why) == (DEFINED, True), found.why
+
+
+IN_BRANCHES = """
+  __shared__ volatile float kept[32];
+  float one = 1.0f;
+  kept[threadIdx.x] = 2.0f;
+  __syncwarp();
+  if (threadIdx.x < 16) {
+    kept[threadIdx.x] = 1.0f;
+    asm volatile("" ::: "memory");
+
+  } else {
+    asm volatile("" ::: "memory");
+    one = kept[threadIdx.x - 16];
+  }
+""" + ROOT.replace("total", "total * one")
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["one_after_the_other", "in_branches"])
+def test_lanes_of_a_warp_that_have_parted_exchange_nothing(tmp_path, runner, together):
+    """The machine runs the lower lanes first, a device those that it likes."""
+    text = IN_BRANCHES
+    if together:
+        text = text.replace("} else {", "}\n  __syncwarp();\n  if (threadIdx.x >= 16) {")
+    cuda, python = cuda_kernel([(ROOT, text)])
+    found = asked(tmp_path, runner, python, cuda)
+    if together:
+        assert isinstance(found, Certificate), found
+    else:
+        assert isinstance(found, Refusal), found.statement
+        assert (found.stage, "in a branch of its own" in found.why) == (RUNS, True), found

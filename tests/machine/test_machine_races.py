@@ -259,6 +259,48 @@ def test_the_middle_one_of_many_readers_is_not_forgotten():
     assert races(body, GlobalRace, replicated=False)
 
 
+# Of a warp the upper lanes do one thing, and the lower ones another.
+PARTED = """
+    and.b32 %r1, %t, 15; shl.b32 %r1, %r1, 2; mov.u32 %r2, tile; add.u32 %r2, %r2, %r1; mov.u32 %r0, 0;
+    cvt.u64.u32 %a0, %r1; add.s64 %a0, %a0, %base0; setp.lt.u32 %p1, %t, 16;
+    BEFORE @%p1 bra LOW; UPPER bra MET; LOW: LOWER MET: AFTER """
+WROTE, READS = "st.SPACE.b32 [PLACE], %t;", "ld.SPACE.b32 %r0, [PLACE];"
+LATER = "setp.lt.u32 %p2, %t, 9; @%p2 bra PAST; {} PAST:"
+
+
+@pytest.mark.parametrize(("space", "place"), [("shared", "%r2"), ("global", "%a0")])
+@pytest.mark.parametrize(
+    ("places", "racing"),
+    [
+        ({"UPPER": WROTE, "LOWER": READS}, True),
+        ({"UPPER": READS, "LOWER": WROTE}, True),
+        ({"UPPER": WROTE, "LOWER": WROTE}, True),
+        ({"UPPER": READS, "LOWER": READS}, False),
+        ({"BEFORE": WROTE, "UPPER": READS}, False),
+        ({"UPPER": WROTE, "AFTER": READS}, False),
+        ({"UPPER": WROTE, "AFTER": WROTE}, False),
+        ({"UPPER": READS, "AFTER": LATER.format(WROTE)}, False),
+        ({"LOWER": READS, "UPPER": f"bar.warp.sync 0xffff0000; {WROTE}"}, True),
+        ({"UPPER": f"{WROTE} {READS} {WROTE}"}, False),
+        ({"LOWER": f"setp.lt.u32 %p2, %t, 8; @%p2 bra MET; {READS}", "AFTER": LATER.format(WROTE)}, False),
+        ({"LOWER": f"setp.lt.u32 %p2, %t, 8; @%p2 bra LAST; {READS} bra MET; LAST: {WROTE}"}, False),
+    ],
+)
+def test_lanes_of_a_warp_that_have_parted_race_on_request(places, racing, space, place):
+    """Which branch a device runs first is its own; what comes after both is ordered."""
+    body = PARTED
+    for name in ("BEFORE", "UPPER", "LOWER", "AFTER"):
+        body = body.replace(name, places.get(name, ""))
+    body = body.replace("SPACE", space).replace("PLACE", place)
+    run(body, 32, machine=Machine(sanitize=RACES))
+    watched = Machine(sanitize=RACES | {"equal_stores"})
+    if racing:
+        with pytest.raises((SharedRace, GlobalRace), match="in a branch of its own"):
+            run(body, 32, machine=watched)
+    else:
+        run(body, 32, machine=watched)
+
+
 MEET = """
     setp.lt.u32 %p1, %t, 64; @%p1 bra LOW; BARRIER_2; bra MET; LOW: BARRIER_1; MET: """
 """Of 128 threads, 64 meet at one barrier and 64 at another."""

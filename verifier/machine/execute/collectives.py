@@ -84,7 +84,7 @@ def takes_part(group: Group, members: Array) -> Array:
 def whole_warps(group: Group) -> Array:
     """Whether all lanes of a warp execute an instruction, without which one that is aligned is undefined."""
     warps = group.warps
-    return warps.collect(warps.present.all(axis=1, keepdims=True))
+    return warps.collect(np.asarray(warps.present.all(axis=1, keepdims=True)))
 
 
 def agree(group: Group, predicate: Array) -> Array:

@@ -96,6 +96,8 @@ class Scheduler:
                         continue
                     group = Group(lanes, self.wave.threads)
                     self.count(target, group)
+                    if self.wave.monitors:
+                        self.wave.companions.execute(group)
                     self.enter(group, part[target](group))
                     if self.restless > PATIENCE * (1 + len(self.groups)):
                         return False
@@ -109,6 +111,7 @@ class Scheduler:
         A number says at which block everybody waits, which `all_at` remembers.
         """
         limit, steps, spins = self.step_limit, self.steps, self.spins
+        watched, companions = bool(self.wave.monitors), self.wave.companions
         self.all_at = None
         while True:
             steps += 1
@@ -122,6 +125,8 @@ class Scheduler:
                     return target
             else:
                 self.restless, self.idle_turns, self.progressed = 0, 0, True
+            if watched:
+                companions.execute(self.wave.everyone)
             following = full[target]()
             if type(following) is not int:
                 self.steps = steps

@@ -11,6 +11,7 @@ import numpy as np
 
 from verifier.machine.execute import atomics, special_registers
 from verifier.machine.execute.async_copies import AsyncCopies, Pending
+from verifier.machine.execute.companions import Companions
 from verifier.machine.execute.lane_groups import Everyone, Group
 from verifier.machine.execute.memory import (
     LOCAL_WINDOW,
@@ -103,6 +104,7 @@ class Wave:
             self.blocks, self.threads
         )
         self.async_copies = AsyncCopies()
+        self.companions = Companions(self.blocks, self.threads)
         self.found: list[Located] = []
         self.strong: tuple[str, ...] = ()
         self.cached = False
@@ -118,6 +120,7 @@ class Wave:
             window.region.store = None
             window.region.octets.fill(0 if self.poison is None else self.poison & 0xFF)
         self.async_copies.clear()
+        self.companions = Companions(self.blocks, self.threads)
 
     def forget(self) -> None:
         """Let go of everything that belongs to one launch."""

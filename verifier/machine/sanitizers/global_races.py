@@ -25,6 +25,7 @@ from verifier.machine.execute.lane_groups import WARP
 from verifier.machine.execute.memory import Fault
 from verifier.machine.sanitizers.access_kinds import kind_in_races
 from verifier.machine.sanitizers.late_copies import LateCopies
+from verifier.machine.sanitizers.parted_lanes import PARTED, PartedLanes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,6 +70,7 @@ class _Bytes:
     second_epoch: Array
     second_site: Array
     readers: Array
+    parted: PartedLanes
 
 
 @dataclass(kw_only=True)
@@ -153,6 +155,7 @@ class GlobalRaces:
             self.same_instruction(site, located, values, width, warp)
         for byte in range(0, width, 2 if width % 2 == 0 and located.region.base % 2 == 0 else 1):
             self.compare(site, kind, located, cells + byte, warp, epoch, state, harmless)
+            self.must_have_met(wave, site, kind, located, lanes, warp, cells + byte)
         if alone:
             self.synchronise(located, lanes, warp, epoch)
 
@@ -177,6 +180,18 @@ class GlobalRaces:
         if late is not None:
             lane = located.lane(int(np.flatnonzero(warp == late)[0]))
             message = "stores what follows from a number that another warp may have overwritten before"
+            raise Fault("global_race", site, lane, located.shape, message, tensor=located.region.name)
+
+    def must_have_met(
+        self, wave: Wave, site: int, kind: str, located: Located, lanes: Array, warp: Array, cells: Array
+    ) -> None:
+        """Report a lane that touches what another one of its warp may touch before or after."""
+        if not self.equal_stores:
+            return
+        place = self.cells_of(located).parted.access(kind, cells, warp, lanes, wave.companions)
+        if place is not None:
+            message = f"touches byte {int(cells[place])} of {located.region.name}, which {PARTED}"
+            lane = located.lane(place)
             raise Fault("global_race", site, lane, located.shape, message, tensor=located.region.name)
 
     def same_instruction(
@@ -212,6 +227,7 @@ class GlobalRaces:
                 second_epoch=np.full(size, -1, dtype=np.int64),
                 second_site=np.full(size, -1, dtype=np.int32),
                 readers=np.zeros(size, dtype=np.uint32),
+                parted=PartedLanes(size if self.equal_stores else 0),
             )
         return state
 

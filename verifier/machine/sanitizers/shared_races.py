@@ -13,6 +13,7 @@ import numpy as np
 from verifier.machine.execute.lane_groups import WARP
 from verifier.machine.execute.memory import Fault
 from verifier.machine.sanitizers.access_kinds import kind_in_races
+from verifier.machine.sanitizers.parted_lanes import PARTED, PartedLanes
 
 if TYPE_CHECKING:
     from verifier.machine.arithmetic.numerics import Array
@@ -42,10 +43,13 @@ class _Shadow:
     read_epoch: Array
     epoch: Array
     met: Array
+    parted: PartedLanes
 
 
 class SharedRaces:
     """Happens-before by barriers; lanes of one warp count as ordered, since the machine runs them in step.
+
+    Where nothing may be passed over they do not, if they were at no place together since (`parted_lanes`).
 
     Stores of the value that is already there are harmless and common (Triton lets replicated threads store
     the same partial sum), so they are not reported. Where threads may be copies of each other, neither are
@@ -84,6 +88,7 @@ class SharedRaces:
                 read_epoch=np.full(size, -1, dtype=np.int32),
                 epoch=np.zeros(wave.blocks, dtype=np.int32),
                 met=np.zeros((wave.blocks, _WARPS, _WARPS), dtype=np.bool_),
+                parted=PartedLanes(size if self.strict else 0),
             )
         return state
 
@@ -142,6 +147,11 @@ class SharedRaces:
         if wrong.any():
             self.report(site, int(np.flatnonzero(wrong)[0]), cells, width, what, wave, state, located)
         self.record(state, site, kind, cells, warp, epoch)
+        place = state.parted.access(kind, cells, warp, owner, wave.companions) if self.strict else None
+        if place is not None:
+            message = f"touches shared byte {int(cells[place]) % wave.shared.stride}, which {PARTED}"
+            lane = located.lane(place // width)
+            raise Fault("shared_race", site, lane, located.shape, message, tensor="shared memory")
 
     def on_its_way(self, wave: Wave, site: int, kind: str, located: Located, width: int) -> None:
         """Report who touches, its own lane included, what an asynchronous copy may be writing."""
