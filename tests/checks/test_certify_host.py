@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is missing")
 
-from attacked_kernels import asked, kernel
+from attacked_kernels import asked, cuda_kernel, kernel
 from test_certify_attacked_backward import source
 
 from verifier.cases.recipe import Recipe, Values, build
@@ -191,3 +191,41 @@ def test_statistics_that_the_next_forward_pass_overwrites_are_refused(tmp_path, 
     found = certified(subject, case, runner=runner, gradients=True)
     assert isinstance(found, Refusal), found.statement
     assert (found.stage, "another call comes between" in found.why) == (CALLS, True), found
+
+
+ROOT = "  const float rstd = __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(total, (float)columns) + eps));"
+TWO_LAUNCHES = """
+  if (scales == 0) {
+    if (threadIdx.x == 0) means[blockIdx.x] = total;
+    return;
+  }
+""" + ROOT.replace("__fdiv_rn(total, (float)columns)", "means[blockIdx.x]")
+LAUNCH = "        KERNEL[x.numel() // columns, 32](out, x, weight, columns, eps"
+
+
+@pytest.mark.parametrize(
+    ("divided", "certified"),
+    [
+        ("means / torch.full_like(means, float(columns))", True),
+        ("means.div(torch.full((), float(columns)))", False),
+        ("means / columns", False),
+    ],
+    ids=["by_numbers", "by_a_number_on_the_host", "by_a_number"],
+)
+def test_a_quotient_that_a_device_makes_of_a_reciprocal_is_none(tmp_path, runner, divided, certified):
+    """By a number that lies on the host torch's CUDA kernel divides with 1/N, its CPU kernel with N."""
+    allocated = "means = torch.empty(x.numel() // columns, dtype=torch.float32, device=x.device)"
+    lines = [allocated, f"{LAUNCH.strip()}, means, 0)", f"means = {divided}", f"{LAUNCH.strip()}, means, 1)"]
+    cuda, python = cuda_kernel(
+        [
+            (ROOT, TWO_LAUNCHES),
+            ("int columns, float eps)", "int columns, float eps, float* means, int scales)"),
+        ],
+        launch=[(f"{LAUNCH})", "\n".join(f"        {line}" for line in lines))],
+    )
+    found = asked(tmp_path, runner, python, cuda)
+    if certified:
+        assert isinstance(found, Certificate), found
+    else:
+        assert isinstance(found, Refusal), found.statement
+        assert (found.stage, found.why) == (RECORDED, "torch's div is not followed"), found

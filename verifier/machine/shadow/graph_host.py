@@ -107,6 +107,8 @@ class HostGraph(Dispatching):
         unknown = set(kwargs) - harmless or len(args) != count or inplace
         if unknown or kind not in ("f16", "bf16", "f32"):
             return False
+        if name == "div" and isinstance(args[1], _tensor_type()) and not args[1].dim():
+            return False  # by a number that lies on the host a device divides with its reciprocal
         shape, operands = tuple(result.shape), []
         for given in args:
             if isinstance(given, _tensor_type()):

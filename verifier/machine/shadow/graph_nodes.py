@@ -213,4 +213,5 @@ def as_bits(values: Array, kind: str) -> Array:
     """Bits of numbers of a format, as uint64; bfloat16 comes as bits."""
     if kind == "pred":
         return values.astype(np.uint64)
-    return np.ascontiguousarray(values, dtype=DTYPE[kind]).view(f"u{BITS[kind] // 8}").astype(np.uint64)
+    found = np.ascontiguousarray(values, dtype=DTYPE[kind]).view(f"u{BITS[kind] // 8}").astype(np.uint64)
+    return found.reshape(np.shape(values))  # which of one number is no axis
