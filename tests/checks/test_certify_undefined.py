@@ -156,6 +156,29 @@ def test_what_a_collective_leaves_undefined_is_no_constant(tmp_path, runner, lin
         assert found.stage == DEFINED, found
 
 
+@pytest.mark.parametrize(
+    ("members", "certified"),
+    [
+        ("threadIdx.x < 16 ? 0x0000ffffu : 0xffff0000u", True),
+        ("threadIdx.x < 16 ? 0x0000ffffu : 0xffffffffu", False),
+        ("0xffffffffu << (threadIdx.x == 3)", False),
+    ],
+    ids=["halves", "half_and_all", "one_lane_but_itself"],
+)
+@pytest.mark.parametrize(
+    "line", ["__shfl_sync(members, one, threadIdx.x)", "__reduce_max_sync(members, (unsigned)one)"]
+)
+def test_members_that_do_not_name_the_same_members_are_told(tmp_path, runner, members, line, certified):
+    """Each lane waits for those that it names to come with its own mask."""
+    cuda, python = scaled(f"const unsigned members = {members}; one = {line};")
+    found = asked(tmp_path, runner, python, cuda, columns=32)
+    if certified:
+        assert isinstance(found, Certificate), found
+    else:
+        assert isinstance(found, Refusal), found.statement
+        assert found.stage == DEFINED, found
+
+
 OWN = STORE + " float* own = (float*)input + blockIdx.x * columns;"
 
 

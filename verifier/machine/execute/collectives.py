@@ -64,11 +64,14 @@ def shuffle(group: Group, mode: str, value: Array, distance: Array, control: Arr
 
 
 def defined(group: Group, mode: str, distance: Array, control: Array, members: Array) -> Array:
-    """Whether `shfl.sync` says what a lane gets: it and the lane that it reads execute it and are members."""
+    """Whether `shfl.sync` says what a lane gets: it and the lane that it reads execute it and are members.
+
+    And where those that it names name the same members: it waits for these (PTX ISA, shfl.sync).
+    """
     if isinstance(group, Everyone) and group.threads % WARP == 0 and (members == 0xFFFFFFFF).all():
         return EVERY_LANE
     warps = group.warps
-    there = warps.present & _named(warps, members)
+    there = warps.present & _named(warps, members) & _named_alike(warps, members)
     source, _ = _source_lanes(
         mode, _LANES, warps.spread(distance).astype(np.int64), warps.spread(control).astype(np.int64)
     )
@@ -76,9 +79,12 @@ def defined(group: Group, mode: str, distance: Array, control: Array, members: A
 
 
 def takes_part(group: Group, members: Array) -> Array:
-    """Whether each lane is among the members that it names, without which a collective is undefined."""
+    """Whether each lane is among the members that it names, without which a collective is undefined.
+
+    And whether all of these name the same.
+    """
     warps = group.warps
-    return warps.collect(_named(warps, members) | ~warps.present)
+    return warps.collect((_named(warps, members) & _named_alike(warps, members)) | ~warps.present)
 
 
 def whole_warps(group: Group) -> Array:
@@ -115,6 +121,15 @@ def _named(warps: Warps, members: Array) -> Array:
         return warps.present
     answer: Array = (warps.spread(members) & _BITS) != 0
     return answer
+
+
+def _named_alike(warps: Warps, members: Array) -> Array:
+    """Whether all lanes that a lane names, and that execute an instruction with it, name the same ones."""
+    if np.size(members) == 1:
+        return np.ones_like(warps.present)
+    held = warps.spread(members)
+    met = ((held[:, :, None] & _BITS) != 0) & warps.present[:, None, :]
+    return np.asarray((~met | (held[:, :, None] == held[:, None, :])).all(axis=2))
 
 
 def vote(group: Group, mode: str, predicate: Array, members: Array) -> Array:
