@@ -134,6 +134,17 @@ def test_a_certificate_is_not_passed_over_because_it_says_that_it_is_a_refusal(c
     assert (answer.exit_code, "a refusal that states something" in answer.output) == (2, True), answer.output
 
 
+def test_what_a_reader_might_take_and_recheck_does_not_is_wrong_usage(certificate, tmp_path):
+    kernel, file = certificate
+    text, forged = file.read_text(encoding="utf-8"), tmp_path / "forged.json"
+    twice = text.replace('"statement":', '"statement": "nothing true", "statement":', 1)
+    beside = text.replace("{", '{"every_width": ["certified"],', 1)
+    for changed, why in ((twice, "says 'statement' twice"), (beside, "has every_width, which no file")):
+        forged.write_text(changed, encoding="utf-8")
+        answer = run("recheck", forged, kernel)
+        assert (answer.exit_code, why in " ".join(answer.output.split())) == (2, True), answer.output
+
+
 def test_each_shape_of_a_range_has_a_document_and_refusals_are_listed(tmp_path):
     file = tmp_path / "range.json"
     answer = run("certify", FAULTY, "--shape", "2x2..3", "--dtype", "float32", "--json", file)

@@ -17,6 +17,7 @@ ALLOCATED = (64, 128, 256)
 """Alignments that torch's allocator on a CPU gives (c10/core/alignment.h); which of them is chance."""
 OTHER_DATA = 7919
 """Another seed than that of `certify`: what is proved of all inputs is proved again on others."""
+_PARTS = frozenset({"certificates", "rows_alike"})
 _REFUSAL = frozenset({"subject", "dtype", "rows", "columns", "refused"})
 _KINDS: Mapping[str, type] = {
     "subject": str, "source": str, "op": str, "dtype": str, "rows": int, "columns": int, "tensors": dict,
@@ -97,14 +98,18 @@ def read(path: Path) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
     from verifier.records.certificate import VERSION
 
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
+        held = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: is no JSON: {error}") from error
+    except _TwiceError as error:
+        raise ValueError(f"{path}: says {error} twice, and readers differ in which they take") from error
     documents = held.get("certificates") if isinstance(held, dict) else None
     alike = held.get("rows_alike", []) if isinstance(held, dict) else None
     for several in (documents, alike):
         if not isinstance(several, list) or not all(isinstance(one, dict) for one in several):
             raise ValueError(f"{path}: is no file of certificates")
+    if other := sorted(set(held) - _PARTS):
+        raise ValueError(f"{path}: has {', '.join(other)}, which no file of certificates has")
     assert isinstance(documents, list)
     assert isinstance(alike, list)
     kept = [one for one in documents if "refused" not in one]
@@ -120,6 +125,20 @@ def read(path: Path) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
         if one["version"] != VERSION:
             raise ValueError(f"{path}: a certificate of version {one['version']}; this is {VERSION}")
     return kept, alike
+
+
+class _TwiceError(Exception):
+    """A name stands twice in one object."""
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return an object of which each name is given once."""
+    found: dict[str, object] = {}
+    for name, value in pairs:
+        if name in found:
+            raise _TwiceError(repr(name))
+        found[name] = value
+    return found
 
 
 class Changed(NamedTuple):
