@@ -17,13 +17,14 @@ import torch
 from strategies.layouts import Layout
 from strategies.placement import Placed
 from verifier.arithmetic.graph.consing import SharedTerms
+from verifier.arithmetic.graph.device_functions import with_functions
 from verifier.arithmetic.graph.graph import Bits, Builder, Graph, Ids
 from verifier.arithmetic.graph.normal_form import Normaliser
 from verifier.execution.backend import Backend
 from verifier.execution.call_subject import execute
 from verifier.execution.settled_nodes import with_settled
 from verifier.execution.shadow_run import shadow_session
-from verifier.execution.shared_nodes import digest, live, shared
+from verifier.execution.shared_nodes import commuted, digest, live, shared
 from verifier.machine.ptx.carried_products import carried
 from verifier.machine.ptx.early_launch import waits_first
 from verifier.machine.ptx.independence import DataDecision, decisions
@@ -67,12 +68,13 @@ class Recorded:
     uncovered: torch operations that are not followed; what they give is unknown. kernels: name and SHA-256 of
     the PTX of each kernel that ran. fusible: whether ptxas may fuse a product of any of them into a sum.
     carried: products that ptxas may fuse in some turns of a loop alone, in words. clash: where two lanes may
-    store different numbers at once, "" where they store none. overwritten: arguments in which something else
-    is stored in the end, if perhaps the same numbers, those apart that the subject is to change. undefined:
-    in words, collectives of which a lane is no member, shuffles of what no data decide that read such a lane,
-    and integers that are divided by zero. parted: barriers that some warps of a block pass without the
-    others. early: kernels that may begin before what was launched before them has ended, and do not wait for
-    it first.
+    store different numbers at once, "" where they store none. copies_differ: whether threads that may be
+    copies of each other store different expressions in one place of shared memory. overwritten: arguments in
+    which something else is stored in the end, if perhaps the same numbers, those apart that the subject is to
+    change. undefined: in words, collectives of which a lane is no member, shuffles of what no data decide
+    that read such a lane, and integers that are divided by zero. parted: barriers that some warps of a block
+    pass without the others. early: kernels that may begin before what was launched before them has ended, and
+    do not wait for it first.
     """
 
     decisions: tuple[tuple[str, DataDecision], ...]
@@ -85,6 +87,7 @@ class Recorded:
     fusible: bool = True
     carried: tuple[str, ...] = ()
     clash: str = ""
+    copies_differ: bool = False
     overwritten: tuple[str, ...] = ()
     undefined: tuple[str, ...] = ()
     parted: tuple[str, ...] = ()
@@ -97,7 +100,7 @@ class GraphRecording(Recorded):
 
     nodes: as they were computed. outputs: node of every element, by result. model: of the instructions that
     are approximate, as the machine that ran has it. twice: nodes that lanes stored in one place at once, with
-    those that stayed there.
+    those that stayed there; by_copies: the same of threads that may be copies of each other.
     """
 
     seen: Observation
@@ -106,6 +109,7 @@ class GraphRecording(Recorded):
     conditions: tuple[TakenBranch, ...] = ()
     model: Approximation | None = None
     twice: tuple[tuple[Ids, Ids], ...] = ()
+    by_copies: tuple[tuple[Ids, Ids], ...] = ()
 
     @property
     def graph(self) -> Graph:
@@ -190,7 +194,8 @@ def recorded_graph(
         fusible=one.fusible,
         carried=one.carried,
         unlike=_unlike(one, case),
-        clash=one.clash or _stored_twice(one),
+        clash=one.clash or (CLASH if _differ(one, one.twice, "EZ") else ""),
+        copies_differ=_differ(one, one.by_copies, "EZ", "EZC"),
         overwritten=one.overwritten,
         undefined=one.undefined,
         parted=one.parted,
@@ -199,15 +204,31 @@ def recorded_graph(
     return replace(one.seen, found=found)
 
 
-def _stored_twice(one: GraphRecording) -> str:
-    """Say that two lanes may store different numbers at once: other expressions, whatever they were."""
-    if not one.twice:
-        return ""
-    pairs = (np.concatenate(column) for column in zip(*one.twice, strict=True))
-    wanted = dict(zip(("lost", "kept"), pairs, strict=True))
-    (graph,) = shared(one.nodes, [(live(one.nodes, wanted), wanted)], one.formats)
-    found = Normaliser(SharedTerms()).normal(graph).outputs
-    return "" if np.array_equal(found["lost"], found["kept"]) else CLASH
+def _differ(one: GraphRecording, stored: tuple[tuple[Ids, Ids], ...], *levels: str) -> bool:
+    """Whether two lanes may store different numbers at once: other expressions, whatever they were.
+
+    levels: claims up to which they are to be the same, one after the other. Copies that add the squares of
+    two lanes fuse each its own.
+    """
+    if not stored:
+        return False
+    pairs = np.unique(np.concatenate([np.stack(pair, axis=1) for pair in stored]), axis=0)
+    pairs = pairs[~commuted(one.nodes, pairs[:, 0], pairs[:, 1])]
+    few = pairs[:: max(len(pairs) // _FEW, 1)]
+    return any(part.size and _other(one, part, levels) for part in (few, pairs))
+
+
+def _other(one: GraphRecording, pairs: Ids, levels: tuple[str, ...]) -> bool:
+    """Whether any pair of nodes is of different terms at all levels."""
+    for claims in levels:
+        wanted = {"lost": pairs[:, 0], "kept": pairs[:, 1]}
+        (graph,) = shared(one.nodes, [(live(one.nodes, wanted), wanted)], one.formats)
+        known, _ = with_functions(graph, fused="C" in claims, marked=True)
+        found = Normaliser(SharedTerms(), claims).normal(known).outputs
+        pairs = pairs[found["lost"] != found["kept"]]
+        if not pairs.size:
+            return False
+    return True
 
 
 def _unlike(one: GraphRecording, case: Case) -> str:
@@ -252,6 +273,8 @@ _STREAMS = ("order of several streams",)
 """What is said where launches may run at once: the machine ends each before it begins the next."""
 FORMAT_OF = {"torch.float16": "f16", "torch.bfloat16": "bf16", "torch.float32": "f32", "torch.float64": "f64"}
 CLASH = "two lanes may store different numbers in one place, and nothing says which stays"
+_FEW = 64
+"""Pairs of nodes that are compared before all others."""
 NO_EXPRESSION = "a boolean mask decides what is computed, and no expression has it"
 _WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -325,6 +348,7 @@ def record(subject: Subject, case: Case, *, backend: Backend, gradients: bool = 
             carried=tuple(one for _, _, several in read.values() for one in several),
             model=machine.approximation,
             twice=tuple(slots.stored_twice),
+            by_copies=tuple(slots.stored_by_copies),
             clash=f"{CLASH}: {min(slots.clashes)}" if slots.clashes else "",
             overwritten=tuple(name for name in changed if name not in subject.mutates),
             undefined=tuple(sorted(slots.undefined)),

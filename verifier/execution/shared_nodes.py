@@ -20,6 +20,9 @@ from verifier.machine.shadow.graph_nodes import MOST_OPERANDS, Nodes, Row
 
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 _PART = 1 << 23
+_DEEPEST = 12
+"""Operations that are looked into below a node where copies of it are compared."""
+_COMMUTE = frozenset({"add", "mul"})
 _UNLIKE = 8
 """Times the size of the smallest part that the largest may have, where all are looked through at once."""
 
@@ -95,6 +98,37 @@ def _shared(
         short = max(terms.count - len(line), 0)
         known = np.append(line, np.zeros(short, dtype=np.int32)) if short else line[: terms.count]
         yield _part(whole, known, place, kept, outputs)
+
+
+def commuted(nodes: Nodes, first: Ids, second: Ids) -> Mask:
+    """Return which pairs are the same but for the order of two operands, as far as a few levels tell.
+
+    What lies deeper is compared by node: lanes that sum by a butterfly end with the same nodes.
+    """
+    depth = np.full(nodes.count, _DEEPEST + 1, dtype=np.int8)
+    depth[first] = depth[second] = 0
+    for row in reversed(nodes.rows):
+        own = depth[row.first : row.first + row.count]
+        within = own < _DEEPEST
+        for column in _operands(row) if within.any() else ():
+            np.minimum.at(depth, column[within], own[within] + np.int8(1))
+    terms, place = SharedTerms(), np.full(nodes.count, -1, dtype=np.int64)
+    for row, mine in _rows(nodes, depth <= _DEEPEST):
+        numbers = row.first + np.flatnonzero(mine)
+        ends = depth[numbers] == _DEEPEST
+        cut, kept = numbers[ends], numbers[~ends]
+        place[cut] = _found(terms, "cut", len(cut), [], cut.astype(np.uint64)) if cut.size else -1
+        inner = mine.copy()
+        inner[cut - row.first] = False
+        if not kept.size:
+            continue
+        name, operands = _name(row), [place[column[inner]] for column in _operands(row)]
+        if name.partition(".")[0] in _COMMUTE and len(operands) == 2:
+            operands = [np.minimum(*operands), np.maximum(*operands)]
+        value = kept.astype(np.uint64) if _apart(name) else _value(row, inner)
+        place[kept] = _found(terms, name, len(kept), operands, value)
+    found: Mask = place[first] == place[second]
+    return found
 
 
 def _found(terms: SharedTerms, name: str, count: int, operands: Sequence[Ids], value: Bits | None) -> Ids:

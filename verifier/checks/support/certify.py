@@ -19,14 +19,16 @@ from verifier.arithmetic.graph.opcodes import UNORDERED_SUM
 from verifier.arithmetic.graph.ranges import finite_terms
 from verifier.arithmetic.graph.rules import OF_ALL_VALUES
 from verifier.bounds import variance
-from verifier.checks.support.compared_graphs import Agreement, compared
+from verifier.checks.support.compared_graphs import Agreement, compared, merges_parts
 from verifier.checks.support.named_sums import named_sums
 from verifier.checks.support.obligations import discharged, finite_within
 from verifier.checks.support.only_path import CLAIMS, same_for_all
 from verifier.checks.support.reached_elements import elements_reached
 from verifier.checks.support.read_bounds import bound_read
 from verifier.checks.support.recorded_code import (
+    COPIES,
     LANES,
+    LAST_LANE,
     MODES,
     WATCHED,
     Recordings,
@@ -44,6 +46,10 @@ from verifier.records.certificate import Certificate, CodeProof, Refusal
 from verifier.records.subject import Subject
 
 DOCUMENTED = "the CUDA C++ Programming Guide says"
+OF_COPIES = (
+    "of the lanes that hold the same elements and store merges in one place at once the last one's stays: "
+    "those of the others, in orders of their own, are not looked at"
+)
 _APPROXIMATE = (".approx", ".full")
 
 
@@ -138,6 +144,8 @@ def _proved(
 
     Returns the claims, too, that had to be admitted; first: those to admit first.
     """
+    if one.copies_differ and not merges_parts(op(subject.op), subject):
+        raise RefusedError(LAST_LANE, COPIES)
     terms = SharedTerms()
     form = Normaliser(terms, "EZ").normal(one.graph)
     finite_to = finite_terms(terms).exponent
@@ -273,6 +281,7 @@ def _certificate(
             "the machine executes PTX as the PTX ISA says",
             "the lanes of a warp run in step where they exchange values through memory",
             *(["the device has as many multiprocessors as the machine"] if found.processors else []),
+            *([OF_COPIES] if any(one.copies_differ for one in found.by_mode.values()) else []),
             *(f"{name} errs by no more than the PTX ISA says" for name in approximate),
             *(f"{name} errs by no more than {DOCUMENTED}" for name in _functions(shown)),
             *(["torch's elementwise operations round to nearest"] if _asks_torch(shown.graph) else []),

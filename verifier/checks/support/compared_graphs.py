@@ -193,7 +193,7 @@ def _levels(op: Op, subject: Subject, case: Case) -> tuple[str, ...]:
 
     Parts that are empty, or one element, are merged as declared where values are finite.
     """
-    parts = _merges(op, subject) or op.form(subject.claim, case.dtype).name.startswith("online")
+    parts = merges_parts(op, subject) or op.form(subject.claim, case.dtype).name.startswith("online")
     return LEVELS[2:] if parts else LEVELS
 
 
@@ -204,7 +204,7 @@ def _guess(graph: Graph, op: Op, subject: Subject, *, gradients: bool) -> str:
     them says; nor does any say that the last product of an exponential is fused. Whether fewer claims suffice
     is then asked along the way that was found.
     """
-    return LEVELS[-1] if _fuses_exponentials(graph) or (gradients and _merges(op, subject)) else ""
+    return LEVELS[-1] if _fuses_exponentials(graph) or (gradients and merges_parts(op, subject)) else ""
 
 
 def _fewer(levels: tuple[str, ...], claims: str, graph: Graph) -> list[str]:
@@ -226,7 +226,7 @@ def _growing(terms: SharedTerms, claims: str, case: Case) -> GrowingForm:
     return GrowingForm(SharingBuilder(), Normaliser(terms, claims, unordered=True), formats_of(case))
 
 
-def _merges(op: Op, subject: Subject) -> bool:
+def merges_parts(op: Op, subject: Subject) -> bool:
     """Whether a variance algorithm is declared that merges parts."""
     named = subject.claim.variance if op.needs_variance else None
     return named is not None and variance_options.merges(named)
@@ -262,7 +262,7 @@ def ways(graph: Graph, op: Op, subject: Subject, *, fused: bool, clamps: bool = 
     logarithm = next((name for name in _LOGARITHMS if name in families), _LOGARITHMS[-1])
     fuses_any = fused and "fma.rn" in families
     both = (True, False) if fuses_any else (False,)
-    squares = _SQUARES if _merges(op, subject) else _SQUARES[:1]
+    squares = _SQUARES if merges_parts(op, subject) else _SQUARES[:1]
     for divide, clamp, root, fuses, quotient, order in product(
         divisions, clamped, roots, both, quotients, squares
     ):

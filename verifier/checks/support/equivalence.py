@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ from verifier.checks.support.field_values import field_values
 from verifier.checks.support.obligations import discharged
 from verifier.checks.support.reached_elements import in_memory, told_apart
 from verifier.checks.support.recorded_code import (
+    COPIES,
     MODES,
     Recordings,
     RefusedError,
@@ -99,8 +100,14 @@ def compared_codes(
             _weakest([by_name[name] for by_name, _ in found], _witness(name, *runs)) for name in found[0][0]
         ),
         alone=tuple(sorted((names[0] ^ names[1]) | ((names[0] & names[1]) - set(found[0][0])))),
-        obligations=tuple(sorted({one for _, held in found for one in held})),
+        obligations=tuple(sorted({one for _, held in found for one in held} | _of_copies(runs))),
     )
+
+
+def _of_copies(runs: Iterable[Observation]) -> set[str]:
+    """Say which number of several is compared, where copies of a thread store in one place at once."""
+    each = (one for run in runs for one in run.found.by_mode.values())
+    return {f"{COPIES}: the last one's is compared"} if any(one.copies_differ for one in each) else set()
 
 
 def _pairs(

@@ -33,6 +33,8 @@ MODES = ("off", "on")
 WATCHED = SANITIZERS | {"equal_stores", "shared_bounds"}
 """What is looked for: also races that show on other inputs alone, and accesses between shared variables."""
 RUNS = "the kernel runs to its end, without a race or a stray write"
+LAST_LANE = "what is stored does not depend on which lane is last"
+COPIES = "lanes that are copies of each other may store different numbers in one place of shared memory"
 LANES = "nothing depends on what a load gives lanes that its mask leaves out"
 
 
@@ -199,7 +201,7 @@ def must_hold_for_all_inputs(recorded: RecordedGraph, *, paths: bool = False) ->
     for name in recorded.overwritten:
         raise RefusedError("arguments are left as they are", f"something else is stored in {name}")
     if recorded.clash:
-        raise RefusedError("what is stored does not depend on which lane is last", recorded.clash)
+        raise RefusedError(LAST_LANE, recorded.clash)
     for product in recorded.carried:
         why = f"a sum in the next turn of a loop takes a product: {product}"
         raise RefusedError("products are fused in every turn of a loop or in none", why)

@@ -82,12 +82,12 @@ class GraphSlots(Slots):
 
     `asked`: host operations by which Python learns what data are, and may decide on it.
     `conditions`: by which data branches were taken. `stored_twice`: nodes that one lane stored where
-    another, at the same instruction, stored the other; nothing orders the two. Shared memory is left out
-    where threads may be copies of each other, whose sums may differ by rounding. `clashes`: names of memory
-    in which something else than nodes was stored so. `undefined`: in words, collectives of which a lane is
-    no member, shuffles that give one what another that takes no part in them holds, integers that are
-    divided by zero, and branches of whole warps at which lanes part. `parted`: barriers that some warps of a
-    block pass without the others.
+    another, at the same instruction, stored the other; nothing orders the two. `stored_by_copies`: the same
+    in shared memory where threads may be copies of each other, whose sums may differ by rounding. `clashes`:
+    names of memory in which something else than nodes was stored so. `undefined`: in words, collectives of
+    which a lane is no member, shuffles that give one what another that takes no part in them holds, integers
+    that are divided by zero, and branches of whole warps at which lanes part. `parted`: barriers that some
+    warps of a block pass without the others.
     """
 
     def __init__(self, arithmetic: ShadowArithmetic) -> None:
@@ -99,6 +99,7 @@ class GraphSlots(Slots):
         self.asked: set[str] = set()
         self.conditions: list[TakenBranch] = []
         self.stored_twice: list[tuple[Array, Array]] = []
+        self.stored_by_copies: list[tuple[Array, Array]] = []
         self.clashes: set[str] = set()
         self.undefined: set[str] = set()
         self.parted: set[str] = set()
@@ -404,9 +405,10 @@ class GraphSlots(Slots):
         for located in found:
             store, base = self.store_of(located.region), located.offsets >> 1
             store.used = True
-            compares = located.region.keep is not None or not self.replicated
+            by_copies = self.replicated and located.region.keep is None
+            twice = self.stored_by_copies if by_copies else self.stored_twice
             for number, pieces in enumerate(elements):
-                if compares and number < len(bits):
+                if number < len(bits):
                     self._compare_literals(located, number, width, [code for code, _ in pieces], bits[number])
                 given = [located.active(c) if isinstance(c, np.ndarray) else c for c, _ in pieces]
                 if width < 2:
@@ -420,8 +422,8 @@ class GraphSlots(Slots):
                     place = number * (width // 2) + half
                     slots = base + place if place else base
                     store.shadows[slots] = code
-                    if compares and np.ndim(code) and slots.size > 1:
-                        self._compare(located, store.shadows[slots], np.asarray(code))
+                    if np.ndim(code) and slots.size > 1:
+                        self._compare(located, store.shadows[slots], np.asarray(code), twice)
 
     def _compare_literals(
         self, located: Located, number: int, width: int, codes: list[ArrayOrNumber], bits: Array | None
@@ -437,7 +439,9 @@ class GraphSlots(Slots):
         if any((differs & (code >> _FORMAT == _FIXED)).any() for code in fixed):
             self.clashes.add(located.region.name)
 
-    def _compare(self, located: Located, kept: Array, stored: Array) -> None:
+    def _compare(
+        self, located: Located, kept: Array, stored: Array, twice: list[tuple[Array, Array]]
+    ) -> None:
         """Note which lanes stored something else than what another lane left there."""
         lost = kept != stored
         if not lost.any():
@@ -447,7 +451,7 @@ class GraphSlots(Slots):
         nodes = alike & (kept >> _FORMAT != 0) & (kept >> _FORMAT != _FIXED)
         if not nodes.all():
             self.clashes.add(located.region.name)
-        self.stored_twice.append((stored[nodes] & NUMBER, kept[nodes] & NUMBER))
+        twice.append((stored[nodes] & NUMBER, kept[nodes] & NUMBER))
 
     def atomic(
         self, located: Located, what: Atomic, number: int, values: object, operands: list[Array]

@@ -1,0 +1,91 @@
+"""Lanes that are copies of each other, as Triton makes them: any of their numbers may stay in one place."""
+
+import pytest
+
+pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is missing")
+
+from checks_support import KERNELS, machine_runner
+
+from strategies.values import Values
+from verifier.cases.recipe import build, recorded_recipe
+from verifier.checks.support.certify import OF_COPIES, certified
+from verifier.checks.support.recorded_code import LAST_LANE
+from verifier.ops import op
+from verifier.records.certificate import Certificate, Refusal
+from verifier.subjects.load_file import load
+
+KERNEL = """
+import torch
+import triton
+import triton.language as tl
+from verifier import subject, tree
+
+@triton.jit
+def _joined(a, i, b, j):
+    return {joined}, tl.minimum(i, j)
+
+@triton.jit
+def _forward(x, y, columns, eps, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    lane = tl.arange(0, BLOCK)
+    value = tl.load(x + row * columns + lane).to(tl.float32)
+    squares = tl.reshape(value * value, (4, BLOCK // 4))
+    number = tl.reshape(lane, (4, BLOCK // 4))
+    part, _ = tl.reduce((squares, number), 1, _joined)
+    mean = tl.div_rn(tl.sum(part, axis=0), columns.to(tl.float32))
+    tl.store(y + row * columns + lane, value * tl.div_rn(1.0, tl.sqrt_rn(mean + eps)))
+
+@subject(
+    op="rms_norm", language="triton", variance="rms", accumulates="float32", dtypes=("float32",),
+    trees=tree(depth=lambda n: n), divide_by_n="division", mean_contraction="none", differentiable=False,
+)
+def attack(input, normalized_shape, eps=1e-5):
+    x = input.detach().contiguous()
+    y, columns = torch.empty_like(x), x.shape[-1]
+    _forward[(x.numel() // columns,)](x, y, columns, eps, BLOCK=columns, num_warps=4)
+    return y
+"""
+
+
+@pytest.fixture(scope="module")
+def runner():
+    with machine_runner() as found:
+        yield found
+
+
+def asked(subject, columns, runner):
+    known = op(subject.op)
+    case = build(
+        known, subject, "float32", recorded_recipe(known, subject, 2, columns, Values(seed=0)), gradients=True
+    )
+    return certified(subject, case, runner=runner)
+
+
+@pytest.mark.parametrize(
+    ("joined", "right"),
+    [
+        ("a + b", True),
+        ("tl.where(i > j, a + b, b + a)", True),
+        ("tl.where(i > j, a + b, a + 2.0 * b)", False),
+        ("tl.where(i < j, a + b, a + 2.0 * b)", False),
+        ("tl.where((i == 13) | (j == 13), (a + 64.0 * b) - 63.0 * b, a + b)", False),
+    ],
+    ids=["plain", "commuted", "twice_in_the_first", "twice_in_the_last", "otherwise_in_one"],
+)
+def test_a_sum_that_differs_by_lane_is_refused(joined, right, tmp_path, runner):
+    path = tmp_path / "attack.py"
+    path.write_text(KERNEL.format(joined=joined))
+    found = asked(load(path).subjects[0], 128, runner)
+    if right:
+        assert isinstance(found, Certificate), found
+        assert OF_COPIES not in found.assumptions
+    else:
+        assert isinstance(found, Refusal)
+        assert found.stage == LAST_LANE
+
+
+def test_of_means_that_lanes_merge_in_orders_of_their_own_it_is_said_which_is_looked_at(runner):
+    for stem, differ in (("layer_norm_welford_triton", True), ("layer_norm_two_pass_triton", False)):
+        found = asked(load(KERNELS / f"{stem}.py").subjects[0], 1000, runner)
+        assert isinstance(found, Certificate)
+        assert (OF_COPIES in found.assumptions) is differ
