@@ -136,7 +136,7 @@ def liger(input, weight, bias, eps=1e-5):
     "asked",
     [
         pytest.param("torch.device(0)", marks=pytest.mark.skipif(BUILT, reason="a build for CUDA names one")),
-        "torch.Generator(device=x.device)",
+        "torch.cuda.default_generators[0]",
         # As torch's C++ raises it where a build for CUDA meets no driver: by no statement of the subject.
         '(i for i in ()).throw(RuntimeError("CUDA error: CUDA driver version is insufficient"))',
         "torch.cuda.CUDAGraph()",

@@ -216,8 +216,6 @@ def test_a_device_that_is_not_there_is_refused(x):
         lambda cuda: cuda.graphs.CUDAGraph(),
         lambda cuda: cuda.memory.memory_summary(),
         lambda cuda: cuda.default_generators[cuda.current_device()],
-        lambda cuda: torch.Generator(cuda.current_device()),
-        lambda cuda: torch.Generator(device="cuda"),
         lambda cuda: torch._C._accelerator_getStream(cuda.current_device()),
     ],
 )
@@ -234,6 +232,38 @@ def test_generators_of_the_host_are_torchs_own(played):
         assert generator.device == HOST
     assert torch.rand(3, generator=torch.Generator().manual_seed(1)).device == HOST
     assert not isinstance(3, torch.Generator)
+
+
+def test_generators_of_the_device_draw_its_numbers(played):
+    """Which numbers a device draws is nobody's business; that a seed gives the same ones is."""
+    for device in (0, "cuda", torch.device("cuda", 0)):
+        generator = torch.Generator(device)
+        assert isinstance(generator, torch.Generator)
+        assert generator.device == torch.device("cuda", 0)
+    drawn = [torch.randn(5, device="cuda", generator=generator.manual_seed(3)) for _ in range(2)]
+    assert drawn[0].is_cuda
+    assert torch.equal(*drawn)
+    assert not torch.equal(drawn[0], torch.randn(5, device="cuda", generator=generator))
+    assert torch.randint(0, 9, (3,), device="cuda", generator=generator).is_cuda
+    assert not played.failed
+    with pytest.raises(RuntimeError, match="invalid device ordinal"):
+        torch.Generator("cuda:1")
+
+
+@pytest.mark.parametrize(("of", "at"), [("cuda", "cpu"), ("cpu", "cuda")])
+def test_a_generator_draws_for_no_other_device(played, of, at):
+    del played
+    told = f"Expected a '{at}' device type for generator but found '{of}'"
+    with pytest.raises(RuntimeError, match=told):
+        torch.rand(3, device=at, generator=torch.Generator(of))
+    with pytest.raises(RuntimeError, match=told):
+        torch.rand_like(torch.ones(3, device=at), generator=torch.Generator(of))
+
+
+def test_wrappers_get_the_stream_that_they_ask_torch_in_c_for(played):
+    """They launch on it themselves; torch's build for the CPU alone has no such function."""
+    del played
+    assert torch._C._cuda_getCurrentRawStream(0) == torch.cuda.current_stream().cuda_stream
 
 
 @pytest.mark.parametrize(

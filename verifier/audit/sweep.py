@@ -268,7 +268,7 @@ def _own_sources() -> str:
         root / "subjects" / "source_integers.py",
         root / "subjects" / "source_numbers.py",
         root / "subjects" / "used_functions.py",
-        root / "machine" / "device" / "without_memory.py",
+        *sorted((root / "machine" / "device").glob("*.py")),
         root / "machine" / "model.py",
     )
     return hashlib.sha256("".join(map(hash_of, map(str, own))).encode()).hexdigest()

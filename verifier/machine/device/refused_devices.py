@@ -25,6 +25,8 @@ _PLAIN = frozenset({
     "_accelerator_getAllocatorSettings", "_accelerator_setAllocatorSettings",
 })  # fmt: skip
 """Those that answer without a device."""
+_OF_EVERY_DEVICE = ("_cuda_getCurrentRawStream",)
+"""Those that wrappers call themselves: they are there whatever torch is built for."""
 
 
 def lacking(name: str) -> UnsupportedFeature:
@@ -52,7 +54,7 @@ def closed(answers: dict[str, object]) -> Iterator[tuple[object, str, object]]:
     """
     yield torch, "Generator", _generator(torch.Generator)
     yield torch.cuda, "default_generators", _Generators()
-    for name in dir(torch._C):
+    for name in {**dict.fromkeys(dir(torch._C)), **dict.fromkeys(_OF_EVERY_DEVICE)}:
         if name in answers:
             yield torch._C, name, answers[name]
         elif name.startswith(_REACHING) and name not in _PLAIN:
@@ -60,7 +62,11 @@ def closed(answers: dict[str, object]) -> Iterator[tuple[object, str, object]]:
 
 
 def _generator(real: Any) -> Any:
-    """Return a class that makes generators of the host, and refuses to make them of the device."""
+    """Return a class that makes torch's own generators; those of the device say so, and draw on the host."""
+
+    class OfTheDevice(real):  # type: ignore[misc]
+        place: torch.device
+        device = property(lambda self: self.place)
 
     class OfReal(type):
         def __instancecheck__(cls, instance: Any) -> bool:
@@ -70,9 +76,11 @@ def _generator(real: Any) -> Any:
         def __new__(cls, device: Any = "cpu") -> Any:
             opened = current()
             place = device if opened is None else named(opened, device)
-            if opened is not None and place is not None and place.type == "cuda":
-                raise lacking("torch.Generator of the device")
-            return passed_on(real, "cpu" if place is None else place)
+            if opened is None or place is None or place.type != "cuda":
+                return passed_on(real, "cpu" if place is None else place)
+            made = passed_on(OfTheDevice, "cpu")
+            made.place = place
+            return made
 
     return Generator
 

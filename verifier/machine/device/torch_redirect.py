@@ -236,6 +236,9 @@ def _placing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         source = args[0] if args and isinstance(args[0], torch.Tensor) else None
         if word in _ALIASING and source is not None:
             return _aliasing(source, place, *args[1:], **kwargs)
+        generator = kwargs.get("generator")
+        if opened.strict and generator is not None:
+            _refuse_another(generator, place or (_default_place() if source is None else place_of(source)))
         if place is not None and place.type == "cuda":
             opened.redirected.append((name, str(place)))
             kwargs["device"] = HOST
@@ -252,6 +255,15 @@ def _placing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
     make.__wrapped__ = function  # type: ignore[attr-defined]
     return make
+
+
+def _refuse_another(generator: object, place: torch.device) -> None:
+    """Raise what torch raises where numbers for one device are to be drawn by a generator of another."""
+    assert isinstance(generator, torch.Generator)
+    if generator.device.type != place.type:
+        raise RuntimeError(
+            f"Expected a '{place.type}' device type for generator but found '{generator.device.type}'"
+        )
 
 
 def _default_place() -> torch.device:
