@@ -1,6 +1,7 @@
 """Libraries: a file declares an installed package, tells versions apart and says what it does not reach."""
 
 import json
+import os
 import sys
 import textwrap
 
@@ -9,7 +10,7 @@ import pytest
 from verifier.records.library import Library, fits
 from verifier.records.subject import KnownDefect
 from verifier.subjects import libraries
-from verifier.subjects.bare_packages import leave_out_init
+from verifier.subjects.bare_packages import leave_out_init, prepare
 from verifier.subjects.libraries import libraries_found, library_files, library_of
 from verifier.subjects.library_names import Named, Sources
 from verifier.subjects.load_file import LoadError, load
@@ -123,8 +124,36 @@ def test_modules_come_without_an_init_that_asks_for_a_device(toy, tmp_path, comm
     assert sys.modules["toy_norms"].more.group_norm.GroupNorm is GroupNorm
     assert log_softmax is sys.modules["toy_norms.rows"].log_softmax
     assert leave_out_init("nowhere_installed") is None
+    assert leave_out_init("nowhere_installed.more") is None
     status, output, _ = command("audit", bare, "--subject", "toy_softmax", *QUICK)
     assert status == 0, output
+
+
+def test_a_library_is_imported_with_what_its_declaration_says(toy, tmp_path, command, monkeypatch):
+    """What an `__init__` that is left out would hand on, and variables of the environment."""
+    folder = tmp_path / "installed" / "toy_norms"
+    (folder / "__init__.py").write_text("raise RuntimeError('no device')\n")
+    parts = "import os\nWIDTH = int(os.environ['TOY_WIDTH'])\n" + PACKAGE["parts.py"]
+    (folder / "parts.py").write_text(parts)
+    asked = textwrap.dedent(PACKAGE["rows.py"]).replace(
+        "import torch", "import torch\nfrom . import WIDTH\nassert WIDTH == 7"
+    )
+    (folder / "rows.py").write_text(asked)
+    monkeypatch.setenv("TOY_WIDTH", "of nobody")  # so that it is gone afterwards
+    monkeypatch.delenv("TOY_WIDTH")
+    text = toy.read_text().replace(
+        'package="toy_norms")',
+        'package="toy_norms", without_init=("toy_norms",), environment=("TOY_WIDTH=7",), '
+        'handed_on=("toy_norms.parts.WIDTH",))',
+    )
+    toy.write_text(text)
+    status, output, _ = command("audit", toy, "--subject", "toy_softmax", *QUICK, "--check", "global_state")
+    assert status == 0, output
+    with pytest.raises(AttributeError, match="module 'toy_norms' has no attribute 'HEIGHT'"):
+        sys.modules["toy_norms"].HEIGHT  # noqa: B018
+    monkeypatch.setenv("TOY_WIDTH", "8")  # the user's own
+    prepare(library_of(toy))
+    assert os.environ["TOY_WIDTH"] == "8"
 
 
 # -- which version -------------------------------------------------------------------------------

@@ -15,13 +15,17 @@ class Library:
     distribution: its name in package indexes. package: the name under which it is imported. needs: further
     distributions without which it cannot be imported. without_init: packages whose `__init__` is not
     executed, since it asks for a device or for an extension that is not built here; their modules are
-    imported as they are.
+    imported as they are. handed_on: what such a package takes from a module of its own, and its other modules
+    from it, by the full name where it is made. environment: variables that the library reads as it is
+    imported, as "NAME=VALUE", where the user has not set them.
     """
 
     distribution: str
     package: str
     needs: tuple[str, ...] = ()
     without_init: tuple[str, ...] = ()
+    handed_on: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
 
     @property
     def version(self) -> str | None:

@@ -16,7 +16,7 @@ from types import CodeType, ModuleType
 from verifier.records.library import Library
 from verifier.records.printable import line, said, text_of
 from verifier.records.subject import Subject
-from verifier.subjects.bare_packages import leave_out_init
+from verifier.subjects.bare_packages import prepare
 
 SOURCE_BYTES = 1 << 24
 """A source file that is larger is something else; Python would read all of it."""
@@ -125,8 +125,8 @@ def load(path: str | Path) -> Loaded:
                 f"{path}: two subjects are named {one.name!r}; give their functions names of their own"
             )
     library = next((one for one in vars(module).values() if isinstance(one, Library)), None)
-    for package in () if library is None else library.without_init:
-        leave_out_init(package)
+    if library is not None:
+        prepare(library)
     return Loaded(path=file, module=module, subjects=tuple(_in_languages(path, own)), library=library)
 
 

@@ -18,6 +18,8 @@ import torch
 from torch import overrides
 from torch.utils import _python_dispatch
 
+from verifier.subjects.bare_packages import VARIABLES
+
 _SEEDS = itertools.count(0x6E6F726D00000000)
 """Seeds that no kernel sets: drawing numbers leaves them as they are, seeding does not, and both are told."""
 _LIBRARIES_SET = ("TORCH", "_TORCH", "TRITON_", "KINETO_", "CUDA_MODULE_LOADING", "PYTORCH_")
@@ -65,7 +67,7 @@ def _environment() -> dict[str, str]:
 
 
 def _set_by_a_library(name: str, before: dict[str, str]) -> bool:
-    return name not in before and name.startswith(_LIBRARIES_SET)
+    return name not in before and (name.startswith(_LIBRARIES_SET) or name in VARIABLES)
 
 
 def _same_environment(before: dict[str, str], now: dict[str, str]) -> bool:
