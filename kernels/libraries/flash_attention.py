@@ -11,6 +11,9 @@ number of warps. A residual is added in float32, and the sum normalized before i
 pass reads it as it is stored. A weight has to be there.
 """
 
+import torch
+from torch.nn.functional import linear
+
 from verifier import Domain, KnownDefect, Library, subject
 
 LIBRARY = Library(
@@ -110,3 +113,34 @@ def flash_attention_rms_norm_zero_centred(input, weight, eps=1e-5):
     from flash_attn.ops.triton.layer_norm import rms_norm_fn
 
     return rms_norm_fn(input, weight, None, eps=eps, zero_centered_weight=True)
+
+
+# -- norms before a matrix product, which torch computes --------------------------------------------
+
+OF_PRODUCTS = {**DECLARED, "known_defects": (UNDEFINED_LANES,)}
+"""Offsets of what no op describes are tried in no extent that reaches 2^31 elements."""
+
+
+def layer_norm_linear(input, weight, bias, linear_weight, linear_bias, eps):
+    centred = input - input.mean(-1, keepdim=True)
+    y = centred / torch.sqrt(centred.square().mean(-1, keepdim=True) + eps) * weight
+    return linear(y if bias is None else y + bias, linear_weight, linear_bias)
+
+
+def rms_norm_linear(input, weight, linear_weight, linear_bias, eps):
+    y = input / torch.sqrt(input.square().mean(-1, keepdim=True) + eps) * weight
+    return linear(y, linear_weight, linear_bias)
+
+
+@subject(op="unknown", specification=layer_norm_linear, domain=CENTRED, **OF_PRODUCTS)
+def flash_attention_layer_norm_linear(input, weight, linear_weight, bias=None, linear_bias=None, eps=1e-6):
+    from flash_attn.ops.triton.layer_norm import layer_norm_linear_fn
+
+    return layer_norm_linear_fn(input, weight, bias, linear_weight, linear_bias, eps=eps)
+
+
+@subject(op="unknown", specification=rms_norm_linear, domain=SQUARES, **OF_PRODUCTS)
+def flash_attention_rms_norm_linear(input, weight, linear_weight, linear_bias=None, eps=1e-6):
+    from flash_attn.ops.triton.layer_norm import layer_norm_linear_fn
+
+    return layer_norm_linear_fn(input, weight, None, linear_weight, linear_bias, eps=eps, is_rms_norm=True)

@@ -26,6 +26,7 @@ INSTALLED = pytest.mark.skipif(
         ("layer_norm", "gradient", "float16"),
         ("add_rms_norm", "gradient", "bfloat16"),
         ("rms_norm_zero_centred", "gradient", "float32"),
+        ("layer_norm_linear", "running_bound", "float16"),
     ],
 )
 def test_a_norm_of_flash_attention_is_right_in_every_case(name, check, dtype):
@@ -41,11 +42,8 @@ def test_a_norm_of_flash_attention_is_right_in_every_case(name, check, dtype):
 @pytest.mark.parametrize("name", NORMS)
 def test_each_known_defect_has_a_witness_in_each_dtype(name):
     subject = NORMS[name]
-    assert [d.id for d in subject.known_defects] == [
-        "undefined-lanes",
-        "offsets-in-32-bits",
-        "rows-in-32-bits",
-    ]
+    offsets = [] if name.endswith("_linear") else ["offsets-in-32-bits", "rows-in-32-bits"]
+    assert [d.id for d in subject.known_defects] == ["undefined-lanes", *offsets]
     for defect in subject.known_defects:
         for dtype in subject.dtypes:
             assert witness.stored(subject, defect, dtype) is not None, (defect.id, dtype)
