@@ -254,6 +254,13 @@ def test_a_library_that_is_not_installed_is_wrong_usage(kernel_file, command):
     )
 
 
+def test_a_library_that_no_index_has_says_how_it_is_installed(kernel_file, command):
+    text = DECLARED.replace('"toy-norms"', '"toy-norms-of-nobody", installed_by="make in a clone"')
+    status, _, error = command("audit", kernel_file(text, name="toy.py", head=""), *QUICK)
+    assert status == 2
+    assert error == "norm-verifier: toy: toy-norms-of-nobody: not installed (make in a clone)\n"
+
+
 def test_what_a_library_needs_is_asked_for(kernel_file, command, toy):
     needy = toy.read_text().replace('package="toy_norms"', 'package="toy_norms", needs=("nowhere-to-find",)')
     status, _, error = command("audit", kernel_file(needy, name="needy.py", head=""), *QUICK)

@@ -17,7 +17,8 @@ class Library:
     executed, since it asks for a device or for an extension that is not built here; their modules are
     imported as they are. handed_on: what such a package takes from a module of its own, and its other modules
     from it, by the full name where it is made. environment: variables that the library reads as it is
-    imported, as "NAME=VALUE", where the user has not set them.
+    imported, as "NAME=VALUE", where the user has not set them. installed_by: what installs it, in words,
+    where `pip install` of its name does not.
     """
 
     distribution: str
@@ -26,6 +27,7 @@ class Library:
     without_init: tuple[str, ...] = ()
     handed_on: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
+    installed_by: str = ""
 
     @property
     def version(self) -> str | None:

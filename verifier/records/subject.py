@@ -18,8 +18,8 @@ from verifier.records.library import fits
 if TYPE_CHECKING:
     from verifier.records.case import Case
 
-Language = Literal["triton", "cuda", "torch"]
-LANGUAGES = ("triton", "cuda", "torch")
+Language = Literal["triton", "cuda", "binary", "torch"]
+LANGUAGES = ("triton", "cuda", "binary", "torch")
 FullyMasked = Literal["zeros", "nan"]
 
 

@@ -34,7 +34,7 @@ def with_language(subject: Subject) -> Subject:
     if language is None:
         raise ValueError(
             f"{subject.name}: its language is not declared and cannot be told ({used.unfollowed[0]}): say "
-            'language="triton", "cuda" or "torch"'
+            'language="triton", "cuda", "binary" or "torch"'
         )
     claim = fused_as_usual(subject.claim, language)
     return subject.differing(language=language, mean_contraction=claim.mean_contraction)

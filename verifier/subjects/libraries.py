@@ -62,9 +62,8 @@ def must_be_installed(path: Path) -> None:
         return
     missing = " and ".join(library.absent)
     whose = "" if library.distribution in library.absent else f", which {library.distribution} needs"
-    raise LoadError(
-        f"{path.stem}: {missing}{whose}: not installed (pip install --no-deps {' '.join(library.absent)})"
-    )
+    how = library.installed_by or f"pip install --no-deps {' '.join(library.absent)}"
+    raise LoadError(f"{path.stem}: {missing}{whose}: not installed ({how})")
 
 
 def lacks(subject: Subject) -> list[str]:

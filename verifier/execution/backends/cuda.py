@@ -68,7 +68,7 @@ class Cuda(Backend):
 
     name = "cuda"
     summary = "the real device that torch sees"
-    languages = ("triton", "cuda")
+    languages = ("triton", "cuda", "binary")
     powers = frozenset({Power.FAR_ROWS, Power.READS_CODE})
     preference = 10
     shared_device = True
