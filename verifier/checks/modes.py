@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from verifier.cases.plan import Plan
+from verifier.checks.running_bound import bounded
 from verifier.checks.support.attempts import (
     FEW_SHAPES,
     Attempts,
@@ -34,7 +35,7 @@ from verifier.ops.specification.axes import LINEAR_WEIGHT
 from verifier.records.case import Case
 from verifier.records.observation import Observation
 from verifier.records.subject import Subject
-from verifier.records.verdict import Outcome
+from verifier.records.verdict import Outcome, Verdict
 
 NAME = "modes"
 ORDER = 126
@@ -113,7 +114,23 @@ def _outcomes(session: Session, names: tuple[str, ...]) -> list[Outcome]:
         names=names,
         processors=tuple(PROCESSORS) if vary else (),
     )
-    return outcomes_of(session, seen, same_code=False)
+    outcomes = outcomes_of(session, seen, same_code=False)
+    if not (vary and session.op.own and can(session.backend, Power.SHADOWS)):
+        return outcomes
+    return [one for o in outcomes for one in _on_that_device(session, o, gradients=gradients)]
+
+
+def _on_that_device(session: Session, outcome: Outcome, *, gradients: bool) -> list[Outcome]:
+    """Judge what no theorem bounds by the roundings of the code as a device of another size runs it."""
+    name = next((name for name in PROCESSORS if name in outcome.message), None)
+    if name is None or outcome.verdict is not Verdict.UNDECIDED or not outcome.doubtful:
+        return [outcome]
+    found = bounded(session, gradients=gradients, forced=None, processors=PROCESSORS[name])
+    judged = [o for o in found if o.output == outcome.output]
+    if not any(o.verdict in {Verdict.PASS, Verdict.FAIL} for o in judged):
+        return [outcome]
+    told = [replace(o, message=f"{o.message}, {name}" if o.message else "") for o in judged]
+    return [replace(told[0], tried=outcome.tried), *told[1:]]
 
 
 def _in_single(session: Session) -> Session:

@@ -45,11 +45,18 @@ class ShadowedRun:
 
 
 def bounds(
-    subject: Subject, case: Case, *, backend: Backend, gradients: bool, forced: Forced = None
+    subject: Subject,
+    case: Case,
+    *,
+    backend: Backend,
+    gradients: bool,
+    forced: Forced = None,
+    processors: int | None = None,
 ) -> Observation:
     """Execute with error bounds: `<name>|bound` for every output; called in the child.
 
-    forced: an autotuned kernel and the configuration that it runs (None: its first).
+    forced: an autotuned kernel and the configuration that it runs (None: its first). processors: how many
+    multiprocessors the device has (None: as many as ever).
     """
     from verifier.machine.shadow.arithmetics.ball import BallArithmetic
 
@@ -65,8 +72,9 @@ def bounds(
             return found
 
     seen = _run_with_shadows(
-        subject, case, Remembering(given=True), "bound", backend=backend, gradients=gradients, forced=forced
-    )
+        subject, case, Remembering(given=True), "bound", backend=backend, gradients=gradients, forced=forced,
+        processors=processors,
+    )  # fmt: skip
     if seen.status != "ok":
         return seen
     suspects = tuple(sorted(filter(may_be_a_coefficient, constants)))
@@ -90,14 +98,21 @@ def may_be_a_coefficient(number: float) -> bool:
 
 
 def unrounded(
-    subject: Subject, case: Case, *, backend: Backend, gradients: bool, forced: Forced = None
+    subject: Subject,
+    case: Case,
+    *,
+    backend: Backend,
+    gradients: bool,
+    forced: Forced = None,
+    processors: int | None = None,
 ) -> Observation:
     """Execute with float64 values: `<name>|unrounded` for every output; called in the child."""
     from verifier.machine.shadow.arithmetics.lifted import Lifted
 
     return _run_with_shadows(
-        subject, case, Lifted(), "unrounded", backend=backend, gradients=gradients, forced=forced
-    )
+        subject, case, Lifted(), "unrounded", backend=backend, gradients=gradients, forced=forced,
+        processors=processors,
+    )  # fmt: skip
 
 
 def _run_with_shadows(
@@ -109,9 +124,13 @@ def _run_with_shadows(
     backend: Backend,
     gradients: bool,
     forced: Forced,
+    processors: int | None,
 ) -> Observation:
     given = word == "bound"
-    with nullcontext() if forced is None else backend.tuned(forced=forced):
+    with (
+        nullcontext() if forced is None else backend.tuned(forced=forced),
+        nullcontext() if processors is None else backend.varied(multiprocessors=processors),
+    ):
         seen, opened = run_with_arithmetic(
             subject, case, backend=backend, arithmetic=arithmetic, gradients=gradients, given=given,
             lanes=_LANES,
