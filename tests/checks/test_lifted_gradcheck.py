@@ -11,6 +11,7 @@ from checks_support import (
     KERNELS,
     SKELETONS,
     cases_of,
+    examination,
     failures,
     in_turn,
     machine,
@@ -279,3 +280,15 @@ def test_threads_that_see_tied_floats_in_other_orders_choose_one_lifted_value():
     for name, wanted in (("max", high), ("min", low)):
         for slots in ((low, high), (high, low)):
             assert lifted.apply(name, "f32", tied, (tied, tied), slots) == wanted
+
+
+def test_a_residual_counts_among_what_is_moved_where_the_input_is_dropped():
+    """Where all is dropped the output depends on the residual alone, whose differences are no derivatives."""
+    subject = subject_of(KERNELS / "dropout_add_rms_norm_triton.py")
+    (case,) = cases_of(subject, "gradcheck", "float32", count=1, shapes=((1, 5),), hazards=("ordinary",))
+    dropped = torch.zeros_like(case.given["dropout_mask"])
+    case = replace(case, tensors={**case.tensors, "dropout_mask": dropped})
+    with machine() as place:
+        found, _ = examination(subject, "gradcheck", "float32", place).judge(case)
+    assert any(o.decided and not o.output for o in found)  # differences were taken
+    assert not any(o.wrong for o in found)

@@ -218,7 +218,7 @@ class _Tall:
     def holds_rows(self, name: str) -> bool:
         """Whether a tensor has an element for each of the input's: the output is no affine function of it."""
         op = self.truth.op
-        if name != "input" and (name not in op.varied or name in op.wholes):
+        if name != "input" and (name not in (*op.varied, *op.alike) or name in op.wholes):
             return False
         return self.case.given[name].shape == self.case.given["input"].shape
 
