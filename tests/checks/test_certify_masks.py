@@ -83,6 +83,14 @@ def test_a_softmax_without_a_mask_in_memory_is_certified(stem, runner):
     assert {proof.claims for proof in found.proofs} <= {"EZF", "EZFC"}
 
 
+def test_a_row_of_one_element_is_certified_with_gradients(runner):
+    """The compiler turns the sign of the largest element by an integer operation there."""
+    subject = load(KERNELS / "masked_softmax_triton.py").subjects[0]
+    known = op(subject.op)
+    case = build(known, subject, "float32", recorded_recipe(known, subject, 2, 1, Values()), gradients=True)
+    assert isinstance(certified(subject, case, runner=runner, gradients=True), Certificate)
+
+
 def test_predicates_of_many_lanes_are_followed_where_they_are_packed(runner):
     subject = load(KERNELS / "causal_softmax_triton.py").subjects[0]
     known = op(subject.op)

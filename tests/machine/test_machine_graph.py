@@ -78,6 +78,8 @@ FOLLOWED = {
     mov.b32 %f1, %r2;""",
     "two merged": "shfl.sync.bfly.b32 %r1, %r0, 1, 31, -1; or.b32 %r2, %r0, %r1; mov.b32 %f1, %r2;",
     "bits changed": "xor.b32 %r1, %r0, 1; mov.b32 %f1, %r1;",
+    "sign turned": "xor.b32 %r1, %r0, -2147483648; mov.b32 %f2, %r1; add.f32 %f1, %f2, 0f3F800000;",
+    "sign turned by the first": "xor.b32 %r1, 0x80000000, %r0; mov.b32 %f1, %r1;",
     "bits masked": "and.b32 %r1, %r0, 0x7FFFFFFF; mov.b32 %f1, %r1;",
     "integer sum": "add.u32 %r1, %r0, 1; mov.b32 %f1, %r1;",
     "shifted by a byte": "shl.b32 %r1, %r0, 8; mov.b32 %f1, %r1;",
@@ -91,6 +93,12 @@ FOLLOWED = {
     add.f32 %f1, %f2, %f0;""",
     "masked": "setp.lt.u32 %p1, %t, 2; mov.f32 %f1, 0f00000000; @%p1 add.f32 %f1, %f0, %f0;",
 }  # fmt: skip
+
+
+def test_a_sign_that_an_integer_operation_turns_is_a_negation_and_no_other_bit_is():
+    assert "neg.f32" in names(READ + "xor.b32 %r1, %r0, -2147483648; mov.b32 %f1, %r1;" + WRITE)
+    for number in ("0x40000000", "0x80000001", "%t"):
+        assert "neg.f32" not in names(READ + f"xor.b32 %r1, %r0, {number}; mov.b32 %f1, %r1;" + WRITE)
 
 
 @pytest.mark.parametrize("body", FOLLOWED.values(), ids=FOLLOWED)

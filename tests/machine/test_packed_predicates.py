@@ -7,7 +7,7 @@ from ptx_snippets import REGISTERS, STORE, kernel, run
 from verifier.machine.ptx import basic_blocks, packed_predicates
 from verifier.machine.ptx.parser import parsed
 
-HELD = REGISTERS + ".reg .b16 %h<9>;"
+HELD = REGISTERS + ".reg .b16 %h<9>; .reg .b64 %d<3>;"
 TWO = "setp.gt.u32 %p1, %t, 3; setp.lt.u32 %p2, %t, 9; "
 PACKED = TWO + (
     "selp.b16 %h1, 1, 0, %p1; selp.b16 %h2, -1, 0, %p2; shl.b16 %h2, %h2, 1; or.b16 %h1, %h1, %h2; "
@@ -39,6 +39,9 @@ def last_of(body):
         (TWO + "selp.b32 %r1, 5, 1, %p1; xor.b32 %r1, %r1, 5; setp.ne.b32 %p3, %r1, 0;", "not.pred %p1"),
         (TWO + "selp.b32 %r1, -1, 0, %p1; and.b32 %r2, %r3, 8; and.b32 %r1, %r1, 1; or.b32 %r1, %r1, 0; "
          "setp.ne.u32 %p3, %r1, 0;", "mov.pred %p1"),
+        (PACKED + "cvt.u64.u32 %d1, %r1; shl.b64 %d1, %d1, 9; shr.u64 %d1, %d1, 10; "
+         "setp.ne.b64 %p3, %d1, 0;",
+         "mov.pred %p2"),
         # No single predicate is asked for, or it is not known to be the one that was packed.
         (PACKED + "setp.ne.b32 %p3, %r1, 0;", "setp.ne.b32 %r1"),
         (PACKED + "setp.gt.u32 %p1, %t, 5; and.b32 %r2, %r1, 1; setp.ne.b32 %p3, %r2, 0;", "setp.ne.b32 %r2"),

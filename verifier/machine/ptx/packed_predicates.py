@@ -18,7 +18,7 @@ Bit = bool | tuple[str, bool] | None
 """A known bit; a predicate, and whether it is negated; None where nothing is known."""
 Bits = tuple[Bit, ...]
 """The bits of a register, the lowest first."""
-_WORDS = (16, 32)
+_WORDS = (16, 32, 64)
 
 
 def asked_directly(program: Program) -> Program:

@@ -36,6 +36,14 @@ _ASKING_WARPS = frozenset({"vote", "match", "redux", "elect"})
 """Instructions that are undefined in a lane that is none of the members that it names (PTX ISA)."""
 
 
+def _with_other_sign(instruction: Instruction) -> Operand | None:
+    """Return the word of which an `xor` turns the highest bit alone, the sign of a float32."""
+    for word, mask in (instruction.operands[1:], instruction.operands[:0:-1]):
+        if isinstance(mask, Immediate) and mask.value & 0xFFFFFFFF == 1 << 31 and isinstance(word, Register):
+            return word
+    return None
+
+
 def _of_words(operation: Operation) -> bool:
     """Whether 32 bits are computed from registers of 32 bits, as floats or as integers."""
     kinds = (*operation.sources, *operation.results)
@@ -247,6 +255,20 @@ class GraphEmitter(GraphOperands):
         bytes_read = any(BITS[source] < 16 for source in operation.sources if source != "pred")
         if not isinstance(target, Register) or len(operation.results) != 1 or bytes_read or BITS[kind] < 16:
             self.lose(writer, instruction, guard)
+            return
+        if (
+            operation.name == "xor"
+            and BITS[kind] == 32
+            and (word := _with_other_sign(instruction)) is not None
+        ):
+            bits = f"np.ascontiguousarray({writer.source(word, kind)}).view('u4')"
+            halves = ", ".join(self.half(writer, word, n) for n in range(2))
+            code = f"slots.joined(({halves}), {bits}, 'f32', {writer.site})"
+            writer.add(
+                f"z = slots.node('neg.f32', 'f32', np.ascontiguousarray(v0).view('f4'), ('f32',), ({code},), "
+                f"({bits}.view('f4'),), {writer.site})"
+            )
+            self.put_bits(writer, target, ["z", f"(z + {HALF})"], self.v0_bits(operation), guard)
             return
         found = self.moved(writer, instruction, BITS[kind] // 16)
         masked = any(isinstance(o, Immediate) and o.value for o in instruction.operands[1:])
