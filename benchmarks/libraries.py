@@ -211,6 +211,23 @@ def _undefined_lanes(case: Case, document: Document) -> str:
     return f"the source has {loads[0]}; in torch one such lane of infinity makes the sum over its row NaN"
 
 
+def _undefined_rows(case: Case, _document: Document) -> str:
+    spec = importlib.util.find_spec("liger_kernel")
+    _demand(spec is not None and bool(spec.submodule_search_locations), "liger_kernel is not installed")
+    assert spec is not None
+    text = (Path(next(iter(spec.submodule_search_locations or ()))) / "ops/rms_norm.py").read_text("utf-8")
+    loads = re.findall(r"tl\.load\(RSTD_ptr \+ row_idx [^()]*, row_mask\)", text)
+    _demand(len(loads) > 0, "every load of rstd has other=")
+    _demand(case.rows % 16 != 0, "every block has 16 rows")
+    rows = torch.nn.functional.pad(case.given["input"].double().reshape(case.rows, -1)[-1:], (0, 0, 0, 1))
+    slopes = torch.nn.functional.pad(
+        case.given["grad_output"].double().reshape(case.rows, -1)[-1:], (0, 0, 0, 1)
+    )
+    rstd = torch.tensor([[1.0], [math.inf]], dtype=torch.float64)
+    _demand(bool((slopes * (rows * rstd)).sum(0).isnan().all()), "a lane of infinity changes nothing")
+    return f"the source has {loads[0]}; in torch one such lane of infinity makes the sum over rows NaN"
+
+
 def _offset_in_32_bits(case: Case, document: Document) -> str:
     said = str(document["message"])
     found = [
@@ -241,6 +258,7 @@ CHECKS: dict[str, Callable[[Case, Document], str]] = {
     "eps-lost": _eps_lost,
     "no-columns": _no_columns,
     "undefined-lanes": _undefined_lanes,
+    "undefined-rows": _undefined_rows,
     "negative-variance": _negative_variance,
     "square-of-rstd-overflows": _square_of_rstd_overflows,
     "no-rows": _no_rows,

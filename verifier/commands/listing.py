@@ -10,8 +10,8 @@ from verifier.checks import checks
 from verifier.execution.backends import backends
 from verifier.ops import ops
 from verifier.records.subject import Subject
-from verifier.subjects.libraries import library_files, library_of
-from verifier.subjects.load_file import LoadError, load_subjects
+from verifier.subjects.libraries import library_files
+from verifier.subjects.load_file import LoadError, load, load_subjects
 
 _WIDTH = 24
 """Characters of a name; longer subjects widen the column."""
@@ -35,7 +35,11 @@ def listing(files: Sequence[Path]) -> Iterator[str]:
         yield f"  {s.name:<{width}} {s.op}, {s.language}, {claim}, {', '.join(s.dtypes)}"
     yield "libraries"
     for name, file in library_files().items():
-        library = library_of(file)
+        try:
+            library = load(file).library
+        except LoadError as error:
+            yield f"  {error}"
+            continue
         assert library is not None
         here = f"{library.distribution} {library.version}" if not library.absent else "not installed"
         lacking = "" if not library.absent else f" ({', '.join(library.absent)})"
