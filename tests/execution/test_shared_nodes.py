@@ -7,7 +7,7 @@ from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.graph import Graph, pruned
 from verifier.arithmetic.graph.normal_form import Normaliser
 from verifier.execution import shared_nodes
-from verifier.execution.shared_nodes import digest, live, shared
+from verifier.execution.shared_nodes import commuted, digest, live, shared
 from verifier.machine.shadow.graph_nodes import Nodes
 
 FORMATS = {"x": "f32"}
@@ -104,3 +104,26 @@ def test_graphs_of_several_parts_are_those_of_each_alone(several, monkeypatch):
         assert {n: e.tolist() for n, e in graph.outputs.items()} == {
             n: e.tolist() for n, e in alone.outputs.items()
         }
+
+
+def test_copies_are_compared_but_for_the_order_of_two_operands():
+    nodes = Nodes()
+    a, b, c, d = (nodes.add("input:x", (1,), value=np.array([n])) for n in range(4))
+    first = nodes.add("add.f32", (1,), (nodes.add("mul.f32", (1,), (a, b)), c))
+    other = nodes.add("add.rn.f32", (1,), (c, nodes.add("mul.f32", (1,), (b, a))))
+    less = nodes.add("sub.f32", (1,), (c, nodes.add("mul.f32", (1,), (b, a))))
+    apart = nodes.add("add.f32", (1,), (nodes.add("mul.f32", (1,), (a, d)), c))
+    flushed = nodes.add("add.ftz.f32", (1,), (nodes.add("mul.f32", (1,), (a, b)), c))
+    found = commuted(nodes, np.repeat(first, 5), np.concatenate([first, other, less, apart, flushed]))
+    assert found.tolist() == [True, True, False, False, False]
+
+
+def test_of_a_sum_of_two_products_either_may_be_fused_where_that_is_asked():
+    nodes = Nodes()
+    a, b, c, d = (nodes.add("input:x", (1,), value=np.array([n])) for n in range(4))
+    pairs = [(a, b, c, d), (c, d, a, b), (d, c, b, a), (a, c, b, d)]
+    sums = [nodes.add("fma.rn.f32", (1,), (x, y, nodes.add("mul.f32", (1,), (z, w)))) for x, y, z, w in pairs]
+    flushed = nodes.add("fma.rn.ftz.f32", (1,), (a, b, nodes.add("mul.f32", (1,), (c, d))))
+    others = np.concatenate([*sums, flushed])
+    for fused, expected in ((True, [True, True, True, False, False]), (False, [True] + 4 * [False])):
+        assert commuted(nodes, np.repeat(sums[0], 5), others, fused=fused).tolist() == expected

@@ -212,8 +212,10 @@ def _differ(one: GraphRecording, stored: tuple[tuple[Ids, Ids], ...], *levels: s
     """
     if not stored:
         return False
-    pairs = np.unique(np.concatenate([np.stack(pair, axis=1) for pair in stored]), axis=0)
-    pairs = pairs[~commuted(one.nodes, pairs[:, 0], pairs[:, 1])]
+    # A pair as one number: there are fewer than 2^31 nodes.
+    keys = np.unique(np.concatenate([np.unique(lost << 32 | kept) for lost, kept in stored]))
+    pairs = np.stack([keys >> 32, keys & 0xFFFFFFFF], axis=1)
+    pairs = pairs[~commuted(one.nodes, pairs[:, 0], pairs[:, 1], fused=levels[-1] == "EZC")]
     few = pairs[:: max(len(pairs) // _FEW, 1)]
     return any(part.size and _other(one, part, levels) for part in (few, pairs))
 

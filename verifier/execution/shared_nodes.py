@@ -20,7 +20,7 @@ from verifier.machine.shadow.graph_nodes import MOST_OPERANDS, Nodes, Row
 
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 _PART = 1 << 23
-_DEEPEST = 12
+_DEEPEST = 6
 """Operations that are looked into below a node where copies of it are compared."""
 _COMMUTE = frozenset({"add", "mul"})
 _UNLIKE = 8
@@ -100,10 +100,11 @@ def _shared(
         yield _part(whole, known, place, kept, outputs)
 
 
-def commuted(nodes: Nodes, first: Ids, second: Ids) -> Mask:
+def commuted(nodes: Nodes, first: Ids, second: Ids, *, fused: bool = False) -> Mask:
     """Return which pairs are the same but for the order of two operands, as far as a few levels tell.
 
-    What lies deeper is compared by node: lanes that sum by a butterfly end with the same nodes.
+    What lies deeper is compared by node: lanes that sum by a butterfly end with the same nodes. fused: of a
+    sum of two products either may be the one that is fused.
     """
     depth = np.full(nodes.count, _DEEPEST + 1, dtype=np.int8)
     depth[first] = depth[second] = 0
@@ -112,7 +113,7 @@ def commuted(nodes: Nodes, first: Ids, second: Ids) -> Mask:
         within = own < _DEEPEST
         for column in _operands(row) if within.any() else ():
             np.minimum.at(depth, column[within], own[within] + np.int8(1))
-    terms, place = SharedTerms(), np.full(nodes.count, -1, dtype=np.int64)
+    terms, place = SharedTerms(), np.full(nodes.count, -1, dtype=_numbers(nodes))
     for row, mine in _rows(nodes, depth <= _DEEPEST):
         numbers = row.first + np.flatnonzero(mine)
         ends = depth[numbers] == _DEEPEST
@@ -123,12 +124,24 @@ def commuted(nodes: Nodes, first: Ids, second: Ids) -> Mask:
         if not kept.size:
             continue
         name, operands = _name(row), [place[column[inner]] for column in _operands(row)]
-        if name.partition(".")[0] in _COMMUTE and len(operands) == 2:
-            operands = [np.minimum(*operands), np.maximum(*operands)]
+        family, *how = name.split(".")
+        how = [word for word in how if word != "rn"]
+        if family == "fma" and fused:
+            product = _found(terms, ".".join(("mul", *how)), len(kept), _sorted(operands[:2]), None)
+            name, operands = ".".join(("product and", *how)), [product, operands[2]]
+            multiplied = np.array([one.startswith("mul.") for one in terms.names], dtype=np.bool_)
+            both = multiplied[terms.operation[operands[1]]]
+            operands = [np.where(both, *pair) for pair in zip(_sorted(operands), operands, strict=True)]
+        elif family in _COMMUTE and len(operands) == 2:
+            name, operands = ".".join((family, *how)), _sorted(operands)
         value = kept.astype(np.uint64) if _apart(name) else _value(row, inner)
         place[kept] = _found(terms, name, len(kept), operands, value)
     found: Mask = place[first] == place[second]
     return found
+
+
+def _sorted(pair: Sequence[Ids]) -> list[Ids]:
+    return [np.minimum(*pair), np.maximum(*pair)]
 
 
 def _found(terms: SharedTerms, name: str, count: int, operands: Sequence[Ids], value: Bits | None) -> Ids:
