@@ -3,9 +3,8 @@
 import importlib.util
 
 import pytest
-from checks_support import cases_of, examination, machine
+from checks_support import must_be_right
 
-from verifier.records.verdict import Verdict
 from verifier.subjects.libraries import library_files
 from verifier.subjects.load_file import load
 
@@ -17,7 +16,6 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
 ]
 NORMS = {s.name.removeprefix("fla_"): s for s in load(library_files()["fla"]).subjects}
-FEW = {"shapes": ((4, 33),)}  # each shape is a compilation
 
 
 @pytest.mark.parametrize(
@@ -32,13 +30,7 @@ FEW = {"shapes": ((4, 33),)}  # each shape is a compilation
     ],
 )
 def test_a_norm_of_fla_is_right_in_every_case(name, check, dtype):
-    subject = NORMS[name]
-    with machine():
-        examining = examination(subject, check, dtype, "machine")
-        found = [o for case in cases_of(subject, check, dtype, 2, **FEW) for o in examining.judge(case)[0]]
-    verdicts = {o.verdict for o in found}
-    assert Verdict.PASS in verdicts
-    assert verdicts <= {Verdict.PASS, Verdict.NO_THEOREM}, [o.message for o in found]
+    must_be_right(NORMS[name], check, dtype)
 
 
 def test_known_defects_are_those_of_the_kernels_that_a_norm_uses():

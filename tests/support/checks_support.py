@@ -145,6 +145,18 @@ def outcomes_of(subject, check_name, dtype=None, place="eager", count=10, *, unt
     return found
 
 
+def must_be_right(subject, check_name, dtype):
+    """Demand that a check of a norm of a library decides its first cases, and finds nothing.
+
+    They have one shape, since each is a compilation.
+    """
+    with machine() as place:
+        found = outcomes_of(subject, check_name, dtype, place, count=2, shapes=((4, 33),))
+    verdicts = {o.verdict for o in found}
+    assert Verdict.PASS in verdicts
+    assert verdicts <= {Verdict.PASS, Verdict.NO_THEOREM}, [o.message for o in found]
+
+
 def fails(outcome):
     """Return whether an outcome is a failure in numbers."""
     return outcome.verdict is Verdict.FAIL

@@ -215,7 +215,9 @@ def _differ(one: GraphRecording, stored: tuple[tuple[Ids, Ids], ...], *levels: s
     # A pair as one number: there are fewer than 2^31 nodes.
     keys = np.unique(np.concatenate([np.unique(lost << 32 | kept) for lost, kept in stored]))
     pairs = np.stack([keys >> 32, keys & 0xFFFFFFFF], axis=1)
-    pairs = pairs[~commuted(one.nodes, pairs[:, 0], pairs[:, 1], fused=levels[-1] == "EZC")]
+    fused = "C" in levels[-1]
+    parts = np.array_split(pairs, len(pairs) // _AT_ONCE + 1)
+    pairs = np.concatenate([part[~commuted(one.nodes, *part.T, fused=fused)] for part in parts])
     few = pairs[:: max(len(pairs) // _FEW, 1)]
     return any(part.size and _other(one, part, levels) for part in (few, pairs))
 
@@ -275,6 +277,8 @@ _STREAMS = ("order of several streams",)
 """What is said where launches may run at once: the machine ends each before it begins the next."""
 FORMAT_OF = {"torch.float16": "f16", "torch.bfloat16": "bf16", "torch.float32": "f32", "torch.float64": "f64"}
 CLASH = "two lanes may store different numbers in one place, and nothing says which stays"
+_AT_ONCE = 1 << 17
+"""Pairs of nodes that are looked at together, for the memory it takes."""
 _FEW = 64
 """Pairs of nodes that are compared before all others."""
 NO_EXPRESSION = "a boolean mask decides what is computed, and no expression has it"
