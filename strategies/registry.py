@@ -12,7 +12,7 @@ import os
 import pkgutil
 import re
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -118,11 +118,20 @@ def _own_folders(package: str) -> list[str]:
 
 def extension_roots() -> tuple[str, ...]:
     """Return the folders of extensions whose files are parts of the verifier, not kernels."""
-    return tuple(str(Path(named, package)) for named in _named() for package in EXTENSIBLE)
+    return _roots(os.environ.get(VARIABLE, ""))
+
+
+@lru_cache(maxsize=16)
+def _roots(variable: str) -> tuple[str, ...]:
+    return tuple(str(Path(named, package)) for named in _folders(variable) for package in EXTENSIBLE)
 
 
 def _named() -> list[str]:
-    return [folder for folder in os.environ.get(VARIABLE, "").split(os.pathsep) if folder]
+    return _folders(os.environ.get(VARIABLE, ""))
+
+
+def _folders(variable: str) -> list[str]:
+    return [folder for folder in variable.split(os.pathsep) if folder]
 
 
 def _extensions(package: str) -> list[str]:

@@ -309,7 +309,8 @@ def record(subject: Subject, case: Case, *, backend: Backend, gradients: bool = 
         def put(
             name: str, layout: Layout, values: torch.Tensor, /, *, guard_elements: int, poison: str
         ) -> Placed:
-            placed = layout.place(values, guard_elements=guard_elements, poison=poison)
+            with backend.unfollowed():
+                placed = layout.place(values, guard_elements=guard_elements, poison=poison)
             tensor = placed.tensor.detach()
             given[name] = placed.tensor, _place(placed.tensor)
             if tensor.is_floating_point() and tensor.numel():

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dis
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.util import find_spec
+from operator import is_
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import TypeVar
@@ -117,12 +119,26 @@ def is_of_subjects(file: str) -> bool:
     return _is_of_subjects(file, extension_roots())
 
 
-def modules_of_subjects() -> Iterator[ModuleType]:
-    """Yield the loaded modules whose files are a subject's, as `is_of_subjects` says it."""
-    roots = extension_roots()
-    for module in list(sys.modules.values()):
-        if _is_of_subjects(getattr(module, "__file__", None) or "<", roots):
-            yield module
+def modules_of_subjects() -> tuple[ModuleType, ...]:
+    """Return the loaded modules whose files are a subject's, as `is_of_subjects` says it."""
+    loaded, roots = list(sys.modules.values()), extension_roots()
+    same = len(loaded) == len(_seen.loaded) and all(map(is_, loaded, _seen.loaded))
+    if not same or _seen.roots != roots:
+        found = (m for m in loaded if _is_of_subjects(getattr(m, "__file__", None) or "<", roots))
+        _seen.loaded, _seen.roots, _seen.found = loaded, roots, tuple(found)
+    return _seen.found
+
+
+@dataclass(kw_only=True)
+class _Seen:
+    """All modules that were loaded when those of subjects were last looked for, and these."""
+
+    loaded: list[ModuleType]
+    roots: tuple[str, ...]
+    found: tuple[ModuleType, ...]
+
+
+_seen = _Seen(loaded=[], roots=(), found=())
 
 
 @lru_cache(maxsize=1 << 14)
@@ -151,6 +167,7 @@ def _under(file: str, folders: tuple[str, ...]) -> bool:
     return any(file.startswith(f"{folder}/") for folder in folders)
 
 
+@lru_cache(maxsize=1 << 14)
 def is_library(file: str) -> bool:
     """Return whether a file belongs to a library, or to Python; other installed packages are subjects."""
     if file.startswith(("<", *_packages())):

@@ -141,15 +141,16 @@ class PtxMachine(Backend):
         playing.failed.clear()
 
     def unfollowed(self) -> AbstractContextManager[object]:
-        """Take away the mode that says where tensors lie, if it is the only one."""
+        """Take away the modes of the machine, if there are no others."""
         from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
         from verifier.machine.device.dispatch_mode import DeviceMode
         from verifier.machine.device.launch import without_modes
+        from verifier.machine.shadow.graph_host import HostGraph
 
         modes = _get_current_dispatch_mode_stack()
-        alone = len(modes) == 1 and isinstance(modes[0], DeviceMode)
-        return without_modes() if alone else nullcontext()
+        own = modes and all(isinstance(mode, DeviceMode | HostGraph) for mode in modes)
+        return without_modes() if own else nullcontext()
 
     @contextmanager
     def varied(self, **changes: Any) -> Iterator[None]:

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from contextlib import ExitStack, contextmanager
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -71,8 +71,7 @@ def reads_noted(asked: set[str], fixed: Callable[[torch.Tensor], bool]) -> Itera
         return any(map(tells, _tensors((*args, *kwargs.values()))))
 
     def looks_by_name(called: object, *args: object, **kwargs: object) -> bool:
-        packet = getattr(called, "overloadpacket", called)  # an operation, or one of its overloads
-        return getattr(packet, "__name__", "") in _READING_PARTS and looks(*args, **kwargs)
+        return _reads_parts(called) and looks(*args, **kwargs)
 
     replaced: dict[int, tuple[object, object]] = {}
 
@@ -146,9 +145,18 @@ def reads_noted(asked: set[str], fixed: Callable[[torch.Tensor], bool]) -> Itera
         yield
 
 
+@lru_cache(maxsize=1 << 12)
+def _reads_parts(called: object) -> bool:
+    """Whether an operation, or one of its overloads, is one of `_READING_PARTS`."""
+    packet = getattr(called, "overloadpacket", called)
+    return getattr(packet, "__name__", "") in _READING_PARTS
+
+
 def _in_modules_of_subjects(stack: ExitStack, replaced: Mapping[int, tuple[object, object]]) -> None:
     """Replace functions where modules of subjects have imported them by name; replaced: by id, by which."""
     for module in modules_of_subjects():
+        if replaced.keys().isdisjoint(map(id, list(vars(module).values()))):
+            continue
         for name, value in list(vars(module).items()):
             original, made = replaced.get(id(value), (None, None))
             if original is not None and value is original:
