@@ -18,7 +18,7 @@ from strategies.layouts import Layout
 from strategies.placement import Placed
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.device_functions import with_functions
-from verifier.arithmetic.graph.graph import Bits, Builder, Graph, Ids
+from verifier.arithmetic.graph.graph import Bits, Builder, Graph, Ids, distinct
 from verifier.arithmetic.graph.normal_form import Normaliser
 from verifier.execution.backend import Backend
 from verifier.execution.call_subject import execute
@@ -172,6 +172,10 @@ def recorded_graph(
         return one.seen
     results, taken = ((live(one.nodes, wanted), wanted) for wanted in (one.outputs, one.taken))
     digests = [digest(one.nodes, *part) for part in (results, taken)]
+    # Both before there is a graph, which takes as much memory as they do.
+    unlike = _unlike(one, case)
+    clash = one.clash or (CLASH if _differ(one, one.twice, "EZ") else "")
+    copies_differ = _differ(one, one.by_copies, "EZ", "EZC")
     if before is not None and digests == [before.digest, before.taken]:
         graph, paths = before.graph, before.paths
     else:
@@ -193,9 +197,9 @@ def recorded_graph(
         scalars=one.scalars,
         fusible=one.fusible,
         carried=one.carried,
-        unlike=_unlike(one, case),
-        clash=one.clash or (CLASH if _differ(one, one.twice, "EZ") else ""),
-        copies_differ=_differ(one, one.by_copies, "EZ", "EZC"),
+        unlike=unlike,
+        clash=clash,
+        copies_differ=copies_differ,
         overwritten=one.overwritten,
         undefined=one.undefined,
         parted=one.parted,
@@ -213,7 +217,7 @@ def _differ(one: GraphRecording, stored: tuple[tuple[Ids, Ids], ...], *levels: s
     if not stored:
         return False
     # A pair as one number: there are fewer than 2^31 nodes.
-    keys = np.unique(np.concatenate([np.unique(lost << 32 | kept) for lost, kept in stored]))
+    keys = distinct(np.concatenate([distinct((lost << 32 | kept).ravel()) for lost, kept in stored]))
     pairs = np.stack([keys >> 32, keys & 0xFFFFFFFF], axis=1)
     fused = "C" in levels[-1]
     parts = np.array_split(pairs, len(pairs) // _AT_ONCE + 1)

@@ -6,22 +6,24 @@ kept.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from hashlib import sha256
+from operator import attrgetter
 
 import numpy as np
 
 from verifier.arithmetic.graph.consing import SharedTerms
-from verifier.arithmetic.graph.graph import Bits, Codes, Graph, Ids, ids
+from verifier.arithmetic.graph.graph import Bits, Codes, Graph, Ids, distinct, ids
 from verifier.arithmetic.graph.opcodes import UNORDERED_SUM
 from verifier.machine.shadow.graph_nodes import MOST_OPERANDS, Nodes, Row
 
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
-_PART = 1 << 23
-_DEEPEST = 6
-"""Operations that are looked into below a node where copies of it are compared."""
+_PART = 1 << 22
+_DEEP = (3, 6)
+"""Operations that are looked into below a node where copies of it are compared: nearly all need three."""
 _COMMUTE = frozenset({"add", "mul"})
 _UNLIKE = 8
 """Times the size of the smallest part that the largest may have, where all are looked through at once."""
@@ -94,9 +96,10 @@ def _shared(
         outputs={},
         formats=formats,
     )
+    del terms  # what it takes to find a term, which are many
     for (kept, outputs), line in zip(parts, lines, strict=True):
-        short = max(terms.count - len(line), 0)
-        known = np.append(line, np.zeros(short, dtype=np.int32)) if short else line[: terms.count]
+        short = max(len(whole) - len(line), 0)
+        known = np.append(line, np.zeros(short, dtype=np.int32)) if short else line[: len(whole)]
         yield _part(whole, known, place, kept, outputs)
 
 
@@ -106,38 +109,82 @@ def commuted(nodes: Nodes, first: Ids, second: Ids, *, fused: bool = False) -> M
     What lies deeper is compared by node: lanes that sum by a butterfly end with the same nodes. fused: of a
     sum of two products either may be the one that is fused.
     """
-    depth = np.full(nodes.count, _DEEPEST + 1, dtype=np.int8)
-    depth[first] = depth[second] = 0
-    for row in reversed(nodes.rows):
-        own = depth[row.first : row.first + row.count]
-        within = own < _DEEPEST
-        for column in _operands(row) if within.any() else ():
-            np.minimum.at(depth, column[within], own[within] + np.int8(1))
-    terms, place = SharedTerms(), np.full(nodes.count, -1, dtype=_numbers(nodes))
-    for row, mine in _rows(nodes, depth <= _DEEPEST):
-        numbers = row.first + np.flatnonzero(mine)
-        ends = depth[numbers] == _DEEPEST
+    same = np.zeros(len(first), dtype=np.bool_)
+    for levels in _DEEP:
+        left = np.flatnonzero(~same)
+        same[left] = _commuted(nodes, first[left], second[left], levels, fused=fused)
+    return same
+
+
+def _commuted(nodes: Nodes, first: Ids, second: Ids, levels: int, *, fused: bool) -> Mask:
+    """Return which pairs are the same but for the order of operands, of which so many levels are looked at."""
+    reached, depth = _below(nodes, distinct(np.concatenate([first, second])), levels)
+    terms, place = SharedTerms(), np.full(len(reached), -1, dtype=np.int64)
+
+    def placed(column: Ids) -> Ids:
+        return place[np.searchsorted(reached, column)]
+
+    for row, own in _by_rows(nodes, reached):
+        numbers, ends = reached[own], depth[own] == levels
         cut, kept = numbers[ends], numbers[~ends]
-        place[cut] = _found(terms, "cut", len(cut), [], cut.astype(np.uint64)) if cut.size else -1
-        inner = mine.copy()
-        inner[cut - row.first] = False
-        if not kept.size:
-            continue
-        name, operands = _name(row), [place[column[inner]] for column in _operands(row)]
-        family, *how = name.split(".")
-        how = [word for word in how if word != "rn"]
-        if family == "fma" and fused:
-            product = _found(terms, ".".join(("mul", *how)), len(kept), _sorted(operands[:2]), None)
-            name, operands = ".".join(("product and", *how)), [product, operands[2]]
-            multiplied = np.array([one.startswith("mul.") for one in terms.names], dtype=np.bool_)
-            both = multiplied[terms.operation[operands[1]]]
-            operands = [np.where(both, *pair) for pair in zip(_sorted(operands), operands, strict=True)]
-        elif family in _COMMUTE and len(operands) == 2:
-            name, operands = ".".join((family, *how)), _sorted(operands)
-        value = kept.astype(np.uint64) if _apart(name) else _value(row, inner)
-        place[kept] = _found(terms, name, len(kept), operands, value)
-    found: Mask = place[first] == place[second]
-    return found
+        found = np.full(len(numbers), -1, dtype=np.int64)
+        if cut.size:
+            found[ends] = _found(terms, "cut", len(cut), [], cut.astype(np.uint64))
+        if kept.size:
+            operands = [placed(column[kept - row.first]) for column in _operands(row)]
+            found[~ends] = _either_way(terms, row, kept, operands, fused=fused)
+        place[own] = found
+    same: Mask = placed(first) == placed(second)
+    return same
+
+
+def _below(nodes: Nodes, roots: Ids, levels: int) -> tuple[Ids, Codes]:
+    """Return the nodes down to so many operations below some, those too, in order, and how far below."""
+    found, reached = [roots], roots
+    for _ in range(levels if roots.size else 0):
+        columns = [
+            column[found[-1][own] - row.first]
+            for row, own in _by_rows(nodes, found[-1])
+            for column in _operands(row)
+        ]
+        level = distinct(np.concatenate([np.zeros(0, np.int64), *columns]))
+        held = reached[np.minimum(np.searchsorted(reached, level), len(reached) - 1)]
+        found.append(level[held != level])
+        reached = np.sort(np.concatenate([reached, found[-1]]))
+    depth = np.zeros(len(reached), dtype=np.int32)
+    for far, level in enumerate(found):
+        depth[np.searchsorted(reached, level)] = far
+    return reached, depth
+
+
+def _by_rows(nodes: Nodes, numbers: Ids) -> Iterator[tuple[Row, slice]]:
+    """Yield the rows that some nodes, in order, belong to, and which of these do."""
+    place = 0
+    while place < len(numbers):
+        row = nodes.rows[bisect_right(nodes.rows, numbers[place], key=attrgetter("first")) - 1]
+        end = place + int(np.searchsorted(numbers[place:], row.first + row.count))
+        yield row, slice(place, end)
+        place = end
+
+
+def _either_way(terms: SharedTerms, row: Row, kept: Ids, operands: list[Ids], *, fused: bool) -> Ids:
+    """Return the terms of some nodes of a row, of sums and products with their operands in order."""
+    name = _name(row)
+    family, *how = name.split(".")
+    how = [word for word in how if word != "rn"]
+    if family == "fma" and fused:
+        product = _found(terms, ".".join(("mul", *how)), len(kept), _sorted(operands[:2]), None)
+        name, operands = ".".join(("product and", *how)), [product, operands[2]]
+        multiplied = np.array([one.startswith("mul.") for one in terms.names], dtype=np.bool_)
+        both = multiplied[terms.operation[operands[1]]]
+        operands = [np.where(both, *pair) for pair in zip(_sorted(operands), operands, strict=True)]
+    elif family in _COMMUTE and len(operands) == 2:
+        name, operands = ".".join((family, *how)), _sorted(operands)
+    if _apart(name):
+        value = kept.astype(np.uint64)
+    else:
+        value = None if row.value is None else np.asarray(row.value[kept - row.first], dtype=np.uint64)
+    return _found(terms, name, len(kept), operands, value)
 
 
 def _sorted(pair: Sequence[Ids]) -> list[Ids]:
@@ -192,7 +239,8 @@ def _counted(place: Ids, kept: Mask, count: int) -> Ids:
 
 def digest(nodes: Nodes, kept: Mask, outputs: Mapping[str, Ids]) -> str:
     """Return a digest of all that the graph of the nodes kept says, as they were computed, lines apart."""
-    number = np.cumsum(kept, dtype=_numbers(nodes)) - 1
+    number = np.cumsum(kept, dtype=_numbers(nodes))
+    number -= 1
     found = sha256()
     for row, mine in _rows(nodes, kept):
         whole, operands, value = bool(mine.all()), _operands(row), _value(row, mine)

@@ -23,6 +23,10 @@ _MIXERS = np.array(
 )
 
 
+_PART = 1 << 18
+"""Terms that are entered at once, for the memory it takes."""
+
+
 class SharedTerms:
     """A growing table of distinct terms. Graphs that are compared are brought into one table.
 
@@ -34,7 +38,7 @@ class SharedTerms:
         """Begin with no term."""
         self.names: list[str] = []
         self.count = 0
-        self.operation = np.zeros(1024, dtype=np.int64)
+        self.operation = np.zeros(1024, dtype=np.int32)
         self.edges: Ids = np.full((1024, 3), -1, dtype=np.int64)
         self.value: Bits = np.zeros(1024, dtype=np.uint64)
         self.number: Array = np.full(1024, np.nan)
@@ -150,20 +154,32 @@ class SharedTerms:
         """Make room for so many more terms."""
         need = self.count + more
         if need > len(self.operation):
-            room = need + need // 2 - len(self.operation)
-            self.operation = np.concatenate([self.operation, np.zeros(room, np.int64)])
-            self.edges = np.concatenate([self.edges, np.full((room, 3), -1, np.int64)])
-            self.value = np.concatenate([self.value, np.zeros(room, np.uint64)])
-            self.number = np.concatenate([self.number, np.full(room, np.nan)])
+            room = need + need // 4
+            for name, fill in (("operation", 0), ("edges", -1), ("value", 0), ("number", np.nan)):
+                self._lengthen(name, room, fill)
         if 4 * need > len(self._table):
-            self._table = np.full(1 << (8 * need).bit_length(), -1, dtype=np.int32)
-            pending = np.arange(self.count)
-            keys = self._keys(
-                self.operation[: self.count], self.edges[: self.count], self.value[: self.count]
-            )
-            slot = keys & (len(self._table) - 1)
-            while pending.size:
-                free = pending[self._table[slot[pending]] == -1]
-                self._table[slot[free]] = free
-                pending = pending[self._table[slot[pending]] != pending]
-                slot[pending] = self._next(slot[pending], keys[pending])
+            self._table = np.full(1 << (4 * need).bit_length(), -1, dtype=np.int32)
+            for start in range(0, self.count, _PART):
+                self._enter(np.arange(start, min(start + _PART, self.count)))
+
+    def _enter(self, pending: Ids) -> None:
+        """Enter terms into the table."""
+        part = slice(pending[0], pending[-1] + 1)
+        keys = self._keys(self.operation[part], self.edges[part], self.value[part])
+        slot = keys & (len(self._table) - 1)
+        while pending.size:
+            held = self._table[slot]
+            self._table[slot[held == -1]] = pending[held == -1]
+            out = self._table[slot] != pending
+            pending, keys = pending[out], keys[out]
+            slot = self._next(slot[out], keys)
+
+    def _lengthen(self, name: str, rows: int, fill: float) -> None:
+        """Give a column so many rows; it is copied, which takes more memory, only if a view of it is held."""
+        shape, held = getattr(self, name).shape, self.count
+        try:
+            getattr(self, name).resize((rows, *shape[1:]))  # no local name: numpy counts who holds it
+        except ValueError:
+            more = np.empty((rows - shape[0], *shape[1:]), dtype=getattr(self, name).dtype)
+            setattr(self, name, np.concatenate([getattr(self, name), more]))
+        getattr(self, name)[held:] = fill

@@ -155,9 +155,14 @@ class Nodes:
 
         inputs: bits of each argument's elements in row-major order. model: of approximate instructions.
         pinned: whether sums in an order that is not known are what they were in the run.
-        Returns the bits of all nodes, uint64, and which of them are known.
+        Returns the bits of all nodes, uint64 (uint32 where none has more), and which of them are known.
         """
-        bits, known = np.zeros(self.count, dtype=np.uint64), np.ones(self.count, dtype=bool)
+        # Names of operations and literals tell where they make numbers of 64 bits.
+        wide = any("64" in row.name for row in self.rows) or any(
+            int(held.max(initial=0)) >> 32 for held in inputs.values()
+        )
+        bits = np.zeros(self.count, dtype=np.uint64 if wide else np.uint32)
+        known = np.ones(self.count, dtype=bool)
         with np.errstate(all="ignore"):
             for row in self.rows:
                 place = slice(row.first, row.first + row.count)
