@@ -117,7 +117,7 @@ def commuted(nodes: Nodes, first: Ids, second: Ids, *, fused: bool = False) -> M
 
 
 def _commuted(nodes: Nodes, first: Ids, second: Ids, levels: int, *, fused: bool) -> Mask:
-    """Return which pairs are the same but for the order of operands, of which so many levels are looked at."""
+    """Return which pairs are the same but for the order of operands, in so many levels of them."""
     reached, depth = _below(nodes, distinct(np.concatenate([first, second])), levels)
     terms, place = SharedTerms(), np.full(len(reached), -1, dtype=np.int64)
 
@@ -180,10 +180,11 @@ def _either_way(terms: SharedTerms, row: Row, kept: Ids, operands: list[Ids], *,
         operands = [np.where(both, *pair) for pair in zip(_sorted(operands), operands, strict=True)]
     elif family in _COMMUTE and len(operands) == 2:
         name, operands = ".".join((family, *how)), _sorted(operands)
+    value = row.value
     if _apart(name):
         value = kept.astype(np.uint64)
-    else:
-        value = None if row.value is None else np.asarray(row.value[kept - row.first], dtype=np.uint64)
+    elif value is not None:
+        value = value[kept - row.first].astype(np.uint64)
     return _found(terms, name, len(kept), operands, value)
 
 

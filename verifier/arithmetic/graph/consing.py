@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from verifier.arithmetic.formats import Array
-from verifier.arithmetic.graph.graph import Bits, Ids, ids
+from verifier.arithmetic.graph.graph import Bits, Codes, Ids, ids
 
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 _MIXERS = np.array(
@@ -138,7 +138,7 @@ class SharedTerms:
         self._table[slot[winners]] = np.arange(place.start, place.stop)
         self.count += len(winners)
 
-    def _keys(self, code: int | Ids, edges: Ids, values: Bits) -> Ids:
+    def _keys(self, code: int | Codes, edges: Ids, values: Bits) -> Ids:
         key = edges.view(np.uint64) @ _MIXERS[:3]
         key += np.asarray(code).astype(np.uint64) * _MIXERS[3] + values * _MIXERS[4]
         key ^= key >> np.uint64(32)

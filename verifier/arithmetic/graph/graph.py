@@ -220,7 +220,7 @@ class Builder:
         )
 
 
-def distinct(values: Ids) -> Ids:
+def distinct(values: Ids | Codes) -> Ids:
     """Return each number once, in order. Sorting is several times faster here than numpy's own `unique`."""
     ordered = np.sort(values)
     first = np.ones(len(ordered), dtype=np.bool_)
