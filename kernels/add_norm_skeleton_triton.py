@@ -348,9 +348,7 @@ def _launch_backward(summands, parameters, dy, grad_total_rows, kept, scale, tot
             _backward_columns[(triton.cdiv(columns, 128), programs)](
                 dy, total, mean, rstd, *parts, *dy.stride(), rows, columns, chunk, **constants, BLOCK=128,
             )  # fmt: skip
-    for part, out in zip(parts, parameters, strict=True):
-        if out is not None:
-            skeleton.join_parts(part, out, programs, columns)
+    skeleton.join_parts(zip(parts, parameters, strict=True), programs, columns)
 
 
 def add_norm(

@@ -135,12 +135,9 @@ class _DynamicTanh(torch.autograd.Function):
                 grad_input, dy, x, alpha, w, *parts, *dy.stride(), *x.stride(), skeleton.step(w),
                 rows, columns, chunk, BLOCK=block, num_warps=WARPS,
             )  # fmt: skip
-            da, dw, db = parts
-            if da is not None:
-                skeleton.join_parts(da, sums[0], programs * tiles, 1)
-            for part, out in ((dw, sums[1]), (db, sums[2])):
-                if part is not None:
-                    skeleton.join_parts(part, out, programs, columns)
+            alpha_sum, *column_sums = zip(parts, sums, strict=True)
+            skeleton.join_parts([alpha_sum], programs * tiles, 1)
+            skeleton.join_parts(column_sums, programs, columns)
         return grad_input, *sums, None
 
 

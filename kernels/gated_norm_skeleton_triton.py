@@ -300,9 +300,7 @@ def _launch_backward(gradients, parameters, tensors, vectors, mean, rstd, silu):
             _backward_columns[(triton.cdiv(columns, 128), programs)](
                 *tensors, mean, rstd, *parts, *strides, rows, columns, chunk, **constants, BLOCK=128,
             )  # fmt: skip
-    for part, out in zip(parts, parameters, strict=True):
-        if out is not None:
-            skeleton.join_parts(part, out, programs, columns)
+    skeleton.join_parts(zip(parts, parameters, strict=True), programs, columns)
 
 
 def gated_norm(op, input, gate, normalized_shape, weight, bias, eps, *, mean_of, silu):

@@ -266,9 +266,7 @@ class _LayerNorm(torch.autograd.Function):
                     dy, x, high, low, rstd, parts_dw, parts_db, *strides, rows, columns, chunk,
                     TALL=tall, BLOCK=block, AHEAD=ahead, ACCUMULATE=accumulate,
                 )  # fmt: skip
-            found = [(p, o) for p, o in ((parts_dw, grad_weight), (parts_db, grad_bias)) if o is not None]
-            if found:
-                skeleton.join_parts(*found[0], programs, columns, *(found[1] if found[1:] else ()))
+            skeleton.join_parts(((parts_dw, grad_weight), (parts_db, grad_bias)), programs, columns)
         return grad_input, grad_weight, grad_bias, None, None
 
 

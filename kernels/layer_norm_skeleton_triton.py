@@ -242,9 +242,7 @@ class _LayerNorm(torch.autograd.Function):
         with skeleton.on(x):
             plan = (programs, chunk, *ctx.design.tile(columns, x.dtype))
             ctx.design.backward(grad_input, dy, x, weight, mean, rstd, parts_dw, parts_db, *plan)
-            for parts, out in ((parts_dw, grad_weight), (parts_db, grad_bias)):
-                if out is not None:
-                    skeleton.join_parts(parts, out, programs, columns)
+            skeleton.join_parts(((parts_dw, grad_weight), (parts_db, grad_bias)), programs, columns)
         return grad_input, grad_weight, grad_bias, None, None, None
 
 

@@ -185,8 +185,7 @@ class _PolyNorm(torch.autograd.Function):
                 num_warps=warps,
             )  # fmt: skip
             for part, out, width in zip(parts, sums, widths, strict=True):
-                if part is not None:
-                    skeleton.join_parts(part, out, programs, width)
+                skeleton.join_parts([(part, out)], programs, width)
         return grad_input, *sums, None, None
 
 

@@ -157,8 +157,7 @@ class _RMSNorm(torch.autograd.Function):
                 )  # fmt: skip
             else:
                 wide.backward_in_tiles(grad_input, dy, x, weight, rstd, parts, programs, chunk)
-            if grad_weight is not None:
-                skeleton.join_parts(parts, grad_weight, programs, columns)
+            skeleton.join_parts([(parts, grad_weight)], programs, columns)
         return grad_input, grad_weight, None, None
 
 

@@ -168,8 +168,7 @@ class _RMSNorm(torch.autograd.Function):
             parts = rstd.new_empty(programs, columns)
         with skeleton.on(x):
             _launch_backward(grad_input, dy, x, weight, rstd, parts, programs, chunk)
-            if grad_weight is not None:
-                skeleton.join_parts(parts, grad_weight, programs, columns)
+            skeleton.join_parts([(parts, grad_weight)], programs, columns)
         return grad_input, grad_weight, None, None
 
 

@@ -6,6 +6,7 @@ number of programs, tiles and warps follows from the shape alone, so that no dev
 """
 
 import contextlib
+import itertools
 import math
 
 import torch
@@ -19,7 +20,7 @@ PARAMETER_DTYPES = ("input", "float32")  # each tensor is read, and its gradient
 ROW_BYTES = 65536  # a tile is at most this wide, as in the tutorial: more would spill registers
 CHUNKS = (128, 1024)  # programs of the backward: enough to fill a device, few enough to keep the parts small
 LONGEST_ROW = 2**30  # columns are counted in 32 bits
-PARTS = 32  # parts that the last kernel joins in one step
+PARTS, JOINED = 128, 16  # parts that the last kernel joins in one step, and columns of each of its programs
 GUARANTEES = frozenset(
     {"determinism", "batch_invariance", "gradgradcheck", "special_values", "layouts", "large_offsets"}
 )
@@ -95,14 +96,19 @@ def _total(parts, count, column, columns, PARTS: tl.constexpr, BLOCK: tl.constex
 def _join(parts, out, others, other_out, count, columns, PARTS: tl.constexpr, BLOCK: tl.constexpr):
     """Joins `count` parts of one tile of columns, always in the same order, of one sum or of two."""
     column = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out + column, _total(parts, count, column, columns, PARTS, BLOCK), mask=column < columns)
-    if others is not None:
+    if tl.program_id(1) == 0:
+        tl.store(out + column, _total(parts, count, column, columns, PARTS, BLOCK), mask=column < columns)
+    elif others is not None:
         total = _total(others, count, column, columns, PARTS, BLOCK)
         tl.store(other_out + column, total, mask=column < columns)
 
 
-def join_parts(parts, out, count, columns, others=None, other_out=None):
-    _join[(triton.cdiv(columns, 32),)](parts, out, others, other_out, count, columns, PARTS=PARTS, BLOCK=32)
+def join_parts(sums, count, columns):
+    """Joins the parts of each sum, (parts, out), two sums a launch; without an out there is none to join."""
+    wanted = [(parts, out) for parts, out in sums if out is not None]
+    for first, second in itertools.zip_longest(wanted[::2], wanted[1::2]):
+        grid = (triton.cdiv(columns, JOINED), 1 if second is None else 2)
+        _join[grid](*first, *(second or (None, None)), count, columns, PARTS=PARTS, BLOCK=JOINED)
 
 
 # ---- What no kernel takes ----
@@ -152,7 +158,17 @@ def row_depth(columns):
 
 def column_depth(rows):
     """Additions that a leaf of a column's sum meets at most: within its chunk, then over the parts."""
-    return triton.cdiv(rows, CHUNKS[0]) - 1 + triton.cdiv(min(rows, CHUNKS[1]), PARTS) - 1 + PARTS - 1
+    return triton.cdiv(rows, CHUNKS[0]) - 1 + joined_depth(min(rows, CHUNKS[1]))
+
+
+def joined_depth(count):
+    """Additions that a part meets at most, of so many: step by step in its lane, then over the tile's parts.
+
+    A lane of four warps holds as many values of the tile as it has columns. Those of one column are added in
+    turn, at most all of them, and the lanes by halves.
+    """
+    held = PARTS * JOINED // 128
+    return triton.cdiv(count, PARTS) - 1 + held - 1 + (PARTS // held).bit_length() - 1
 
 
 TREES = Trees(

@@ -93,5 +93,5 @@ def column_depth(rows):
     are added, at most 32 of them by one lane and 256 lanes by halves, then parts.
     """
     turns = max(triton.cdiv(rows, PROGRAMS // PIECES), triton.cdiv(rows, 2 * COLUMN_TILE[0]))
-    parts = triton.cdiv(min(rows, 2 * PROGRAMS), skeleton.PARTS) - 1 + skeleton.PARTS - 1
+    parts = skeleton.joined_depth(min(rows, 2 * PROGRAMS))
     return turns - 1 + min(rows - 1, 31 + 8) + parts

@@ -181,7 +181,7 @@ def _launch_backward(gradients, grad_weight, tensors, weight, rstd):
         _backward_columns[(triton.cdiv(columns, 128), programs)](
             *tensors, rstd, parts, *strides, rows, columns, chunk, BLOCK=128, ACCUMULATE=accumulate,
         )  # fmt: skip
-        skeleton.join_parts(parts, grad_weight, programs, columns)
+        skeleton.join_parts([(parts, grad_weight)], programs, columns)
 
 
 @subject(
