@@ -17,13 +17,26 @@ def write(folder: Path, document: dict[str, Any]) -> list[Path]:
     """Write kernels.md, kernels.json and a PNG for each grid; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     written = [folder / "kernels.json", folder / "kernels.md"]
-    written[0].write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    written[0].write_text(text_of(document), encoding="utf-8")
     written[1].write_text("\n".join(page(document)) + "\n", encoding="utf-8")
     for system in sorted({r["system"] for r in document["records"]}):
         path = folder / f"kernels-{system}.png"
         plot(path, document, system)
         written.append(path)
     return written
+
+
+def text_of(document: dict[str, Any]) -> str:
+    """Return the document as JSON, a line a record, times to four digits: rounds repeat to two or three."""
+    rest = {name: value for name, value in document.items() if name != "records"}
+    lines = (json.dumps(short(record), separators=(",", ":")) for record in document["records"])
+    return f'{json.dumps(rest)[:-1]}, "records": [\n' + ",\n".join(lines) + "\n]}\n"
+
+
+def short(record: Record) -> Record:
+    """Return a record with its times to four digits."""
+    times = [float(f"{time:.3e}") for time in record["rounds"]]
+    return {**record, "seconds": float(f"{record['seconds']:.3e}"), "rounds": times}
 
 
 def page(document: dict[str, Any]) -> Iterator[str]:
