@@ -144,7 +144,7 @@ class _DynamicTanh(torch.autograd.Function):
 def _row_depth(columns):
     """Additions that alpha's parts of a row meet at most: in a tile, and in the join of so many tiles."""
     block = min(BLOCK, triton.next_power_of_2(max(columns, 1)))
-    per_part = skeleton.CHUNKS[1] // skeleton.PARTS
+    per_part = skeleton.CHUNKS[1] // skeleton.MANY[0]
     return tile(block=block, threads=32 * WARPS).depth(block) + (triton.cdiv(columns, block) - 1) * per_part
 
 

@@ -20,7 +20,7 @@ PARAMETER_DTYPES = ("input", "float32")  # each tensor is read, and its gradient
 ROW_BYTES = 65536  # a tile is at most this wide, as in the tutorial: more would spill registers
 CHUNKS = (128, 1024)  # programs of the backward: enough to fill a device, few enough to keep the parts small
 LONGEST_ROW = 2**30  # columns are counted in 32 bits
-PARTS, JOINED = 128, 16  # parts that the last kernel joins in one step, and columns of each of its programs
+FEW, MANY = (32, 64), (128, 16)  # parts that the last kernel joins in one step, and columns of a program
 GUARANTEES = frozenset(
     {"determinism", "batch_invariance", "gradgradcheck", "special_values", "layouts", "large_offsets"}
 )
@@ -106,9 +106,10 @@ def _join(parts, out, others, other_out, count, columns, PARTS: tl.constexpr, BL
 def join_parts(sums, count, columns):
     """Joins the parts of each sum, (parts, out), two sums a launch; without an out there is none to join."""
     wanted = [(parts, out) for parts, out in sums if out is not None]
+    at_once, block = FEW if count <= FEW[0] else MANY
     for first, second in itertools.zip_longest(wanted[::2], wanted[1::2]):
-        grid = (triton.cdiv(columns, JOINED), 1 if second is None else 2)
-        _join[grid](*first, *(second or (None, None)), count, columns, PARTS=PARTS, BLOCK=JOINED)
+        grid = (triton.cdiv(columns, block), 1 if second is None else 2)
+        _join[grid](*first, *(second or (None, None)), count, columns, PARTS=at_once, BLOCK=block)
 
 
 # ---- What no kernel takes ----
@@ -164,11 +165,12 @@ def column_depth(rows):
 def joined_depth(count):
     """Additions that a part meets at most, of so many: step by step in its lane, then over the tile's parts.
 
-    A lane of four warps holds as many values of the tile as it has columns. Those of one column are added in
-    turn, at most all of them, and the lanes by halves.
+    A lane of four warps holds 16 values of a tile. Those of one column are added in turn, at most 16, and
+    the lanes by halves.
     """
-    held = PARTS * JOINED // 128
-    return triton.cdiv(count, PARTS) - 1 + held - 1 + (PARTS // held).bit_length() - 1
+    at_once, block = MANY
+    held = at_once * block // 128
+    return triton.cdiv(count, at_once) - 1 + held - 1 + (at_once // held).bit_length() - 1
 
 
 TREES = Trees(
