@@ -112,6 +112,17 @@ def cuda_kernel(replaced=(), launch=()):
     return kernel, wrapper
 
 
+STORE = "    out[blockIdx.x * columns + i] =  value;"
+ROOT = "  const float rstd = __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(total, (float)columns) + eps));"
+"""Lines of that kernel: where a result is stored, and where the root of the mean square is taken."""
+
+
+def by_assembly(code):
+    """The kernel whose results go through assembly: %0 is the result, %1 what it was, %2 the thread."""
+    line = f'float made; asm volatile("{code}" : "=f"(made) : "f"(value), "r"((unsigned)threadIdx.x));'
+    return cuda_kernel([(STORE, f"    {line}\n{STORE.replace('value;', 'made;')}")])
+
+
 def asked(folder, runner, python, cuda="", columns=40):
     """What comes of asking for a certificate of the subject in these sources, at 3 rows in float32."""
     (folder / "attack.cu").write_text(cuda)
