@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is missing")
 
-from attacked_kernels import ROOT, STORE, asked, cuda_kernel
+from attacked_kernels import ROOT, STORE, asked, cuda_kernel, decided
 
 from verifier.execution.child_process import Runner
 from verifier.records.certificate import Certificate, Refusal
@@ -62,8 +62,4 @@ def test_a_shared_array_that_is_too_short_is_told_where_another_lies_behind_it(
         [(ROOT, SHORT.replace("SIZE", str(size)))], launch=[("columns, 32](", "columns, 64](")]
     )
     found = asked(tmp_path, runner, python, cuda, columns=100)
-    if certified:
-        assert isinstance(found, Certificate), found
-    else:
-        assert isinstance(found, Refusal), found.statement
-        assert (found.stage, "behind the shared variable" in found.why) == (RUNS, True), found.why
+    decided(found, certified, RUNS, "behind the shared variable")

@@ -4,10 +4,10 @@ import pytest
 
 pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is missing")
 
-from attacked_kernels import asked, kernel
+from attacked_kernels import asked, kernel, refused
 
 from verifier.execution.child_process import Runner
-from verifier.records.certificate import Certificate, Refusal
+from verifier.records.certificate import Certificate
 
 DATA = "nothing decides on data"
 UNSEEN = "operations of torch where no recorder sees them"
@@ -106,8 +106,7 @@ HOST = "torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)"
 def test_a_wrapper_that_learns_of_data_past_the_recorder_is_refused(tmp_path, runner, lines, why):
     text = kernel({"AHEAD": f"import sys\n{OBJECT}", "AFTER": "\n".join(lines)})
     found = asked(tmp_path, runner, text, columns=12)
-    assert isinstance(found, Refusal), found.statement
-    assert (found.stage, f"Python asks for {why}" in found.why) == (DATA, True), found.why
+    refused(found, DATA, f"Python asks for {why}")
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,9 @@ import pytest
 
 pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is missing")
 
-from attacked_kernels import ROOT, STORE, asked, cuda_kernel, kernel
+from attacked_kernels import ROOT, STORE, asked, cuda_kernel, decided, kernel, refused
 
 from verifier.execution.child_process import Runner
-from verifier.records.certificate import Certificate, Refusal
 
 RUNS = "the kernel runs to its end, without a race or a stray write"
 
@@ -45,11 +44,7 @@ def test_warps_that_nothing_orders_are_refused_even_where_that_is_no_data_race(
     text = EXCHANGED.replace("BARRIER", barrier).replace("QUALIFIED", qualified)
     cuda, python = cuda_kernel([(ROOT, text)], launch=[("columns, 32](", "columns, 64](")])
     found = asked(tmp_path, runner, python, cuda, columns=100)
-    if certified:
-        assert isinstance(found, Certificate), found
-    else:
-        assert isinstance(found, Refusal), found.statement
-        assert (found.stage, "SharedRace" in found.why) == (RUNS, True), found.why
+    decided(found, certified, RUNS, "SharedRace")
 
 
 COPIED = """
@@ -92,11 +87,7 @@ def test_an_asynchronous_copy_that_nobody_has_waited_for_is_refused(tmp_path, ru
     text = text.replace("RESULT", places.get("RESULT", "kept[threadIdx.x]"))
     cuda, python = cuda_kernel([(ROOT, text)])
     found = asked(tmp_path, runner, python, cuda)
-    if certified:
-        assert isinstance(found, Certificate), found
-    else:
-        assert isinstance(found, Refusal), found.statement
-        assert (found.stage, "asynchronous copy" in found.why) == (RUNS, True), found.why
+    decided(found, certified, RUNS, "asynchronous copy")
 
 
 COPY = """
@@ -124,11 +115,7 @@ def test_a_launch_that_need_not_find_what_came_before_is_refused(tmp_path, runne
         assert old in python
         python = python.replace(old, new)
     found = asked(tmp_path, runner, python)
-    if certified:
-        assert isinstance(found, Certificate), found
-    else:
-        assert isinstance(found, Refusal), found.statement
-        assert (found.stage, "may begin before" in found.why) == (RUNS, True), found.why
+    decided(found, certified, RUNS, "may begin before")
 
 
 def test_a_barrier_of_some_warps_is_refused_since_not_every_race_shows(tmp_path, runner):
@@ -145,8 +132,7 @@ def test_a_barrier_of_some_warps_is_refused_since_not_every_race_shows(tmp_path,
         launch=[("columns, 32](", "columns, 96](")],
     )
     found = asked(tmp_path, runner, python, cuda, columns=100)
-    assert isinstance(found, Refusal), found.statement
-    assert (found.stage, "without the others" in found.why) == (RUNS, True), found
+    refused(found, RUNS, "without the others")
 
 
 @pytest.mark.parametrize("opcode", ["ld.global.nc.f32", "ldu.global.f32"])
@@ -160,8 +146,7 @@ def test_what_the_kernel_wrote_is_not_read_by_the_read_only_cache(tmp_path, runn
     again = again.replace("OPCODE", opcode)
     cuda, python = cuda_kernel([(STORE, STORE + again)])
     found = asked(tmp_path, runner, python, cuda)
-    assert isinstance(found, Refusal), found.statement
-    assert (found.stage, "reads by .nc" in found.why) == (RUNS, True), found.why
+    refused(found, RUNS, "reads by .nc")
 
 
 LAST = "what is stored does not depend on which lane is last"
@@ -190,11 +175,7 @@ def test_lanes_of_a_warp_that_store_other_constants_in_one_place_are_refused(
     text = OF_LANES.replace("SHARED", shared).replace("KIND", f"volatile {kind}")
     cuda, python = cuda_kernel([(ROOT, text.replace("PLACE", place).replace("LANE", str(lane)))])
     found = asked(tmp_path, runner, python, cuda)
-    if lane >= 32:
-        assert isinstance(found, Certificate), found
-    else:
-        assert isinstance(found, Refusal), found.statement
-        assert found.stage == LAST, found
+    decided(found, lane >= 32, LAST)
 
 
 OUT = "    tl.store(y + row * columns + column, out, mask=inside)"
@@ -223,11 +204,7 @@ def test_lanes_of_triton_that_store_other_constants_in_one_place_are_refused(tmp
     out *= tl.load(kept + row)
 """
     found = asked(tmp_path, runner, with_kept((OUT, factor + OUT)), columns=128)
-    if other == "1.0":
-        assert isinstance(found, Certificate), found
-    else:
-        assert isinstance(found, Refusal), found.statement
-        assert (found.stage, "kept" in found.why) == (LAST, True), found
+    decided(found, other == "1.0", LAST, "kept")
 
 
 MEAN = "    mean = tl.div_rn(tl.sum(value, axis=0), tl.cast(columns, tl.float32))"
@@ -248,11 +225,7 @@ def test_a_number_that_one_thread_overwrites_while_others_read_it_is_refused(
     """All warps go on with the number of their row, and the first one stores another in its place."""
     python = with_kept((MEAN, THROUGH_MEMORY.replace("BARRIER", barrier)))
     found = asked(tmp_path, runner, python, columns=columns)
-    if certified:
-        assert isinstance(found, Certificate), found
-    else:
-        assert isinstance(found, Refusal), found.statement
-        assert (found.stage, "GlobalRace" in found.why) == (RUNS, True), found
+    decided(found, certified, RUNS, "GlobalRace")
 
 
 IN_TURNS = """
@@ -281,11 +254,7 @@ def test_what_another_warp_has_stored_in_the_turn_before_is_not_overwritten(
         "kept, BLOCK=", "kept, 2, BLOCK="
     )
     found = asked(tmp_path, runner, python, columns=128)
-    if certified:
-        assert isinstance(found, Certificate), found
-    else:
-        assert isinstance(found, Refusal), found.statement
-        assert (found.stage, "GlobalRace" in found.why) == (RUNS, True), found
+    decided(found, certified, RUNS, "GlobalRace")
 
 
 def test_warps_that_exchange_sums_in_a_tensor_too_large_to_be_watched_are_refused(tmp_path, runner):
@@ -298,8 +267,7 @@ def test_warps_that_exchange_sums_in_a_tensor_too_large_to_be_watched_are_refuse
         ],
     )
     found = asked(tmp_path, runner, python, cuda, columns=100)
-    assert isinstance(found, Refusal), found.statement
-    assert (found.stage, "a watch for races in parts" in found.why) == (RUNS, True), found
+    refused(found, RUNS, "a watch for races in parts")
 
 
 FLAGGED = """
@@ -326,11 +294,7 @@ def test_an_acquire_that_need_not_come_after_the_release_is_refused(tmp_path, ru
         launch=[("columns, eps)", "columns, eps, torch.full((8,), 2.0, device=x.device))")],
     )
     found = asked(tmp_path, runner, python, cuda)
-    if certified:
-        assert isinstance(found, Certificate), found
-    else:
-        assert isinstance(found, Refusal), found.statement
-        assert (found.stage, "GlobalRace" in found.why) == (RUNS, True), found
+    decided(found, certified, RUNS, "GlobalRace")
 
 
 IN_BRANCHES = """
@@ -357,8 +321,4 @@ def test_lanes_of_a_warp_that_have_parted_exchange_nothing(tmp_path, runner, tog
         text = text.replace("} else {", "}\n  __syncwarp();\n  if (threadIdx.x >= 16) {")
     cuda, python = cuda_kernel([(ROOT, text)])
     found = asked(tmp_path, runner, python, cuda)
-    if together:
-        assert isinstance(found, Certificate), found
-    else:
-        assert isinstance(found, Refusal), found.statement
-        assert (found.stage, "in a branch of its own" in found.why) == (RUNS, True), found
+    decided(found, together, RUNS, "in a branch of its own")

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is missing")
 
-from attacked_kernels import ROOT, STORE, asked, by_assembly, cuda_kernel
+from attacked_kernels import ROOT, STORE, asked, by_assembly, cuda_kernel, decided, refused
 
 from verifier.execution.child_process import Runner
 from verifier.records.certificate import Certificate, Refusal
@@ -42,11 +42,7 @@ def scaled(line):
 def test_what_a_collective_leaves_undefined_is_no_constant(tmp_path, runner, line, certified):
     cuda, python = scaled(line)
     found = asked(tmp_path, runner, python, cuda, columns=32)
-    if certified:
-        assert isinstance(found, Certificate), found
-    else:
-        assert isinstance(found, Refusal), found.statement
-        assert found.stage == DEFINED, found
+    decided(found, certified, DEFINED)
 
 
 @pytest.mark.parametrize(
@@ -65,11 +61,7 @@ def test_members_that_do_not_name_the_same_members_are_told(tmp_path, runner, me
     """Each lane waits for those that it names to come with its own mask."""
     cuda, python = scaled(f"const unsigned members = {members}; one = {line};")
     found = asked(tmp_path, runner, python, cuda, columns=32)
-    if certified:
-        assert isinstance(found, Certificate), found
-    else:
-        assert isinstance(found, Refusal), found.statement
-        assert found.stage == DEFINED, found
+    decided(found, certified, DEFINED)
 
 
 @pytest.mark.parametrize(
@@ -93,11 +85,7 @@ def test_what_a_register_holds_that_nothing_was_written_to_is_no_constant(
         f"{registers} {before} cvt.rn.f32.u32 factor, held; mul.f32 %0, %1, factor; }}"
     )
     found = asked(tmp_path, runner, python, cuda)
-    if certified:
-        assert isinstance(found, Certificate), found
-    else:
-        assert isinstance(found, Refusal), found.statement
-        assert (found.stage, "unknown value" in found.why) == ("every operation is recorded", True), found
+    decided(found, certified, "every operation is recorded", "unknown value")
 
 
 @pytest.mark.parametrize(
@@ -116,11 +104,7 @@ def test_an_integer_that_is_divided_by_zero_is_no_constant(tmp_path, runner, bef
         f"{registers} {before} cvt.rn.f32.u32 factor, held; mul.f32 %0, %1, factor; }}"
     )
     found = asked(tmp_path, runner, python, cuda)
-    if not why:
-        assert isinstance(found, Certificate), found
-    else:
-        assert isinstance(found, Refusal), found.statement
-        assert (found.stage, why in found.why, "divides by zero" in found.why) == (DEFINED, True, True), found
+    decided(found, not why, DEFINED, why, "divides by zero")
 
 
 def test_how_much_shared_memory_a_device_allots_is_no_constant(tmp_path, runner):
@@ -130,8 +114,7 @@ def test_how_much_shared_memory_a_device_allots_is_no_constant(tmp_path, runner)
         + "add.u32 held, held, 1; cvt.rn.f32.u32 factor, held; mul.f32 %0, %1, factor; }"
     )
     found = asked(tmp_path, runner, python, cuda)
-    assert isinstance(found, Refusal), found.statement
-    assert (found.stage, "unknown value" in found.why) == ("every operation is recorded", True), found
+    refused(found, "every operation is recorded", "unknown value")
 
 
 BY_RECIPROCAL = ROOT.replace("__fdiv_rn(total, (float)columns)", "__fmul_rn(total, share)")
@@ -165,8 +148,7 @@ def test_a_branch_that_an_approximation_of_constants_decides_is_refused(tmp_path
     text = f"{SHARE.format('rcp.approx.f32 %0, %1;')}  {leaves}\n{ROOT}"
     cuda, python = cuda_kernel([(ROOT, text)])
     found = asked(tmp_path, runner, python, cuda)
-    assert isinstance(found, Refusal), found.statement
-    assert (found.stage, "a branch is taken by setp" in found.why) == (DATA, True), found
+    refused(found, DATA, "a branch is taken by setp")
 
 
 def test_which_lane_is_elected_is_no_constant(tmp_path, runner):
@@ -175,8 +157,7 @@ def test_which_lane_is_elected_is_no_constant(tmp_path, runner):
         code + "add.u32 held, held, 1; cvt.rn.f32.u32 factor, held; mul.f32 %0, %1, factor; }"
     )
     found = asked(tmp_path, runner, python, cuda)
-    assert isinstance(found, Refusal), found.statement
-    assert (found.stage, "unknown value" in found.why) == ("every operation is recorded", True), found
+    refused(found, "every operation is recorded", "unknown value")
 
 
 POLICY = "createpolicy.fractional.L2::evict_last.b64 made, 1.0;"
@@ -203,11 +184,7 @@ def test_a_product_that_ptxas_fuses_is_no_rounded_one_whatever_its_registers(
     registers = "{ .reg .f32 one, two, error; .reg .pred p; mul.rn.f32 two, %1, 0f3F8CCCCD;"
     cuda, python = by_assembly(f"{registers} {times} {less} fma.rn.f32 %0, error, 0f4B800000, %1; }}")
     found = asked(tmp_path, runner, python, cuda)
-    if certified:
-        assert isinstance(found, Certificate), found
-    else:
-        assert isinstance(found, Refusal), found.statement
-        assert found.stage == "the code is the declared computation", found
+    decided(found, certified, "the code is the declared computation")
 
 
 @pytest.mark.parametrize(
@@ -228,11 +205,7 @@ def test_what_lies_behind_arguments_and_what_policies_hold_is_no_constant(tmp_pa
     registers = "{ .reg .u32 held; .reg .f32 factor; .reg .pred p; .reg .b64 made, moved;"
     cuda, python = by_assembly(f"{registers} {code} cvt.rn.f32.u32 factor, held; mul.f32 %0, %1, factor; }}")
     found = asked(tmp_path, runner, python, cuda)
-    if not why:
-        assert isinstance(found, Certificate), found
-    else:
-        assert isinstance(found, Refusal), found.statement
-        assert (found.stage, "the machine lacks" in found.why, why in found.why) == (RUNS, True, True), found
+    decided(found, not why, RUNS, "the machine lacks", why)
 
 
 NAN = "mov.f32 factor, 0f7F800000; sub.f32 factor, factor, factor; mov.b32 held, factor;"
@@ -263,11 +236,7 @@ def test_the_bits_of_a_nan_that_was_computed_are_no_constant(tmp_path, runner, c
     after = "selp.f32 factor, 0f3F800000, 0f40000000, p; mul.f32 %0, %1, factor; }"
     cuda, python = by_assembly(f"{registers} {code} {after}")
     found = asked(tmp_path, runner, python, cuda)
-    if certified:
-        assert isinstance(found, Certificate), found
-    else:
-        assert isinstance(found, Refusal), found.statement
-        assert (found.stage, "the bits of a NaN" in found.why) == (DEFINED, True), found
+    decided(found, certified, DEFINED, "the bits of a NaN")
 
 
 BY_SHARE = """
@@ -331,11 +300,7 @@ BRANCH = """
 def test_a_branch_that_parts_a_warp_is_not_said_to_keep_it_together(tmp_path, runner, threads, certified):
     cuda, python = cuda_kernel([(ROOT, BRANCH.replace("THREADS", str(threads)) + ROOT)])
     found = asked(tmp_path, runner, python, cuda)
-    if certified:
-        assert isinstance(found, Certificate), found
-    else:
-        assert isinstance(found, Refusal), found.statement
-        assert (found.stage, "parts the lanes of a warp" in found.why) == (DEFINED, True), found.why
+    decided(found, certified, DEFINED, "parts the lanes of a warp")
 
 
 BY_MATRIX = """
@@ -352,8 +317,4 @@ BY_MATRIX = """
 def test_a_matrix_is_loaded_by_whole_warps(tmp_path, runner, leaves, certified):
     cuda, python = cuda_kernel([(ROOT, BY_MATRIX.replace("LEAVES", leaves) + ROOT)])
     found = asked(tmp_path, runner, python, cuda, columns=16)
-    if certified:
-        assert isinstance(found, Certificate), found
-    else:
-        assert isinstance(found, Refusal), found.statement
-        assert (found.stage, "ldmatrix" in found.why) == (DEFINED, True), found.why
+    decided(found, certified, DEFINED, "ldmatrix")

@@ -6,6 +6,7 @@ import textwrap
 from verifier.cases.recipe import Recipe, Values, build
 from verifier.checks.support.certify import certified
 from verifier.ops import op
+from verifier.records.certificate import Certificate, Refusal
 from verifier.subjects.load_file import load
 
 LAYER_NORM = """
@@ -131,3 +132,18 @@ def asked(folder, runner, python, cuda="", columns=40):
     recipe = Recipe(rows=3, columns=columns, input=Values(seed=0))
     case = build(op(subject.op), subject, "float32", recipe, gradients=False)
     return certified(subject, case, runner=runner)
+
+
+def refused(found, stage, *words):
+    """Demand a refusal at a stage, which says these words."""
+    assert isinstance(found, Refusal), found.statement
+    assert found.stage == stage, found
+    assert [word for word in words if word not in found.why] == [], found
+
+
+def decided(found, certified, stage, *words):
+    """Demand a certificate, or a refusal at a stage, which says these words."""
+    if certified:
+        assert isinstance(found, Certificate), found
+    else:
+        refused(found, stage, *words)
