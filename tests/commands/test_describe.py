@@ -126,6 +126,17 @@ def file(kernel_file):
     return kernel_file(KERNELS, head=BARE)
 
 
+TOLD = {}
+
+
+def described(file, name):
+    """Return what is said of one of these kernels, and say it once: it is nothing of the file's place."""
+    if name not in TOLD:
+        TOLD[name] = describe(file, name)
+    assert str(file) not in TOLD[name]
+    return TOLD[name]
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -158,7 +169,7 @@ def file(kernel_file):
     ],
 )
 def test_the_proposal_fits_the_behaviour(name, said, file):
-    text = describe(file, name)
+    text = described(file, name)
     for words in said:
         assert words in text or words in text.replace("\n#   ", " ")
     assert f"Paste this above {name}(input, " in text
@@ -166,7 +177,7 @@ def test_the_proposal_fits_the_behaviour(name, said, file):
 
 @pytest.mark.parametrize("name", ["Norm", "Norm.apply", "of_norm"])
 def test_an_autograd_function_is_called_by_place_and_judged_backward(name, file):
-    text = describe(file, name)
+    text = described(file, name)
     called = name if name == "of_norm" else "Norm.apply"
     assert f"below {called}(x, scaled=1, gamma=None, epsilon=1e-05, mode=None, /)" in text.replace(
         "\n#   ", " "
@@ -200,10 +211,10 @@ def test_a_function_is_described_before_the_autograd_function_that_it_calls(kern
 
 
 def test_the_algorithm_of_a_torch_operator_is_known_by_its_name(file):
-    text = describe(file, "half_only").replace("\n#   ", " ")
+    text = described(file, "half_only").replace("\n#   ", " ")
     assert 'variance="welford"' in text
     assert "torch's native_layer_norm ran, which computes it by Welford's updates" in text
-    assert 'variance="two_pass"' in describe(file, "two_pass")
+    assert 'variance="two_pass"' in described(file, "two_pass")
 
 
 @pytest.mark.parametrize("name", ["two_pass", "textbook", "root_mean_square", "softmax", "forward_only"])
@@ -211,7 +222,7 @@ def test_a_proposal_loads_and_passes_as_it_is_pasted(name, file, monkeypatch):
     monkeypatch.setitem(BUDGETS, "quick", 12)
     head = f"def {name}(input"
     pasted = file.with_name("pasted.py")
-    pasted.write_text(file.read_text().replace(head, f"{describe(file, name)}\n{head}"))
+    pasted.write_text(file.read_text().replace(head, f"{described(file, name)}\n{head}"))
     jobs = select([pasted], check_names=["forward_error"])
     lines = audit(jobs).lines
     assert {line.subject for line in lines} == {name}
@@ -260,7 +271,7 @@ def test_the_source_of_a_declared_kernel_is_told(kernel_file):
 
 def test_a_proposal_warns_of_squares_that_overflow(file):
     """torch's own operator scales them and needs no warning."""
-    warned = {name: "do not come out right" in describe(file, name) for name in ("two_pass", "softmax")}
+    warned = {name: "do not come out right" in described(file, name) for name in ("two_pass", "softmax")}
     assert warned == {"two_pass": True, "softmax": False}
 
 
