@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from itertools import chain
 
 import pytest
@@ -109,6 +110,7 @@ def aliases(path):
         yield from (name for name in names if re.fullmatch(r"[A-Z]\w*[a-z]\w*", name))
 
 
+@cache
 def bound_names(path):
     """Return what a module binds at its top level, whatever binds it; None if it makes names when asked."""
     found = set()
