@@ -1,4 +1,7 @@
-"""What all tests share: Hypothesis profiles, a helper for plugins, kernel files, runners, a compiler."""
+"""What all tests share: Hypothesis profiles, a helper for plugins, kernel files, runners, a compiler.
+
+Fixtures import what they need: the process that workers wait for to be started has no use for torch.
+"""
 
 import gc
 import os
@@ -7,22 +10,19 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from in_process import InProcess
 from warm_python import WarmPython
 from xdist.scheduler import WorkStealingScheduling
 
 from strategies.profiles import register_profiles
-from verifier.audit import replay, run_audit
-from verifier.commands import cost_of_dtype, describe
-from verifier.commands.command_line import main
-from verifier.subjects import nvrtc
-from verifier.subjects.load_file import load_subjects
 
 pytest_plugins = ["pytester"]
 
 MOST_MAPPED = 16 * 2**30
 LEFT = [0]
 """From how many mapped bytes on garbage is collected again: what a collection left, and a GiB."""
+
+FEW = 8
+"""Cases of a line where a command is asked for what it says."""
 
 register_profiles()
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
@@ -87,14 +87,42 @@ def warm_python(tmp_path_factory):
     process.close()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _servers_are_forked(request):
+    """Fork what forks workers, or children of a backend with options; a program would import all anew."""
+    from verifier.execution import preloaded
+    from verifier.execution.backends import backend
+
+    class Forked(preloaded.Preloaded):
+        def __init__(self, name, options, **about):
+            self.forked = name is None or (bool(options) and backend(name).copied)
+            super().__init__(name, options, **about)
+
+        def _execute(self, control):
+            if not self.forked:
+                return super()._execute(control)
+            return request.getfixturevalue("warm_python").serve(self, control)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preloaded, "Preloaded", Forked)
+        yield
+
+
 @pytest.fixture
 def runner():
+    from in_process import InProcess
+
     return InProcess("eager")
 
 
 @pytest.fixture
 def no_child(monkeypatch):
     """Let audits, replays and descriptions run subjects in this process."""
+    from in_process import InProcess
+
+    from verifier.audit import replay, run_audit
+    from verifier.commands import cost_of_dtype, describe
+
     monkeypatch.setattr(run_audit, "_runners", {})
     for module in (run_audit, replay, describe, cost_of_dtype):
         monkeypatch.setattr(module, "Runner", InProcess)
@@ -116,6 +144,7 @@ def kernel_file(tmp_path):
 @pytest.fixture
 def subjects_of(kernel_file):
     """Return a function from the body of a kernel file to its subjects by name."""
+    from verifier.subjects.load_file import load_subjects
 
     def load(body, **options):
         return {s.name: s for s in load_subjects(kernel_file(body, **options))}
@@ -126,6 +155,8 @@ def subjects_of(kernel_file):
 @pytest.fixture(scope="session")
 def compiler():
     """Skip, with the reason, where NVRTC is not installed."""
+    from verifier.subjects import nvrtc
+
     try:
         return nvrtc.version()
     except nvrtc.MissingCompilerError as missing:
@@ -141,8 +172,15 @@ def cache_folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def command(no_child, monkeypatch, capsys, tmp_path):
-    """Return a function that runs the command in this process: (status, output, error)."""
+    """Return a function that runs the command in this process: (status, output, error).
+
+    What a search finds is asked elsewhere: here one of a budget of cases has few.
+    """
+    from verifier.audit.request import BUDGETS
+    from verifier.commands.command_line import main
+
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(BUDGETS, "quick", FEW)
 
     def run(*arguments):
         monkeypatch.setattr("sys.argv", ["norm-verifier", *map(str, arguments)])

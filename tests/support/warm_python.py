@@ -4,25 +4,41 @@ A program that starts afresh imports torch for two seconds. What a fresh start i
 undone is asked of programs that start afresh. A program here has its own folder, environment, arguments and
 standard streams, and ends as every program; of `PYTHONPATH` it sees what the process was started with.
 
+So are processes that fork children for tests, but for those of a backend that serve all tests: they fork so
+many that a program of its own pays, which has less to copy.
+
 As a program of its own, this file asks for one: `python warm_python.py SOCKET ARGUMENTS...`.
 """
 
 import array
+import contextlib
 import json
 import os
+import select
 import socket
 import sys
 from pathlib import Path
 
 STREAMS = (0, 1, 2)
-STATUS_BYTES = 16
+NUMBER_BYTES = 16
 ROOT = os.environ.get("PYTHONPATH", "")
 """In the process that programs are forked from: the root of the project, as it was told."""
 REQUEST_BYTES = 1 << 20
 
 
-def ask(path, arguments, *, folder, environment, streams=STREAMS):
+SERVES = "import os; os.setsid(); from verifier.execution.fork_server import main; main()"
+
+
+def ask(path, arguments, **surroundings):
     """Run `python ARGUMENTS` and return its exit status; negative: the signal that ended it.
+
+    surroundings: as of `begin`.
+    """
+    return begin(path, arguments, **surroundings).wait()
+
+
+def begin(path, arguments, *, folder, environment, streams=STREAMS):
+    """Begin `python ARGUMENTS` and return it as a `Program`.
 
     streams: file descriptors of its standard input, output and error.
     """
@@ -31,16 +47,45 @@ def ask(path, arguments, *, folder, environment, streams=STREAMS):
         "folder": str(folder),
         "environment": dict(environment),
     }
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        asking.connect(str(path))
-        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", streams))
-        asking.sendmsg([b"."], [rights])
-        asking.sendall(json.dumps(request).encode())
-        asking.shutdown(socket.SHUT_WR)
-        said = asking.recv(STATUS_BYTES)
-    if not said:
-        raise RuntimeError("the process that programs are forked from has ended")
-    return int(said)
+    asking = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    asking.connect(str(path))
+    rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", streams))
+    asking.sendmsg([b"."], [rights])
+    asking.sendall(json.dumps(request).encode())
+    asking.shutdown(socket.SHUT_WR)
+    return Program(asking)
+
+
+class Program:
+    """A program that was forked: what is asked of a process that one started."""
+
+    def __init__(self, asking):
+        self.asking, self.status = asking, None
+        self.pid = int(self._said())
+
+    def poll(self):
+        """Return the exit status, or None while it runs."""
+        return self.wait() if self.status is not None or self._tells(0.0) else None
+
+    def wait(self, timeout=None):
+        """Wait for its end, no longer than so many seconds, and return the exit status."""
+        if self.status is None:
+            if not self._tells(timeout):
+                from subprocess import TimeoutExpired
+
+                raise TimeoutExpired("a program that was forked", timeout)
+            self.status = int(self._said())
+            self.asking.close()
+        return self.status
+
+    def _tells(self, seconds):
+        return bool(select.select([self.asking], [], [], seconds)[0])
+
+    def _said(self):
+        said = self.asking.recv(NUMBER_BYTES, socket.MSG_WAITALL)
+        if len(said) < NUMBER_BYTES:
+            raise RuntimeError("the process that programs are forked from has ended")
+        return said
 
 
 class WarmPython:
@@ -78,6 +123,13 @@ class WarmPython:
                 said.append(stream.read().decode())
         return subprocess.CompletedProcess(arguments, status, *said)
 
+    def serve(self, server, control):
+        """Begin what `Preloaded` executes: the process that forks children, which has its end of a socket."""
+        words = server._stderr.fileno()
+        streams = (control.fileno(), words, words)
+        surroundings = {"folder": Path.cwd(), "environment": server._environment(), "streams": streams}
+        return begin(self.path, ("-c", SERVES, "0"), **surroundings)
+
     def asking(self, *arguments):
         """Return the words of a program that runs `python ARGUMENTS` so, and ends with its status."""
         return [sys.executable, "-I", "-S", __file__, *map(str, (self.path, *arguments))]
@@ -95,7 +147,6 @@ class WarmPython:
 def serve(path):
     """Import, say so, and fork a program for each that asks, until standard input ends."""
     import gc
-    import select
     import signal
 
     load()
@@ -120,7 +171,6 @@ def serve(path):
 
 def load():
     """Import what most programs of the tests do; without Triton there is less of it."""
-    from contextlib import suppress
     from importlib import import_module
 
     for name in ("audit_report", "bounds_page", "cost_of_dtype", "describe", "explain", "show_bounds"):
@@ -129,7 +179,7 @@ def load():
         import_module(f"verifier.{name}")
     for name in ("hypothesis", "matplotlib.pyplot", "torch.fx.experimental.symbolic_shapes"):
         import_module(name)
-    with suppress(ImportError):
+    with contextlib.suppress(ImportError):
         import triton  # noqa: F401
 
         for name in ("session", "triton_driver", "triton_cache", "without_assembly", "without_memory"):
@@ -153,9 +203,17 @@ def supervise(asked):
     if program == 0:
         asked.close()
         become(streams, json.loads(request))
-    _, status = os.waitpid(program, 0)
-    asked.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+    for stream in streams:
+        os.close(stream)  # who reads from the program waits for its end alone
+    with contextlib.suppress(BrokenPipeError):  # nobody waits for one whose end nobody asks for
+        asked.sendall(in_bytes(program))
+        _, status = os.waitpid(program, 0)
+        asked.sendall(in_bytes(os.waitstatus_to_exitcode(status)))
     os._exit(0)
+
+
+def in_bytes(number):
+    return str(number).rjust(NUMBER_BYTES).encode()
 
 
 def become(streams, request):
