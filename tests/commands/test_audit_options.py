@@ -127,7 +127,7 @@ def test_a_wrong_color_is_said(command):
     assert "'sometimes' is not one of 'auto', 'always', 'never'" in error
 
 
-def test_prints_are_shown_and_modules_of_the_repository_are_found(kernel_file, tmp_path):
+def test_prints_are_shown_and_modules_of_the_repository_are_found(warm_python, kernel_file, tmp_path):
     """In processes of their own, as for a user; what findings leave is nothing to commit."""
     (tmp_path / "pyproject.toml").write_text("")
     (tmp_path / "src").mkdir()
@@ -146,30 +146,15 @@ def test_prints_are_shown_and_modules_of_the_repository_are_found(kernel_file, t
         return right(input, weight, bias, eps) * FACTOR
     """
     file = kernel_file(body, folder=tmp_path / "deep" / "er")
-    ended = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "verifier",
-            "audit",
-            str(file),
-            *QUICK,
-            "-x",
-            "-s",
-            "--pythonpath",
-            "elsewhere",
-        ],
-        check=False,
-        cwd=tmp_path,
-        env={
-            "PYTHONPATH": str(ROOT),
+    ended = warm_python.run(
+        *("-m", "verifier", "audit", file, *QUICK, "-x", "-s", "--pythonpath", "elsewhere"),
+        folder=tmp_path,
+        environment={
             "PATH": "/usr/bin:/bin",
             "OMP_NUM_THREADS": "1",
             "HOME": str(tmp_path),
             "XDG_CACHE_HOME": str(cache_folder("").parent),  # with a hash of Triton's files, made once
         },
-        capture_output=True,
-        text=True,
     )
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "loud| a word of its own!\n" in ended.stdout

@@ -237,60 +237,65 @@ import sys
 from verifier.__main__ import main
 from verifier.execution import trial_import
 
-trial_import.try_out.__kwdefaults__["seconds"] = 4.0  # the right file is imported too
+trial_import.try_out.__kwdefaults__["seconds"] = 2.0  # the right file is imported too
 main()
 """
 
 
-def of_its_own(program, *words, folder):
-    """Run a program in a process that has one thread."""
-    path = str(Path(trial_import.__file__).parents[2])
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", program, *words]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+@pytest.fixture
+def of_its_own(warm_python, tmp_path):
+    """Return a function that runs a program in a process that has one thread."""
+    return lambda program, *words: warm_python.run("-c", program, *words, folder=tmp_path)
 
 
-def tried(folder, **sources):
-    """Return what is said of each file, and which processes are left then; a file that hangs has 2.5 s."""
-    asked = []
-    for name, source in sources.items():
-        (folder / f"{name}.py").write_text(source)
-        asked.append((str(folder / f"{name}.py"), 2.5 if name in ("hangs", "computes", "starts") else 30.0))
-    done = of_its_own(TRIES, json.dumps(asked), folder=folder)
-    assert done.returncode == 0, done.stderr
-    return dict(zip(sources, map(json.loads, done.stdout.splitlines()), strict=True))
+@pytest.fixture
+def tried(of_its_own, tmp_path):
+    """Return a function: what is said of each file, and which processes are left; a file may hang for 1 s."""
+
+    def answers(**sources):
+        asked = []
+        for name, source in sources.items():
+            (tmp_path / f"{name}.py").write_text(source)
+            asked.append(
+                (str(tmp_path / f"{name}.py"), 1.0 if name in ("hangs", "computes", "starts") else 30.0)
+            )
+        done = of_its_own(TRIES, json.dumps(asked))
+        assert done.returncode == 0, done.stderr
+        return dict(zip(sources, map(json.loads, done.stdout.splitlines()), strict=True))
+
+    return answers
 
 
-def test_a_file_that_hangs_or_ends_its_process_is_said_with_its_line(tmp_path):
-    answers = tried(tmp_path, **{name: source for name, (source, _) in ENDS.items()})
+def test_a_file_that_hangs_or_ends_its_process_is_said_with_its_line(tried):
+    answers = tried(**{name: source for name, (source, _) in ENDS.items()})
     for name, (_, said) in ENDS.items():
         message, left = answers[name]
         assert re.search(f"{name}.py: .*{said}", message)
         assert left == []
 
 
-def test_what_a_file_raises_is_left_to_the_import_itself(tmp_path):
+def test_what_a_file_raises_is_left_to_the_import_itself(tried, tmp_path):
     raises = {
         "value": "raise ValueError('so')",
         "leaves": "import sys; sys.exit(0)",
         "base": "raise BaseException('so')",
         "syntax": "def broken(:",
     }
-    answers = tried(tmp_path, right="x = 1", **raises)
+    answers = tried(right="x = 1", **raises)
     assert set(map(str, answers.values())) == {"['', []]"}
     for name in raises:
         with pytest.raises(LoadError, match=r"line 1: "):
             load(tmp_path / f"{name}.py")
 
 
-def test_nothing_of_a_trial_is_left(tmp_path):
+def test_nothing_of_a_trial_is_left(tried, tmp_path):
     said = tmp_path / "said"
     source = f"""import subprocess
 started = subprocess.Popen(["sleep", "987"])
 open({str(said)!r}, "w").write(str(started.pid))
 started.wait()
 """
-    message, left = tried(tmp_path, starts=source)["starts"]
+    message, left = tried(starts=source)["starts"]
     assert "line 4" in message
     assert left == []
     sleeper = Path(f"/proc/{said.read_text()}/cmdline")
@@ -312,7 +317,7 @@ def test_beside_another_thread_nothing_is_tried(tmp_path):
         waiting.join()
 
 
-def test_files_that_cannot_be_loaded_cost_the_others_no_line(file, tmp_path):
+def test_files_that_cannot_be_loaded_cost_the_others_no_line(file, of_its_own, tmp_path):
     for name, (source, _) in ENDS.items():
         (tmp_path / f"{name}.py").write_text(source)
     (tmp_path / "loop.py").symlink_to("loop.py")
@@ -320,14 +325,14 @@ def test_files_that_cannot_be_loaded_cost_the_others_no_line(file, tmp_path):
         large.truncate(20 << 30)
     bad = ["hangs.py", "leaves.py", "crashes.py", "loop.py", "large.py", "nowhere.py"]
     words = ("audit", *bad, file, "--subject", "good", *QUICK, "--json", "r.json")
-    done = of_its_own(AUDITS, *words, folder=tmp_path)
+    done = of_its_own(AUDITS, *words)
     assert done.returncode == 2, done.stderr
     assert [x.split(": ")[1] for x in done.stderr.splitlines()] == bad
     assert "1 PASS" in done.stdout
     assert "6 files could not be loaded" in done.stdout
     report = json.loads((tmp_path / "r.json").read_text())
     assert (report["status"], len(report["unusable"]), len(report["lines"])) == (2, 6, 1)
-    done = of_its_own(AUDITS, "audit", *bad[1:3], folder=tmp_path)
+    done = of_its_own(AUDITS, "audit", *bad[1:3])
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 2)
 
 
