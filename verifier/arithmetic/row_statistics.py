@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 
 from verifier.arithmetic.formats import Array
 from verifier.arithmetic.lazy_fields import LazyField
+
+_ROWS_KEPT = 512
+"""Rows whose exact moments are remembered: one algorithm after the other is held against the same ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +61,12 @@ class RowStatistics:
 
 def exact_moments(row: Array) -> tuple[Fraction, Fraction, Fraction]:
     """Return mean, population variance and mean square of one finite row, exactly."""
-    integers, exponent = _integers(row)
+    return _moments(row.tobytes(), row.dtype.str)
+
+
+@lru_cache(maxsize=_ROWS_KEPT)
+def _moments(row: bytes, dtype: str) -> tuple[Fraction, Fraction, Fraction]:
+    integers, exponent = _integers(np.frombuffer(row, dtype))
     count, total = len(integers), sum(integers)
     squares = sum(i * i for i in integers)
     unit = Fraction(2) ** exponent
