@@ -112,17 +112,12 @@ def _products(gradient: list[Arrays], x: Arrays, *, narrow: bool) -> list[Arrays
 
 def _total(kit: Kit, summands: Sequence[Arrays]) -> list[Ball]:
     found = [exact_parts(kit, summand) for summand in summands]
-    table = np.concatenate(found).T
-    return [_small_sum(row) for row in table]
-
-
-def _small_sum(row: Array) -> Ball:
-    numbers = row.tolist()
-    total = ball(numbers[0]) if numbers else ball(0.0)
-    for number in numbers[1:]:
-        if number:
-            total += number
-    return total
+    table = np.concatenate(found)
+    totals = balls(table[0].tolist()) if len(table) else [ball(0.0)] * table.shape[1]
+    for column in table[1:]:
+        for i in np.flatnonzero(column).tolist():
+            totals[i] += column.item(i)
+    return totals
 
 
 def _by_balls(rows: Rows, i: int) -> list[Ball]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 
+from verifier.arithmetic.lazy_fields import Later
 from verifier.arithmetic.row_statistics import RowStatistics
 from verifier.oracle.balls import Ball, ball, enclose, precision
 from verifier.oracle.enclosure import Enclosure, Mask
@@ -61,8 +63,7 @@ def _solution(
     bits: int,
 ) -> RowSolution:
     known = (constants.mean, constants.variance) if rows.own and rows.centred else None
-    with precision(bits):
-        scalars = {name: _scalar(rows, getattr(constants, name)) for name in ("mean", "variance", "rstd")}
+    scalars = {name: _scalar(rows, getattr(constants, name), bits) for name in ("mean", "variance", "rstd")}
     masked = dict(_masked(rows, group, found))
     return RowSolution(
         **scalars,
@@ -75,11 +76,20 @@ def _solution(
     )
 
 
-def _scalar(rows: Rows, values: Sequence[Ball | None]) -> Enclosure:
-    refused = np.array([value is None for value in values], dtype=bool)
-    found = enclose([ball(0.0) if value is None else value for value in values], (rows.shape[0],))
-    radius = np.where(refused, np.inf, found.radius)
-    return _hide(Enclosure(high=found.high, low=found.low, radius=radius), rows.bad_rows)
+def _scalar(rows: Rows, values: Sequence[Ball | None], bits: int) -> Enclosure:
+    """Return the enclosures of one number a row, made when they are read: few readers want them."""
+
+    @cache
+    def made() -> Enclosure:
+        refused = np.array([value is None for value in values], dtype=bool)
+        with precision(bits):
+            found = enclose([ball(0.0) if value is None else value for value in values], (rows.shape[0],))
+        radius = np.where(refused, np.inf, found.radius)
+        return _hide(Enclosure(high=found.high, low=found.low, radius=radius), rows.bad_rows)
+
+    return Enclosure(
+        high=Later(lambda: made().high), low=Later(lambda: made().low), radius=Later(lambda: made().radius)
+    )
 
 
 def _masked(rows: Rows, group: Grouping, found: dict[str, Enclosure]) -> dict[str, Enclosure]:

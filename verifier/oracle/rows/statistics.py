@@ -21,14 +21,14 @@ MOMENT_BITS = 256
 
 def moments(sums: RowSums) -> tuple[list[Ball], list[Ball]]:
     """Return the exact mean and population variance of each row, as balls."""
-    means, variances = [], []
     count = sums.count
-    for total, squares in zip(sums.x, sums.squares, strict=True):
-        with precision(EXACT_BITS):
-            spread = count * squares - total * total
-        with precision(MOMENT_BITS):
-            means.append(total / count)
-            variances.append(spread / (count * count))
+    with precision(EXACT_BITS):
+        spreads = [
+            count * squares - total * total for total, squares in zip(sums.x, sums.squares, strict=True)
+        ]
+    with precision(MOMENT_BITS):
+        means = [total / count for total in sums.x]
+        variances = [spread / (count * count) for spread in spreads]
     return means, variances
 
 
