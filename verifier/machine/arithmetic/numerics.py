@@ -69,7 +69,7 @@ def fma32(a: Array, b: Array, c: Array) -> Array:
     total = product + c
     suspect = (total.view(np.uint64) & _LOW_29) == _HALF_29
     suspect |= np.abs(total) < F32_MIN_NORMAL
-    if suspect.any() and (suspect := suspect & (total != 0)).any():
+    if np.count_nonzero(suspect) and np.count_nonzero(suspect := suspect & (total != 0)):
         fixed = add_to_odd(
             np.broadcast_to(product, total.shape)[suspect],
             np.broadcast_to(c, total.shape)[suspect].astype(np.float64),

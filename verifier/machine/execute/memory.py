@@ -25,6 +25,22 @@ LOCAL_WINDOW = 0x7F02
 """The same for the lane's local memory."""
 FIRST_REGION = 0x0010
 _SHIFT = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4}
+WIDTH = {f"{kind}{width}": width for kind in "iuf" for width in (1, 2, 4, 8)}
+"""Bytes of the types of elements, by the names that emitted code gives them."""
+
+
+def joint_shape(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape to which arrays of two shapes broadcast; what most have is told without NumPy."""
+    if one == other:
+        return one
+    if len(one) == len(other) == 2 and all(a == b or 1 in (a, b) for a, b in zip(one, other, strict=True)):
+        return max(one[0], other[0]), max(one[1], other[1])
+    return np.broadcast_shapes(one, other)
+
+
+def spread(values: Array, shape: tuple[int, ...]) -> Array:
+    """Broadcast an array, unless it has the shape."""
+    return values if values.shape == shape else np.broadcast_to(values, shape)
 
 
 class Fault(Exception):  # noqa: N818 - internal, becomes a finding
@@ -95,7 +111,7 @@ class Located:
 
     def gather(self, dtype: str, count: int) -> list[Array]:
         """Read `count` consecutive elements for each lane; inactive lanes read 0."""
-        view, width = self.region.view(dtype), np.dtype(dtype).itemsize
+        view, width = self.region.view(dtype), WIDTH[dtype]
         index = self.offsets >> _SHIFT[width]
         results = []
         for k in range(count):
@@ -109,7 +125,7 @@ class Located:
 
     def scatter(self, dtype: str, values: list[Array]) -> None:
         """Write consecutive elements for each active lane; the last of equal addresses wins."""
-        view, width = self.region.view(dtype), np.dtype(dtype).itemsize
+        view, width = self.region.view(dtype), WIDTH[dtype]
         index = self.offsets >> _SHIFT[width]
         for k, value in enumerate(values):
             view[index + k if k else index] = self.active(value)
@@ -120,9 +136,7 @@ class Located:
             if self.selection is None and np.ndim(value) and value.shape != self.offsets.shape:
                 return np.broadcast_to(value, self.shape)
             return value
-        if value.shape != self.shape:
-            value = np.broadcast_to(value, self.shape)
-        return value[self.selection]
+        return spread(value, self.shape)[self.selection]
 
     def lane(self, place: int) -> int:
         """Return the place among all lanes of one among the active lanes."""
@@ -165,10 +179,10 @@ class GlobalMemory:
         """Find the region of an access of `width` bytes a lane, or raise Fault; None if no lane is active."""
         shape = addresses.shape
         selection = None
-        if mask is not None and not mask.all():
+        if mask is not None and np.count_nonzero(mask) != mask.size:
             if mask.shape != shape:
-                shape = np.broadcast_shapes(shape, mask.shape)
-                addresses, mask = np.broadcast_to(addresses, shape), np.broadcast_to(mask, shape)
+                shape = joint_shape(shape, mask.shape)
+                addresses, mask = spread(addresses, shape), spread(mask, shape)
             selection = mask
             addresses = addresses[mask]
             if addresses.size == 0:
@@ -177,8 +191,12 @@ class GlobalMemory:
         if region is not None:
             offsets = addresses - np.uint64(region.base)
             low, high = region.low, region.high - width
-            inside = high >= 0 and offsets.max() <= np.uint64(high) and (low == 0 or offsets.min() >= low)
-            if inside and not np.bitwise_or.reduce(addresses, axis=None) & np.uint64(width - 1):
+            # All bits together are no less than the largest offset: where they lie inside, it does.
+            bits = int(np.bitwise_or.reduce(offsets, axis=None))
+            inside = high >= 0 and (bits <= high or offsets.max() <= np.uint64(high))
+            inside = inside and (low == 0 or offsets.min() >= low)
+            aligned = width == 1 or not (bits | region.base) & (width - 1)
+            if inside and (aligned or not int(np.bitwise_or.reduce(addresses, axis=None)) & (width - 1)):
                 return Located(
                     region=region, offsets=offsets.view(np.int64), selection=selection, shape=shape
                 )
@@ -255,13 +273,13 @@ class WindowMemory:
             if addresses.itemsize == 8
             else addresses.astype(np.int64)
         )
-        shape = np.broadcast_shapes(offsets.shape, window.shape)
+        shape = joint_shape(offsets.shape, window.shape)
         selection = None
-        if mask is not None and not mask.all():
-            shape = np.broadcast_shapes(shape, mask.shape)
-            selection = np.broadcast_to(mask, shape)
-            offsets = np.broadcast_to(offsets, shape)[selection]
-            window = np.broadcast_to(window, shape)[selection]
+        if mask is not None and np.count_nonzero(mask) != mask.size:
+            shape = joint_shape(shape, mask.shape)
+            selection = spread(mask, shape)
+            offsets = spread(offsets, shape)[selection]
+            window = spread(window, shape)[selection]
             if offsets.size == 0:
                 return None
         if (

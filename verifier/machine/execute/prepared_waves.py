@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from verifier.machine.execute.lane_groups import Group
     from verifier.machine.execute.launch_record import LaunchRecord
     from verifier.machine.shadow.slots import Slots
-    from verifier.machine.translate.emitter import Emitted
+    from verifier.machine.translate.emitter import Emitted, RegisterViews
 
 
 # fmt: off
@@ -138,19 +138,17 @@ def prepare(launch: LaunchRecord, ids: Array, key: Hashable) -> PreparedWave:
     if "uninitialised" in launch.machine.sanitize:
         wave.flags = Flags(extents, wave.poison)
     compiled = launch.compiled
-    registers = arrays(wave, compiled.emitted)
+    registers, octets = arrays(wave, compiled.emitted)
     names = runtime_names(wave) | compiled.constants | registers
     for name, expression in compiled.emitted.shadows.items():
         names[name] = value_of_translation(compiled.allocation(expression), names)
         names[f"{name}_flat"] = names[name].reshape(-1)
     run_translation(compiled.prologue, names)
-    held = [one for one in registers.values() if one.base is None]  # others are views of them
     shadows = tuple(names[name] for name in compiled.emitted.shadows)
-    held += shadows
-    held += [wave.shared.region.octets, wave.local.region.octets, wave.local_windows]
+    held = [*shadows, wave.shared.region.octets, wave.local.region.octets, wave.local_windows]
     prepared = PreparedWave(
         key=key,
-        octets=sum(one.nbytes for one in held),
+        octets=octets + sum(one.nbytes for one in held),
         wave=wave,
         full=[],
         part=[],
@@ -191,27 +189,36 @@ def compile_when_reached(prepared: PreparedWave, watch: Watch, number: int, *, p
     blocks.append(first)
 
 
-def arrays(wave: Wave, emitted: Emitted) -> dict[str, Array]:
-    """Give all registers for a wave, by name, as each type in which the code sees them, also flat."""
-    found = {}
+def arrays(wave: Wave, emitted: Emitted) -> tuple[dict[str, Array], int]:
+    """Give all registers for a wave, by name, as each type the code sees them in, also flat; and their bytes.
+
+    Alike ones lie side by side: a kernel has hundreds, and to make each by itself takes four times as long.
+    They are filled with the poison; `exposed` ones are filled again for every wave.
+    """
+    alike: dict[tuple[int, int, bool], dict[str, RegisterViews]] = {}
     for base, register in emitted.registers.items():
-        found[base] = allocate(wave, register.width, register.shape, register.exposed)
-        for name, dtype in register.views.items():
-            found[name] = view = found[base] if dtype == "?" else found[base].view(dtype)
-            found[f"{name}_flat"] = view.reshape(-1)
-    return found
-
-
-def allocate(wave: Wave, width: int, shape: int, exposed: bool) -> Array:
-    """Give a register for a wave, filled with the poison; `exposed` ones are filled again for every wave."""
-    rows = wave.blocks if shape & uniformity.PER_BLOCK else 1
-    columns = wave.threads if shape & uniformity.PER_THREAD else 1
-    filler = 0 if width == 1 or wave.poison is None else wave.poison
-    register = np.empty((rows, columns), dtype=bool if width == 1 else f"u{width // 8}")
-    register.view(np.uint8).fill(filler)
-    if exposed:
-        wave.extents.exposed.append((register.view(np.uint8), filler))
-    return register
+        alike.setdefault((register.width, register.shape, register.exposed), {})[base] = register
+    found: dict[str, Array] = {}
+    octets = 0
+    for (width, shape, exposed), several in alike.items():
+        rows = wave.blocks if shape & uniformity.PER_BLOCK else 1
+        columns = wave.threads if shape & uniformity.PER_THREAD else 1
+        filler = 0 if width == 1 or wave.poison is None else wave.poison
+        flat = np.empty((len(several), rows * columns), dtype=bool if width == 1 else f"u{width // 8}")
+        flat.view(np.uint8).fill(filler)
+        if exposed:
+            wave.extents.exposed.append((flat.view(np.uint8), filler))
+        octets += flat.nbytes
+        whole = flat.reshape(-1, rows, columns)
+        seen = {"?": (whole, flat)}
+        for number, (base, register) in enumerate(several.items()):
+            found[base] = whole[number]
+            for name, dtype in register.views.items():
+                if dtype not in seen:
+                    typed = flat.view(dtype)
+                    seen[dtype] = typed.reshape(len(several), rows, -1), typed
+                found[name], found[f"{name}_flat"] = (one[number] for one in seen[dtype])
+    return found, octets
 
 
 def runtime_names(wave: Wave) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from verifier.machine.execute.memory import (
     LOCAL_WINDOW,
     REGION_SHIFT,
     SHARED_WINDOW,
+    WIDTH,
     Fault,
     GlobalMemory,
     Located,
@@ -25,7 +26,7 @@ from verifier.machine.execute.memory import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from verifier.machine.arithmetic.approximation import Approximation
     from verifier.machine.arithmetic.numerics import Array
@@ -155,17 +156,15 @@ class Wave:
 
     def locate(
         self, site: int, group: Group, space: str, address: Array, width: int, mask: Array | None
-    ) -> Iterator[Located]:
+    ) -> Iterable[Located]:
         """Give the places of an access; more than one only when its lanes go to different regions."""
         if space == "global":
             try:
                 found = self.memory.locate(site, address, width, mask)
             except ScatteredError:
-                yield from self.scattered(site, address, width, mask)
-                return
+                return self.scattered(site, address, width, mask)
         elif space == "generic":
-            yield from self.generic(site, group, address, width, mask)
-            return
+            return self.generic(site, group, address, width, mask)
         else:
             whole = isinstance(group, Everyone)
             if space == "shared":
@@ -174,8 +173,7 @@ class Wave:
             else:
                 windows = self.local_windows if whole else self.local_windows.reshape(-1)[group.ix]
                 found = self.local.locate(site, address, windows, width, mask)
-        if found is not None:
-            yield found
+        return () if found is None else (found,)
 
     def scattered(self, site: int, address: Array, width: int, mask: Array | None) -> Iterator[Located]:
         """Do an access region by region."""
@@ -204,7 +202,7 @@ class Wave:
         self, site: int, group: Group, space: str, address: Array, dtype: str, count: int, mask: Array | None
     ) -> list[Array]:
         """Read `count` elements a lane; lanes that are off read 0."""
-        width = np.dtype(dtype).itemsize * count
+        width = WIDTH[dtype] * count
         results: list[Array] | None = None
         if self.monitors:
             address = np.broadcast_to(address, group.shape)  # they have to see each lane's access
@@ -252,12 +250,15 @@ class Wave:
         mask: Array | None,
     ) -> None:
         """Write consecutive elements for each lane."""
-        shape = np.broadcast_shapes(address.shape, *(np.shape(v) for v in values))
         if self.monitors:
             shape = group.shape
+        elif all(value.shape == address.shape for value in values):
+            shape = address.shape
+        else:
+            shape = np.broadcast_shapes(address.shape, *(value.shape for value in values))
         if shape != address.shape:
             address = np.broadcast_to(address, shape)
-        width = np.dtype(dtype).itemsize * len(values)
+        width = WIDTH[dtype] * len(values)
         self.found = []
         for found in self.locate(site, group, space, address, width, mask):
             self.found.append(found)
