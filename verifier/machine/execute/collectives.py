@@ -52,6 +52,9 @@ def shuffle(group: Group, mode: str, value: Array, distance: Array, control: Arr
             return rows, _repeated(
                 mode, np.asarray(distance).item(), np.asarray(control).item(), group.threads
             )
+        if not isinstance(group, Everyone) and group.in_whole_warps and value.shape == group.shape:
+            rows = value.reshape(-1, WARP).take(source, axis=1).reshape(-1)
+            return rows, np.tile(valid, len(rows) // WARP)
         warps = group.warps
         return warps.collect(_take_present(warps, warps.spread(value), source[None])), warps.collect(
             valid[None]

@@ -44,6 +44,14 @@ class Group:
         """The lanes arranged by warp."""
         return Warps(self.ib, self.it)
 
+    @cached_property
+    def in_whole_warps(self) -> bool:
+        """Whether the lanes are those of whole warps, so that every 32 of them are one."""
+        if self.threads % WARP or len(self.ix) % WARP:
+            return False
+        rows = self.ix.reshape(-1, WARP)
+        return not np.count_nonzero(rows[:, 0] % WARP) and bool((rows[:, -1] - rows[:, 0] == WARP - 1).all())
+
     def lanes_of(self, shape: tuple[int, ...], selection: Array | None) -> Array:
         """Flat lane numbers of the active places of an access."""
         return self.ix if selection is None else self.ix[selection]
