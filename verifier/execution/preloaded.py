@@ -19,6 +19,7 @@ from typing import IO, Any, Protocol
 
 from verifier.execution.fork_server import SUBJECTS, Start, serve_forked
 from verifier.execution.process_tree import Copy, single_threaded
+from verifier.records.garbage import look_for_circles_seldom
 
 START_SECONDS = 120.0
 """The server imports torch and Triton before its first answer; on a busy machine that takes a while."""
@@ -238,6 +239,7 @@ def copy_ahead(*backends: str, children: str = "") -> None:
 
     if not can_be_copied():
         return
+    look_for_circles_seldom()  # in what was imported: neither here nor in the copies, which would write to it
     for name in backends:
         if backend(name).copied:
             _keep(name, Preloaded(name, {}, copied=True))
