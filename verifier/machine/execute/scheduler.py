@@ -164,7 +164,7 @@ class Scheduler:
         """Add lanes to the group at a block."""
         if target == EXIT:
             self.exited[lanes] = True
-            self.open_barriers(np.unique(lanes // self.wave.threads))
+            self.open_barriers(lanes)
             for parked in list(self.parked):
                 self.unpark(parked)
             return
@@ -189,13 +189,17 @@ class Scheduler:
             if not self.groups:
                 self.stuck()
             blocks = self.program.blocks
-            if self.steps % _FAIR == 0 and len(self.groups) > 1:
+            if len(self.groups) == 1:
+                (target,) = self.groups
+            elif self.steps % _FAIR == 0:
                 target = min(self.groups, key=lambda t: self.born[t])
             else:
                 target = min(self.groups, key=lambda t: (blocks[t].spins, t))
             lanes = self.groups.pop(target)
             self.watch_spinning(target, lanes)
             ready = self.complete_warps(target, lanes)
+            if ready is None:
+                return target, lanes
             if ready.any():
                 if not ready.all():
                     self.parked[target] = lanes[~ready]
@@ -227,16 +231,16 @@ class Scheduler:
             raise self.make(findings.Deadlock, message, lanes[:1], first)
         raise self.make(findings.StepLimit, f"{who} nobody will do", lanes[:1], first)
 
-    def complete_warps(self, target: int, lanes: Array) -> Array:
-        """Lanes whose warp is complete: a collective waits for every lane that it names."""
+    def complete_warps(self, target: int, lanes: Array) -> Array | None:
+        """Lanes whose warp is complete, None for all: a collective waits for every lane that it names."""
         instructions = self.program.blocks[target].instructions
         if not instructions or not is_collective(instructions[0]) or len(lanes) == self.exited.size:
-            return np.ones(len(lanes), dtype=bool)
+            return None
         threads = self.wave.threads
         if len(lanes) % WARP == 0 and threads % WARP == 0:
             rows = lanes.reshape(-1, WARP)
             if not (rows[:, 0] % WARP).any() and (rows[:, -1] - rows[:, 0] == WARP - 1).all():
-                return np.ones(len(lanes), dtype=bool)
+                return None
         per_block = -(-threads // WARP)
         warp = lanes // threads * per_block + lanes % threads // WARP
         present = np.zeros(self.wave.blocks * per_block, dtype=np.uint32)
@@ -277,11 +281,14 @@ class Scheduler:
         self.waiting_at[lanes] = wait.target
         self.waiting_for[lanes] = wait.barrier
         self.waits[wait.target] = wait
-        self.open_barriers(np.unique(lanes // self.wave.threads))
+        self.open_barriers(lanes)
 
-    def open_barriers(self, blocks: Array) -> None:
-        """Release the blocks all of whose remaining threads wait at one barrier."""
+    def open_barriers(self, lanes: Array) -> None:
+        """Release the blocks of these lanes all of whose remaining threads wait at one barrier."""
+        if not self.waits:  # nobody has ever waited
+            return
         threads = self.wave.threads
+        blocks = np.unique(lanes // threads)
         exited = self.exited.reshape(-1, threads)[blocks]
         waiting = self.waiting_for.reshape(-1, threads)[blocks]
         places = self.waiting_at.reshape(-1, threads)[blocks]
@@ -343,7 +350,8 @@ class Scheduler:
     def stuck(self) -> None:
         """Nobody can run: say who waits for whom."""
         for target in list(self.parked):
-            if self.complete_warps(target, self.parked[target]).any():
+            ready = self.complete_warps(target, self.parked[target])
+            if ready is None or ready.any():
                 self.unpark(target)
                 return
         waiting = np.flatnonzero(self.waiting_at >= 0)
