@@ -9,7 +9,7 @@ from checks_support import KERNELS, machine_runner
 from strategies.values import Values
 from verifier.cases.recipe import build, recorded_recipe
 from verifier.checks.support.certify import OF_COPIES, certified
-from verifier.checks.support.recorded_code import LAST_LANE
+from verifier.checks.support.recorded_code import COPIES, LAST_LANE
 from verifier.ops import op
 from verifier.records.certificate import Certificate, Refusal
 from verifier.subjects.load_file import load
@@ -82,6 +82,70 @@ def test_a_sum_that_differs_by_lane_is_refused(joined, right, tmp_path, runner):
     else:
         assert isinstance(found, Refusal)
         assert found.stage == LAST_LANE
+
+
+EXCHANGED = """
+import torch
+import triton
+import triton.language as tl
+from verifier import subject, tree
+
+@triton.jit
+def _joined(a, v, i, b, w, j):
+    return {joined}, v, tl.minimum(i, j)
+
+@triton.jit
+def _forward(x, y, columns, eps):
+    row = tl.program_id(0)
+    warp, lane = tl.arange(0, 4), tl.arange(0, 32)
+    place = warp[:, None] * 32 + lane[None, :]
+    value = tl.load(x + row * columns + place)
+    own = {own}
+    first = tl.sum(tl.where(warp == 0, own, 0.0), axis=0)
+    second = tl.sum(tl.where(warp == 1, own, 0.0), axis=0)
+    third = tl.sum(tl.where(warp == 2, own, 0.0), axis=0)
+    fourth = tl.sum(tl.where(warp == 3, own, 0.0), axis=0)
+    mean = tl.div_rn((first + second) + (third + fourth), columns.to(tl.float32))
+    out = value * tl.div_rn(1.0, tl.sqrt_rn(mean + eps))
+    other = tl.where(warp == 0, first, tl.where(warp == 1, second, tl.where(warp == 2, third, fourth)))
+    out = tl.where(lane[None, :] == 31, out + {added}, out)
+    tl.store(y + row * columns + place, out)
+
+@subject(
+    op="rms_norm", language="triton", variance="rms", accumulates="float32", dtypes=("float32",),
+    trees=tree(depth=lambda n: n), divide_by_n="division", mean_contraction="none", differentiable=False,
+)
+def attack(input, normalized_shape, eps=1e-5):
+    x = input.detach().contiguous()
+    y, columns = torch.empty_like(x), x.shape[-1]
+    _forward[(x.numel() // columns,)](x, y, columns, eps, num_warps=4)
+    return y
+"""
+OWN = "tl.sum(value * value, axis=1)"
+ROUNDED = """tl.inline_asm_elementwise(
+        "mul.rn.f32 $0, $1, $1;", "=f,f", [value], dtype=tl.float32, is_pure=True, pack=1)"""
+BY_LANE = f"tl.reduce(({ROUNDED}, value, tl.broadcast_to(lane[None, :], (4, 32))), 1, _joined)[0]"
+
+
+@pytest.mark.parametrize(
+    ("own", "joined", "added", "why"),
+    [
+        (OWN, "a + b", "0.0", ""),
+        (OWN, "a + b", "(own - other)[:, None] * 1048576.0", "of which not all uses fuse the same product"),
+        (BY_LANE, "a + b", "0.0", ""),
+        (BY_LANE, "tl.where(i - j == 16, tl.fma(v, v, b), a + b)", "0.0", COPIES),
+    ],
+    ids=["right", "cancelled", "rounded", "fused_in_some_lanes"],
+)
+def test_what_stays_of_sums_that_fuse_each_its_own_product_is_not_what_a_lane_has(  # noqa: PLR0917
+    own, joined, added, why, tmp_path, runner
+):
+    path = tmp_path / "attack.py"
+    path.write_text(EXCHANGED.format(own=own, joined=joined, added=added))
+    found = asked(load(path).subjects[0], 128, runner)
+    assert isinstance(found, Refusal) == bool(why), found
+    if why:
+        assert why in found.why
 
 
 def test_of_means_that_lanes_merge_in_orders_of_their_own_it_is_said_which_is_looked_at(runner):

@@ -171,16 +171,16 @@ def recorded_graph(
     if one.seen.status != "ok":
         return one.seen
     results, taken = ((live(one.nodes, wanted), wanted) for wanted in (one.outputs, one.taken))
-    digests = [digest(one.nodes, *part) for part in (results, taken)]
-    # Both before there is a graph, which takes as much memory as they do.
+    # All before there is a graph, which takes as much memory as they do.
     unlike = _unlike(one, case)
-    clash = one.clash or (CLASH if _differ(one, one.twice, "EZ") else "")
-    copies_differ = _differ(one, one.by_copies, "EZ", "EZC")
+    clash = one.clash or (CLASH if _differ(one, one.twice, "EZ")[0] else "")
+    copies_differ, several = _differ(one, one.by_copies, "EZ", "EZC")
+    digests = [digest(one.nodes, *part, several) for part in (results, taken)]
     if before is not None and digests == [before.digest, before.taken]:
         graph, paths = before.graph, before.paths
     else:
         assert one.model is not None
-        graph, asked = shared(one.nodes, (results, taken), one.formats)
+        graph, asked = shared(one.nodes, (results, taken), one.formats, several)
         paths = with_settled(asked, one.model)
     found = RecordedGraph(
         graph=graph,
@@ -208,35 +208,51 @@ def recorded_graph(
     return replace(one.seen, found=found)
 
 
-def _differ(one: GraphRecording, stored: tuple[tuple[Ids, Ids], ...], *levels: str) -> bool:
-    """Whether two lanes may store different numbers at once: other expressions, whatever they were.
+def _differ(one: GraphRecording, stored: tuple[tuple[Ids, Ids], ...], *levels: str) -> tuple[bool, Ids]:
+    """Say whether two lanes may store different numbers at once: other expressions, whatever they were.
 
     levels: claims up to which they are to be the same, one after the other. Copies that add the squares of
-    two lanes fuse each its own.
+    two lanes fuse each its own. Returns the nodes, too, that stayed where another stored what is the same up
+    to the last level alone.
     """
+    none = np.zeros(0, dtype=np.int64)
     if not stored:
-        return False
+        return False, none
     # A pair as one number: there are fewer than 2^31 nodes.
     keys = distinct(np.concatenate([distinct((lost << 32 | kept).ravel()) for lost, kept in stored]))
     pairs = np.stack([keys >> 32, keys & 0xFFFFFFFF], axis=1)
     fused = "C" in levels[-1]
-    parts = np.array_split(pairs, len(pairs) // _AT_ONCE + 1)
-    pairs = np.concatenate([part[~commuted(one.nodes, *part.T, fused=fused)] for part in parts])
-    few = pairs[:: max(len(pairs) // _FEW, 1)]
-    return any(part.size and _other(one, part, levels) for part in (few, pairs))
+    left, several = [], [none]
+    for part in np.array_split(pairs, len(pairs) // _AT_ONCE + 1):
+        alike = commuted(one.nodes, *part.T, fused=fused)
+        left.append(part[~alike])
+        if fused:
+            several.append(part[alike][~commuted(one.nodes, *part[alike].T), 1])
+    pairs = np.concatenate(left)
+    for part in (pairs[:: max(len(pairs) // _FEW, 1)], pairs):
+        differs, apart = _other(one, part, levels)
+        if differs:
+            return True, none
+    return False, distinct(np.concatenate([*several, apart]))
 
 
-def _other(one: GraphRecording, pairs: Ids, levels: tuple[str, ...]) -> bool:
-    """Whether any pair of nodes is of different terms at all levels."""
+def _other(one: GraphRecording, pairs: Ids, levels: tuple[str, ...]) -> tuple[bool, Ids]:
+    """Say whether any pair of nodes is of different terms at all levels; return which it is at the first.
+
+    A sum that is fused in one lane and rounded in another is no term that both have.
+    """
+    apart = np.zeros(0, dtype=np.int64)
     for claims in levels:
+        if not pairs.size:
+            break
         wanted = {"lost": pairs[:, 0], "kept": pairs[:, 1]}
         (graph,) = shared(one.nodes, [(live(one.nodes, wanted), wanted)], one.formats)
         known, _ = with_functions(graph, fused="C" in claims, marked=True)
-        found = Normaliser(SharedTerms(), claims).normal(known).outputs
-        pairs = pairs[found["lost"] != found["kept"]]
-        if not pairs.size:
-            return False
-    return True
+        found = Normaliser(SharedTerms(), claims).normal(known)
+        same = found.outputs["lost"] == found.outputs["kept"]
+        pairs = pairs if found.mixed.size else pairs[~same]
+        apart = pairs[:, 1] if claims == levels[0] else apart
+    return bool(pairs.size), apart
 
 
 def _unlike(one: GraphRecording, case: Case) -> str:

@@ -21,6 +21,7 @@ from verifier.arithmetic.graph.opcodes import UNORDERED_SUM
 from verifier.machine.shadow.graph_nodes import MOST_OPERANDS, Nodes, Row
 
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+_NONE: Ids = np.zeros(0, dtype=np.int64)
 _PART = 1 << 22
 _DEEP = (3, 6)
 """Operations that are looked into below a node where copies of it are compared: nearly all need three."""
@@ -46,22 +47,26 @@ def live(nodes: Nodes, outputs: Mapping[str, Ids]) -> Mask:
 
 
 def shared(
-    nodes: Nodes, parts: Sequence[tuple[Mask, Mapping[str, Ids]]], formats: Mapping[str, str]
+    nodes: Nodes,
+    parts: Sequence[tuple[Mask, Mapping[str, Ids]]],
+    formats: Mapping[str, str],
+    several: Ids = _NONE,
 ) -> tuple[Graph, ...]:
     """Return for each part the graph of the nodes that it keeps, each distinct expression once.
 
     parts: the nodes to keep, which have all their operands among them, and the outputs among them. What is
     unknown, or summed in an order that is not known, equals nothing else: each is kept. Parts of like sizes
     are looked through at once, since they have much in common; that takes more memory.
+    several: nodes in whose place another number may stay (`Graph`).
     """
     sizes = [np.count_nonzero(kept) for kept, _ in parts]
     alike = max(sizes) <= _UNLIKE * min(sizes)
     together = [parts] if alike else [[part] for part in parts]
-    return tuple(graph for group in together for graph in _shared(nodes, group, formats))
+    return tuple(graph for group in together for graph in _shared(nodes, group, formats, several))
 
 
 def _shared(
-    nodes: Nodes, parts: Sequence[tuple[Mask, Mapping[str, Ids]]], formats: Mapping[str, str]
+    nodes: Nodes, parts: Sequence[tuple[Mask, Mapping[str, Ids]]], formats: Mapping[str, str], several: Ids
 ) -> Iterator[Graph]:
     """Yield the graph of each part, of which all are looked through at once."""
     terms, place = SharedTerms(), np.full(nodes.count, -1, dtype=_numbers(nodes))
@@ -100,7 +105,7 @@ def _shared(
     for (kept, outputs), line in zip(parts, lines, strict=True):
         short = max(len(whole) - len(line), 0)
         known = np.append(line, np.zeros(short, dtype=np.int32)) if short else line[: len(whole)]
-        yield _part(whole, known, place, kept, outputs)
+        yield _part(whole, known, place, kept, outputs, several[kept[several]])
 
 
 def commuted(nodes: Nodes, first: Ids, second: Ids, *, fused: bool = False) -> Mask:
@@ -207,16 +212,21 @@ def _found(terms: SharedTerms, name: str, count: int, operands: Sequence[Ids], v
     return ids(np.broadcast_to(found, (count,))) if alike else found
 
 
-def _part(whole: Graph, line: Codes, place: Ids, kept: Mask, outputs: Mapping[str, Ids]) -> Graph:
+def _part(  # noqa: PLR0917 (of one part)
+    whole: Graph, line: Codes, place: Ids, kept: Mask, outputs: Mapping[str, Ids], several: Ids
+) -> Graph:
     """Return the graph of what some nodes became; place: where each node lies in the whole, (count,).
 
-    line: where the part computes each node of the whole first, (terms,).
+    line: where the part computes each node of the whole first, (terms,). several: nodes of it in whose place
+    another number may stay.
     """
+    copied = np.zeros(len(whole) if several.size else 0, dtype=np.bool_)
+    copied[place[several]] = True
     ends = {name: ids(place[wanted]) for name, wanted in outputs.items()}
     made = _counted(place, kept, len(whole))
     mine = made > 0
     if mine.all():
-        return replace(whole, line=line, outputs=ends, made=made)
+        return replace(whole, line=line, outputs=ends, made=made, several=copied if copied.size else None)
     number = np.append(np.cumsum(mine) - 1, -1)  # an operand that is absent stays so
     return replace(
         whole,
@@ -226,6 +236,7 @@ def _part(whole: Graph, line: Codes, place: Ids, kept: Mask, outputs: Mapping[st
         line=line[mine],
         outputs={name: number[wanted] for name, wanted in ends.items()},
         made=made[mine],
+        several=copied[mine] if copied.size else None,
     )
 
 
@@ -238,8 +249,11 @@ def _counted(place: Ids, kept: Mask, count: int) -> Ids:
     return found
 
 
-def digest(nodes: Nodes, kept: Mask, outputs: Mapping[str, Ids]) -> str:
-    """Return a digest of all that the graph of the nodes kept says, as they were computed, lines apart."""
+def digest(nodes: Nodes, kept: Mask, outputs: Mapping[str, Ids], several: Ids = _NONE) -> str:
+    """Return a digest of all that the graph of the nodes kept says, as they were computed, lines apart.
+
+    several: nodes, each once and in order, in whose place another number may stay.
+    """
     number = np.cumsum(kept, dtype=_numbers(nodes))
     number -= 1
     found = sha256()
@@ -254,6 +268,8 @@ def digest(nodes: Nodes, kept: Mask, outputs: Mapping[str, Ids]) -> str:
             found.update(column.tobytes())
     for name, wanted in sorted(outputs.items()):
         found.update(f"{name} {wanted.shape}\n".encode() + ids(number[wanted]).tobytes())
+    if (copied := several[kept[several]]).size:
+        found.update(f"several {copied.shape}\n".encode() + ids(number[copied]).tobytes())
     return found.hexdigest()
 
 

@@ -143,7 +143,11 @@ def _without_zeros(graph: Graph) -> tuple[Graph, int]:
     for node in sums:  # operands come first
         place[node] = place[first[node]]
     outputs = {name: place[nodes] for name, nodes in graph.outputs.items()}
-    return replace(graph, operands=place[graph.operands], outputs=outputs), graph.times(sums)
+    several = None if graph.several is None else graph.several.copy()
+    if several is not None:
+        several[place[sums[several[sums]]]] = True
+    changed = replace(graph, operands=place[graph.operands], outputs=outputs, several=several)
+    return changed, graph.times(sums)
 
 
 def _replaced(graph: Graph, name: str) -> Graph:
@@ -218,7 +222,10 @@ def _split(graph: Graph, name: str) -> tuple[Graph, int]:
     line[products] = line[sums]
     operands[products, :2] = operands[sums, :2]
     operands[sums] = np.stack([products, operands[sums, 2], np.full(len(sums), -1)], axis=1)
-    made = None
+    made = several = None
+    if graph.several is not None:
+        several = np.zeros(len(operation), dtype=np.bool_)
+        several[place] = graph.several
     if graph.made is not None:
         made = np.zeros(len(operation), dtype=np.int64)
         made[place] = graph.made
@@ -226,7 +233,7 @@ def _split(graph: Graph, name: str) -> tuple[Graph, int]:
     outputs = {name: place[ids] for name, ids in graph.outputs.items()}
     return replace(
         graph, names=names, operation=operation, operands=operands, value=value, line=line, outputs=outputs,
-        made=made,
+        made=made, several=several,
     ), graph.times(nodes)  # fmt: skip
 
 

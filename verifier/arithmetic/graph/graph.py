@@ -42,6 +42,8 @@ class Graph:
     outputs: for each output the nodes of its elements, in its shape.
     formats: the format (f16, bf16, f32, f64) that the elements of an argument are held in.
     made: (n,) how many nodes of a run each stands for, which were the same; None: one each.
+    several: (n,) whether another number may stay in a node's place, that of a copy of its thread, in which
+        another product is fused; None: nowhere.
     """
 
     names: tuple[str, ...]
@@ -53,6 +55,7 @@ class Graph:
     outputs: Mapping[str, Ids]
     formats: Mapping[str, str] = field(default_factory=dict)
     made: Ids | None = None
+    several: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] | None = None
 
     def __post_init__(self) -> None:
         """Refuse a table that is no graph.
@@ -63,9 +66,9 @@ class Graph:
 
         """
         n = len(self.operation)
-        made = n if self.made is None else len(self.made)
-        columns = (len(self.value), len(self.line), len(self.operands), made)
-        if columns != (n, n, n, n) or self.operands.shape != (n, 3):
+        made, several = (n if column is None else len(column) for column in (self.made, self.several))
+        columns = (len(self.value), len(self.line), len(self.operands), made, several)
+        if columns != (n,) * len(columns) or self.operands.shape != (n, 3):
             raise ValueError(f"the columns of a graph of {n} nodes have other lengths: {columns}")
         _within(self.operation, len(self.names), "names")
         _within(self.line, len(self.lines), "lines")
@@ -114,6 +117,7 @@ class Graph:
             lines=np.array(self.lines, dtype=np.str_),
             formats=np.array(list(self.formats.items()), dtype=np.str_).reshape(-1, 2),
             **({} if self.made is None else {"made": self.made}),
+            **({} if self.several is None else {"several": self.several}),
             **{f"output:{name}": nodes for name, nodes in self.outputs.items()},
         )
 
@@ -137,6 +141,7 @@ class Graph:
                 outputs=outputs,
                 formats={str(name): str(kept) for name, kept in held["formats"]},
                 made=held["made"] if "made" in held.files else None,
+                several=held["several"] if "several" in held.files else None,
             )
 
 
@@ -264,6 +269,7 @@ def pruned(graph: Graph) -> Graph:
         outputs={name: number[nodes] for name, nodes in graph.outputs.items()},
         formats=graph.formats,
         made=None if graph.made is None else graph.made[kept],
+        several=None if graph.several is None else graph.several[kept],
     )
 
 

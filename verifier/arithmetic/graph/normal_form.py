@@ -40,7 +40,8 @@ class NormalForm:
     fused, rounded: terms of sums of which a product is fused in some place, of sums of which none is in some
     place, and of quotients that are (rule of claim C): what is in both stands for two numbers (`mixed`).
     either: terms of sums of two products of which one is fused in one place and the other in another: two
-    numbers, too. cancelled: edges that were taken for equal ones (`rules.CANCELS`).
+    numbers, too, as are those in whose place that of a copy of a thread may stay. cancelled: edges that were
+    taken for equal ones (`rules.CANCELS`).
     """
 
     graph: Graph
@@ -115,6 +116,7 @@ class Normaliser:
         edges = self._all(small)
         if (less := self._without_what_is_never_chosen(small, edges)) is not None:
             small, edges = less, self._all(less)
+        copied = edges[:0] if small.several is None else edges[small.several]
         return NormalForm(
             graph=small,
             edges=edges,
@@ -125,7 +127,7 @@ class Normaliser:
             nonzero=_distinct(self._nonzero),
             fused=ids(np.flatnonzero(self._sums & _FUSED)),
             rounded=ids(np.flatnonzero(self._sums & _PLAIN)),
-            either=ids(np.flatnonzero(self._sums & _FUSED == _FUSED)),
+            either=_distinct([np.flatnonzero(self._sums & _FUSED == _FUSED), copied >> 1]),
             cancelled=_distinct(self._cancelled),
         )
 

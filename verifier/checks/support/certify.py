@@ -129,6 +129,8 @@ def _proofs(subject: Subject, case: Case, found: Recordings, *, gradients: bool)
     admitted = ""
     for mode, one in found.by_mode.items():
         must_hold_for_all_inputs(one, paths=True)
+        if one.copies_differ and not merges_parts(op(subject.op), subject):
+            raise RefusedError(LAST_LANE, COPIES)
         said = one.digest, one.taken
         if said in known:
             yield replace(known[said], contraction=mode, kernels=dict(one.kernels), mixed=())

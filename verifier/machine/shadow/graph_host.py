@@ -55,7 +55,8 @@ class HostGraph(Dispatching):
             self.slots.asked.add(name)
         if any(map(_is_shared, changed)) and not all(map(self.constant, tensors)) and run_for_subject():
             self.slots.asked.add(f"{name} into memory that is not torch's alone")
-        if base in _CONSTANTS and not any(map(_tensors, args[1:])):
+        exact = all(_same_on_a_device(base, args, kwargs, tensor) for tensor in written)
+        if base in _CONSTANTS and exact and not any(map(_tensors, args[1:])):
             for tensor in written:
                 if tensor.element_size() > 1:
                     self.slots.set(tensor, np.int64(LITERAL))
@@ -63,7 +64,7 @@ class HostGraph(Dispatching):
                     self.slots.clear(tensor)
             return result
         origin = args[1] if base == "copy" and len(args) > 1 else args[0] if base in _COPIES else None
-        if base in _OF_CONSTANTS and base == name and all(map(self.slots.fixed, tensors)):
+        if base in _OF_CONSTANTS and exact and base == name and all(map(self.slots.fixed, tensors)):
             for tensor in written:
                 self.slots.set(tensor, np.int64(LITERAL))
             return result
@@ -172,6 +173,28 @@ def _is_shared(tensor: torch.Tensor) -> bool:
     import torch
 
     return torch._C._has_storage(tensor) and not tensor.untyped_storage().resizable()
+
+
+def _same_on_a_device(
+    name: str, args: tuple[object, ...], kwargs: dict[str, object], result: torch.Tensor
+) -> bool:
+    """Whether an operation on constants gives on a device what it gives here.
+
+    By a number that lies on the host a device divides with its reciprocal; it fuses the product with alpha
+    into a sum; and it counts up in the format of the result, where the host does so in float64.
+    """
+    import torch
+
+    if not result.is_floating_point():
+        return True
+    if name in ("div", "floor_divide"):
+        return len(args) > 1 and isinstance(args[1], _tensor_type()) and args[1].dim() > 0
+    if name in ("add", "sub", "rsub"):
+        return len(args) == 2 and kwargs.get("alpha", 1) == 1
+    if name == "arange":
+        exact = 2 / torch.finfo(result.dtype).eps
+        return all(isinstance(one, int) and abs(one) <= exact for one in args)
+    return True
 
 
 def _same_floats(origin: torch.Tensor, written: list[torch.Tensor]) -> bool:
