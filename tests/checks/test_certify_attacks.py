@@ -321,6 +321,18 @@ def test_a_product_that_the_next_turn_of_a_loop_adds_is_recorded_as_it_runs_in_n
     assert found.stage == "products are fused in every turn of a loop or in none"
 
 
+def test_the_magnitude_of_a_square_is_fused_as_the_square_is(ask):
+    """LLVM leaves it as it is; ptxas knows that it changes nothing but the sign of a NaN."""
+    rounded = PTX.format("mul.rn.f32 $0, $1, $1; abs.f32 $0, $0;", "value + 1.0", True)
+    lines = ("further = value + 1.0", f"out += (tl.abs(further * further) - {rounded}) * FACTOR")
+    right = "\n".join(lines).replace("further * further", "further").replace("mul.rn.f32 $0, $1, $1; ", "")
+    right = right.replace("abs.f32 $0, $0", "abs.f32 $0, $1").replace("FACTOR", "1.0")
+    assert isinstance(ask(OUT=right), Certificate)
+    found = ask(OUT="\n".join(lines).replace("FACTOR", "67108864.0"))
+    assert isinstance(found, Refusal), found.statement
+    assert found.stage == "the code is the declared computation"
+
+
 @pytest.mark.parametrize(
     ("factor", "members", "stream", "stage"),
     [

@@ -148,6 +148,47 @@ def test_what_stays_of_sums_that_fuse_each_its_own_product_is_not_what_a_lane_ha
         assert why in found.why
 
 
+BY_ORDER = """
+@triton.jit
+def _merge_by_lane(n_a, mean_a, m2_a, i_a, n_b, mean_b, m2_b, i_b):
+    n, mean, m2 = _merge(n_a, mean_a, m2_a, n_b, mean_b, m2_b)
+    return n, mean, {m2}, tl.maximum(i_a, i_b)
+
+
+@triton.jit
+def _moments("""
+IN_WARPS = """
+    lane = tl.broadcast_to(tl.arange(0, 32)[None, :], (4, 32))
+    parts = tl.reshape(seen, (4, 32)), tl.reshape(means, (4, 32)), tl.reshape(m2, (4, 32)), lane
+    seen, means, m2, _ = tl.reduce(parts, 1, _merge_by_lane)
+    seen, mean, m2 = tl.reduce((seen, means, m2), 0, _merge)
+"""
+
+
+@pytest.mark.parametrize(
+    ("m2", "right"),
+    [
+        ("m2", True),
+        ("tl.where(i_a < i_b, 2.0, 1.0) * m2", False),
+        ("tl.where(i_a < i_b, 0.99, 1.0) * m2", False),
+    ],
+    ids=["right", "twice", "by_a_hundredth"],
+)
+def test_merges_that_are_wrong_in_all_lanes_but_the_last_are_refused(m2, right, tmp_path, runner):
+    text = (KERNELS / "layer_norm_welford_triton.py").read_text(encoding="utf-8")
+    in_one = "    seen, mean, m2 = tl.reduce((seen, means, m2), 0, _merge)\n"
+    ahead = "@triton.jit\ndef _moments("
+    here = "Path(__file__).with_name("
+    assert in_one in text
+    assert ahead in text
+    text = text.replace(in_one, IN_WARPS[1:]).replace(ahead, BY_ORDER[1:].format(m2=m2))
+    (tmp_path / "attack.py").write_text(text.replace(here, f"Path({str(KERNELS)!r}, "))
+    found = asked(load(tmp_path / "attack.py").subjects[0], 201, runner)
+    assert isinstance(found, Certificate if right else Refusal), found
+    if not right:
+        assert found.stage == LAST_LANE
+
+
 def test_of_means_that_lanes_merge_in_orders_of_their_own_it_is_said_which_is_looked_at(runner):
     for stem, differ in (("layer_norm_welford_triton", True), ("layer_norm_two_pass_triton", False)):
         found = asked(load(KERNELS / f"{stem}.py").subjects[0], 1000, runner)

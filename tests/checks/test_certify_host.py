@@ -193,6 +193,37 @@ def test_statistics_that_the_next_forward_pass_overwrites_are_refused(tmp_path, 
     assert (found.stage, "another call comes between" in found.why) == (CALLS, True), found
 
 
+OF_ONE = "torch.full((1,), 41.0, device=x.device)"
+
+
+@pytest.mark.parametrize(
+    ("constant", "certified"),
+    [
+        (f"{OF_ONE} / {OF_ONE} - 1.0", True),
+        (f"{OF_ONE} / 41.0 - 1.0", False),
+        (f"torch.arange(41, 42, device=x.device) / 41 - {OF_ONE} / {OF_ONE}", False),
+        (f"torch.sub({OF_ONE}, {OF_ONE}, alpha=1.0)", True),
+        (f"torch.sub({OF_ONE} / {OF_ONE}, torch.full((1,), 1 / 41, device=x.device), alpha=41.0)", False),
+        ("torch.arange(0, 2, device=x.device, dtype=torch.float32)[:1]", True),
+        ("torch.arange(0.0, 1.0, 0.1, device=x.device)[9:] - 0.9", False),
+        (f"({OF_ONE} / {OF_ONE} * 7.0).floor_divide(0.7) - 10.0", False),
+    ],
+    ids=[
+        *("by_numbers", "by_a_number", "integers_by_a_number", "difference", "with_alpha", "counted"),
+        *("in_steps", "floor"),
+    ],
+)
+def test_constants_that_torch_computes_otherwise_on_a_device_are_none(tmp_path, runner, constant, certified):
+    """On a device x / 41 is x * (1 / 41), a - b * alpha is fused, and steps are multiplied in float32."""
+    lines = f"z = {constant}\n_add[(1,)](y, z, y.numel(), BLOCK=64)"
+    found = asked(tmp_path, runner, kernel({"AHEAD": AHEAD, "AFTER": lines}), columns=12)
+    if certified:
+        assert isinstance(found, Certificate), found
+    else:
+        assert isinstance(found, Refusal), found.statement
+        assert found.stage == RECORDED
+
+
 ROOT = "  const float rstd = __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(total, (float)columns) + eps));"
 TWO_LAUNCHES = """
   if (scales == 0) {

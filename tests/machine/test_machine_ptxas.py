@@ -200,11 +200,17 @@ CONSTANT, SCALE, DATA = (f"mul.f32 %f4, %f2, {factor};" for factor in ("0f3B0000
         ("@%p1 mov.f32 %f2, %f3; mul.f32 %f4, %f2, %f2; sub.f32 %f9, %f4, %f3;", True),
         ("mul.f32 %f4, %f2, %f3; sub.f32 %f4, %f4, %f3; mov.f32 %f9, %f4;", True),
         ("mul.f32 %f4, %f2, %f3; @%p1 mov.f32 %f4, %f2; sub.f32 %f4, %f4, %f3; mov.f32 %f9, %f4;", False),
+        ("mul.f32 %f4, %f2, %f2; abs.f32 %f5, %f4; add.f32 %f9, %f5, %f3;", True),
+        ("mul.f32 %f4, %f2, %f2; neg.f32 %f6, %f4; abs.f32 %f5, %f6; sub.f32 %f9, %f5, %f3;", True),
+        ("mul.f32 %f4, %f2, %f3; abs.f32 %f5, %f4; add.f32 %f9, %f5, %f3;", False),
+        ("mul.f32 %f4, %f2, %f2; abs.f32 %f5, %f4; sub.f32 %f9, %f3, %f5;", False),
+        ("mul.f32 %f4, %f2, %f2; abs.f32 %f5, %f4; neg.f32 %f6, %f5; add.f32 %f9, %f6, %f3;", False),
     ],
     ids=[
         *("constant_skipped", "argument_skipped", "data_skipped", "constant_in_loop", "argument_in_loops"),
         *("data_in_loop", "negated", "computed", "stored", "divided", "after_its_loop"),
         *("operand_written_before", "operand_written_after", "operand_in_block", "own_register", "guarded"),
+        *("magnitude", "magnitude_of_negative", "no_square", "subtracted_magnitude", "negated_magnitude"),
     ],
 )
 def test_products_are_fused_across_blocks_as_ptxas_fuses_them(body, fuses, tmp_path):

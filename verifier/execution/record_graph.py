@@ -22,6 +22,7 @@ from verifier.arithmetic.graph.graph import Bits, Builder, Graph, Ids, distinct
 from verifier.arithmetic.graph.normal_form import Normaliser
 from verifier.execution.backend import Backend
 from verifier.execution.call_subject import execute
+from verifier.execution.copies_apart import far_apart
 from verifier.execution.settled_nodes import with_settled
 from verifier.execution.shadow_run import shadow_session
 from verifier.execution.shared_nodes import commuted, digest, live, shared
@@ -172,8 +173,8 @@ def recorded_graph(
         return one.seen
     results, taken = ((live(one.nodes, wanted), wanted) for wanted in (one.outputs, one.taken))
     # All before there is a graph, which takes as much memory as they do.
-    unlike = _unlike(one, case)
-    clash = one.clash or (CLASH if _differ(one, one.twice, "EZ")[0] else "")
+    unlike, far = _unlike(one, case)
+    clash = one.clash or (CLASH if far or _differ(one, one.twice, "EZ")[0] else "")
     copies_differ, several = _differ(one, one.by_copies, "EZ", "EZC")
     digests = [digest(one.nodes, *part, several) for part in (results, taken)]
     if before is not None and digests == [before.digest, before.taken]:
@@ -255,14 +256,19 @@ def _other(one: GraphRecording, pairs: Ids, levels: tuple[str, ...]) -> tuple[bo
     return bool(pairs.size), apart
 
 
-def _unlike(one: GraphRecording, case: Case) -> str:
-    """Name a result of which the recorded expressions give other bits than the run that was recorded."""
+def _unlike(one: GraphRecording, case: Case) -> tuple[str, bool]:
+    """Name a result of which the recorded expressions give other bits than the run that was recorded.
+
+    Say, too, whether copies of threads stored numbers that are no other roundings of those that stayed.
+    """
     assert one.model is not None
     given = {name: bits_of(case.given[name]).reshape(-1) for name in one.tensors}
     bits, known = one.nodes.evaluate(given, one.model, pinned=True)
+    largest = max((float(t.abs().max()) for t in case.given.values() if t.numel()), default=0.0)
+    far = far_apart(one.nodes, one.by_copies, bits, one.formats, largest)
     for nodes, seen in one.nodes.checked:
         if known[nodes].all() and (bits[nodes] != seen).any():
-            return "what torch sums"
+            return "what torch sums", far
     for name, found in {
         n: bits[nodes] if known[nodes].all() else None for n, nodes in one.outputs.items()
     }.items():
@@ -270,8 +276,8 @@ def _unlike(one: GraphRecording, case: Case) -> str:
         if found is None or result is None:  # unknown values are told elsewhere
             continue
         if ((found != bits_of(result)) & ~result.detach().cpu().isnan().numpy()).any():
-            return name
-    return ""
+            return name, far
+    return "", far
 
 
 @lru_cache(maxsize=256)

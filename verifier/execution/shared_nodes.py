@@ -129,7 +129,7 @@ def _commuted(nodes: Nodes, first: Ids, second: Ids, levels: int, *, fused: bool
     def placed(column: Ids) -> Ids:
         return place[np.searchsorted(reached, column)]
 
-    for row, own in _by_rows(nodes, reached):
+    for row, own in by_rows(nodes, reached):
         numbers, ends = reached[own], depth[own] == levels
         cut, kept = numbers[ends], numbers[~ends]
         found = np.full(len(numbers), -1, dtype=np.int64)
@@ -149,7 +149,7 @@ def _below(nodes: Nodes, roots: Ids, levels: int) -> tuple[Ids, Codes]:
     for _ in range(levels if roots.size else 0):
         columns = [
             column[found[-1][own] - row.first]
-            for row, own in _by_rows(nodes, found[-1])
+            for row, own in by_rows(nodes, found[-1])
             for column in _operands(row)
         ]
         level = distinct(np.concatenate([np.zeros(0, np.int64), *columns]))
@@ -162,7 +162,7 @@ def _below(nodes: Nodes, roots: Ids, levels: int) -> tuple[Ids, Codes]:
     return reached, depth
 
 
-def _by_rows(nodes: Nodes, numbers: Ids) -> Iterator[tuple[Row, slice]]:
+def by_rows(nodes: Nodes, numbers: Ids) -> Iterator[tuple[Row, slice]]:
     """Yield the rows that some nodes, in order, belong to, and which of these do."""
     place = 0
     while place < len(numbers):

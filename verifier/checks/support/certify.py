@@ -48,7 +48,7 @@ from verifier.records.subject import Subject
 DOCUMENTED = "the CUDA C++ Programming Guide says"
 OF_COPIES = (
     "of the lanes that hold the same elements and store merges in one place at once the last one's stays: "
-    "those of the others, in orders of their own, are not looked at"
+    "those of the others, in orders of their own, are compared with it on the values of the run alone"
 )
 _APPROXIMATE = (".approx", ".full")
 

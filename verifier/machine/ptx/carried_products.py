@@ -30,7 +30,7 @@ def carried(program: Program) -> Iterator[Instruction]:
 
 
 def _over_a_turn(flow: ReachingDefinitions, reader: int) -> set[int]:
-    """Return the products that a sum takes, perhaps moved or negated, where one link leads back."""
+    """Return the products that a sum takes, perhaps moved or of another sign, where one link leads back."""
     met, found, pending = set[tuple[int, bool]](), set[int](), [(reader, False)]
     while pending:
         at, back = pending.pop()
@@ -41,6 +41,6 @@ def _over_a_turn(flow: ReachingDefinitions, reader: int) -> set[int]:
             met.add(link)
             if is_product(flow.instructions[source]):
                 found |= {source} if link[1] else set()
-            elif flow.instructions[source].parts[0] in ("neg", "mov"):
+            elif flow.instructions[source].parts[0] in ("neg", "mov", "abs"):
                 pending.append(link)
     return found

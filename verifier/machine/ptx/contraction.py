@@ -1,10 +1,11 @@
 """What ptxas does to the PTX: multiplications and additions without `.rn` become fused operations.
 
 The rules are those that ptxas 12 and 13 were seen to follow on small kernels: fusion looks through `neg` and
-`mov`, goes across `div.full` (which is a product with a reciprocal), and keeps a product whose other uses
-need it anyway. It stays within a basic block (barriers do not end one), but for products with a literal or
-with an argument of the kernel, which sums of any block take, in loops too, if they are in each loop that the
-product is in. What is written later to an operand's register, or to the product's own, makes no difference.
+`mov`, and `abs` of a square of float32, goes across `div.full` (a product with a reciprocal), and keeps
+a product whose other uses need it anyway. It stays within a basic block (barriers do not end one), but for
+products with a literal or with an argument of the kernel, which sums of any block take, in loops too, if they
+are in each loop that the product is in. What is written later to an operand's register, or to the product's
+own, makes no difference.
 """
 
 from __future__ import annotations
@@ -32,11 +33,15 @@ _TYPES = frozenset({"f32", "f64", "f16", "bf16", "f16x2", "bf16x2", "f32x2"})
 
 @dataclass(kw_only=True)
 class _Product:
-    """A multiplication or division that may be fused: where it stands, and the places that use it."""
+    """A multiplication or division that may be fused: where it stands, and the places that use it.
+
+    magnitude: what is held is the magnitude of a square, which no sum takes that subtracts it.
+    """
 
     place: int
     instruction: Instruction
     negated: bool = False
+    magnitude: bool = False
 
 
 def contract(items: list[Item], registers: dict[str, str]) -> list[Item]:
@@ -232,7 +237,7 @@ def _kept(
 
 
 def _follow(place: int, item: Instruction, products: dict[str, _Product], counts: Counter[str]) -> None:
-    """Record a product, or a `neg` or `mov` of one, held in a register that is written once."""
+    """Record a product, a `neg` or `mov` of one, or the `abs` of a square, in a register written once."""
     target = item.operands[0] if item.operands else None
     if not isinstance(target, Register) or counts[target.name] != 1:
         return
@@ -242,7 +247,19 @@ def _follow(place: int, item: Instruction, products: dict[str, _Product], counts
         origin = products.get(item.operands[1].name)
         if origin is not None and (item.parts[0] == "mov" or item.parts[-1] == origin.instruction.parts[-1]):
             flip = item.parts[0] == "neg"
-            products[target.name] = replace(origin, negated=origin.negated ^ flip)
+            if not (flip and origin.magnitude):
+                products[target.name] = replace(origin, negated=origin.negated ^ flip)
+    elif item.parts[0] == "abs" and item.guard is None and isinstance(item.operands[1], Register):
+        origin = products.get(item.operands[1].name)
+        if origin is not None and _is_square(origin.instruction, item):
+            products[target.name] = replace(origin, negated=False, magnitude=True)
+
+
+def _is_square(product: Instruction, magnitude: Instruction) -> bool:
+    """Whether a product is a square in float32 that flushes as what takes its magnitude does."""
+    first, second = product.operands[1:]
+    same = product.parts[0] == "mul" and isinstance(first, Register) and first == second
+    return same and product.parts[1:] == magnitude.parts[1:] and product.parts[-1] == "f32"
 
 
 def _choose(
@@ -274,7 +291,7 @@ def _choose(
                 final = ends[product.place]
                 if final is None or product.place in blocked or (len(final) == 1) != single:
                     continue
-                if not all(_accepts(items[use], product) and use not in sums for use in final):
+                if not all(_accepts(items[use], product, products) and use not in sums for use in final):
                     continue
                 around = [(first, last) for first, last in loops if first < product.place < last]
                 if not all(first < use < last for first, last in around for use in final):
@@ -306,8 +323,13 @@ def _final_uses(
     return final if final and len(set(final)) == len(final) else None
 
 
-def _accepts(item: Instruction, product: _Product) -> bool:
-    """Whether a sum and a product agree in type and in flushing."""
+def _accepts(item: Instruction, product: _Product, products: Mapping[str, _Product]) -> bool:
+    """Whether a sum and a product agree in type and in flushing, and it subtracts no magnitude."""
+    last = item.operands[2]
+    if item.parts[0] == "sub" and isinstance(last, Register) and last.name in products:
+        held = products[last.name]
+        if held.magnitude and held.place == product.place:
+            return False
     same = item.parts[-1] == product.instruction.parts[-1]
     return same and ("ftz" in item.parts) == ("ftz" in product.instruction.parts)
 
@@ -375,13 +397,13 @@ def _negated(
 
 
 def _without_dead_moves(items: list[Item], dead: set[str]) -> list[Item]:
-    """Drop `neg` and `mov` of products that no longer exist."""
+    """Drop `neg`, `mov` and `abs` of products that no longer exist."""
     return [
         item
         for item in items
         if not (
             isinstance(item, Instruction)
-            and item.parts[0] in ("neg", "mov")
+            and item.parts[0] in ("neg", "mov", "abs")
             and item.operands
             and isinstance(item.operands[0], Register)
             and item.operands[0].name in dead
