@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -174,3 +176,20 @@ def test_a_power_of_what_is_left_of_a_fused_product_is_perhaps_a_zero(family):
     (edge,), (rest,) = (found[name].ravel() for name in ("y", "rest"))
     assert Signs(terms, np.array([edge])).nonzero(edge)
     assert not Signs(terms, np.array([edge]), fused=np.array([rest >> 1])).nonzero(edge)
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_number_in_whose_place_that_of_a_copy_may_stay_does_not_cancel(copied):
+    """What a choice compares may lie in a register, and what it gives in memory; so may two that cancel."""
+    builder = Builder()
+    a, b, c = (builder.append(f"input:{name}") for name in "abc")
+    total = builder.append("fma.rn.f32", a, b, c)
+    zero = builder.append("literal:f32", value=0)
+    chosen = builder.append("ite", builder.append("setp.lt.f32", total, zero), zero, total)
+    less = builder.append("sub.f32", total, total)
+    for result, claims in ((chosen, "EZ"), (less, "EZF")):
+        graph = builder.graph({"y": result}, dict.fromkeys("abc", "f32"))
+        several = np.arange(len(graph)) == total
+        terms = SharedTerms()
+        form = Normaliser(terms, claims).normal(replace(graph, several=several if copied else None))
+        assert cancelled_ambiguously(terms, [form]).size == copied

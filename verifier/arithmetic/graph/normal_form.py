@@ -301,15 +301,19 @@ def cancelled_ambiguously(terms: SharedTerms, forms: Iterable[NormalForm]) -> Id
 
 
 def _compared_and_given(form: NormalForm) -> Ids:
-    """Return the terms that a choice compares, and gives as other nodes than it compares."""
+    """Return the terms that a choice compares, and gives as other nodes than it compares.
+
+    A node in whose place that of a copy may stay may be one number in a register, and another in memory.
+    """
     graph, found = form.graph, [np.zeros(0, dtype=np.int64)]
+    several = np.zeros(len(graph), dtype=np.bool_) if graph.several is None else graph.several
     choice = np.array([name == "ite" for name in graph.names], dtype=np.bool_)
     chosen = graph.operands[choice[graph.operation]]
     compared = graph.operands[chosen[:, 0]]
     for asked, given in ((asked, given) for asked in (0, 1) for given in (1, 2)):
         u, w = compared[:, asked], chosen[:, given]
         terms = form.edges[u] >> 1
-        found.append(terms[(u >= 0) & (u != w) & (terms == form.edges[w] >> 1)])
+        found.append(terms[(u >= 0) & ((u != w) | several[u]) & (terms == form.edges[w] >> 1)])
     return _distinct(found)
 
 
