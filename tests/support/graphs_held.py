@@ -249,8 +249,8 @@ def ranged(seed: int, *, copies: int = 3) -> Iterator[str]:
     for copy in range(copies):
         which = slice(copy, copy + 1)
         terms = SharedTerms()
-        Normaliser(terms, "EZ").normal(one.graph(which))
-        exponent = finite_terms(terms).exponent
+        form = Normaliser(terms, "EZ").normal(one.graph(which))
+        exponent = finite_terms(terms, form.either).exponent
         if exponent is None:
             continue
         largest = 2.0**exponent

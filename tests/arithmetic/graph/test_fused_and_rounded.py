@@ -187,7 +187,9 @@ def test_a_number_in_whose_place_that_of_a_copy_may_stay_does_not_cancel(copied)
     zero = builder.append("literal:f32", value=0)
     chosen = builder.append("ite", builder.append("setp.lt.f32", total, zero), zero, total)
     less = builder.append("sub.f32", total, total)
-    for result, claims in ((chosen, "EZ"), (less, "EZF")):
+    half = builder.append("mul.f32", total, builder.append("literal:f32", value=0x3F000000))
+    of_it = builder.append("ite", builder.append("setp.lt.f32", half, zero), zero, half)
+    for result, claims in ((chosen, "EZ"), (of_it, "EZ"), (less, "EZF")):
         graph = builder.graph({"y": result}, dict.fromkeys("abc", "f32"))
         several = np.arange(len(graph)) == total
         terms = SharedTerms()

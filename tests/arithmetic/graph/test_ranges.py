@@ -1,5 +1,7 @@
 """Intervals of terms, held against all numbers of a tiny format; magnitudes up to which all is finite."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -101,6 +103,20 @@ def test_the_largest_power_of_two_is_found_and_nothing_is_claimed_of_what_may_be
     found = exponent_of(make)
     assert found.exponent == wanted, found
     assert bool(found.why) == (wanted is None)
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_what_may_be_two_numbers_is_not_squared_and_not_clamped(copied):
+    builder = Builder()
+    x, y = builder.append("input:x", value=np.arange(2))
+    one = builder.append("literal:f32", value=0x3F800000)
+    total = builder.append("fma.rn.f32", x, y, x)
+    square = builder.append("sqrt.rn.f32", builder.append("mul.f32", total, total))
+    quotient = builder.append("div.rn.f32", y, clamped(builder.append, total, one))
+    for node in (square, quotient):
+        graph = builder.graph({"y": np.asarray(node)}, {"x": "f32"})
+        marked = replace(graph, several=np.arange(len(graph)) == total)
+        assert (finite_below(marked if copied else graph).exponent is None) == copied
 
 
 def test_elements_do_not_exceed_what_their_format_holds():

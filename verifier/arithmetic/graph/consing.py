@@ -9,6 +9,7 @@ import numpy as np
 
 from verifier.arithmetic.formats import Array
 from verifier.arithmetic.graph.graph import Bits, Codes, Ids, ids
+from verifier.arithmetic.graph.levels import reaching
 
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 _MIXERS = np.array(
@@ -86,6 +87,11 @@ class SharedTerms:
         for place in range(3):
             same &= held[:, place] == edges[:, place]
         return same
+
+    def reaching(self, wanted: Ids) -> Mask:
+        """Return which terms reach any of those wanted, these included, (terms + 1,): the last is of none."""
+        edges = self.edges[: self.count]
+        return reaching(np.where(edges < 0, -1, edges >> 1), wanted)
 
     def constants(self, numbers: Array) -> Ids:
         """Return the edges of numbers that are not NaN."""

@@ -23,6 +23,18 @@ def levels(graph: Graph) -> Sequence[Ids]:
     return found
 
 
+def reaching(operands: Ids, wanted: Ids) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    """Return which rows of a table of operands (n, 3) reach any of those wanted, these included, (n + 1,).
+
+    The last one is for operands that are absent, -1.
+    """
+    found = np.zeros(len(operands) + 1, dtype=np.bool_)
+    found[wanted] = True
+    for level in levels_of(operands) if wanted.size else ():
+        found[level] |= found[operands[level]].any(axis=1)
+    return found
+
+
 def levels_of(operands: Ids) -> Iterator[Ids]:
     """Yield the levels of a table of operands (n, 3), -1 where absent."""
     present = operands >= 0

@@ -11,7 +11,7 @@ import numpy as np
 from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.constants import FULL_NAMES, decoded
 from verifier.arithmetic.graph.graph import Bits, Graph, Ids, distinct, ids, pruned
-from verifier.arithmetic.graph.levels import levels
+from verifier.arithmetic.graph.levels import levels, reaching
 from verifier.arithmetic.graph.opcodes import Opcode, opcode
 from verifier.arithmetic.graph.rewriting import Mask, RewriteRule
 from verifier.arithmetic.graph.rules import CANCELS, ROUNDED, RULES
@@ -297,23 +297,26 @@ def cancelled_ambiguously(terms: SharedTerms, forms: Iterable[NormalForm]) -> Id
     known = list(forms)
     several = _distinct([each for form in known for each in (form.mixed, form.either)])
     cancelled = np.intersect1d(several, reached(terms, _distinct([form.cancelled for form in known])))
-    return _distinct([cancelled, *(np.intersect1d(several, _compared_and_given(form)) for form in known)])
+    return _distinct([cancelled, *(_compared_and_given(form, several) for form in known)])
 
 
-def _compared_and_given(form: NormalForm) -> Ids:
-    """Return the terms that a choice compares, and gives as other nodes than it compares.
+def _compared_and_given(form: NormalForm, several: Ids) -> Ids:
+    """Return the terms that a choice compares, and gives as another number than it compares, perhaps.
 
-    A node in whose place that of a copy may stay may be one number in a register, and another in memory.
+    That is one of several as another node, and all that depends on a node in whose place that of a copy may
+    stay: it may be one number where a register was read, and another where memory was.
     """
     graph, found = form.graph, [np.zeros(0, dtype=np.int64)]
-    several = np.zeros(len(graph), dtype=np.bool_) if graph.several is None else graph.several
+    copied = np.zeros(0, dtype=np.int64) if graph.several is None else np.flatnonzero(graph.several)
+    copied_below = reaching(graph.operands, copied)
     choice = np.array([name == "ite" for name in graph.names], dtype=np.bool_)
     chosen = graph.operands[choice[graph.operation]]
     compared = graph.operands[chosen[:, 0]]
     for asked, given in ((asked, given) for asked in (0, 1) for given in (1, 2)):
         u, w = compared[:, asked], chosen[:, given]
         terms = form.edges[u] >> 1
-        found.append(terms[(u >= 0) & ((u != w) | several[u]) & (terms == form.edges[w] >> 1)])
+        apart = ((u != w) & np.isin(terms, several)) | copied_below[u]
+        found.append(terms[(u >= 0) & apart & (terms == form.edges[w] >> 1)])
     return _distinct(found)
 
 

@@ -71,17 +71,20 @@ def finite_below(graph: Graph) -> Finite:
     All: also those that no result depends on in the end. The exponents -10 to 127 are tried.
     """
     terms = SharedTerms()
-    Normaliser(terms, "EZ").normal(graph)
-    return finite_terms(terms)
+    form = Normaliser(terms, "EZ").normal(graph)
+    return finite_terms(terms, form.either)
 
 
-def finite_terms(terms: SharedTerms) -> Finite:
-    """Return what `finite_below` does, of the terms of a graph that was formed by claims E and Z alone."""
+def finite_terms(terms: SharedTerms, either: Ids) -> Finite:
+    """Return what `finite_below` does, of the terms of a graph that was formed by claims E and Z alone.
+
+    either: terms that may stand for two numbers; the product of two that reach them is no square.
+    """
     for code in np.unique(terms.operation[: terms.count]).tolist():
         if not _understood(terms.names[code]):
             first = int(np.flatnonzero(terms.operation[: terms.count] == code)[0])
             return Finite(exponent=None, why=terms.text(2 * first))
-    alike = _alike(terms)
+    alike = _alike(terms, terms.reaching(either))
     order, known, step = _order(alike), _LEAST, _MOST - _LEAST
     lost = _first_lost(alike, order, [known])[0]
     if lost >= 0:
@@ -123,11 +126,12 @@ def _order(terms: SharedTerms) -> list[tuple[str, Ids]]:
     return found
 
 
-def _alike(terms: SharedTerms) -> SharedTerms:
+def _alike(terms: SharedTerms, several: Mask) -> SharedTerms:
     """Return a table in which terms are one that have the same interval: they differ in elements alone.
 
     value: of an operation, whether its first two operands are one term (`_SQUARE`), and whether a choice is
-    between what was compared and another (`_COMPARED`); operands that are alike need not be the same.
+    between what was compared and another (`_COMPARED`); operands that are alike need not be the same, nor
+    those that may stand for several numbers (terms + 1,).
     """
     found, place = SharedTerms(), np.full(terms.count, -1, dtype=np.int64)
     for name, level in _order(terms):
@@ -138,8 +142,9 @@ def _alike(terms: SharedTerms) -> SharedTerms:
         alike = np.where(edges < 0, -1, 2 * place[edges >> 1] | (edges & 1))
         told = np.zeros(len(level), dtype=np.uint64)
         if (edges >= 0).any():
-            told |= np.where(edges[:, 0] == edges[:, 1], _SQUARE, np.uint64(0))
-            compared = terms.edges[edges[:, 0] >> 1, 0] == edges[:, 2]
+            same = (edges[:, 0] == edges[:, 1]) & ~several[edges[:, 0] >> 1]
+            told |= np.where(same, _SQUARE, np.uint64(0))
+            compared = (terms.edges[edges[:, 0] >> 1, 0] == edges[:, 2]) & ~several[edges[:, 2] >> 1]
             told |= np.where(compared & (name.partition(".")[0] == "ite"), _COMPARED, np.uint64(0))
         place[level] = found.shared(name, alike, told)
     return found

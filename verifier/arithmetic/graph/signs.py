@@ -376,14 +376,7 @@ class Signs:
 
 def _reaching(terms: SharedTerms, wanted: Ids | None) -> Mask:
     """Return which terms reach any of those wanted, these included, (terms,)."""
-    found = np.zeros(terms.count + 1, dtype=np.bool_)
-    if wanted is not None and wanted.size:
-        found[wanted] = True
-        operands = terms.edges[: terms.count]
-        operands = np.where(operands < 0, -1, operands >> 1)
-        for level in levels_of(operands):
-            found[level] |= found[operands[level]].any(axis=1)
-    return found
+    return terms.reaching(ids([]) if wanted is None else wanted)
 
 
 def _rounded(name: str, family: str) -> bool:

@@ -150,7 +150,7 @@ def _proved(
         raise RefusedError(LAST_LANE, COPIES)
     terms = SharedTerms()
     form = Normaliser(terms, "EZ").normal(one.graph)
-    finite_to = finite_terms(terms).exponent
+    finite_to = finite_terms(terms, form.either).exponent
     open_products = _mixed(terms, form) if mode == "off" else ()
     found = compared(
         one.graph, op(subject.op), subject, case, gradients=gradients, plain=(terms, form), first=first
