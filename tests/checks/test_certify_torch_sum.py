@@ -16,9 +16,7 @@ from verifier.checks.support.certify import certified
 from verifier.ops import op
 from verifier.records.certificate import Certificate, Refusal
 
-LAUNCH = (
-    "_join[(triton.cdiv(columns, 32),)](parts, out, others, other_out, count, columns, PARTS=PARTS, BLOCK=32)"
-)
+LAUNCH = "_join[grid](*first, *(second or (None, None)), count, columns, PARTS=at_once, BLOCK=block)"
 ROWS, ANY = 5, any_order()
 
 
@@ -27,7 +25,7 @@ def ask():
     with machine_runner() as runner:
 
         def asked(total, dtype="float32", columns=ANY):
-            written = f"out.copy_(({total}).to(out.dtype))"
+            written = f"for parts, out in wanted: out.copy_(({total}).to(out.dtype))"
             subject = planted({LAUNCH: written}, KERNELS / "rms_norm_triton.py")
             subject = subject.differing(trees=replace(subject.claim.trees, columns=columns))
             recipe = Recipe(rows=ROWS, columns=12, input=Values(seed=0))

@@ -76,8 +76,8 @@ SMALL = ((3, 12),)
         ("poly_norm", "(2.0 * value)", "(2.001 * value)", "gradcheck", SMALL),
         (
             "dynamic_tanh",
-            "sums[0], programs * tiles, 1)",
-            "sums[0], programs * tiles - 1, 1)",
+            "[alpha_sum], programs * tiles, 1)",
+            "[alpha_sum], programs * tiles - 1, 1)",
             "influence",
             SMALL,
         ),
