@@ -222,19 +222,28 @@ def _differ(one: GraphRecording, stored: tuple[tuple[Ids, Ids], ...], *levels: s
     # A pair as one number: there are fewer than 2^31 nodes.
     keys = distinct(np.concatenate([distinct((lost << 32 | kept).ravel()) for lost, kept in stored]))
     pairs = np.stack([keys >> 32, keys & 0xFFFFFFFF], axis=1)
-    fused = "C" in levels[-1]
-    left, several = [], [none]
-    for part in np.array_split(pairs, len(pairs) // _AT_ONCE + 1):
-        alike = commuted(one.nodes, *part.T, fused=fused)
-        left.append(part[~alike])
-        if fused:
-            several.append(part[alike][~commuted(one.nodes, *part[alike].T), 1])
-    pairs = np.concatenate(left)
-    for part in (pairs[:: max(len(pairs) // _FEW, 1)], pairs):
-        differs, apart = _other(one, part, levels)
+    apart = none
+    for chosen in (pairs[:: max(len(pairs) // _FEW, 1)], pairs):
+        left, several = _unlike_at_sight(one, chosen, fused="C" in levels[-1])
+        differs, unlike = _other(one, left, levels)
         if differs:
             return True, none
-    return False, distinct(np.concatenate([*several, apart]))
+        apart = np.concatenate([several, unlike])
+    return False, distinct(apart)
+
+
+def _unlike_at_sight(one: GraphRecording, pairs: Ids, *, fused: bool) -> tuple[Ids, Ids]:
+    """Return pairs that are not the same but for the order of operands, and nodes of which either is fused.
+
+    fused: whether those are the same in which either of two products is fused.
+    """
+    left, several = [], []
+    for part in np.array_split(pairs, len(pairs) // _AT_ONCE + 1):
+        rest = part[~commuted(one.nodes, *part.T)]  # most are of sums, in which nothing is fused
+        alike = commuted(one.nodes, *rest.T, fused=True) if fused else np.zeros(len(rest), dtype=np.bool_)
+        left.append(rest[~alike])
+        several.append(rest[alike, 1])
+    return np.concatenate(left), np.concatenate(several)
 
 
 def _other(one: GraphRecording, pairs: Ids, levels: tuple[str, ...]) -> tuple[bool, Ids]:

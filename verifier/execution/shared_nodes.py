@@ -124,10 +124,12 @@ def commuted(nodes: Nodes, first: Ids, second: Ids, *, fused: bool = False) -> M
 def _commuted(nodes: Nodes, first: Ids, second: Ids, levels: int, *, fused: bool) -> Mask:
     """Return which pairs are the same but for the order of operands, in so many levels of them."""
     reached, depth = _below(nodes, distinct(np.concatenate([first, second])), levels)
-    terms, place = SharedTerms(), np.full(len(reached), -1, dtype=np.int64)
+    terms, place = SharedTerms(len(reached)), np.full(len(reached), -1, dtype=np.int64)
+    number = np.empty(nodes.count, dtype=_numbers(nodes))  # memory is taken for what is reached alone
+    number[reached] = np.arange(len(reached))
 
     def placed(column: Ids) -> Ids:
-        return place[np.searchsorted(reached, column)]
+        return place[number[column]]
 
     for row, own in by_rows(nodes, reached):
         numbers, ends = reached[own], depth[own] == levels
@@ -145,20 +147,19 @@ def _commuted(nodes: Nodes, first: Ids, second: Ids, levels: int, *, fused: bool
 
 def _below(nodes: Nodes, roots: Ids, levels: int) -> tuple[Ids, Codes]:
     """Return the nodes down to so many operations below some, those too, in order, and how far below."""
-    found, reached = [roots], roots
-    for _ in range(levels if roots.size else 0):
+    far, found = np.zeros(nodes.count, dtype=np.int8), [roots]
+    far[roots] = 1
+    for level in range(levels if roots.size else 0):
         columns = [
             column[found[-1][own] - row.first]
             for row, own in by_rows(nodes, found[-1])
             for column in _operands(row)
         ]
-        level = distinct(np.concatenate([np.zeros(0, np.int64), *columns]))
-        held = reached[np.minimum(np.searchsorted(reached, level), len(reached) - 1)]
-        found.append(level[held != level])
-        reached = np.sort(np.concatenate([reached, found[-1]]))
-    depth = np.zeros(len(reached), dtype=np.int32)
-    for far, level in enumerate(found):
-        depth[np.searchsorted(reached, level)] = far
+        below = distinct(np.concatenate([np.zeros(0, np.int64), *columns]))
+        found.append(below[far[below] == 0])
+        far[found[-1]] = level + 2
+    reached = np.sort(np.concatenate(found))
+    depth = far[reached].astype(np.int32) - 1
     return reached, depth
 
 

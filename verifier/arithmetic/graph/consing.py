@@ -35,8 +35,8 @@ class SharedTerms:
     where to look, every row found is compared.
     """
 
-    def __init__(self) -> None:
-        """Begin with no term."""
+    def __init__(self, room: int = 0) -> None:
+        """Begin with no term. room: for so many terms nothing has to be moved."""
         self.names: list[str] = []
         self.count = 0
         self.operation = np.zeros(1024, dtype=np.int32)
@@ -49,6 +49,7 @@ class SharedTerms:
         self._valued = set[int]()
         """Operations of which any term has a value other than 0, perhaps."""
         self._unknowns = 0
+        self._grow(room)
 
     def shared(self, name: str, edges: Ids, value: Bits | None = None) -> Ids:
         """Return the terms (m,) of one operation with edges (m, 3) and values (m,)."""
