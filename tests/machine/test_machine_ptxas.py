@@ -18,6 +18,7 @@ from verifier import machine
 from verifier.machine.device.triton_driver import Launcher
 from verifier.machine.ptx.basic_blocks import build
 from verifier.machine.ptx.carried_products import carried
+from verifier.machine.ptx.crossing_products import crossing
 from verifier.machine.ptx.parser import parse
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
@@ -221,3 +222,81 @@ def test_products_are_fused_across_blocks_as_ptxas_fuses_them(body, fuses, tmp_p
     names = {one.opcode for one in program.instructions()}
     assert not names & {"mul.f32", "div.full.f32"} if fuses else names & {"mul.f32", "div.full.f32"}
     assert ("FMUL" not in machine_code(text, tmp_path)) == fuses
+
+
+REST = "sub.f32 %f9, %f4, %f3;"
+TAIL = """
+mov.f32 %f4, %f3; mov.u32 %r4, 0;
+$L1: sub.f32 %f9, %f4, %f9; ld.global.f32 %f2, [%rd1]; BETWEEN mul.f32 %f4, %f2, %f3;
+add.s64 %rd1, %rd1, 4; add.u32 %r4, %r4, 1; setp.lt.u32 %p2, %r4, %r1; @%p2 bra $L1;
+"""
+FOUR = TURNS.replace("EACH", LESS).replace("%r4, %r1;", "%r4, 4;")
+ONE = f"mov.u32 %r4, 0; $L1: {DATA} add.u32 %r4, %r4, 1; setp.lt.u32 %p2, %r4, 1; @%p2 bra $L1; {REST}"
+LEFT = f"""
+mov.u32 %r4, 0;
+$L1: ld.global.f32 %f2, [%rd1]; {DATA} setp.ge.u32 %p2, %r4, %r1; @%p2 bra $L2; sub.f32 %f9, %f4, %f9;
+add.s64 %rd1, %rd1, 4; add.u32 %r4, %r4, 1; bra $L1; $L2:
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "contracted", "crosses", "fuses"),
+    [
+        (f"{DATA} $L1: {REST}", True, False, True),
+        (f"{DATA} bra $L1; $L1: {REST}", True, False, True),
+        (f"{DATA} @%p1 bra $L1; $L1: {REST}", True, False, True),
+        (f"{DATA} mul.f32 %f10, %f4, %f4; {REST}", True, False, True),
+        (f"{DATA} bra $L2; $L1: st.global.f32 [%rd1], %f2; ret; $L2: {REST}", False, True, True),
+        (f"{DATA} setp.eq.u32 %p2, 0, 0; @%p2 bra $L1; mov.f32 %f3, %f2; $L1: {REST}", False, True, True),
+        (f"{DATA} {FOUR}", False, True, True),
+        (ONE, False, True, True),
+        (LEFT, False, True, True),
+        (TAIL.replace("BETWEEN", "@%p1 bra $L2; mov.f32 %f2, %f3; $L2:"), False, True, True),
+        (TAIL.replace("BETWEEN", "bar.sync 0;"), False, True, True),
+        (
+            TAIL.replace("BETWEEN", "@%p1 bra $L2;").replace("%f2, %f3;", "%f2, %f3; $L2:"),
+            False,
+            False,
+            False,
+        ),
+        (f"{DATA} @%p1 bra $L1; {REST} $L1:", False, False, False),
+        (f"{DATA} @%p1 bra $L1; mov.f32 %f3, %f2; $L1: {REST}", False, False, False),
+        (f"{DATA} @%p1 ret; {REST}", False, False, False),
+    ],
+    ids=[
+        *("label", "jump", "guarded_jump", "unused", "only_way", "decided", "four_turns", "one_turn"),
+        *("left_between", "tail_with_a_branch", "tail_with_a_barrier", "tail_in_a_branch"),
+        *("sum_in_a_branch", "paths_meet", "return"),
+    ],
+)
+def test_products_that_ptxas_fuses_where_it_makes_one_block_of_several_are_told(
+    body, contracted, crosses, fuses, tmp_path
+):
+    text = ACROSS.replace("BODY", body)
+    module = parse(text)
+    program = build(module, module.functions["k"], contraction=True)
+    fused = {one.opcode for one in program.instructions()} & {"fma.rn.f32"}
+    assert bool(fused) == (contracted or body.endswith(FOUR))
+    assert bool(list(crossing(program))) == crosses
+    plain = text.replace("mul.f32", "mul.rn.f32")  # which is fused nowhere
+    assert (_fused(text, tmp_path) > _fused(plain, tmp_path)) == fuses
+
+
+def _fused(text, where):
+    return len(re.findall(r"\bFFMA\b", machine_code(text, where)))
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        "membar.cta;",
+        "div.rn.f32 %f10, %f2, %f3; st.global.f32 [%rd1+64], %f10;",
+        "@%p1 st.global.f32 [%rd1+64], %f2;",
+    ],
+    ids=["fence", "division", "guarded_store"],
+)
+def test_ptxas_fuses_no_product_past_what_ends_a_block_of_its_own(between, tmp_path):
+    """`contract` does, so that such a sum may be fused in one place and rounded in another."""
+    text = ACROSS.replace("BODY", f"{DATA} {between} {REST}")
+    assert counts_of_the_pass(text, "k", contraction=True)[0] == 1
+    assert _fused(text, tmp_path) == _fused(text.replace("mul.f32", "mul.rn.f32"), tmp_path)

@@ -26,10 +26,13 @@ from verifier.execution.copies_apart import far_apart
 from verifier.execution.settled_nodes import with_settled
 from verifier.execution.shadow_run import shadow_session
 from verifier.execution.shared_nodes import commuted, digest, live, shared
+from verifier.machine.ptx.basic_blocks import build
 from verifier.machine.ptx.carried_products import carried
+from verifier.machine.ptx.crossing_products import crossing
 from verifier.machine.ptx.early_launch import waits_first
 from verifier.machine.ptx.independence import DataDecision, decisions
 from verifier.machine.ptx.instruction_counts import count_instructions
+from verifier.machine.ptx.parser import parsed
 from verifier.machine.shadow import arithmetics
 from verifier.machine.shadow.emitter_kind import EmitterKind
 from verifier.machine.shadow.graph_slots import GraphSlots
@@ -293,8 +296,13 @@ def _unlike(one: GraphRecording, case: Case) -> tuple[str, bool]:
 def _read(ptx: str, kernel: str, contraction: str) -> tuple[tuple[DataDecision, ...], bool, tuple[str, ...]]:
     """Return what decides on data in a program, whether a product may be fused, and which are carried."""
     program = compiled(ptx, kernel, contraction, False, EmitterKind.GRAPH).program
-    words = (f"{kernel}: {one.opcode} {one.location or ''}".strip() for one in carried(program))
-    return decisions(program), bool(count_instructions(ptx, kernel).contractible), tuple(words)
+    module = parsed(ptx)
+    fused = build(module, module.functions[kernel], contraction=True)
+    words = {
+        f"{kernel}: {one.opcode} {one.location or ''}".strip()
+        for one in (*carried(program), *crossing(fused))
+    }
+    return decisions(program), bool(count_instructions(ptx, kernel).contractible), tuple(sorted(words))
 
 
 def _waits(ptx: str, kernel: str, contraction: str) -> bool:

@@ -7,11 +7,14 @@ with fusing off and on show these two; what lies between them is decided here.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import numpy as np
 
-from verifier.arithmetic.graph.graph import Ids, distinct, ids
+from verifier.arithmetic.graph.consing import SharedTerms
+from verifier.arithmetic.graph.graph import Graph, Ids, distinct, ids
 from verifier.arithmetic.graph.normal_form import NormalForm
+from verifier.arithmetic.graph.signs import Mask, reached
 
 _PRODUCT = re.compile(r"mul(\.ftz)?\.(f16|bf16|f32|f64)")
 _SUM = re.compile(r"(add|sub)(\.ftz)?\.(f16|bf16|f32|f64)")
@@ -26,14 +29,9 @@ def mixed(form: NormalForm) -> Ids:
     or not. A product is mixed if it has such a use and any other: two sums, both terms of one, a result.
     """
     graph, term = form.graph, form.edges >> 1
-    product, summed, negation = (
-        np.array([bool(kind.fullmatch(name)) for name in graph.names], dtype=np.bool_)[graph.operation]
-        for kind in (_PRODUCT, _SUM, _NEGATION)
-    )
-    held = np.where(product, term, -1)
-    for node in np.flatnonzero(negation):  # operands come first
-        held[node] = held[graph.operands[node, 0]]
-    user, place = np.nonzero((graph.operands >= 0) & ~(negation & (held >= 0))[:, None])
+    held, summed = _products_and_sums(form)
+    negated = (held >= 0) & ~_are(graph, _PRODUCT)
+    user, place = np.nonzero((graph.operands >= 0) & ~negated[:, None])
     used = held[graph.operands[user, place]]
     fusible = np.unique(used[(used >= 0) & summed[user]])
     # Equal sums are one use: the same sum is computed by many threads.
@@ -43,3 +41,36 @@ def mixed(form: NormalForm) -> Ids:
     results = held[graph.output_nodes()]
     count = np.bincount(np.concatenate([uses, results[results >= 0]]), minlength=1)
     return ids(fusible[count[fusible] > 1])
+
+
+def open_sums(form: NormalForm) -> Ids:
+    """Return the terms of sums into which ptxas may fuse a product, or not.
+
+    Where the code computes such a sum in two places, ptxas may fuse it in one of them alone: not where a
+    guarded access to memory, a fence or a division lies between product and sum. So they may not cancel.
+    """
+    graph = form.graph
+    held, summed = _products_and_sums(form)
+    takes = ((graph.operands >= 0) & (held[graph.operands] >= 0)).any(axis=1)
+    return distinct(ids(form.edges[summed & takes] >> 1))
+
+
+def cancelled_openly(terms: SharedTerms, forms: Iterable[NormalForm]) -> Ids:
+    """Return the terms of such sums that are part of what was taken for equal, to cancel."""
+    known = list(forms)
+    cancelled = reached(terms, distinct(np.concatenate([form.cancelled for form in known])))
+    return np.intersect1d(cancelled, distinct(np.concatenate([open_sums(form) for form in known])))
+
+
+def _products_and_sums(form: NormalForm) -> tuple[Ids, Mask]:
+    """Return the term of the product that each node is, perhaps negated, -1 of others; and which are sums."""
+    graph = form.graph
+    held = np.where(_are(graph, _PRODUCT), form.edges >> 1, -1)
+    for node in np.flatnonzero(_are(graph, _NEGATION)):  # operands come first
+        held[node] = held[graph.operands[node, 0]]
+    return held, _are(graph, _SUM)
+
+
+def _are(graph: Graph, kind: re.Pattern[str]) -> Mask:
+    named = np.array([bool(kind.fullmatch(name)) for name in graph.names], dtype=np.bool_)
+    return np.asarray(named[graph.operation])

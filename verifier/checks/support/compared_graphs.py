@@ -11,6 +11,7 @@ import numpy as np
 
 from verifier.arithmetic.formats import Contraction, DivideByN
 from verifier.arithmetic.graph.consing import SharedTerms
+from verifier.arithmetic.graph.contraction import cancelled_openly
 from verifier.arithmetic.graph.device_functions import with_functions
 from verifier.arithmetic.graph.graph import Graph, Ids
 from verifier.arithmetic.graph.growing_form import GrowingForm, SharingBuilder
@@ -396,6 +397,8 @@ class _Comparison:
         """
         for term in cancelled_ambiguously(self.terms, [self.kernel])[:1].tolist():
             return f"{self.terms.text(2 * term)}, of which not all uses fuse the same product, would cancel"
+        for term in cancelled_openly(self.terms, [self.kernel])[:1].tolist():
+            return f"{self.terms.text(2 * term)}, which ptxas may fuse in one place alone, would cancel"
         if not self.kernel.mixed.size:
             return ""
         outputs = np.concatenate([edges.ravel() for edges in self.kernel.outputs.values()])

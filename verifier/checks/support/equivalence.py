@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from verifier.arithmetic.graph.consing import SharedTerms
+from verifier.arithmetic.graph.contraction import cancelled_openly
 from verifier.arithmetic.graph.graph import Graph, Ids
 from verifier.arithmetic.graph.normal_form import (
     NormalForm,
@@ -206,6 +207,10 @@ def _allowed(  # noqa: PLR0917 (what a level has)
     """Return the results of equal terms for which the rules may be used; the others get their reason."""
     for term in cancelled_ambiguously(terms, forms)[:1].tolist():
         lost = f"{terms.text(2 * term)}, of which not all uses fuse the same product, would have to cancel"
+        why.update(dict.fromkeys(same, lost))
+        return [], ()
+    for term in cancelled_openly(terms, forms)[:1].tolist():
+        lost = f"{terms.text(2 * term)}, which ptxas may fuse in one place alone, would have to cancel"
         why.update(dict.fromkeys(same, lost))
         return [], ()
     try:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from verifier.arithmetic.graph.consing import SharedTerms
+from verifier.arithmetic.graph.contraction import cancelled_openly
 from verifier.arithmetic.graph.device_functions import with_functions
 from verifier.arithmetic.graph.graph import Graph, Ids
 from verifier.arithmetic.graph.normal_form import NormalForm, Normaliser, cancelled_ambiguously
@@ -48,7 +49,7 @@ def same_for_all(
     terms, known = formed or _formed(SharedTerms(), results)
     terms, form = _formed(terms, paths)
     several = np.unique(np.concatenate([known.mixed, known.either, form.mixed, form.either]))
-    if cancelled_ambiguously(terms, [known, form]).size:
+    if cancelled_ambiguously(terms, [known, form]).size or cancelled_openly(terms, [known, form]).size:
         raise RefusedError(
             "nothing decides on data", "a sum that may stand for two numbers would have to cancel"
         )

@@ -4,8 +4,8 @@ The rules are those that ptxas 12 and 13 were seen to follow on small kernels: f
 `mov`, and `abs` of a square of float32, goes across `div.full` (a product with a reciprocal), and keeps
 a product whose other uses need it anyway. It stays within a basic block (barriers do not end one), but for
 products with a literal or with an argument of the kernel, which sums of any block take, in loops too, if they
-are in each loop that the product is in. What is written later to an operand's register, or to the product's
-own, makes no difference.
+are in each loop that the product is in. Labels to which nothing branches end no block (`straightened`). What
+is written later to an operand's register, or to the product's own, makes no difference.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
+from verifier.machine.ptx.straightened import straightened
 from verifier.machine.ptx.syntax import (
     Address,
     Immediate,
@@ -46,9 +47,11 @@ class _Product:
 
 def contract(items: list[Item], registers: dict[str, str]) -> list[Item]:
     """Fuse within each basic block, then across blocks; new temporaries are added to `registers`."""
+    products = (item for item in items if isinstance(item, Instruction) and is_product(item))
+    straight = straightened(items, {name for product in products for name in product.written})
     regions = [
         region if isinstance(region, Label) else _written_once(region, registers)
-        for region in _regions(items)
+        for region in _regions(straight)
     ]
     instructions = [i for region in regions if not isinstance(region, Label) for i in region]
     counts = Counter(name for i in instructions for name in i.written)
