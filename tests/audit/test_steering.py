@@ -11,7 +11,7 @@ from verifier.audit.request import BUDGETS
 from verifier.audit.run_audit import select
 from verifier.audit.search import Budget
 from verifier.cases.plan import Plan
-from verifier.cases.reaching_shapes import Reaching
+from verifier.cases.priced_shape import Reaching
 from verifier.records.planned_launches import DryRun, Planned
 
 SOFTMAX = subject_of(KERNELS / "softmax_torch.py")

@@ -6,7 +6,9 @@ import pytest
 from test_reaching_shapes import extents
 
 from verifier.cases.bounded_grids import BOUNDED, beyond
-from verifier.cases.reaching_shapes import MOST_ROWS, cover, seen_around
+from verifier.cases.covering_shapes import cover
+from verifier.cases.reaching_shapes import seen_around
+from verifier.cases.tried_extents import MOST_ROWS
 from verifier.records.planned_launches import Planned
 
 

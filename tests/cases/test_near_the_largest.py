@@ -7,7 +7,7 @@ import pytest
 
 from verifier import Domain
 from verifier.cases.plan import Plan
-from verifier.cases.reaching_shapes import Reaching
+from verifier.cases.priced_shape import Reaching
 from verifier.cases.recipe import build
 from verifier.cases.steering import LARGE_SECONDS, near_the_largest
 from verifier.cases.variations import Variation

@@ -6,22 +6,12 @@ from dataclasses import replace
 import pytest
 from test_recipes import taking
 
+from verifier.cases.covering_shapes import cover, too_dear
 from verifier.cases.plan import Plan
-from verifier.cases.reaching_shapes import (
-    CASE_SECONDS,
-    MOST_ELEMENTS,
-    MOST_PAIRED,
-    Reaching,
-    cover,
-    failing,
-    ladder,
-    near_literals,
-    pairs_of_literals,
-    seen_around,
-    too_dear,
-    too_wide,
-)
+from verifier.cases.priced_shape import CASE_SECONDS, Reaching
+from verifier.cases.reaching_shapes import failing, seen_around, too_wide
 from verifier.cases.steering import steered, steering, wanted_again
+from verifier.cases.tried_extents import MOST_ELEMENTS, MOST_PAIRED, ladder, near_literals, pairs_of_literals
 from verifier.cases.variations import Variation
 from verifier.execution.loops_of_source import loops_of_cuda
 from verifier.machine.model import MAX_GRID_YZ

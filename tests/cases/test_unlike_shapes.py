@@ -2,7 +2,7 @@
 
 import pytest
 
-from verifier.cases.reaching_shapes import CASE_SECONDS, price
+from verifier.cases.priced_shape import CASE_SECONDS, price
 from verifier.cases.unlike_shapes import MOST_NAMED, ends_of, points_for_ways, unlike_shapes
 from verifier.records.planned_launches import WRAPPER, Planned, Unlike
 

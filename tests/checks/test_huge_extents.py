@@ -23,7 +23,7 @@ from verifier.audit.examination import Examination
 from verifier.audit.request import BUDGETS
 from verifier.audit.search import Budget
 from verifier.audit.sweep import sweep
-from verifier.cases.reaching_shapes import Reaching
+from verifier.cases.priced_shape import Reaching
 from verifier.cases.recipe import Recipe, build
 from verifier.cases.steering import steered
 from verifier.checks import check

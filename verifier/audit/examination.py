@@ -17,7 +17,7 @@ from verifier.audit.trial import Failure, Trial
 from verifier.audit.undeclared_dtypes import refused
 from verifier.audit.witnesses import replay_witnesses
 from verifier.cases.plan import Plan
-from verifier.cases.reaching_shapes import Reaching
+from verifier.cases.priced_shape import Reaching
 from verifier.cases.recipe import Recipe
 from verifier.cases.steering import Steering, lengths_alone, steering, wanted_again, without_many
 from verifier.checks.support.check import no_ways

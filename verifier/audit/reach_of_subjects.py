@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from verifier.audit import rules
 from verifier.audit.compiled_reach import CodeReach
-from verifier.cases.reaching_shapes import MOST_COLUMNS, MOST_ROWS
+from verifier.cases.tried_extents import MOST_COLUMNS, MOST_ROWS
 from verifier.checks import modes
 from verifier.checks.modes import MODES, PROCESSORS
 from verifier.machine.execute.tuning import TunedState

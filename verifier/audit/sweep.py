@@ -13,18 +13,9 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from verifier.cases import bounded_grids, reaching_shapes, unlike_shapes, unseen_by_launches
-from verifier.cases.reaching_shapes import (
-    CASE_SECONDS,
-    PLAIN,
-    Reaching,
-    cover,
-    failing,
-    price,
-    seen_around,
-    too_dear,
-    too_wide,
-)
+from verifier.cases.covering_shapes import cover, too_dear
+from verifier.cases.priced_shape import CASE_SECONDS, Reaching, price
+from verifier.cases.reaching_shapes import PLAIN, failing, seen_around, too_wide
 from verifier.cases.recipe import Recipe, build, has_room
 from verifier.cases.unlike_shapes import ends_of
 from verifier.execution import Runner
@@ -256,10 +247,7 @@ def _own_sources() -> str:
     root = Path(__file__).parents[1]
     own = (
         Path(__file__),
-        Path(reaching_shapes.__file__),
-        Path(bounded_grids.__file__),
-        Path(unlike_shapes.__file__),
-        Path(unseen_by_launches.__file__),
+        *sorted((root / "cases").glob("*.py")),
         root / "execution" / "dry_run.py",
         root / "execution" / "loops_of_source.py",
         root / "execution" / "turns_of_loops.py",

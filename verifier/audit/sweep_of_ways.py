@@ -26,7 +26,7 @@ from verifier.audit.sweep import (
     sweep,
 )
 from verifier.cases import unlike_shapes
-from verifier.cases.reaching_shapes import Reaching
+from verifier.cases.priced_shape import Reaching
 from verifier.cases.steering import steering, without_many
 from verifier.checks import checks
 from verifier.checks.support.check import Check, no_ways

@@ -10,7 +10,7 @@ from strategies.formats import float_format
 from strategies.layouts import Layout
 from strategies.values import Values
 from verifier.cases.plan import Plan
-from verifier.cases.reaching_shapes import CASE_SECONDS, Reaching, price
+from verifier.cases.priced_shape import CASE_SECONDS, Reaching, price
 from verifier.cases.recipe import Recipe
 from verifier.cases.unseen_by_launches import MANY_ROWS
 from verifier.cases.variations import Variation, variations, varied

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from verifier.cases.reaching_shapes import CASE_SECONDS, Reaching, compilation, price
+from verifier.cases.priced_shape import CASE_SECONDS, Reaching, compilation, price
 from verifier.records.planned_launches import WRAPPER, Planned, ShapePoint, Unlike
 
 MOST_NAMED = 4
