@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from graphs_held import LEVELS, held, ranged
 
-from verifier.arithmetic.graph import normal_form, rules, signs
+from verifier.arithmetic.graph import normal_form, rules, rules_of_constants, rules_of_patterns, signs
 from verifier.arithmetic.graph.constants import format_of
+from verifier.arithmetic.graph.rewriting import Rewrite
 from verifier.arithmetic.graph.rules import RULES
 
 SEEDS = range(42)
@@ -50,7 +51,9 @@ def _with(monkeypatch: pytest.MonkeyPatch, name: str, **changes: object) -> None
 
 
 def _rounded_products_of_constants(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rules, "rounds_product", lambda _, factors: np.zeros(len(factors), dtype=np.bool_))
+    patch.setattr(
+        rules_of_patterns, "rounds_product", lambda _, factors: np.zeros(len(factors), dtype=np.bool_)
+    )
 
 
 def _larger_than_the_first(patch: pytest.MonkeyPatch) -> None:
@@ -62,7 +65,7 @@ def _larger_than_the_first(patch: pytest.MonkeyPatch) -> None:
         kept = edges[beyond.any(axis=1)].copy()
         kept[:, 0] = np.where(beyond[beyond.any(axis=1), 0], kept[:, 1], kept[:, 0])
         vanishes = kept[np.isnan(form.terms.numbers(kept[:, 0])), 0]
-        return rules.Rewrite(where=beyond.any(axis=1), into=None, edges=kept, vanishes=vanishes)
+        return Rewrite(where=beyond.any(axis=1), into=None, edges=kept, vanishes=vanishes)
 
     _with(patch, "larger_than_all", apply=apply)
 
@@ -75,7 +78,7 @@ def _zero_times_infinity(patch: pytest.MonkeyPatch) -> None:
     """Take 0 * a for 0, and do not note that a is finite."""
 
     def apply(form, operation, edges):
-        return replace(rules._times_zero(form, operation, edges), vanishes=None)
+        return replace(rules_of_constants.times_zero(form, operation, edges), vanishes=None)
 
     _with(patch, "times_zero", apply=apply)
 

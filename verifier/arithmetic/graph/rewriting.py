@@ -66,3 +66,15 @@ class RewriteRule:
     says: str
     apply: Apply
     of_data: bool
+
+
+def alone(first: Ids) -> Ids:
+    """Return rows of edges of which only the first is there."""
+    edges = np.full((len(first), 3), -1, dtype=np.int64)
+    edges[:, 0] = first
+    return edges
+
+
+def nowhere(edges: Ids) -> Rewrite:
+    """Return that a rule applies to no row, as is usual."""
+    return Rewrite(where=np.zeros(len(edges), dtype=np.bool_), into=None, edges=edges[:0])
