@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from verifier.machine.arithmetic.approximation import Approximation
     from verifier.machine.shadow.graph_nodes import Nodes
-    from verifier.machine.shadow.graph_slots import TakenBranch
+    from verifier.machine.shadow.graph_registers import TakenBranch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,9 @@ import numpy as np
 from verifier.machine.culprit import passed_on, run_for_subject
 from verifier.machine.device.dispatch_mode import is_custom, run_custom
 from verifier.machine.device.dispatching import Dispatching
-from verifier.machine.shadow.graph_slots import KINDS, LITERAL, GraphSlots
+from verifier.machine.shadow.graph_slots import GraphSlots
 from verifier.machine.shadow.host_operations import VIEWS
+from verifier.machine.shadow.node_codes import KINDS, LITERAL, coded
 
 if TYPE_CHECKING:
     import torch
@@ -130,7 +131,7 @@ class HostGraph(Dispatching):
             made = self.slots.nodes.add(f"torch.{name}.f32", shape, tuple(operands))
         if kind != "f32":
             made = self.slots.nodes.add(f"torch.to.{kind}.f32", shape, (made,))
-        self.slots.set(result, self.slots.coded(made, kind))
+        self.slots.set(result, coded(made, kind))
         return True
 
     def summed(self, args: tuple[object, ...], kwargs: dict[str, object], result: torch.Tensor) -> bool:
@@ -148,7 +149,7 @@ class HostGraph(Dispatching):
             for held in (self.slots.outputs(given), _bits(given))
         )
         made = self.slots.nodes.unordered_sum(found, bits, _bits(result))
-        self.slots.set(result, self.slots.coded(made.reshape(tuple(result.shape)), "f32"))
+        self.slots.set(result, coded(made.reshape(tuple(result.shape)), "f32"))
         return True
 
 

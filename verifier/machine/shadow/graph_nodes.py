@@ -27,7 +27,7 @@ _TORCH = {
 
 
 NUMBER_BITS = 56
-"""Bits of a number of a node: above them a code says what of it is meant (`graph_slots`)."""
+"""Bits of a number of a node: above them a code says what of it is meant (`node_codes`)."""
 _NUMBER = (1 << NUMBER_BITS) - 1
 MOST_OPERANDS = 3
 """Operands that a row of the table has room for."""

@@ -15,7 +15,7 @@ from verifier.machine.execute import collectives
 from verifier.machine.ptx.independence import reads_changing
 from verifier.machine.ptx.instruction_counts import is_approximate
 from verifier.machine.ptx.syntax import BITS, Immediate, Instruction, Operand, Pair, Register, Vector
-from verifier.machine.shadow.graph_slots import HALF
+from verifier.machine.shadow.node_codes import HALF
 from verifier.machine.translate.computed_floats import computed_floats, read_as_bits
 from verifier.machine.translate.graph_operands import FIXED, UNKNOWN, GraphOperands
 from verifier.machine.translate.slot_layouts import LAYOUTS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from verifier.machine.ptx.syntax import BITS, Immediate, Instruction, Operand, Register, Vector
-from verifier.machine.shadow.graph_slots import HALF, LITERAL
+from verifier.machine.shadow.node_codes import HALF, LITERAL
 from verifier.machine.translate.expressions import immediate
 from verifier.machine.translate.slot_layouts import LAYOUTS
 from verifier.machine.translate.slot_operands import SCALAR, SlotOperands

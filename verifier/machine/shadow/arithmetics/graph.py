@@ -17,7 +17,7 @@ NAME = "graph"
 
 @dataclass(frozen=True, kw_only=True)
 class GraphOfNodes:
-    """Shadows are codes of nodes (see `graph_slots`); nodes are made there, and what is made here is lost."""
+    """Shadows are codes of nodes (see `node_codes`); nodes are made there, and what is made here is lost."""
 
     name: str = NAME
     emitter: EmitterKind = EmitterKind.GRAPH
