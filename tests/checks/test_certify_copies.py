@@ -14,12 +14,25 @@ from verifier.ops import op
 from verifier.records.certificate import Certificate, Refusal
 from verifier.subjects.load_file import load
 
-KERNEL = """
+IMPORTS = """
 import torch
 import triton
 import triton.language as tl
 from verifier import subject, tree
+"""
+SUBJECT = """
+@subject(
+    op="rms_norm", language="triton", variance="rms", accumulates="float32", dtypes=("float32",),
+    trees=tree(depth=lambda n: n), divide_by_n="division", mean_contraction="none", differentiable=False,
+)
+def attack(input, normalized_shape, eps=1e-5):
+    x = input.detach().contiguous()
+    y, columns = torch.empty_like(x), x.shape[-1]
+    _forward[(x.numel() // columns,)](x, y, columns, eps, {constants}num_warps=4)
+    return y
+"""
 
+KERNEL = """
 @triton.jit
 def _joined(a, i, b, j):
     return {joined}, tl.minimum(i, j)
@@ -34,16 +47,6 @@ def _forward(x, y, columns, eps, BLOCK: tl.constexpr):
     part, _ = tl.reduce((squares, number), 1, _joined)
     mean = tl.div_rn(tl.sum(part, axis=0), columns.to(tl.float32))
     tl.store(y + row * columns + lane, value * tl.div_rn(1.0, tl.sqrt_rn(mean + eps)))
-
-@subject(
-    op="rms_norm", language="triton", variance="rms", accumulates="float32", dtypes=("float32",),
-    trees=tree(depth=lambda n: n), divide_by_n="division", mean_contraction="none", differentiable=False,
-)
-def attack(input, normalized_shape, eps=1e-5):
-    x = input.detach().contiguous()
-    y, columns = torch.empty_like(x), x.shape[-1]
-    _forward[(x.numel() // columns,)](x, y, columns, eps, BLOCK=columns, num_warps=4)
-    return y
 """
 
 
@@ -53,12 +56,17 @@ def runner():
         yield found
 
 
+def written(kernel, constants, folder):
+    """Return a subject that launches the kernel with four warps for each row."""
+    path = folder / "attack.py"
+    path.write_text(IMPORTS + kernel + SUBJECT.format(constants=constants))
+    return load(path).subjects[0]
+
+
 def asked(subject, columns, runner):
     known = op(subject.op)
-    case = build(
-        known, subject, "float32", recorded_recipe(known, subject, 2, columns, Values(seed=0)), gradients=True
-    )
-    return certified(subject, case, runner=runner)
+    recipe = recorded_recipe(known, subject, 2, columns, Values(seed=0))
+    return certified(subject, build(known, subject, "float32", recipe, gradients=True), runner=runner)
 
 
 @pytest.mark.parametrize(
@@ -73,9 +81,7 @@ def asked(subject, columns, runner):
     ids=["plain", "commuted", "twice_in_the_first", "twice_in_the_last", "otherwise_in_one"],
 )
 def test_a_sum_that_differs_by_lane_is_refused(joined, right, tmp_path, runner):
-    path = tmp_path / "attack.py"
-    path.write_text(KERNEL.format(joined=joined))
-    found = asked(load(path).subjects[0], 128, runner)
+    found = asked(written(KERNEL.format(joined=joined), "BLOCK=columns, ", tmp_path), 128, runner)
     if right:
         assert isinstance(found, Certificate), found
         assert OF_COPIES not in found.assumptions
@@ -85,11 +91,6 @@ def test_a_sum_that_differs_by_lane_is_refused(joined, right, tmp_path, runner):
 
 
 EXCHANGED = """
-import torch
-import triton
-import triton.language as tl
-from verifier import subject, tree
-
 @triton.jit
 def _joined(a, v, i, b, w, j):
     return {joined}, v, tl.minimum(i, j)
@@ -110,16 +111,6 @@ def _forward(x, y, columns, eps):
     other = tl.where(warp == 0, first, tl.where(warp == 1, second, tl.where(warp == 2, third, fourth)))
     out = tl.where(lane[None, :] == 31, out + {added}, out)
     tl.store(y + row * columns + place, out)
-
-@subject(
-    op="rms_norm", language="triton", variance="rms", accumulates="float32", dtypes=("float32",),
-    trees=tree(depth=lambda n: n), divide_by_n="division", mean_contraction="none", differentiable=False,
-)
-def attack(input, normalized_shape, eps=1e-5):
-    x = input.detach().contiguous()
-    y, columns = torch.empty_like(x), x.shape[-1]
-    _forward[(x.numel() // columns,)](x, y, columns, eps, num_warps=4)
-    return y
 """
 OWN = "tl.sum(value * value, axis=1)"
 ROUNDED = """tl.inline_asm_elementwise(
@@ -140,9 +131,8 @@ BY_LANE = f"tl.reduce(({ROUNDED}, value, tl.broadcast_to(lane[None, :], (4, 32))
 def test_what_stays_of_sums_that_fuse_each_its_own_product_is_not_what_a_lane_has(  # noqa: PLR0917
     own, joined, added, why, tmp_path, runner
 ):
-    path = tmp_path / "attack.py"
-    path.write_text(EXCHANGED.format(own=own, joined=joined, added=added))
-    found = asked(load(path).subjects[0], 128, runner)
+    kernel = EXCHANGED.format(own=own, joined=joined, added=added)
+    found = asked(written(kernel, "", tmp_path), 128, runner)
     assert isinstance(found, Refusal) == bool(why), found
     if why:
         assert why in found.why
