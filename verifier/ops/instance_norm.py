@@ -11,19 +11,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from verifier.arithmetic.formats import Array
 from verifier.ops import Op, Shapes, Tensors, special_values
 from verifier.ops.batch_norm import FORMS
 from verifier.ops.rows import groups, results, trailing_dimensions
 from verifier.ops.rows.two_factors import two_factors
 from verifier.oracle.rows.problem import RowProblem
-from verifier.records.case import Case, Extents, Scalars
+from verifier.records.case import Case, Scalars
 
 TENSORS = ("input", "weight", "bias")
 VARIANTS = 3
 """(N, C, L); (N, C, H, W); (N, C, D, H, W)."""
-_PARAMETERS = ("weight", "bias", "grad_weight", "grad_bias")
-_SAVED = ("mean", "rstd")
 
 
 def shapes(rows: int, columns: int, variant: int) -> Shapes:
@@ -37,19 +34,10 @@ def shapes(rows: int, columns: int, variant: int) -> Shapes:
     return Shapes(tensors=of)
 
 
-def canonical(extents: Extents, name: str, array: Array) -> Array:
-    """Bring an argument, output, statistic or gradient into canonical rows: (sample, channel) by position."""
-    if name in _SAVED:
-        return array.reshape(extents.rows)
-    if name in _PARAMETERS:
-        return array.reshape(extents.input_shape[1])
-    return array.reshape(extents.rows, extents.columns)
-
-
 def problem(case: Case) -> RowProblem:
     """Pose the forward op with its VJP to the oracle."""
     channels = np.arange(case.rows, dtype=np.int64) % max(case.given["input"].shape[1], 1)
-    return groups.posed(case, np.broadcast_to(channels[:, None], (case.rows, case.columns)), canonical)
+    return groups.posed(case, np.broadcast_to(channels[:, None], (case.rows, case.columns)), groups.canonical)
 
 
 def extents(tensors: Tensors, scalars: Scalars) -> tuple[int, int, Scalars]:
@@ -80,7 +68,7 @@ OP = Op(
     variants=VARIANTS,
     forms=FORMS,
     shapes=shapes,
-    canonical=canonical,
+    canonical=groups.canonical,
     problem=problem,
     exact=trailing_dimensions.exact,
     further=groups.further,

@@ -8,7 +8,7 @@ graphs but for the row. Nothing follows for numbers of rows that were not record
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -45,14 +45,7 @@ def rows_alike(recorded: Sequence[tuple[Case, Graph]], op: Op) -> dict[str, str]
 def _by_column(graph: Graph, op: Op, case: Case) -> Graph:
     """Return a graph in which elements that lie in rows are named by their column alone."""
     value = graph.value.copy()
-    for code, leaf in enumerate(graph.names):
-        argument = leaf.removeprefix("input:")
-        if argument == leaf or argument not in case.given:
-            continue
-        shape = tuple(case.given[argument].shape)
-        place = places(op, case, argument, shape)
-        if "row" not in place:
-            continue
+    for code, argument, shape, place in _in_rows(graph, op, case):
         columns = np.zeros(int(np.prod(shape)), dtype=np.uint64)
         columns[op.flat_index(case, argument, shape).ravel()] = (
             place["column"].ravel() if "column" in place else 0
@@ -67,16 +60,21 @@ def _foreign(graph: Graph, op: Op, case: Case, name: str) -> str:
     nodes = graph.outputs[name]
     own = nodes.ravel()[op.flat_index(case, name, nodes.shape).ravel()]
     mine = places(op, case, name, nodes.shape)["row"].ravel()
-    for leaf in graph.names:
-        argument = leaf.removeprefix("input:")
-        if argument == leaf or argument not in case.given:
-            continue
-        shape = tuple(case.given[argument].shape)
-        place = places(op, case, argument, shape)
-        if "row" not in place:
-            continue
+    for _, argument, shape, place in _in_rows(graph, op, case):
         labels = np.zeros(place["row"].size, dtype=np.int64)
         labels[op.flat_index(case, argument, shape).ravel()] = place["row"].ravel()
         if reach(graph, labels_of(graph, argument, labels)).outside(own, mine).any():
             return f"at {case.rows} rows one reaches elements of {argument} in another"
     return ""
+
+
+def _in_rows(graph: Graph, op: Op, case: Case) -> Iterator[tuple[int, str, tuple[int, ...], dict[str, Ids]]]:
+    """Yield each argument that lies in rows and that the graph reads: its code, name, shape and places."""
+    for code, leaf in enumerate(graph.names):
+        argument = leaf.removeprefix("input:")
+        if argument == leaf or argument not in case.given:
+            continue
+        shape = tuple(case.given[argument].shape)
+        place = places(op, case, argument, shape)
+        if "row" in place:
+            yield code, argument, shape, place
