@@ -144,12 +144,12 @@ def test_of_several_tuners_one_is_varied_and_the_others_take_their_first():
     with machine(strict=True, poison=0xFF) as name:
         place = backend(name)
         plain = configured(subject, case, backend=place, gradients=True, forced=None)
-        first, other = plain.found
+        first, other = plain.found.tuners
         forced = first.kernel, first.candidates[2]
         seen = configured(subject, case, backend=place, gradients=True, forced=forced)
     assert (first.place.function, other.place.function) == ("_forward", "_grad_input")
-    assert [one.chosen for one in plain.found] == [first.candidates[:1], other.candidates[:1]]
-    assert [one.chosen for one in seen.found] == [first.candidates[2:], other.candidates[:1]]
+    assert [one.chosen for one in plain.found.tuners] == [first.candidates[:1], other.candidates[:1]]
+    assert [one.chosen for one in seen.found.tuners] == [first.candidates[2:], other.candidates[:1]]
 
 
 def test_what_ran_of_the_configurations_is_noted_with_what_the_pruning_left_out():

@@ -211,8 +211,7 @@ class _Asking:
         if seen.status != "ok":
             self.ended = seen.message
             return None
-        answer: DryRun = seen.found
-        return answer
+        return seen.found_as(DryRun)
 
 
 # What is kept

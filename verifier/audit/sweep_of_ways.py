@@ -156,7 +156,7 @@ class _Look:
         if seen.status != "ok":
             self.ended = True
             return {}
-        answer: WaysRun = seen.found
+        answer = seen.found_as(WaysRun)
         self.files.update(answer.files)
         self.ended = bool(answer.ended)
         return answer.ways

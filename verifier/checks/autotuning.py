@@ -96,7 +96,7 @@ def check(session: Session) -> list[Outcome]:
     """Run each configuration once, then the first one after launches of others and of itself."""
     gradients = bool(session.op.differentiable) and session.subject.differentiable
     plain = session.execute(experiment=f"{__name__}:configured", gradients=gradients, forced=None)
-    met: tuple[Met, ...] = plain.found
+    met = plain.found_as(TunersMet).tuners
     if not met:
         return [Outcome(verdict=Verdict.SKIPPED, message="the case launches no kernel that is autotuned")]
     outcomes = []
@@ -121,7 +121,7 @@ def _of_configuration(
         seen = own.execute(experiment=f"{__name__}:configured", gradients=gradients, forced=forced)
     except StoppedError as error:
         return [replace(error.outcome, message=f"{where}: {error.outcome.message}")]
-    here = next((one for one in seen.found if one.kernel == tuner.kernel), None)
+    here = next((one for one in seen.found_as(TunersMet).tuners if one.kernel == tuner.kernel), None)
     if here is None or words not in here.chosen:
         return [Outcome(verdict=Verdict.SKIPPED, message=f"{where}: {_why_not(here, words)}")]
     known = {o.message for o in session.contradictions()}
@@ -271,6 +271,13 @@ class Met:
         return SourcePlace(Path(self.kernel.path).name, self.kernel.function, self.kernel.line)
 
 
+@dataclass(frozen=True, kw_only=True)
+class TunersMet:
+    """The autotuned kernels that a call launched."""
+
+    tuners: tuple[Met, ...]
+
+
 def configured(
     subject: Subject, case: Case, *, backend: Backend, gradients: bool, forced: tuple[TunedKernel, str] | None
 ) -> Observation:
@@ -286,7 +293,7 @@ def configured(
         )
         for kernel, one in tuning.met.items()
     )
-    return replace(seen, found=met)
+    return replace(seen, found=TunersMet(tuners=met))
 
 
 def compared(

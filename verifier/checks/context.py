@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -59,7 +59,7 @@ def skips(subject: Subject, op: Op, _dtype: str, _backend: str) -> str | None:
 def check(session: Session) -> list[Outcome]:
     """Run the subject with a residual branch, twice backwards, and once with its output changed."""
     seen = session.execute(experiment="verifier.checks.context:experiment")
-    outcomes = [deviating(one) for one in seen.found]
+    outcomes = [deviating(one) for one in seen.found_as(Branched).deviations]
     names = gradient_names(session.subject, session.op)
     for pass_, words in PASSES.items():
         outputs = {n: seen.outputs.get(f"{pass_} {n}") for n in names}
@@ -79,6 +79,13 @@ def _said(outcome: Outcome, words: str) -> str:
     return f"{outcome.message} {words}" if outcome.verdict is Verdict.FAIL else outcome.message
 
 
+@dataclass(frozen=True, kw_only=True)
+class Branched:
+    """What of a backward pass beside another branch is not as it is alone."""
+
+    deviations: tuple[Deviation, ...]
+
+
 def experiment(subject: Subject, case: Case, *, backend: Backend) -> Observation:
     """Differentiate norm(x) + r in three ways; runs in the child."""
     backend.begin()
@@ -90,7 +97,7 @@ def experiment(subject: Subject, case: Case, *, backend: Backend) -> Observation
         return Observation(status="unusable", message=str(error))
     except Exception as error:
         return failure(error, backend)
-    return Observation(status="ok", outputs=outputs, found=broken)
+    return Observation(status="ok", outputs=outputs, found=Branched(deviations=tuple(broken)))
 
 
 Gradients = dict[str, torch.Tensor | None]

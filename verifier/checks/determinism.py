@@ -50,8 +50,9 @@ def check(session: Session) -> list[Outcome]:
     """Compare the bits of several runs."""
     backward = bool(session.op.differentiable) and session.subject.differentiable
     seen = session.execute(experiment="verifier.checks.determinism:experiment", gradients=backward)
+    found = seen.found_as(RepeatedRuns)
     return demanded(
-        session.subject, NAME, seen.found.deviations, holds="bits equal over runs", broken=seen.found.broken
+        session.subject, NAME, found.deviations, holds="bits equal over runs", broken=found.broken
     )
 
 

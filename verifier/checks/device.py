@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -60,12 +60,19 @@ def check(session: Session) -> list[Outcome]:
     """Look for factory calls that name a device."""
     backward = bool(session.op.differentiable) and session.subject.differentiable
     seen = session.execute(experiment="verifier.checks.device:experiment", gradients=backward)
-    found = seen.found
-    if not found:
+    named = seen.found_as(NamedDevices).calls
+    if not named:
         return [Outcome(verdict=Verdict.PASS, decided=1)]
-    calls = ", ".join(f"{name}(device={device!r})" for name, device in found)
+    calls = ", ".join(f"{name}(device={device!r})" for name, device in named)
     message = f"device: the wrapper names a device of its own, not its inputs': {calls}"
     return [Outcome(verdict=Verdict.FAIL, output="device", message=message, decided=1, wrong=1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedDevices:
+    """Factory calls that name a device which is not the inputs', each with that device."""
+
+    calls: tuple[tuple[str, str], ...]
 
 
 def experiment(subject: Subject, case: Case, *, backend: Backend, gradients: bool) -> Observation:
@@ -81,7 +88,8 @@ def experiment(subject: Subject, case: Case, *, backend: Backend, gradients: boo
     if seen.status != "ok" and not elsewhere:
         return seen
     # What failed with tensors on two devices failed because of that.
-    return replace(seen, status="ok", message="", detail="", damage=(), found=elsewhere)
+    found = NamedDevices(calls=tuple(elsewhere))
+    return replace(seen, status="ok", message="", detail="", damage=(), found=found)
 
 
 @contextmanager

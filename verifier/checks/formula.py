@@ -101,7 +101,7 @@ def check(session: Session) -> list[Outcome]:
     if misshapen := session.shape_outcomes(seen, demanded(session)) or _of_other_sizes(seen, wanted):
         return misshapen
     differing = _compare(session, seen, wanted)
-    if lost := seen.found.lost:
+    if lost := seen.found_as(Computed).lost:
         if cause := unwritten(session) if differing else "":
             return _undecided(cause, doubtful=True)
         return _undecided(
@@ -112,7 +112,7 @@ def check(session: Session) -> list[Outcome]:
         return _undecided(f"no finite field can compute it: {names} mixes logarithms and exponentials")
     if not differing:
         return _passed(seen, wanted)
-    if without := seen.found.without:
+    if without := seen.found_as(Computed).without:
         if cause := unwritten(session):
             return _undecided(cause, doubtful=True)
         count = f" ({without} of them)"
@@ -148,11 +148,11 @@ def _opaque(
     harmless = set() if session.op.own else {UNSIGNED, VANISHED}
     if any(wanted.results[name].parts == {"exponent"} for name in differing):
         harmless.add(UNSIGNED)
-    return [name for name in seen.found.opaque if name not in harmless]
+    return [name for name in seen.found_as(Computed).opaque if name not in harmless]
 
 
 def _passed(seen: Observation, wanted: Specified) -> list[Outcome]:
-    compared = {n: e.residues.size for n, e in wanted.results.items() if n in seen.found.shadows}
+    compared = {n: e.residues.size for n, e in wanted.results.items() if n in seen.found_as(Computed).shadows}
     if not sum(compared.values()):
         return _undecided("no result could be compared")
     return [Outcome(verdict=Verdict.PASS, decided=sum(compared.values()), evidence=tuple(sorted(compared)))]
@@ -176,7 +176,7 @@ def _of_other_sizes(seen: Observation, wanted: Specified) -> list[Outcome]:
             output=name,
             message=f"{name} has {shadows.size} element(s); its definition gives {sizes[name]}",
         )
-        for name, shadows in seen.found.shadows.items()
+        for name, shadows in seen.found_as(Computed).shadows.items()
         if name in sizes and shadows.size != sizes[name]
     ]
 
@@ -233,7 +233,7 @@ def _run(
 def _compare(session: Session, seen: Observation, wanted: Specified) -> dict[str, Mask]:
     """Return for each output that differs where it does, in canonical rows."""
     differing = {}
-    for name, shadows in seen.found.shadows.items():
+    for name, shadows in seen.found_as(Computed).shadows.items():
         if name not in wanted.results:
             continue
         expected = wanted.results[name]
@@ -258,7 +258,7 @@ def _halves(
         expected = wanted.results[name]
         if len(expected.parts) < 2:
             continue
-        actual = _canonical(session, name, seen.found.shadows[name], expected)
+        actual = _canonical(session, name, seen.found_as(Computed).shadows[name], expected)
         if any((actual[part] == expected.residues[part]).all() for part in expected.parts):
             found.append(name)
     return found
@@ -297,7 +297,7 @@ def _judged(
             "rows equal their definition but for the sign of a root, and a finite field has no signs",
             doubtful=True,
         )
-    if rounded := suspects(seen.found.literals, arithmetic.constants, session.case):
+    if rounded := suspects(seen.found_as(Computed).literals, arithmetic.constants, session.case):
         shown = ", ".join(f"{number!r}" for number in rounded[:SHOWN])
         return _undecided(
             f"the kernel uses a constant that may stand for a number which nobody has told: {shown}",
@@ -345,7 +345,7 @@ def _of_signs(session: Session, arithmetic: FieldOfResidues, seen: Observation, 
     Nothing is said of a result in which anything else is wrong, nor of sums over rows.
     """
     said = ""
-    for name, shadows in seen.found.shadows.items():
+    for name, shadows in seen.found_as(Computed).shadows.items():
         if name not in wanted.results or session.op.sums_rows(name):
             continue
         expected = wanted.results[name]

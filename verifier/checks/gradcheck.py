@@ -139,7 +139,7 @@ def check(session: Session) -> list[Outcome]:
         tolerance=found.absolute,
         without=without_derivative(session.truth),
     )
-    return [_outcome(found, seen.found, seen.message)]
+    return [_outcome(found, seen.found_as(Differences), seen.message)]
 
 
 def _names(session: Session) -> list[str]:
@@ -226,7 +226,7 @@ def _check_lifted(session: Session) -> list[Outcome]:
     seen = session.execute(
         experiment="verifier.checks.gradcheck:lifted", gradients=differentiates, names=names, asked=asked
     )
-    run: LiftedRun = seen.found
+    run = seen.found_as(LiftedRun)
     wanted = (*session.subject.returns, *session.subject.mutates)
     wanted += gradient_names(session.subject, session.op) if differentiates else ()
     outcomes = [_sharp(truth, o) for o in judge(truth, seen, tuple(dict.fromkeys(wanted)))]
@@ -344,7 +344,8 @@ def lifted(
             if tried.status != "ok":
                 return tried
         outputs = {name: torch.from_numpy(np.array(values)) for name, values in shadows.items()}
-        run = LiftedRun(lost=lost.counted(arithmetic.apart[0]), differences=tried.found)
+        differences = None if asked is None else tried.found_as(Differences)
+        run = LiftedRun(lost=lost.counted(arithmetic.apart[0]), differences=differences)
         return Observation(status="ok", outputs=outputs, message=tried.message, found=run)
 
 
@@ -369,7 +370,7 @@ def _check_own(session: Session) -> list[Outcome]:
         asked = {"step": step, "truncation": known.truncation, **entries}
     enclosed = "verifier.checks.support.lifted_radii:experiment"
     seen = session.execute(experiment=enclosed, unit_roundoff=lifted_radii.DOUBLE, asked=asked, **settings)
-    run: LiftedRun = seen.found
+    run = seen.found_as(LiftedRun)
     gradients = gradient_names(session.subject, session.op) if names else ()
     shapes = session.shape_outcomes(lifted_radii.returned(seen), ("output", *gradients))
     misshapen = {o.output for o in shapes}

@@ -113,7 +113,7 @@ def check(session: Session) -> list[Outcome]:
         return []
     names = [n for n in session.op.differentiable if session.subject.gives_gradient(n) and n in case.given]
     seen = session.execute(experiment="verifier.checks.gradgradcheck:experiment", names=names)
-    answer: SecondDerivatives = seen.found
+    answer = seen.found_as(SecondDerivatives)
     if answer.refusal:
         return [Outcome(verdict=Verdict.PASS, decided=1, evidence=answer)]
     if answer.unclear:

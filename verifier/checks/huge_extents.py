@@ -248,7 +248,7 @@ def _untold(seen: Observation, known: object) -> str:
     """Say why an execution on a huge tensor tells nothing, if so."""
     if seen.status == "ok":
         other = "grids follow the rows in another way than those of a small tensor"
-        return "" if seen.found.followed == known else other
+        return "" if seen.found_as(_Chosen).followed == known else other
     return "" if seen.aftermath.machine_finding in _PROOFS else seen.message
 
 
@@ -280,12 +280,12 @@ def _small(session: Session, gradients: bool) -> tuple[_Small | None, str]:
     alone = _run(session, _few(session), gradients=gradients, alone=True)
     if alone.status != "ok":
         return None, f"blocks of a small tensor's rows do not run alone: {alone.message}"
-    if not alone.found.followed:
+    found = alone.found_as(_Chosen)
+    if not found.followed:
         return None, "no kernel was launched"
     names = gradient_names(session.subject, session.op)
-    sums = tuple(n for n in names if alone.outputs.get(n) is not None and n not in alone.found.with_rows)
-    found, rows = alone.found.followed, alone.found.with_rows
-    return _Small(followed=found, outputs=alone.outputs, with_rows=rows, sums=sums), ""
+    sums = tuple(n for n in names if alone.outputs.get(n) is not None and n not in found.with_rows)
+    return _Small(followed=found.followed, outputs=alone.outputs, with_rows=found.with_rows, sums=sums), ""
 
 
 def _dependent(session: Session, gradients: bool, small: _Small) -> str:
@@ -294,7 +294,7 @@ def _dependent(session: Session, gradients: bool, small: _Small) -> str:
     if whole.status != "ok":
         return f"a small tensor is not computed: {whole.message}"
     words = "with all blocks of a small tensor and with those of some rows"
-    names = dict.fromkeys((*whole.found.with_rows, *small.with_rows))
+    names = dict.fromkeys((*whole.found_as(_Chosen).with_rows, *small.with_rows))
     texts = [t for name in names if (t := differing(name, whole.outputs, small.outputs, words))]
     return f"blocks depend on each other ({texts[0]})" if texts else ""
 

@@ -118,10 +118,11 @@ def check(session: Session) -> list[Outcome]:
         )
         if kind == KINDS[0] and (misshapen := session.shape_outcomes(seen, demanded(session))):
             return misshapen
-        sources = {n: t for n, t in seen.found.sources.items() if _comparable(session.op, case, kind, n, t)}
+        traced = seen.found_as(Traced)
+        sources = {n: t for n, t in traced.sources.items() if _comparable(session.op, case, kind, n, t)}
         compared += len(sources)
         found += list(_suspicions(session.op, case, kind, sources))
-        lost += [words for words in [seen.found.lost] if words and words not in lost]
+        lost += [words for words in [traced.lost] if words and words not in lost]
     proved = [_proved(session, s, backward) for s in _of_each_kind(found)]
     # A row that is lost is lost under more than one kind of sources.
     outcomes = list({(o.verdict, o.message): o for o in proved}.values())

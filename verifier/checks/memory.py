@@ -66,9 +66,10 @@ def check(session: Session) -> list[Outcome]:
     steady = can(session.backend, Power.REPEATS) or "determinism" in session.subject.guarantees
     seen = session.execute(experiment="verifier.checks.memory:experiment", gradients=backward, steady=steady)
     lanes = UndefinedLanes()
-    if seen.found.undefined and not (seen.found.proved or seen.found.open):
-        lanes = compare_fills(session, seen, seen.found.undefined, gradients=backward)
-    proved, open_ = [*seen.damage, *seen.found.proved, *lanes.proved], seen.found.open
+    found = seen.found_as(PoisonedRuns)
+    if found.undefined and not (found.proved or found.open):
+        lanes = compare_fills(session, seen, found.undefined, gradients=backward)
+    proved, open_ = [*seen.damage, *found.proved, *lanes.proved], found.open
     if not proved and not open_ and not any(t is not None and t.numel() for t in seen.outputs.values()):
         return []  # no element was compared
     if proved:

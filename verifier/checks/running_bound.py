@@ -15,6 +15,7 @@ from verifier.cases.plan import Plan
 from verifier.checks.memory import unwritten
 from verifier.checks.support import lifted_radii
 from verifier.checks.support.output_verdict import format_of, judge_output
+from verifier.checks.support.running_bound_run import ShadowedRun
 from verifier.checks.support.session import Session, gradient_names
 from verifier.checks.support.tamed import tamed
 from verifier.checks.support.truth import Truth
@@ -104,8 +105,8 @@ def bounded(session: Session, **options: object) -> list[Outcome]:
     seen = session.execute(experiment=_experiment(session, "bounds"), **options)
     misshapen = _misshapen(session, seen, gradients=bool(options["gradients"])) if session.op.own else []
     if session.op.own:  # of other ops forward_error and gradient say so
-        misshapen += session.contradictions(seen.found.code)
-    if lost := seen.found.lost:
+        misshapen += session.contradictions(seen.found_as(ShadowedRun).code)
+    if lost := seen.found_as(ShadowedRun).lost:
         return [*misshapen, _nothing(lost) if alone else _lost(session, lost)]
     outcomes: list[Outcome] = []
     for name in _comparable(session, seen):
@@ -183,7 +184,7 @@ def _judged(session: Session, seen: Observation, name: str, options: Mapping[str
         if doubt:
             return [replace(outcome, verdict=Verdict.UNDECIDED, message=f"{name}: {_IN_VAIN}"), *notes]
     if outcome.verdict is Verdict.FAIL:
-        constants = seen.found.constants
+        constants = seen.found_as(ShadowedRun).constants
         if len(constants) >= lifted_radii.POLYNOMIAL:
             return _polynomial(session, outcome, constants)
         return _confirmed(session, outcome, actual, bound, options)
@@ -227,7 +228,7 @@ def _promised_in_vain(
     small = tamed(session)
     seen = small.execute(experiment=_experiment(small, "bounds"), **options)
     again, running = seen.outputs.get(name), seen.outputs.get(f"{name}|bound")
-    if again is None or running is None or again.shape != actual.shape or seen.found.lost:
+    if again is None or running is None or again.shape != actual.shape or seen.found_as(ShadowedRun).lost:
         return True
     bound_again = _canonical(small.truth, name, again, running)
     return bool((lost & _without_bound(small, name, again, bound_again)).any())
@@ -264,7 +265,7 @@ def _confirmed(
     name = outcome.output
     second = session.execute(experiment=_experiment(session, "unrounded"), **options)
     ideal = second.outputs.get(f"{name}|unrounded")
-    reason = second.found.lost
+    reason = second.found_as(ShadowedRun).lost
     if not _same_bits(actual, second.outputs.get(name)):
         text = f"no verdict on {name}: two runs gave different bits (see determinism and memory)"
         return [

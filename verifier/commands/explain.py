@@ -126,7 +126,7 @@ def explain(subject: Subject, case: Case, *, runner: Runner) -> Explained:
     truth = Truth(subject=subject, case=case, setting=backend("machine").setting(subject, case.dtype))
     names = [n for n in seen.outputs if "|" not in n and f"{n}|parts" in seen.outputs]
     outputs = tuple(found for n in names if (found := _explanation(truth, n, seen)) is not None)
-    return Explained(subject=subject.name, case=case, outputs=outputs, lost=seen.found.lost)
+    return Explained(subject=subject.name, case=case, outputs=outputs, lost=seen.found_as(Attributed).lost)
 
 
 def attribute(subject: Subject, case: Case, *, backend: Backend, gradients: bool) -> Observation:
@@ -192,7 +192,7 @@ def _explanation(truth: Truth, name: str, seen: Observation) -> Explanation | No
         error = (values - certified.high) - certified.low
         formula = (ideal - certified.high) - certified.low
     split = np.concatenate([split, formula[..., None]], axis=-1)
-    places = (*seen.found.places, ((), WITHOUT_ROUNDING))
+    places = (*seen.found_as(Attributed).places, ((), WITHOUT_ROUNDING))
     return _shares(name, error, split, places)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import torch
 
@@ -30,6 +30,10 @@ class Aftermath:
     machine_finding: str = ""
 
 
+Record = TypeVar("Record")
+"""What an experiment finds: a record of its own."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Observation:
     """The outcome of one execution.
@@ -47,7 +51,7 @@ class Observation:
     reach: what of the subject's sources ran that no answer of its process had said before.
     settings: what the call left changed of the process, in words, by name.
     aftermath: what an error left behind.
-    found: what an experiment looked for, in a record of its own or in texts.
+    found: what an experiment looked for, in a record of its own or in texts; see `found_as`.
 
     The texts are the subject's own, hence made printable and shortened here, where they come in.
     """
@@ -63,7 +67,18 @@ class Observation:
     reach: Reach = NOTHING
     settings: Mapping[str, str] = field(default_factory=dict)
     aftermath: Aftermath = Aftermath()
-    found: Any = None
+    found: object = None
+
+    def found_as(self, kind: type[Record]) -> Record:
+        """Return what the experiment found, which is to be a record of this kind.
+
+        Raises:
+            TypeError: it is none; the experiment and who asks for it do not fit each other.
+
+        """
+        if not isinstance(self.found, kind):
+            raise TypeError(f"the experiment found {type(self.found).__name__}, not {kind.__name__}")
+        return self.found
 
     def __post_init__(self) -> None:
         """Keep what a subject says from steering a terminal or filling a disk."""

@@ -107,7 +107,7 @@ def compared_codes(
 
 def _of_copies(runs: Iterable[Observation]) -> set[str]:
     """Say which number of several is compared, where copies of a thread store in one place at once."""
-    each = (one for run in runs for one in run.found.by_mode.values())
+    each = (one for run in runs for one in run.found_as(Recordings).by_mode.values())
     return {f"{COPIES}: the last one's is compared"} if any(one.copies_differ for one in each) else set()
 
 
@@ -121,10 +121,9 @@ def _pairs(
 ) -> dict[str, _Pair]:
     """Return the recordings to compare by what tells them apart: products fused or not, lanes filled."""
     graphs: list[dict[str, Graph]] = []
-    fills = any(run.found.undefined for run in runs)
+    fills = any(run.found_as(Recordings).undefined for run in runs)
     for subject, run in zip(subjects, runs, strict=True):
-        found = run.found
-        assert isinstance(found, Recordings)
+        found = run.found_as(Recordings)
         by_mode = dict(found.by_mode)
         if fills:
             by_mode["filled"] = (

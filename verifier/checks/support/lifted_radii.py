@@ -70,7 +70,7 @@ def judged(truth: Truth, seen: Observation, names: tuple[str, ...]) -> list[Outc
         assert radius is not None
         if not value.numel():
             continue
-        bounded = _bounded(truth, name, value, radius, constants=bool(seen.found.constants))
+        bounded = _bounded(truth, name, value, radius, constants=bool(seen.found_as(LiftedRun).constants))
         outcome = judge_output(truth.bounded_by({name: bounded}), name, value)
         if outcome.verdict is Verdict.FAIL:
             text = (
@@ -296,7 +296,7 @@ def experiment(
         }
         outputs |= {f"{n}|radius": torch.from_numpy(np.array(s["radius"])) for n, s in shadows.items()}
         outputs |= {f"{name}|returned": tensor for name, tensor in seen.outputs.items()}
-        tried = Observation(status="ok")
+        tried, differences = Observation(status="ok"), None
         if asked is not None and not constants:
             function = Enclosing(
                 subject=subject, case=case, backend=backend, opened=opened, names=tuple(names)
@@ -310,8 +310,9 @@ def experiment(
             tried = _differences(function, [case.given[n].double() for n in names], start, **asked)
             if tried.status != "ok":
                 return tried
+            differences = tried.found_as(Differences)
         # What was lost while differences were taken counts too.
-        run = LiftedRun(lost=lost.counted(arithmetic.apart), constants=constants, differences=tried.found)
+        run = LiftedRun(lost=lost.counted(arithmetic.apart), constants=constants, differences=differences)
         return Observation(status="ok", outputs=outputs, message=tried.message, found=run)
 
 
@@ -345,6 +346,6 @@ def _differences(
         if tried.status != "ok":
             return tried
         if all(function.widest[side] <= allowed[side] for side in allowed):
-            return replace(tried, found=replace(known, passed=tried.found.passed))
+            return replace(tried, found=replace(known, passed=tried.found_as(Differences).passed))
         allowed = {side: 2.0 * radius for side, radius in function.widest.items()}
     return Observation(status="ok", found=replace(known, why="radii grew while differences were taken"))

@@ -93,8 +93,10 @@ def recordings(subject: Subject, case: Case, *, backend: Backend, gradients: boo
                 seen = recorded_graph(
                     subject, case, backend=backend, gradients=gradients, before=found.get(MODES[0])
                 )
-            found[mode] = seen.found
-            if seen.status == "ok" and found[mode].graph is found[MODES[0]].graph:  # nothing is fused
+            if seen.status != "ok":
+                return seen
+            found[mode] = seen.found_as(RecordedGraph)
+            if found[mode].graph is found[MODES[0]].graph:  # nothing is fused
                 unlike = unlike or _different(first, seen)
         known = Recordings(
             by_mode=found,
@@ -146,10 +148,11 @@ def filled(subject: Subject, case: Case, *, backend: Backend, gradients: bool) -
     """Record a case with NaN in all lanes that a load's mask leaves out; runs in the child."""
     with backend.varied(masked_fill=MaskedFill(number="nan")):
         seen = recorded_graph(subject, case, backend=backend, gradients=gradients)
-    known = Recordings(
-        by_mode={MODES[0]: seen.found}, tuned=(), undefined=backend.unfilled(), processors=False
-    )
-    return seen if seen.status != "ok" else replace(seen, found=known)
+    if seen.status != "ok":
+        return seen
+    one = seen.found_as(RecordedGraph)
+    known = Recordings(by_mode={MODES[0]: one}, tuned=(), undefined=backend.unfilled(), processors=False)
+    return replace(seen, found=known)
 
 
 def must_be_one_code(found: Recordings) -> None:

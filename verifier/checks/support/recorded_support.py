@@ -50,7 +50,7 @@ def experiment(subject: Subject, case: Case, *, backend: Backend, gradients: boo
     seen = recorded_graph(subject, case, backend=backend, gradients=gradients)
     if seen.status != "ok":
         return seen
-    one: RecordedGraph = seen.found
+    one = seen.found_as(RecordedGraph)
     found = RowSupport(outside=tuple(outside(one.graph, ops.op(case.op), case)), limited=_limited(one))
     return replace(seen, found=found)
 

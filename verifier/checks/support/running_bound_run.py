@@ -78,7 +78,7 @@ def bounds(
     if seen.status != "ok":
         return seen
     suspects = tuple(sorted(filter(may_be_a_coefficient, constants)))
-    return replace(seen, found=replace(seen.found, constants=suspects))
+    return replace(seen, found=replace(seen.found_as(ShadowedRun), constants=suspects))
 
 
 def may_be_a_coefficient(number: float) -> bool:

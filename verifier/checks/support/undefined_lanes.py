@@ -47,12 +47,19 @@ def compare_fills(
         seen = filled.run(number)
         if seen.status != "ok":
             return filled.of_failure(number, seen)
-        if seen.found:
-            text = f"what lanes get that a mask leaves out could not be chosen (source {_listed(seen.found)})"
+        if unfilled := seen.found_as(UnfilledLoads).lines:
+            text = f"what lanes get that a mask leaves out could not be chosen (source {_listed(unfilled)})"
             return UndefinedLanes(untried=(text,))
         if any(_differ(name, seen, plain) for name in plain.outputs):
             return filled.of_difference(number, seen)
     return UndefinedLanes()
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnfilledLoads:
+    """Lines of loads of which lanes are undefined all the same."""
+
+    lines: tuple[str, ...]
 
 
 def experiment(
@@ -61,7 +68,7 @@ def experiment(
     """Execute with a fill; runs in the child. Finds the loads that are undefined all the same."""
     with backend.varied(masked_fill=MaskedFill(number=number, place=line)):
         seen = execute(subject, case, backend=backend, gradients=gradients, poison="nan")
-        return replace(seen, found=backend.unfilled())
+        return replace(seen, found=UnfilledLoads(lines=backend.unfilled()))
 
 
 @dataclass(frozen=True, kw_only=True)

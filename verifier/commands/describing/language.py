@@ -55,7 +55,7 @@ def _launched(trial: Subject, runner: Runner) -> tuple[list[str], tuple[str, ...
     seen = runner.run(trial, case, experiment=DRY_RUN, points=((ROWS, COLUMNS, 0),), gradients=False)
     if seen.status != "ok":
         return [], (), seen.message
-    found: DryRun = seen.found
+    found = seen.found_as(DryRun)
     if not found.planned:
         return [], (), found.ended or "nothing was seen"
     names = sorted(feature for feature in found.planned[0].features if ": " not in feature)

@@ -89,7 +89,7 @@ class _Probe:
         seen = self.dry.run(self.trial, case, experiment=DRY_RUN, points=points, gradients=False)
         if seen.status != "ok":
             return True
-        found: DryRun = seen.found
+        found = seen.found_as(DryRun)
         return not found.planned or bool(found.planned[0].refused)
 
 

@@ -12,7 +12,7 @@ from verifier.machine.shadow.arithmetics.field import next_to_exact, reciprocals
 from verifier.machine.shadow.arithmetics.field_exponential import AS_THEY_ARE, LITERALS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from verifier.records.case import Case
 
@@ -34,7 +34,7 @@ def meant(case: Case) -> dict[float, Fraction]:
     }
 
 
-def suspects(literals: list[float], constants: Mapping[float, Fraction], case: Case) -> list[float]:
+def suspects(literals: Sequence[float], constants: Mapping[float, Fraction], case: Case) -> list[float]:
     """Return the constants of a kernel that may be roundings of what no field element is known for.
 
     Not those that are declared, arguments of the case, short (so that they are what they say), next to a
