@@ -250,8 +250,8 @@ def _results(
                 if isinstance(found, Died):
                     names = f"{job.subject} {job.check} {job.dtype}"
                     yield index, f"{names}: a worker process died: {found.message}"
-                elif found[place] is not None:
-                    yield index, found[place]
+                elif (ended := found[place]) is not None:
+                    yield index, ended
 
 
 def _by_subject(jobs: Sequence[Job]) -> list[list[int]]:

@@ -11,11 +11,12 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any, NoReturn
+from typing import Generic, NoReturn, TypeVar
 
 from verifier.audit.news import News, heard_by
 from verifier.execution.backend import Backend
 from verifier.execution.child_main import settle
+from verifier.execution.child_request import ChildSettings
 from verifier.execution.preloaded import Child, Preloaded, copy_ahead, taken
 from verifier.execution.process_tree import death_message
 
@@ -33,6 +34,8 @@ class Died:
 
 
 Task = tuple[int, tuple[object, ...]]
+Result = TypeVar("Result")
+"""What the function of a pool returns."""
 NewsListener = Callable[[News], None]
 
 
@@ -41,7 +44,7 @@ def _nobody(_: News) -> None:
 
 
 @dataclass(kw_only=True)
-class _Worker:
+class _Worker(Generic[Result]):
     server: Preloaded
     child: Child
     task: Task | None = None
@@ -54,11 +57,12 @@ class _Worker:
     def lives(self) -> bool:
         return not self.server.has_ended(self.child)
 
-    def result(self) -> object:
+    def result(self) -> Result | News | Died:
         """Return the result of the task that has ended, or `Died`; or news of one that goes on."""
         with suppress(EOFError, ConnectionError):
             if self.child.connection.poll():
-                return pickle.loads(self.child.connection.recv_bytes())  # noqa: S301 (our own worker)
+                found: Result | News = pickle.loads(self.child.connection.recv_bytes())  # noqa: S301 (our own)
+                return found
         code = self.server.wait_for(self.child)
         return Died(message=death_message(code))
 
@@ -69,13 +73,13 @@ class _Worker:
 
 
 def pooled(
-    function: Callable[..., object],
+    function: Callable[..., Result],
     tasks: Iterator[Task],
     workers: int,
     *,
     backends: Sequence[str] = (),
     on_news: NewsListener = _nobody,
-) -> Generator[tuple[int, Any], None, None]:
+) -> Generator[tuple[int, Result | Died], None, None]:
     """Yield (number, result) of the tasks, each a number and arguments, as they end.
 
     function: of a module, so that a worker finds it. tasks: asked for the next when a worker is free.
@@ -100,17 +104,18 @@ def pooled(
         pool.end(kill=True)
 
 
-class _Pool:
+class _Pool(Generic[Result]):
     def __init__(
-        self, function: Callable[..., object], workers: int, backends: Sequence[str], on_news: NewsListener
+        self, function: Callable[..., Result], workers: int, backends: Sequence[str], on_news: NewsListener
     ) -> None:
         self.on_news = on_news
-        self.told = {"function": pickle.dumps(function), "backends": tuple(backends)}
+        self.function = pickle.dumps(function)
+        self.backends = tuple(backends)
         self.size = workers
         self.server = taken(WORKERS)
-        self.workers: list[_Worker] = []
+        self.workers: list[_Worker[Result]] = []
 
-    def run(self, tasks: Iterator[Task]) -> Iterator[tuple[Task, object]]:
+    def run(self, tasks: Iterator[Task]) -> Iterator[tuple[Task, Result | Died]]:
         """Yield each task with its result, or with `Died`."""
         while True:
             while len(self.busy()) < self.size and (task := next(tasks, None)) is not None:
@@ -131,14 +136,16 @@ class _Pool:
                 assert task is not None
                 yield task, result
 
-    def busy(self) -> list[_Worker]:
+    def busy(self) -> list[_Worker[Result]]:
         return [worker for worker in self.workers if worker.task is not None]
 
-    def free(self) -> _Worker:
+    def free(self) -> _Worker[Result]:
         """Return a worker without a task, a new one if there is none."""
         idle = next((w for w in self.workers if w.task is None and w.lives()), None)
         if idle is None:
-            idle = _Worker(server=self.server, child=self.server.fork(**self.told))
+            idle = _Worker[Result](
+                server=self.server, child=self.server.fork(function=self.function, backends=self.backends)
+            )
             self.workers.append(idle)
         return idle
 
@@ -153,7 +160,7 @@ class _Pool:
             worker.child.close()
 
 
-def work(connection: Connection, _place: Backend | None, told: dict[str, Any]) -> NoReturn:
+def work(connection: Connection, _place: Backend | None, told: ChildSettings) -> NoReturn:
     """Do tasks until the pipe closes, in a process that was just forked.
 
     A terminal's Ctrl-C does not come here: the process has a session of its own.

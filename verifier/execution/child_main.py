@@ -7,13 +7,14 @@ import pickle
 import sys
 import traceback
 from multiprocessing.connection import Connection
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from strategies.registry import imported
 from verifier.execution.backend import Backend
 from verifier.execution.call_subject import answer, failure
+from verifier.execution.child_request import ChildRequest, ChildSettings
 from verifier.execution.process_tree import end_with
-from verifier.execution.wire import pack_observation
+from verifier.execution.wire import PackedObservation, pack_observation
 from verifier.machine.pace import PACE
 from verifier.records.case import from_document
 from verifier.records.observation import Observation
@@ -24,7 +25,7 @@ from verifier.subjects.load_file import load
 from verifier.subjects.process_settings import settings_kept
 
 
-def main(connection: Connection, backend: Backend, told: dict[str, object]) -> NoReturn:
+def main(connection: Connection, backend: Backend, told: ChildSettings) -> NoReturn:
     """Serve requests in a process that was just forked until the pipe closes; end it, whatever happens.
 
     told: see `settle`.
@@ -45,11 +46,8 @@ def main(connection: Connection, backend: Backend, told: dict[str, object]) -> N
         os._exit(status)
 
 
-def settle(told: dict[str, Any]) -> None:
-    """Make a process that was just forked one of its own, which ends with its parent.
-
-    told: "path" and "folder", where modules and files are found; "environment".
-    """
+def settle(told: ChildSettings) -> None:
+    """Make a process that was just forked one of its own, which ends with its parent."""
     parent = os.getppid()
     os.setsid()
     end_with(parent)
@@ -82,7 +80,7 @@ def _serve(connection: Connection, backend: Backend) -> None:
         connection.send_bytes(pickle.dumps((number, answer), protocol=5))
 
 
-def _answer(request: dict[str, Any], backend: Backend) -> dict[str, object]:
+def _answer(request: ChildRequest, backend: Backend) -> PackedObservation:
     try:
         subject = _subject(request)
     except Exception as error:
@@ -102,7 +100,7 @@ def _answer(request: dict[str, Any], backend: Backend) -> dict[str, object]:
         return pack_observation(seen)
 
 
-def _subject(request: dict[str, Any]) -> Subject:
+def _subject(request: ChildRequest) -> Subject:
     """Return the subject; a function without a declaration gets a bare one."""
     loaded = load(request["path"])
     value = getattr(loaded.module, request["name"], None)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Self
 
 from verifier.execution.backends import backend
+from verifier.execution.child_request import ChildRequest
 from verifier.execution.preloaded import Child, Preloaded, preloaded
 from verifier.execution.process_tree import death_message, use
 from verifier.execution.wire import unpack_observation
@@ -82,7 +83,7 @@ class Runner:
             StartError: no child starts.
 
         """
-        request = {
+        request: ChildRequest = {
             "experiment": experiment,
             "path": str(subject.path),
             "name": subject.name,
@@ -114,7 +115,7 @@ class Runner:
         while self._children:
             self._end(next(iter(self._children)))
 
-    def _answered(self, own: tuple[str, ...], request: Mapping[str, object]) -> Observation:
+    def _answered(self, own: tuple[str, ...], request: ChildRequest) -> Observation:
         """Return the answer of the file's child; it is ended if it is not fit for another question."""
         child = self._child(own)
         number = next(self._numbers)

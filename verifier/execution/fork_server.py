@@ -27,6 +27,7 @@ import torch
 from strategies.registry import imported
 from verifier.execution.backend import Backend
 from verifier.execution.backends import backend
+from verifier.execution.child_request import ChildSettings
 from verifier.execution.process_tree import adopt_orphans, children, kill
 from verifier.ops import ops
 from verifier.records.garbage import look_for_circles_seldom
@@ -42,7 +43,7 @@ _IMPORTED_LATE = (
 )
 """Modules that others import when they are first asked for something."""
 
-ChildFunction = Callable[[Connection, Backend | None, dict[str, object]], NoReturn]
+ChildFunction = Callable[[Connection, Backend | None, ChildSettings], NoReturn]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +173,7 @@ class _Server:
             self.reap(told)
         return True
 
-    def fork(self, told: dict[str, object]) -> None:
+    def fork(self, told: ChildSettings) -> None:
         """Fork a child that takes its pipe and its standard error from the verifier; send its number."""
         with socket.socket(fileno=os.dup(self.control.fileno())) as plain:
             _, (pipe, stderr), _, _ = socket.recv_fds(plain, 1, 2)
@@ -191,7 +192,7 @@ class _Server:
         self.living.add(pid)
         self.send("forked", pid)
 
-    def become_child(self, pipe: int, stderr: int, told: dict[str, object]) -> NoReturn:
+    def become_child(self, pipe: int, stderr: int, told: ChildSettings) -> NoReturn:
         """Leave what is the server's behind and serve requests on the pipe."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -15,8 +15,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Protocol
 
+from verifier.execution.child_request import ChildSettings
 from verifier.execution.fork_server import SUBJECTS, Start, serve_forked
 from verifier.execution.process_tree import Copy, single_threaded
 from verifier.records.garbage import look_for_circles_seldom
@@ -122,8 +123,10 @@ class Preloaded:
         """Whether it lives, and was started by this very process and not by one that this was forked from."""
         return self._owner == os.getpid() and self._process.poll() is None
 
-    def fork(self, **told: object) -> Child:
+    def fork(self, *, function: bytes = b"", backends: tuple[str, ...] = ()) -> Child:
         """Start a child; it is told this, and the environment, the path and the folder of this process.
+
+        function, backends: of a worker, see `ChildSettings`.
 
         Raises:
             StartError: the process did not start, or cannot fork.
@@ -132,22 +135,28 @@ class Preloaded:
         self._wait_for_start()
         ours, theirs = socket.socketpair()
         stderr = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the child)
-        told |= {"environment": self._environment(), "path": sys.path, "folder": str(Path.cwd())}
+        told: ChildSettings = {
+            "environment": self._environment(),
+            "path": sys.path,
+            "folder": str(Path.cwd()),
+            "function": function,
+            "backends": backends,
+        }
         try:
             self._control.send_bytes(pickle.dumps(("fork", told), protocol=5))
             with socket.socket(fileno=os.dup(self._control.fileno())) as plain:
                 socket.send_fds(plain, [b"."], [theirs.fileno(), stderr.fileno()])
             theirs.close()
-            word, told_back = self._next("forked", "failed")
+            pid_or_reason = self._next("forked", "failed")
         except (EOFError, OSError) as error:
-            word, told_back = "failed", f"{error}\n{_last_words(self._stderr)}"
-        if word == "failed":
+            pid_or_reason = f"{error}\n{_last_words(self._stderr)}"
+        if not isinstance(pid_or_reason, int):
             ours.close()
             stderr.close()
             self.close()
-            raise StartError(f"the {self.name} process did not start a child:\n{told_back}")
-        self._ended.pop(told_back, None)  # of another process that had this number
-        return Child(pid=told_back, connection=Connection(ours.detach()), stderr=stderr)
+            raise StartError(f"the {self.name} process did not start a child:\n{pid_or_reason}")
+        self._ended.pop(pid_or_reason, None)  # of another process that had this number
+        return Child(pid=pid_or_reason, connection=Connection(ours.detach()), stderr=stderr)
 
     def has_ended(self, child: Child) -> bool:
         """Return whether a child has ended by itself."""
@@ -192,14 +201,14 @@ class Preloaded:
                 self._next("ended")
         return self._ended.get(child.pid)
 
-    def _next(self, *words: str) -> tuple[str, Any]:
-        """Return the next message of this kind; ends of children that come before it are kept."""
+    def _next(self, *words: str) -> object:
+        """Return what the next message of these kinds tells; ends of children that come before are kept."""
         while True:
             word, told = pickle.loads(self._control.recv_bytes())  # noqa: S301 (our own process)
             if word == "ended":
                 self._ended[told[0]] = told[1]
             if word in words:
-                return word, told
+                return told
 
     def _environment(self) -> dict[str, str]:
         from verifier.execution.backends import backend

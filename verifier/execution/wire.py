@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict
 
-from verifier.records.case import as_bytes, tensor_document, tensor_of
-from verifier.records.observation import Observation
+from verifier.records.case import Document, as_bytes, tensor_document, tensor_of
+from verifier.records.compiled_code import CompiledCode
+from verifier.records.observation import Aftermath, Deviation, Observation, Status
+from verifier.records.reach import Reach
 
 
-def pack_observation(seen: Observation) -> dict[str, object]:
+class PackedObservation(TypedDict):
+    """The fields of an observation; its tensors as documents with their bytes."""
+
+    status: Status
+    outputs: dict[str, Document | None]
+    message: str
+    detail: str
+    damage: tuple[Deviation, ...]
+    unlaunched: str
+    lacking: str
+    compiled: CompiledCode | None
+    reach: Reach
+    settings: dict[str, str]
+    aftermath: Aftermath
+    found: object
+
+
+def pack_observation(seen: Observation) -> PackedObservation:
     """Return an observation as plain data."""
     return {
         "status": seen.status,
@@ -26,7 +45,19 @@ def pack_observation(seen: Observation) -> dict[str, object]:
     }
 
 
-def unpack_observation(packed: dict[str, Any]) -> Observation:
+def unpack_observation(packed: PackedObservation) -> Observation:
     """Return the observation that was packed; its tensors are contiguous and on the CPU."""
-    outputs = {name: document and tensor_of(document) for name, document in packed["outputs"].items()}
-    return Observation(**{**packed, "outputs": outputs})
+    return Observation(
+        status=packed["status"],
+        outputs={n: None if one is None else tensor_of(one) for n, one in packed["outputs"].items()},
+        message=packed["message"],
+        detail=packed["detail"],
+        damage=packed["damage"],
+        unlaunched=packed["unlaunched"],
+        lacking=packed["lacking"],
+        compiled=packed["compiled"],
+        reach=packed["reach"],
+        settings=packed["settings"],
+        aftermath=packed["aftermath"],
+        found=packed["found"],
+    )

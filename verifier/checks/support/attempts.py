@@ -24,7 +24,7 @@ from verifier.execution.call_subject import (
 )
 from verifier.execution.process_copy import in_a_copy
 from verifier.execution.process_tree import single_threaded
-from verifier.execution.wire import pack_observation, unpack_observation
+from verifier.execution.wire import PackedObservation, pack_observation, unpack_observation
 from verifier.ops import Op
 from verifier.ops import op as named_op
 from verifier.records.case import Case
@@ -173,7 +173,7 @@ def tried_in_turn(
 def shown_in_a_copy(backend: Backend, way: Callable[[], Shown]) -> Shown | Observation:
     """Return what a way that gives one set of results shows in a copy of this process, or how it ended."""
 
-    def make() -> dict[str, object]:
+    def make() -> PackedObservation:
         shown = _tried(backend, way)
         if not isinstance(shown, Observation):
             (results,) = shown.results or ({},)
@@ -191,7 +191,7 @@ def shown_in_a_copy(backend: Backend, way: Callable[[], Shown]) -> Shown | Obser
     if seen.status != "ok":
         return seen
     placed = {name: None if t is None else t.to(backend.device()) for name, t in seen.outputs.items()}
-    return Shown(results=(placed,) if placed else (), excused=seen.found)
+    return Shown(results=(placed,) if placed else (), excused=seen.found_as(str))
 
 
 def kept(results: Results) -> Results:
@@ -247,7 +247,7 @@ def outcomes_of(
     calls repeat their bits. same_bits: other bits are wrong even within the bound where calls repeat them.
     """
     steady = can(session.backend, Power.REPEATS) or "determinism" in session.subject.guarantees
-    found: Attempts = seen.found
+    found = seen.found_as(Attempts)
     outcomes = []
     for attempt in found.tried:
         made = _certain(attempt)
