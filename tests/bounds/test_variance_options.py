@@ -10,7 +10,7 @@ from verifier.arithmetic.formats import ieee
 from verifier.arithmetic.row_statistics import exact_statistics
 from verifier.arithmetic.trees.tree import pairwise, sequential
 from verifier.bounds import variance
-from verifier.bounds.variance import algorithm, algorithms
+from verifier.bounds.variance import Reduction, algorithm, algorithms
 from verifier.bounds.variance.options import chosen_options, option_rules, reduction
 
 
@@ -78,18 +78,18 @@ VALUES = {
 )
 def test_every_option_moves_a_bound(name, options):
     common = {"arithmetic": ieee("float32"), "tree": pairwise(), "mean_contraction": "none"}
-    plain = algorithm(name).bound(ROWS, reduction(name, {}, **common))
-    other = algorithm(name).bound(ROWS, reduction(name, options, **common))
+    plain = algorithm(name).bound(ROWS, reduction(name, {}, Reduction(**common)))
+    other = algorithm(name).bound(ROWS, reduction(name, options, Reduction(**common)))
     moved = (plain.variance_error != other.variance_error) | (plain.mean_error != other.mean_error)
     assert (moved | (plain.mean_spread != other.mean_spread)).all()
 
 
 def test_an_option_given_explicitly_replaces_what_the_form_implies():
     common = {"arithmetic": ieee("float32"), "tree": tree(lanes=4), "mean_cast": "float16"}
-    assert reduction("two_pass", {}, **common).mean_cast == "float16"
-    assert reduction("two_pass", {"mean_cast": "bfloat16"}, **common).mean_cast == "bfloat16"
+    assert reduction("two_pass", {}, Reduction(**common)).mean_cast == "float16"
+    assert reduction("two_pass", {"mean_cast": "bfloat16"}, Reduction(**common)).mean_cast == "bfloat16"
     # A cast to the format that it already has rounds nothing, and is no reason to see one mean.
-    assert reduction("two_pass", {"mean_cast": "float32"}, **common).mean_cast is None
+    assert reduction("two_pass", {"mean_cast": "float32"}, Reduction(**common)).mean_cast is None
 
 
 def test_an_algorithm_with_a_parameter_of_its_own_needs_one_file(monkeypatch):
@@ -103,14 +103,14 @@ def test_an_algorithm_with_a_parameter_of_its_own_needs_one_file(monkeypatch):
 
     monkeypatch.setattr(variance, "algorithms", lambda: {"own": Module})
     assert chosen_options("own", {"blocks": 3}) == Own(blocks=3)
-    made = reduction("own", {"blocks": 3}, arithmetic=ieee("float32"), tree=pairwise())
+    made = reduction("own", {"blocks": 3}, Reduction(arithmetic=ieee("float32"), tree=pairwise()))
     assert made.options.blocks == 3
     with pytest.raises(ValueError, match="no option 'block'; its options are: blocks"):
         chosen_options("own", {"block": 3})
 
 
 def test_a_shift_by_an_element_that_the_row_does_not_have_is_no_theorem():
-    claim = reduction("shifted", {"shift_index": 32}, arithmetic=ieee("float32"), tree=pairwise())
+    claim = reduction("shifted", {"shift_index": 32}, Reduction(arithmetic=ieee("float32"), tree=pairwise()))
     assert not algorithm("shifted").bound(ROWS, claim).covered.any()
-    claim = reduction("shifted", {"shift_index": -32}, arithmetic=ieee("float32"), tree=pairwise())
+    claim = reduction("shifted", {"shift_index": -32}, Reduction(arithmetic=ieee("float32"), tree=pairwise()))
     assert algorithm("shifted").bound(ROWS, claim).covered.all()

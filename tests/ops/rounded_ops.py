@@ -12,7 +12,7 @@ from verifier.arithmetic.formats import FORMATS, ieee
 from verifier.arithmetic.simulated import Rounded, round_to
 from verifier.arithmetic.trees.tree import pairwise, sequential
 from verifier.bounds import variance
-from verifier.bounds.variance import options
+from verifier.bounds.variance import Reduction, options
 from verifier.cases.recipe import build
 from verifier.checks.support.truth import Truth
 from verifier.ops import Setting, op, running_statistics
@@ -262,9 +262,11 @@ def _reduction(kernel):
     return options.reduction(
         claim.variance,
         claim.variance_options,
-        arithmetic=kernel.truth.setting.arithmetic,
-        tree=TREES.statistics,
-        mean_contraction="none",
+        Reduction(
+            arithmetic=kernel.truth.setting.arithmetic,
+            tree=TREES.statistics,
+            mean_contraction="none",
+        ),
     )
 
 

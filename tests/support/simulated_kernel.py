@@ -11,7 +11,7 @@ from verifier.arithmetic.abstract_number import Terms
 from verifier.arithmetic.formats import FORMATS
 from verifier.arithmetic.simulated import Rounded, round_to
 from verifier.bounds import variance
-from verifier.bounds.variance import options
+from verifier.bounds.variance import Reduction, options
 from verifier.bounds.variance.simulate import Executed
 from verifier.checks.support.truth import Truth
 from verifier.ops import op
@@ -252,11 +252,13 @@ def _reduction(claim, setting):
     return options.reduction(
         claim.variance,
         claim.variance_options,
-        arithmetic=setting.arithmetic,
-        tree=setting.trees.statistics,
-        divide_by_n=claim.divide_by_n,
-        mean_contraction=claim.mean_contraction,
-        clamp=claim.clamp,
+        Reduction(
+            arithmetic=setting.arithmetic,
+            tree=setting.trees.statistics,
+            divide_by_n=claim.divide_by_n,
+            mean_contraction=claim.mean_contraction,
+            clamp=claim.clamp,
+        ),
     )
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from verifier.arithmetic.trees.tree import Tree
 from verifier.bounds.table import Point, reduction, sweep
 from verifier.bounds.variance import algorithm
 from verifier.records.files import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _MARKS = "os^vDP*X<>"
 _DASH = 5.0
@@ -60,27 +64,28 @@ def plot(
     return Path(path)
 
 
-def _draw_curves(axes: Any, curves: Mapping[str, Sequence[Point]]) -> None:
+def _draw_curves(axes: Axes, curves: Mapping[str, Sequence[Point]]) -> None:
     """Draw the bounds of each algorithm as a line and its observed errors as points."""
     turns = {n: (turn, len(names)) for names in _alike(curves) for turn, n in enumerate(names)}
     for number, (name, curve) in enumerate(curves.items()):
         kappas = [p.kappa for p in curve]
         seen = [p.observed.variance if p.observed.variance > 0.0 else math.nan for p in curve]
         colour, dashes = f"C{number % 10}", _dashes(*turns[name])
-        look: dict[str, object] = {
-            "color": colour,
-            "marker": _MARKS[number % len(_MARKS)],
-            "markersize": 4.5,
-            "markeredgewidth": 0.8,
-            "fillstyle": "none",
-        }
+        marked = partial(
+            axes.plot,
+            color=colour,
+            marker=_MARKS[number % len(_MARKS)],
+            markersize=4.5,
+            markeredgewidth=0.8,
+            fillstyle="none",
+        )
         axes.plot(kappas, [p.declared.variance for p in curve], color=colour, linestyle=dashes, linewidth=1.5)
-        axes.plot(kappas, seen, linestyle="none", **look)
+        marked(kappas, seen, linestyle="none")
         label = name if algorithm(name).CENTRED else f"{name} (mean square)"
-        axes.plot([], [], linewidth=1.5, label=label, **look)  # one key for a line and its points
+        marked([], [], linewidth=1.5, label=label)  # one key for a line and its points
 
 
-def _draw_levels(axes: Any, u: float) -> None:
+def _draw_levels(axes: Axes, u: float) -> None:
     """Draw a line across at the errors that mean something to a reader."""
     for level, text in ((u, "u"), (math.sqrt(u), "half of the bits gone"), (1.0, "no bits left")):
         axes.axhline(level, color="0.7", linewidth=0.8, zorder=0)

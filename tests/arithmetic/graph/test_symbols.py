@@ -10,7 +10,7 @@ from verifier.arithmetic.graph.levels import levels
 from verifier.arithmetic.graph.symbols import SymbolicRounded, literals
 from verifier.arithmetic.simulated import Rounded, round_to
 from verifier.arithmetic.trees.tree import pairwise, tree
-from verifier.bounds.variance import algorithms
+from verifier.bounds.variance import Reduction, algorithms
 from verifier.bounds.variance.options import option_rules, reduction
 
 ROWS, COLUMNS = 3, 11
@@ -64,11 +64,13 @@ def claims(name):
         yield reduction(
             name,
             given[number % len(given)],
-            arithmetic=ieee("float32"),
-            tree=tree(lanes=3) if number % 2 else pairwise(),
-            divide_by_n=by,
-            mean_contraction=how,
-            clamp=number % 2 == 0,
+            Reduction(
+                arithmetic=ieee("float32"),
+                tree=tree(lanes=3) if number % 2 else pairwise(),
+                divide_by_n=by,
+                mean_contraction=how,
+                clamp=number % 2 == 0,
+            ),
         )
 
 

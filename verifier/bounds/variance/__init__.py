@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, Protocol, TypeVar, cast
+from typing import Literal, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -56,12 +56,20 @@ class Reduction:
     mean_cast: str | None = None
     per_lane_means: bool = False
     squares: SquareOrder = "delta_first"
-    options: Any = None
+    options: object = None
 
     def chosen(self, record: type[Options]) -> Options:
-        """Return the algorithm's own options: those that were chosen, or else the defaults of its record."""
-        found: Options = record() if self.options is None else self.options
-        return found
+        """Return the algorithm's own options: those that were chosen, or else the defaults of its record.
+
+        Raises:
+            TypeError: the options are another algorithm's.
+
+        """
+        if self.options is None:
+            return record()
+        if not isinstance(self.options, record):
+            raise TypeError(f"{type(self.options).__name__} is no {record.__name__}")
+        return self.options
 
 
 @dataclass(frozen=True, kw_only=True)

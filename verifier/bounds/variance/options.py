@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
-from typing import Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from verifier.arithmetic.formats import FORMATS
 from verifier.arithmetic.trees.tree import Tree
 from verifier.bounds.variance import Merge, Reduction, algorithm
 
-Accepts = Callable[[Any], bool]
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Accepts = Callable[[object], bool]
 
 
 def rule(accepts: Accepts, wanted: str) -> dict[str, object]:
@@ -73,7 +76,7 @@ class Merged:
     per_lane_means: bool = field(default=False, metadata=_truth())
 
 
-def option_rules(name: str) -> dict[str, Field[Any]]:
+def option_rules(name: str) -> dict[str, Field[object]]:
     """Return the options of an algorithm by name, as fields of its record."""
     record = _record(name)
     return {} if record is None else {f.name: f for f in fields(record)}
@@ -84,12 +87,12 @@ def merges(name: str) -> bool:
     return _record(name) is Merged
 
 
-def _record(name: str) -> Any:
+def _record(name: str) -> type[DataclassInstance] | None:
     """Return the class of an algorithm's options; None if it has none."""
     return getattr(algorithm(name), "OPTIONS", None)
 
 
-def chosen_options(name: str, given: Mapping[str, object]) -> Any:
+def chosen_options(name: str, given: Mapping[str, object]) -> DataclassInstance | None:
     """Return the algorithm's record of options with the given values.
 
     Raises:
@@ -110,16 +113,16 @@ def chosen_options(name: str, given: Mapping[str, object]) -> Any:
     return None if record is None else record(**given)
 
 
-def reduction(name: str, given: Mapping[str, object], **common: Any) -> Reduction:
-    """Return the reduction of an algorithm with the given options and what all algorithms have in common.
+def reduction(name: str, given: Mapping[str, object], common: Reduction) -> Reduction:
+    """Return what is declared of an algorithm: the given options, and what all algorithms have in common.
 
     Raises:
         ValueError: see `chosen_options`.
 
     """
     chosen = chosen_options(name, given)
-    shared = {key: value for key, value in given.items() if key in Reduction.__dataclass_fields__}
-    made = Reduction(**{**common, **shared}, options=chosen)
+    shared = {key: getattr(chosen, key) for key in given if key in Reduction.__dataclass_fields__}
+    made = replace(common, **shared, options=chosen)
     if made.mean_cast and FORMATS[made.mean_cast].holds(made.arithmetic.format):
         return replace(made, mean_cast=None)  # rounds nothing: a contracted product stays several numbers
     return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 
 from verifier.arithmetic.row_statistics import RowStatistics, exact_statistics
@@ -38,17 +39,18 @@ def bound_read(subject: Subject, case: Case, found: Agreement) -> TheoremBound |
         return None
     form = op(subject.op).form(claim, case.dtype)
     depth = max(order.depth for order in statistics)
-    common = {
-        "arithmetic": backend("machine").setting(subject, case.dtype).arithmetic,
-        "divide_by_n": found.way.divide_by_n,
-        "mean_contraction": "mixed" if "C" in found.claims else found.way.mean_contraction,
-        "clamp": found.way.clamp,
-        "mean_cast": case.dtype if form.reads_saved and claim.saved_dtype == "input" else None,
-    }
+    common = Reduction(
+        arithmetic=backend("machine").setting(subject, case.dtype).arithmetic,
+        tree=claim.trees.statistics,
+        divide_by_n=found.way.divide_by_n,
+        mean_contraction="mixed" if "C" in found.claims else found.way.mean_contraction,
+        clamp=found.way.clamp,
+        mean_cast=case.dtype if form.reads_saved and claim.saved_dtype == "input" else None,
+    )
 
     def reduction(of: Tree) -> Reduction:
         assert claim.variance is not None
-        return variance_options.reduction(claim.variance, claim.variance_options, tree=of, **common)
+        return variance_options.reduction(claim.variance, claim.variance_options, replace(common, tree=of))
 
     merges = variance_options.merges(claim.variance)
     declared = reduction(claim.trees.statistics)
@@ -61,7 +63,7 @@ def bound_read(subject: Subject, case: Case, found: Agreement) -> TheoremBound |
         depth=depth,
         declared_depth=_declared(statistics),
         divide_by_n=found.way.divide_by_n,
-        mean_contraction=str(common["mean_contraction"]),
+        mean_contraction=common.mean_contraction,
         clamp=found.way.clamp,
         root=found.way.root,
         rows=tuple(_rows(claim.variance, case, read, declared)),

@@ -223,12 +223,14 @@ class Composer:
         reduction = variance_options.reduction(
             claim.variance,
             claim.variance_options,
-            arithmetic=setting.arithmetic,
-            tree=setting.trees.statistics,
-            divide_by_n=claim.divide_by_n,
-            mean_contraction=claim.mean_contraction,
-            clamp=claim.clamp,
-            mean_cast=held,
+            variance.Reduction(
+                arithmetic=setting.arithmetic,
+                tree=setting.trees.statistics,
+                divide_by_n=claim.divide_by_n,
+                mean_contraction=claim.mean_contraction,
+                clamp=claim.clamp,
+                mean_cast=held,
+            ),
         )
         with np.errstate(all="ignore"):
             moments = variance.algorithm(claim.variance).bound(rows, reduction)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from verifier.arithmetic.abstract_number import Form, Numbers, Terms, Value
 from verifier.ops import Op
@@ -35,7 +35,7 @@ class WithMoments:
 
     saved_moments = stepped_moments = moments
 
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(self, name: str) -> Any:
         """Do everything else as the numbers do."""
         return getattr(self._numbers, name)
 

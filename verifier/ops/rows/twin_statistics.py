@@ -37,12 +37,14 @@ def reduction_of(  # noqa: PLR0917
     found = variance_options.reduction(
         claim.variance,
         claim.variance_options,
-        arithmetic=ieee(accumulation.name),
-        tree=claim.trees.statistics,
-        divide_by_n=way.divide_by_n,
-        mean_contraction=way.mean_contraction,
-        clamp=way.clamp,
-        mean_cast=saved if form.reads_saved and claim.saved_dtype == "input" else None,
+        Reduction(
+            arithmetic=ieee(accumulation.name),
+            tree=claim.trees.statistics,
+            divide_by_n=way.divide_by_n,
+            mean_contraction=way.mean_contraction,
+            clamp=way.clamp,
+            mean_cast=saved if form.reads_saved and claim.saved_dtype == "input" else None,
+        ),
     )
     return replace(found, squares=way.squares)
 
