@@ -143,10 +143,10 @@ class Form:
     """
 
     name: str
-    forward: Callable[[Any, Terms], Value]
-    backward: Callable[[Any, Terms], Mapping[str, Value]]
-    evaluation: Callable[[Any, Terms], Mapping[str, Value]] | None = None
-    update: Callable[[Any, Value, Value, Value], Value] | None = None
+    forward: Callable[[Numbers, Terms], Value]
+    backward: Callable[[Numbers, Terms], Mapping[str, Value]]
+    evaluation: Callable[[Numbers, Terms], Mapping[str, Value]] | None = None
+    update: Callable[[Numbers, Value, Value, Value], Value] | None = None
     reads_saved: bool = False
     reads_parts: bool = False
     keeps_sum: bool = False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
 
 from verifier.audit.report.finding_text import failure_text
 from verifier.audit.request import BUDGETS
@@ -121,7 +120,7 @@ def conformance_tests(
     return test
 
 
-def parameters(subjects: tuple[Subject, ...], **options: Any) -> list[tuple[str, Job]]:
+def parameters(subjects: tuple[Subject, ...], *, backend: str | None = None) -> list[tuple[str, Job]]:
     """Return (test id, job) for subjects, sorted: identical on all workers."""
-    jobs = [job for subject in subjects for job in jobs_of(subject, **options)]
+    jobs = [job for subject in subjects for job in jobs_of(subject, backend=backend)]
     return sorted(((f"{job.subject}-{job.check}-{job.dtype}", job) for job in jobs), key=lambda item: item[0])

@@ -5,20 +5,23 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 
 class _Lasting(io.FileIO):
     """A file that swallows what is written to it once its reader is gone."""
 
-    def write(self, data: Any, /) -> int:
+    def write(self, data: ReadableBuffer, /) -> int:
         try:
             return super().write(data)
         except BrokenPipeError:
             nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, self.fileno())
             os.close(nothing)
-            return len(data)
+            return memoryview(data).nbytes
 
 
 def outlive_readers() -> None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from _pytest._code.code import TerminalRepr, TracebackStyle
+
     from verifier.audit.run_audit import Job
     from verifier.records.verdict import Line
 
@@ -90,7 +92,7 @@ def pytest_load_initial_conftests(
             _group(parser).addoption(f"--{name}", dest=_dest(name), **OPTIONS[name])
 
 
-def _group(parser: pytest.Parser) -> Any:
+def _group(parser: pytest.Parser) -> pytest.OptionGroup:
     return parser.getgroup("norm-verifier", "verification of normalization kernels")
 
 
@@ -201,7 +203,9 @@ class KernelItem(pytest.Item):
         save_line(line, self.config.invocation_params.dir / FINDINGS_FOLDER)
         assert_conforms(line)
 
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+    def repr_failure(
+        self, excinfo: pytest.ExceptionInfo[BaseException], style: TracebackStyle | None = None
+    ) -> str | TerminalRepr:
         """Show the finding itself, without a traceback through the verifier."""
         from verifier.commands.conformance import VerifierError
 

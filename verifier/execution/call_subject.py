@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -66,7 +66,7 @@ class Call:
     among what the subject returns, and the names of the tensors that are the gradients of these results.
     """
 
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, object]
     placed: Mapping[str, InMemory]
     incoming: tuple[tuple[int, str], ...] = ((0, "grad_output"),)
 
@@ -185,7 +185,7 @@ def lay_out(
         layout = case.layouts.get(name, Layout())
         put: Placer = _placed_as_laid_out if placer is None else placer
         placed[name] = put(name, layout, values.to(device), guard_elements=GUARD_ELEMENTS, poison=poison)
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, object] = {}
     strange = []
     for name, parameter in subject.signature.items():
         if name in case.scalars.get(LEFT_OUT, ()):

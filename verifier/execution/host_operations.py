@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch._library.custom_ops import OPDEFS
+from torch._ops import OpOverload
 
 from verifier.machine.culprit import passed_on
 from verifier.machine.device.dispatch_mode import is_custom, run_custom
@@ -33,7 +32,7 @@ class HostArithmetic(Dispatching):
         super().__init__()  # type: ignore[no-untyped-call]
         self.seen: set[str] = set()
 
-    def dispatched(self, func: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
+    def dispatched(self, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Run the operation as it is."""
         if is_custom(func):
             result = run_custom(self, func, args, kwargs)

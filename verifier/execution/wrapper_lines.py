@@ -9,11 +9,14 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from traceback import walk_tb
 from types import CodeType, FrameType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from verifier.machine.culprit import passed_on
 from verifier.records.reach import SourcePlace
 from verifier.subjects.source_map import SourceMap
+
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
 
 QUIET = 30
 """Calls of one kind without a new line after which those are followed no more: a trace doubles their time."""
@@ -77,12 +80,12 @@ def follow(files: frozenset[str], ran: set[SourceLine]) -> AbstractContextManage
 def _traced(files: frozenset[str], ran: set[SourceLine]) -> Iterator[None]:
     """Trace this thread, unless somebody else does."""
 
-    def line(frame: FrameType, event: str, _: object) -> object:
+    def line(frame: FrameType, event: str, _: object) -> TraceFunction:
         if event == "line":
             ran.add((frame.f_code.co_filename, frame.f_lineno))
         return line
 
-    def call(frame: FrameType, *_: object) -> Any:
+    def call(frame: FrameType, *_: object) -> TraceFunction | None:
         return line if frame.f_code.co_filename in files else None
 
     def on(tracing: object) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
-from verifier.arithmetic.abstract_number import Form, Value
+from verifier.arithmetic.abstract_number import Form, Numbers, Value
 from verifier.arithmetic.error_free.numpy_or_torch import Arrays
 from verifier.arithmetic.formats import Array
 from verifier.arithmetic.row_statistics import RowStatistics
@@ -27,10 +27,27 @@ class Solution(Protocol):
 Answer_co = TypeVar("Answer_co", bound=Solution, covariant=True)
 
 
+class NumbersInAField(Numbers, Protocol):
+    """What forms and problems do with the elements of a finite field."""
+
+    @property
+    def eps(self) -> float:
+        """The norm's epsilon."""
+
+    def number(self, value: float, /) -> Value:
+        """Return the element that stands for a number."""
+
+    def with_statistics(self, mean: Value, rstd: Value, /) -> NumbersInAField:
+        """Return the same numbers, with these statistics in the place of a row's own."""
+
+    def divides_by_sum(self, output: Value, /) -> None:
+        """Take note of a softmax: its output is divided by the sum of its row."""
+
+
 class Field(Protocol):
     """A finite field in which a form is run on a problem whose operands are places in tensors."""
 
-    def numbers(self, *, eps: float = 0.0, centred: bool = True, parameter: object = None) -> Any:
+    def numbers(self, *, eps: float = 0.0, centred: bool = True, parameter: object = None) -> NumbersInAField:
         """Return the field's numbers for rows of this problem."""
 
     def take(self, name: str, places: object) -> Value | None:

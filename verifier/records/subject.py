@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from verifier.arithmetic.abstract_number import Form
 from verifier.arithmetic.formats import FORMATS, Contraction, DivideByN
 from verifier.arithmetic.trees.tree import Tree, any_order
 from verifier.records.library import fits
@@ -18,6 +19,8 @@ from verifier.records.library import fits
 if TYPE_CHECKING:
     from verifier.records.case import Case
 
+Formula = str | Form | Mapping[str, str | Form]
+"""How a formula is written: the name of one of the op's forms, or a form, or either by dtype."""
 Language = Literal["triton", "cuda", "binary", "torch"]
 LANGUAGES = ("triton", "cuda", "binary", "torch")
 FullyMasked = Literal["zeros", "nan"]
@@ -262,7 +265,7 @@ class Claim:
     variance: str | None = None
     variance_options: Mapping[str, object] = field(default_factory=dict)
     accumulates: str = "float32"
-    formula: Any = None
+    formula: Formula | None = None
     trees: Trees = field(default_factory=Trees)
     mean_contraction: Contraction = "mixed"
     divide_by_n: DivideByN = "division"
@@ -295,7 +298,7 @@ class Subject:
     domain: Domain | None = None
     returns: tuple[str, ...] = ("output",)
     mutates: tuple[str, ...] = ()
-    specification: Any = None
+    specification: Callable[..., object] | None = None
     differentiable: bool = True
     source: Source | None = None
     extents: tuple[tuple[int, int], ...] = ()

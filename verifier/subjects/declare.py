@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import TypeVar, get_args
 
 from strategies.registry import ExtensionError, names_defining
 from verifier.arithmetic.formats import FORMATS, Contraction, DivideByN
@@ -20,6 +20,7 @@ from verifier.records.subject import (
     PARAMETERS,
     Claim,
     Domain,
+    Formula,
     FullyMasked,
     KnownDefect,
     Language,
@@ -27,6 +28,8 @@ from verifier.records.subject import (
     Subject,
     Trees,
 )
+
+Word = TypeVar("Word")
 
 USUAL_DTYPES = ("float16", "bfloat16", "float32")
 """What is tried of a kernel whose declaration names no dtypes."""
@@ -41,7 +44,7 @@ def subject(
     variance_options: Mapping[str, object] | None = None,
     accumulates: str | None = None,
     trees: Tree | Trees | None = None,
-    formula: object = None,
+    formula: Formula | None = None,
     mean_contraction: Contraction | None = None,
     divide_by_n: DivideByN | None = None,
     saved_dtype: str | None = None,
@@ -51,7 +54,7 @@ def subject(
     known_defects: tuple[KnownDefect, ...] = (),
     returns: tuple[str, ...] = ("output",),
     mutates: tuple[str, ...] = (),
-    specification: object = None,
+    specification: Callable[..., object] | None = None,
     differentiable: bool = True,
     source: Source | None = None,
     extents: tuple[tuple[int, int], ...] = (),
@@ -98,17 +101,23 @@ def subject(
     }
     _demand_meaning_of_no_element(op, fully_masked)
     _demand_known_words(language, dtypes, words, guarantees)
-    left_out = frozenset(n for n, v in {"language": language, "dtypes": dtypes}.items() if v is None)
     _demand_options(variance, variance_options)
     _demand_names(known_defects)
     _demand_extents(extents, domain)
-    claim = _claim(
-        {**words, "trees": trees, "formula": formula},
-        left_out,
+    claim = Claim(
         variance=variance,
         variance_options=dict(variance_options or {}),
+        accumulates=_given(accumulates, "float32"),
+        formula=formula,
+        trees=_trees(trees),
+        mean_contraction=_given(mean_contraction, "mixed"),
+        divide_by_n=_given(divide_by_n, "either"),
+        saved_dtype=saved_dtype,
         clamp=clamp,
         fully_masked=fully_masked,
+        assumed=_left_out(
+            {**words, "trees": trees, "formula": formula, "language": language, "dtypes": dtypes}
+        ),
     )
 
     def declare(function: Callable[..., object]) -> Subject:
@@ -177,16 +186,14 @@ def fused_as_usual(claim: Claim, language: Language) -> Claim:
     return replace(claim, mean_contraction="none" if language == "torch" else "mixed")
 
 
-def _claim(declared: Mapping[str, Any], left_out: frozenset[str], **further: Any) -> Claim:
-    """Return the claim; what is declared as None is filled in, and kept as assumed.
+def _given(declared: Word | None, usual: Word) -> Word:
+    """Return what is declared, or what is usual where the declaration says nothing."""
+    return usual if declared is None else declared
 
-    declared: fields of `Claim` that may be left out; `trees` may be one tree. left_out: what else the
-    declaration does not say. further: the claim's other fields.
-    """
-    assumed = left_out | {name for name, value in declared.items() if value is None}
-    defaults = {"accumulates": "float32", "mean_contraction": "mixed", "divide_by_n": "either"}
-    filled = {**declared, **{name: word for name, word in defaults.items() if declared[name] is None}}
-    return Claim(**{**filled, "trees": _trees(declared["trees"])}, **further, assumed=assumed)
+
+def _left_out(declared: Mapping[str, object]) -> frozenset[str]:
+    """Return the names of what the declaration does not say: the claim has it as assumed."""
+    return frozenset(name for name, value in declared.items() if value is None)
 
 
 def _trees(trees: Tree | Trees | None) -> Trees:
@@ -265,7 +272,7 @@ def _demand_options(variance: str | None, options: Mapping[str, object] | None) 
 
 def _demand_specification(
     op: str,
-    specification: Any,
+    specification: Callable[..., object] | None,
     variance: str | None,
     function: Callable[..., object],
     returns: tuple[str, ...],
@@ -296,7 +303,11 @@ def _demand_specification(
 
 
 def _demand_meaning(
-    specification: Any, taken: tuple[str, ...], returns: tuple[str, ...], *, features: int | None
+    specification: Callable[..., object],
+    taken: tuple[str, ...],
+    returns: tuple[str, ...],
+    *,
+    features: int | None,
 ) -> None:
     """Record a specification once: it uses what has an exact meaning alone, in few steps.
 
@@ -319,7 +330,7 @@ def _demand_meaning(
         raise ValueError(f"@subject: specification: {error}") from error
 
 
-def _demand_required(domain: Domain | None, function: Any) -> None:
+def _demand_required(domain: Domain | None, function: Callable[..., object]) -> None:
     """Demand that the kernel takes something of what its domain says must be given."""
     if domain is None or domain.optional:
         return
@@ -354,7 +365,7 @@ def _demand_gradients(
         )
 
 
-def _demand_parameters(domain: Domain | None, function: Any) -> None:
+def _demand_parameters(domain: Domain | None, function: Callable[..., object]) -> None:
     """Demand known dtypes of parameters in the domain, of a kernel that takes any."""
     if domain is None or domain.parameter_dtypes is None:
         return

@@ -13,7 +13,6 @@ from functools import lru_cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
 
 from verifier.machine.culprit import is_of_subjects
 from verifier.subjects.function_nodes import node_of
@@ -91,12 +90,12 @@ def _asked_about_itself(node: ast.AST | None, computed: ast.AST) -> bool:
     return bool(names) and len(asked) + len(kept) == len(uses)
 
 
-def _imports(code: CodeType, known: Mapping[str, Any]) -> Iterator[str]:
+def _imports(code: CodeType, known: Mapping[str, object]) -> Iterator[str]:
     """Yield the full names that the import statements of a code name; some may be no modules."""
     for level, name, names in _import_statements(code):
         full = name
         if level:
-            package = known.get("__package__") or str(known.get("__name__", "")).rpartition(".")[0]
+            package = str(known.get("__package__") or str(known.get("__name__", "")).rpartition(".")[0])
             with contextlib.suppress(ImportError):
                 full = importlib.util.resolve_name("." * level + name, package)
         yield full

@@ -9,7 +9,7 @@ import os
 import random
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -81,13 +81,14 @@ def _set_environment(wanted: dict[str, str]) -> None:
     os.environ.update(wanted)
 
 
-_guards: list[Any] = []
+_guards: list[AbstractContextManager[object]] = []
 
 
 def _set_inference_mode(wanted: bool) -> None:
     # There is no setter; a guard stays in force as long as it lives.
-    _guards.append(torch._C._InferenceMode(wanted))
-    _guards[-1].__enter__()
+    guard: AbstractContextManager[object] = torch._C._InferenceMode(wanted)
+    _guards.append(guard)
+    guard.__enter__()
 
 
 def _set_deterministic(wanted: tuple[bool, bool]) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
-from typing import Any
+from typing import Protocol, TypeGuard
 
 from verifier.machine.culprit import is_of_subjects
 from verifier.subjects.cuda_source import CudaSource, Kernel, Launch
@@ -21,6 +21,19 @@ from verifier.subjects.inner_imports import computed_inside, imported_inside
 _MOST = 20_000
 """Objects looked at, at most: a subject may hold any data."""
 _ITEMS = 1_000
+
+
+class TunedWays(Protocol):
+    """What of a configuration of an autotuner is read: the constants that it gives the kernel."""
+
+    kwargs: Mapping[str, object]
+
+
+class ChoosingTuner(Protocol):
+    """What of an autotuner of Triton's is read."""
+
+    fn: object
+    configs: Sequence[TunedWays]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +58,7 @@ class Used:
     functions: list[PythonFunction] = field(default_factory=list)
     cuda_sources: list[str] = field(default_factory=list)
     unfollowed: list[str] = field(default_factory=list)
-    tuners: list[Any] = field(default_factory=list)
+    tuners: list[ChoosingTuner] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
 
 
@@ -129,12 +142,16 @@ def _compiled_by_triton(value: object) -> FunctionType | None:
     return value if depth and isinstance(value, FunctionType) else None
 
 
-def _tuners(value: Any) -> Iterator[Any]:
+def _tuners(value: object) -> Iterator[ChoosingTuner]:
     """Yield the autotuners with a choice about a function that Triton compiles."""
     while hasattr(value, "fn"):
-        if type(value).__name__ == "Autotuner" and len(value.configs) > 1:
+        if _is_tuner(value) and len(value.configs) > 1:
             yield value
         value = value.fn
+
+
+def _is_tuner(value: object) -> TypeGuard[ChoosingTuner]:
+    return type(value).__name__ == "Autotuner"
 
 
 def _of_function(function: FunctionType) -> Iterator[tuple[object, frozenset[str]]]:

@@ -37,12 +37,12 @@ class Kit:
     tops: Callable[[Arrays, Arrays, int], Arrays]
 
 
-def _numpy_totals(values: Array, index: Any, entries: int) -> Array:
-    counts: Any = np.bincount(index.ravel(), weights=values.ravel(), minlength=entries)
+def _numpy_totals(values: Array, index: Arrays, entries: int) -> Array:
+    counts = np.bincount(index.ravel(), weights=values.ravel(), minlength=entries)
     return np.asarray(counts, dtype=np.float64)
 
 
-def _numpy_tops(values: Array, index: Any, entries: int) -> Array:
+def _numpy_tops(values: Array, index: Arrays, entries: int) -> Array:
     tops = np.zeros(entries)
     np.maximum.at(tops, index.ravel(), values.ravel())
     return tops

@@ -161,7 +161,7 @@ class TorchSlots(HostSlots):  # type: ignore[no-untyped-call]
     """Follows the torch operations that norms are written with, backward too."""
 
     def value(
-        self, name: str, args: Any, kwargs: Any, before: list[Any], result: torch.Tensor
+        self, name: str, args: Any, kwargs: Mapping[str, Any], before: list[Any], result: torch.Tensor
     ) -> Shadows | None:
         """Shadows of the result, or None where there is no rule."""
         plain = kwargs.get("alpha", 1) == 1 and "rounding_mode" not in kwargs

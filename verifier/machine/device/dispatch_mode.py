@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from verifier.machine.culprit import passed_on
@@ -38,7 +38,7 @@ _MIXED = frozenset((
 class DeviceMode(Dispatching):  # type: ignore[no-untyped-call]
     """Answers factories for CUDA on the CPU, and hands on where the operands lie."""
 
-    def dispatched(self, func: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
+    def dispatched(self, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Run the operation on the CPU."""
         opened = current()
         if opened is None:
@@ -51,7 +51,9 @@ class DeviceMode(Dispatching):  # type: ignore[no-untyped-call]
             kwargs = {**kwargs, "device": torch.device("cpu")}
         name = func.overloadpacket.__name__
         if name in _OF_PINNED:
-            return _OF_PINNED[name](args[0])
+            pinnable = args[0]
+            assert isinstance(pinnable, torch.Tensor)
+            return _OF_PINNED[name](pinnable)
         pins = bool(kwargs.get("pin_memory"))
         if pins:
             place, kwargs = place or _HOST, {**kwargs, "pin_memory": False}
@@ -75,7 +77,9 @@ def is_custom(func: object) -> bool:
     return isinstance(func, torch._ops.OpOverload) and func.namespace not in _OWN
 
 
-def run_custom(mode: TorchDispatchMode, func: Any, args: Any, kwargs: Any) -> Any:
+def run_custom(
+    mode: TorchDispatchMode, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]
+) -> object:
     """Run the implementation that a custom operator has where its operands lie, under the mode again."""
     places = {place_of(t).type for t in _tensors((*args, *kwargs.values()))}
     if not places & {"cpu", "cuda"}:

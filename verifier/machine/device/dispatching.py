@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
 
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _HIDDEN: dict[type, Callable[..., object]] = {}
@@ -23,7 +23,13 @@ class Dispatching(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _should_skip_dynamo(cls) -> bool:
         return False  # torch is not to wrap the method: it is hidden below, where that is needed
 
-    def __torch_dispatch__(self, func: object, types: object, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         """Run the operation; outside the compiler, if it is loaded."""
         disable = getattr(sys.modules.get("torch._dynamo"), "disable", None)
         if disable is None:
@@ -33,6 +39,6 @@ class Dispatching(TorchDispatchMode):  # type: ignore[no-untyped-call]
             _HIDDEN[kind] = disable(kind.dispatched, wrapping=False)
         return _HIDDEN[kind](self, func, args, kwargs or {})
 
-    def dispatched(self, func: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
+    def dispatched(self, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Run one operation and return its result; what a mode is for."""
         raise NotImplementedError

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from verifier.machine.culprit import passed_on
 from verifier.machine.device.dispatching import Dispatching
@@ -26,7 +26,7 @@ class LazyTensors(Dispatching):  # type: ignore[no-untyped-call]
     A wrapper that converts or copies a huge tensor by torch is undecided: no machine has room for it.
     """
 
-    def dispatched(self, func: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
+    def dispatched(self, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Run one operation."""
         name = func.overloadpacket.__name__
         if name in _ZEROS:
@@ -40,10 +40,11 @@ class LazyTensors(Dispatching):  # type: ignore[no-untyped-call]
         return passed_on(func, *args, **kwargs)
 
 
-def _empty(func: Any) -> Any:
+def _empty(func: OpOverload) -> OpOverload:
     """Return the overload that makes the same without a value."""
     packet = getattr(torch.ops.aten, _ZEROS[func.overloadpacket.__name__])
-    return packet.memory_format if func.overloadpacket.__name__ == "zeros" else packet.default
+    made: OpOverload = packet.memory_format if func.overloadpacket.__name__ == "zeros" else packet.default
+    return made
 
 
 def _octets(tensor: torch.Tensor) -> int:

@@ -60,7 +60,7 @@ class Stream:
     def wait_stream(self, stream: object) -> None:
         """Order what follows behind a stream that is done."""
 
-    def record_event(self, event: Any = None) -> Any:
+    def record_event(self, event: Event | None = None) -> Event:
         """Record an event, a new one if none is given."""
         event = Event() if event is None else event
         event.record(self)

@@ -16,7 +16,7 @@ from verifier.machine.in_force import MachineSession, current
 _PLACE, _PINNED = "_place_in_session", "_pinned_in_session"
 HOST = torch.device("cpu")
 """Where memory of the host lies."""
-REAL: Any = torch._C.TensorBase
+REAL = torch._C.TensorBase
 _REAL_STORAGE: Any = torch._C.StorageBase
 """What torch's own C++ answers, whatever has been put in its place."""
 
@@ -27,7 +27,7 @@ def memory_of(tensor: object) -> torch.device:
     return found
 
 
-def place_of(tensor: Any) -> torch.device:
+def place_of(tensor: torch.Tensor) -> torch.device:
     """Return where a tensor lies as far as the session in force is concerned."""
     real = memory_of(tensor)
     opened = current()
@@ -78,14 +78,14 @@ def storage_place(self: object) -> torch.device:
     return real if opened is None or real.type != "cpu" else _marked(self) or opened.home
 
 
-def storage_clone(self: Any) -> Any:
+def storage_clone(self: torch.UntypedStorage) -> torch.UntypedStorage:
     """Copy a storage; the copy lies where it lies."""
     copy = type(self)(self.nbytes()).copy_(self)
     setattr(copy, _PLACE, _marked(self))
     return copy
 
 
-def pin_memory(self: Any, device: object = None) -> Any:
+def pin_memory(self: torch.Tensor, device: object = None) -> torch.Tensor:
     """Copy memory of the host to where a device could read it."""
     if self.is_cuda:
         raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
@@ -98,6 +98,6 @@ def pinned(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def is_pinned(self: Any, device: object = None) -> bool:
+def is_pinned(self: torch.Tensor, device: object = None) -> bool:
     """Return whether `pinned` was said of its memory."""
     return bool(getattr(self.untyped_storage(), _PINNED, False))

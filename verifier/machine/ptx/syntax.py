@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from verifier.machine.arithmetic.numerics import Array
     from verifier.machine.execute.findings import Location
 
 # Width in bits of every fundamental type; packed types have the width of the register that holds them.
@@ -241,7 +242,7 @@ class Module:
     variables: dict[str, Variable]
     text: str
     # Contents of `.global` variables, which live from launch to launch.
-    data: dict[str, Any] = field(default_factory=dict, compare=False)
+    data: dict[str, Array] = field(default_factory=dict, compare=False)
 
     @property
     def architecture(self) -> int:

@@ -6,7 +6,7 @@ and unpack it again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from verifier.machine.ptx.syntax import BITS, Address, Immediate, Instruction, O
 from verifier.machine.translate.slot_layouts import names, sources, targets
 
 if TYPE_CHECKING:
+    import torch
+
     from verifier.machine.arithmetic.numerics import Array
     from verifier.machine.execute.extents import GridExtents
     from verifier.machine.execute.lane_groups import Group
@@ -308,7 +310,7 @@ def _width(instruction: Instruction) -> int:
     return BITS[instruction.parts[-1]] // 8 * count
 
 
-def poison_storage(tensor: Any, poison: int) -> None:
+def poison_storage(tensor: torch.Tensor, poison: int) -> None:
     """Fill fresh memory with the poison, so that what nobody writes can be told."""
     import ctypes
 

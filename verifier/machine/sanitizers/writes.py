@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from verifier.machine.execute.findings import InputWritten, Unwritten
 from verifier.machine.execute.memory import Fault
 
 if TYPE_CHECKING:
+    import torch
+
     from verifier.machine.arithmetic.numerics import Array
     from verifier.machine.execute.launch_record import LaunchRecord
     from verifier.machine.execute.memory import Located
@@ -70,7 +72,7 @@ class Writes:
     def finish(self, launch: LaunchRecord) -> None:
         """Report output elements that no thread wrote."""
         for region in launch.memory.regions.values():
-            tensor: Any = region.keep
+            tensor = region.keep
             if not set(region.name.split("/")) & self.machine.outputs or not hasattr(tensor, "stride"):
                 continue
             marks = self.written.get(region.number, np.zeros(region.size, dtype=bool))
@@ -79,7 +81,7 @@ class Writes:
                 raise Unwritten(f"element {missing} is not written", kernel=launch.kernel, tensor=region.name)
 
 
-def unwritten(tensor: Any, marks: Array) -> tuple[int, ...] | None:
+def unwritten(tensor: torch.Tensor, marks: Array) -> tuple[int, ...] | None:
     """Index of the first element of a tensor with a byte that is not marked."""
     size = tensor.element_size()
     start = tensor.storage_offset() * size

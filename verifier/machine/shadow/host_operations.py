@@ -15,6 +15,7 @@ from verifier.machine.shadow.host_products import PRODUCTS, Shadowed, product_of
 
 if TYPE_CHECKING:
     import torch
+    from torch._ops import OpOverload
 
     from verifier.machine.arithmetic.numerics import Array
     from verifier.machine.shadow.slots import Slots
@@ -50,7 +51,7 @@ class HostSlots(Dispatching):
         super().__init__()  # type: ignore[no-untyped-call]
         self.slots = slots
 
-    def dispatched(self, func: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
+    def dispatched(self, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Run the operation on floats, then on shadows."""
         if is_custom(func):
             return run_custom(self, func, args, kwargs)
@@ -77,7 +78,14 @@ class HostSlots(Dispatching):
             self.slots.get(a) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args
         ]
 
-    def follow(self, name: str, args: object, kwargs: object, before: list[object], result: object) -> bool:
+    def follow(
+        self,
+        name: str,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        before: list[object],
+        result: object,
+    ) -> bool:
         """Do the operation on shadows; False if it is not known. args: with the numbers that were read."""
         import torch
 
@@ -90,7 +98,7 @@ class HostSlots(Dispatching):
         return True
 
     def value(
-        self, name: str, args: Any, kwargs: Any, before: list[Any], result: torch.Tensor
+        self, name: str, args: Any, kwargs: Mapping[str, Any], before: list[Any], result: torch.Tensor
     ) -> Array | None:
         """Shadows of the result, or None."""
         heard = getattr(self.slots.arithmetic, "on_host", None)

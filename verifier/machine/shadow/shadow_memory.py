@@ -26,7 +26,7 @@ class Store:
     shadows: Array
     tags: Array
     used: bool = False
-    owners: dict[int, Any] = field(default_factory=dict)
+    owners: dict[int, object] = field(default_factory=dict)
 
     def belongs_to(self, storage: torch.UntypedStorage) -> None:
         """Live at least as long as a storage."""

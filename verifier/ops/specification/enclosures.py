@@ -38,6 +38,7 @@ def traced(subject: Subject, case: Case) -> dict[str, Expression]:
     features = features_of(case)
     leaves = leaves_of(case.given, (case.rows, case.columns), the_op.parameters, features)
     arguments = {n: leaves.get(n) for n in case.tensors} | dict(case.scalars)
+    assert subject.specification is not None  # which every subject of such an op has
     results = trace(subject.specification, arguments, subject.returns)
     if "grad_output" in leaves:
         wanted = {f"grad_{n}": e for n, e in leaves.items() if n in the_op.differentiable}

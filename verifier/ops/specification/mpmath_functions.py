@@ -32,7 +32,7 @@ def _log(x: object, base: object = None) -> object:
     return natural / (base.log() if isinstance(base, Expression) else mpmath.log(base))
 
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
+_FUNCTIONS: dict[str, Callable[..., object]] = {
     "sqrt": lambda x: x.sqrt(),
     "exp": lambda x: x.exp(),
     "expm1": lambda x: x.exp() - 1,
@@ -80,7 +80,7 @@ def _fdot(a: Iterable[Any], b: Iterable[object] | None = None) -> Any:
     return _sum(x * y for x, y in (a if b is None else zip(a, b, strict=False)))
 
 
-_SUMS: dict[str, Callable[..., Any]] = {
+_SUMS: dict[str, Callable[..., object]] = {
     "fsum": _fsum,
     "fdot": _fdot,
     "fprod": lambda factors: reduce(mul, factors, 1),
@@ -98,7 +98,7 @@ class _Mpmath:
     def __init__(self) -> None:
         self.mp = self.fp = self.iv = self
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
         if name in _SETTINGS:
@@ -110,10 +110,10 @@ class _Mpmath:
         return _on_expressions(name, found) if callable(found) and not constant else found
 
 
-def _on_expressions(name: str, plain: Any) -> Any:
+def _on_expressions(name: str, plain: Callable[..., object]) -> Callable[..., object]:
     """Return a function of mpmath for expressions, which leaves numbers to mpmath."""
 
-    def function(*arguments: Any, **options: object) -> Any:
+    def function(*arguments: object, **options: object) -> object:
         if not any(isinstance(a, Expression) for a in arguments):
             return plain(*arguments, **options)
         rule = _FUNCTIONS.get(name)
@@ -126,7 +126,7 @@ def _on_expressions(name: str, plain: Any) -> Any:
     return function
 
 
-def on_expressions(specification: Callable[..., object]) -> Callable[..., Any]:
+def on_expressions(specification: Callable[..., object]) -> Callable[..., object]:
     """Return the same function, which means this module's functions where it names mpmath's.
 
     The functions of its module that it calls do as well; those of other modules are left alone.
@@ -153,17 +153,17 @@ class _Copies:
         self.known: dict[int, FunctionType] = {}
         # A function takes its builtins from its globals when it is made.
         own = {**vars(builtins), "__import__": self.imported, "sum": _sum, "type": _type}
-        self.globals: dict[str, Any] = {"__builtins__": own}
+        self.globals: dict[str, object] = {"__builtins__": own}
         for name, value in self.origin.items():
             if name != "__builtins__":
                 self.globals[name] = self.replaced(value)
         self.made = self.copy(specification)
 
-    def imported(self, name: str, *rest: Any) -> Any:
+    def imported(self, name: str, *rest: Any) -> object:
         """Import what is named, but of mpmath what stands for it."""
         return self.stand_in if name == "mpmath" else builtins.__import__(name, *rest)
 
-    def replaced(self, value: object) -> Any:
+    def replaced(self, value: object) -> object:
         """Return what stands for a value in the copies."""
         if value is mpmath or any(value is context for context in _CONTEXTS):
             return self.stand_in

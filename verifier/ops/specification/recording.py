@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from verifier.ops.specification.axes import COLUMNS, FEATURES, LINEAR_WEIGHT, ROWS
 from verifier.ops.specification.expression import (
@@ -56,7 +55,7 @@ def trace(
 _PRECISION = 256  # bits of constants that mpmath computes
 
 
-def _recorded(specification: Callable[..., object], arguments: Mapping[str, object]) -> Any:
+def _recorded(specification: Callable[..., object], arguments: Mapping[str, object]) -> object:
     """Call a specification; refuse it if it used what has no meaning, whatever it made of the refusal."""
     import mpmath
 
@@ -94,8 +93,8 @@ def _by_numbers(
     }
     leaf = next(value for value in arguments.values() if isinstance(value, Expression))
     returned = _recorded(on_expressions(specification), lists)
-    several = isinstance(returned, tuple) and count > 1
-    return tuple(_result(r, leaf) for r in (returned if several else (returned,)))
+    several = returned if isinstance(returned, tuple) and count > 1 else (returned,)
+    return tuple(_result(r, leaf) for r in several)
 
 
 def demand_few_steps(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -49,7 +49,7 @@ class FastConstants:
     def slice(self, first: int, last: int) -> FastConstants:
         """Return the constants of the rows [first, last)."""
 
-        def cut(value: Any) -> Any:
+        def cut(value: Arrays) -> Arrays:
             return (
                 tuple(part[first:last] for part in value) if isinstance(value, tuple) else value[first:last]
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -21,7 +21,7 @@ class Grouping:
 
     kit: Kit
     kind: Literal["columns", "rows", "index"]
-    index: Any
+    index: Arrays
     entries: int
     count: int
 
@@ -58,7 +58,7 @@ def grouping(rows: Rows) -> Grouping:
 
     """
     extent, columns = rows.shape
-    parameter: Any = rows.parameter
+    parameter = rows.parameter
     if isinstance(parameter, str):
         if parameter == "columns":
             return Grouping(kit=rows.kit, kind="columns", index=None, entries=columns, count=extent)
